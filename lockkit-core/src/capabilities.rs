@@ -1,0 +1,114 @@
+use std::fmt;
+use std::time::Duration;
+
+/// What a driver promises, as data. Each driver publishes its own as a `const CAPABILITIES`.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// What ends a hold that nobody released.
+    pub liveness: Liveness,
+    /// In which order waiters are served.
+    pub fairness: Fairness,
+    /// Whether every grant carries a fencing token.
+    pub fencing: bool,
+    /// Whether a waiter hears of a release without polling for it.
+    pub notification: bool,
+    /// The shortest lease the driver can keep.
+    pub min_ttl: Duration,
+    /// The longest lease the driver can keep.
+    pub max_ttl: Duration,
+}
+
+impl Capabilities {
+    /// The shortest lease of any driver.
+    pub const MIN_TTL: Duration = Duration::from_millis(50);
+    /// The longest lease of any driver.
+    pub const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// The least any driver offers, with holds that end as `liveness` says.
+    pub const fn new(liveness: Liveness) -> Self {
+        Self {
+            liveness,
+            fairness: Fairness::Unordered,
+            fencing: false,
+            notification: false,
+            min_ttl: Self::MIN_TTL,
+            max_ttl: Self::MAX_TTL,
+        }
+    }
+
+    /// Declares in which order waiters are served.
+    #[must_use]
+    pub const fn fairness(mut self, fairness: Fairness) -> Self {
+        self.fairness = fairness;
+        self
+    }
+
+    /// Declares that every grant carries a fencing token.
+    #[must_use]
+    pub const fn fencing(mut self) -> Self {
+        self.fencing = true;
+        self
+    }
+
+    /// Declares that [`Driver::changed`](super::driver::Driver::changed) tells of a release.
+    #[must_use]
+    pub const fn notification(mut self) -> Self {
+        self.notification = true;
+        self
+    }
+
+    /// Narrows the leases that the driver can keep.
+    #[must_use]
+    pub const fn ttl(mut self, min: Duration, max: Duration) -> Self {
+        self.min_ttl = min;
+        self.max_ttl = max;
+        self
+    }
+}
+
+/// What ends a hold that nobody released.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// A lease, which runs out unless it is renewed. A dead holder blocks for one lease at most.
+    Lease,
+    /// A session with the backend, shared by all locks of a locker. It ends some time after the
+    /// backend last heard of the locker.
+    Session,
+    /// The holder's process. A dead holder frees the lock at once; a stopped one keeps it.
+    Process,
+}
+
+/// In which order waiters are served.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fairness {
+    /// First come, first served: always.
+    Fifo,
+    /// First come, first served among acquisitions that ask for it; any other waiter may win
+    /// once no such one is waiting.
+    OnRequest,
+    /// Any waiter may win.
+    Unordered,
+}
+
+impl fmt::Display for Liveness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lease => "lease",
+            Self::Session => "session",
+            Self::Process => "process",
+        })
+    }
+}
+
+impl fmt::Display for Fairness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fifo => "first come, first served",
+            Self::OnRequest => "first come, first served on request",
+            Self::Unordered => "none",
+        })
+    }
+}

@@ -1,0 +1,161 @@
+use std::fmt::{self, Debug};
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::LockName;
+use crate::clock::{Clock, Instant};
+
+/// One acquisition, as drivers see it: who wants which lock, and how.
+///
+/// The engine makes it before the first byte is sent and gives every request of the acquisition
+/// the same one.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    name: LockName,
+    owner: OwnerId,
+    ttl: Duration,
+    waits: bool,
+    fair: bool,
+    clock: Clock,
+}
+
+impl Claim {
+    /// A claim by a new owner, who does not wait.
+    pub fn new(name: LockName, ttl: Duration) -> Self {
+        let (owner, clock) = (OwnerId::random(), Clock::system());
+        Self { name, owner, ttl, waits: false, fair: false, clock }
+    }
+
+    /// Makes it a claim that waits: a refused ask may leave a place in a queue.
+    #[must_use]
+    pub fn waiting(mut self) -> Self {
+        self.waits = true;
+        self
+    }
+
+    /// Makes it a claim that waits and is to be served first come, first served.
+    #[must_use]
+    pub fn fair(mut self) -> Self {
+        self.fair = true;
+        self.waiting()
+    }
+
+    /// The same claim, asking for another lease.
+    #[must_use]
+    pub fn with_ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// The same claim on another clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Which lock.
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// On whose behalf; unique to this acquisition.
+    pub fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    /// How long the hold is to last between renewals.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Whether a refused ask may leave a place in a queue.
+    pub fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Whether the claim is to be served first come, first served.
+    pub fn is_fair(&self) -> bool {
+        self.fair
+    }
+
+    /// How long a driver lets one request take unless it is configured otherwise: a fifth of the
+    /// lease, at most 3 seconds.
+    pub fn call_limit(&self) -> Duration {
+        (self.ttl / 5).min(Duration::from_secs(3))
+    }
+
+    /// The clock on which [`Vouch`](crate::driver::Vouch) counts.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// What time it is on that clock.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+}
+
+/// Names one acquisition: 128 bits from the operating system.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerId(u128);
+
+impl OwnerId {
+    /// An id that nobody has had before and nobody can guess.
+    ///
+    /// # Panics
+    ///
+    /// If the operating system has no random numbers to give, which means it is broken.
+    pub fn random() -> Self {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the operating system has random numbers");
+        Self(u128::from_ne_bytes(bytes))
+    }
+}
+
+/// 32 lower-case hexadecimal digits.
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl Debug for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for OwnerId {
+    type Err = ParseOwnerError;
+
+    fn from_str(text: &str) -> Result<Self, ParseOwnerError> {
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() != 32 || !text.bytes().all(is_digit) {
+            return Err(ParseOwnerError(()));
+        }
+        u128::from_str_radix(text, 16).map(Self).map_err(|_| ParseOwnerError(()))
+    }
+}
+
+/// The text is not an owner id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an owner id has 32 lower-case hexadecimal digits")]
+pub struct ParseOwnerError(());
+
+#[cfg(test)]
+mod tests {
+    use super::OwnerId;
+
+    #[test]
+    fn an_owner_id_survives_its_text() {
+        let id = OwnerId::random();
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_ne!(id, OwnerId::random());
+        for text in
+            ["", "1", "0X000000000000000000000000000000", "+0000000000000000000000000000001"]
+        {
+            assert!(text.parse::<OwnerId>().is_err(), "{text:?} was accepted");
+        }
+    }
+}

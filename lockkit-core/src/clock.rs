@@ -1,0 +1,187 @@
+//! The only place that reads a clock.
+//!
+//! Leases are counted on a clock that goes on while the machine is suspended, which
+//! [`std::time::Instant`] does not on Linux and macOS: tokio's clock, so that tests can pause it,
+//! plus the time slept. The client's wall clock is never read.
+
+use std::ops::Add;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// A point in time of a [`Clock`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(tokio::time::Instant);
+
+impl Instant {
+    /// How long after `earlier` this is; zero if it is before.
+    pub fn saturating_duration_since(self, earlier: Self) -> Duration {
+        self.0.saturating_duration_since(earlier.0)
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    /// Saturates about 30 years ahead.
+    fn add(self, duration: Duration) -> Self {
+        const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+        Self(self.0 + duration.min(FAR))
+    }
+}
+
+/// The engine's clock: tokio's, plus the time for which the machine was suspended.
+///
+/// Cheap to clone; clones are the same clock.
+#[derive(Clone, Debug)]
+pub struct Clock(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    slept: watch::Sender<Duration>,
+    /// Time slept already when the clock was made; what is measured counts from there.
+    measured: Option<Baseline>,
+}
+
+impl Clock {
+    /// The clock of this machine.
+    ///
+    /// One thread per process looks once a second whether the machine was suspended.
+    pub fn system() -> Self {
+        static SYSTEM: LazyLock<Clock> = LazyLock::new(|| {
+            let clock = Clock(Arc::new(Inner {
+                slept: watch::Sender::new(Duration::ZERO),
+                measured: Baseline::measure(),
+            }));
+            let watched = clock.clone();
+            // Without the thread, sleepers notice a jump only at their next look at the clock.
+            let spawned =
+                std::thread::Builder::new().name("lockkit-clock".into()).spawn(move || {
+                    loop {
+                        std::thread::sleep(Duration::from_secs(1));
+                        watched.now();
+                    }
+                });
+            if let Err(error) = spawned {
+                tracing::warn!(%error, "no thread to watch for suspension of this machine");
+            }
+            clock
+        });
+        SYSTEM.clone()
+    }
+
+    /// A clock for tests, which sleeps when [told to](Self::suspend).
+    pub fn simulated() -> Self {
+        Self(Arc::new(Inner { slept: watch::Sender::new(Duration::ZERO), measured: None }))
+    }
+
+    /// Lets a [simulated](Self::simulated) machine sleep: the clock jumps ahead, while timers
+    /// stand still.
+    pub fn suspend(&self, duration: Duration) {
+        self.0.slept.send_modify(|slept| *slept += duration);
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Instant {
+        Instant(tokio::time::Instant::now() + self.slept())
+    }
+
+    /// Returns at `instant`, or within a second of waking up after it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: nothing is consumed.
+    pub async fn sleep_until(&self, instant: Instant) {
+        let mut jumps = self.0.slept.subscribe();
+        loop {
+            let slept = *jumps.borrow_and_update();
+            // Before the start of tokio's clock: long past.
+            let Some(timer) = instant.0.checked_sub(slept) else { return };
+            tokio::select! {
+                () = tokio::time::sleep_until(timer) => return,
+                // The sender lives as long as the clock, so this is a jump.
+                _ = jumps.changed() => (),
+            }
+        }
+    }
+
+    fn slept(&self) -> Duration {
+        /// Differences below this are noise of reading two clocks one after the other.
+        const NOISE: Duration = Duration::from_millis(5);
+        let known = *self.0.slept.borrow();
+        let Some(slept) = self.0.measured.as_ref().and_then(Baseline::slept_since) else {
+            return known;
+        };
+        if slept <= known + NOISE {
+            return known;
+        }
+        self.0.slept.send_if_modified(|known| {
+            let jumped = slept > *known + NOISE;
+            if jumped {
+                tracing::info!(asleep = ?(slept - *known), "the machine was suspended");
+                *known = slept;
+            }
+            jumped
+        });
+        *self.0.slept.borrow()
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::system()
+    }
+}
+
+/// Two clocks at one moment: one that stops in suspend and one that does not.
+#[derive(Debug)]
+struct Baseline {
+    awake: std::time::Instant,
+    always: Duration,
+}
+
+impl Baseline {
+    fn measure() -> Option<Self> {
+        use rustix::time::{ClockId, clock_gettime};
+        // Apple's CLOCK_MONOTONIC goes on in suspend; `Instant` uses another clock there.
+        #[cfg(target_vendor = "apple")]
+        const ALWAYS: ClockId = ClockId::Monotonic;
+        #[cfg(not(target_vendor = "apple"))]
+        const ALWAYS: ClockId = ClockId::Boottime;
+        let always = Duration::try_from(clock_gettime(ALWAYS)).ok()?;
+        // Read last: a delay in between then hides time slept for one look, and adds none.
+        Some(Self { awake: std::time::Instant::now(), always })
+    }
+
+    fn slept_since(&self) -> Option<Duration> {
+        let now = Self::measure()?;
+        let always = now.always.checked_sub(self.always)?;
+        Some(always.saturating_sub(now.awake.duration_since(self.awake)))
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+compile_error!("lockkit knows no clock on this system that goes on while the machine is suspended");
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Clock;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspended_machine_wakes_its_sleepers() {
+        let clock = Clock::simulated();
+        let start = clock.now();
+        let hour = Duration::from_secs(3600);
+        let sleeper = tokio::spawn({
+            let clock = clock.clone();
+            async move { clock.sleep_until(start + hour).await }
+        });
+        tokio::task::yield_now().await;
+        clock.suspend(hour);
+        sleeper.await.unwrap();
+        assert_eq!(clock.now().saturating_duration_since(start), hour);
+    }
+}

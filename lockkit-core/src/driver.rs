@@ -1,0 +1,298 @@
+//! What a backend must do: for authors of drivers. Users of locks need none of it.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use crate::claim::{Claim, OwnerId, ParseOwnerError};
+pub use crate::clock::{Clock, Instant};
+use crate::{Capabilities, FencingToken};
+
+/// Translates three questions to a backend: take it, keep it, let it go.
+///
+/// The engine does everything else: waiting, back-off, deadlines, renewal, loss and clean-up. It
+/// drops no [`try_acquire`](Self::try_acquire), [`renew`](Self::renew) or
+/// [`release`](Self::release) that it has started, so these need not be cancel-safe; only
+/// [`changed`](Self::changed) is dropped at will.
+///
+/// # Contract
+///
+/// After each rule stands the name of the check in `lockkit-conformance` that enforces it.
+///
+/// - **Idempotent.** A method repeated for one claim ends in the same state. A repeated ask gets
+///   the same token while that grant stands (`a_repeated_ask_is_the_same_grant`); after release or
+///   expiry an ask by the same claim is a new grant with a higher token
+///   (`an_ask_after_release_is_a_new_grant`).
+/// - **Owner-only.** `release` works after any outcome, also an unknown one, and touches nothing
+///   of another owner (`only_the_owner_releases`, `release_before_any_ask_is_harmless`). A stale
+///   claim can neither renew nor release, and `renew` never re-creates
+///   (`only_the_owner_renews`, `a_renewal_never_recreates`).
+/// - **Vouching.** An ask or renewal answered yes has, when the server processed it, set the lease
+///   to at least a full TTL (`a_renewal_is_a_full_lease`, `a_repeated_ask_refreshes`); no request
+///   ever shortens one (`no_request_shortens_a_lease`).
+/// - **Time** is the server's, or a duration. The client's wall clock is never sent and never
+///   compared. A lease ends by itself (`a_lease_runs_out`), and not before its time
+///   (`a_lease_lasts`).
+/// - **Waiting.** Only a claim that [waits](Claim::waits) leaves a place (`a_try_leaves_nothing`).
+///   A place is bound to a lease or session and refreshed by asking, which the engine does at
+///   least every third of the lease, so that a dead waiter never blocks the living
+///   (`a_dead_waiter_does_not_block`). [`changed`](Self::changed) after a refusal misses nothing:
+///   it listens from before that ask, or answers [`Change::AskAgain`] once its subscription stands
+///   (`a_release_is_not_missed`).
+/// - **Fair.** Order is by arrival of the first ask at the backend
+///   (`places_are_served_in_order`). Every ask and every release respects an existing queue in the
+///   same script or statement: while a fair claim waits, a plain one is refused, also one that
+///   does not wait (`a_try_does_not_overtake_the_queue`).
+/// - **Hand-over.** [`Change::Granted`] is good for a lease that began at the last ask of the
+///   grantee that was answered [`Attempt::Taken`], on the server's clock, never for a fresh one
+///   (`a_pushed_grant_lasts_from_the_last_ask`).
+/// - **Bounded.** Each request ends by itself, with [`ErrorKind::Unknown`] if it was sent and not
+///   answered; [`Claim::call_limit`] is the default bound.
+/// - **No task per claim**, no waiting for holders, no back-off. Connection supervisors, shared
+///   subscriptions and bounded re-sends of one idempotent request are the driver's; they end in
+///   [`close`](Self::close) or with the driver.
+///
+/// What a request that lands after its claim was given up can leave behind is for each driver to
+/// document: at most a hold of one TTL.
+#[async_trait]
+pub trait Driver: fmt::Debug + Send + Sync + 'static {
+    /// A short lower-case name, such as `redis`.
+    fn id(&self) -> &'static str;
+
+    /// What this driver promises.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Takes the lock if it is free or already `claim`'s, and answers at once.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ErrorKind`]. [`ErrorKind::Unknown`] leaves it open whether the lock was taken.
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError>;
+
+    /// Makes what `claim` holds last for another full [`Claim::ttl`].
+    ///
+    /// # Errors
+    ///
+    /// Any [`ErrorKind`]: not knowing is an error, knowing that the hold is gone is not.
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError>;
+
+    /// Removes every trace of `claim`: hold, place, half-finished attempt.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ErrorKind`], if something may be left.
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError>;
+
+    /// Resolves when there is news for `claim`, which waits or holds. A hint: it may be early and
+    /// may be lost, and the engine polls beside it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped and called again at will: what had arrived in between is answered by the next call.
+    async fn changed(&self, claim: &Claim) -> Change {
+        _ = claim;
+        std::future::pending().await
+    }
+
+    /// Ends sessions and connections. The engine has released every claim before.
+    async fn close(&self) {}
+}
+
+/// The answer to [`Driver::try_acquire`].
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The claim holds the lock.
+    Granted(Grant),
+    /// Another owner holds the lock, or waits before this one.
+    Taken(Taken),
+}
+
+/// What a claim got.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    pub(crate) vouch: Vouch,
+    pub(crate) token: Option<FencingToken>,
+}
+
+impl Grant {
+    /// A grant without a token, good for a full lease [from the request](Vouch::FromRequest).
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the fencing token.
+    #[must_use]
+    pub fn token(mut self, token: FencingToken) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Says since when and for how long the hold is good.
+    #[must_use]
+    pub fn vouch(mut self, vouch: Vouch) -> Self {
+        self.vouch = vouch;
+        self
+    }
+
+    /// The fencing token, if the driver has one to give.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.token
+    }
+
+    /// Since when and for how long the hold is good.
+    pub fn vouched(&self) -> Vouch {
+        self.vouch
+    }
+}
+
+/// What a refused claim learns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    pub(crate) free_in: Option<Duration>,
+}
+
+impl Taken {
+    /// Refused, with nothing known about the holder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Says when the holder's lease runs out unless it is renewed. The engine asks again then,
+    /// since few backends tell of an expiry.
+    #[must_use]
+    pub fn free_in(mut self, duration: Duration) -> Self {
+        self.free_in = Some(duration);
+        self
+    }
+
+    /// When the holder's lease runs out unless it is renewed, if that is known.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.free_in
+    }
+}
+
+/// Since when and for how long a hold is good.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Vouch {
+    /// For the [TTL](Claim::ttl) that the claim asked for, from just before the request that was
+    /// answered: what a backend says that keeps its leases itself. For [`Change::Granted`] that is
+    /// the last ask answered [`Attempt::Taken`].
+    #[default]
+    FromRequest,
+    /// For `ttl` from `since`, on the [claim's clock](Claim::clock): what a driver says whose
+    /// lease or session lives apart from the request.
+    Lease {
+        /// When the request left that last refreshed the lease or session.
+        since: Instant,
+        /// What the backend granted.
+        ttl: Duration,
+    },
+    /// For as long as this process lives.
+    WhileAlive,
+}
+
+/// The answer to [`Driver::renew`].
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// Still held.
+    Held(Vouch),
+    /// No longer held.
+    Lost,
+}
+
+/// The answer to [`Driver::release`]: nothing is left of the claim.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The claim held the lock until now.
+    Freed,
+    /// The claim did not hold the lock.
+    NotHeld,
+}
+
+/// The answer to [`Driver::changed`].
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// To a claim that waits: asking again may give another answer. To a claim that holds: renew
+    /// now, to learn whether the hold still stands.
+    AskAgain,
+    /// The lock was handed to this claim.
+    Granted(Grant),
+    /// The hold, or the place in the queue, is gone.
+    Lost,
+}
+
+/// A failure inside a driver. The engine adds lock, driver and operation.
+#[derive(Debug, thiserror::Error)]
+#[error("{kind}")]
+pub struct DriverError {
+    kind: ErrorKind,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl DriverError {
+    /// A failure of this kind, with what the client library said, or a text.
+    pub fn new(
+        kind: ErrorKind,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { kind, source: source.into() }
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What the client library said.
+    pub fn into_source(self) -> Box<dyn std::error::Error + Send + Sync> {
+        self.source
+    }
+}
+
+/// What a failed request has done, and whether to ask again.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request was sent and not answered: it may have been carried out, or may be yet.
+    Unknown,
+    /// The request was certainly not carried out, and asking again may work: no connection, or a
+    /// server that is still loading.
+    Unreachable,
+    /// The backend does not let us: wrong password, missing right.
+    Denied,
+    /// The backend has no room: memory, lock table, quota, or an exhausted token.
+    Capacity,
+    /// The backend cannot be used as it is set up: a replica, an unknown layout version.
+    Misconfigured,
+    /// Something else lives where the lock should be.
+    Foreign,
+    /// The driver does not do this.
+    Unsupported,
+}
+
+impl ErrorKind {
+    /// Whether the same request may succeed later without anybody's doing.
+    pub fn is_transient(self) -> bool {
+        matches!(self, Self::Unknown | Self::Unreachable)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "sent, but not answered",
+            Self::Unreachable => "the backend cannot be reached",
+            Self::Denied => "the backend refuses",
+            Self::Capacity => "the backend has no room",
+            Self::Misconfigured => "the backend cannot be used as it is set up",
+            Self::Foreign => "something else lives where the lock should be",
+            Self::Unsupported => "the driver does not support this",
+        })
+    }
+}

@@ -1,0 +1,194 @@
+use std::fmt;
+use std::time::Duration;
+
+use crate::LockName;
+use crate::driver::{DriverError, ErrorKind};
+
+/// What lockkit's functions return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a client library said.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a lock operation failed. Each message names the lock, the driver and what was attempted.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another owner holds the lock, and the caller would not wait.
+    #[error("lock `{name}` is taken ({driver})")]
+    #[non_exhaustive]
+    Taken {
+        /// Which lock.
+        name: LockName,
+        /// Which driver.
+        driver: &'static str,
+    },
+    /// The lock stayed taken for as long as the caller would wait.
+    #[error("lock `{name}` was not acquired within {waited:?} ({driver})")]
+    #[non_exhaustive]
+    TimedOut {
+        /// Which lock.
+        name: LockName,
+        /// Which driver.
+        driver: &'static str,
+        /// How long the caller would wait.
+        waited: Duration,
+        /// What the backend's client said last, if it failed.
+        source: Option<BoxError>,
+    },
+    /// The hold ended before it was released.
+    #[error("lock `{name}` was lost before it was released ({driver})")]
+    #[non_exhaustive]
+    Lost {
+        /// Which lock.
+        name: LockName,
+        /// Which driver.
+        driver: &'static str,
+    },
+    /// The backend cannot be reached or does not answer.
+    #[error(transparent)]
+    Unreachable(Failure),
+    /// The backend does not let us: wrong password, missing right.
+    #[error(transparent)]
+    Denied(Failure),
+    /// The backend has no room.
+    #[error(transparent)]
+    Capacity(Failure),
+    /// Something else lives where the lock should be.
+    #[error(transparent)]
+    Foreign(Failure),
+    /// The backend cannot be used as it is set up.
+    #[error(transparent)]
+    Misconfigured(Failure),
+    /// The driver does not offer what was asked for. Found out before any request is sent.
+    #[error("{driver} does not support {what}")]
+    #[non_exhaustive]
+    Unsupported {
+        /// Which driver.
+        driver: &'static str,
+        /// What it does not support.
+        what: String,
+    },
+    /// The name cannot be used.
+    #[error("lock name {name:?} is not valid: {reason}")]
+    #[non_exhaustive]
+    InvalidName {
+        /// What was given.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A URL, a parameter or an option cannot be used.
+    #[error("{what}: {reason}")]
+    #[non_exhaustive]
+    Config {
+        /// What cannot be used.
+        what: String,
+        /// Why.
+        reason: String,
+    },
+    /// The locker was shut down.
+    #[error("the {driver} locker was shut down")]
+    #[non_exhaustive]
+    ShutDown {
+        /// Which driver.
+        driver: &'static str,
+    },
+}
+
+impl Error {
+    /// A part of the configuration that cannot be used.
+    pub fn config(what: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Config { what: what.into(), reason: reason.into() }
+    }
+
+    /// A feature that `driver` does not have.
+    pub fn unsupported(driver: &'static str, what: impl Into<String>) -> Self {
+        Self::Unsupported { driver, what: what.into() }
+    }
+
+    /// What a driver said while it was being connected, before there is any lock.
+    pub fn connecting(driver: &'static str, error: DriverError) -> Self {
+        Self::of_driver(driver, Operation::Connect, None, error)
+    }
+
+    /// Whether the same call may succeed later without anybody's doing.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Taken { .. } | Self::TimedOut { .. } | Self::Unreachable(_))
+    }
+
+    pub(crate) fn of_driver(
+        driver: &'static str,
+        operation: Operation,
+        name: Option<LockName>,
+        error: DriverError,
+    ) -> Self {
+        let kind = error.kind();
+        let failure = Failure { driver, operation, name, kind, source: error.into_source() };
+        match kind {
+            ErrorKind::Unknown | ErrorKind::Unreachable => Self::Unreachable(failure),
+            ErrorKind::Denied => Self::Denied(failure),
+            ErrorKind::Capacity => Self::Capacity(failure),
+            ErrorKind::Misconfigured => Self::Misconfigured(failure),
+            ErrorKind::Foreign => Self::Foreign(failure),
+            ErrorKind::Unsupported => Self::unsupported(driver, failure.source.to_string()),
+        }
+    }
+}
+
+/// What failed, where.
+#[non_exhaustive]
+#[derive(Debug)]
+pub struct Failure {
+    /// Which driver.
+    pub driver: &'static str,
+    /// Doing what.
+    pub operation: Operation,
+    /// With which lock; none while connecting.
+    pub name: Option<LockName>,
+    /// What kind of failure the driver reported.
+    pub kind: ErrorKind,
+    /// What the backend's client said.
+    pub source: BoxError,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { driver, operation, name, kind, .. } = self;
+        match name {
+            Some(name) => write!(f, "{driver} could not {operation} lock `{name}`: {kind}"),
+            None => write!(f, "{driver} could not {operation}: {kind}"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// What was attempted.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Connecting to the backend.
+    Connect,
+    /// Taking the lock.
+    Acquire,
+    /// Keeping the lock.
+    Renew,
+    /// Letting go of the lock.
+    Release,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "connect",
+            Self::Acquire => "acquire",
+            Self::Renew => "renew",
+            Self::Release => "release",
+        })
+    }
+}

@@ -1,0 +1,221 @@
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::Error;
+
+/// A valid lock name, in its namespace.
+///
+/// A name is any non-empty UTF-8 text of at most 512 bytes without control characters. It is
+/// compared byte by byte: case matters and nothing is normalised. Two different names never
+/// exclude each other, on no driver; the same name always does.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName(Arc<Parts>);
+
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Parts {
+    namespace: Namespace,
+    name: Box<str>,
+}
+
+impl LockName {
+    /// The longest name, in bytes.
+    pub const MAX_LEN: usize = 512;
+
+    /// Checks `name` and puts it in `namespace`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] if the name is empty, too long, or has a control character.
+    pub fn new(namespace: &Namespace, name: &str) -> Result<Self, Error> {
+        let reason = if name.is_empty() {
+            "it is empty"
+        } else if name.len() > Self::MAX_LEN {
+            "it is longer than 512 bytes"
+        } else if name.chars().any(char::is_control) {
+            "it has a control character"
+        } else {
+            return Ok(Self(Arc::new(Parts { namespace: namespace.clone(), name: name.into() })));
+        };
+        Err(Error::InvalidName { name: name.into(), reason })
+    }
+
+    /// The name as the user wrote it.
+    pub fn as_str(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The namespace that the name lives in.
+    pub fn namespace(&self) -> &Namespace {
+        &self.0.namespace
+    }
+
+    /// The name as one path segment of at most `max` bytes, for backends that cannot take any
+    /// text: `[a-z0-9_-]` and inner dots stand for themselves and every other byte is `%xx`; what
+    /// would be longer is cut short and ends in `~` and the 64 hexadecimal digits of
+    /// [`digest`](Self::digest).
+    ///
+    /// Injective, also where the backend ignores case. The namespace is not in it, except in the
+    /// digest.
+    ///
+    /// # Panics
+    ///
+    /// If `max` is below 80, which leaves no room for the digest.
+    pub fn segment(&self, max: usize) -> String {
+        assert!(max >= 80, "a segment needs room for the digest");
+        let mut segment = String::with_capacity(max);
+        for (at, byte) in self.as_str().bytes().enumerate() {
+            let start = segment.len();
+            match byte {
+                b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => segment.push(byte.into()),
+                b'.' if at > 0 => segment.push('.'),
+                _ => push_hex(&mut segment, "%", &[byte]),
+            }
+            if segment.len() > max {
+                segment.truncate(start.min(max - 65));
+                push_hex(&mut segment, "~", &self.digest());
+                return segment;
+            }
+        }
+        segment
+    }
+
+    /// SHA-256 of the namespace, a zero byte, and the name.
+    pub fn digest(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(self.namespace().as_str());
+        hash.update([0]);
+        hash.update(self.as_str());
+        hash.finalize().into()
+    }
+}
+
+fn push_hex(to: &mut String, mark: &str, bytes: &[u8]) {
+    to.push_str(mark);
+    for byte in bytes {
+        // Writing to a string cannot fail.
+        _ = write!(to, "{byte:02x}");
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} in {}", self.as_str(), self.namespace())
+    }
+}
+
+/// Keeps the locks of one application apart from those of another on the same backend.
+///
+/// 1 to 64 characters of `[A-Za-z0-9._-]`; `lockkit` unless said otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Namespace(Arc<str>);
+
+impl Namespace {
+    /// Checks `namespace`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if it is empty, longer than 64 characters, or has others than
+    /// `[A-Za-z0-9._-]`.
+    pub fn new(namespace: &str) -> Result<Self, Error> {
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        match namespace.len() {
+            1..=64 if namespace.bytes().all(legal) => Ok(Self(namespace.into())),
+            _ => Err(Error::config(
+                "namespace",
+                format!("{namespace:?} is not 1 to 64 characters of [A-Za-z0-9._-]"),
+            )),
+        }
+    }
+
+    /// The namespace as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self("lockkit".into())
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::{LockName, Namespace};
+
+    fn name(text: &str) -> LockName {
+        LockName::new(&Namespace::default(), text).unwrap()
+    }
+
+    #[test]
+    fn names_that_no_backend_could_keep_apart_are_refused() {
+        for bad in ["", "a\nb", "a\0b", "\u{85}", &"x".repeat(513)] {
+            assert!(LockName::new(&Namespace::default(), bad).is_err(), "{bad:?} was accepted");
+        }
+        for bad in ["", "a b", "a/b", "{a}", "ä", &"x".repeat(65)] {
+            assert!(Namespace::new(bad).is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    /// The layout of what is stored in backends: a change here is a change of layout.
+    #[test]
+    fn segments_are_as_they_were() {
+        for (text, segment) in [
+            ("orders-42", "orders-42"),
+            ("orders/42", "orders%2f42"),
+            ("Orders", "%4frders"),
+            (".", "%2e"),
+            ("..", "%2e."),
+            ("a.b", "a.b"),
+            ("50%", "50%25"),
+            ("~a", "%7ea"),
+            ("é", "%c3%a9"),
+            (" ", "%20"),
+        ] {
+            assert_eq!(name(text).segment(200), segment);
+        }
+        let long = "x".repeat(201);
+        let digest = "dd8656d33cbde244106ac14bd41360678862639f97b65ec873f51091d2a3dbf3";
+        assert_eq!(name(&long).segment(200), format!("{}~{digest}", "x".repeat(135)));
+        assert_eq!(name(&"x".repeat(200)).segment(200), "x".repeat(200));
+    }
+
+    #[test]
+    fn segments_keep_different_names_apart_even_without_case() {
+        let mut seen = HashMap::new();
+        let long = "y".repeat(199);
+        for text in ["a", "A", "%41", "%61", "a/", "a%2f", "/a", ".a", "%2ea", "ä", "a\u{308}"]
+            .map(String::from)
+            .into_iter()
+            .chain((0..3).map(|n| format!("{long}{}", "z".repeat(n))))
+            .chain((0..3).map(|n| format!("{long}/{n}")))
+        {
+            let segment = name(&text).segment(200);
+            assert!(segment.len() <= 200);
+            let previous = seen.insert(segment.to_lowercase(), text.clone());
+            assert_eq!(previous, None, "{text:?} is not kept apart");
+        }
+    }
+
+    #[test]
+    fn namespaces_are_part_of_the_digest() {
+        let other = Namespace::new("other").unwrap();
+        assert_ne!(name("a").digest(), LockName::new(&other, "a").unwrap().digest());
+    }
+}

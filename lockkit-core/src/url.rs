@@ -1,0 +1,386 @@
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use crate::{Error, Result};
+
+/// Where a backend is and how to use it, as text: `redis://user:password@host:6379/0?ttl=10s`.
+///
+/// ```text
+/// SCHEME:PATH[?PARAMETERS]                                       memory:jobs  sqlite:/var/lib/locks.db
+/// SCHEME://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...][/PATH][?PARAMETERS]
+/// ```
+///
+/// User, password, path and the values of parameters are percent-decoded. Both [`Display`]
+/// (fmt::Display) and [`Debug`](fmt::Debug) leave out the password and whatever looks like a
+/// secret among the parameters.
+///
+/// ```
+/// # fn main() -> lockkit_core::Result<()> {
+/// let url: lockkit_core::BackendUrl = "redis://me:secret@[::1]:7000,other/0?ttl=10s".parse()?;
+/// assert_eq!(url.hosts()[0].name(), "::1");
+/// assert_eq!(url.hosts()[1].port(), None);
+/// assert_eq!(url.to_string(), "redis://me:***@[::1]:7000,other/0?ttl=10s");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct BackendUrl {
+    scheme: String,
+    has_authority: bool,
+    user: Option<String>,
+    password: Option<String>,
+    hosts: Vec<Host>,
+    path: String,
+    query: Vec<(String, String)>,
+}
+
+impl BackendUrl {
+    /// The part before the first colon, in lower case.
+    pub fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// The user name.
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    /// The password. Not to be printed.
+    pub fn password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
+    /// The hosts, in the order given; none if the URL has only a path.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The path, with the slash that it begins with, if any.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The parameters, checked against those that the driver knows beside the [`COMMON`] ones.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for a parameter that is unknown or stands twice, with the known ones.
+    pub fn parameters(&self, known: &'static [Parameter]) -> Result<Parameters<'_>> {
+        let all = || COMMON.iter().chain(known);
+        for (at, (name, _)) in self.query.iter().enumerate() {
+            let problem = if !all().any(|parameter| parameter.name == name) {
+                "unknown"
+            } else if self.query[..at].iter().any(|(earlier, _)| earlier == name) {
+                "given twice"
+            } else {
+                continue;
+            };
+            let names: Vec<_> = all().map(|parameter| parameter.name).collect();
+            return Err(Error::config(
+                format!("{self}"),
+                format!("parameter `{name}` is {problem}; known are: {}", names.join(", ")),
+            ));
+        }
+        Ok(Parameters { url: self })
+    }
+
+    /// An error that says what is wrong with this URL.
+    pub fn error(&self, reason: impl Into<String>) -> Error {
+        Error::config(self.to_string(), reason)
+    }
+}
+
+/// A parameter that a driver knows, for the URL parser and the documentation alike.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its name in a URL.
+    pub name: &'static str,
+    /// What it does, as a phrase with units.
+    pub meaning: &'static str,
+    /// What holds without it.
+    pub default: &'static str,
+}
+
+impl Parameter {
+    /// A parameter.
+    pub const fn new(name: &'static str, meaning: &'static str, default: &'static str) -> Self {
+        Self { name, meaning, default }
+    }
+}
+
+/// The parameters that every driver's URL takes.
+pub const COMMON: &[Parameter] = &[
+    Parameter::new("namespace", "keeps the locks of one application apart from others", "lockkit"),
+    Parameter::new("ttl", "how long a hold outlives a dead holder, such as `500ms` or `1m`", "30s"),
+    Parameter::new("max_hold", "how long a hold may last in all, renewals included", "no limit"),
+];
+
+/// The checked parameters of a URL.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameters<'a> {
+    url: &'a BackendUrl,
+}
+
+impl<'a> Parameters<'a> {
+    /// The value as text.
+    pub fn text(&self, name: &str) -> Option<&'a str> {
+        let (_, value) = self.url.query.iter().find(|(other, _)| other == name)?;
+        Some(value)
+    }
+
+    /// The value as anything that can be parsed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if it cannot.
+    pub fn parsed<T: FromStr<Err: fmt::Display>>(&self, name: &str) -> Result<Option<T>> {
+        self.text(name).map(str::parse).transpose().map_err(|error| self.bad(name, error))
+    }
+
+    /// The value as a duration, such as `500ms` or `1m 30s`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if it is none.
+    pub fn duration(&self, name: &str) -> Result<Option<Duration>> {
+        let parse = |text| humantime::parse_duration(text).map_err(|error| self.bad(name, error));
+        self.text(name).map(parse).transpose()
+    }
+
+    /// An error that says what is wrong with the value of a parameter.
+    pub fn bad(&self, name: &str, reason: impl fmt::Display) -> Error {
+        self.url.error(format!("parameter `{name}`: {reason}"))
+    }
+}
+
+/// A host of a [`BackendUrl`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Host {
+    name: String,
+    port: Option<u16>,
+}
+
+impl Host {
+    /// The name or address; an IPv6 address without its brackets.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The port, if one was given.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+}
+
+impl FromStr for Host {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let (name, port) = match text.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').ok_or("a `[` in it is not closed")?,
+            None => text.split_at(text.find(':').unwrap_or(text.len())),
+        };
+        let port = match port.strip_prefix(':') {
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Some(digits.parse().map_err(|_| "a port is a number up to 65535")?)
+            }
+            None if port.is_empty() => None,
+            _ => return Err("a port is a number; an IPv6 address stands in brackets"),
+        };
+        let is_legal = |c: char| c.is_alphanumeric() || "-._:%".contains(c);
+        if name.is_empty() || !name.chars().all(is_legal) {
+            return Err("a host is empty or has an illegal character");
+        }
+        Ok(Self { name: name.into(), port })
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.contains(':') {
+            true => write!(f, "[{}]", self.name)?,
+            false => f.write_str(&self.name)?,
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+impl FromStr for BackendUrl {
+    type Err = Error;
+
+    /// Error messages do not repeat the text, since it may hold a password.
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = |reason: &str| Error::config("backend URL", reason);
+        let decode = |text: &str| match percent_decode_str(text).decode_utf8() {
+            Ok(text) if !text.contains('\0') => Ok(text.into_owned()),
+            _ => Err(bad("a percent-encoded part is not UTF-8 text")),
+        };
+        if text.chars().any(|c| c.is_control() || c == '#') {
+            return Err(bad("control characters and `#` are written percent-encoded"));
+        }
+        let (scheme, rest) = text.split_once(':').ok_or_else(|| bad("it begins with no scheme"))?;
+        let scheme = scheme.to_ascii_lowercase();
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+        if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.bytes().all(legal) {
+            return Err(bad("it begins with no scheme"));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = match rest.strip_prefix("//") {
+            Some(rest) => {
+                let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+                (Some(authority), path)
+            }
+            None => (None, rest),
+        };
+        let (user_info, hosts) = match authority {
+            Some(authority) => match authority.rsplit_once('@') {
+                Some((user_info, hosts)) => (Some(user_info), hosts),
+                None => (None, authority),
+            },
+            None => (None, ""),
+        };
+        let (user, password) = match user_info {
+            Some(user_info) => match user_info.split_once(':') {
+                Some((user, password)) => (Some(decode(user)?), Some(decode(password)?)),
+                None => (Some(decode(user_info)?), None),
+            },
+            None => (None, None),
+        };
+        let hosts = match hosts {
+            "" => Vec::new(),
+            hosts => hosts.split(',').map(str::parse).collect::<Result<_, _>>().map_err(bad)?,
+        };
+        let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+            let (name, value) =
+                pair.split_once('=').ok_or_else(|| bad("a parameter has no `=`"))?;
+            Ok((decode(name)?, decode(value)?))
+        });
+        Ok(Self {
+            scheme,
+            has_authority: authority.is_some(),
+            user: user.filter(|user| !user.is_empty()),
+            password,
+            hosts,
+            path: decode(path)?,
+            query: pairs.collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl fmt::Display for BackendUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.scheme, if self.has_authority { "//" } else { "" })?;
+        match (&self.user, &self.password) {
+            (user, Some(_)) => write!(f, "{}:***@", user.as_deref().unwrap_or(""))?,
+            (Some(user), None) => write!(f, "{user}@")?,
+            (None, None) => (),
+        }
+        for (at, host) in self.hosts.iter().enumerate() {
+            write!(f, "{}{host}", if at > 0 { "," } else { "" })?;
+        }
+        f.write_str(&self.path)?;
+        for (at, (name, value)) in self.query.iter().enumerate() {
+            let value = if looks_secret(name) { "***" } else { value };
+            write!(f, "{}{name}={value}", if at > 0 { '&' } else { '?' })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for BackendUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+fn looks_secret(parameter: &str) -> bool {
+    let parameter = parameter.to_ascii_lowercase();
+    ["pass", "pwd", "secret", "token", "key", "auth", "cred"]
+        .iter()
+        .any(|word| parameter.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{BackendUrl, Parameter};
+
+    fn url(text: &str) -> BackendUrl {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_url_has_the_parts_that_drivers_need() {
+        let full = url("Redis+Sentinel://me:p%40%2Fss@a:1,[::1]:2,c/7?ttl=1m%2030s&namespace=x");
+        assert_eq!(full.scheme(), "redis+sentinel");
+        assert_eq!((full.user(), full.password()), (Some("me"), Some("p@/ss")));
+        assert_eq!(
+            full.hosts().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["a:1", "[::1]:2", "c"]
+        );
+        assert_eq!(full.path(), "/7");
+        let parameters = full.parameters(&[]).unwrap();
+        assert_eq!(parameters.duration("ttl").unwrap(), Some(Duration::from_secs(90)));
+        assert_eq!(parameters.text("namespace"), Some("x"));
+
+        assert_eq!(url("memory:").path(), "");
+        assert_eq!(url("memory:jobs").path(), "jobs");
+        assert_eq!(url("sqlite:/var/a%20b.db").path(), "/var/a b.db");
+        assert_eq!(url("sqlite:///var/x.db").path(), "/var/x.db");
+        assert_eq!(url("redis://:pw@h").password(), Some("pw"));
+        assert_eq!(url("redis://:pw@h").user(), None);
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let secret = url("redis://me:hunter2@h/0?ttl=1s&sentinel_password=hunter3");
+        let shown = "redis://me:***@h/0?ttl=1s&sentinel_password=***";
+        assert_eq!(secret.to_string(), shown);
+        assert_eq!(format!("{secret:?}"), format!("{shown:?}"));
+        let error = secret.parameters(&[]).unwrap_err().to_string();
+        assert!(!error.contains("hunter"), "{error}");
+        for bad in ["redis://me:hunter2@[h/0", "redis://me:hunter2@h:x", "redis://me:hunter2@h#"] {
+            let error = format!("{:?}", bad.parse::<BackendUrl>().unwrap_err());
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn unknown_and_repeated_parameters_are_answered_with_the_known_ones() {
+        const KNOWN: &[Parameter] = &[Parameter::new("fair", "serves in order", "no")];
+        for (text, problem) in
+            [("m:?tll=1s", "`tll` is unknown"), ("m:?ttl=1s&ttl=2s", "`ttl` is given twice")]
+        {
+            let error = url(text).parameters(KNOWN).unwrap_err().to_string();
+            assert!(error.contains(problem), "{error}");
+            assert!(error.contains("namespace, ttl, max_hold, fair"), "{error}");
+        }
+        assert!(url("m:?fair=1").parameters(KNOWN).is_ok());
+        assert!(url("m:?ttl=soon").parameters(&[]).unwrap().duration("ttl").is_err());
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused() {
+        for bad in [
+            "",
+            "redis",
+            "/a/b",
+            "1x:a",
+            "r d:a",
+            "redis://a:b:c",
+            "redis://a,,b",
+            "redis://a:99999",
+            "redis://h?ttl",
+            "m:%ff",
+            "m:a%00b",
+            "m:a\nb",
+        ] {
+            assert!(bad.parse::<BackendUrl>().is_err(), "{bad:?} was accepted");
+        }
+    }
+}
