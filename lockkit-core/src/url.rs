@@ -58,6 +58,11 @@ impl BackendUrl {
         &self.hosts
     }
 
+    /// Whether `//` follows the scheme.
+    pub fn has_authority(&self) -> bool {
+        self.has_authority
+    }
+
     /// The path, with the slash that it begins with, if any.
     pub fn path(&self) -> &str {
         &self.path

@@ -1,1 +1,6 @@
-//! To come.
+#![doc = include_str!("../README.md")]
+
+mod connect;
+
+pub use connect::{BACKENDS, Backend, connect, connect_url};
+pub use lockkit_core::*;

@@ -1,0 +1,107 @@
+//! The seam between a caller's future and the work it started.
+//!
+//! The work is one owned future. As long as the caller polls, the caller drives it, so that an
+//! uncontended acquisition waits for no other task. When the caller goes away, or the work is
+//! going to take long, it goes on as a task of its own. So dropping a future of this crate, at any
+//! point, abandons nothing that was sent to a backend.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use tokio::sync::oneshot;
+
+use crate::engine::Engine;
+
+/// The caller's end: resolves to what the work reports, or to `None` if the runtime is gone.
+pub(crate) struct Driven<T> {
+    work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    report: oneshot::Receiver<T>,
+    leaving: Arc<AtomicBool>,
+    engine: Arc<Engine>,
+}
+
+impl<T> Driven<T> {
+    pub(crate) fn new<F>(engine: &Arc<Engine>, work: impl FnOnce(Caller<T>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (sender, report) = oneshot::channel();
+        let leaving = Arc::new(AtomicBool::new(false));
+        let caller = Caller { report: Some(sender), leaving: Arc::clone(&leaving) };
+        let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work(caller));
+        Self { work: Some(work), report, leaving, engine: Arc::clone(engine) }
+    }
+
+    fn hand_over(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.engine.spawn(work);
+        }
+    }
+}
+
+impl<T> Future for Driven<T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let this = &mut *self;
+        if let Some(work) = &mut this.work {
+            // Timers of the work belong to the locker's runtime, which may outlive the caller's.
+            let _inside = this.engine.enter();
+            if work.as_mut().poll(cx).is_ready() {
+                this.work = None;
+            } else if this.leaving.load(Ordering::Relaxed) {
+                this.hand_over();
+            }
+        }
+        let report = ready!(Pin::new(&mut this.report).poll(cx));
+        this.hand_over();
+        Poll::Ready(report.ok())
+    }
+}
+
+impl<T> Drop for Driven<T> {
+    fn drop(&mut self) {
+        self.report.close();
+        self.hand_over();
+    }
+}
+
+/// The work's end.
+pub(crate) struct Caller<T> {
+    report: Option<oneshot::Sender<T>>,
+    leaving: Arc<AtomicBool>,
+}
+
+impl<T> Caller<T> {
+    /// Answers the caller, unless it was answered before or is gone: then the report comes back.
+    pub(crate) fn report(&mut self, report: T) -> Result<(), T> {
+        match self.report.take() {
+            Some(sender) => sender.send(report),
+            None => Err(report),
+        }
+    }
+
+    /// Returns when nobody waits for the report any more.
+    pub(crate) async fn gone(&mut self) {
+        if let Some(sender) = &mut self.report {
+            sender.closed().await;
+        }
+    }
+
+    /// Goes on as a task of its own, so that waiting does not depend on the caller's polling.
+    pub(crate) async fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+        let mut left = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut left, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+}

@@ -1,0 +1,237 @@
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::driven::Driven;
+use crate::driver::OwnerId;
+use crate::tenure::{Phase, Tenure};
+use crate::{Error, FencingToken, Lease, LockName, Result, keeper};
+
+/// Proof that a lock is held, until it is dropped or the hold is lost.
+///
+/// Dropping it releases the lock in the background: at once, without blocking, on any thread, with
+/// or without a runtime. [`release`](Self::release) also tells how that went.
+///
+/// A guard that is [forgotten](std::mem::forget) keeps its lock renewed for as long as the locker's
+/// runtime lives; a [maximum hold](Lease::max_hold) bounds that.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct LockGuard {
+    hold: Hold,
+    seat: Arc<Seat>,
+}
+
+impl LockGuard {
+    /// What can be handed to the work that the lock protects.
+    pub fn hold(&self) -> Hold {
+        self.hold.clone()
+    }
+
+    /// Releases the lock and returns when it is free. Of several guards of one [`Owner`]
+    /// (crate::Owner), the last one does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`](crate::Error::Lost) if the hold had ended before, so that somebody else may
+    /// have held the lock meanwhile; [`Error::Unreachable`](crate::Error::Unreachable) if the
+    /// backend does not answer within the driver's limit for one request: the release is repeated
+    /// in the background, and the lease runs out at the latest.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: dropped at any point, the release goes on in the background.
+    pub async fn release(self) -> Result<()> {
+        let Self { hold, seat } = self;
+        if !hold.is_held() {
+            return Err(hold.lost_error());
+        }
+        let Some(seat) = Arc::into_inner(seat) else { return Ok(()) };
+        if !seat.vacate(Phase::Released) {
+            return Err(hold.lost_error());
+        }
+        let tenure = Arc::clone(&hold.tenure);
+        let retired =
+            Driven::new(&tenure.engine, |caller| keeper::retire(Arc::clone(&tenure), caller));
+        retired.await.unwrap_or_else(|| Err(hold.lost_error()))
+    }
+
+    pub(crate) fn new(tenure: Arc<Tenure>) -> Self {
+        let seat = Arc::new(Seat(Arc::clone(&tenure)));
+        Self { hold: Hold { tenure }, seat }
+    }
+
+    pub(crate) fn seated(seat: Arc<Seat>) -> Self {
+        Self { hold: Hold { tenure: Arc::clone(&seat.0) }, seat }
+    }
+
+    pub(crate) fn seat(&self) -> &Arc<Seat> {
+        &self.seat
+    }
+}
+
+impl Deref for LockGuard {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.fmt_as("LockGuard", f)
+    }
+}
+
+/// A look at a hold, cheap to clone. It keeps nothing held: that is what the [`LockGuard`] does.
+#[derive(Clone)]
+pub struct Hold {
+    tenure: Arc<Tenure>,
+}
+
+impl Hold {
+    /// Which lock is held.
+    pub fn name(&self) -> &LockName {
+        self.tenure.claim.name()
+    }
+
+    /// Under which id the backend knows the holder; another one for each acquisition.
+    pub fn owner(&self) -> OwnerId {
+        self.tenure.claim.owner()
+    }
+
+    /// The number to hand to the resource that the lock protects. `None` where the driver has no
+    /// honest one to give; the same for all guards of one hold.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.tenure.token
+    }
+
+    /// Whether the hold can be vouched for at this moment: by the clock, not by a flag.
+    ///
+    /// Once false, it stays false. A pause can come after any check; the fencing token is what
+    /// makes the effect safe.
+    pub fn is_held(&self) -> bool {
+        self.tenure.is_held()
+    }
+
+    /// How long the hold can be vouched for if it is not renewed; zero if it has ended; `None` if
+    /// it lasts as long as the process.
+    pub fn valid_for(&self) -> Option<Duration> {
+        let standing = self.tenure.standing();
+        let now = self.tenure.engine.clock.now();
+        match standing.phase {
+            Phase::Held => Some(standing.vouched.until?.saturating_duration_since(now)),
+            _ => Some(Duration::ZERO),
+        }
+    }
+
+    /// Returns once the hold has ended: when it is lost, or when its last guard is gone. Never
+    /// without cause.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: nothing is consumed.
+    pub async fn lost(&self) {
+        self.tenure.engine.inside(self.tenure.ended()).await;
+    }
+
+    pub(crate) fn lost_error(&self) -> Error {
+        self.tenure.engine.lost(self.name())
+    }
+
+    fn fmt_as(&self, type_name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(type_name)
+            .field("name", self.name())
+            .field("owner", &self.owner())
+            .field("fencing_token", &self.fencing_token())
+            .field("is_held", &self.is_held())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_as("Hold", f)
+    }
+}
+
+/// A guard whose lease can be lengthened on demand.
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct LeasedGuard {
+    guard: LockGuard,
+}
+
+impl LeasedGuard {
+    /// Makes the hold last for `ttl` from now, and no shorter than it does already. A lease that
+    /// is renewed is renewed for this length from then on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`](crate::Error::Lost) if the hold has ended; [`Error::Config`]
+    /// (crate::Error::Config) if the driver cannot keep such a lease; what the driver says
+    /// otherwise: then the hold lasts as long as it did.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: dropped at any point, the request goes on in the background and may or may
+    /// not lengthen the lease.
+    pub async fn extend(&self, ttl: Duration) -> Result<()> {
+        let tenure = &self.guard.hold.tenure;
+        let engine = &tenure.engine;
+        Lease::new(ttl).check(engine.driver.id(), &engine.driver.capabilities())?;
+        if !tenure.is_held() {
+            return Err(self.lost_error());
+        }
+        Driven::new(engine, |caller| keeper::extend(Arc::clone(tenure), ttl, caller))
+            .await
+            .unwrap_or_else(|| Err(self.lost_error()))
+    }
+
+    /// Releases the lock, as [`LockGuard::release`] does.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Cancel safety
+    ///
+    /// As there.
+    pub async fn release(self) -> Result<()> {
+        self.guard.release().await
+    }
+
+    pub(crate) fn new(guard: LockGuard) -> Self {
+        Self { guard }
+    }
+}
+
+impl Deref for LeasedGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.guard
+    }
+}
+
+/// What the guards of one hold share: when the last one goes, so does the hold.
+#[derive(Debug)]
+pub(crate) struct Seat(Arc<Tenure>);
+
+impl Seat {
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.is_held()
+    }
+
+    /// Ends the hold as said, and says whether it was held until now.
+    fn vacate(self, how: Phase) -> bool {
+        self.0.end(how)
+    }
+}
+
+impl Drop for Seat {
+    /// Tells the keeper, which is a task of the locker's runtime.
+    fn drop(&mut self) {
+        self.0.end(Phase::Dropped);
+    }
+}

@@ -1,0 +1,531 @@
+//! The keeper owns a claim from before its first request until its last trace is gone.
+//!
+//! Users never own one: they have a [`Driven`](crate::driven::Driven) future or a guard, and
+//! dropping either, anywhere, only tells the keeper. It drops no started `try_acquire`, `renew` or
+//! `release`, since a request that was sent can land at any time; what it no longer waits for, it
+//! cleans up after.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::select;
+
+use crate::clock::Instant;
+use crate::driven::Caller;
+use crate::driver::{
+    Attempt, Change, Claim, DriverError, ErrorKind, Grant, Release, Renewal, Taken,
+};
+use crate::engine::Engine;
+use crate::options::{Lease, Renew, Wait};
+use crate::tenure::{Phase, Tenure, Vouched};
+use crate::turns::Ticket;
+use crate::{BoxError, Error, Fairness, Liveness, Operation, Result};
+
+/// What an acquisition reports.
+pub(crate) type Acquired = Result<Arc<Tenure>>;
+
+/// Acquires, holds and releases: the whole life of one claim.
+pub(crate) async fn keep(
+    engine: Arc<Engine>,
+    claim: Claim,
+    wait: Wait,
+    lease: Lease,
+    mut caller: Caller<Acquired>,
+) {
+    let mut pursuit = Pursuit::new(&engine, &claim, wait);
+    let Some(Won { grant, vouched }) = pursuit.run(&mut caller).await else {
+        let (in_doubt, traces) = (pursuit.in_doubt, pursuit.traces);
+        if traces {
+            clear_up(&engine, &claim, in_doubt, |_| ()).await;
+        }
+        return;
+    };
+    let in_doubt = pursuit.in_doubt;
+    let token = grant.fencing_token().map(|token| token.get());
+    tracing::debug!(lock = %claim.name(), owner = %claim.owner(), token, "held");
+    let tenure = Tenure::new(engine, claim, &grant, vouched, in_doubt, lease.longest_hold());
+    let tenure = Arc::new(tenure);
+    if caller.report(Ok(Arc::clone(&tenure))).is_err() {
+        tenure.end(Phase::Dropped);
+    }
+    hold(&tenure, lease.renewal()).await;
+}
+
+/// Releases what the last guard of a hold let go of, and reports how that went.
+pub(crate) async fn retire(tenure: Arc<Tenure>, mut caller: Caller<Result<()>>) {
+    let Tenure { engine, claim, in_doubt, .. } = &*tenure;
+    clear_up(engine, claim, *in_doubt, |answer| {
+        let outcome = match answer {
+            Ok(Release::Freed) => Ok(()),
+            Ok(Release::NotHeld) => Err(engine.lost(claim.name())),
+            Err(error) => Err(engine.failed(Operation::Release, claim.name(), error)),
+        };
+        // A caller that is gone does not want to know.
+        _ = caller.report(outcome);
+    })
+    .await;
+}
+
+/// Lengthens a hold on its guard's demand.
+pub(crate) async fn extend(tenure: Arc<Tenure>, ttl: Duration, mut caller: Caller<Result<()>>) {
+    let Tenure { engine, claim, .. } = &*tenure;
+    let asked = engine.clock.now();
+    let wished = claim.clone().with_ttl(ttl);
+    let outcome = match engine.driver.renew(&wished).await {
+        Ok(Renewal::Held(vouch)) => {
+            tenure.vouch(Vouched::new(vouch, asked, ttl), ttl);
+            if tenure.is_held() { Ok(()) } else { Err(engine.lost(claim.name())) }
+        }
+        Ok(Renewal::Lost) => {
+            tenure.lose();
+            Err(engine.lost(claim.name()))
+        }
+        Err(error) => Err(engine.failed(Operation::Renew, claim.name(), error)),
+    };
+    // A caller that is gone does not want to know.
+    _ = caller.report(outcome);
+}
+
+struct Won {
+    grant: Grant,
+    vouched: Vouched,
+}
+
+/// Why a claim is given up before it was granted.
+enum Stop {
+    CallerGone,
+    TimeIsUp,
+    Silence,
+    ShutDown,
+}
+
+/// One claim on its way to a grant.
+struct Pursuit<'a> {
+    engine: &'a Arc<Engine>,
+    claim: &'a Claim,
+    wait: Wait,
+    started: Instant,
+    deadline: Option<Instant>,
+    /// When the first ask left that the backend has not answered, nor any later one.
+    unanswered: Option<Instant>,
+    /// When the last ask left that was answered [`Attempt::Taken`].
+    refused: Option<Instant>,
+    /// When the last ask left whose outcome is unknown.
+    in_doubt: Option<Instant>,
+    /// Whether there may be something to release.
+    traces: bool,
+    failure: Option<DriverError>,
+    pause: Pause,
+}
+
+impl<'a> Pursuit<'a> {
+    fn new(engine: &'a Arc<Engine>, claim: &'a Claim, wait: Wait) -> Self {
+        let started = engine.clock.now();
+        let deadline = match wait {
+            Wait::AtMost(patience) if !patience.is_zero() => Some(started + patience),
+            _ => None,
+        };
+        Self {
+            engine,
+            claim,
+            wait,
+            started,
+            deadline,
+            unanswered: None,
+            refused: None,
+            in_doubt: None,
+            traces: false,
+            failure: None,
+            pause: Pause::new(Duration::from_millis(5), Duration::from_millis(100)),
+        }
+    }
+
+    /// Returns a grant that is still good, or reports why there is none.
+    async fn run(&mut self, caller: &mut Caller<Acquired>) -> Option<Won> {
+        let capabilities = self.engine.driver.capabilities();
+        let in_turns =
+            self.claim.waits() && !self.claim.is_fair() && capabilities.fairness != Fairness::Fifo;
+        let mut next = self.started;
+        if !(in_turns && self.engine.turns.has_waiters(self.claim.name())) {
+            match self.ask(None, caller).await? {
+                Asked::Won(won) => return Some(won),
+                Asked::Again(at) => next = at,
+            }
+        }
+        tracing::debug!(lock = %self.claim.name(), owner = %self.claim.owner(), "waiting");
+        caller.leave().await;
+        let ticket = in_turns.then(|| self.engine.turns.join(self.claim.name()));
+        let ticket = ticket.as_ref();
+        let _turn = match ticket {
+            Some(ticket) => match ticket.turn_at_once() {
+                Some(turn) => Some(turn),
+                None => {
+                    // What was heard before the turn came is old by then: begin with an ask.
+                    next = self.started;
+                    select! {
+                        biased;
+                        stop = self.stop(Some(ticket), caller) => return self.give_up(stop, caller),
+                        turn = ticket.turn() => Some(turn),
+                    }
+                }
+            },
+            None => None,
+        };
+        loop {
+            let change = select! {
+                biased;
+                stop = self.stop(ticket, caller) => return self.give_up(stop, caller),
+                change = self.engine.driver.changed(self.claim) => change,
+                () = self.engine.clock.sleep_until(next) => Change::AskAgain,
+            };
+            if let (Change::Granted(grant), Some(refused)) = (change, self.refused) {
+                let vouched = Vouched::new(grant.vouched(), refused, self.claim.ttl());
+                if vouched.is_good_at(self.engine.clock.now()) {
+                    return Some(Won { grant, vouched });
+                }
+            }
+            match self.ask(ticket, caller).await? {
+                Asked::Won(won) => return Some(won),
+                Asked::Again(at) => next = at,
+            }
+        }
+    }
+
+    /// One request for the lock.
+    async fn ask(
+        &mut self,
+        ticket: Option<&Ticket>,
+        caller: &mut Caller<Acquired>,
+    ) -> Option<Asked> {
+        let (engine, claim) = (self.engine, self.claim);
+        let asked = engine.clock.now();
+        let mut request = pin!(engine.driver.try_acquire(claim));
+        self.unanswered.get_or_insert(asked);
+        let answer = select! {
+            biased;
+            answer = &mut request => answer,
+            stop = self.stop(ticket, caller) => {
+                // The caller need not wait for the answer, but the clean-up must.
+                let given_up = self.give_up(stop, caller);
+                self.note(asked, &request.await);
+                return given_up;
+            }
+        };
+        self.note(asked, &answer);
+        if let Some(ticket) = ticket {
+            ticket.set_unanswered(self.unanswered);
+        }
+        let now = engine.clock.now();
+        match answer {
+            Ok(Attempt::Granted(grant)) => {
+                let vouched = Vouched::new(grant.vouched(), asked, claim.ttl());
+                if vouched.is_good_at(now) {
+                    return Some(Asked::Won(Won { grant, vouched }));
+                }
+                let late = "granted, but answered after the lease was over";
+                self.after_failure(now, DriverError::new(ErrorKind::Unknown, late), caller)
+            }
+            Ok(Attempt::Taken(taken)) => self.after_refusal(now, &taken, caller),
+            Err(error) => self.after_failure(now, error, caller),
+        }
+    }
+
+    /// Remembers what an ask may have left behind.
+    fn note(&mut self, asked: Instant, answer: &Result<Attempt, DriverError>) {
+        match answer {
+            Ok(Attempt::Granted(_)) => self.traces = true,
+            Ok(Attempt::Taken(_)) => {
+                self.traces |= self.claim.waits();
+                self.refused = Some(asked);
+            }
+            Err(error) if error.kind() == ErrorKind::Unknown => {
+                self.traces = true;
+                self.in_doubt = Some(asked);
+            }
+            Err(_) => (),
+        }
+        let silent = answer.as_ref().is_err_and(|error| error.kind().is_transient());
+        if !silent {
+            self.unanswered = None;
+        }
+    }
+
+    fn after_refusal(
+        &mut self,
+        now: Instant,
+        taken: &Taken,
+        caller: &mut Caller<Acquired>,
+    ) -> Option<Asked> {
+        let (name, driver) = (self.claim.name(), self.engine.driver.id());
+        match self.wait {
+            Wait::No => {
+                _ = caller.report(Err(Error::Taken { name: name.clone(), driver }));
+                None
+            }
+            Wait::AtMost(patience) if patience.is_zero() => self.give_up(Stop::TimeIsUp, caller),
+            _ => {
+                let capabilities = self.engine.driver.capabilities();
+                let poll = match (self.claim.is_fair(), capabilities.notification) {
+                    // A place is to be refreshed, and is served by a push.
+                    (true, true) => self.claim.ttl() / 3,
+                    (false, true) => (self.claim.ttl() / 3).min(Duration::from_secs(1)),
+                    (_, false) => self.pause.next(),
+                };
+                // Few backends tell of an expiry; asking a moment after it is as good.
+                let expiry = taken.remaining().unwrap_or(poll) + Duration::from_millis(2);
+                Some(Asked::Again(now + jitter(poll).min(expiry)))
+            }
+        }
+    }
+
+    fn after_failure(
+        &mut self,
+        now: Instant,
+        error: DriverError,
+        caller: &mut Caller<Acquired>,
+    ) -> Option<Asked> {
+        let waits = matches!(self.wait, Wait::Forever) || self.deadline.is_some();
+        if waits && error.kind().is_transient() {
+            tracing::debug!(lock = %self.claim.name(), error = %error.kind(), "asking again");
+            self.failure = Some(error);
+            return Some(Asked::Again(now + jitter(self.pause.next())));
+        }
+        let error = self.engine.failed(Operation::Acquire, self.claim.name(), error);
+        _ = caller.report(Err(error));
+        None
+    }
+
+    /// Returns when the claim is to be given up.
+    async fn stop(&self, ticket: Option<&Ticket>, caller: &mut Caller<Acquired>) -> Stop {
+        let clock = &self.engine.clock;
+        let time_is_up = async {
+            match self.deadline {
+                Some(deadline) => clock.sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let silence = async {
+            let limit = self.claim.ttl();
+            match (self.unanswered, ticket) {
+                (Some(since), _) => clock.sleep_until(since + limit).await,
+                (None, Some(ticket)) => ticket.silence(clock, self.started, limit).await,
+                (None, None) => std::future::pending().await,
+            }
+        };
+        select! {
+            biased;
+            () = caller.gone() => Stop::CallerGone,
+            () = self.engine.stopping.cancelled() => Stop::ShutDown,
+            () = time_is_up => Stop::TimeIsUp,
+            () = silence => Stop::Silence,
+        }
+    }
+
+    fn give_up<T>(&mut self, stop: Stop, caller: &mut Caller<Acquired>) -> Option<T> {
+        let (name, driver) = (self.claim.name(), self.engine.driver.id());
+        let error = match stop {
+            Stop::CallerGone => return None,
+            Stop::ShutDown => Error::ShutDown { driver },
+            Stop::TimeIsUp => {
+                let source = self.failure.take().map(DriverError::into_source);
+                let waited = match self.wait {
+                    Wait::AtMost(patience) => patience,
+                    _ => self.engine.clock.now().saturating_duration_since(self.started),
+                };
+                Error::TimedOut { name: name.clone(), driver, waited, source }
+            }
+            Stop::Silence => {
+                let source = self.failure.take().map_or_else(
+                    || BoxError::from("no answer for the length of a lease"),
+                    DriverError::into_source,
+                );
+                let error = DriverError::new(ErrorKind::Unreachable, source);
+                self.engine.failed(Operation::Acquire, name, error)
+            }
+        };
+        // The caller may be gone by now.
+        _ = caller.report(Err(error));
+        None
+    }
+}
+
+/// What one request for the lock came to.
+enum Asked {
+    Won(Won),
+    /// Not yet: ask again then, or at news before.
+    Again(Instant),
+}
+
+/// Renews until the hold ends, one way or the other, and leaves nothing behind.
+async fn hold(tenure: &Tenure, renew: Renew) {
+    let Tenure { engine, claim, .. } = tenure;
+    // Whatever ends this task, the end of the runtime included, ends the hold.
+    let _end = OnDrop(|| tenure.lose());
+    let mut news = tenure.watch();
+    let mut renewal: Option<Pin<Box<dyn Future<Output = Renewed> + Send + '_>>> = None;
+    let mut retry = None;
+    let mut in_doubt = tenure.in_doubt;
+    loop {
+        let standing = *news.borrow_and_update();
+        if standing.phase != Phase::Held {
+            break;
+        }
+        let next = retry.unwrap_or(standing.vouched.since + jitter(standing.ttl / 3));
+        let due = async {
+            match renew {
+                Renew::Auto => engine.clock.sleep_until(next).await,
+                Renew::Never => std::future::pending().await,
+            }
+        };
+        let expiry = async {
+            match standing.vouched.until {
+                Some(until) => engine.clock.sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        let start = select! {
+            biased;
+            // The sender lives as long as `tenure`, so this is news.
+            _ = news.changed() => false,
+            () = engine.stopping.cancelled() => { tenure.lose(); false }
+            () = expiry => { tenure.lose(); false }
+            Renewed { asked, ttl, answer } = wait_for(&mut renewal), if renewal.is_some() => {
+                renewal = None;
+                retry = None;
+                match answer {
+                    Ok(Renewal::Held(vouch)) => {
+                        tracing::trace!(lock = %claim.name(), owner = %claim.owner(), "renewed");
+                        tenure.vouch(Vouched::new(vouch, asked, ttl), ttl);
+                    }
+                    Ok(Renewal::Lost) => tenure.lose(),
+                    Err(error) => {
+                        if error.kind() == ErrorKind::Unknown {
+                            in_doubt = Some(asked);
+                        }
+                        let (kind, source) = (error.kind(), error.into_source());
+                        tracing::warn!(lock = %claim.name(), %kind, source, "not renewed");
+                        retry = Some(engine.clock.now() + jitter(ttl / 12));
+                    }
+                }
+                false
+            }
+            () = due, if renewal.is_none() => true,
+            change = engine.driver.changed(claim), if renewal.is_none() => {
+                match change {
+                    Change::AskAgain | Change::Granted(_) => renew == Renew::Auto,
+                    Change::Lost => { tenure.lose(); false }
+                }
+            }
+        };
+        if start {
+            let ttl = standing.ttl;
+            renewal = Some(Box::pin(async move {
+                let asked = engine.clock.now();
+                let answer = engine.driver.renew(&claim.clone().with_ttl(ttl)).await;
+                Renewed { asked, ttl, answer }
+            }));
+        }
+    }
+    let late = async {
+        match renewal {
+            Some(renewal) => {
+                let Renewed { asked, answer, .. } = renewal.await;
+                let unknown = answer.is_err_and(|error| error.kind() == ErrorKind::Unknown);
+                unknown.then_some(asked)
+            }
+            None => None,
+        }
+    };
+    // A caller who releases does it without waiting for this task.
+    if tenure.standing().phase == Phase::Released {
+        if let Some(asked) = late.await {
+            clear_up(engine, claim, Some(asked), |_| ()).await;
+        }
+    } else {
+        let release = clear_up(engine, claim, in_doubt, |_| ());
+        let (late, ()) = tokio::join!(late, release);
+        if let Some(asked) = late {
+            clear_up(engine, claim, Some(asked), |_| ()).await;
+        }
+    }
+}
+
+struct Renewed {
+    asked: Instant,
+    ttl: Duration,
+    answer: Result<Renewal, DriverError>,
+}
+
+async fn wait_for<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send + '_>>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Releases until that was answered and nothing that was sent before can land any more.
+///
+/// A request is dead a lease after it was sent: if it took the lock then, that hold has run out. A
+/// session goes on, so there it takes an answer.
+async fn clear_up(
+    engine: &Engine,
+    claim: &Claim,
+    in_doubt: Option<Instant>,
+    mut report: impl FnMut(Result<Release, DriverError>),
+) {
+    let bounded = engine.driver.capabilities().liveness == Liveness::Lease;
+    let started = engine.clock.now();
+    let mut pause = Pause::new(claim.ttl() / 50, (claim.ttl() / 4).min(Duration::from_secs(5)));
+    loop {
+        let answer = engine.driver.release(claim).await;
+        let now = engine.clock.now();
+        let sent = match &answer {
+            Ok(_) => in_doubt,
+            Err(_) if bounded => Some(started),
+            Err(_) => Some(now),
+        };
+        if let Err(error) = &answer {
+            let (lock, kind) = (claim.name(), error.kind());
+            tracing::warn!(%lock, owner = %claim.owner(), %kind, "not released yet");
+        }
+        report(answer);
+        if sent.is_none_or(|sent| now >= sent + claim.ttl()) {
+            tracing::debug!(lock = %claim.name(), owner = %claim.owner(), "released");
+            return;
+        }
+        engine.clock.sleep_until(now + jitter(pause.next())).await;
+    }
+}
+
+/// Doubles from one duration to another.
+struct Pause {
+    next: Duration,
+    longest: Duration,
+}
+
+impl Pause {
+    fn new(first: Duration, longest: Duration) -> Self {
+        Self { next: first, longest }
+    }
+
+    fn next(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(self.longest);
+        pause
+    }
+}
+
+/// Spreads what would happen at the same time: 80 to 100 % of `duration`.
+fn jitter(duration: Duration) -> Duration {
+    duration.mul_f64(1.0 - 0.2 * fastrand::f64())
+}
+
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

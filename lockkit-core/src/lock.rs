@@ -1,0 +1,348 @@
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tracing::Instrument as _;
+
+use crate::driven::Driven;
+use crate::driver::Claim;
+use crate::engine::Engine;
+use crate::tenure::Tenure;
+use crate::traits::{
+    DistributedLock, FairLock, LeasedLock, LockExt as _, ReentrantLock, private::Sealed,
+};
+use crate::{
+    AcquireOptions, Capabilities, Error, Fairness, Hold, Lease, LeasedGuard, Liveness, LockGuard,
+    LockName, Owner, Result, Wait, keeper,
+};
+
+/// A named lock. Holds nothing until it is acquired; cheap to clone.
+///
+/// Two acquisitions exclude each other also when they come from the same `Lock`, unless they are
+/// made [as one owner](Self::acquire_as).
+///
+/// `Order` and `Ends` are promises that functions can ask for by type: see [`fair`](Self::fair)
+/// and [`leased`](Self::leased).
+pub struct Lock<Order = AnyOrder, Ends = AnyEnd> {
+    engine: Arc<Engine>,
+    name: LockName,
+    lease: Lease,
+    fair: bool,
+    promises: PhantomData<fn() -> (Order, Ends)>,
+}
+
+/// Waiters are served in whatever order the driver has.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct AnyOrder;
+
+/// Waiters are served first come, first served.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Fifo;
+
+/// Holds that nobody released end as the driver has it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct AnyEnd;
+
+/// Holds that nobody released end with a lease.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Leased;
+
+impl<O: 'static, E: 'static> Lock<O, E> {
+    /// Which lock this is.
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// What the driver behind it promises.
+    pub fn capabilities(&self) -> Capabilities {
+        self.engine.driver.capabilities()
+    }
+
+    /// The same lock, whose acquisitions are served first come, first served.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the driver keeps no order.
+    pub fn fair(self) -> Result<Lock<Fifo, E>> {
+        match self.capabilities().fairness {
+            Fairness::Fifo | Fairness::OnRequest => {
+                let Self { engine, name, lease, .. } = self;
+                Ok(Lock { engine, name, lease, fair: true, promises: PhantomData })
+            }
+            Fairness::Unordered => {
+                Err(Error::unsupported(self.engine.driver.id(), "serving waiters in order"))
+            }
+        }
+    }
+
+    /// The same lock with another lease.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the driver's holds end with something else than a lease,
+    /// [`Error::Config`] if it cannot keep one of this length.
+    pub fn leased(self, lease: Lease) -> Result<Lock<O, Leased>> {
+        let (driver, can) = (self.engine.driver.id(), self.capabilities());
+        if can.liveness != Liveness::Lease {
+            let what = format!("a lease for each lock: holds end with the {}", can.liveness);
+            return Err(Error::unsupported(driver, what));
+        }
+        lease.check(driver, &can)?;
+        let Self { engine, name, fair, .. } = self;
+        Ok(Lock { engine, name, lease, fair, promises: PhantomData })
+    }
+
+    /// Acquires the lock, for as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if the backend gives no answer at all for the length of a lease, and
+    /// what else the driver says; see [`Error`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: dropped at any point, it leaves neither a hold nor a place in a queue.
+    pub async fn acquire(&self) -> Result<LockGuard> {
+        self.acquire_with(AcquireOptions::new()).await
+    }
+
+    /// Acquires the lock within `patience`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] if it was taken for so long; otherwise as [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_timeout(&self, patience: Duration) -> Result<LockGuard> {
+        self.acquire_with(AcquireOptions::new().wait(Wait::AtMost(patience))).await
+    }
+
+    /// Acquires the lock if that is possible at once; `None` if somebody else holds it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if the backend does not answer; otherwise as
+    /// [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(&self) -> Result<Option<LockGuard>> {
+        match self.acquire_with(AcquireOptions::new().wait(Wait::No)).await {
+            Err(Error::Taken { .. }) => Ok(None),
+            outcome => outcome.map(Some),
+        }
+    }
+
+    /// Acquires the lock as `options` say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Taken`] for [`Wait::No`]; otherwise as [`acquire`](Self::acquire) and
+    /// [`acquire_timeout`](Self::acquire_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_with(&self, options: AcquireOptions) -> Result<LockGuard> {
+        Ok(LockGuard::new(self.obtain(options).await?))
+    }
+
+    /// Acquires the lock for `owner`, or shares the hold that `owner` has already: without a
+    /// request, and with what `options` say about the lease left aside. It is released with the
+    /// last guard.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] while there are guards of a hold of `owner` that was lost; otherwise as
+    /// [`acquire_with`](Self::acquire_with).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_as(&self, owner: &Owner, options: AcquireOptions) -> Result<LockGuard> {
+        owner.acquire(self, options).await
+    }
+
+    /// How many guards of this lock `owner` has.
+    pub fn depth(&self, owner: &Owner) -> usize {
+        owner.depth(self)
+    }
+
+    /// Acquires the lock, for as long as it takes, does `work`, and releases.
+    ///
+    /// The work is dropped at its next await when the hold is lost. It gets a [`Hold`], for the
+    /// fencing token and to hand to what it spawns, which is not dropped with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the hold ended before the work did; otherwise as
+    /// [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire); the work is dropped with it.
+    pub async fn run<T, F>(&self, work: impl FnOnce(Hold) -> F + Send) -> Result<T>
+    where
+        T: Send,
+        F: Future<Output = T> + Send,
+    {
+        self.run_with(AcquireOptions::new(), work).await
+    }
+
+    /// Like [`run`](Self::run), acquiring as `options` say.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run) and [`acquire_with`](Self::acquire_with).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn run_with<T, F>(
+        &self,
+        options: AcquireOptions,
+        work: impl FnOnce(Hold) -> F + Send,
+    ) -> Result<T>
+    where
+        T: Send,
+        F: Future<Output = T> + Send,
+    {
+        (self as &dyn DistributedLock).run_with(options, work).await
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    async fn obtain(&self, options: AcquireOptions) -> Result<Arc<Tenure>> {
+        let engine = &self.engine;
+        engine.check_running()?;
+        let lease = match options.ttl {
+            Some(ttl) if self.capabilities().liveness == Liveness::Lease => {
+                let lease = self.lease.with_ttl(ttl);
+                lease.check(engine.driver.id(), &self.capabilities())?;
+                lease
+            }
+            Some(_) => {
+                let what = format!(
+                    "a lease for each acquisition: holds end with the {}",
+                    self.capabilities().liveness
+                );
+                return Err(Error::unsupported(engine.driver.id(), what));
+            }
+            None => self.lease,
+        };
+        let claim = Claim::new(self.name.clone(), lease.ttl()).with_clock(engine.clock.clone());
+        let claim = match options.wait {
+            Wait::No => claim,
+            Wait::AtMost(patience) if patience.is_zero() => claim,
+            _ if self.fair => claim.fair(),
+            _ => claim.waiting(),
+        };
+        let span = tracing::debug_span!(
+            "lock",
+            name = %self.name,
+            driver = engine.driver.id(),
+            owner = %claim.owner(),
+        );
+        let acquired = Driven::new(engine, |caller| {
+            keeper::keep(Arc::clone(engine), claim, options.wait, lease, caller).instrument(span)
+        });
+        acquired.await.unwrap_or_else(|| Err(Error::ShutDown { driver: engine.driver.id() }))
+    }
+}
+
+impl<O: 'static> Lock<O, Leased> {
+    /// The lease of its holds.
+    pub fn lease(&self) -> Lease {
+        self.lease
+    }
+
+    /// Acquires the lock with a guard that can be extended.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_with`](Self::acquire_with).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_leased(&self, options: AcquireOptions) -> Result<LeasedGuard> {
+        Ok(LeasedGuard::new(self.acquire_with(options).await?))
+    }
+}
+
+impl Lock {
+    pub(crate) fn new(engine: Arc<Engine>, name: LockName, lease: Lease) -> Self {
+        Self { engine, name, lease, fair: false, promises: PhantomData }
+    }
+}
+
+impl<O, E> Sealed for Lock<O, E> {}
+
+#[async_trait]
+impl<O: 'static, E: 'static> DistributedLock for Lock<O, E> {
+    fn name(&self) -> &LockName {
+        self.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities()
+    }
+
+    async fn acquire_with(&self, options: AcquireOptions) -> Result<LockGuard> {
+        self.acquire_with(options).await
+    }
+}
+
+#[async_trait]
+impl<O: 'static, E: 'static> ReentrantLock for Lock<O, E> {
+    async fn acquire_as(&self, owner: &Owner, options: AcquireOptions) -> Result<LockGuard> {
+        self.acquire_as(owner, options).await
+    }
+
+    fn depth(&self, owner: &Owner) -> usize {
+        self.depth(owner)
+    }
+}
+
+impl<E: 'static> FairLock for Lock<Fifo, E> {}
+
+#[async_trait]
+impl<O: 'static> LeasedLock for Lock<O, Leased> {
+    fn lease(&self) -> Lease {
+        self.lease()
+    }
+
+    async fn acquire_leased(&self, options: AcquireOptions) -> Result<LeasedGuard> {
+        self.acquire_leased(options).await
+    }
+}
+
+impl<O, E> Clone for Lock<O, E> {
+    fn clone(&self) -> Self {
+        let (engine, name) = (Arc::clone(&self.engine), self.name.clone());
+        Self { engine, name, lease: self.lease, fair: self.fair, promises: PhantomData }
+    }
+}
+
+impl<O, E> fmt::Debug for Lock<O, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("name", &self.name)
+            .field("driver", &self.engine.driver.id())
+            .field("lease", &self.lease)
+            .field("fair", &self.fair)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,340 @@
+//! Locks within one process: the reference driver, and a backend for tests.
+//!
+//! First come, first served, by hand-over: a release gives the lock to the waiter that has waited
+//! longest. Holds are leases, so that a task that is stuck does not block the others for ever.
+//!
+//! ```
+//! use lockkit_core::{Locker, memory::MemoryDriver};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+//! let guard = Locker::new(MemoryDriver::new()).lock("orders/42")?.acquire().await?;
+//! assert!(guard.is_held());
+//! guard.release().await
+//! # }
+//! ```
+
+mod faults;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+pub use self::faults::{Fault, Faults};
+use crate::clock::{Clock, Instant};
+use crate::driver::{
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, OwnerId, Release, Renewal, Taken,
+};
+use crate::{
+    BackendUrl, Capabilities, Fairness, FencingToken, Liveness, LockName, Operation, Parameter,
+    Result,
+};
+
+/// What [`MemoryDriver`] promises.
+pub const CAPABILITIES: Capabilities =
+    Capabilities::new(Liveness::Lease).fairness(Fairness::Fifo).fencing().notification();
+
+/// The parameters of `memory:` beside the [common](crate::COMMON) ones: none.
+pub const PARAMETERS: &[Parameter] = &[];
+
+/// Locks within one process. Clones share them.
+#[derive(Clone)]
+pub struct MemoryDriver {
+    backend: Arc<Backend>,
+}
+
+/// What a server would be.
+#[derive(Default)]
+struct Backend {
+    state: Mutex<State>,
+    faults: Faults,
+}
+
+impl MemoryDriver {
+    /// Locks that nobody else knows.
+    pub fn new() -> Self {
+        Self { backend: Arc::default() }
+    }
+
+    /// The locks of this name in this process, for as long as anybody has them.
+    pub fn shared(name: &str) -> Self {
+        static SHARED: LazyLock<Mutex<HashMap<String, Weak<Backend>>>> =
+            LazyLock::new(Mutex::default);
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(backend) = shared.get(name).and_then(Weak::upgrade) {
+            return Self { backend };
+        }
+        shared.retain(|_, backend| backend.strong_count() > 0);
+        let driver = Self::new();
+        shared.insert(name.into(), Arc::downgrade(&driver.backend));
+        driver
+    }
+
+    /// `memory:` for [new](Self::new) locks, `memory:NAME` for [shared](Self::shared) ones.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`](crate::Error::Config) for a URL with a host or an unknown parameter.
+    pub fn connect(url: &BackendUrl) -> Result<Self> {
+        url.parameters(PARAMETERS)?;
+        if url.has_authority() {
+            return Err(url.error("write `memory:` or `memory:NAME`, without slashes"));
+        }
+        Ok(match url.path() {
+            "" => Self::new(),
+            name => Self::shared(name),
+        })
+    }
+
+    /// Takes the lock away from its holder and gives it to the first waiter.
+    pub fn revoke(&self, name: &LockName) {
+        let mut state = self.backend.lock();
+        if let Some(entry) = state.locks.get_mut(name) {
+            if let Some(held) = entry.held.take() {
+                state.mailboxes.tell(held.owner, Change::Lost);
+            }
+            state.serve(name, None);
+        }
+    }
+
+    /// Lets requests to this backend go wrong, for tests.
+    pub fn faults(&self) -> &Faults {
+        &self.backend.faults
+    }
+
+    /// Whether nothing is left of any claim, for tests.
+    pub fn is_idle(&self) -> bool {
+        let state = self.backend.lock();
+        state.locks.is_empty() && state.mailboxes.0.is_empty()
+    }
+
+    async fn request<T: Send + 'static>(
+        &self,
+        operation: Operation,
+        claim: &Claim,
+        carry_out: fn(&mut State, &Claim) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        let (backend, sent) = (Arc::clone(&self.backend), claim.clone());
+        let carry_out = move || carry_out(&mut backend.lock(), &sent);
+        match self.backend.faults.next(operation) {
+            None => carry_out(),
+            Some(fault) => fault.strike(claim.call_limit(), carry_out).await,
+        }
+    }
+}
+
+impl Default for MemoryDriver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let locks = self.backend.lock().locks.len();
+        f.debug_struct("MemoryDriver").field("locks", &locks).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Driver for MemoryDriver {
+    fn id(&self) -> &'static str {
+        "memory"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.request(Operation::Acquire, claim, State::try_acquire).await
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        self.request(Operation::Renew, claim, |state, claim| Ok(state.renew(claim))).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        self.request(Operation::Release, claim, |state, claim| Ok(state.release(claim))).await
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        loop {
+            let Some(mailbox) = self.backend.lock().mailboxes.find(claim.owner()) else {
+                return std::future::pending().await;
+            };
+            let arrival = mailbox.arrival.notified();
+            if let Some(change) = mailbox.take() {
+                return change;
+            }
+            arrival.await;
+        }
+    }
+}
+
+impl Backend {
+    /// No step of [`State`] panics half-way.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the backend knows.
+#[derive(Default)]
+struct State {
+    locks: HashMap<LockName, Entry>,
+    mailboxes: Mailboxes,
+    /// One counter for all names, so that a name that is at rest costs no memory.
+    last_token: u64,
+}
+
+#[derive(Default)]
+struct Entry {
+    held: Option<Held>,
+    /// In order of arrival.
+    places: VecDeque<Place>,
+}
+
+struct Held {
+    owner: OwnerId,
+    token: FencingToken,
+    expiry: Instant,
+}
+
+struct Place {
+    owner: OwnerId,
+    /// A lease after the waiter last asked: when the place ends, and so would a hold handed to it.
+    deadline: Instant,
+    clock: Clock,
+}
+
+impl State {
+    fn try_acquire(&mut self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let (now, owner) = (claim.now(), claim.owner());
+        self.serve(claim.name(), Some(now));
+        let entry = self.locks.entry(claim.name().clone()).or_default();
+        if let Some(held) = entry.held.as_mut().filter(|held| held.owner != owner) {
+            let taken = Taken::new().free_in(held.expiry.saturating_duration_since(now));
+            if claim.waits() {
+                self.mailboxes.open(owner);
+                let deadline = now + claim.ttl();
+                match entry.places.iter_mut().find(|place| place.owner == owner) {
+                    Some(place) => place.deadline = place.deadline.max(deadline),
+                    None => {
+                        let clock = claim.clock().clone();
+                        entry.places.push_back(Place { owner, deadline, clock });
+                    }
+                }
+            }
+            return Ok(Attempt::Taken(taken));
+        }
+        // What was handed over is told by this answer.
+        self.mailboxes.open(owner).take();
+        let expiry = now + claim.ttl();
+        let token = match &mut entry.held {
+            Some(held) => {
+                held.expiry = held.expiry.max(expiry);
+                held.token
+            }
+            // Whoever waited would hold it by now.
+            free => {
+                let token = next_token(&mut self.last_token)?;
+                *free = Some(Held { owner, token, expiry });
+                token
+            }
+        };
+        Ok(Attempt::Granted(Grant::new().token(token)))
+    }
+
+    fn renew(&mut self, claim: &Claim) -> Renewal {
+        let now = claim.now();
+        self.serve(claim.name(), Some(now));
+        let held = self.locks.get_mut(claim.name()).and_then(|entry| entry.held.as_mut());
+        match held.filter(|held| held.owner == claim.owner()) {
+            Some(held) => {
+                held.expiry = held.expiry.max(now + claim.ttl());
+                Renewal::Held(Default::default())
+            }
+            None => Renewal::Lost,
+        }
+    }
+
+    fn release(&mut self, claim: &Claim) -> Release {
+        let owner = claim.owner();
+        self.mailboxes.close(owner);
+        self.serve(claim.name(), Some(claim.now()));
+        let Some(entry) = self.locks.get_mut(claim.name()) else { return Release::NotHeld };
+        entry.places.retain(|place| place.owner != owner);
+        let freed = entry.held.take_if(|held| held.owner == owner).is_some();
+        self.serve(claim.name(), Some(claim.now()));
+        if freed { Release::Freed } else { Release::NotHeld }
+    }
+
+    /// Ends a lease that has run out, and hands a free lock to the first place that is alive.
+    fn serve(&mut self, name: &LockName, now: Option<Instant>) {
+        let Some(entry) = self.locks.get_mut(name) else { return };
+        if let Some(now) = now {
+            entry.held.take_if(|held| held.expiry <= now);
+        }
+        while entry.held.is_none()
+            && let Some(Place { owner, deadline, clock }) = entry.places.pop_front()
+        {
+            if deadline <= clock.now() {
+                continue;
+            }
+            // Without a token there is no grant; the waiter hears of it at its next ask.
+            let Ok(token) = next_token(&mut self.last_token) else { break };
+            entry.held = Some(Held { owner, token, expiry: deadline });
+            self.mailboxes.tell(owner, Change::Granted(Grant::new().token(token)));
+        }
+        if entry.held.is_none() && entry.places.is_empty() {
+            self.locks.remove(name);
+        }
+    }
+}
+
+fn next_token(last: &mut u64) -> Result<FencingToken, DriverError> {
+    let token = FencingToken::new(*last + 1)
+        .ok_or_else(|| DriverError::new(ErrorKind::Capacity, "the fencing tokens are used up"))?;
+    *last = token.get();
+    Ok(token)
+}
+
+/// News for claims that wait or hold.
+#[derive(Default)]
+struct Mailboxes(HashMap<OwnerId, Arc<Mailbox>>);
+
+#[derive(Default)]
+struct Mailbox {
+    news: Mutex<Option<Change>>,
+    arrival: Notify,
+}
+
+impl Mailboxes {
+    fn open(&mut self, owner: OwnerId) -> &Mailbox {
+        self.0.entry(owner).or_default()
+    }
+
+    fn close(&mut self, owner: OwnerId) {
+        self.0.remove(&owner);
+    }
+
+    fn find(&self, owner: OwnerId) -> Option<Arc<Mailbox>> {
+        self.0.get(&owner).cloned()
+    }
+
+    fn tell(&self, owner: OwnerId, change: Change) {
+        if let Some(mailbox) = self.0.get(&owner) {
+            *mailbox.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(change);
+            mailbox.arrival.notify_one();
+        }
+    }
+}
+
+impl Mailbox {
+    fn take(&self) -> Option<Change> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}

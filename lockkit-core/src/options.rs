@@ -1,0 +1,131 @@
+use std::time::Duration;
+
+use crate::{Capabilities, Error, Liveness, Result};
+
+/// How to acquire a lock.
+///
+/// Without further ado it waits for as long as it takes, with the lease of the lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AcquireOptions {
+    pub(crate) wait: Wait,
+    pub(crate) ttl: Option<Duration>,
+}
+
+impl AcquireOptions {
+    /// Waits for as long as it takes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets for how long to wait.
+    #[must_use]
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Uses a lease of this length for this acquisition. Only where holds are
+    /// [leases](Liveness::Lease).
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+}
+
+/// How long to wait for a lock that is taken.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: one request.
+    No,
+    /// For as long as it takes.
+    #[default]
+    Forever,
+    /// No longer than this, in all. Zero is one request.
+    AtMost(Duration),
+}
+
+/// A hold that runs out unless it is renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    ttl: Duration,
+    renew: Renew,
+    max_hold: Option<Duration>,
+}
+
+impl Lease {
+    /// A lease of this length, renewed at a third of it for as long as the guard lives.
+    ///
+    /// The length is also how long a dead holder blocks the lock.
+    pub const fn new(ttl: Duration) -> Self {
+        Self { ttl, renew: Renew::Auto, max_hold: None }
+    }
+
+    /// Sets whether the lease is renewed.
+    #[must_use]
+    pub const fn renew(mut self, renew: Renew) -> Self {
+        self.renew = renew;
+        self
+    }
+
+    /// Ends the hold this long after the grant, renewed or not. The guard reports it as lost.
+    #[must_use]
+    pub const fn max_hold(mut self, duration: Duration) -> Self {
+        self.max_hold = Some(duration);
+        self
+    }
+
+    /// How long the hold lasts between renewals.
+    pub const fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Whether the lease is renewed.
+    pub const fn renewal(&self) -> Renew {
+        self.renew
+    }
+
+    /// How long the hold may last in all.
+    pub const fn longest_hold(&self) -> Option<Duration> {
+        self.max_hold
+    }
+
+    pub(crate) fn with_ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Says no before any request is sent.
+    pub(crate) fn check(&self, driver: &'static str, can: &Capabilities) -> Result<()> {
+        let least = Capabilities::MIN_TTL.max(can.min_ttl);
+        let most = Capabilities::MAX_TTL.min(can.max_ttl);
+        if self.ttl < least || self.ttl > most {
+            let reason = format!("{:?} is not within {least:?} to {most:?} ({driver})", self.ttl);
+            return Err(Error::config("lease", reason));
+        }
+        if self.renew == Renew::Never && can.liveness != Liveness::Lease {
+            let what = format!("holds that are not renewed: they end with the {}", can.liveness);
+            return Err(Error::unsupported(driver, what));
+        }
+        Ok(())
+    }
+}
+
+impl Default for Lease {
+    /// 30 seconds, renewed.
+    fn default() -> Self {
+        Self::new(Duration::from_secs(30))
+    }
+}
+
+/// Whether a lease is renewed.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Renew {
+    /// At a third of the lease, for as long as the guard lives.
+    #[default]
+    Auto,
+    /// Only by [`LeasedGuard::extend`](crate::LeasedGuard::extend).
+    Never,
+}

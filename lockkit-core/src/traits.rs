@@ -1,0 +1,147 @@
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::{
+    AcquireOptions, Capabilities, Error, Hold, Lease, LeasedGuard, LockGuard, LockName, Owner,
+    Result, Wait,
+};
+
+pub(crate) mod private {
+    pub trait Sealed {}
+}
+
+/// A lock, whatever is behind it.
+///
+/// A function that takes `&dyn DistributedLock` works with every backend. The everyday methods
+/// are in [`LockExt`]. Only lockkit implements these traits, so that they can grow; backends
+/// implement [`Driver`](crate::driver::Driver).
+#[async_trait]
+pub trait DistributedLock: private::Sealed + Debug + Send + Sync + 'static {
+    /// Which lock this is.
+    fn name(&self) -> &LockName;
+
+    /// What the driver behind it promises.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Acquires the lock as `options` say; see [`Lock::acquire_with`](crate::Lock::acquire_with).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Cancel safety
+    ///
+    /// As there.
+    async fn acquire_with(&self, options: AcquireOptions) -> Result<LockGuard>;
+}
+
+/// A lock that an [`Owner`] can acquire again while holding it. Every lock is one.
+#[async_trait]
+pub trait ReentrantLock: DistributedLock {
+    /// Acquires the lock for `owner`, or shares its hold; see [`Lock::acquire_as`]
+    /// (crate::Lock::acquire_as).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Cancel safety
+    ///
+    /// As there.
+    async fn acquire_as(&self, owner: &Owner, options: AcquireOptions) -> Result<LockGuard>;
+
+    /// How many guards of this lock `owner` has.
+    fn depth(&self, owner: &Owner) -> usize;
+}
+
+/// A lock whose waiters are served first come, first served: what
+/// [`Lock::fair`](crate::Lock::fair) makes.
+pub trait FairLock: DistributedLock {}
+
+/// A lock whose holds end with a lease: what [`Lock::leased`](crate::Lock::leased) makes.
+#[async_trait]
+pub trait LeasedLock: DistributedLock {
+    /// The lease of its holds.
+    fn lease(&self) -> Lease;
+
+    /// Acquires the lock with a guard that can be extended.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::acquire_with`](crate::Lock::acquire_with).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::acquire`](crate::Lock::acquire).
+    async fn acquire_leased(&self, options: AcquireOptions) -> Result<LeasedGuard>;
+}
+
+/// The everyday methods of [`Lock`](crate::Lock) for every lock, also behind `dyn`.
+///
+/// ```
+/// use lockkit_core::{DistributedLock, LockExt as _};
+///
+/// async fn tidy_up(lock: &dyn DistributedLock) -> lockkit_core::Result<()> {
+///     match lock.try_acquire().await? {
+///         Some(guard) => guard.release().await,
+///         None => Ok(()), // somebody else does it
+///     }
+/// }
+/// ```
+pub trait LockExt: DistributedLock {
+    /// See [`Lock::acquire`](crate::Lock::acquire).
+    fn acquire(&self) -> impl Future<Output = Result<LockGuard>> + Send {
+        self.acquire_with(AcquireOptions::new())
+    }
+
+    /// See [`Lock::acquire_timeout`](crate::Lock::acquire_timeout).
+    fn acquire_timeout(
+        &self,
+        patience: Duration,
+    ) -> impl Future<Output = Result<LockGuard>> + Send {
+        self.acquire_with(AcquireOptions::new().wait(Wait::AtMost(patience)))
+    }
+
+    /// See [`Lock::try_acquire`](crate::Lock::try_acquire).
+    fn try_acquire(&self) -> impl Future<Output = Result<Option<LockGuard>>> + Send {
+        async {
+            match self.acquire_with(AcquireOptions::new().wait(Wait::No)).await {
+                Err(Error::Taken { .. }) => Ok(None),
+                outcome => outcome.map(Some),
+            }
+        }
+    }
+
+    /// See [`Lock::run_with`](crate::Lock::run_with).
+    fn run_with<T, F>(
+        &self,
+        options: AcquireOptions,
+        work: impl FnOnce(Hold) -> F + Send,
+    ) -> impl Future<Output = Result<T>> + Send
+    where
+        T: Send,
+        F: Future<Output = T> + Send,
+    {
+        async move {
+            let guard = self.acquire_with(options).await?;
+            let hold = guard.hold();
+            let result = tokio::select! {
+                biased;
+                () = hold.lost() => None,
+                result = work(guard.hold()) => Some(result),
+            };
+            let result = result.filter(|_| hold.is_held());
+            let released = guard.release().await;
+            let result = result.ok_or_else(|| hold.lost_error())?;
+            if let Err(error) = released {
+                tracing::warn!(%error, "the work was done under the lock");
+            }
+            Ok(result)
+        }
+    }
+}
+
+impl<L: DistributedLock + ?Sized> LockExt for L {}

@@ -1,0 +1,422 @@
+//! The engine over the memory driver with planned faults, in virtual time.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use lockkit_core::driver::{Clock, ErrorKind};
+use lockkit_core::memory::{Fault, MemoryDriver};
+use lockkit_core::{AcquireOptions, Error, Lease, Lock, Locker, Operation, Owner, Renew, Wait};
+use tokio::time::{Instant, sleep, timeout};
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn set_up() -> (MemoryDriver, Lock) {
+    let backend = MemoryDriver::new();
+    let locker = Locker::builder(backend.clone()).ttl(TTL).build().unwrap();
+    (backend, locker.lock("a").unwrap())
+}
+
+/// Lets every task run until all wait for time to pass.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_taken_kept_and_let_go() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    sleep(TTL * 20).await;
+    assert!(guard.is_held());
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    settle().await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_are_served_in_order_without_waiting_for_a_poll() {
+    let (_, lock) = set_up();
+    let mut holder = lock.acquire().await.unwrap();
+    let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
+    for place in 0..20 {
+        let (lock, sender) = (lock.clone(), sender.clone());
+        tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            sender.send((place, guard)).unwrap();
+        });
+        settle().await;
+    }
+    let start = Instant::now();
+    for expected in 0..20 {
+        holder.release().await.unwrap();
+        let (place, guard) = served.recv().await.unwrap();
+        assert_eq!(place, expected);
+        holder = guard;
+    }
+    assert_eq!(Instant::now(), start, "a hand-over waited for time to pass");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_dropped_anywhere_frees_its_lock() {
+    let (backend, lock) = set_up();
+    drop(lock.acquire().await.unwrap());
+    settle().await;
+    assert!(backend.is_idle(), "dropped in its runtime");
+
+    let guard = lock.acquire().await.unwrap();
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    settle().await;
+    assert!(backend.is_idle(), "dropped in a thread without a runtime");
+
+    let guard = lock.acquire().await.unwrap();
+    let panicked = tokio::spawn(async move {
+        let _guard = guard;
+        panic!("in the critical section");
+    });
+    assert!(panicked.await.is_err());
+    settle().await;
+    assert!(backend.is_idle(), "dropped by a panic");
+}
+
+/// Polls `future` so many times and drops it; says whether it was ready before.
+async fn poll_and_drop<F: Future>(polls: usize, future: F) -> bool {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        let mut context = Context::from_waker(Waker::noop());
+        if let Poll::Ready(_) = future.as_mut().poll(&mut context) {
+            return true;
+        }
+        settle().await;
+    }
+    false
+}
+
+#[tokio::test(start_paused = true)]
+async fn futures_dropped_after_any_poll_leave_nothing() {
+    let slow = Fault::DelayAnswer(Duration::from_millis(1));
+    for fault in [None, Some(slow), Some(Fault::LoseAnswer), Some(Fault::LoseRequest)] {
+        for polls in 0..10 {
+            let (backend, lock) = set_up();
+            let plan = |operation| {
+                fault.into_iter().for_each(|fault| backend.faults().inject(operation, fault))
+            };
+            plan(Operation::Acquire);
+            poll_and_drop(polls, lock.acquire()).await;
+            sleep(TTL * 2).await;
+            assert!(backend.is_idle(), "acquire, {fault:?}, {polls} polls");
+
+            let guard = lock.acquire().await.unwrap();
+            plan(Operation::Acquire);
+            poll_and_drop(polls, lock.acquire()).await;
+            guard.release().await.unwrap();
+            sleep(TTL * 2).await;
+            assert!(backend.is_idle(), "wait, {fault:?}, {polls} polls");
+
+            let guard = lock.acquire().await.unwrap();
+            plan(Operation::Release);
+            poll_and_drop(polls, guard.release()).await;
+            sleep(TTL * 2).await;
+            assert!(backend.is_idle(), "release, {fault:?}, {polls} polls");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquisition_that_is_not_polled_holds_up_nobody() {
+    let backend = MemoryDriver::new();
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let mut stalled = Box::pin(lock.acquire());
+    assert!(timeout(Duration::from_secs(1), &mut stalled).await.is_err());
+    let next = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    settle().await;
+    guard.release().await.unwrap();
+    // It was first, so the lock is its own, polled or not; dropping it is enough.
+    drop(stalled);
+    drop(next.await.unwrap().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_lost_is_asked_for_again() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::LoseAnswer);
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(guard.fencing_token().unwrap().get(), 1, "the retry was another grant");
+    guard.release().await.unwrap();
+    sleep(TTL * 2).await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_whose_answer_was_lost_blocks_nobody() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::LoseAnswer);
+    let outcome = lock.try_acquire().await;
+    assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+    settle().await;
+    assert!(lock.try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_lands_after_its_claim_was_given_up_is_cleaned_up() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::Delay(TTL / 2));
+    assert!(lock.try_acquire().await.is_err());
+    sleep(TTL / 2).await;
+    // It has landed by now; a release is repeated after it, long before its lease is over.
+    sleep(TTL / 4).await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_is_tried_again_until_the_deadline() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::Fail(ErrorKind::Unreachable)] {
+        backend.faults().inject(Operation::Renew, fault);
+    }
+    sleep(TTL * 3).await;
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_fires_before_the_lease_ends_beside_a_renewal_that_hangs() {
+    let (backend, lock) = set_up();
+    let start = Instant::now();
+    let guard = lock.acquire().await.unwrap();
+    backend.faults().inject(Operation::Renew, Fault::Hang);
+    // The hanging renewal is carried out, which the holder cannot know.
+    guard.lost().await;
+    assert!(start.elapsed() < TTL);
+    assert!(!guard.is_held());
+    let outcome = guard.release().await;
+    assert!(matches!(outcome, Err(Error::Lost { .. })), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_lost_never_counts_as_held_again() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    // Three attempts fail, each taking the call limit; the last answer comes after the deadline.
+    for _ in 0..2 {
+        backend.faults().inject(Operation::Renew, Fault::LoseRequest);
+    }
+    backend.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL / 5));
+    let hold = guard.hold();
+    guard.lost().await;
+    for _ in 0..100 {
+        sleep(TTL / 20).await;
+        assert!(!hold.is_held());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_taken_away_is_reported() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    backend.revoke(lock.name());
+    guard.lost().await;
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_grant_is_born_with_what_is_left_of_it() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(TTL / 5));
+    let guard = lock.acquire().await.unwrap();
+    let left = guard.valid_for().unwrap();
+    assert!(left <= TTL - TTL / 5, "{left:?} counts from the answer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspended_machine_has_lost_its_holds() {
+    let (backend, clock) = (MemoryDriver::new(), Clock::simulated());
+    let locker = Locker::builder(backend).ttl(TTL).clock(clock.clone()).build().unwrap();
+    let lock = locker.lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let start = Instant::now();
+    clock.suspend(TTL * 2);
+    assert!(!guard.is_held());
+    guard.lost().await;
+    assert_eq!(Instant::now(), start, "the loss waited for a timer");
+    assert!(lock.try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_times_out_in_all_and_says_what_went_wrong() {
+    let (backend, lock) = set_up();
+    let start = Instant::now();
+    for _ in 0..20 {
+        backend.faults().inject(Operation::Acquire, Fault::Fail(ErrorKind::Unreachable));
+    }
+    let patience = Duration::from_millis(300);
+    let error = lock.acquire_timeout(patience).await.unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+    assert!(std::error::Error::source(&error).is_some(), "{error:?}");
+    assert_eq!(start.elapsed(), patience);
+    assert!(error.to_string().contains("`a`") && error.to_string().contains("memory"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_never_answers_is_unreachable_within_a_lease() {
+    for (wait, fault) in [
+        (Wait::Forever, Fault::Hang),
+        (Wait::No, Fault::Hang),
+        (Wait::Forever, Fault::Fail(ErrorKind::Unreachable)),
+    ] {
+        let (backend, lock) = set_up();
+        for _ in 0..1000 {
+            backend.faults().inject(Operation::Acquire, fault);
+        }
+        let start = Instant::now();
+        let error = lock.acquire_with(AcquireOptions::new().wait(wait)).await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+        assert!(start.elapsed() <= TTL + Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_the_backend_is_final() {
+    let (backend, lock) = set_up();
+    for (kind, expected) in [
+        (ErrorKind::Denied, "refuses"),
+        (ErrorKind::Capacity, "no room"),
+        (ErrorKind::Foreign, "something else"),
+        (ErrorKind::Misconfigured, "set up"),
+    ] {
+        backend.faults().inject(Operation::Acquire, Fault::Fail(kind));
+        let error = lock.acquire().await.unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("acquire lock `a`"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_not_answered_says_so_and_goes_on() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    backend.faults().inject(Operation::Release, Fault::LoseRequest);
+    let start = Instant::now();
+    let outcome = guard.release().await;
+    assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+    assert_eq!(start.elapsed(), TTL / 5);
+    sleep(TTL / 5).await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_reenters_and_others_wait() {
+    let (backend, lock) = set_up();
+    let (me, you, once) = (Owner::new(), Owner::new(), AcquireOptions::new().wait(Wait::No));
+    let outer = lock.acquire_as(&me, once).await.unwrap();
+    let inner = lock.acquire_as(&me.clone(), once).await.unwrap();
+    assert_eq!(inner.fencing_token(), outer.fencing_token());
+    assert_eq!((lock.depth(&me), lock.depth(&you)), (2, 0));
+    outer.release().await.unwrap();
+    assert!(matches!(lock.acquire_as(&you, once).await, Err(Error::Taken { .. })));
+    inner.release().await.unwrap();
+    let guard = lock.acquire_as(&you, once).await.unwrap();
+
+    backend.revoke(lock.name());
+    guard.lost().await;
+    assert!(matches!(lock.acquire_as(&you, once).await, Err(Error::Lost { .. })));
+    drop(guard);
+    drop(lock.acquire_as(&you, once).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_owner_in_two_tasks_acquires_once() {
+    let (_, lock) = set_up();
+    let (me, blocker) = (Owner::new(), lock.acquire().await.unwrap());
+    let tasks: Vec<_> = (0..2)
+        .map(|_| {
+            let (lock, me) = (lock.clone(), me.clone());
+            tokio::spawn(async move { lock.acquire_as(&me, AcquireOptions::new()).await })
+        })
+        .collect();
+    settle().await;
+    blocker.release().await.unwrap();
+    let mut guards = Vec::new();
+    for task in tasks {
+        guards.push(task.await.unwrap().unwrap());
+    }
+    assert_eq!(guards[0].owner(), guards[1].owner());
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_is_cancelled_when_the_hold_is_lost() {
+    let (backend, lock) = set_up();
+    let done = lock.run(|hold| async move { hold.fencing_token() }).await.unwrap();
+    assert!(done.is_some());
+    let running = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.run(|_| std::future::pending::<()>()).await }
+    });
+    settle().await;
+    backend.revoke(lock.name());
+    let outcome = running.await.unwrap();
+    assert!(matches!(outcome, Err(Error::Lost { .. })), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_can_be_extended_and_bounded() {
+    let (_, lock) = set_up();
+    let never = Lease::new(TTL).renew(Renew::Never);
+    let guard =
+        lock.clone().leased(never).unwrap().acquire_leased(AcquireOptions::new()).await.unwrap();
+    sleep(TTL / 2).await;
+    guard.extend(TTL * 3).await.unwrap();
+    sleep(TTL * 2).await;
+    assert!(guard.is_held());
+    guard.lost().await;
+    drop(guard);
+
+    let bounded = lock.leased(Lease::new(TTL).max_hold(TTL * 5)).unwrap();
+    let start = Instant::now();
+    let guard = bounded.acquire().await.unwrap();
+    guard.lost().await;
+    assert_eq!(start.elapsed(), TTL * 5);
+    settle().await;
+    assert!(bounded.try_acquire().await.unwrap().is_some(), "the lock was not let go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutting_down_ends_holds_and_waits() {
+    let backend = MemoryDriver::new();
+    let locker = Locker::builder(backend.clone()).ttl(TTL).build().unwrap();
+    let lock = locker.lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    settle().await;
+    locker.shutdown().await;
+    assert!(!guard.is_held());
+    assert!(matches!(waiting.await.unwrap(), Err(Error::ShutDown { .. })));
+    assert!(matches!(lock.try_acquire().await, Err(Error::ShutDown { .. })));
+    assert!(backend.is_idle());
+}
+
+#[test]
+fn a_hold_ends_with_the_runtime_of_its_keeper() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+    let lock = {
+        let _inside = runtime.enter();
+        Locker::new(MemoryDriver::new()).lock("a").unwrap()
+    };
+    // Locks work from any executor; the keeper stays where the locker was made.
+    let elsewhere = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let guard = elsewhere.block_on(lock.acquire()).unwrap();
+    drop(elsewhere);
+    assert!(guard.is_held());
+    runtime.shutdown_timeout(Duration::from_secs(10));
+    assert!(!guard.is_held());
+}

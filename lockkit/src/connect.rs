@@ -1,0 +1,121 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{Driver, DriverError, ErrorKind};
+use lockkit_core::{BackendUrl, Capabilities, Error, Locker, Parameter, Result, memory};
+
+/// How long connecting may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Connects to the backend that `url` names and makes a locker on it.
+///
+/// The scheme chooses the driver: see [`BACKENDS`]. The parameters that every driver takes are
+/// [`COMMON`](crate::COMMON); each driver adds its own.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit::Result<()> {
+/// let locker = lockkit::connect("memory:jobs?ttl=10s").await?;
+/// let guard = locker.lock("nightly-report")?.acquire().await?;
+/// # guard.release().await }
+/// ```
+///
+/// # Errors
+///
+/// [`Error::Config`] for a URL that cannot be used, a scheme that is unknown, or one whose
+/// feature, of the same name, is off; [`Error::Unreachable`] after 5 seconds at the latest; what else the driver says.
+///
+/// # Cancel safety
+///
+/// Cancel-safe: nothing is locked yet.
+pub async fn connect(url: &str) -> Result<Locker> {
+    connect_url(&url.parse()?).await
+}
+
+/// Like [`connect`], for a URL that was parsed before.
+///
+/// # Errors
+///
+/// As [`connect`].
+///
+/// # Cancel safety
+///
+/// As [`connect`].
+pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
+    let Some(backend) = BACKENDS.iter().find(|backend| backend.scheme == url.scheme()) else {
+        let known: Vec<_> = BACKENDS.iter().map(|backend| backend.scheme).collect();
+        return Err(url.error(format!("the scheme is unknown; known are: {}", known.join(", "))));
+    };
+    let parameters = url.parameters(backend.parameters);
+    let driver = tokio::time::timeout(LIMIT, driver(url)).await.unwrap_or_else(|_| {
+        let late = format!("no answer within {LIMIT:?}");
+        Err(Error::connecting(backend.scheme, DriverError::new(ErrorKind::Unreachable, late)))
+    })?;
+    let locker = Locker::builder_from_arc(driver).parameters(&parameters?)?;
+    locker.build().map_err(|error| url.error(error.to_string()))
+}
+
+async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
+    Ok(match url.scheme() {
+        "memory" => Arc::new(memory::MemoryDriver::connect(url)?),
+        #[cfg(feature = "redis")]
+        "redis" => Arc::new(lockkit_redis::RedisDriver::connect(url).await?),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Arc::new(lockkit_sql::sqlite::SqliteDriver::connect(url).await?),
+        // Every scheme that stands in the table has a driver, unless its feature is off.
+        off => {
+            return Err(url.error(format!(
+                "the feature `{off}` is off: `cargo add lockkit -F {off}` turns it on"
+            )));
+        }
+    })
+}
+
+/// A backend that [`connect`] knows.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug)]
+pub struct Backend {
+    /// What its URLs begin with.
+    pub scheme: &'static str,
+    /// The feature that turns it on; `None` if it is always there.
+    pub feature: Option<&'static str>,
+    /// What its driver promises; `None` while the feature is off.
+    pub capabilities: Option<Capabilities>,
+    /// The parameters of its URLs beside the [common](crate::COMMON) ones; none while the feature
+    /// is off.
+    pub parameters: &'static [Parameter],
+}
+
+/// The backends, those whose feature is off included.
+pub const BACKENDS: &[Backend] = &[
+    Backend {
+        scheme: "memory",
+        feature: None,
+        capabilities: Some(memory::CAPABILITIES),
+        parameters: memory::PARAMETERS,
+    },
+    #[cfg(feature = "sqlite")]
+    Backend {
+        scheme: "sqlite",
+        feature: Some("sqlite"),
+        capabilities: Some(lockkit_sql::sqlite::CAPABILITIES),
+        parameters: lockkit_sql::sqlite::PARAMETERS,
+    },
+    #[cfg(not(feature = "sqlite"))]
+    Backend::off("sqlite", "sqlite"),
+    #[cfg(feature = "redis")]
+    Backend {
+        scheme: "redis",
+        feature: Some("redis"),
+        capabilities: Some(lockkit_redis::CAPABILITIES),
+        parameters: lockkit_redis::PARAMETERS,
+    },
+    #[cfg(not(feature = "redis"))]
+    Backend::off("redis", "redis"),
+];
+
+#[cfg(not(all(feature = "redis", feature = "sqlite")))]
+impl Backend {
+    const fn off(scheme: &'static str, feature: &'static str) -> Self {
+        Self { scheme, feature: Some(feature), capabilities: None, parameters: &[] }
+    }
+}
