@@ -40,6 +40,13 @@ impl Claim {
         self.waiting()
     }
 
+    /// The same claim, which does not wait: what a quorum asks of its nodes.
+    #[must_use]
+    pub fn not_waiting(mut self) -> Self {
+        (self.waits, self.fair) = (false, false);
+        self
+    }
+
     /// The same claim, asking for another lease.
     #[must_use]
     pub fn with_ttl(mut self, ttl: Duration) -> Self {

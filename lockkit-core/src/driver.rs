@@ -79,13 +79,17 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
 
     /// Removes every trace of `claim`: hold, place, half-finished attempt.
     ///
+    /// [`Release::NotHeld`] says that the hold had ended before this call; a driver that sent its
+    /// request twice and cannot tell answers [`Release::Freed`].
+    ///
     /// # Errors
     ///
     /// Any [`ErrorKind`], if something may be left.
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError>;
 
     /// Resolves when there is news for `claim`, which waits or holds. A hint: it may be early and
-    /// may be lost, and the engine polls beside it.
+    /// may be lost, and the engine polls beside it. There is never news for a claim that has not
+    /// asked.
     ///
     /// # Cancel safety
     ///

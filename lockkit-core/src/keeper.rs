@@ -372,7 +372,7 @@ async fn hold(tenure: &Tenure, renew: Renew) {
         if standing.phase != Phase::Held {
             break;
         }
-        let next = retry.unwrap_or(standing.vouched.since + jitter(standing.ttl / 3));
+        let next = retry.unwrap_or(standing.vouched.since + jitter(standing.vouched.ttl / 3));
         let due = async {
             match renew {
                 Renew::Auto => engine.clock.sleep_until(next).await,
@@ -391,13 +391,13 @@ async fn hold(tenure: &Tenure, renew: Renew) {
             _ = news.changed() => false,
             () = engine.stopping.cancelled() => { tenure.lose(); false }
             () = expiry => { tenure.lose(); false }
-            Renewed { asked, ttl, answer } = wait_for(&mut renewal), if renewal.is_some() => {
+            Renewed { asked, wished, answer } = wait_for(&mut renewal), if renewal.is_some() => {
                 renewal = None;
                 retry = None;
                 match answer {
                     Ok(Renewal::Held(vouch)) => {
                         tracing::trace!(lock = %claim.name(), owner = %claim.owner(), "renewed");
-                        tenure.vouch(Vouched::new(vouch, asked, ttl), ttl);
+                        tenure.vouch(Vouched::new(vouch, asked, wished), wished);
                     }
                     Ok(Renewal::Lost) => tenure.lose(),
                     Err(error) => {
@@ -406,7 +406,7 @@ async fn hold(tenure: &Tenure, renew: Renew) {
                         }
                         let (kind, source) = (error.kind(), error.into_source());
                         tracing::warn!(lock = %claim.name(), %kind, source, "not renewed");
-                        retry = Some(engine.clock.now() + jitter(ttl / 12));
+                        retry = Some(engine.clock.now() + jitter(standing.vouched.ttl / 12));
                     }
                 }
                 false
@@ -420,11 +420,11 @@ async fn hold(tenure: &Tenure, renew: Renew) {
             }
         };
         if start {
-            let ttl = standing.ttl;
+            let wished = standing.wished;
             renewal = Some(Box::pin(async move {
                 let asked = engine.clock.now();
-                let answer = engine.driver.renew(&claim.clone().with_ttl(ttl)).await;
-                Renewed { asked, ttl, answer }
+                let answer = engine.driver.renew(&claim.clone().with_ttl(wished)).await;
+                Renewed { asked, wished, answer }
             }));
         }
     }
@@ -454,7 +454,7 @@ async fn hold(tenure: &Tenure, renew: Renew) {
 
 struct Renewed {
     asked: Instant,
-    ttl: Duration,
+    wished: Duration,
     answer: Result<Renewal, DriverError>,
 }
 

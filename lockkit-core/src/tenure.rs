@@ -28,8 +28,8 @@ pub(crate) struct Standing {
     pub(crate) phase: Phase,
     /// What the hold is good for.
     pub(crate) vouched: Vouched,
-    /// The lease to ask for at the next renewal.
-    pub(crate) ttl: Duration,
+    /// The lease to wish for at the next renewal.
+    pub(crate) wished: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Vouched {
     pub(crate) since: Instant,
+    /// How long the hold lasts between renewals, as granted.
+    pub(crate) ttl: Duration,
     /// `None` for as long as the process lives.
     pub(crate) until: Option<Instant>,
 }
@@ -57,12 +59,12 @@ impl Vouched {
     pub(crate) fn new(vouch: Vouch, asked: Instant, wished: Duration) -> Self {
         let lease = |since: Instant, ttl: Duration| {
             let margin = ttl / 100 + Duration::from_millis(2);
-            Self { since, until: Some(since + ttl.saturating_sub(margin)) }
+            Self { since, ttl, until: Some(since + ttl.saturating_sub(margin)) }
         };
         match vouch {
             Vouch::FromRequest => lease(asked, wished),
             Vouch::Lease { since, ttl } => lease(since, ttl),
-            Vouch::WhileAlive => Self { since: asked, until: None },
+            Vouch::WhileAlive => Self { since: asked, ttl: wished, until: None },
         }
     }
 
@@ -82,7 +84,7 @@ impl Tenure {
     ) -> Self {
         let latest = max_hold.map(|longest| engine.clock.now() + longest);
         vouched.until = earlier(vouched.until, latest);
-        let standing = Standing { phase: Phase::Held, vouched, ttl: claim.ttl() };
+        let standing = Standing { phase: Phase::Held, vouched, wished: claim.ttl() };
         let (standing, token) = (watch::Sender::new(standing), grant.fencing_token());
         Self { engine, claim, token, in_doubt, latest, standing }
     }
@@ -107,7 +109,7 @@ impl Tenure {
     }
 
     /// Lengthens the hold, unless it has ended: a vouch that comes too late revives nothing.
-    pub(crate) fn vouch(&self, vouched: Vouched, ttl: Duration) {
+    pub(crate) fn vouch(&self, vouched: Vouched, wished: Duration) {
         self.standing.send_if_modified(|standing| {
             if standing.phase != Phase::Held {
                 return false;
@@ -119,7 +121,7 @@ impl Tenure {
                 };
                 let until = earlier(until, self.latest);
                 standing.vouched = Vouched { until, ..vouched };
-                standing.ttl = ttl;
+                standing.wished = wished;
             } else {
                 standing.phase = Phase::Lost;
             }

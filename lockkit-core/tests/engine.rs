@@ -1,8 +1,10 @@
 //! The engine over the memory driver with planned faults, in virtual time.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use lockkit_core::driver::{Clock, ErrorKind};
@@ -88,7 +90,7 @@ async fn poll_and_drop<F: Future>(polls: usize, future: F) -> bool {
     let mut future = pin!(future);
     for _ in 0..polls {
         let mut context = Context::from_waker(Waker::noop());
-        if let Poll::Ready(_) = future.as_mut().poll(&mut context) {
+        if future.as_mut().poll(&mut context).is_ready() {
             return true;
         }
         settle().await;
