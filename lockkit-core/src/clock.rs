@@ -87,6 +87,12 @@ impl Clock {
         Instant(tokio::time::Instant::now() + self.slept())
     }
 
+    /// What time it was at least: a cheaper look, which may not know of a suspension yet. For
+    /// stamps that a lease is counted from, where early is safe.
+    pub(crate) fn stamp(&self) -> Instant {
+        Instant(tokio::time::Instant::now() + *self.0.slept.borrow())
+    }
+
     /// Returns at `instant`, or within a second of waking up after it.
     ///
     /// # Cancel safety
@@ -103,6 +109,14 @@ impl Clock {
                 // The sender lives as long as the clock, so this is a jump.
                 _ = jumps.changed() => (),
             }
+        }
+    }
+
+    /// Like [`sleep_until`](Self::sleep_until); never returns for `None`.
+    pub(crate) async fn sleep_until_some(&self, instant: Option<Instant>) {
+        match instant {
+            Some(instant) => self.sleep_until(instant).await,
+            None => std::future::pending().await,
         }
     }
 

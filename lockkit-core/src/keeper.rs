@@ -21,10 +21,10 @@ use crate::engine::Engine;
 use crate::options::{Lease, Renew, Wait};
 use crate::tenure::{Phase, Tenure, Vouched};
 use crate::turns::Ticket;
-use crate::{BoxError, Error, Fairness, Liveness, Operation, Result};
+use crate::{BoxError, Error, Fairness, Liveness, LockGuard, Operation, Result};
 
-/// What an acquisition reports.
-pub(crate) type Acquired = Result<Arc<Tenure>>;
+/// What an acquisition reports. A guard that nobody fetches is dropped, and so lets go.
+pub(crate) type Acquired = Result<LockGuard>;
 
 /// Acquires, holds and releases: the whole life of one claim.
 pub(crate) async fn keep(
@@ -47,9 +47,8 @@ pub(crate) async fn keep(
     tracing::debug!(lock = %claim.name(), owner = %claim.owner(), token, "held");
     let tenure = Tenure::new(engine, claim, &grant, vouched, in_doubt, lease.longest_hold());
     let tenure = Arc::new(tenure);
-    if caller.report(Ok(Arc::clone(&tenure))).is_err() {
-        tenure.end(Phase::Dropped);
-    }
+    // A caller that is gone gives the guard back, to be dropped here.
+    drop(caller.report(Ok(LockGuard::new(Arc::clone(&tenure)))));
     hold(&tenure, lease.renewal()).await;
 }
 
@@ -71,7 +70,7 @@ pub(crate) async fn retire(tenure: Arc<Tenure>, mut caller: Caller<Result<()>>) 
 /// Lengthens a hold on its guard's demand.
 pub(crate) async fn extend(tenure: Arc<Tenure>, ttl: Duration, mut caller: Caller<Result<()>>) {
     let Tenure { engine, claim, .. } = &*tenure;
-    let asked = engine.clock.now();
+    let asked = engine.clock.stamp();
     let wished = claim.clone().with_ttl(ttl);
     let outcome = match engine.driver.renew(&wished).await {
         Ok(Renewal::Held(vouch)) => {
@@ -122,7 +121,7 @@ struct Pursuit<'a> {
 
 impl<'a> Pursuit<'a> {
     fn new(engine: &'a Arc<Engine>, claim: &'a Claim, wait: Wait) -> Self {
-        let started = engine.clock.now();
+        let started = engine.clock.stamp();
         let deadline = match wait {
             Wait::AtMost(patience) if !patience.is_zero() => Some(started + patience),
             _ => None,
@@ -200,7 +199,7 @@ impl<'a> Pursuit<'a> {
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
         let (engine, claim) = (self.engine, self.claim);
-        let asked = engine.clock.now();
+        let asked = engine.clock.stamp();
         let mut request = pin!(engine.driver.try_acquire(claim));
         self.unanswered.get_or_insert(asked);
         let answer = select! {
@@ -300,12 +299,6 @@ impl<'a> Pursuit<'a> {
     /// Returns when the claim is to be given up.
     async fn stop(&self, ticket: Option<&Ticket>, caller: &mut Caller<Acquired>) -> Stop {
         let clock = &self.engine.clock;
-        let time_is_up = async {
-            match self.deadline {
-                Some(deadline) => clock.sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
         let silence = async {
             let limit = self.claim.ttl();
             match (self.unanswered, ticket) {
@@ -318,7 +311,7 @@ impl<'a> Pursuit<'a> {
             biased;
             () = caller.gone() => Stop::CallerGone,
             () = self.engine.stopping.cancelled() => Stop::ShutDown,
-            () = time_is_up => Stop::TimeIsUp,
+            () = clock.sleep_until_some(self.deadline) => Stop::TimeIsUp,
             () = silence => Stop::Silence,
         }
     }
@@ -363,34 +356,25 @@ async fn hold(tenure: &Tenure, renew: Renew) {
     let Tenure { engine, claim, .. } = tenure;
     // Whatever ends this task, the end of the runtime included, ends the hold.
     let _end = OnDrop(|| tenure.lose());
-    let mut news = tenure.watch();
     let mut renewal: Option<Pin<Box<dyn Future<Output = Renewed> + Send + '_>>> = None;
     let mut retry = None;
-    let mut in_doubt = tenure.in_doubt;
     loop {
-        let standing = *news.borrow_and_update();
+        let (standing, change) = tenure.watch();
         if standing.phase != Phase::Held {
             break;
         }
-        let next = retry.unwrap_or(standing.vouched.since + jitter(standing.vouched.ttl / 3));
-        let due = async {
-            match renew {
-                Renew::Auto => engine.clock.sleep_until(next).await,
-                Renew::Never => std::future::pending().await,
+        let vouched = standing.vouched;
+        let due = match renew {
+            Renew::Auto if renewal.is_none() => {
+                Some(retry.unwrap_or(vouched.since + jitter(vouched.ttl / 3)))
             }
+            _ => None,
         };
-        let expiry = async {
-            match standing.vouched.until {
-                Some(until) => engine.clock.sleep_until(until).await,
-                None => std::future::pending().await,
-            }
-        };
+        let next = due.into_iter().chain(vouched.until).min();
         let start = select! {
             biased;
-            // The sender lives as long as `tenure`, so this is news.
-            _ = news.changed() => false,
+            () = change => false,
             () = engine.stopping.cancelled() => { tenure.lose(); false }
-            () = expiry => { tenure.lose(); false }
             Renewed { asked, wished, answer } = wait_for(&mut renewal), if renewal.is_some() => {
                 renewal = None;
                 retry = None;
@@ -401,17 +385,15 @@ async fn hold(tenure: &Tenure, renew: Renew) {
                     }
                     Ok(Renewal::Lost) => tenure.lose(),
                     Err(error) => {
-                        if error.kind() == ErrorKind::Unknown {
-                            in_doubt = Some(asked);
-                        }
                         let (kind, source) = (error.kind(), error.into_source());
                         tracing::warn!(lock = %claim.name(), %kind, source, "not renewed");
-                        retry = Some(engine.clock.now() + jitter(standing.vouched.ttl / 12));
+                        retry = Some(engine.clock.now() + jitter(vouched.ttl / 12));
                     }
                 }
                 false
             }
-            () = due, if renewal.is_none() => true,
+            // At the end of the vouch the next look at how it stands finds it lost.
+            () = engine.clock.sleep_until_some(next) => next == due,
             change = engine.driver.changed(claim), if renewal.is_none() => {
                 match change {
                     Change::AskAgain | Change::Granted(_) => renew == Renew::Auto,
@@ -422,33 +404,23 @@ async fn hold(tenure: &Tenure, renew: Renew) {
         if start {
             let wished = standing.wished;
             renewal = Some(Box::pin(async move {
-                let asked = engine.clock.now();
+                let asked = engine.clock.stamp();
                 let answer = engine.driver.renew(&claim.clone().with_ttl(wished)).await;
                 Renewed { asked, wished, answer }
             }));
         }
     }
-    let late = async {
-        match renewal {
-            Some(renewal) => {
-                let Renewed { asked, answer, .. } = renewal.await;
-                let unknown = answer.is_err_and(|error| error.kind() == ErrorKind::Unknown);
-                unknown.then_some(asked)
-            }
-            None => None,
+    // A renewal that lands after the release revives nothing; it is only seen through.
+    let unfinished = async {
+        if let Some(renewal) = renewal {
+            renewal.await;
         }
     };
-    // A caller who releases does it without waiting for this task.
     if tenure.standing().phase == Phase::Released {
-        if let Some(asked) = late.await {
-            clear_up(engine, claim, Some(asked), |_| ()).await;
-        }
+        // The caller releases, without waiting for this task.
+        unfinished.await;
     } else {
-        let release = clear_up(engine, claim, in_doubt, |_| ());
-        let (late, ()) = tokio::join!(late, release);
-        if let Some(asked) = late {
-            clear_up(engine, claim, Some(asked), |_| ()).await;
-        }
+        tokio::join!(unfinished, clear_up(engine, claim, tenure.in_doubt, |_| ()));
     }
 }
 
@@ -476,7 +448,7 @@ async fn clear_up(
     mut report: impl FnMut(Result<Release, DriverError>),
 ) {
     let bounded = engine.driver.capabilities().liveness == Liveness::Lease;
-    let started = engine.clock.now();
+    let started = engine.clock.stamp();
     let mut pause = Pause::new(claim.ttl() / 50, (claim.ttl() / 4).min(Duration::from_secs(5)));
     loop {
         let answer = engine.driver.release(claim).await;

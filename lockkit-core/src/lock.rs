@@ -10,7 +10,6 @@ use tracing::Instrument as _;
 use crate::driven::Driven;
 use crate::driver::Claim;
 use crate::engine::Engine;
-use crate::tenure::Tenure;
 use crate::traits::{
     DistributedLock, FairLock, LeasedLock, LockExt as _, ReentrantLock, private::Sealed,
 };
@@ -154,7 +153,40 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_with(&self, options: AcquireOptions) -> Result<LockGuard> {
-        Ok(LockGuard::new(self.obtain(options).await?))
+        let engine = &self.engine;
+        engine.check_running()?;
+        let lease = match options.ttl {
+            Some(ttl) if self.capabilities().liveness == Liveness::Lease => {
+                let lease = self.lease.with_ttl(ttl);
+                lease.check(engine.driver.id(), &self.capabilities())?;
+                lease
+            }
+            Some(_) => {
+                let what = format!(
+                    "a lease for each acquisition: holds end with the {}",
+                    self.capabilities().liveness
+                );
+                return Err(Error::unsupported(engine.driver.id(), what));
+            }
+            None => self.lease,
+        };
+        let claim = Claim::new(self.name.clone(), lease.ttl()).with_clock(engine.clock.clone());
+        let claim = match options.wait {
+            Wait::No => claim,
+            Wait::AtMost(patience) if patience.is_zero() => claim,
+            _ if self.fair => claim.fair(),
+            _ => claim.waiting(),
+        };
+        let span = tracing::debug_span!(
+            "lock",
+            name = %self.name,
+            driver = engine.driver.id(),
+            owner = %claim.owner(),
+        );
+        let acquired = Driven::new(engine, |caller| {
+            keeper::keep(Arc::clone(engine), claim, options.wait, lease, caller).instrument(span)
+        });
+        acquired.await.unwrap_or_else(|| Err(Error::ShutDown { driver: engine.driver.id() }))
     }
 
     /// Acquires the lock for `owner`, or shares the hold that `owner` has already: without a
@@ -222,43 +254,6 @@ impl<O: 'static, E: 'static> Lock<O, E> {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
-    }
-
-    async fn obtain(&self, options: AcquireOptions) -> Result<Arc<Tenure>> {
-        let engine = &self.engine;
-        engine.check_running()?;
-        let lease = match options.ttl {
-            Some(ttl) if self.capabilities().liveness == Liveness::Lease => {
-                let lease = self.lease.with_ttl(ttl);
-                lease.check(engine.driver.id(), &self.capabilities())?;
-                lease
-            }
-            Some(_) => {
-                let what = format!(
-                    "a lease for each acquisition: holds end with the {}",
-                    self.capabilities().liveness
-                );
-                return Err(Error::unsupported(engine.driver.id(), what));
-            }
-            None => self.lease,
-        };
-        let claim = Claim::new(self.name.clone(), lease.ttl()).with_clock(engine.clock.clone());
-        let claim = match options.wait {
-            Wait::No => claim,
-            Wait::AtMost(patience) if patience.is_zero() => claim,
-            _ if self.fair => claim.fair(),
-            _ => claim.waiting(),
-        };
-        let span = tracing::debug_span!(
-            "lock",
-            name = %self.name,
-            driver = engine.driver.id(),
-            owner = %claim.owner(),
-        );
-        let acquired = Driven::new(engine, |caller| {
-            keeper::keep(Arc::clone(engine), claim, options.wait, lease, caller).instrument(span)
-        });
-        acquired.await.unwrap_or_else(|| Err(Error::ShutDown { driver: engine.driver.id() }))
     }
 }
 

@@ -1,9 +1,10 @@
 //! The state of one hold, shared by its guards and its keeper.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::FencingToken;
 use crate::clock::Instant;
@@ -19,7 +20,9 @@ pub(crate) struct Tenure {
     pub(crate) in_doubt: Option<Instant>,
     /// When the longest hold is over.
     latest: Option<Instant>,
-    standing: watch::Sender<Standing>,
+    standing: Mutex<Standing>,
+    /// Rung at every change of `standing`.
+    news: Notify,
 }
 
 /// How a hold stands.
@@ -85,8 +88,8 @@ impl Tenure {
         let latest = max_hold.map(|longest| engine.clock.now() + longest);
         vouched.until = earlier(vouched.until, latest);
         let standing = Standing { phase: Phase::Held, vouched, wished: claim.ttl() };
-        let (standing, token) = (watch::Sender::new(standing), grant.fencing_token());
-        Self { engine, claim, token, in_doubt, latest, standing }
+        let (standing, news) = (Mutex::new(standing), Notify::new());
+        Self { engine, claim, token: grant.fencing_token(), in_doubt, latest, standing, news }
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -95,38 +98,34 @@ impl Tenure {
 
     /// Looks at the clock, so that a stalled runtime reads as lost, not as held.
     pub(crate) fn standing(&self) -> Standing {
-        let standing = *self.standing.borrow();
+        let mut standing = self.lock();
         let expired = !standing.vouched.is_good_at(self.engine.clock.now());
         if standing.phase == Phase::Held && expired {
+            drop(standing);
             self.lose();
-            return *self.standing.borrow();
+            standing = self.lock();
         }
-        standing
-    }
-
-    pub(crate) fn watch(&self) -> watch::Receiver<Standing> {
-        self.standing.subscribe()
+        *standing
     }
 
     /// Lengthens the hold, unless it has ended: a vouch that comes too late revives nothing.
     pub(crate) fn vouch(&self, vouched: Vouched, wished: Duration) {
-        self.standing.send_if_modified(|standing| {
-            if standing.phase != Phase::Held {
-                return false;
-            }
-            if standing.vouched.is_good_at(self.engine.clock.now()) {
-                let until = match (standing.vouched.until, vouched.until) {
-                    (Some(old), Some(new)) => Some(old.max(new)),
-                    _ => vouched.until,
-                };
-                let until = earlier(until, self.latest);
-                standing.vouched = Vouched { until, ..vouched };
-                standing.wished = wished;
-            } else {
-                standing.phase = Phase::Lost;
-            }
-            true
-        });
+        let mut standing = self.lock();
+        if standing.phase != Phase::Held {
+            return;
+        }
+        if !standing.vouched.is_good_at(self.engine.clock.now()) {
+            drop(standing);
+            return self.lose();
+        }
+        let until = match (standing.vouched.until, vouched.until) {
+            (Some(old), Some(new)) => Some(old.max(new)),
+            _ => vouched.until,
+        };
+        standing.vouched = Vouched { until: earlier(until, self.latest), ..vouched };
+        standing.wished = wished;
+        drop(standing);
+        self.news.notify_waiters();
     }
 
     pub(crate) fn lose(&self) {
@@ -138,35 +137,40 @@ impl Tenure {
 
     /// Ends the hold and says whether it was held until now.
     pub(crate) fn end(&self, how: Phase) -> bool {
-        self.standing.send_if_modified(|standing| {
-            let held = standing.phase == Phase::Held;
-            if held {
-                standing.phase = how;
-            }
-            held
-        })
+        let mut standing = self.lock();
+        if standing.phase != Phase::Held {
+            return false;
+        }
+        standing.phase = how;
+        drop(standing);
+        self.news.notify_waiters();
+        true
+    }
+
+    /// Returns how the hold stands and a future that resolves at the next change of it.
+    pub(crate) fn watch(&self) -> (Standing, Notified<'_>) {
+        // Made first, so that it misses no change after the look.
+        let change = self.news.notified();
+        (self.standing(), change)
     }
 
     /// Returns when the hold has ended, however that came about.
     pub(crate) async fn ended(&self) {
-        let mut news = self.watch();
         loop {
-            let standing = *news.borrow_and_update();
-            if standing.phase != Phase::Held || !self.is_held() {
+            let (standing, change) = self.watch();
+            if standing.phase != Phase::Held {
                 return;
             }
-            let expiry = async {
-                match standing.vouched.until {
-                    Some(until) => self.engine.clock.sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = expiry => (),
-                // The sender lives as long as `self`, so this is news.
-                _ = news.changed() => (),
+                () = self.engine.clock.sleep_until_some(standing.vouched.until) => (),
+                () = change => (),
             }
         }
+    }
+
+    /// No step under the lock panics.
+    fn lock(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,0 +1,162 @@
+//! Waiters on a driver that keeps no order take turns in asking.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, OwnerId, Release, Renewal, Taken,
+};
+use lockkit_core::{Capabilities, Error, Liveness, LockName, Locker};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+/// A backend without a queue: whoever asks first after a release has it.
+#[derive(Clone, Debug, Default)]
+struct Unordered {
+    holders: Arc<Mutex<HashMap<LockName, OwnerId>>>,
+    freed: Arc<Notify>,
+    asks: Arc<AtomicUsize>,
+    dead: Arc<Mutex<bool>>,
+}
+
+#[async_trait]
+impl Driver for Unordered {
+    fn id(&self) -> &'static str {
+        "unordered"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new(Liveness::Lease).notification()
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.asks.fetch_add(1, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        if *self.dead.lock().unwrap() {
+            return Err(DriverError::new(ErrorKind::Unreachable, "dead"));
+        }
+        let mut holders = self.holders.lock().unwrap();
+        let holder = *holders.entry(claim.name().clone()).or_insert(claim.owner());
+        Ok(match holder == claim.owner() {
+            true => Attempt::Granted(Grant::new()),
+            false => Attempt::Taken(Taken::new()),
+        })
+    }
+
+    async fn renew(&self, _: &Claim) -> Result<Renewal, DriverError> {
+        Ok(Renewal::Held(Default::default()))
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        let mut holders = self.holders.lock().unwrap();
+        if holders.get(claim.name()) != Some(&claim.owner()) {
+            return Ok(Release::NotHeld);
+        }
+        holders.remove(claim.name());
+        self.freed.notify_waiters();
+        Ok(Release::Freed)
+    }
+
+    async fn changed(&self, _: &Claim) -> Change {
+        self.freed.notified().await;
+        Change::AskAgain
+    }
+}
+
+async fn settle() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_waiters_cost_the_backend_as_much_as_one() {
+    let backend = Unordered::default();
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let waiters: Vec<_> = (0..1000)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire().await.unwrap().release().await })
+        })
+        .collect();
+    settle().await;
+    backend.asks.store(0, Ordering::Relaxed);
+    guard.release().await.unwrap();
+    let start = Instant::now();
+    for waiter in waiters {
+        waiter.await.unwrap().unwrap();
+    }
+    let asks = backend.asks.load(Ordering::Relaxed);
+    assert!(asks <= 2 * 1000, "{asks} asks for 1000 grants");
+    assert!(start.elapsed() < Duration::from_secs(1), "a hand-over waited for a poll");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_front_waiter_that_goes_away_passes_its_turn_on() {
+    let backend = Unordered::default();
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let front = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    settle().await;
+    let next = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    settle().await;
+    // Cancelled at the very moment of the release: its wake-up must not be lost with it.
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    front.abort();
+    drop(next.await.unwrap().unwrap());
+    assert!(start.elapsed() < Duration::from_millis(100), "the turn was not passed on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_front_waiter_that_is_not_polled_holds_up_nobody() {
+    let lock = Locker::new(Unordered::default()).lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let mut stalled = Box::pin(lock.acquire());
+    assert!(timeout(Duration::from_millis(10), &mut stalled).await.is_err());
+    let next = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    settle().await;
+    guard.release().await.unwrap();
+    settle().await;
+    // The stalled one was granted the lock; once it is gone, so is its hold.
+    drop(stalled);
+    drop(timeout(Duration::from_secs(5), next).await.unwrap().unwrap().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_behind_learn_of_a_dead_backend_with_the_front() {
+    let backend = Unordered::default();
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    let waiters: Vec<_> = (0..100)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire().await })
+        })
+        .collect();
+    sleep(Duration::from_secs(100)).await;
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
+    *backend.dead.lock().unwrap() = true;
+    let start = Instant::now();
+    for waiter in waiters {
+        let outcome = waiter.await.unwrap();
+        assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+    }
+    // Once a lease, not once a lease for each.
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+}
