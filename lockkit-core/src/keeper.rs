@@ -231,6 +231,12 @@ impl<'a> Pursuit<'a> {
         }
     }
 
+    /// Whether a refused ask leaves a place in a queue of the backend.
+    fn has_place(&self) -> bool {
+        let ordered = self.engine.driver.capabilities().fairness == Fairness::Fifo;
+        self.claim.waits() && (ordered || self.claim.is_fair())
+    }
+
     /// Remembers what an ask may have left behind.
     fn note(&mut self, asked: Instant, answer: &Result<Attempt, DriverError>) {
         match answer {
@@ -266,7 +272,7 @@ impl<'a> Pursuit<'a> {
             Wait::AtMost(patience) if patience.is_zero() => self.give_up(Stop::TimeIsUp, caller),
             _ => {
                 let capabilities = self.engine.driver.capabilities();
-                let poll = match (self.claim.is_fair(), capabilities.notification) {
+                let poll = match (self.has_place(), capabilities.notification) {
                     // A place is to be refreshed, and is served by a push.
                     (true, true) => self.claim.ttl() / 3,
                     (false, true) => (self.claim.ttl() / 3).min(Duration::from_secs(1)),

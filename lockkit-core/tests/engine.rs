@@ -147,6 +147,23 @@ async fn an_acquisition_that_is_not_polled_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_acquisition_that_is_not_polled_keeps_its_place() {
+    let (_, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    let mut stalled = Box::pin(lock.acquire());
+    assert!(timeout(Duration::from_secs(1), &mut stalled).await.is_err());
+    let next = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    sleep(TTL * 3).await;
+    guard.release().await.unwrap();
+    sleep(TTL * 3).await;
+    assert!(!next.is_finished(), "it was overtaken");
+    assert!(stalled.await.unwrap().is_held());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_was_lost_is_asked_for_again() {
     let (backend, lock) = set_up();
     backend.faults().inject(Operation::Acquire, Fault::LoseAnswer);
@@ -206,18 +223,14 @@ async fn a_loss_fires_before_the_lease_ends_beside_a_renewal_that_hangs() {
 #[tokio::test(start_paused = true)]
 async fn what_was_lost_never_counts_as_held_again() {
     let (backend, lock) = set_up();
-    let guard = lock.acquire().await.unwrap();
-    // Three attempts fail, each taking the call limit; the last answer comes after the deadline.
-    for _ in 0..2 {
-        backend.faults().inject(Operation::Renew, Fault::LoseRequest);
-    }
-    backend.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL / 5));
-    let hold = guard.hold();
-    guard.lost().await;
-    for _ in 0..100 {
-        sleep(TTL / 20).await;
-        assert!(!hold.is_held());
-    }
+    let lock = lock.leased(Lease::new(TTL).renew(Renew::Never)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    sleep(TTL * 9 / 10).await;
+    // Carried out in time, but answered after the guard said that the hold was lost.
+    backend.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL * 19 / 100));
+    let (extended, ()) = tokio::join!(guard.extend(TTL), guard.lost());
+    assert!(matches!(extended, Err(Error::Lost { .. })), "{extended:?}");
+    assert!(!guard.is_held());
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,6 +249,20 @@ async fn a_late_grant_is_born_with_what_is_left_of_it() {
     let guard = lock.acquire().await.unwrap();
     let left = guard.valid_for().unwrap();
     assert!(left <= TTL - TTL / 5, "{left:?} counts from the answer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pushed_grant_counts_from_the_last_ask() {
+    let (_, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await.unwrap() }
+    });
+    sleep(TTL / 5).await;
+    guard.release().await.unwrap();
+    let pushed = waiting.await.unwrap();
+    assert!(pushed.valid_for().unwrap() <= TTL - TTL / 5, "it counts from the push");
 }
 
 #[tokio::test(start_paused = true)]

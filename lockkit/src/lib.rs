@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod connect;
+pub mod guide;
 
 pub use connect::{BACKENDS, Backend, connect, connect_url};
 pub use lockkit_core::*;

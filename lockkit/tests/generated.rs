@@ -1,0 +1,82 @@
+//! The tables in the docs come from the code. `LOCKKIT_BLESS=1` writes them.
+#![cfg(all(feature = "redis", feature = "sqlite"))]
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::{env, fs};
+
+use lockkit::{BACKENDS, Backend, COMMON, Parameter};
+
+/// Compares the part of `file` between the marks with `expected`, or writes it.
+fn check(file: &str, mark: &str, expected: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+    let text = fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(&format!("<!-- {mark}")).unwrap();
+    let (note, rest) = rest.split_once("-->\n").unwrap();
+    let (found, after) = rest.split_once(&format!("<!-- /{mark} -->")).unwrap();
+    if env::var_os("LOCKKIT_BLESS").is_some() {
+        let text = format!("{before}<!-- {mark}{note}-->\n{expected}<!-- /{mark} -->{after}");
+        fs::write(path, text).unwrap();
+    } else {
+        assert_eq!(found, expected, "{file} is not up to date: LOCKKIT_BLESS=1 writes it");
+    }
+}
+
+/// What the table cannot know from the capabilities.
+fn example(backend: &Backend) -> &'static str {
+    match backend.scheme {
+        "memory" => "`memory:` private, `memory:NAME` shared in the process",
+        "sqlite" => "`sqlite:/var/lib/app/locks.db`",
+        "redis" => "`redis://user:password@host:6379/0`",
+        other => panic!("no example of a URL for {other}"),
+    }
+}
+
+#[test]
+fn the_table_of_backends() {
+    let mut table = String::from(
+        "| URL | turned on by | a hold ends with | order of waiters | fencing token | told of a release |\n\
+         | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for backend in BACKENDS {
+        let can = backend.capabilities.unwrap();
+        let add = match backend.feature {
+            Some(feature) => format!("`cargo add lockkit -F {feature}`"),
+            None => "`cargo add lockkit`".into(),
+        };
+        let yes = |is| if is { "yes" } else { "no" };
+        writeln!(
+            table,
+            "| {} | {add} | {} | {} | {} | {} |",
+            example(backend),
+            can.liveness,
+            can.fairness,
+            yes(can.fencing),
+            if can.notification { "by push" } else { "by polling" },
+        )
+        .unwrap();
+    }
+    check("README.md", "backends", &table);
+}
+
+#[test]
+fn the_parameters_of_urls() {
+    let mut text = format!("## Every URL\n\n{}", parameters(COMMON));
+    for Backend { scheme, parameters: own, .. } in BACKENDS {
+        write!(text, "\n## `{scheme}:`\n\n{}", parameters(own)).unwrap();
+    }
+    check("docs/urls.md", "parameters", &text);
+}
+
+fn parameters(parameters: &[Parameter]) -> String {
+    if parameters.is_empty() {
+        return "No other parameters.\n".into();
+    }
+    let mut table =
+        String::from("| parameter | what it does | without it |\n| --- | --- | --- |\n");
+    for Parameter { name, meaning, default, .. } in parameters {
+        writeln!(table, "| `{name}` | {meaning} | {default} |").unwrap();
+    }
+    table
+}

@@ -1,0 +1,298 @@
+//! Shows that the engine's tests can fail: plants one defect at a time in a copy of the engine and
+//! sees the named test go red.
+//!
+//! `cargo run -p lockkit-testkit --bin engine-defects` compares what it saw with
+//! `lockkit-core/DEFECTS.md`; with `LOCKKIT_BLESS=1` it writes that file.
+#![expect(clippy::print_stdout, reason = "a tool that reports what it does")]
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::{env, fs};
+
+/// A fault that lock clients have had, as a change of the engine's text.
+struct Defect {
+    what: &'static str,
+    file: &'static str,
+    sound: &'static str,
+    broken: &'static str,
+    /// The test that is to notice.
+    test: &'static str,
+}
+
+const DEFECTS: &[Defect] = &[
+    Defect {
+        what: "the deadline counts from the answer, not from the request",
+        file: "keeper.rs",
+        sound: "let vouched = Vouched::new(grant.vouched(), asked, claim.ttl());",
+        broken: "let vouched = Vouched::new(grant.vouched(), now, claim.ttl());",
+        test: "a_late_grant_is_born_with_what_is_left_of_it",
+    },
+    Defect {
+        what: "a pushed grant counts from the push",
+        file: "keeper.rs",
+        sound: "Vouched::new(grant.vouched(), refused, self.claim.ttl())",
+        broken: "Vouched::new(grant.vouched(), refused.max(self.engine.clock.now()), self.claim.ttl())",
+        test: "a_pushed_grant_counts_from_the_last_ask",
+    },
+    Defect {
+        what: "leases are not renewed in time",
+        file: "keeper.rs",
+        sound: "vouched.since + jitter(vouched.ttl / 3)",
+        broken: "vouched.since + jitter(vouched.ttl * 2)",
+        test: "a_lock_is_taken_kept_and_let_go",
+    },
+    Defect {
+        what: "one failed renewal is a loss",
+        file: "keeper.rs",
+        sound: "retry = Some(engine.clock.now() + jitter(vouched.ttl / 12));",
+        broken: "retry = None; tenure.lose();",
+        test: "a_renewal_is_tried_again_until_the_deadline",
+    },
+    Defect {
+        what: "renewal stops after one failure",
+        file: "keeper.rs",
+        sound: "retry = Some(engine.clock.now() + jitter(vouched.ttl / 12));",
+        broken: "retry = Some(engine.clock.now() + vouched.ttl * 9);",
+        test: "a_renewal_is_tried_again_until_the_deadline",
+    },
+    Defect {
+        what: "a late renewal revives a lost hold",
+        file: "tenure.rs",
+        sound: "if standing.phase != Phase::Held {\n            return;\n        }",
+        broken: "standing.phase = Phase::Held;",
+        test: "what_was_lost_never_counts_as_held_again",
+    },
+    Defect {
+        what: "the guard believes a flag instead of the clock",
+        file: "tenure.rs",
+        sound: "let expired = !standing.vouched.is_good_at(self.engine.clock.now());",
+        broken: "let expired = false;",
+        test: "a_suspended_machine_has_lost_its_holds",
+    },
+    Defect {
+        what: "timers sleep through a suspension of the machine",
+        file: "clock.rs",
+        sound: "_ = jumps.changed() => (),",
+        broken: "() = std::future::pending() => (),",
+        test: "a_suspended_machine_wakes_its_sleepers",
+    },
+    Defect {
+        what: "the longest hold is ignored",
+        file: "tenure.rs",
+        sound: "let latest = max_hold.map(|longest| engine.clock.now() + longest);",
+        broken: "let latest = max_hold.filter(|_| false).map(|longest| engine.clock.now() + longest);",
+        test: "a_lease_can_be_extended_and_bounded",
+    },
+    Defect {
+        what: "an acquisition dropped at the instant of its grant keeps the lock",
+        file: "keeper.rs",
+        sound: "drop(caller.report(Ok(LockGuard::new(Arc::clone(&tenure)))));",
+        broken: "let guard = LockGuard::new(Arc::clone(&tenure)); std::mem::forget(Arc::clone(guard.seat())); drop(caller.report(Ok(guard)));",
+        test: "a_front_waiter_that_is_not_polled_holds_up_nobody",
+    },
+    Defect {
+        what: "a dropped acquisition is abandoned with its request on the way",
+        file: "driven.rs",
+        sound: "self.report.close();\n        self.hand_over();",
+        broken: "self.report.close();",
+        test: "futures_dropped_after_any_poll_leave_nothing",
+    },
+    Defect {
+        what: "a request is dropped when nobody waits for its answer",
+        file: "keeper.rs",
+        sound: "self.note(asked, &request.await);",
+        broken: "",
+        test: "futures_dropped_after_any_poll_leave_nothing",
+    },
+    Defect {
+        what: "a try that timed out is believed to have failed",
+        file: "keeper.rs",
+        sound: "self.traces = true;\n                self.in_doubt = Some(asked);",
+        broken: "",
+        test: "a_try_whose_answer_was_lost_blocks_nobody",
+    },
+    Defect {
+        what: "one release is sent, although a request may land after it",
+        file: "keeper.rs",
+        sound: "if sent.is_none_or(|sent| now >= sent + claim.ttl()) {",
+        broken: "if true {",
+        test: "a_request_that_lands_after_its_claim_was_given_up_is_cleaned_up",
+    },
+    Defect {
+        what: "waiting depends on the caller's polling",
+        file: "keeper.rs",
+        sound: "caller.leave().await;",
+        broken: "",
+        test: "an_acquisition_that_is_not_polled_keeps_its_place",
+    },
+    Defect {
+        what: "a wait's time-out is not kept",
+        file: "keeper.rs",
+        sound: "Some(started + patience)",
+        broken: "Some(started + patience * 3)",
+        test: "a_wait_times_out_in_all_and_says_what_went_wrong",
+    },
+    Defect {
+        what: "a backend that is silent is waited for too long",
+        file: "keeper.rs",
+        sound: "clock.sleep_until(since + limit).await",
+        broken: "clock.sleep_until(since + limit * 10).await",
+        test: "a_backend_that_never_answers_is_unreachable_within_a_lease",
+    },
+    Defect {
+        what: "every waiter asks for itself",
+        file: "keeper.rs",
+        sound: "let in_turns = self.claim.waits()",
+        broken: "let in_turns = false && self.claim.waits()",
+        test: "a_thousand_waiters_cost_the_backend_as_much_as_one",
+    },
+    Defect {
+        what: "the next waiter believes what the front one had heard",
+        file: "keeper.rs",
+        sound: "next = self.started;",
+        broken: "next = self.started + self.claim.ttl();",
+        test: "a_front_waiter_that_goes_away_passes_its_turn_on",
+    },
+    Defect {
+        what: "those behind learn of a dead backend one after the other",
+        file: "turns.rs",
+        sound: "clock.sleep_until(since.max(joined) + limit).await",
+        broken: "clock.sleep_until(since.max(joined) + limit * 1000).await",
+        test: "those_behind_learn_of_a_dead_backend_with_the_front",
+    },
+    Defect {
+        what: "a keeper that is gone leaves its hold standing",
+        file: "keeper.rs",
+        sound: "let _end = OnDrop(|| tenure.lose());",
+        broken: "let _end = OnDrop(|| ());",
+        test: "a_hold_ends_with_the_runtime_of_its_keeper",
+    },
+    Defect {
+        what: "an owner re-enters a hold that was lost",
+        file: "owner.rs",
+        sound: "match seat.is_held() {",
+        broken: "match seat.is_held() || true {",
+        test: "an_owner_reenters_and_others_wait",
+    },
+    Defect {
+        what: "shutting down forgets those who wait",
+        file: "keeper.rs",
+        sound: "() = self.engine.stopping.cancelled() => Stop::ShutDown,",
+        broken: "",
+        test: "shutting_down_ends_holds_and_waits",
+    },
+    Defect {
+        what: "work goes on after its hold was lost",
+        file: "traits.rs",
+        sound: "() = hold.lost() => None,",
+        broken: "() = std::future::pending() => None,",
+        test: "work_is_cancelled_when_the_hold_is_lost",
+    },
+];
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("engine-defects: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
+    let copy = copy_core(&root)?;
+    let mut table = String::from(
+        "# Defects of the engine, and the tests that notice them\n\n\
+         Each is planted in a copy of the engine by `engine-defects` of the test kit, which writes this\n\
+         page. The sound engine passes all tests.\n\n| defect | noticed by |\n| --- | --- |\n",
+    );
+    let failing = not_passing(&copy, "")?;
+    if !failing.is_empty() {
+        return Err(format!("the sound engine fails: {}", failing.join(", ")).into());
+    }
+    for defect in DEFECTS {
+        let path = copy.join("lockkit-core/src").join(defect.file);
+        let sound = fs::read_to_string(&path)?;
+        if sound.matches(defect.sound).count() != 1 {
+            return Err(format!("{:?} does not stand once in {}", defect.sound, defect.file).into());
+        }
+        fs::write(&path, sound.replace(defect.sound, defect.broken))?;
+        let failing = not_passing(&copy, defect.test);
+        fs::write(&path, sound)?;
+        let failing = failing?;
+        println!("{}: {}", defect.what, failing.join(", "));
+        if !failing.iter().any(|name| name == defect.test) {
+            return Err(format!("not noticed by {}: {}", defect.test, defect.what).into());
+        }
+        writeln!(table, "| {} | `{}` |", defect.what, defect.test)?;
+    }
+    let page = root.join("lockkit-core/DEFECTS.md");
+    if env::var_os("LOCKKIT_BLESS").is_some() {
+        fs::write(page, table)?;
+    } else if fs::read_to_string(page)? != table {
+        return Err("lockkit-core/DEFECTS.md is not up to date: LOCKKIT_BLESS=1 writes it".into());
+    }
+    Ok(())
+}
+
+/// A workspace with the core only, built in a folder of its own.
+fn copy_core(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let copy = target.join("engine-defects");
+    let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
+    let (before, rest) = manifest.split_once("members = [").ok_or("no members")?;
+    let (_, after) = rest.split_once(']').ok_or("no end of members")?;
+    copy_folder(&root.join("lockkit-core"), &copy.join("lockkit-core"))?;
+    fs::write(copy.join("Cargo.toml"), format!("{before}members = [\"lockkit-core\"]{after}"))?;
+    fs::copy(root.join("Cargo.lock"), copy.join("Cargo.lock"))?;
+    Ok(copy)
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &to)?;
+        } else {
+            fs::copy(entry.path(), to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds and runs the tests and says which of them do not pass. A broken engine may wait for
+/// ever, so a run is cut off after 20 seconds, and then `suspect` is named unless it passed.
+fn not_passing(copy: &Path, suspect: &str) -> Result<Vec<String>, Box<dyn Error>> {
+    let cargo = |limit: &str| {
+        let mut command = Command::new("timeout");
+        command
+            .args([limit, env!("CARGO"), "test", "--offline", "--no-fail-fast"])
+            .args(["-p", "lockkit-core", "--lib", "--tests"])
+            .env("CARGO_TARGET_DIR", copy.join("target"))
+            .env_remove("CARGO_MANIFEST_DIR")
+            .current_dir(copy);
+        command
+    };
+    let built = cargo("600").arg("--no-run").output()?;
+    if !built.status.success() {
+        return Err(String::from_utf8_lossy(&built.stderr).into_owned().into());
+    }
+    let output = cargo("20").output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let named = |line: &str, outcome: &str| {
+        let path = line.strip_prefix("test ")?.strip_suffix(outcome)?.to_owned();
+        path.rsplit("::").next().map(String::from)
+    };
+    let mut failing: Vec<_> = text.lines().filter_map(|line| named(line, " ... FAILED")).collect();
+    let passed = text.lines().any(|line| named(line, " ... ok").as_deref() == Some(suspect));
+    if !output.status.success() && !passed && !failing.iter().any(|name| name == suspect) {
+        failing.push(suspect.into());
+    }
+    Ok(failing)
+}
