@@ -1,1 +1,50 @@
-//! To come.
+//! Private servers and a fault proxy for lockkit's own tests.
+//!
+//! - A [`Backend`] such as [`REDIS`] finds its program and starts [`Server`]s on free loopback ports.
+//!   They end with the process that started them, also when that is killed.
+//! - A [`Proxy`] stands between a client and a server and delays, swallows, holds or cuts.
+//! - [`trial`] makes a test that shows as ignored, with the reason, where its server is missing.
+//!   `LOCKKIT_REQUIRE=redis,...` turns that into a failure.
+//!
+//! A test binary with `harness = false`:
+//!
+//! ```no_run
+//! use lockkit_testkit::{Proxy, REDIS, trial};
+//!
+//! fn main() -> std::process::ExitCode {
+//!     lockkit_testkit::run(vec![
+//!         // One server for all tests of this process, or the one of LOCKKIT_TEST_REDIS_URL.
+//!         trial("takes_and_releases", || REDIS.url(), |url| async move {
+//!             assert!(url.starts_with("redis://"));
+//!         }),
+//!         // A server of its own, to be cut off, killed and restarted.
+//!         trial("survives_a_restart", || REDIS.start(), |server| async move {
+//!             let proxy = Proxy::start(server.addr()).await;
+//!             let hold = proxy.requests().hold(b"EVALSHA");
+//!             // ... the client asks ...
+//!             hold.caught().await;
+//!             server.restart().unwrap();
+//!             hold.go_on();
+//!         }),
+//!     ])
+//! }
+//! ```
+
+mod backend;
+mod port;
+mod process;
+mod proxy;
+mod redis;
+mod require;
+mod server;
+mod trial;
+
+pub use crate::backend::{Backend, Unavailable};
+pub use crate::proxy::{Direction, Hold, Proxy};
+pub use crate::redis::REDIS;
+pub use crate::require::or_skip;
+pub use crate::server::Server;
+pub use crate::trial::{run, trial};
+
+/// Every backend with a server that this crate can start.
+pub static BACKENDS: [&Backend; 1] = [&REDIS];

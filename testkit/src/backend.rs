@@ -1,0 +1,115 @@
+use std::env;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::Server;
+
+/// A kind of server that tests need, for example [`REDIS`](crate::REDIS): which programs can play
+/// it and how they are started.
+#[derive(Debug)]
+pub struct Backend {
+    pub(crate) id: &'static str,
+    /// The variable that names a server to be shared instead of starting one.
+    pub(crate) url_variable: &'static str,
+    /// The first that is found in `PATH` is taken.
+    pub(crate) programs: &'static [&'static str],
+    /// What makes the program serve at 127.0.0.1 and that port, in the foreground, with its data in
+    /// that folder and no durability.
+    pub(crate) arguments: fn(port: u16, data: &Path) -> Vec<String>,
+    /// Whether the process of that id answers at that port.
+    pub(crate) is_ready: fn(port: u16, pid: u32) -> io::Result<bool>,
+    pub(crate) url: fn(port: u16) -> String,
+    /// The server that this process started for whoever calls [`Backend::url`].
+    pub(crate) shared: OnceLock<Result<Server, Unavailable>>,
+}
+
+/// Why a test has no server.
+#[non_exhaustive]
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Unavailable {
+    /// No program that can play the backend is in `PATH`: a reason to skip.
+    #[error("no {} in PATH: `scripts/test {backend}` installs it", programs.join(" or "))]
+    #[non_exhaustive]
+    Missing {
+        /// Which backend.
+        backend: &'static str,
+        /// The programs that were looked for.
+        programs: &'static [&'static str],
+    },
+    /// The program is there but does not come up: never a reason to skip.
+    #[error("{backend} did not come up: {reason}\n--- end of its log ---\n{log}")]
+    #[non_exhaustive]
+    Failed {
+        /// Which backend.
+        backend: &'static str,
+        /// What was seen.
+        reason: String,
+        /// The last lines of the server's log.
+        log: String,
+    },
+}
+
+impl Backend {
+    /// The backend's name in `LOCKKIT_REQUIRE` and on command lines, for example `redis`.
+    pub fn id(&self) -> &'static str {
+        self.id
+    }
+
+    /// The name of the variable with which [`Backend::url`] is given a server, for example
+    /// `LOCKKIT_TEST_REDIS_URL`.
+    pub fn url_variable(&self) -> &'static str {
+        self.url_variable
+    }
+
+    /// The URL of a server that is shared with other tests: the one that `LOCKKIT_TEST_<ID>_URL`
+    /// names, else one that this process starts at the first call and that ends with the process.
+    ///
+    /// A test that uses it takes names of its own and neither stops nor reconfigures the server.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if no server is named and none can be started.
+    pub fn url(&'static self) -> Result<String, Unavailable> {
+        match env::var(self.url_variable) {
+            Ok(url) if !url.is_empty() => Ok(url),
+            _ => self
+                .shared
+                .get_or_init(|| self.start())
+                .as_ref()
+                .map_or_else(|unavailable| Err(unavailable.clone()), |server| Ok(server.url())),
+        }
+    }
+
+    /// Starts a server for the caller alone, without persistence. It ends when it is dropped.
+    ///
+    /// Blocks until the server answers (Redis: some 20 ms), on purpose: so it works under a paused
+    /// clock too.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the program is missing or does not come up.
+    pub fn start(&'static self) -> Result<Server, Unavailable> {
+        self.start_with(&[])
+    }
+
+    /// As [`Backend::start`], with more arguments, which override the usual ones.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the program is missing or does not come up.
+    pub fn start_with(&'static self, arguments: &[&str]) -> Result<Server, Unavailable> {
+        let program = self
+            .programs
+            .iter()
+            .find_map(|name| find_program(name))
+            .ok_or(Unavailable::Missing { backend: self.id, programs: self.programs })?;
+        Server::start(self, program, arguments.iter().map(|&argument| argument.into()).collect())
+    }
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        path.metadata()
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(name)).find(is_program)
+}

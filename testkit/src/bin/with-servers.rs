@@ -1,0 +1,107 @@
+//! Runs a command with private servers: `with-servers redis -- COMMAND [ARGUMENT...]`.
+//!
+//! Each server's URL stands in `LOCKKIT_TEST_<ID>_URL`. The servers end with the command, whose exit
+//! code is handed on (128+n for a signal).
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+
+use lockkit_testkit::{BACKENDS, Backend, Server};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match run(std::env::args_os().skip(1).collect()).await {
+        Ok(code) => ExitCode::from(code),
+        Err(Stop { code, message }) => {
+            eprintln!("with-servers: {message}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+struct Stop {
+    code: u8,
+    message: String,
+}
+
+impl Stop {
+    const USAGE: u8 = 64;
+    const NO_SERVER: u8 = 69;
+    const NOT_EXECUTABLE: u8 = 126;
+    const NOT_FOUND: u8 = 127;
+
+    fn new(code: u8, message: impl ToString) -> Stop {
+        Stop { code, message: message.to_string() }
+    }
+}
+
+async fn run(arguments: Vec<OsString>) -> Result<u8, Stop> {
+    let usage =
+        || Stop::new(Stop::USAGE, "usage: with-servers BACKEND... -- COMMAND [ARGUMENT...]");
+    let end_of_backends = arguments.iter().position(|word| word == "--").ok_or_else(usage)?;
+    let (program, rest) = arguments[end_of_backends + 1..].split_first().ok_or_else(usage)?;
+    let mut command = Command::new(program);
+    command.args(rest);
+    // They end when this is dropped.
+    let mut servers: Vec<Server> = Vec::new();
+    for backend in arguments[..end_of_backends].iter().map(find) {
+        let backend = backend?;
+        let server = backend.start().map_err(|error| Stop::new(Stop::NO_SERVER, error))?;
+        command.env(backend.url_variable(), server.url());
+        servers.push(server);
+    }
+    let status = attend(&mut command).await.map_err(|error| {
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => Stop::NOT_FOUND,
+            _ => Stop::NOT_EXECUTABLE,
+        };
+        Stop::new(code, format_args!("{}: {error}", program.display()))
+    })?;
+    Ok(code_of(status))
+}
+
+fn find(id: &OsString) -> Result<&'static Backend, Stop> {
+    let known = BACKENDS.map(Backend::id).join(", ");
+    BACKENDS.into_iter().find(|backend| id == backend.id()).ok_or_else(|| {
+        let message = format!("no server for `{}`, there is {known}", id.display());
+        Stop::new(Stop::USAGE, message)
+    })
+}
+
+/// Runs the command to its end. The servers must outlast it, so that signals do not end this
+/// process: a terminal sends its own to the command as well, the others are passed on.
+async fn attend(command: &mut Command) -> io::Result<ExitStatus> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut quit = signal(SignalKind::quit())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut child = command.spawn()?;
+    loop {
+        tokio::select! {
+            status = child.wait() => return status,
+            _ = interrupt.recv() => {}
+            _ = quit.recv() => {}
+            _ = hangup.recv() => pass_on(&child, Signal::HUP)?,
+            _ = terminate.recv() => pass_on(&child, Signal::TERM)?,
+        }
+    }
+}
+
+fn pass_on(child: &Child, signal: Signal) -> io::Result<()> {
+    match child.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
+        Some(pid) => Ok(kill_process(pid, signal)?),
+        // It has ended: there is nobody to tell.
+        None => Ok(()),
+    }
+}
+
+/// As a shell says it: the command's own code, or 128 and the signal that ended it.
+fn code_of(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,204 @@
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::port::{free_port, is_free};
+use crate::process::Process;
+use crate::{Backend, Unavailable};
+
+/// A private server on a loopback port, made by [`Backend::start`]. Killed, and its folder removed,
+/// when it is dropped or when this process ends in whatever way.
+pub struct Server {
+    backend: &'static Backend,
+    program: PathBuf,
+    arguments: Vec<String>,
+    port: u16,
+    folder: TempDir,
+    /// `None` while it is killed.
+    process: Mutex<Option<Process>>,
+}
+
+impl Server {
+    /// Where it serves, also while it is killed.
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// The port at which it serves, also while it is killed.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The URL of the server itself.
+    pub fn url(&self) -> String {
+        self.url_at(self.addr())
+    }
+
+    /// The URL of this server for whoever comes through a [`Proxy`](crate::Proxy) at that address.
+    pub fn url_at(&self, proxy: SocketAddr) -> String {
+        (self.backend.url)(proxy.port())
+    }
+
+    /// The id of its process, unless it is killed.
+    pub fn pid(&self) -> Option<u32> {
+        self.process().as_ref().map(Process::id)
+    }
+
+    /// The folder with its data.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
+        tail(&self.log_path())
+    }
+
+    /// Kills the server (SIGKILL) and waits until it is gone. Does nothing if it is.
+    pub fn kill(&self) {
+        drop(self.process().take());
+    }
+
+    /// Freezes the server (SIGSTOP): its connections stay open and nothing is answered.
+    ///
+    /// # Errors
+    /// If it is killed, or cannot be signalled.
+    pub fn stop(&self) -> io::Result<()> {
+        self.process().as_ref().ok_or_else(killed)?.stop()
+    }
+
+    /// Lets a stopped server go on (SIGCONT).
+    ///
+    /// # Errors
+    /// If it is killed, or cannot be signalled.
+    pub fn cont(&self) -> io::Result<()> {
+        self.process().as_ref().ok_or_else(killed)?.cont()
+    }
+
+    /// Kills the server if it runs and starts it on the same port, with the data that it had written
+    /// to its folder: by default Redis writes none, with `--appendonly yes` each change.
+    ///
+    /// # Errors
+    /// [`Unavailable::Failed`] if it does not come up.
+    pub fn restart(&self) -> Result<(), Unavailable> {
+        let mut process = self.process();
+        *process = None;
+        *process = Some(self.launch()?);
+        Ok(())
+    }
+
+    /// As [`Server::restart`], but with all its data gone.
+    ///
+    /// # Errors
+    /// [`Unavailable::Failed`] if it does not come up.
+    pub fn restart_empty(&self) -> Result<(), Unavailable> {
+        self.kill();
+        fs::remove_dir_all(self.data()).map_err(|error| self.failed(&error))?;
+        self.restart()
+    }
+
+    pub(crate) fn start(
+        backend: &'static Backend,
+        program: PathBuf,
+        arguments: Vec<String>,
+    ) -> Result<Server, Unavailable> {
+        const PORTS_TO_TRY: usize = 10;
+        let failed = |error: io::Error| Unavailable::Failed {
+            backend: backend.id,
+            reason: error.to_string(),
+            log: String::new(),
+        };
+        let folder = tempfile::Builder::new().prefix("lockkit-").tempdir().map_err(failed)?;
+        let process = Mutex::new(None);
+        let mut server = Server { backend, program, arguments, port: 0, folder, process };
+        let mut tried = 0;
+        loop {
+            server.port = free_port().map_err(failed)?;
+            tried += 1;
+            match server.restart() {
+                // Another process was faster at this port.
+                Err(_) if !is_free(server.port) && tried < PORTS_TO_TRY => continue,
+                outcome => return outcome.map(|()| server),
+            }
+        }
+    }
+
+    fn launch(&self) -> Result<Process, Unavailable> {
+        self.try_launch().map_err(|error| self.failed(&error))
+    }
+
+    fn try_launch(&self) -> io::Result<Process> {
+        fs::create_dir_all(self.data())?;
+        let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
+        let arguments = (self.backend.arguments)(self.port, &self.data());
+        let arguments = arguments.iter().chain(&self.arguments);
+        let mut process = Process::start(&self.program, arguments, self.folder.path(), log)?;
+        self.wait_until_ready(&mut process)?;
+        Ok(process)
+    }
+
+    fn wait_until_ready(&self, process: &mut Process) -> io::Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        const PAUSE: Duration = Duration::from_millis(2);
+        let started = Instant::now();
+        loop {
+            // Refused and reset connections are what a server that is coming up answers.
+            let answered = (self.backend.is_ready)(self.port, process.id());
+            if let Some(status) = process.exit_status()? {
+                return Err(io::Error::other(format!("its process ended with {status}")));
+            }
+            match answered {
+                Ok(true) => return Ok(()),
+                _ if started.elapsed() < PATIENCE => thread::sleep(PAUSE),
+                Ok(false) => return Err(io::Error::other("it is not ready after 30 s")),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn failed(&self, error: &io::Error) -> Unavailable {
+        Unavailable::Failed {
+            backend: self.backend.id,
+            reason: format!("{} at port {}: {error}", self.program.display(), self.port),
+            log: self.log_tail(),
+        }
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("backend", &self.backend.id)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
+fn killed() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the server is killed")
+}
+
+fn tail(log: &Path) -> String {
+    const LINES: usize = 30;
+    let text = match File::open(log).and_then(io::read_to_string) {
+        Ok(text) => text,
+        Err(error) => return format!("(no log: {error})"),
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
