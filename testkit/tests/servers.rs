@@ -1,6 +1,6 @@
 //! Private servers: that they serve, fail on demand, and never outlive their process.
 
-#![expect(clippy::unwrap_used, reason = "without a harness this is no test to clippy")]
+#![expect(clippy::unwrap_used, reason = "in tests that clippy does not know as such")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
