@@ -1,1 +1,29 @@
-//! To come.
+//! Redis driver of lockkit: one Redis server, or one that speaks its protocol.
+//!
+//! A lock is a hash with an expiry, taken, renewed and released by a script each, one request an
+//! operation. Waiters hear of a release by publish and subscribe; acquisitions that ask for it are
+//! served first come, first served. Hundreds of locks share two connections.
+//!
+//! Applications reach it through the facade crate `lockkit` and its feature `redis`.
+//!
+//! ```no_run
+//! # async fn example() -> lockkit_core::Result<()> {
+//! let driver = lockkit_redis::RedisDriver::connect(&"redis://localhost".parse()?).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it guarantees, and what it stores, is told in `docs/redis.md`.
+
+mod backoff;
+mod config;
+mod connection;
+mod driver;
+mod endpoint;
+mod error;
+mod layout;
+mod script;
+mod subscription;
+
+pub use config::PARAMETERS;
+pub use driver::{CAPABILITIES, RedisDriver};

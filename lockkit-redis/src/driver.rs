@@ -1,0 +1,152 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Release, Renewal, Taken, Vouch,
+};
+use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, FencingToken, Liveness};
+use redis::{FromRedisValue, Value, from_redis_value};
+
+use crate::config::Config;
+use crate::connection::Connection;
+use crate::layout::Layout;
+use crate::script::{RELEASE, RENEW, Request, TAKE};
+use crate::subscription::Subscription;
+
+const ID: &str = "redis";
+
+/// What the Redis driver promises.
+pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
+    .fairness(Fairness::OnRequest)
+    .fencing()
+    .notification()
+    .ttl(Capabilities::MIN_TTL, Capabilities::MAX_TTL);
+
+/// Locks on one Redis server.
+///
+/// It keeps one connection for requests and, once somebody waits, one for news. Both are made
+/// anew when they break; they end with [`close`](Driver::close) or when the driver is dropped.
+#[derive(Debug)]
+pub struct RedisDriver {
+    connection: Connection,
+    subscription: Subscription,
+    call_limit: Option<Duration>,
+}
+
+impl RedisDriver {
+    /// Connects to `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`. Tries once, and fails
+    /// within 5 seconds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if the URL cannot be used, [`Error::Misconfigured`] if the server cannot,
+    /// as a replica, [`Error::Denied`] for a wrong password, and [`Error::Unreachable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: a connection that was begun is closed.
+    pub async fn connect(url: &BackendUrl) -> Result<Self, Error> {
+        let Config { endpoint, call_limit } = Config::from_url(url)?;
+        let connection = Connection::open(endpoint.clone()).await.map_err(|failure| {
+            if failure.is_about_the_database() {
+                return url.error(failure.to_string());
+            }
+            Error::connecting(ID, failure.while_connecting())
+        })?;
+        Ok(Self { connection, subscription: Subscription::new(endpoint), call_limit })
+    }
+
+    async fn call(&self, claim: &Claim, request: Request<'_>) -> Result<Value, DriverError> {
+        self.connection.call(request, self.call_limit.unwrap_or(claim.call_limit())).await
+    }
+}
+
+#[async_trait]
+impl Driver for RedisDriver {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let layout = Layout::of(claim.name());
+        let (channel, owner) = (layout.channel(), claim.owner());
+        let listens = claim.waits() && self.subscription.join(&channel, owner);
+
+        let place = if claim.is_fair() { "1" } else { "0" };
+        let (asker, ttl) = (owner.to_string(), milliseconds(claim));
+        let answer =
+            self.call(claim, TAKE.on(&layout.keys(), &[&channel, &asker, &ttl, place])).await?;
+        let (granted, token, remaining): (bool, String, Option<u64>) = match &answer {
+            Value::Array(parts) if parts.len() == 2 => {
+                let (granted, token) = parse(answer)?;
+                (granted, token, None)
+            }
+            _ => parse(answer)?,
+        };
+        let token: FencingToken = token.parse().map_err(unintelligible)?;
+        if granted {
+            if claim.waits() {
+                self.subscription.leave(&channel, owner);
+            }
+            return Ok(Attempt::Granted(Grant::new().token(token)));
+        }
+        if claim.waits() {
+            self.subscription.wait(channel, owner, token, listens);
+        }
+        let taken = match remaining {
+            // A key is gone once its last millisecond has passed.
+            Some(remaining) => Taken::new().free_in(Duration::from_millis(remaining + 1)),
+            None => Taken::new(),
+        };
+        Ok(Attempt::Taken(taken))
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        let (keys, owner) = ([Layout::of(claim.name()).lock()], claim.owner().to_string());
+        match parse(self.call(claim, RENEW.on(&keys, &[&owner, &milliseconds(claim)])).await?)? {
+            true => Ok(Renewal::Held(Vouch::FromRequest)),
+            false => Ok(Renewal::Lost),
+        }
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        let layout = Layout::of(claim.name());
+        let channel = layout.channel();
+        if claim.waits() {
+            self.subscription.leave(&channel, claim.owner());
+        }
+        let owner = claim.owner().to_string();
+        match parse(self.call(claim, RELEASE.on(&layout.keys(), &[&channel, &owner])).await?)? {
+            true => Ok(Release::Freed),
+            false => Ok(Release::NotHeld),
+        }
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        let channel = Layout::of(claim.name()).channel();
+        self.subscription.changed(&channel, claim.owner()).await
+    }
+
+    async fn close(&self) {
+        self.subscription.close();
+        self.connection.close();
+    }
+}
+
+/// The claim's lease in the server's unit, not shorter than asked for.
+fn milliseconds(claim: &Claim) -> String {
+    claim.ttl().as_nanos().div_ceil(1_000_000).to_string()
+}
+
+fn parse<T: FromRedisValue>(answer: Value) -> Result<T, DriverError> {
+    from_redis_value(answer).map_err(unintelligible)
+}
+
+/// The script was carried out, so this is no unknown outcome but a server that is not one.
+fn unintelligible(error: impl std::error::Error + Send + Sync + 'static) -> DriverError {
+    DriverError::new(ErrorKind::Misconfigured, error)
+}

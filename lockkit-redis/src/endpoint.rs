@@ -1,0 +1,111 @@
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::{
+    AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
+};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::error::Failure;
+
+/// How long connecting may take, greeting included.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// Where the server is, and how to greet it.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    host: String,
+    port: u16,
+    greeting: RedisConnectionInfo,
+}
+
+impl Endpoint {
+    pub(crate) fn new(host: &str, port: u16, greeting: RedisConnectionInfo) -> Self {
+        Self { host: host.into(), port, greeting }
+    }
+
+    /// Opens a connection for requests, to a server that has answered and takes writes. The
+    /// second part must be run for the first to work, and ends when the connection breaks.
+    ///
+    /// The socket is our own since the client's managed connection does not tell when it breaks,
+    /// and leaves `TCP_NODELAY` off.
+    pub(crate) async fn connect(&self) -> Result<(MultiplexedConnection, Running), Failure> {
+        let connecting = async {
+            let config = AsyncConnectionConfig::new()
+                .set_response_timeout(None)
+                .set_connection_timeout(None);
+            let stream = self.stream().await?;
+            let (mut connection, running) =
+                MultiplexedConnection::new_with_config(&self.greeting, stream, config).await?;
+            let mut running: Running = Box::pin(running);
+            tokio::select! {
+                result = meet(&mut connection) => result?,
+                () = &mut running => return Err(Failure::Broken),
+            }
+            Ok((connection, running))
+        };
+        timeout(CONNECT_LIMIT, connecting)
+            .await
+            .unwrap_or(Err(Failure::NoConnection { limit: CONNECT_LIMIT, last: None }))
+    }
+
+    /// Opens a connection for news.
+    pub(crate) async fn subscribe(&self) -> Result<PubSub, Failure> {
+        let connecting = async { Ok(PubSub::new(&self.greeting, self.stream().await?).await?) };
+        timeout(CONNECT_LIMIT, connecting)
+            .await
+            .unwrap_or(Err(Failure::NoConnection { limit: CONNECT_LIMIT, last: None }))
+    }
+
+    async fn stream(&self) -> RedisResult<TcpStream> {
+        let stream = TcpStream::connect((&*self.host, self.port)).await?;
+        stream.set_nodelay(true)?;
+        // A peer that vanished is noticed within half a minute, also where nothing is sent.
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(15))
+            .with_interval(Duration::from_secs(5));
+        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        Ok(stream)
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]", self.host)?,
+            false => f.write_str(&self.host)?,
+        }
+        write!(f, ":{}/{}", self.port, self.greeting.db())
+    }
+}
+
+/// What moves the bytes of a connection.
+pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Asks the server what it is. `HELLO` is what any user may send, also before anything else.
+async fn meet(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
+    let answer = connection.send_packed_command(&redis::cmd("HELLO")).await?.extract_error();
+    let server: HashMap<String, Value> = match answer {
+        Ok(answer) => redis::from_redis_value(answer).map_err(RedisError::from)?,
+        // Redis 5 does not know the command; it refuses to write on a replica by itself.
+        Err(error) if is_unknown_command(&error) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let is = |field: &str, value: &str| matches!(server.get(field), Some(Value::BulkString(text)) if text == value.as_bytes());
+    match () {
+        () if is("role", "replica") || is("role", "slave") => Err(Failure::Replica),
+        () if is("mode", "sentinel") => Err(Failure::Mode("sentinel")),
+        () if is("mode", "cluster") => Err(Failure::Mode("node of a cluster")),
+        () => Ok(()),
+    }
+}
+
+fn is_unknown_command(error: &RedisError) -> bool {
+    error.kind() == ServerErrorKind::ResponseError.into()
+        && error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
+}

@@ -1,0 +1,147 @@
+use std::time::Duration;
+
+use lockkit_core::driver::{DriverError, ErrorKind};
+use redis::RedisError;
+
+/// What went wrong between us and the server.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+    #[error("no connection within {limit:?}")]
+    NoConnection {
+        limit: Duration,
+        #[source]
+        last: Option<Box<Failure>>,
+    },
+    #[error("the connection broke")]
+    Broken,
+    #[error("the driver was closed")]
+    Closed,
+    #[error("the server is a replica, which takes no writes")]
+    Replica,
+    #[error("the server is a {0}, not a single server")]
+    Mode(&'static str),
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+}
+
+impl Failure {
+    /// The error of an attempt to connect: nothing was asked for yet.
+    pub(crate) fn while_connecting(self) -> DriverError {
+        let kind = match &self {
+            Self::Redis(error) if error.kind() == redis::ErrorKind::Parse => {
+                ErrorKind::Misconfigured
+            }
+            other => other.known_kind().unwrap_or(ErrorKind::Unreachable),
+        };
+        DriverError::new(kind, self)
+    }
+
+    /// The error of a call: what was not answered may have been carried out.
+    pub(crate) fn of_a_call(self) -> DriverError {
+        DriverError::new(self.known_kind().unwrap_or(ErrorKind::Unknown), self)
+    }
+
+    /// Whether to wait for another connection does not help.
+    pub(crate) fn is_lasting(&self) -> bool {
+        // A replica may become a primary, or the host's name come to mean another server.
+        !matches!(self, Self::Replica) && self.known_kind().is_some_and(|kind| !kind.is_transient())
+    }
+
+    /// Whether the connection is no good for another call, although it answers.
+    pub(crate) fn spoils_the_connection(&self) -> bool {
+        matches!(self, Self::Redis(error) if code(error) == Some("READONLY"))
+    }
+
+    /// Whether the server does not have the database that the URL names.
+    pub(crate) fn is_about_the_database(&self) -> bool {
+        matches!(self, Self::Redis(error) if error.to_string().contains("switch database"))
+    }
+
+    /// What the server's answer, or our own refusal, says about the request; none if there was no
+    /// answer.
+    fn known_kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::NoAnswer(_) | Self::Broken => None,
+            Self::NoConnection { .. } | Self::Closed => Some(ErrorKind::Unreachable),
+            Self::Replica | Self::Mode(_) => Some(ErrorKind::Misconfigured),
+            Self::Redis(error) => match error.kind() {
+                redis::ErrorKind::Io | redis::ErrorKind::Parse => None,
+                redis::ErrorKind::AuthenticationFailed => Some(ErrorKind::Denied),
+                _ => Some(kind_of_answer(error)),
+            },
+        }
+    }
+}
+
+fn kind_of_answer(error: &RedisError) -> ErrorKind {
+    let detail = error.detail().unwrap_or_default();
+    match code(error).unwrap_or_default() {
+        // A demoted primary: its successor is found by connecting anew.
+        "READONLY" => ErrorKind::Unreachable,
+        "LOADING" | "BUSY" | "TRYAGAIN" | "MASTERDOWN" | "CLUSTERDOWN" | "NOREPLICAS" => {
+            ErrorKind::Unreachable
+        }
+        "ERR" if detail.starts_with("max number of clients") => ErrorKind::Unreachable,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" => ErrorKind::Denied,
+        "ERR" if detail.contains("The user executing the script can't") => ErrorKind::Denied,
+        "OOM" | "CAPACITY" => ErrorKind::Capacity,
+        "WRONGTYPE" | "FOREIGN" => ErrorKind::Foreign,
+        _ => ErrorKind::Misconfigured,
+    }
+}
+
+/// The code of a server's error. Redis 6 wraps that of a command inside a script:
+/// `ERR Error running script (call to f_SHA): @user_script:LINE: WRONGTYPE Operation against ...`.
+fn code(error: &RedisError) -> Option<&str> {
+    let is_code = |word: &&str| word.len() > 2 && word.bytes().all(|b| b.is_ascii_uppercase());
+    let inner = error
+        .detail()
+        .filter(|detail| detail.starts_with("Error running script"))
+        .and_then(|detail| detail.split([' ', '-']).find(is_code));
+    inner.or(error.code())
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::driver::ErrorKind;
+
+    use super::Failure;
+
+    fn kind(answer: &str) -> ErrorKind {
+        let answer = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap();
+        Failure::from(answer.extract_error().unwrap_err()).of_a_call().kind()
+    }
+
+    #[test]
+    fn answers_of_the_server_have_their_kind() {
+        const WRAPPED: &str = "ERR Error running script (call to f_0ab1): @user_script:12: ";
+        for (answer, expected) in [
+            ("LOADING Redis is loading the dataset in memory", ErrorKind::Unreachable),
+            ("BUSY Redis is busy running a script", ErrorKind::Unreachable),
+            ("READONLY You can't write against a read only replica.", ErrorKind::Unreachable),
+            ("ERR max number of clients reached", ErrorKind::Unreachable),
+            ("NOAUTH Authentication required.", ErrorKind::Denied),
+            ("NOPERM this user has no permissions to run the 'evalsha' command", ErrorKind::Denied),
+            ("OOM command not allowed when used memory > 'maxmemory'.", ErrorKind::Capacity),
+            ("CAPACITY the fencing tokens of the bucket are used up", ErrorKind::Capacity),
+            ("WRONGTYPE Operation against a key holding ...", ErrorKind::Foreign),
+            ("FOREIGN the key of the lock holds something else", ErrorKind::Foreign),
+            ("MISCONF Redis is configured to save RDB snapshots", ErrorKind::Misconfigured),
+            ("MOVED 3999 127.0.0.1:6381", ErrorKind::Misconfigured),
+            ("ERR unknown command 'EVALSHA'", ErrorKind::Misconfigured),
+            (&format!("{WRAPPED}WRONGTYPE Operation against"), ErrorKind::Foreign),
+            (&format!("{WRAPPED}@user_script: 12: -READONLY You"), ErrorKind::Unreachable),
+        ] {
+            assert_eq!(kind(answer), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_answered_is_unknown() {
+        let broken = redis::RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert_eq!(Failure::from(broken.clone()).of_a_call().kind(), ErrorKind::Unknown);
+        assert_eq!(Failure::from(broken).while_connecting().kind(), ErrorKind::Unreachable);
+    }
+}

@@ -1,0 +1,86 @@
+use lockkit_core::LockName;
+
+/// The keys of a lock, and the channel of its news. `docs/redis.md` describes them; a change here
+/// is a change of layout.
+///
+/// All begin with the same hash tag, so that a cluster keeps them on one node. The tag is not that
+/// of the lock but of its bucket, one of 1,024, since the token counter must outlive the lock and
+/// a counter per lock would stay behind for every name ever used.
+#[derive(Debug)]
+pub(crate) struct Layout<'a> {
+    /// `{NAMESPACE:BUCKET}`: neither has a brace in it.
+    tag: String,
+    name: &'a str,
+}
+
+impl<'a> Layout<'a> {
+    pub(crate) fn of(name: &'a LockName) -> Self {
+        let [high, low, ..] = name.digest();
+        let bucket = u16::from_be_bytes([high, low]) % 1024;
+        Self { tag: format!("{{{}:{bucket}}}", name.namespace()), name: name.as_str() }
+    }
+
+    /// What the scripts for taking and releasing are given.
+    pub(crate) fn keys(&self) -> [String; 4] {
+        [self.lock(), self.queue(), self.deadlines(), self.bucket()]
+    }
+
+    /// A hash: `owner` and `token`. Its expiry is the end of the lease.
+    pub(crate) fn lock(&self) -> String {
+        self.key(":lock:")
+    }
+
+    /// A sorted set of the owners who wait for their turn, by order of arrival.
+    fn queue(&self) -> String {
+        self.key(":queue:")
+    }
+
+    /// The same owners, by the server's time at which their place ends, in milliseconds.
+    fn deadlines(&self) -> String {
+        self.key(":deadlines:")
+    }
+
+    /// A hash for all locks of the bucket: `layout`, which is 1, and `token`, the last one given.
+    fn bucket(&self) -> String {
+        format!("{}:bucket", self.tag)
+    }
+
+    /// `released`, or `granted OWNER TOKEN`.
+    pub(crate) fn channel(&self) -> String {
+        self.key(":news:")
+    }
+
+    fn key(&self, kind: &str) -> String {
+        [&self.tag, kind, self.name].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::{LockName, Namespace};
+
+    use super::Layout;
+
+    #[test]
+    fn keys_are_as_they_were() {
+        let name = LockName::new(&Namespace::default(), "orders/{42} ü").unwrap();
+        let layout = Layout::of(&name);
+        assert_eq!(layout.lock(), "{lockkit:0}:lock:orders/{42} ü");
+        assert_eq!(layout.queue(), "{lockkit:0}:queue:orders/{42} ü");
+        assert_eq!(layout.deadlines(), "{lockkit:0}:deadlines:orders/{42} ü");
+        assert_eq!(layout.channel(), "{lockkit:0}:news:orders/{42} ü");
+        assert_eq!(layout.bucket(), "{lockkit:0}:bucket");
+    }
+
+    #[test]
+    fn buckets_are_few_and_evenly_used() {
+        let mut used = [0; 1024];
+        for number in 0..20_480 {
+            let name = LockName::new(&Namespace::default(), &number.to_string()).unwrap();
+            let bucket = Layout::of(&name).bucket();
+            let number = bucket.strip_prefix("{lockkit:").unwrap().strip_suffix("}:bucket");
+            used[number.unwrap().parse::<usize>().unwrap()] += 1;
+        }
+        assert!(used.iter().all(|&names| (1..60).contains(&names)), "{used:?}");
+    }
+}

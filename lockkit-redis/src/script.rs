@@ -1,0 +1,69 @@
+use std::sync::LazyLock;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisResult, ServerErrorKind, Value};
+
+/// Takes a lock: `scripts/take.lua`.
+pub(crate) static TAKE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("scripts/queue.lua"), include_str!("scripts/take.lua")))
+});
+
+/// Renews a lease: `scripts/renew.lua`.
+pub(crate) static RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
+
+/// Releases a lock or leaves a queue: `scripts/release.lua`.
+pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("scripts/queue.lua"), include_str!("scripts/release.lua")))
+});
+
+/// A script, known to a server by its hash once it was run there.
+#[derive(Debug)]
+pub(crate) struct Script {
+    code: &'static str,
+    hash: String,
+}
+
+impl Script {
+    fn new(code: &'static str) -> Self {
+        Self { code, hash: redis::Script::new(code).get_hash().into() }
+    }
+
+    /// A request to run the script.
+    pub(crate) fn on<'a>(
+        &'static self,
+        keys: &'a [String],
+        arguments: &'a [&'a str],
+    ) -> Request<'a> {
+        Request { script: self, keys, arguments }
+    }
+}
+
+/// A script with its keys and arguments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    script: &'static Script,
+    keys: &'a [String],
+    arguments: &'a [&'a str],
+}
+
+impl Request<'_> {
+    /// Runs the script by its hash, and by its text if the server does not know it: it forgets
+    /// scripts when it restarts or is told to.
+    pub(crate) async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+        let by_hash = self.command("EVALSHA", &self.script.hash);
+        match connection.send_packed_command(&by_hash).await?.extract_error() {
+            Err(error) if error.kind() == ServerErrorKind::NoScript.into() => {
+                let by_text = self.command("EVAL", self.script.code);
+                connection.send_packed_command(&by_text).await?.extract_error()
+            }
+            answer => answer,
+        }
+    }
+
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(self.keys.len()).arg(self.keys).arg(self.arguments);
+        command
+    }
+}

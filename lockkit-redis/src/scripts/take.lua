@@ -1,0 +1,47 @@
+-- Takes the lock if nobody holds it or waits before `owner`, or if `owner` has it already.
+--
+-- ARGV    the channel, the owner, the TTL in milliseconds, '1' to leave a place when refused
+-- Answer  {1, token} if granted, {0, token of the holder, milliseconds until it runs out} if not
+local ttl, wants_place = tonumber(ARGV[3]), ARGV[4] == '1'
+local time = clock()
+local now = in_milliseconds(time)
+
+local held = redis.call('HMGET', lock, 'owner', 'token')
+local holder, token = held[1], held[2]
+local remaining = redis.call('PTTL', lock) -- -2 without a lock, -1 without an expiry
+if remaining ~= -2 and (not holder or not token or remaining == -1) then
+  return redis.error_reply('FOREIGN the key of the lock holds something else')
+end
+
+if holder == owner then
+  if remaining < ttl then redis.call('PEXPIREAT', lock, now + ttl) end
+  return {1, token}
+end
+
+local first, deadline = first_place(now)
+if not holder then
+  local refusal
+  token, refusal = next_token(time)
+  if not token then return refusal end
+  if not first or first == owner then
+    grant(owner, token, now + ttl)
+    if first then leave(owner) end
+    return {1, token}
+  end
+  hand_over(first, deadline, token)
+  remaining = deadline - now
+end
+
+if wants_place then
+  redis.call('ZADD', deadlines, now + ttl, owner)
+  if not redis.call('ZSCORE', queue, owner) then
+    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+    redis.call('ZADD', queue, (last or 0) + 1, owner)
+  end
+  -- Both keys end with the place that lives longest.
+  if redis.call('PTTL', queue) < ttl then
+    redis.call('PEXPIREAT', queue, now + ttl)
+    redis.call('PEXPIREAT', deadlines, now + ttl)
+  end
+end
+return {0, token, remaining}

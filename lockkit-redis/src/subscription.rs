@@ -1,0 +1,330 @@
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use lockkit_core::FencingToken;
+use lockkit_core::driver::{Change, Grant, OwnerId};
+use redis::Msg;
+use redis::aio::{PubSub, PubSubSink};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::backoff::Backoff;
+use crate::connection::AbortOnDrop;
+use crate::endpoint::Endpoint;
+use crate::error::Failure;
+
+/// How long the server may take to confirm a subscription.
+const CONFIRM_LIMIT: Duration = Duration::from_secs(3);
+/// How long to leave the server alone that has refused a subscription.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
+/// The connection for news, shared by all waiters: one channel for each lock that somebody waits
+/// for.
+///
+/// It is made when the first waiter needs it. Whenever a channel is subscribed to, for the first
+/// time or again, its waiters are told to ask again, since what was published before is lost.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    board: Arc<Board>,
+    supervisor: AbortOnDrop,
+}
+
+impl Subscription {
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
+        let board = Arc::new(Board::default());
+        let supervisor = tokio::spawn(supervise(endpoint, board.clone())).abort_handle();
+        Self { board, supervisor: AbortOnDrop(supervisor) }
+    }
+
+    /// Listens for `owner` from now on, provided that others listen to the channel already. To be
+    /// called before an ask; tells whether news of that ask will arrive.
+    pub(crate) fn join(&self, channel: &str, owner: OwnerId) -> bool {
+        let mut channels = self.board.channels();
+        match channels.by_name.get_mut(channel) {
+            Some(channel) if channel.stands => {
+                channel.mailboxes.entry(owner).or_default();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Listens for `owner`, whose ask was refused in favour of a holder with this token.
+    /// `listened` is what [`join`](Self::join) said before that ask.
+    pub(crate) fn wait(
+        &self,
+        channel: String,
+        owner: OwnerId,
+        holder: FencingToken,
+        listened: bool,
+    ) {
+        let mut channels = self.board.channels();
+        let state = match channels.by_name.get_mut(&channel) {
+            Some(state) => state,
+            None => {
+                channels.altered.push(channel.clone());
+                self.board.altered.notify_one();
+                channels.by_name.entry(channel).or_default()
+            }
+        };
+        let mailbox = state.mailboxes.entry(owner).or_default();
+        mailbox.holder = Some(holder);
+        // The subscription came to stand between the ask and now: something may be missed.
+        mailbox.ask_again |= state.stands && !listened;
+    }
+
+    /// Listens no longer for `owner`.
+    pub(crate) fn leave(&self, channel: &str, owner: OwnerId) {
+        self.board.remove(&mut self.board.channels(), channel, owner);
+    }
+
+    /// The next news for `owner`; none ever if it does not listen.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: news are taken only when they are returned.
+    pub(crate) async fn changed(&self, channel: &str, owner: OwnerId) -> Change {
+        loop {
+            let arrival = {
+                let mut channels = self.board.channels();
+                let state = channels.by_name.get_mut(channel);
+                match state.and_then(|state| state.mailboxes.get_mut(&owner)) {
+                    None => None,
+                    Some(mailbox) => match mailbox.take() {
+                        None => Some(mailbox.arrival.clone()),
+                        Some(change) => {
+                            if matches!(change, Change::Granted(_)) {
+                                self.board.remove(&mut channels, channel, owner);
+                            }
+                            return change;
+                        }
+                    },
+                }
+            };
+            match arrival {
+                Some(arrival) => arrival.notified().await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Ends the connection.
+    pub(crate) fn close(&self) {
+        self.supervisor.0.abort();
+    }
+}
+
+/// Who listens to what.
+#[derive(Debug, Default)]
+struct Board {
+    channels: Mutex<Channels>,
+    /// A channel got its first listener or lost its last.
+    altered: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Channels {
+    /// Those with listeners.
+    by_name: HashMap<String, Channel>,
+    /// Those that may have to be subscribed to or unsubscribed from.
+    altered: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Channel {
+    /// Whether the server has confirmed the subscription.
+    stands: bool,
+    mailboxes: HashMap<OwnerId, Mailbox>,
+}
+
+/// The news of one waiter.
+#[derive(Debug, Default)]
+struct Mailbox {
+    /// Who held the lock when the owner's last ask was refused.
+    holder: Option<FencingToken>,
+    granted: Option<FencingToken>,
+    ask_again: bool,
+    arrival: Arc<Notify>,
+}
+
+impl Mailbox {
+    fn ask_again(&mut self) {
+        self.ask_again = true;
+        self.arrival.notify_one();
+    }
+
+    fn take(&mut self) -> Option<Change> {
+        let ask_again = std::mem::take(&mut self.ask_again);
+        let Some(token) = self.granted.take() else {
+            return ask_again.then_some(Change::AskAgain);
+        };
+        match self.holder {
+            Some(holder) if token > holder => Some(Change::Granted(Grant::new().token(token))),
+            // It was over before the last ask was refused: this message was late.
+            Some(_) => ask_again.then_some(Change::AskAgain),
+            // No ask was answered, so nothing tells how long the grant is good. Asking does.
+            None => Some(Change::AskAgain),
+        }
+    }
+}
+
+impl Board {
+    fn channels(&self) -> MutexGuard<'_, Channels> {
+        // Nothing panics while it holds the lock.
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove(&self, channels: &mut Channels, name: &str, owner: OwnerId) {
+        let Some(channel) = channels.by_name.get_mut(name) else { return };
+        channel.mailboxes.remove(&owner);
+        if channel.mailboxes.is_empty() {
+            channels.by_name.remove(name);
+            channels.altered.push(name.into());
+            self.altered.notify_one();
+        }
+    }
+
+    fn deliver(&self, message: &Msg) {
+        let mut channels = self.channels();
+        let Some(channel) = channels.by_name.get_mut(message.get_channel_name()) else { return };
+        match granted(message.get_payload_bytes()) {
+            Some((owner, token)) => {
+                if let Some(mailbox) = channel.mailboxes.get_mut(&owner) {
+                    mailbox.granted = Some(token);
+                    mailbox.arrival.notify_one();
+                }
+            }
+            None => channel.mailboxes.values_mut().for_each(Mailbox::ask_again),
+        }
+    }
+
+    /// The subscription to these channels stands.
+    fn confirm(&self, names: &[String]) {
+        let mut channels = self.channels();
+        for name in names {
+            if let Some(channel) = channels.by_name.get_mut(name) {
+                channel.stands = true;
+                channel.mailboxes.values_mut().for_each(Mailbox::ask_again);
+            }
+        }
+    }
+
+    /// No subscription stands any more.
+    fn fall(&self) {
+        let mut channels = self.channels();
+        channels.by_name.values_mut().for_each(|channel| channel.stands = false);
+        channels.altered = channels.by_name.keys().cloned().collect();
+    }
+
+    /// What to subscribe to and what to unsubscribe from, given what is subscribed to.
+    fn alterations(&self, subscribed: &mut HashSet<String>) -> Alterations {
+        let mut channels = self.channels();
+        let mut alterations = Alterations::default();
+        for name in std::mem::take(&mut channels.altered) {
+            match channels.by_name.get_mut(&name) {
+                Some(_) if subscribed.insert(name.clone()) => alterations.subscribe.push(name),
+                // Abandoned and wanted again before we looked.
+                Some(channel) => {
+                    channel.stands = true;
+                    channel.mailboxes.values_mut().for_each(Mailbox::ask_again);
+                }
+                None if subscribed.remove(&name) => alterations.unsubscribe.push(name),
+                None => (),
+            }
+        }
+        alterations
+    }
+}
+
+/// The grant in a message, if it is one: `granted OWNER TOKEN`.
+fn granted(payload: &[u8]) -> Option<(OwnerId, FencingToken)> {
+    let (owner, token) =
+        std::str::from_utf8(payload).ok()?.strip_prefix("granted ")?.split_once(' ')?;
+    Some((owner.parse().ok()?, token.parse().ok()?))
+}
+
+/// Keeps a connection from when somebody listens for the first time.
+async fn supervise(endpoint: Endpoint, board: Arc<Board>) {
+    let mut backoff = Backoff::default();
+    loop {
+        while board.channels().by_name.is_empty() {
+            board.altered.notified().await;
+        }
+        backoff.pause().await;
+        let failure = match endpoint.subscribe().await {
+            Ok(connection) => listen(connection, &board).await,
+            Err(failure) => failure,
+        };
+        board.fall();
+        if failure.is_lasting() {
+            tracing::warn!(%endpoint, %failure, "Redis refuses to tell news; waiters poll");
+            sleep(REFUSED_PAUSE).await;
+        } else {
+            tracing::debug!(%endpoint, %failure, "no news from Redis for now; waiters poll");
+        }
+    }
+}
+
+/// Delivers news until the connection breaks.
+async fn listen(connection: PubSub, board: &Board) -> Failure {
+    let (sink, mut messages) = connection.split();
+    let mut subscribed = HashSet::new();
+    loop {
+        let alterations = board.alterations(&mut subscribed);
+        let altering = async {
+            if alterations.subscribe.is_empty() && alterations.unsubscribe.is_empty() {
+                board.altered.notified().await;
+                return Ok(());
+            }
+            alterations.carry_out(&sink).await?;
+            board.confirm(&alterations.subscribe);
+            Ok(())
+        };
+        tokio::pin!(altering);
+        // One alteration after the other, and messages all the while.
+        loop {
+            tokio::select! {
+                message = messages.next() => match message {
+                    Some(message) => board.deliver(&message),
+                    None => return Failure::Broken,
+                },
+                altered = &mut altering => match altered {
+                    Ok(()) => break,
+                    Err(failure) => return failure,
+                },
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Alterations {
+    subscribe: Vec<String>,
+    unsubscribe: Vec<String>,
+}
+
+impl Alterations {
+    /// Returns when the server has confirmed.
+    async fn carry_out(&self, sink: &PubSubSink) -> Result<(), Failure> {
+        let (mut one, mut other) = (sink.clone(), sink.clone());
+        // Without a name, the second would mean all.
+        let subscribing = async {
+            match &*self.subscribe {
+                [] => Ok(()),
+                names => one.subscribe(names).await,
+            }
+        };
+        let unsubscribing = async {
+            match &*self.unsubscribe {
+                [] => Ok(()),
+                names => other.unsubscribe(names).await,
+            }
+        };
+        match timeout(CONFIRM_LIMIT, async { tokio::try_join!(subscribing, unsubscribing) }).await {
+            Ok(confirmed) => Ok(confirmed.map(|_| ())?),
+            Err(_) => Err(Failure::NoAnswer(CONFIRM_LIMIT)),
+        }
+    }
+}
