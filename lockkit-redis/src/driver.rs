@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::layout::Layout;
 use crate::script::{RELEASE, RENEW, Request, TAKE};
-use crate::subscription::Subscription;
+use crate::subscription::{Joined, Subscription};
 
 const ID: &str = "redis";
 
@@ -56,6 +56,19 @@ impl RedisDriver {
         Ok(Self { connection, subscription: Subscription::new(endpoint), call_limit })
     }
 
+    async fn ask(&self, claim: &Claim, layout: &Layout<'_>) -> Result<Answer, DriverError> {
+        let (owner, ttl) = (claim.owner().to_string(), milliseconds(claim));
+        let place = if claim.is_fair() { "1" } else { "0" };
+        let arguments = [&layout.channel(), &owner, &ttl, place];
+        let answer = self.call(claim, TAKE.on(&layout.keys(), &arguments)).await?;
+        let (granted, token, remaining): (bool, String, u64) = parse(answer)?;
+        let token = token.parse().map_err(unintelligible)?;
+        Ok(match granted {
+            true => Answer::Granted { token },
+            false => Answer::Taken { holder: token, remaining: Duration::from_millis(remaining) },
+        })
+    }
+
     async fn call(&self, claim: &Claim, request: Request<'_>) -> Result<Value, DriverError> {
         self.connection.call(request, self.call_limit.unwrap_or(claim.call_limit())).await
     }
@@ -73,36 +86,22 @@ impl Driver for RedisDriver {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         let layout = Layout::of(claim.name());
+        if !claim.waits() {
+            return self.ask(claim, &layout).await.map(Into::into);
+        }
         let (channel, owner) = (layout.channel(), claim.owner());
-        let listens = claim.waits() && self.subscription.join(&channel, owner);
-
-        let place = if claim.is_fair() { "1" } else { "0" };
-        let (asker, ttl) = (owner.to_string(), milliseconds(claim));
-        let answer =
-            self.call(claim, TAKE.on(&layout.keys(), &[&channel, &asker, &ttl, place])).await?;
-        let (granted, token, remaining): (bool, String, Option<u64>) = match &answer {
-            Value::Array(parts) if parts.len() == 2 => {
-                let (granted, token) = parse(answer)?;
-                (granted, token, None)
+        let joined = self.subscription.join(&channel, owner);
+        let answer = self.ask(claim, &layout).await;
+        match &answer {
+            Ok(Answer::Granted { .. }) => self.subscription.leave(&channel, owner),
+            Ok(Answer::Taken { holder, .. }) => {
+                self.subscription.wait(channel, owner, *holder, joined);
             }
-            _ => parse(answer)?,
-        };
-        let token: FencingToken = token.parse().map_err(unintelligible)?;
-        if granted {
-            if claim.waits() {
-                self.subscription.leave(&channel, owner);
-            }
-            return Ok(Attempt::Granted(Grant::new().token(token)));
+            // Nobody releases a claim that was not carried out.
+            Err(_) if joined == Joined::Now => self.subscription.leave(&channel, owner),
+            Err(_) => (),
         }
-        if claim.waits() {
-            self.subscription.wait(channel, owner, token, listens);
-        }
-        let taken = match remaining {
-            // A key is gone once its last millisecond has passed.
-            Some(remaining) => Taken::new().free_in(Duration::from_millis(remaining + 1)),
-            None => Taken::new(),
-        };
-        Ok(Attempt::Taken(taken))
+        answer.map(Into::into)
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
@@ -134,6 +133,21 @@ impl Driver for RedisDriver {
     async fn close(&self) {
         self.subscription.close();
         self.connection.close();
+    }
+}
+
+/// What the script for taking says.
+enum Answer {
+    Granted { token: FencingToken },
+    Taken { holder: FencingToken, remaining: Duration },
+}
+
+impl From<Answer> for Attempt {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Granted { token } => Self::Granted(Grant::new().token(token)),
+            Answer::Taken { remaining, .. } => Self::Taken(Taken::new().free_in(remaining)),
+        }
     }
 }
 

@@ -1,3 +1,4 @@
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,26 +40,29 @@ impl Subscription {
     }
 
     /// Listens for `owner` from now on, provided that others listen to the channel already. To be
-    /// called before an ask; tells whether news of that ask will arrive.
-    pub(crate) fn join(&self, channel: &str, owner: OwnerId) -> bool {
+    /// called before an ask.
+    pub(crate) fn join(&self, channel: &str, owner: OwnerId) -> Joined {
         let mut channels = self.board.channels();
         match channels.by_name.get_mut(channel) {
-            Some(channel) if channel.stands => {
-                channel.mailboxes.entry(owner).or_default();
-                true
-            }
-            _ => false,
+            Some(channel) if channel.stands => match channel.mailboxes.entry(owner) {
+                Entry::Occupied(_) => Joined::Before,
+                Entry::Vacant(mailbox) => {
+                    mailbox.insert(Mailbox::default());
+                    Joined::Now
+                }
+            },
+            _ => Joined::NotYet,
         }
     }
 
     /// Listens for `owner`, whose ask was refused in favour of a holder with this token.
-    /// `listened` is what [`join`](Self::join) said before that ask.
+    /// `joined` is what [`join`](Self::join) said before that ask.
     pub(crate) fn wait(
         &self,
         channel: String,
         owner: OwnerId,
         holder: FencingToken,
-        listened: bool,
+        joined: Joined,
     ) {
         let mut channels = self.board.channels();
         let state = match channels.by_name.get_mut(&channel) {
@@ -72,7 +76,7 @@ impl Subscription {
         let mailbox = state.mailboxes.entry(owner).or_default();
         mailbox.holder = Some(holder);
         // The subscription came to stand between the ask and now: something may be missed.
-        mailbox.ask_again |= state.stands && !listened;
+        mailbox.ask_again |= state.stands && joined == Joined::NotYet;
     }
 
     /// Listens no longer for `owner`.
@@ -114,6 +118,17 @@ impl Subscription {
     pub(crate) fn close(&self) {
         self.supervisor.0.abort();
     }
+}
+
+/// Whether news of an ask that is about to be sent will arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Joined {
+    /// The owner listens already.
+    Before,
+    /// The owner listens from now on.
+    Now,
+    /// No subscription stands.
+    NotYet,
 }
 
 /// Who listens to what.

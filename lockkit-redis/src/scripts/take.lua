@@ -1,7 +1,7 @@
 -- Takes the lock if nobody holds it or waits before `owner`, or if `owner` has it already.
 --
 -- ARGV    the channel, the owner, the TTL in milliseconds, '1' to leave a place when refused
--- Answer  {1, token} if granted, {0, token of the holder, milliseconds until it runs out} if not
+-- Answer  {1, token, TTL} if granted, {0, token of the holder, milliseconds it has left} if not
 local ttl, wants_place = tonumber(ARGV[3]), ARGV[4] == '1'
 local time = clock()
 local now = in_milliseconds(time)
@@ -9,13 +9,14 @@ local now = in_milliseconds(time)
 local held = redis.call('HMGET', lock, 'owner', 'token')
 local holder, token = held[1], held[2]
 local remaining = redis.call('PTTL', lock) -- -2 without a lock, -1 without an expiry
-if remaining ~= -2 and (not holder or not token or remaining == -1) then
+local is_ours = holder and token and string.match(token, '^%d+$') and remaining ~= -1
+if remaining ~= -2 and not is_ours then
   return redis.error_reply('FOREIGN the key of the lock holds something else')
 end
 
 if holder == owner then
   if remaining < ttl then redis.call('PEXPIREAT', lock, now + ttl) end
-  return {1, token}
+  return {1, token, ttl}
 end
 
 local first, deadline = first_place(now)
@@ -26,7 +27,7 @@ if not holder then
   if not first or first == owner then
     grant(owner, token, now + ttl)
     if first then leave(owner) end
-    return {1, token}
+    return {1, token, ttl}
   end
   hand_over(first, deadline, token)
   remaining = deadline - now
