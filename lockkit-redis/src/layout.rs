@@ -65,11 +65,11 @@ mod tests {
     fn keys_are_as_they_were() {
         let name = LockName::new(&Namespace::default(), "orders/{42} ü").unwrap();
         let layout = Layout::of(&name);
-        assert_eq!(layout.lock(), "{lockkit:0}:lock:orders/{42} ü");
-        assert_eq!(layout.queue(), "{lockkit:0}:queue:orders/{42} ü");
-        assert_eq!(layout.deadlines(), "{lockkit:0}:deadlines:orders/{42} ü");
-        assert_eq!(layout.channel(), "{lockkit:0}:news:orders/{42} ü");
-        assert_eq!(layout.bucket(), "{lockkit:0}:bucket");
+        assert_eq!(layout.lock(), "{lockkit:362}:lock:orders/{42} ü");
+        assert_eq!(layout.queue(), "{lockkit:362}:queue:orders/{42} ü");
+        assert_eq!(layout.deadlines(), "{lockkit:362}:deadlines:orders/{42} ü");
+        assert_eq!(layout.channel(), "{lockkit:362}:news:orders/{42} ü");
+        assert_eq!(layout.bucket(), "{lockkit:362}:bucket");
     }
 
     #[test]

@@ -1,0 +1,18 @@
+//! The driver against real servers of its own, and the weather between them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod layout;
+mod news;
+mod queue;
+mod support;
+mod tokens;
+mod weather;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let trials =
+        [layout::trials(), tokens::trials(), queue::trials(), news::trials(), weather::trials()];
+    lockkit_testkit::run(trials.into_iter().flatten().collect())
+}

@@ -1,0 +1,87 @@
+use std::time::Duration;
+
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, DriverError, ErrorKind, Taken};
+use lockkit_core::{FencingToken, LockName, Namespace};
+use lockkit_redis::RedisDriver;
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, cmd};
+
+/// The bucket of this name is 362: all its keys begin with `{lockkit:362}`.
+pub(crate) const NAME: &str = "orders/{42} ü";
+
+pub(crate) async fn driver(url: &str) -> RedisDriver {
+    RedisDriver::connect(&url.parse().unwrap()).await.unwrap()
+}
+
+pub(crate) fn claim(ttl: Duration) -> Claim {
+    Claim::new(LockName::new(&Namespace::default(), NAME).unwrap(), ttl)
+}
+
+pub(crate) fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+
+pub(crate) async fn take(driver: &RedisDriver, claim: &Claim) -> FencingToken {
+    match driver.try_acquire(claim).await.unwrap() {
+        Attempt::Granted(grant) => grant.fencing_token().unwrap(),
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub(crate) async fn refused(driver: &RedisDriver, claim: &Claim) -> Taken {
+    match driver.try_acquire(claim).await.unwrap() {
+        Attempt::Taken(taken) => taken,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Asks until the claim's subscription stands. For the first who listens to the lock: who comes
+/// later is not told to ask again.
+pub(crate) async fn listen(driver: &RedisDriver, claim: &Claim) {
+    refused(driver, claim).await;
+    assert_eq!(driver.changed(claim).await, Change::AskAgain);
+    refused(driver, claim).await;
+}
+
+/// The kind of the error, and a text with all causes.
+pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T, DriverError>) -> (ErrorKind, String) {
+    let error = result.unwrap_err();
+    let kind = error.kind();
+    (kind, causes(&*error.into_source()))
+}
+
+pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.map(|error| format!("{error}; ")).collect()
+}
+
+/// A plain client, to look and to tamper.
+pub(crate) struct Raw(MultiplexedConnection);
+
+impl Raw {
+    pub(crate) async fn connect(url: &str) -> Self {
+        let client = redis::Client::open(url).unwrap();
+        Self(client.get_multiplexed_async_connection().await.unwrap())
+    }
+
+    pub(crate) async fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
+        cmd(words[0]).arg(&words[1..]).query_async(&mut self.0).await.unwrap()
+    }
+
+    /// The keys that there are, except the counters.
+    pub(crate) async fn keys(&mut self) -> Vec<String> {
+        let mut keys: Vec<String> = self.ask(&["KEYS", "*"]).await;
+        keys.retain(|key| !key.ends_with(":bucket"));
+        keys.sort();
+        keys
+    }
+
+    /// Waits until the keys are gone that end by themselves.
+    pub(crate) async fn wait_until_empty(&mut self) {
+        while !self.keys().await.is_empty() {
+            tokio::time::sleep(millis(10)).await;
+        }
+    }
+}

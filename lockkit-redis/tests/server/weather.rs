@@ -1,0 +1,278 @@
+//! Servers that die, hang, refuse or turn into something else, and a network that loses things.
+
+use std::time::Instant;
+
+use libtest_mimic::Trial;
+use lockkit_core::Error;
+use lockkit_core::driver::{Change, Driver, ErrorKind, Release, Renewal};
+use lockkit_redis::RedisDriver;
+use lockkit_testkit::{Proxy, REDIS, Server, trial};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+
+use crate::support::{LONG, Raw, causes, claim, driver, kind, listen, millis, refused, take};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_restarted_server_is_found_again", || REDIS.start(), restarted),
+        trial(
+            "a_swallowed_answer_is_unknown_and_replaces_the_connection",
+            || REDIS.start(),
+            swallowed,
+        ),
+        trial("a_call_under_way_outlives_the_replacement", || REDIS.start(), replaced),
+        trial("a_hung_server_ends_in_the_limit", || REDIS.start(), hung),
+        trial("a_request_that_was_not_sent_is_not_unknown", || REDIS.start(), away),
+        trial("attempts_to_connect_are_few", || REDIS.start(), attempts),
+        trial("a_demoted_primary_is_unreachable_until_it_is_back", || REDIS.start(), demoted),
+        trial("a_replica_is_refused", || Ok((REDIS.start()?, REDIS.start()?)), replica),
+        trial(
+            "a_wrong_password_is_denied",
+            || REDIS.start_with(&["--requirepass", "pw"]),
+            password,
+        ),
+        trial("missing_rights_are_denied", || REDIS.start(), rights),
+        trial("no_memory_is_capacity", || REDIS.start(), memory),
+        trial("a_database_that_is_not_there_is_a_matter_of_the_url", || REDIS.start(), database),
+        trial("what_is_no_redis_is_told_apart", || Ok(()), no_redis),
+        trial("a_late_request_leaves_one_lease_at_most", || REDIS.start(), late),
+        trial("a_closed_driver_leaves_no_connection", || REDIS.start(), closed),
+    ]
+}
+
+async fn restarted(server: Server) {
+    let driver = driver(&server.url()).await;
+    let waiter = claim(LONG).fair();
+    take(&driver, &claim(LONG)).await;
+    listen(&driver, &waiter).await;
+    server.restart().unwrap();
+    assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
+    take(&driver, &waiter).await;
+    assert_eq!(driver.release(&waiter).await.unwrap(), Release::Freed);
+}
+
+async fn swallowed(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&server.url_at(proxy.addr())).await;
+    let claim = claim(millis(2500));
+    take(&driver, &claim).await;
+    driver.release(&claim).await.unwrap();
+    let before = proxy.connections();
+
+    proxy.answers().swallow();
+    let start = Instant::now();
+    let (kind, text) = kind(driver.try_acquire(&claim).await);
+    assert_eq!(kind, ErrorKind::Unknown, "{text}");
+    assert!(start.elapsed() >= millis(500), "the limit is a fifth of the lease");
+    proxy.answers().pass();
+
+    let mut raw = Raw::connect(&server.url()).await;
+    let lock = &raw.keys().await[0];
+    let token: u64 = raw.ask(&["HGET", lock, "token"]).await;
+    assert_eq!(take(&driver, &claim).await.get(), token, "the grant whose answer was lost");
+    assert_eq!(proxy.connections(), before + 1);
+}
+
+/// One call has a limit so short that it gives up; another has time.
+async fn replaced(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&server.url_at(proxy.addr())).await;
+    let (hasty, patient) = (claim(millis(50)), claim(LONG));
+    proxy.answers().delay(millis(300));
+    let (hasty, patient) =
+        tokio::join!(driver.try_acquire(&hasty), async { take(&driver, &patient).await });
+    // One of them got the lock; the other was refused, had it been answered in time.
+    assert_eq!(kind(hasty).0, ErrorKind::Unknown);
+    assert!(patient.get() > 0);
+}
+
+async fn hung(server: Server) {
+    let driver = driver(&server.url()).await;
+    let claim = claim(millis(1000));
+    take(&driver, &claim).await;
+    server.stop().unwrap();
+    assert_eq!(kind(driver.renew(&claim).await).0, ErrorKind::Unknown);
+    // The next goes to a new connection, which the kernel makes and nobody greets: not sent.
+    assert_eq!(kind(driver.renew(&claim).await).0, ErrorKind::Unreachable);
+    let (url, start) = (server.url().parse().unwrap(), Instant::now());
+    assert!(matches!(RedisDriver::connect(&url).await, Err(Error::Unreachable(_))));
+    assert!(start.elapsed() < millis(5000));
+    server.cont().unwrap();
+    while let Err(error) = driver.try_acquire(&claim).await {
+        assert!(error.kind().is_transient(), "{error}");
+    }
+}
+
+async fn away(server: Server) {
+    let driver = driver(&server.url()).await;
+    let claim = claim(millis(1000));
+    take(&driver, &claim).await;
+    server.kill();
+    // The broken connection is noticed by itself; a call before that is unknown at worst.
+    while kind(driver.renew(&claim).await).0 == ErrorKind::Unknown {}
+    let (kind, text) = kind(driver.renew(&claim).await);
+    assert_eq!(kind, ErrorKind::Unreachable);
+    assert!(text.contains("no connection within 200ms") && text.contains("refused"), "{text}");
+    server.restart().unwrap();
+    while driver.try_acquire(&claim).await.is_err() {}
+}
+
+async fn attempts(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&server.url_at(proxy.addr())).await;
+    let claim = claim(millis(500));
+    take(&driver, &claim).await;
+    server.kill();
+    let (start, before) = (Instant::now(), proxy.connections());
+    while start.elapsed() < millis(3000) {
+        _ = driver.renew(&claim).await;
+    }
+    let busy = proxy.connections() - before;
+    assert!((2..=12).contains(&busy), "{busy} attempts in 3 s");
+    // And none while nobody calls. One may be under way.
+    sleep(millis(1500)).await;
+    let before = proxy.connections();
+    sleep(millis(1500)).await;
+    assert_eq!(proxy.connections(), before);
+}
+
+async fn demoted(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
+    let claim = claim(millis(1000));
+    take(&driver, &claim).await;
+    raw.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let (kind_of_first, text) = kind(driver.renew(&claim).await);
+    assert_eq!(kind_of_first, ErrorKind::Unreachable);
+    assert!(text.contains("read only replica"), "{text}");
+    let (kind_of_second, text) = kind(driver.renew(&claim).await);
+    assert_eq!(kind_of_second, ErrorKind::Unreachable);
+    assert!(text.contains("replica"), "{text}");
+    raw.ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    while let Err(error) = driver.try_acquire(&claim).await {
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+    }
+}
+
+async fn replica((primary, replica): (Server, Server)) {
+    let mut raw = Raw::connect(&replica.url()).await;
+    raw.ask::<()>(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).await;
+    let error = RedisDriver::connect(&replica.url().parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(causes(&error).contains("replica"), "{error:?}");
+}
+
+async fn password(server: Server) {
+    let at = |user: &str| server.url().replace("redis://", &format!("redis://{user}"));
+    for wrong in ["", ":wrong@", "nobody:pw@"] {
+        let error = RedisDriver::connect(&at(wrong).parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Denied(_)), "{wrong}: {error:?}");
+        assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
+    }
+    for right in [":pw@", "default:pw@"] {
+        take(&driver(&at(right)).await, &claim(LONG).with_ttl(millis(50))).await;
+        sleep(millis(60)).await;
+    }
+}
+
+async fn rights(server: Server) {
+    let mut raw = Raw::connect(&server.url()).await;
+    let user = |rights: &str| -> Vec<String> {
+        format!("ACL SETUSER me reset on >pw {rights}").split(' ').map(Into::into).collect()
+    };
+    for rights in ["~* -@all", "~* +@all -eval -evalsha", "~* +@all -hset", "~other:* +@all"] {
+        let words = user(rights);
+        raw.ask::<()>(&words.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let url = server.url().replace("redis://", "redis://me:pw@");
+        let (kind, text) = kind(driver(&url).await.try_acquire(&claim(LONG)).await);
+        assert_eq!(kind, ErrorKind::Denied, "{rights}: {text}");
+    }
+    assert_eq!(raw.keys().await, Vec::<String>::new());
+}
+
+async fn memory(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    refused(&driver, &waiter).await;
+    raw.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert_eq!(kind(driver.try_acquire(&claim(LONG).fair()).await).0, ErrorKind::Capacity);
+    // What there is goes on: renewal, release, hand-over.
+    assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+    assert_eq!(driver.release(&holder).await.unwrap(), Release::Freed);
+    take(&driver, &waiter).await;
+    assert_eq!(driver.release(&waiter).await.unwrap(), Release::Freed);
+    assert_eq!(kind(driver.try_acquire(&claim(LONG)).await).0, ErrorKind::Capacity);
+    assert_eq!(raw.keys().await, Vec::<String>::new());
+}
+
+async fn database(server: Server) {
+    let url = format!("{}/99", server.url());
+    let error = RedisDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    assert!(error.to_string().contains("database"), "{error}");
+}
+
+async fn no_redis((): ()) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let web = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        _ = stream.read(&mut [0; 1024]).await.unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+    });
+    let error = RedisDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    web.await.unwrap();
+    let error = RedisDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "nobody listens any more: {error:?}");
+}
+
+/// A request that the network keeps lands after its claim was given up.
+async fn late(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (far, near) = (driver(&server.url_at(proxy.addr())).await, driver(&server.url()).await);
+    let mut raw = Raw::connect(&server.url()).await;
+    let ttl = millis(1000);
+    take(&far, &claim(millis(50))).await;
+    sleep(millis(60)).await;
+
+    // An ask that lands late holds the lock, or keeps a place, for a lease; a renewal does nothing.
+    for late in [claim(ttl), claim(ttl).fair()] {
+        // Long enough that the ask is not granted when it lands, only placed.
+        let holder = claim(millis(300));
+        if late.is_fair() {
+            take(&near, &holder).await;
+        }
+        let held = proxy.requests().hold("EVALSHA");
+        assert_eq!(kind(far.try_acquire(&late).await).0, ErrorKind::Unknown);
+        assert_eq!(far.release(&late).await.unwrap(), Release::NotHeld);
+        let answered = proxy.answers().bytes();
+        let start = Instant::now();
+        held.go_on();
+        proxy.answers().bytes_reach(answered + 1).await;
+        raw.wait_until_empty().await;
+        // All the same it was there, for a lease and no longer than the test's own slowness.
+        assert!(start.elapsed() >= millis(950));
+    }
+}
+
+async fn closed(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    for close in [true, false] {
+        let driver = driver(&server.url_at(proxy.addr())).await;
+        let (holder, waiter) = (claim(millis(100)), claim(millis(100)).waiting());
+        take(&driver, &holder).await;
+        listen(&driver, &waiter).await;
+        assert_eq!(proxy.open(), 2);
+        driver.release(&holder).await.unwrap();
+        if close {
+            driver.close().await;
+            assert_eq!(kind(driver.try_acquire(&holder).await).0, ErrorKind::Unreachable);
+        }
+        drop(driver);
+        while proxy.open() > 0 {
+            sleep(millis(5)).await;
+        }
+    }
+}
