@@ -1,0 +1,189 @@
+//! The requests about one claim, each one script that SQLite runs in one go.
+
+use lockkit_core::driver::{Claim, DriverError, OwnerId};
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+use tokio::time::Instant;
+
+use super::database::{Database, Value};
+use super::time;
+
+const LOOK: &str = include_str!("look.sql");
+const TAKE: &str =
+    concat!(include_str!("take.sql"), include_str!("look.sql"), include_str!("commit.sql"));
+const RENEW: &str = include_str!("renew.sql");
+const RELEASE: &str = include_str!("release.sql");
+const FORGET: &str = include_str!("forget.sql");
+
+/// Takes the lock if it is free and the claim's turn; else leaves a place if the claim is fair.
+///
+/// Time is read before the script waits for the database, so it may lag behind: then a hold looks
+/// alive for a little longer than it is, and the lease granted counts from a little earlier, but
+/// not from before the ask.
+pub(super) async fn take(
+    database: &Database,
+    claim: &Claim,
+    deadline: Instant,
+) -> Result<Answer, DriverError> {
+    let [namespace, name, owner, clock, now] = about(database, claim);
+    let ttl = Value::Integer(time::micros(claim.ttl()));
+    let wall_clock = Value::Integer(time::wall_clock());
+    let fair = Value::Integer(claim.is_fair().into());
+    let values = [namespace, name, owner, clock, now, ttl, wall_clock, fair];
+    let rows = database.request(TAKE, &values, deadline).await?;
+    database.read(|| Answer::read(&rows))
+}
+
+/// What [`take`] would find, without writing.
+pub(super) async fn look(
+    database: &Database,
+    claim: &Claim,
+    deadline: Instant,
+) -> Result<Answer, DriverError> {
+    let rows = database.request(LOOK, &about(database, claim), deadline).await?;
+    database.read(|| Answer::read(&rows))
+}
+
+/// Makes what the claim holds last for another TTL; whether it holds anything.
+pub(super) async fn renew(
+    database: &Database,
+    claim: &Claim,
+    deadline: Instant,
+) -> Result<bool, DriverError> {
+    let [namespace, name, owner, clock, now] = about(database, claim);
+    let ttl = Value::Integer(time::micros(claim.ttl()));
+    let values = [namespace, name, owner, clock, now, ttl];
+    let rows = database.request(RENEW, &values, deadline).await?;
+    Ok(!rows.is_empty())
+}
+
+/// Removes hold and place.
+pub(super) async fn release(
+    database: &Database,
+    claim: &Claim,
+    deadline: Instant,
+) -> Result<Released, DriverError> {
+    let rows = database.request(RELEASE, &about(database, claim), deadline).await?;
+    database.read(|| {
+        let mut released = Released { stood: false, next: None };
+        for row in &rows {
+            match row.try_get("kind")? {
+                "hold" => released.stood = row.try_get("stood")?,
+                _ => released.next = Some(owner(row)?),
+            }
+        }
+        Ok(released)
+    })
+}
+
+/// Removes a hold or place, if it is still exactly this one.
+pub(super) async fn forget(
+    database: &Database,
+    claim: &Claim,
+    row: &Entry,
+    deadline: Instant,
+) -> Result<(), DriverError> {
+    let [namespace, name, ..] = about(database, claim);
+    let owner = Value::Text(row.owner.to_string());
+    let clock = Value::Text(row.clock.clone());
+    let values =
+        [namespace, name, owner, clock, Value::Integer(row.expires), Value::Integer(row.ttl)];
+    database.request(FORGET, &values, deadline).await?;
+    Ok(())
+}
+
+/// What every script begins its parameters with.
+fn about(database: &Database, claim: &Claim) -> [Value; 5] {
+    [
+        Value::Text(claim.name().namespace().as_str().into()),
+        Value::Text(claim.name().as_str().into()),
+        Value::Text(claim.owner().to_string()),
+        Value::Text(database.clock().id().into()),
+        Value::Integer(database.clock().now()),
+    ]
+}
+
+/// What [`release`] found.
+#[derive(Debug)]
+pub(super) struct Released {
+    /// The claim held the lock until now.
+    pub(super) stood: bool,
+    /// Whose place is the first one now.
+    pub(super) next: Option<OwnerId>,
+}
+
+/// Who holds a lock and who waits for it, as far as it matters to one claim.
+#[derive(Debug)]
+pub(super) struct Answer {
+    hold: Option<Entry>,
+    /// In order of arrival: the first one, the claim's own, and those in doubt.
+    places: Vec<Entry>,
+}
+
+impl Answer {
+    /// The claim's own hold.
+    pub(super) fn hold_of(&self, claim: &Claim) -> Option<&Entry> {
+        self.hold.as_ref().filter(|hold| hold.owner == claim.owner())
+    }
+
+    /// What keeps the claim out.
+    pub(super) fn obstacle(&self, claim: &Claim) -> Option<&Entry> {
+        let not_its_own = |entry: &&Entry| entry.owner != claim.owner();
+        match &self.hold {
+            Some(hold) => Some(hold).filter(not_its_own),
+            None => self.places.first().filter(not_its_own),
+        }
+    }
+
+    /// Whether asking would change nothing: the claim is refused, and its place, if it is to have
+    /// one, has been refreshed in the last quarter of its TTL.
+    pub(super) fn is_final_for(&self, claim: &Claim, now: i64) -> bool {
+        let own_place = || self.places.iter().find(|place| place.owner == claim.owner());
+        let is_fresh = |place: &Entry| place.expires - now >= place.ttl / 4 * 3;
+        self.obstacle(claim).is_some() && (!claim.is_fair() || own_place().is_some_and(is_fresh))
+    }
+
+    /// The hold, then the places.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.hold.iter().chain(&self.places)
+    }
+
+    fn read(rows: &[SqliteRow]) -> Result<Self, sqlx::Error> {
+        let mut answer = Self { hold: None, places: Vec::new() };
+        for row in rows {
+            let entry = Entry {
+                owner: owner(row)?,
+                token: row.try_get("token")?,
+                ttl: row.try_get("ttl")?,
+                expires: row.try_get("expires")?,
+                clock: row.try_get("clock")?,
+            };
+            match row.try_get("kind")? {
+                "hold" => answer.hold = Some(entry),
+                _ => answer.places.push(entry),
+            }
+        }
+        Ok(answer)
+    }
+}
+
+/// A hold or a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) owner: OwnerId,
+    /// 0 for a place.
+    pub(super) token: i64,
+    /// Microseconds.
+    pub(super) ttl: i64,
+    /// Microseconds on `clock`.
+    pub(super) expires: i64,
+    pub(super) clock: String,
+}
+
+fn owner(row: &SqliteRow) -> Result<OwnerId, sqlx::Error> {
+    let text: &str = row.try_get("owner")?;
+    text.parse().map_err(|error| sqlx::Error::ColumnDecode {
+        index: "owner".into(),
+        source: Box::new(error),
+    })
+}

@@ -1,0 +1,306 @@
+//! One connection to the database file, used for one request after the other.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{DriverError, ErrorKind};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, Connection as _};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::error::Problem;
+use super::filesystem::{self, FileId};
+use super::layout;
+use super::time::HostClock;
+
+const SWEEP: &str = include_str!("sweep.sql");
+
+/// How long opening and closing may take.
+const OPENING_LIMIT: Duration = Duration::from_secs(5);
+
+/// A database file that is ours.
+#[derive(Debug)]
+pub(super) struct Database {
+    place: Arc<Place>,
+    clock: HostClock,
+    /// Empty before the first request after a failure. Tokio's mutex serves in order.
+    slot: Arc<Mutex<Slot>>,
+}
+
+type Slot = Option<SqliteConnection>;
+
+/// A parameter of a request.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Text(String),
+    Integer(i64),
+}
+
+impl Database {
+    /// Opens the database at `path`; an empty file, or none, becomes one.
+    pub(super) async fn open(path: &Path) -> Result<Self, DriverError> {
+        let deadline = Instant::now() + OPENING_LIMIT;
+        // Relative paths stay where they are when the process changes its directory.
+        let path = std::path::absolute(path).map_err(|error| Problem::from(error).at(path))?;
+        let opened = timeout_at(deadline, open_first(&path)).await.unwrap_or_else(|_| {
+            Err(Problem::found(
+                ErrorKind::Unreachable,
+                format!("it did not open within {OPENING_LIMIT:?}"),
+            ))
+        });
+        let (connection, file, clock) = opened.map_err(|problem| problem.at(&path))?;
+        let slot = Arc::new(Mutex::new(Some(connection)));
+        let database = Self { place: Arc::new(Place { path, file }), clock, slot };
+        let values =
+            [Value::Text(database.clock.id().into()), Value::Integer(database.clock.now())];
+        database.request(SWEEP, &values, deadline).await?;
+        Ok(database)
+    }
+
+    /// The absolute path.
+    pub(super) fn path(&self) -> &Path {
+        &self.place.path
+    }
+
+    /// The file that was opened.
+    pub(super) fn file(&self) -> FileId {
+        self.place.file
+    }
+
+    /// The clock that leases count on.
+    pub(super) fn clock(&self) -> &HostClock {
+        &self.clock
+    }
+
+    /// Whether the path still leads to the file that is open. If not, others see another file or
+    /// none, and what is written here binds nobody.
+    pub(super) fn check_in_place(&self) -> Result<(), DriverError> {
+        self.place.check().map_err(|problem| problem.at(self.path()))
+    }
+
+    /// Runs a script, and returns the rows of all its statements once the last one is done.
+    ///
+    /// While another process writes, the script is tried again until the deadline: SQLite's own
+    /// waiting would keep its thread busy past it. The runtime never stands in the middle of a
+    /// transaction, since the thread runs all of the script in one go.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unreachable`] if the script did not begin by the deadline;
+    /// [`ErrorKind::Unknown`] if it began and has not ended. It then goes on by itself, and the
+    /// requests that come after it wait for it.
+    pub(super) async fn request(
+        &self,
+        script: &'static str,
+        values: &[Value],
+        deadline: Instant,
+    ) -> Result<Vec<SqliteRow>, DriverError> {
+        // About as long as a transaction takes, and doubled up to a limit.
+        let mut pause = Duration::from_millis(1);
+        let Ok(mut slot) = timeout_at(deadline, Arc::clone(&self.slot).lock_owned()).await else {
+            return Err(self.at(Problem::found(
+                ErrorKind::Unreachable,
+                "earlier requests are still being carried out",
+            )));
+        };
+        loop {
+            let place = Arc::clone(&self.place);
+            let mut attempt = Box::pin(attempt(slot, place, script, values.to_vec()));
+            let Ok((returned, outcome)) = timeout_at(deadline, &mut attempt).await else {
+                tokio::spawn(attempt);
+                let text = "the request is still being carried out";
+                return Err(self.at(Problem::found(ErrorKind::Unknown, text)));
+            };
+            let problem = match outcome {
+                Ok(rows) => return Ok(rows),
+                Err(problem) => problem,
+            };
+            let jittered = pause.mul_f64(0.5 + fastrand::f64());
+            if !problem.is_busy() || Instant::now() + jittered >= deadline {
+                // If the file is gone, that is the reason.
+                return Err(self.at(self.place.check().err().unwrap_or(problem)));
+            }
+            slot = returned;
+            sleep(jittered).await;
+            pause = (pause * 2).min(Duration::from_millis(16));
+        }
+    }
+
+    /// Reads an answer.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Foreign`] if it is not what the tables can hold.
+    pub(super) fn read<T>(
+        &self,
+        read: impl FnOnce() -> Result<T, sqlx::Error>,
+    ) -> Result<T, DriverError> {
+        read().map_err(|error| self.at(error.into()))
+    }
+
+    /// Closes the connection, after the requests under way.
+    pub(super) async fn close(&self) {
+        let closing = async {
+            match self.slot.lock().await.take() {
+                Some(connection) => connection.close().await,
+                None => Ok(()),
+            }
+        };
+        match timeout(OPENING_LIMIT, closing).await {
+            Ok(Ok(())) => (),
+            Ok(Err(error)) => tracing::warn!(%error, "the database was not closed in order"),
+            // The thread of the connection ends after what it is doing.
+            Err(_) => tracing::warn!("the database does not close within {OPENING_LIMIT:?}"),
+        }
+    }
+
+    fn at(&self, problem: Problem) -> DriverError {
+        problem.at(self.path())
+    }
+}
+
+/// Runs a script on the connection, which is opened if there is none. After a failure the
+/// connection is closed, which ends what was begun on it.
+async fn attempt(
+    mut slot: OwnedMutexGuard<Slot>,
+    place: Arc<Place>,
+    script: &'static str,
+    values: Vec<Value>,
+) -> (OwnedMutexGuard<Slot>, Result<Vec<SqliteRow>, Problem>) {
+    let mut connection = match slot.take() {
+        Some(connection) => connection,
+        None => match place.reopen().await {
+            Ok(connection) => connection,
+            Err(problem) => return (slot, Err(problem)),
+        },
+    };
+    let query = values.into_iter().fold(sqlx::query(script), |query, value| match value {
+        Value::Text(text) => query.bind(text),
+        Value::Integer(integer) => query.bind(integer),
+    });
+    // To the last row: an answer counts only once the commit after it is done.
+    let outcome = query.fetch_all(&mut connection).await.map_err(Problem::from);
+    // Only the first statement of a script can find the database busy, so nothing is left open.
+    if outcome.as_ref().err().is_none_or(Problem::is_busy) {
+        *slot = Some(connection);
+    }
+    (slot, outcome)
+}
+
+/// Where the database is, and which file that was.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    file: FileId,
+}
+
+impl Place {
+    fn check(&self) -> Result<(), Problem> {
+        match FileId::of(&self.path) {
+            Ok(file) if file == self.file => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Err(Problem::found(
+                ErrorKind::Misconfigured,
+                "the file was deleted or replaced while in use, so that holds in it bind nobody; \
+                 connect again once nobody relies on them",
+            )),
+        }
+    }
+
+    async fn reopen(&self) -> Result<SqliteConnection, Problem> {
+        self.check()?;
+        let mut connection = options(&self.path).connect().await?;
+        match layout::check(&mut connection).await? {
+            true => Ok(connection),
+            false => Err(Problem::found(ErrorKind::Foreign, "its tables are gone")),
+        }
+    }
+}
+
+async fn open_first(path: &Path) -> Result<(SqliteConnection, FileId, HostClock), Problem> {
+    inspect(path).await?;
+    let clock = HostClock::new()?;
+    let connection = loop {
+        match create(path).await {
+            Err(problem) if problem.is_busy() => {
+                sleep(Duration::from_micros(fastrand::u64(1_000..20_000))).await;
+            }
+            Err(problem) => return Err(explain(problem, path)),
+            Ok(connection) => break connection,
+        }
+    };
+    // A link may have led to where there was no file before.
+    inspect(path).await?;
+    Ok((connection, FileId::of(path)?, clock))
+}
+
+async fn create(path: &Path) -> Result<SqliteConnection, Problem> {
+    let mut connection = options(path).create_if_missing(true).connect().await?;
+    layout::prepare(&mut connection).await?;
+    Ok(connection)
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .synchronous(SqliteSynchronous::Full)
+        // `Database::request` waits instead.
+        .busy_timeout(Duration::ZERO)
+        // So that a script never stops in the middle until its rows are fetched.
+        .row_buffer_size(4096)
+        .disable_statement_logging()
+        .thread_name(|number| format!("lockkit-sqlite-{number}"))
+}
+
+/// Refuses what SQLite would open, but cannot lock safely.
+async fn inspect(path: &Path) -> Result<(), Problem> {
+    let path = path.to_owned();
+    // Not on the runtime's thread: a network file system may not answer.
+    let inspection = tokio::task::spawn_blocking(move || inspect_blocking(&path));
+    inspection.await.map_err(io::Error::other)?
+}
+
+fn inspect_blocking(path: &Path) -> Result<(), Problem> {
+    let misconfigured = |text: &'static str| Problem::found(ErrorKind::Misconfigured, text);
+    let existing = match std::fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => return Err(misconfigured("it is not a file")),
+        // The names of a database's log and shared memory are made from that of the file: by two
+        // names they would be two (https://www.sqlite.org/howtocorrupt.html#_multiple_links_to_the_same_file).
+        Ok(metadata) if metadata.nlink() > 1 => {
+            return Err(misconfigured("the file has several names (hard links)"));
+        }
+        Ok(_) => path,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = path.parent().ok_or_else(|| misconfigured("it names no file"))?;
+            if !folder.is_dir() {
+                return Err(misconfigured("its directory does not exist"));
+            }
+            folder
+        }
+        Err(error) => return Err(error.into()),
+    };
+    match filesystem::shared(existing)? {
+        None => Ok(()),
+        Some(name) => Err(Problem::found(
+            ErrorKind::Misconfigured,
+            format!(
+                "it is on {name}, where SQLite's locks and shared memory do not reach every user \
+                 of the file; use a local file system"
+            ),
+        )),
+    }
+}
+
+/// SQLite says only that it cannot open a file: finds out whether that is for want of a right.
+fn explain(problem: Problem, path: &Path) -> Problem {
+    use rustix::fs::{Access, access};
+    let denied = path.parent().filter(|_| problem.is_cannot_open());
+    match denied.map(|folder| access(folder, Access::WRITE_OK | Access::EXEC_OK)) {
+        Some(Err(error)) => Problem::System(error.into()),
+        _ => problem,
+    }
+}

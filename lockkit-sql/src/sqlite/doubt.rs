@@ -1,0 +1,88 @@
+//! Rows whose expiry cannot be judged by the clock.
+//!
+//! A row that counts on another clock (of an earlier boot, of another time namespace), or that
+//! expires later than its TTL from now, says nothing about when it runs out. Its owner, if alive,
+//! changes it within its TTL; so once this process has seen it unchanged for that long, counted on
+//! its own clock from after it was first read, the owner is dead or has lost it by its own count.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::LockName;
+
+use super::claims::Entry;
+use super::time::HostClock;
+
+/// The rows in doubt that this process watches.
+#[derive(Debug, Default)]
+pub(super) struct Doubts(Mutex<HashMap<LockName, Vec<Sighting>>>);
+
+#[derive(Debug)]
+struct Sighting {
+    entry: Entry,
+    first_seen: i64,
+}
+
+impl Sighting {
+    fn remaining(&self, now: i64) -> i64 {
+        self.entry.ttl - (now - self.first_seen)
+    }
+}
+
+impl Doubts {
+    /// Watches those of a lock's entries that are in doubt, and no others.
+    ///
+    /// Reads the clock itself, after the entries were read: counting from before would forgive
+    /// what was written in between.
+    pub(super) fn note<'a>(
+        &self,
+        name: &LockName,
+        entries: impl Iterator<Item = &'a Entry>,
+        clock: &HostClock,
+    ) {
+        let now = clock.now();
+        let doubtful: Vec<_> = entries.filter(|entry| is_doubtful(entry, clock, now)).collect();
+        let mut watched = self.watched();
+        let seen = watched.remove(name).unwrap_or_default();
+        if doubtful.is_empty() {
+            return;
+        }
+        let sightings = doubtful.into_iter().map(|entry| {
+            let earlier = seen.iter().find(|sighting| sighting.entry == *entry);
+            let first_seen = earlier.map_or(now, |sighting| sighting.first_seen);
+            Sighting { entry: entry.clone(), first_seen }
+        });
+        watched.insert(name.clone(), sightings.collect());
+    }
+
+    /// The entries of a lock that did not change for the whole of their TTL.
+    pub(super) fn dead(&self, name: &LockName, clock: &HostClock) -> Vec<Entry> {
+        let now = clock.now();
+        let watched = self.watched();
+        let sightings = watched.get(name).into_iter().flatten();
+        let dead = sightings.filter(|sighting| sighting.remaining(now) <= 0);
+        dead.map(|sighting| sighting.entry.clone()).collect()
+    }
+
+    /// When an entry is out of the way unless its owner refreshes it.
+    pub(super) fn free_in(&self, name: &LockName, entry: &Entry, clock: &HostClock) -> Duration {
+        let now = clock.now();
+        let watched = self.watched();
+        let mut sightings = watched.get(name).into_iter().flatten();
+        let remaining = match sightings.find(|sighting| sighting.entry == *entry) {
+            Some(sighting) => sighting.remaining(now),
+            None => entry.expires - now,
+        };
+        Duration::from_micros(u64::try_from(remaining).unwrap_or(0))
+    }
+
+    fn watched(&self) -> MutexGuard<'_, HashMap<LockName, Vec<Sighting>>> {
+        // Every change is one call of the map.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_doubtful(entry: &Entry, clock: &HostClock, now: i64) -> bool {
+    entry.clock != clock.id() || entry.expires.saturating_sub(entry.ttl) > now
+}

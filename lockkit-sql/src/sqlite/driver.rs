@@ -1,0 +1,209 @@
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Release, Renewal, Taken, Vouch,
+};
+use lockkit_core::{
+    BackendUrl, Capabilities, Error, Fairness, FencingToken, Liveness, Parameter, Result,
+};
+use tokio::time::Instant;
+
+use super::claims::{self, Answer};
+use super::database::Database;
+use super::doubt::Doubts;
+use super::wakeup::Wakeups;
+
+/// What the SQLite driver promises.
+///
+/// A release wakes the waiters of its own process; those of other processes poll, so no
+/// notification is declared. A lease of 200 ms leaves 40 ms for a request, of which syncing the
+/// disk is a part.
+pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
+    .fairness(Fairness::OnRequest)
+    .fencing()
+    .ttl(Duration::from_millis(200), Capabilities::MAX_TTL);
+
+/// The parameters of an SQLite URL, beside the [common ones](lockkit_core::COMMON).
+pub const PARAMETERS: &[Parameter] = &[];
+
+/// Locks in an SQLite database file, for the processes of one host.
+///
+/// It keeps one connection, which is a thread of SQLite's client, and uses it for one request
+/// after the other.
+pub struct SqliteDriver {
+    database: Database,
+    doubts: Doubts,
+    wakeups: Wakeups,
+}
+
+impl SqliteDriver {
+    /// Opens the database that `url` names, and creates it if there is none.
+    ///
+    /// `sqlite:locks.db` is relative to the current directory, `sqlite:/var/lib/app/locks.db` and
+    /// `sqlite:///var/lib/app/locks.db` are absolute.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if the URL names no file or has parameters that the driver does not know,
+    /// and whatever [`open`](Self::open) answers.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: a database that was created stays.
+    pub async fn connect(url: &BackendUrl) -> Result<Self> {
+        Self::open(path_of(url)?).await
+    }
+
+    /// Opens the database at `path`, and creates it if there is none. Its directory has to be
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Misconfigured`] if the directory is missing, if the file system is shared
+    ///   between hosts, or if the database has an unknown layout version.
+    /// - [`Error::Foreign`] if the file is a database of something else, or no database.
+    /// - [`Error::Denied`] if this process may not write there.
+    /// - [`Error::Unreachable`] if it cannot be opened within 5 s.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: a database that was created stays.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let opened = Database::open(path.as_ref()).await;
+        let database = opened.map_err(|error| Error::connecting(ID, error))?;
+        let wakeups = Wakeups::on(database.file());
+        Ok(Self { database, doubts: Doubts::default(), wakeups })
+    }
+
+    /// Where the database is.
+    pub fn path(&self) -> &Path {
+        self.database.path()
+    }
+
+    /// Says when the answer may be another.
+    fn refusal(&self, claim: &Claim, answer: &Answer) -> Attempt {
+        let clock = self.database.clock();
+        let taken = answer.obstacle(claim).map_or_else(Taken::new, |obstacle| {
+            Taken::new().free_in(self.doubts.free_in(claim.name(), obstacle, clock))
+        });
+        Attempt::Taken(taken)
+    }
+
+    /// Removes what was in doubt and has not changed for the whole of its TTL.
+    async fn forget_the_dead(&self, claim: &Claim, deadline: Instant) -> Result<(), DriverError> {
+        for dead in self.doubts.dead(claim.name(), self.database.clock()) {
+            tracing::info!(name = %claim.name(), owner = %dead.owner, clock = dead.clock,
+                "freed what another boot or time namespace has left behind");
+            claims::forget(&self.database, claim, &dead, deadline).await?;
+        }
+        Ok(())
+    }
+}
+
+const ID: &str = "sqlite";
+
+#[async_trait]
+impl Driver for SqliteDriver {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let deadline = Instant::now() + claim.call_limit();
+        // Before the ask, so that no release after it is missed.
+        let asked_before = claim.waits() && self.wakeups.listen(claim);
+        self.forget_the_dead(claim, deadline).await?;
+
+        // Who has asked before is likely to be refused again, and reads before it writes.
+        let looked = match asked_before {
+            true => Some(claims::look(&self.database, claim, deadline).await?),
+            false => None,
+        };
+        let now = self.database.clock().now();
+        let answer = match looked.filter(|answer| answer.is_final_for(claim, now)) {
+            Some(refusal) => refusal,
+            None => claims::take(&self.database, claim, deadline).await?,
+        };
+        // What was answered counts only if others see the same file.
+        self.database.check_in_place()?;
+        let Some(hold) = answer.hold_of(claim) else {
+            self.doubts.note(claim.name(), answer.entries(), self.database.clock());
+            return Ok(self.refusal(claim, &answer));
+        };
+        let token =
+            u64::try_from(hold.token).ok().and_then(FencingToken::new).ok_or_else(|| {
+                DriverError::new(ErrorKind::Foreign, "the fencing token of the row is not positive")
+            })?;
+        self.wakeups.leave(claim);
+        Ok(Attempt::Granted(Grant::new().token(token)))
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        let deadline = Instant::now() + claim.call_limit();
+        let held = claims::renew(&self.database, claim, deadline).await?;
+        // A hold in a file that others do not see keeps nobody out.
+        let stands = held && self.database.check_in_place().is_ok();
+        Ok(if stands { Renewal::Held(Vouch::FromRequest) } else { Renewal::Lost })
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        let deadline = Instant::now() + claim.call_limit();
+        let released = claims::release(&self.database, claim, deadline).await?;
+        // Also if nothing was held: it may have been this claim that was woken last.
+        self.wakeups.leave(claim);
+        self.wakeups.wake(claim.name(), released.next);
+        let stood = released.stood && self.database.check_in_place().is_ok();
+        Ok(if stood { Release::Freed } else { Release::NotHeld })
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        match self.wakeups.of(claim) {
+            Some(news) => news.notified().await,
+            // Only waiting claims get news: nobody takes a hold away before it has run out.
+            None => std::future::pending().await,
+        }
+        Change::AskAgain
+    }
+
+    async fn close(&self) {
+        self.database.close().await;
+    }
+}
+
+impl fmt::Debug for SqliteDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteDriver").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+fn path_of(url: &BackendUrl) -> Result<PathBuf> {
+    if url.scheme() != ID {
+        return Err(url.error("the scheme of an SQLite database is `sqlite`"));
+    }
+    url.parameters(PARAMETERS)?;
+    if let Some(host) = url.hosts().first() {
+        return Err(url.error(format!(
+            "an SQLite database has no host; write `sqlite:{host}{path}` for a path relative to \
+             the current directory, `sqlite:///{host}{path}` for an absolute one",
+            path = url.path()
+        )));
+    }
+    if url.user().is_some() || url.password().is_some() {
+        return Err(url.error("an SQLite database has no user and no password"));
+    }
+    match url.path() {
+        "" => Err(url.error("it names no file; write `sqlite:/var/lib/app/locks.db`")),
+        ":memory:" => Err(url.error(
+            "a database in memory is seen by one connection only; write `memory:` for locks \
+             within one process",
+        )),
+        path => Ok(PathBuf::from(path)),
+    }
+}

@@ -1,0 +1,104 @@
+//! Which file it is, and whether its file system can be trusted with locks.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// A file, under whatever path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// The file at `path`. It is not opened: to close a database file, other than by SQLite, would
+    /// end the locks that SQLite has on it.
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        let metadata = std::fs::metadata(path)?;
+        Ok(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
+/// The name of the file system at `path`, if hosts or virtual machines may share it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn shared(path: &Path) -> io::Result<Option<&'static str>> {
+    // The type is a signed or unsigned word of 32 or 64 bits; magic numbers have 32.
+    Ok(shared_by_magic(rustix::fs::statfs(path)?.f_type as u32))
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn shared_by_magic(magic: u32) -> Option<&'static str> {
+    /// From `linux/magic.h`, statfs(2), and the headers of those that are not in the kernel.
+    const SHARED: &[(u32, &str)] = &[
+        (0x0000_564c, "NCP"),
+        (0x0000_517b, "SMB"),
+        (0x0000_6969, "NFS"),
+        (0x00c3_6400, "Ceph"),
+        (0x0102_1997, "9p"),
+        (0x0116_1970, "GFS2"),
+        (0x0bd0_0bd0, "Lustre"),
+        (0x1983_0326, "BeeGFS"),
+        (0x2003_0528, "OrangeFS"),
+        (0x4750_4653, "GPFS"),
+        (0x5346_414f, "OpenAFS"),
+        (0x6573_5546, "FUSE"),
+        (0x6b41_4653, "AFS"),
+        (0x7375_7245, "Coda"),
+        (0x7461_636f, "OCFS2"),
+        (0x786f_4256, "a VirtualBox shared folder"),
+        (0x7c7c_6673, "a Parallels shared folder"),
+        (0xaad7_aaea, "PanFS"),
+        (0xbacb_acbc, "a VMware shared folder"),
+        (0xbeef_dead, "StorNext"),
+        (0xfe53_4d42, "SMB"),
+        (0xff53_4d42, "CIFS"),
+    ];
+    SHARED.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
+}
+
+/// The name of the file system at `path`, if hosts or virtual machines may share it.
+#[cfg(target_vendor = "apple")]
+pub(super) fn shared(path: &Path) -> io::Result<Option<&'static str>> {
+    /// From `sys/mount.h`: the file system is stored locally.
+    const MNT_LOCAL: u32 = 0x1000;
+    let is_local = rustix::fs::statfs(path)?.f_flags & MNT_LOCAL != 0;
+    Ok((!is_local).then_some("a network file system"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{FileId, shared};
+
+    #[test]
+    fn local_file_systems_are_trusted() {
+        assert_eq!(shared(&std::env::temp_dir()).unwrap(), None);
+        assert!(shared(Path::new("/no/such/path")).is_err());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn shared_file_systems_are_known_by_their_magic_number() {
+        for (magic, name) in
+            [(0x6969, "NFS"), (0xff53_4d42, "CIFS"), (0x6573_5546, "FUSE"), (0x0102_1997, "9p")]
+        {
+            assert_eq!(super::shared_by_magic(magic), Some(name));
+        }
+        for local in [0xef53, 0x0102_1994, 0x794c_7630, 0x5846_5342, 0x9123_683e, 0x2fc1_2fc1] {
+            assert_eq!(super::shared_by_magic(local), None, "{local:x} was refused");
+        }
+    }
+
+    #[test]
+    fn a_file_is_the_same_by_every_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link, other] = ["file", "link", "other"].map(|name| folder.path().join(name));
+        std::fs::write(&file, "").unwrap();
+        std::fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(FileId::of(&file).unwrap(), FileId::of(&link).unwrap());
+        assert_ne!(FileId::of(&file).unwrap(), FileId::of(&other).unwrap());
+    }
+}

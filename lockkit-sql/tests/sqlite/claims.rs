@@ -1,0 +1,159 @@
+use std::time::Duration;
+
+use lockkit_core::driver::{Claim, Driver as _, ErrorKind, Release, Renewal};
+use lockkit_core::{LockName, Namespace};
+
+use crate::support::{
+    Fixture, LONG, claim, execute, granted, name, number, refused, token, told_by_driver,
+};
+
+const SHORT: Duration = Duration::from_millis(200);
+
+#[tokio::test]
+async fn a_lock_is_held_by_one_owner() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.driver().await, fixture.driver().await);
+    let (first, second) = (claim("a"), claim("a"));
+    granted(&a, &first).await;
+    for driver in [&a, &b] {
+        let free_in = refused(driver, &second).await.remaining().unwrap();
+        assert!(free_in <= LONG && free_in > LONG / 2, "{free_in:?}");
+        assert_eq!(driver.renew(&second).await.unwrap(), Renewal::Lost);
+        assert_eq!(driver.release(&second).await.unwrap(), Release::NotHeld);
+    }
+    granted(&a, &claim("A")).await;
+    // Any connection can serve a claim.
+    assert!(matches!(b.renew(&first).await.unwrap(), Renewal::Held(_)));
+    assert_eq!(b.release(&first).await.unwrap(), Release::Freed);
+    assert_eq!(b.release(&first).await.unwrap(), Release::NotHeld);
+    assert_eq!(a.renew(&first).await.unwrap(), Renewal::Lost);
+    granted(&a, &second).await;
+}
+
+#[tokio::test]
+async fn a_repeated_ask_is_the_same_grant_until_it_ends() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let claim = claim("a").with_ttl(SHORT);
+    let first = token(&driver, &claim).await;
+    assert_eq!(token(&driver, &claim).await, first);
+    driver.release(&claim).await.unwrap();
+    let second = token(&driver, &claim).await;
+    assert!(second > first);
+    // Runs out by itself.
+    while let Renewal::Held(_) = driver.renew(&claim).await.unwrap() {
+        tokio::time::sleep(SHORT + Duration::from_millis(1)).await;
+    }
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::NotHeld);
+    assert!(token(&driver, &claim).await > second);
+}
+
+#[tokio::test]
+async fn no_request_shortens_a_lease() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let long = claim("a");
+    granted(&driver, &long).await;
+    let mut raw = fixture.raw().await;
+    let expires = "SELECT expires FROM lockkit_hold";
+    let before = number(&mut raw, expires).await;
+    let short = long.clone().with_ttl(SHORT);
+    driver.renew(&short).await.unwrap();
+    granted(&driver, &short).await;
+    assert_eq!(number(&mut raw, expires).await, before);
+    driver.renew(&long).await.unwrap();
+    let renewed = number(&mut raw, expires).await;
+    assert!(renewed > before);
+    granted(&driver, &long).await;
+    assert!(number(&mut raw, expires).await > renewed);
+}
+
+#[tokio::test]
+async fn tokens_rise_over_a_deleted_database() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let before = token(&driver, &claim("a")).await;
+    driver.close().await;
+    drop(driver);
+    std::fs::remove_dir_all(fixture.folder()).unwrap();
+    std::fs::create_dir(fixture.folder()).unwrap();
+    assert!(token(&fixture.driver().await, &claim("a")).await > before);
+}
+
+/// Also while the wall clock is behind the tokens that were given.
+#[tokio::test]
+async fn tokens_rise_when_the_wall_clock_falls_back() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let ahead = i64::MAX - 2;
+    let mut raw = fixture.raw().await;
+    sqlx::query("UPDATE lockkit_counter SET last = $1")
+        .bind(ahead)
+        .execute(&mut raw)
+        .await
+        .unwrap();
+    for beyond in 1..=2 {
+        let claim = claim("a");
+        assert_eq!(token(&driver, &claim).await, ahead as u64 + beyond);
+        driver.release(&claim).await.unwrap();
+    }
+    // Used up: refused rather than repeated, and nothing else suffers.
+    let error = driver.try_acquire(&claim("a")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Capacity, "{}", told_by_driver(error));
+    assert_eq!(number(&mut raw, "SELECT count(*) FROM lockkit_hold").await, 0);
+    execute(&mut raw, "UPDATE lockkit_counter SET last = 0").await;
+    granted(&driver, &claim("a")).await;
+}
+
+#[tokio::test]
+async fn names_are_data() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let names =
+        ["'; DROP TABLE lockkit_hold; --", "\"a\"", "$1", "?1", "%", "a' OR '1'='1", "ü", "Ü"];
+    for text in names {
+        granted(&driver, &claim(text)).await;
+    }
+    for text in names {
+        refused(&driver, &claim(text)).await;
+    }
+    let other = Namespace::new("other").unwrap();
+    granted(&driver, &Claim::new(LockName::new(&other, "ü").unwrap(), LONG)).await;
+    let mut raw = fixture.raw().await;
+    let rows = number(&mut raw, "SELECT count(*) FROM lockkit_hold").await;
+    assert_eq!(rows, names.len() as i64 + 1);
+}
+
+/// What dead holders leave under names that nobody asks for again does not pile up.
+#[tokio::test]
+async fn opening_sweeps_what_has_run_out() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let dead = Claim::new(name("dead"), SHORT);
+    let before = token(&driver, &dead).await;
+    granted(&driver, &claim("alive")).await;
+    while refused_in(&driver, "dead").await {}
+    granted(&driver, &Claim::new(name("dead"), SHORT)).await;
+    tokio::time::sleep(SHORT).await;
+
+    let driver = fixture.driver().await;
+    let mut raw = fixture.raw().await;
+    let names: Vec<String> =
+        sqlx::query_scalar("SELECT name FROM lockkit_hold").fetch_all(&mut raw).await.unwrap();
+    assert_eq!(names, ["alive"]);
+    assert!(token(&driver, &claim("dead")).await > before);
+}
+
+async fn refused_in(driver: &lockkit_sql::sqlite::SqliteDriver, text: &str) -> bool {
+    let claim = claim(text);
+    match driver.try_acquire(&claim).await.unwrap() {
+        lockkit_core::driver::Attempt::Taken(taken) => {
+            tokio::time::sleep(taken.remaining().unwrap()).await;
+            true
+        }
+        _ => {
+            driver.release(&claim).await.unwrap();
+            false
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Rows that the clock cannot judge: of another boot or time namespace, or from the future.
+
+use std::time::{Duration, Instant};
+
+use lockkit_core::driver::{Attempt, Claim, Driver as _, Renewal};
+use lockkit_sql::sqlite::SqliteDriver;
+
+use crate::support::{Fixture, claim, execute, granted, name, number, refused, token};
+
+const TTL: Duration = Duration::from_millis(400);
+
+/// Asks when told to, until granted; how long that took.
+async fn waits_for(driver: &SqliteDriver, claim: &Claim) -> Duration {
+    let start = Instant::now();
+    for _ in 0..1_000 {
+        match driver.try_acquire(claim).await.unwrap() {
+            Attempt::Taken(taken) => tokio::time::sleep(taken.remaining().unwrap()).await,
+            _ => return start.elapsed(),
+        }
+    }
+    panic!("never granted");
+}
+
+/// Whatever its expiry says: also one that is long past on our clock.
+#[tokio::test]
+async fn a_hold_on_another_clock_is_freed_once_unchanged_for_its_ttl() {
+    for change in [
+        "UPDATE lockkit_hold SET clock = 'an earlier boot:1'",
+        "UPDATE lockkit_hold SET clock = 'an earlier boot:1', expires = 1",
+        "UPDATE lockkit_hold SET clock = 'an earlier boot:1', expires = 9223372036854775807",
+        "UPDATE lockkit_hold SET expires = expires + 3600000000",
+        "UPDATE lockkit_hold SET expires = 9223372036854775807",
+    ] {
+        let fixture = Fixture::new();
+        let driver = fixture.driver().await;
+        let dead = Claim::new(name("a"), TTL);
+        let before = token(&driver, &dead).await;
+        execute(&mut fixture.raw().await, change).await;
+        let waited = waits_for(&driver, &claim("a")).await;
+        assert!(waited >= TTL, "after {change}: taken after {waited:?}");
+        assert!(token(&driver, &claim("b")).await > before);
+    }
+}
+
+#[tokio::test]
+async fn a_hold_on_another_clock_that_shows_life_stays() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    granted(&driver, &Claim::new(name("a"), TTL)).await;
+    let mut raw = fixture.raw().await;
+    execute(&mut raw, "UPDATE lockkit_hold SET clock = 'other'").await;
+    let waiter = claim("a").waiting();
+    // Renewed twice in each TTL, for three of them.
+    for _ in 0..6 {
+        refused(&driver, &waiter).await;
+        tokio::time::sleep(TTL / 2).await;
+        execute(&mut raw, "UPDATE lockkit_hold SET expires = expires + 200000").await;
+    }
+    refused(&driver, &waiter).await;
+    assert!(waits_for(&driver, &waiter).await >= TTL / 2);
+}
+
+/// What was watched is not removed when it changes at the last moment.
+#[tokio::test]
+async fn a_late_sign_of_life_counts() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    granted(&driver, &Claim::new(name("a"), TTL)).await;
+    let mut raw = fixture.raw().await;
+    execute(&mut raw, "UPDATE lockkit_hold SET clock = 'other'").await;
+    refused(&driver, &claim("a")).await;
+    tokio::time::sleep(TTL).await;
+    execute(&mut raw, "UPDATE lockkit_hold SET expires = expires + 1").await;
+    refused(&driver, &claim("a")).await;
+    assert_eq!(number(&mut raw, "SELECT count(*) FROM lockkit_hold").await, 1);
+}
+
+#[tokio::test]
+async fn a_place_on_another_clock_blocks_for_its_ttl() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let (holder, dead, alive) = (claim("a"), claim("a").with_ttl(TTL).fair(), claim("a").fair());
+    granted(&driver, &holder).await;
+    refused(&driver, &dead).await;
+    execute(&mut fixture.raw().await, "UPDATE lockkit_place SET clock = 'other', expires = 1")
+        .await;
+    refused(&driver, &alive).await;
+    driver.release(&holder).await.unwrap();
+    refused(&driver, &alive).await;
+    waits_for(&driver, &alive).await;
+}
+
+/// Its clock is not ours, so nobody here can say that it still stands.
+#[tokio::test]
+async fn a_hold_on_another_clock_is_not_renewed() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let claim = claim("a");
+    granted(&driver, &claim).await;
+    execute(&mut fixture.raw().await, "UPDATE lockkit_hold SET clock = 'other'").await;
+    assert_eq!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
+}

@@ -1,0 +1,143 @@
+use std::time::Duration;
+
+use lockkit_core::Error;
+use lockkit_core::driver::{Claim, Driver as _, ErrorKind, Release, Renewal};
+use lockkit_sql::sqlite::SqliteDriver;
+use tokio::time::timeout;
+
+use crate::support::{
+    Fixture, HANG, claim, execute, granted, name, refused, token, told, told_by_driver,
+};
+
+#[tokio::test]
+async fn a_busy_database_is_unreachable_after_the_call_limit() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let held = Claim::new(name("held"), Duration::from_secs(2));
+    granted(&driver, &held).await;
+    let mut raw = fixture.raw().await;
+    execute(&mut raw, "BEGIN IMMEDIATE").await;
+
+    let wanted = Claim::new(name("wanted"), Duration::from_secs(2));
+    let asked = async {
+        let taken = driver.try_acquire(&wanted).await.unwrap_err();
+        let renewed = driver.renew(&held).await.unwrap_err();
+        let released = driver.release(&held).await.unwrap_err();
+        [taken, renewed, released]
+    };
+    for error in timeout(HANG, asked).await.unwrap() {
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        let told = told_by_driver(error);
+        assert!(told.contains("locks.db") && told.contains("locked"), "{told}");
+    }
+    execute(&mut raw, "ROLLBACK").await;
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+    granted(&driver, &wanted).await;
+}
+
+/// A writer that is done within the limit is only waited for.
+#[tokio::test]
+async fn a_busy_database_is_waited_for() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let mut raw = fixture.raw().await;
+    execute(&mut raw, "BEGIN IMMEDIATE").await;
+    let asking = tokio::spawn(async move { token(&driver, &claim("a")).await });
+    tokio::task::yield_now().await;
+    execute(&mut raw, "COMMIT").await;
+    timeout(HANG, asking).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_is_deleted_or_replaced_binds_nobody() {
+    for replace in [false, true] {
+        let fixture = Fixture::new();
+        let driver = fixture.driver().await;
+        let held = claim("held");
+        granted(&driver, &held).await;
+        std::fs::rename(fixture.path(), fixture.folder().join("moved.db")).unwrap();
+        for suffix in ["-wal", "-shm"] {
+            let log = fixture.folder().join(format!("locks.db{suffix}"));
+            std::fs::rename(log, fixture.folder().join(format!("moved.db{suffix}"))).unwrap();
+        }
+        if replace {
+            granted(&fixture.driver().await, &held).await;
+        }
+        let error = driver.try_acquire(&claim("wanted")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        assert!(told_by_driver(error).contains("deleted or replaced"));
+        assert_eq!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+        assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
+    }
+}
+
+#[tokio::test]
+async fn a_link_is_the_file_that_it_leads_to() {
+    let fixture = Fixture::new();
+    let link = fixture.folder().join("link.db");
+    std::os::unix::fs::symlink(fixture.path(), &link).unwrap();
+    let (by_link, by_path) = (SqliteDriver::open(&link).await.unwrap(), fixture.driver().await);
+    granted(&by_link, &claim("a")).await;
+    refused(&by_path, &claim("a")).await;
+
+    // Led elsewhere, it is another file.
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(fixture.folder().join("other.db"), &link).unwrap();
+    let error = by_link.try_acquire(&claim("b")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    granted(&by_path, &claim("b")).await;
+}
+
+#[tokio::test]
+async fn tables_that_vanish_are_foreign_and_heal_nothing() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    execute(&mut fixture.raw().await, "DROP TABLE lockkit_hold").await;
+    for _ in 0..2 {
+        let error = driver.try_acquire(&claim("a")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Foreign, "{}", told_by_driver(error));
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_a_lack_of_room_and_passes() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let mut raw = fixture.raw().await;
+    // Rows that end in disorder stand for what cannot be stored.
+    execute(
+        &mut raw,
+        "CREATE TRIGGER full BEFORE INSERT ON lockkit_hold BEGIN SELECT RAISE(ABORT, 'no room'); END",
+    )
+    .await;
+    let error = driver.try_acquire(&claim("a")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Capacity, "{}", told_by_driver(error));
+    execute(&mut raw, "DROP TRIGGER full").await;
+    granted(&driver, &claim("a")).await;
+}
+
+#[tokio::test]
+async fn a_read_only_database_is_denied() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    driver.close().await;
+    drop(driver);
+    // Root may write anywhere, so the file says it by its header: a write version that SQLite
+    // does not know makes it read-only (https://www.sqlite.org/fileformat.html#file_format_version_numbers).
+    let mut bytes = std::fs::read(fixture.path()).unwrap();
+    bytes[18] = 9;
+    std::fs::write(fixture.path(), bytes).unwrap();
+    let error = SqliteDriver::open(fixture.path()).await.unwrap_err();
+    assert!(matches!(error, Error::Denied(_)), "{}", told(&error));
+}
+
+#[tokio::test]
+async fn requests_after_close_find_the_database_again() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let held = claim("a");
+    granted(&driver, &held).await;
+    driver.close().await;
+    assert!(!fixture.folder().join("locks.db-wal").exists(), "the connection is not closed");
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+}

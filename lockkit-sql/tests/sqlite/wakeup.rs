@@ -1,0 +1,67 @@
+use lockkit_core::driver::{Change, Driver as _};
+use tokio::time::timeout;
+
+use crate::support::{Fixture, HANG, claim, granted, has_news, refused};
+
+#[tokio::test]
+async fn a_release_wakes_a_waiter_of_another_driver_in_this_process() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.driver().await, fixture.driver().await);
+    let (holder, waiter) = (claim("a"), claim("a").waiting());
+    granted(&a, &holder).await;
+    refused(&b, &waiter).await;
+    let waiting = tokio::spawn({
+        let waiter = waiter.clone();
+        async move { (b.changed(&waiter).await, b) }
+    });
+    tokio::task::yield_now().await;
+    a.release(&holder).await.unwrap();
+    let (change, b) = timeout(HANG, waiting).await.unwrap().unwrap();
+    assert_eq!(change, Change::AskAgain);
+    granted(&b, &waiter).await;
+}
+
+#[tokio::test]
+async fn news_waits_for_the_next_call() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let (holder, waiter) = (claim("a"), claim("a").waiting());
+    granted(&driver, &holder).await;
+    refused(&driver, &waiter).await;
+    assert!(!has_news(&driver, &waiter).await, "news without a release");
+    driver.release(&holder).await.unwrap();
+    assert!(has_news(&driver, &waiter).await, "the release between two calls was missed");
+    assert!(!has_news(&driver, &waiter).await, "old news");
+}
+
+#[tokio::test]
+async fn who_was_woken_and_goes_away_wakes_the_next() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.driver().await, fixture.driver().await);
+    let holder = claim("a");
+    granted(&a, &holder).await;
+    let [first, second, elsewhere] = [claim("a"), claim("a"), claim("b")].map(|c| c.waiting());
+    granted(&a, &claim("b")).await;
+    refused(&a, &first).await;
+    refused(&b, &second).await;
+    refused(&b, &elsewhere).await;
+    a.release(&holder).await.unwrap();
+    assert!(!has_news(&b, &second).await, "one lock, two woken");
+    a.release(&first).await.unwrap();
+    assert!(has_news(&b, &second).await);
+    assert!(!has_news(&b, &elsewhere).await, "woken for another lock");
+}
+
+/// A driver that ended in disorder, with its runtime perhaps, swallows no news.
+#[tokio::test]
+async fn a_driver_that_is_gone_is_not_woken() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.driver().await, fixture.driver().await);
+    let (holder, dead, alive) = (claim("a"), claim("a").waiting(), claim("a").waiting());
+    granted(&a, &holder).await;
+    refused(&b, &dead).await;
+    refused(&a, &alive).await;
+    drop(b);
+    a.release(&holder).await.unwrap();
+    assert!(has_news(&a, &alive).await);
+}
