@@ -117,6 +117,7 @@ impl Driver for SqliteDriver {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         let deadline = Instant::now() + claim.call_limit();
+        self.database.check_in_place()?;
         // Before the ask, so that no release after it is missed.
         let asked_before = claim.waits() && self.wakeups.listen(claim);
         self.forget_the_dead(claim, deadline).await?;
@@ -131,7 +132,7 @@ impl Driver for SqliteDriver {
             Some(refusal) => refusal,
             None => claims::take(&self.database, claim, deadline).await?,
         };
-        // What was answered counts only if others see the same file.
+        // The answer counts only if others still see the same file.
         self.database.check_in_place()?;
         let Some(hold) = answer.hold_of(claim) else {
             self.doubts.note(claim.name(), answer.entries(), self.database.clock());

@@ -1,12 +1,12 @@
 use std::time::Duration;
 
 use lockkit_core::Error;
-use lockkit_core::driver::{Claim, Driver as _, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Attempt, Claim, Driver as _, ErrorKind, Release, Renewal};
 use lockkit_sql::sqlite::SqliteDriver;
 use tokio::time::timeout;
 
 use crate::support::{
-    Fixture, HANG, claim, execute, granted, name, refused, token, told, told_by_driver,
+    Fixture, HANG, claim, execute, granted, name, number, refused, token, told, told_by_driver,
 };
 
 #[tokio::test]
@@ -46,6 +46,61 @@ async fn a_busy_database_is_waited_for() {
     tokio::task::yield_now().await;
     execute(&mut raw, "COMMIT").await;
     timeout(HANG, asking).await.unwrap().unwrap();
+}
+
+/// SQLite is kept at work by a trigger that counts for a while.
+#[tokio::test]
+async fn a_request_that_takes_too_long_is_unknown_and_the_next_waits_for_it() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let mut raw = fixture.raw().await;
+    execute(
+        &mut raw,
+        "CREATE TRIGGER slow AFTER INSERT ON lockkit_hold BEGIN
+             SELECT count(*) FROM (WITH RECURSIVE n(i) AS
+                 (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT i FROM n);
+         END",
+    )
+    .await;
+    let claim = claim("a").with_ttl(Duration::from_millis(200));
+    let error = timeout(HANG, driver.try_acquire(&claim)).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{}", told_by_driver(error));
+    let error = timeout(HANG, driver.release(&claim)).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{}", told_by_driver(error));
+
+    // A release that is carried out comes after the ask, so nothing is left.
+    let patient = claim.with_ttl(Duration::from_secs(100));
+    for attempt in 0.. {
+        match timeout(HANG, driver.release(&patient)).await.unwrap() {
+            Ok(_) => break,
+            Err(error) => assert!(attempt < 10, "{}", told_by_driver(error)),
+        }
+    }
+    assert_eq!(number(&mut raw, "SELECT count(*) FROM lockkit_hold").await, 0);
+}
+
+/// Nobody else waits for a runtime that is busy with something else.
+#[tokio::test]
+async fn a_stalled_runtime_does_not_hold_the_database() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let claim_of_stalled = claim("a");
+    let mut asking = driver.try_acquire(&claim_of_stalled);
+    tokio::select! {
+        biased;
+        _ = &mut asking => panic!("answered without waiting for SQLite's thread"),
+        () = std::future::ready(()) => (),
+    }
+    let path = fixture.path();
+    let other = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let driver = SqliteDriver::open(path).await.unwrap();
+            token(&driver, &claim("b")).await;
+        });
+    });
+    other.join().unwrap();
+    assert!(matches!(asking.await.unwrap(), Attempt::Granted(_)));
 }
 
 #[tokio::test]
