@@ -83,6 +83,34 @@ impl SqliteDriver {
         self.database.path()
     }
 
+    async fn ask(&self, claim: &Claim, asked_before: bool) -> Result<Attempt, DriverError> {
+        let deadline = Instant::now() + claim.call_limit();
+        self.database.check_in_place()?;
+        self.forget_the_dead(claim, deadline).await?;
+
+        // Who has asked before is likely to be refused again, and reads before it writes.
+        let looked = match asked_before {
+            true => Some(claims::look(&self.database, claim, deadline).await?),
+            false => None,
+        };
+        let now = self.database.clock().now();
+        let answer = match looked.filter(|answer| answer.is_final_for(claim, now)) {
+            Some(refusal) => refusal,
+            None => claims::take(&self.database, claim, deadline).await?,
+        };
+        // The answer counts only if others still see the same file.
+        self.database.check_in_place()?;
+        let Some(hold) = answer.hold_of(claim) else {
+            self.doubts.note(claim.name(), answer.entries(), self.database.clock());
+            return Ok(self.refusal(claim, &answer));
+        };
+        let token =
+            u64::try_from(hold.token).ok().and_then(FencingToken::new).ok_or_else(|| {
+                DriverError::new(ErrorKind::Foreign, "the fencing token of the row is not positive")
+            })?;
+        Ok(Attempt::Granted(Grant::new().token(token)))
+    }
+
     /// Says when the answer may be another.
     fn refusal(&self, claim: &Claim, answer: &Answer) -> Attempt {
         let clock = self.database.clock();
@@ -116,34 +144,19 @@ impl Driver for SqliteDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let deadline = Instant::now() + claim.call_limit();
-        self.database.check_in_place()?;
         // Before the ask, so that no release after it is missed.
         let asked_before = claim.waits() && self.wakeups.listen(claim);
-        self.forget_the_dead(claim, deadline).await?;
-
-        // Who has asked before is likely to be refused again, and reads before it writes.
-        let looked = match asked_before {
-            true => Some(claims::look(&self.database, claim, deadline).await?),
-            false => None,
+        let answer = self.ask(claim, asked_before).await;
+        let waits_on = match &answer {
+            Ok(Attempt::Granted(_)) => false,
+            // A first ask that failed may be the last of its claim, without a release.
+            Err(_) => asked_before,
+            Ok(_) => true,
         };
-        let now = self.database.clock().now();
-        let answer = match looked.filter(|answer| answer.is_final_for(claim, now)) {
-            Some(refusal) => refusal,
-            None => claims::take(&self.database, claim, deadline).await?,
-        };
-        // The answer counts only if others still see the same file.
-        self.database.check_in_place()?;
-        let Some(hold) = answer.hold_of(claim) else {
-            self.doubts.note(claim.name(), answer.entries(), self.database.clock());
-            return Ok(self.refusal(claim, &answer));
-        };
-        let token =
-            u64::try_from(hold.token).ok().and_then(FencingToken::new).ok_or_else(|| {
-                DriverError::new(ErrorKind::Foreign, "the fencing token of the row is not positive")
-            })?;
-        self.wakeups.leave(claim);
-        Ok(Attempt::Granted(Grant::new().token(token)))
+        if !waits_on {
+            self.wakeups.leave(claim);
+        }
+        answer
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {

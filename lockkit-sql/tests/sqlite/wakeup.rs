@@ -1,7 +1,9 @@
+use std::time::Duration;
+
 use lockkit_core::driver::{Change, Driver as _};
 use tokio::time::timeout;
 
-use crate::support::{Fixture, HANG, claim, granted, has_news, refused};
+use crate::support::{Fixture, HANG, claim, execute, granted, has_news, refused};
 
 #[tokio::test]
 async fn a_release_wakes_a_waiter_of_another_driver_in_this_process() {
@@ -64,4 +66,21 @@ async fn a_driver_that_is_gone_is_not_woken() {
     drop(b);
     a.release(&holder).await.unwrap();
     assert!(has_news(&a, &alive).await);
+}
+
+/// Its claim may never be heard of again.
+#[tokio::test]
+async fn a_first_ask_that_fails_leaves_nobody_to_wake() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let (holder, lost) = (claim("a"), claim("a").with_ttl(Duration::from_millis(200)).waiting());
+    let alive = claim("a").waiting();
+    granted(&driver, &holder).await;
+    let mut raw = fixture.raw().await;
+    execute(&mut raw, "BEGIN IMMEDIATE").await;
+    driver.try_acquire(&lost).await.unwrap_err();
+    execute(&mut raw, "ROLLBACK").await;
+    refused(&driver, &alive).await;
+    driver.release(&holder).await.unwrap();
+    assert!(has_news(&driver, &alive).await);
 }
