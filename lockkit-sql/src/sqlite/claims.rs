@@ -139,7 +139,7 @@ impl Answer {
     /// one, has been refreshed in the last quarter of its TTL.
     pub(super) fn is_final_for(&self, claim: &Claim, now: i64) -> bool {
         let own_place = || self.places.iter().find(|place| place.owner == claim.owner());
-        let is_fresh = |place: &Entry| place.expires - now >= place.ttl / 4 * 3;
+        let is_fresh = |place: &Entry| place.expires.saturating_sub(now) >= place.ttl / 4 * 3;
         self.obstacle(claim).is_some() && (!claim.is_fair() || own_place().is_some_and(is_fresh))
     }
 

@@ -25,7 +25,7 @@ const OPENING_LIMIT: Duration = Duration::from_secs(5);
 /// A database file that is ours.
 #[derive(Debug)]
 pub(super) struct Database {
-    place: Arc<Place>,
+    location: Arc<Location>,
     clock: HostClock,
     /// Empty before the first request after a failure. Tokio's mutex serves in order.
     slot: Arc<Mutex<Slot>>,
@@ -54,7 +54,7 @@ impl Database {
         });
         let (connection, file, clock) = opened.map_err(|problem| problem.at(&path))?;
         let slot = Arc::new(Mutex::new(Some(connection)));
-        let database = Self { place: Arc::new(Place { path, file }), clock, slot };
+        let database = Self { location: Arc::new(Location { path, file }), clock, slot };
         let values =
             [Value::Text(database.clock.id().into()), Value::Integer(database.clock.now())];
         database.request(SWEEP, &values, deadline).await?;
@@ -63,12 +63,12 @@ impl Database {
 
     /// The absolute path.
     pub(super) fn path(&self) -> &Path {
-        &self.place.path
+        &self.location.path
     }
 
     /// The file that was opened.
     pub(super) fn file(&self) -> FileId {
-        self.place.file
+        self.location.file
     }
 
     /// The clock that leases count on.
@@ -78,8 +78,8 @@ impl Database {
 
     /// Whether the path still leads to the file that is open. If not, others see another file or
     /// none, and what is written here binds nobody.
-    pub(super) fn check_in_place(&self) -> Result<(), DriverError> {
-        self.place.check().map_err(|problem| problem.at(self.path()))
+    pub(super) fn check_file(&self) -> Result<(), DriverError> {
+        self.location.check().map_err(|problem| problem.at(self.path()))
     }
 
     /// Runs a script, and returns the rows of all its statements once the last one is done.
@@ -105,9 +105,11 @@ impl Database {
                 "earlier requests are still being carried out",
             )));
         };
+        // What begins later could not be expected to end in time.
+        let last_start = deadline - deadline.saturating_duration_since(Instant::now()) / 4;
         loop {
-            let place = Arc::clone(&self.place);
-            let mut attempt = Box::pin(attempt(slot, place, script, values.to_vec()));
+            let location = Arc::clone(&self.location);
+            let mut attempt = Box::pin(attempt(slot, location, script, values.to_vec()));
             let Ok((returned, outcome)) = timeout_at(deadline, &mut attempt).await else {
                 tokio::spawn(attempt);
                 let text = "the request is still being carried out";
@@ -120,9 +122,9 @@ impl Database {
             // SQLite has no queue of writers: only who asks often gets in between those who write
             // all the time. A try costs some 30 µs.
             let pause = Duration::from_micros(fastrand::u64(500..1_500));
-            if !problem.is_busy() || Instant::now() + pause >= deadline {
+            if !problem.is_busy() || Instant::now() + pause >= last_start {
                 // If the file is gone, that is the reason.
-                return Err(self.at(self.place.check().err().unwrap_or(problem)));
+                return Err(self.at(self.location.check().err().unwrap_or(problem)));
             }
             slot = returned;
             sleep(pause).await;
@@ -166,13 +168,13 @@ impl Database {
 /// connection is closed, which ends what was begun on it.
 async fn attempt(
     mut slot: OwnedMutexGuard<Slot>,
-    place: Arc<Place>,
+    location: Arc<Location>,
     script: &'static str,
     values: Vec<Value>,
 ) -> (OwnedMutexGuard<Slot>, Result<Vec<SqliteRow>, Problem>) {
     let mut connection = match slot.take() {
         Some(connection) => connection,
-        None => match place.reopen().await {
+        None => match location.reopen().await {
             Ok(connection) => connection,
             Err(problem) => return (slot, Err(problem)),
         },
@@ -192,12 +194,12 @@ async fn attempt(
 
 /// Where the database is, and which file that was.
 #[derive(Debug)]
-struct Place {
+struct Location {
     path: PathBuf,
     file: FileId,
 }
 
-impl Place {
+impl Location {
     fn check(&self) -> Result<(), Problem> {
         match FileId::of(&self.path) {
             Ok(file) if file == self.file => Ok(()),

@@ -26,7 +26,7 @@ struct Sighting {
 
 impl Sighting {
     fn remaining(&self, now: i64) -> i64 {
-        self.entry.ttl - (now - self.first_seen)
+        self.entry.ttl.saturating_sub(now - self.first_seen)
     }
 }
 
@@ -72,7 +72,7 @@ impl Doubts {
         let mut sightings = watched.get(name).into_iter().flatten();
         let remaining = match sightings.find(|sighting| sighting.entry == *entry) {
             Some(sighting) => sighting.remaining(now),
-            None => entry.expires - now,
+            None => entry.expires.saturating_sub(now),
         };
         Duration::from_micros(u64::try_from(remaining).unwrap_or(0))
     }

@@ -85,7 +85,7 @@ impl SqliteDriver {
 
     async fn ask(&self, claim: &Claim, asked_before: bool) -> Result<Attempt, DriverError> {
         let deadline = Instant::now() + claim.call_limit();
-        self.database.check_in_place()?;
+        self.database.check_file()?;
         self.forget_the_dead(claim, deadline).await?;
 
         // Who has asked before is likely to be refused again, and reads before it writes.
@@ -99,9 +99,9 @@ impl SqliteDriver {
             None => claims::take(&self.database, claim, deadline).await?,
         };
         // The answer counts only if others still see the same file.
-        self.database.check_in_place()?;
+        self.database.check_file()?;
+        self.doubts.note(claim.name(), answer.entries(), self.database.clock());
         let Some(hold) = answer.hold_of(claim) else {
-            self.doubts.note(claim.name(), answer.entries(), self.database.clock());
             return Ok(self.refusal(claim, &answer));
         };
         let token =
@@ -163,7 +163,7 @@ impl Driver for SqliteDriver {
         let deadline = Instant::now() + claim.call_limit();
         let held = claims::renew(&self.database, claim, deadline).await?;
         // A hold in a file that others do not see keeps nobody out.
-        let stands = held && self.database.check_in_place().is_ok();
+        let stands = held && self.database.check_file().is_ok();
         Ok(if stands { Renewal::Held(Vouch::FromRequest) } else { Renewal::Lost })
     }
 
@@ -173,7 +173,7 @@ impl Driver for SqliteDriver {
         // Also if nothing was held: it may have been this claim that was woken last.
         self.wakeups.leave(claim);
         self.wakeups.wake(claim.name(), released.next);
-        let stood = released.stood && self.database.check_in_place().is_ok();
+        let stood = released.stood && self.database.check_file().is_ok();
         Ok(if stood { Release::Freed } else { Release::NotHeld })
     }
 

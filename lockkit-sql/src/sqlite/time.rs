@@ -46,8 +46,8 @@ impl HostClock {
         const CLOCK: ClockId = ClockId::Monotonic;
         #[cfg(not(target_vendor = "apple"))]
         const CLOCK: ClockId = ClockId::Boottime;
-        let time = clock_gettime(CLOCK);
-        time.tv_sec * 1_000_000 + time.tv_nsec / 1_000
+        // It counts from the boot, so it is not negative.
+        Duration::try_from(clock_gettime(CLOCK)).map_or(0, micros)
     }
 }
 

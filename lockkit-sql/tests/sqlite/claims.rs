@@ -1,13 +1,11 @@
-use std::time::Duration;
-
 use lockkit_core::driver::{Claim, Driver as _, ErrorKind, Release, Renewal};
 use lockkit_core::{LockName, Namespace};
 
 use crate::support::{
-    Fixture, LONG, claim, execute, granted, name, number, refused, token, told_by_driver,
+    Fixture, LONG, claim, execute, granted, number, refused, token, told_by_driver,
 };
 
-const SHORT: Duration = Duration::from_millis(200);
+const RUN_OUT: &str = "UPDATE lockkit_hold SET expires = 1";
 
 #[tokio::test]
 async fn a_lock_is_held_by_one_owner() {
@@ -34,16 +32,14 @@ async fn a_lock_is_held_by_one_owner() {
 async fn a_repeated_ask_is_the_same_grant_until_it_ends() {
     let fixture = Fixture::new();
     let driver = fixture.driver().await;
-    let claim = claim("a").with_ttl(SHORT);
+    let claim = claim("a");
     let first = token(&driver, &claim).await;
     assert_eq!(token(&driver, &claim).await, first);
     driver.release(&claim).await.unwrap();
     let second = token(&driver, &claim).await;
     assert!(second > first);
-    // Runs out by itself.
-    while let Renewal::Held(_) = driver.renew(&claim).await.unwrap() {
-        tokio::time::sleep(SHORT + Duration::from_millis(1)).await;
-    }
+    execute(&mut fixture.raw().await, RUN_OUT).await;
+    assert_eq!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
     assert_eq!(driver.release(&claim).await.unwrap(), Release::NotHeld);
     assert!(token(&driver, &claim).await > second);
 }
@@ -57,7 +53,7 @@ async fn no_request_shortens_a_lease() {
     let mut raw = fixture.raw().await;
     let expires = "SELECT expires FROM lockkit_hold";
     let before = number(&mut raw, expires).await;
-    let short = long.clone().with_ttl(SHORT);
+    let short = long.clone().with_ttl(LONG / 2);
     driver.renew(&short).await.unwrap();
     granted(&driver, &short).await;
     assert_eq!(number(&mut raw, expires).await, before);
@@ -129,31 +125,14 @@ async fn names_are_data() {
 async fn opening_sweeps_what_has_run_out() {
     let fixture = Fixture::new();
     let driver = fixture.driver().await;
-    let dead = Claim::new(name("dead"), SHORT);
-    let before = token(&driver, &dead).await;
+    let before = token(&driver, &claim("dead")).await;
+    let mut raw = fixture.raw().await;
+    execute(&mut raw, RUN_OUT).await;
     granted(&driver, &claim("alive")).await;
-    while refused_in(&driver, "dead").await {}
-    granted(&driver, &Claim::new(name("dead"), SHORT)).await;
-    tokio::time::sleep(SHORT).await;
 
     let driver = fixture.driver().await;
-    let mut raw = fixture.raw().await;
     let names: Vec<String> =
         sqlx::query_scalar("SELECT name FROM lockkit_hold").fetch_all(&mut raw).await.unwrap();
     assert_eq!(names, ["alive"]);
     assert!(token(&driver, &claim("dead")).await > before);
-}
-
-async fn refused_in(driver: &lockkit_sql::sqlite::SqliteDriver, text: &str) -> bool {
-    let claim = claim(text);
-    match driver.try_acquire(&claim).await.unwrap() {
-        lockkit_core::driver::Attempt::Taken(taken) => {
-            tokio::time::sleep(taken.remaining().unwrap()).await;
-            true
-        }
-        _ => {
-            driver.release(&claim).await.unwrap();
-            false
-        }
-    }
 }

@@ -1,28 +1,30 @@
 use std::time::Duration;
 
 use lockkit_core::Error;
-use lockkit_core::driver::{Attempt, Claim, Driver as _, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Attempt, Driver as _, ErrorKind, Release, Renewal};
 use lockkit_sql::sqlite::SqliteDriver;
 use tokio::time::timeout;
 
 use crate::support::{
-    Fixture, HANG, claim, execute, granted, name, number, refused, token, told, told_by_driver,
+    Fixture, HANG, claim, execute, granted, number, refused, token, told, told_by_driver,
 };
 
 #[tokio::test]
 async fn a_busy_database_is_unreachable_after_the_call_limit() {
     let fixture = Fixture::new();
     let driver = fixture.driver().await;
-    let held = Claim::new(name("held"), Duration::from_secs(2));
+    let held = claim("held");
     granted(&driver, &held).await;
     let mut raw = fixture.raw().await;
     execute(&mut raw, "BEGIN IMMEDIATE").await;
 
-    let wanted = Claim::new(name("wanted"), Duration::from_secs(2));
+    let wanted = claim("wanted");
+    let [hurried_wanted, hurried] =
+        [&wanted, &held].map(|claim| claim.clone().with_ttl(Duration::from_secs(4)));
     let asked = async {
-        let taken = driver.try_acquire(&wanted).await.unwrap_err();
-        let renewed = driver.renew(&held).await.unwrap_err();
-        let released = driver.release(&held).await.unwrap_err();
+        let taken = driver.try_acquire(&hurried_wanted).await.unwrap_err();
+        let renewed = driver.renew(&hurried).await.unwrap_err();
+        let released = driver.release(&hurried).await.unwrap_err();
         [taken, renewed, released]
     };
     for error in timeout(HANG, asked).await.unwrap() {
@@ -101,6 +103,22 @@ async fn a_stalled_runtime_does_not_hold_the_database() {
     });
     other.join().unwrap();
     assert!(matches!(asking.await.unwrap(), Attempt::Granted(_)));
+}
+
+/// As when its runtime is shut down.
+#[tokio::test]
+async fn a_dropped_request_leaves_the_driver_usable() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let dropped = claim("a");
+    tokio::select! {
+        biased;
+        _ = driver.try_acquire(&dropped) => panic!("answered without waiting for SQLite's thread"),
+        () = std::future::ready(()) => (),
+    }
+    granted(&driver, &claim("b")).await;
+    driver.release(&dropped).await.unwrap();
+    granted(&driver, &claim("a")).await;
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The SQLite driver on real files.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
 mod claims;
 mod doubt;
 mod fair;
