@@ -1,0 +1,9 @@
+//! Checks that ask the driver alone.
+
+pub(super) mod asking;
+pub(super) mod leasing;
+pub(super) mod names;
+pub(super) mod releasing;
+pub(super) mod renewing;
+pub(super) mod tokens;
+pub(super) mod waiting;

@@ -1,0 +1,149 @@
+use std::sync::Arc;
+
+use lockkit_core::driver::{Attempt, Driver as _};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use crate::connection::Connection;
+use crate::context::{Context, Verdict};
+
+pub(in crate::checks) async fn it_is_what_it_declares(context: &Context) -> Verdict {
+    let connection = context.connect().await?;
+    let (id, declared) = (connection.id(), connection.capabilities());
+    ensure!(id == context.id(), "the driver calls itself `{id}`, the suite `{}`", context.id());
+    ensure!(
+        declared == context.capabilities(),
+        "the driver declares {declared:?}, the suite was given {:?}",
+        context.capabilities()
+    );
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_free_lock_is_granted(context: &Context) -> Verdict {
+    let connection = context.connect().await?;
+    connection.take(&context.claim()?).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_held_lock_is_refused(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    holder.take(&context.long_claim()?).await?;
+    for _ in 0..3 {
+        other.is_refused(&context.long_claim()?, "another connection holds it").await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn two_claims_of_one_connection_exclude_each_other(
+    context: &Context,
+) -> Verdict {
+    let connection = context.connect().await?;
+    connection.take(&context.long_claim()?).await?;
+    let second = context.long_claim()?;
+    connection.is_refused(&second, "another claim of the same connection holds it").await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_refusal_comes_at_once(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let held = context.claim()?;
+    holder.take(&held).await?;
+    // Nobody renews: who waits for the holder gets the lock when the lease has run out.
+    let asked = held.now();
+    match other.try_acquire(&context.claim()?).await? {
+        Attempt::Granted(_) => fail!("the ask was not answered until the lock was free"),
+        _ => {
+            let took = held.now().saturating_duration_since(asked);
+            ensure!(took < context.patience(), "the refusal took {took:?}");
+            Ok(())
+        }
+    }
+}
+
+pub(in crate::checks) async fn claims_over_separate_connections_get_one_grant(
+    context: &Context,
+) -> Verdict {
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        connections.push(context.connect().await?);
+    }
+    one_of_eight_is_granted(context, &connections).await
+}
+
+pub(in crate::checks) async fn claims_over_one_connection_get_one_grant(
+    context: &Context,
+) -> Verdict {
+    let connection = context.connect().await?;
+    one_of_eight_is_granted(context, &[connection]).await
+}
+
+async fn one_of_eight_is_granted(context: &Context, connections: &[Arc<Connection>]) -> Verdict {
+    for _ in 0..5 {
+        let start = Arc::new(Barrier::new(8));
+        let mut asks = JoinSet::new();
+        for connection in connections.iter().cycle().take(8) {
+            let (start, connection) = (start.clone(), connection.clone());
+            let claim = context.long_claim()?;
+            asks.spawn(async move {
+                start.wait().await;
+                let granted = match connection.try_acquire(&claim).await? {
+                    Attempt::Granted(_) => Some((connection, claim)),
+                    _ => None,
+                };
+                Verdict::Ok(granted)
+            });
+        }
+        let mut granted = Vec::new();
+        while let Some(ask) = asks.join_next().await {
+            granted.extend(ask??);
+        }
+        ensure!(granted.len() == 1, "{} of 8 claims got the lock", granted.len());
+        for (connection, claim) in granted {
+            connection.release(&claim).await?;
+        }
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_repeated_ask_is_the_same_grant(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.long_claim()?;
+    let first = holder.take(&claim).await?.fencing_token();
+    for _ in 0..3 {
+        let again = holder.take(&claim).await?.fencing_token();
+        ensure!(first == again, "the token was {first:?}, and on asking again {again:?}");
+    }
+    other.is_refused(&context.long_claim()?, "it is held").await?;
+    // Asking four times is one hold, which one release ends.
+    holder.release(&claim).await?;
+    other.take(&context.long_claim()?).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn an_ask_after_release_is_a_new_grant(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.long_claim()?;
+    let first = holder.take(&claim).await?.fencing_token();
+    holder.release(&claim).await?;
+    let second = holder.take(&claim).await?.fencing_token();
+    ensure!(
+        first.is_none() || first < second,
+        "the token was {first:?}, and after a release {second:?}"
+    );
+    other.is_refused(&context.long_claim()?, "it was taken anew").await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_try_leaves_nothing(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let held = context.long_claim()?;
+    holder.take(&held).await?;
+    other.is_refused(&context.long_claim()?, "it is held").await?;
+    holder.release(&held).await?;
+    // Had the refused claim left a place, it would be before these.
+    let third = context.long_claim()?;
+    holder.take(&third).await?;
+    holder.release(&third).await?;
+    other.take(&context.queued(context.long_claim()?)).await?;
+    Ok(())
+}

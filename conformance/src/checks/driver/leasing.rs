@@ -1,0 +1,141 @@
+use std::time::Duration;
+
+use lockkit_core::driver::{Claim, Driver as _, Instant, Release};
+
+use crate::connection::{Connection, Freed};
+use crate::context::{Context, Verdict};
+
+pub(in crate::checks) async fn a_lease_runs_out(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.claim()?;
+    holder.take(&claim).await?;
+    other.ask_until_granted(context, &context.claim()?, context.expiry(claim.ttl())).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_lease_lasts(context: &Context) -> Verdict {
+    lasts(context, context.claim()?).await
+}
+
+pub(in crate::checks) async fn a_lease_is_not_rounded_down(context: &Context) -> Verdict {
+    let claim = context.claim()?;
+    let odd = claim.ttl() + Duration::from_micros(793_700);
+    lasts(context, claim.with_ttl(odd.min(context.capabilities().max_ttl))).await
+}
+
+pub(in crate::checks) async fn the_shortest_lease_is_kept(context: &Context) -> Verdict {
+    lasts(context, context.claim()?.with_ttl(context.capabilities().min_ttl)).await
+}
+
+/// Takes the lock and watches the lease from its beginning to its end.
+async fn lasts(context: &Context, claim: Claim) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let asked = claim.now();
+    holder.take(&claim).await?;
+    let freed = watch(context, &other, claim.ttl()).await?;
+    has_lasted(&freed, asked, claim.ttl(), "it was granted")
+}
+
+pub(in crate::checks) async fn a_renewal_is_a_full_lease(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.claim()?;
+    holder.take(&claim).await?;
+    tokio::time::sleep(claim.ttl() / 2).await;
+    let asked = claim.now();
+    holder.keep(&claim).await?;
+    let freed = watch(context, &other, claim.ttl()).await?;
+    has_lasted(&freed, asked, claim.ttl(), "it was renewed")
+}
+
+pub(in crate::checks) async fn a_repeated_ask_refreshes(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.claim()?;
+    holder.take(&claim).await?;
+    tokio::time::sleep(claim.ttl() / 2).await;
+    let asked = claim.now();
+    holder.take(&claim).await?;
+    let freed = watch(context, &other, claim.ttl()).await?;
+    has_lasted(&freed, asked, claim.ttl(), "its owner asked again")
+}
+
+pub(in crate::checks) async fn no_request_shortens_a_lease(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.claim()?;
+    let short = (claim.ttl() / 4).max(context.capabilities().min_ttl);
+    let shorter = claim.clone().with_ttl(short);
+    let asked = claim.now();
+    holder.take(&claim).await?;
+    holder.take(&shorter).await?;
+    holder.keep(&shorter).await?;
+    let stranger = context.claim()?.with_ttl(short);
+    other.is_lost(&stranger, "another owner holds the lock").await?;
+    other.is_refused(&stranger, "it is held").await?;
+    other.release(&stranger).await?;
+    let freed = watch(context, &other, claim.ttl()).await?;
+    has_lasted(&freed, asked, claim.ttl(), "it was granted, and less was asked for afterwards")
+}
+
+pub(in crate::checks) async fn a_renewal_may_be_for_longer(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.claim()?;
+    let longer = claim.clone().with_ttl((2 * claim.ttl()).min(context.capabilities().max_ttl));
+    holder.take(&claim).await?;
+    let asked = claim.now();
+    holder.keep(&longer).await?;
+    let freed = watch(context, &other, longer.ttl()).await?;
+    has_lasted(&freed, asked, longer.ttl(), "it was renewed")
+}
+
+pub(in crate::checks) async fn the_longest_lease_is_kept(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.claim()?.with_ttl(context.capabilities().max_ttl);
+    holder.take(&claim).await?;
+    holder.keep(&claim).await?;
+    tokio::time::sleep(context.ttl() / 4).await;
+    let short = context.claim()?;
+    other.is_refused(&short, "it is held for the longest lease there is").await?;
+    let answer = holder.release(&claim).await?;
+    ensure!(answer == Release::Freed, "the release of the longest lease was {answer:?}");
+    other.take(&short).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_refusal_is_not_wrong_about_the_end(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.claim()?;
+    holder.take(&claim).await?;
+    let limit = claim.ttl() + margin(claim.ttl());
+    for _ in 0..3 {
+        let taken = other.is_refused(&context.claim()?, "it is held").await?;
+        if let Some(remaining) = taken.remaining() {
+            ensure!(
+                remaining <= limit,
+                "a refusal says that a lease of {:?} goes on for {remaining:?}",
+                claim.ttl()
+            );
+        }
+        tokio::time::sleep(claim.ttl() / 8).await;
+    }
+    Ok(())
+}
+
+/// Asks over and over until the lease of another has run out.
+async fn watch(context: &Context, other: &Connection, ttl: Duration) -> Verdict<Freed> {
+    other.ask_until_granted(context, &context.claim()?, context.expiry(ttl)).await
+}
+
+/// The lease was asked for after `since`, so that nobody else may have been granted the lock before
+/// a full `ttl` from there. A slow machine can only make this time longer.
+fn has_lasted(freed: &Freed, since: Instant, ttl: Duration, what: &str) -> Verdict {
+    let lasted = freed.granted.saturating_duration_since(since);
+    ensure!(
+        lasted + margin(ttl) >= ttl,
+        "a lease of {ttl:?} was over {lasted:?} after {what}"
+    );
+    Ok(())
+}
+
+/// By how much clocks may differ: what the engine allows for as well.
+fn margin(ttl: Duration) -> Duration {
+    ttl / 100 + Duration::from_millis(2)
+}

@@ -1,0 +1,252 @@
+use std::time::Duration;
+
+use lockkit_core::driver::{Change, Claim, Driver as _};
+use tokio::time::timeout;
+
+use crate::connection::Connection;
+use crate::context::{Context, Stop, Verdict};
+
+pub(in crate::checks) async fn a_release_is_not_missed(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
+    holder.take(&held).await?;
+    waiter.is_refused(&waiting, "it is held").await?;
+    holder.release(&held).await?;
+    let granted = waiter.listen_until_granted(&waiting);
+    context.promptly("news of a release between the refusal and the listening", granted).await??;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_release_wakes_who_listens(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    for of_one_connection in [false, true] {
+        let waiter = if of_one_connection { &holder } else { &waiter };
+        let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
+        holder.take(&held).await?;
+        waiter.is_refused(&waiting, "it is held").await?;
+        let release_later = async {
+            tokio::time::sleep(context.ttl() / 4).await;
+            holder.release(&held).await
+        };
+        let granted = async { tokio::join!(waiter.listen_until_granted(&waiting), release_later) };
+        let (granted, released) = context.promptly("news of a release", granted).await?;
+        granted?;
+        released?;
+        waiter.release(&waiting).await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn listening_may_be_broken_off(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
+    holder.take(&held).await?;
+    waiter.is_refused(&waiting, "it is held").await?;
+    let glance = Duration::from_millis(5);
+    for _ in 0..5 {
+        if timeout(glance, waiter.changed(&waiting)).await.is_ok() {
+            waiter.is_refused(&waiting, "it is held").await?;
+        }
+    }
+    holder.release(&held).await?;
+    let granted = async {
+        loop {
+            if let Ok(change) = timeout(glance, waiter.changed(&waiting)).await {
+                match change {
+                    Change::Granted(_) => return Verdict::Ok(()),
+                    _ => return waiter.take(&waiting).await.map(drop),
+                }
+            }
+        }
+    };
+    context.promptly("news of a release while listening is broken off", granted).await?
+}
+
+pub(in crate::checks) async fn silence_while_nothing_changes(context: &Context) -> Verdict {
+    const MOST: usize = 10;
+    let (holder, waiter) = context.pair().await?;
+    let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
+    holder.take(&held).await?;
+    waiter.is_refused(&waiting, "it is held").await?;
+    let listen = async {
+        for _ in 0..MOST {
+            waiter.changed(&waiting).await;
+            waiter.is_refused(&waiting, "it is held").await?;
+        }
+        Verdict::Ok(())
+    };
+    match timeout(context.ttl(), listen).await {
+        Err(_) => Ok(()),
+        Ok(Err(stop)) => Err(stop),
+        Ok(Ok(())) => fail!("a waiter was woken {MOST} times while nothing changed"),
+    }
+}
+
+pub(in crate::checks) async fn a_waiter_is_refused_like_any_other(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let held = context.long_claim()?;
+    holder.take(&held).await?;
+    for waiting in [context.long_claim()?.waiting(), context.queued(context.long_claim()?)] {
+        let asks = async {
+            waiter.is_refused(&waiting, "it is held").await?;
+            waiter.is_refused(&waiting, "it is held; the waiter has asked before").await
+        };
+        context.promptly("the refusal of a waiter", asks).await??;
+    }
+    holder.keep(&held).await
+}
+
+pub(in crate::checks) async fn a_dead_waiter_does_not_block(context: &Context) -> Verdict {
+    let (holder, dead) = context.pair().await?;
+    let alive = context.connect().await?;
+    let held = context.long_claim()?;
+    holder.take(&held).await?;
+    dead.is_refused(&context.queued(context.claim()?), "it is held").await?;
+    let waiting = context.queued(context.claim()?);
+    alive.is_refused(&waiting, "it is held").await?;
+    holder.release(&held).await?;
+    alive.ask_until_granted(context, &waiting, context.expiry(waiting.ttl())).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_released_waiter_is_not_waited_for(context: &Context) -> Verdict {
+    let (holder, first) = context.pair().await?;
+    let second = context.connect().await?;
+    let held = context.long_claim()?;
+    let [left, waiting] = [context.queued(context.long_claim()?), context.queued(context.long_claim()?)];
+    holder.take(&held).await?;
+    first.is_refused(&left, "it is held").await?;
+    second.is_refused(&waiting, "it is held").await?;
+    first.release(&left).await?;
+    holder.release(&held).await?;
+    second.take(&waiting).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_waiter_released_at_its_turn_passes_it_on(
+    context: &Context,
+) -> Verdict {
+    let (holder, first) = context.pair().await?;
+    let second = context.connect().await?;
+    let held = context.long_claim()?;
+    let [left, waiting] = [context.queued(context.long_claim()?), context.queued(context.long_claim()?)];
+    holder.take(&held).await?;
+    first.is_refused(&left, "it is held").await?;
+    second.is_refused(&waiting, "it is held").await?;
+    holder.release(&held).await?;
+    // It is the first one's turn, which it does not know yet, and it may even hold the lock.
+    first.release(&left).await?;
+    second.take(&waiting).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn places_are_served_in_order(context: &Context) -> Verdict {
+    let holder = context.connect().await?;
+    let held = context.long_claim()?;
+    holder.take(&held).await?;
+    let mut queue = Vec::new();
+    for _ in 0..5 {
+        let (connection, claim) = (context.connect().await?, context.long_claim()?.fair());
+        connection.is_refused(&claim, "it is held").await?;
+        queue.push((connection, claim));
+    }
+    holder.release(&held).await?;
+    while !queue.is_empty() {
+        for (later, claim) in queue[1..].iter().rev() {
+            later.is_refused(claim, "another had waited for longer").await?;
+        }
+        let (first, claim) = queue.remove(0);
+        first.take(&claim).await?;
+        first.release(&claim).await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_waiter_keeps_its_place(context: &Context) -> Verdict {
+    let (holder, first) = context.pair().await?;
+    let second = context.connect().await?;
+    let held = context.long_claim()?;
+    let [early, late] = [context.claim()?.fair(), context.claim()?.fair()];
+    holder.take(&held).await?;
+    first.is_refused(&early, "it is held").await?;
+    for _ in 0..10 {
+        second.is_refused(&late, "it is held").await?;
+        tokio::time::sleep(early.ttl() / 4).await;
+        first.is_refused(&early, "it is held").await?;
+    }
+    holder.release(&held).await?;
+    second.is_refused(&late, "another had waited for longer and never ceased to ask").await?;
+    first.take(&early).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_try_does_not_overtake_the_queue(context: &Context) -> Verdict {
+    does_not_overtake(context, context.long_claim()?).await
+}
+
+pub(in crate::checks) async fn a_plain_waiter_does_not_overtake_the_queue(
+    context: &Context,
+) -> Verdict {
+    does_not_overtake(context, context.long_claim()?.waiting()).await
+}
+
+async fn does_not_overtake(context: &Context, late: Claim) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let other = context.connect().await?;
+    let (held, waiting) = (context.long_claim()?, context.long_claim()?.fair());
+    holder.take(&held).await?;
+    waiter.is_refused(&waiting, "it is held").await?;
+    holder.release(&held).await?;
+    for connection in [&other, &holder] {
+        connection.is_refused(&late, "a fair claim waits for it").await?;
+    }
+    waiter.take(&waiting).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_pushed_grant_lasts_from_the_last_ask(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let other = context.connect().await?;
+    let (held, waiting) = (context.long_claim()?, context.claim()?.fair());
+    holder.take(&held).await?;
+    let ttl = waiting.ttl();
+    let (asked, answered) = settle(&waiter, &waiting).await?;
+    tokio::time::sleep(ttl / 2).await;
+    holder.release(&held).await?;
+    match context.promptly("news of a release", waiter.changed(&waiting)).await? {
+        Change::Granted(_) => (),
+        Change::Lost => fail!("the driver says that the place of a waiter was lost"),
+        _ => return Err(Stop::DoesNotApply("the driver pushes no grants".into())),
+    }
+    let freed = other.ask_until_granted(context, &context.claim()?, context.expiry(ttl)).await?;
+    let lasted = freed.granted.saturating_duration_since(asked);
+    ensure!(
+        lasted + ttl / 100 + Duration::from_millis(2) >= ttl,
+        "a pushed grant was over {lasted:?} after the ask it counts from; the lease is {ttl:?}"
+    );
+    if let Some(refused) = freed.refused {
+        let lasted = refused.saturating_duration_since(answered);
+        ensure!(
+            lasted <= ttl + ttl / 4,
+            "a pushed grant lasted for {lasted:?} after the ask it counts from; the lease is {ttl:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Asks until the driver has no news any more, and says when the last refused ask left and when it
+/// was answered.
+async fn settle(
+    waiter: &Connection,
+    waiting: &Claim,
+) -> Verdict<(lockkit_core::driver::Instant, lockkit_core::driver::Instant)> {
+    for _ in 0..100 {
+        let asked = waiting.now();
+        waiter.is_refused(waiting, "it is held").await?;
+        let answered = waiting.now();
+        if timeout(waiting.ttl() / 8, waiter.changed(waiting)).await.is_err() {
+            return Ok((asked, answered));
+        }
+    }
+    fail!("a waiter was woken 100 times while nothing changed")
+}

@@ -1,0 +1,265 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Instant, OwnerId, Release,
+    Renewal, Taken,
+};
+use lockkit_core::{Capabilities, FencingToken, Operation};
+use tokio::sync::watch;
+
+use crate::context::{Context, Verdict};
+
+/// A connection to the driver under test: the driver itself, with a memory of what was asked and
+/// answered over it, and the gift to lose answers.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    driver: Arc<dyn Driver>,
+    events: watch::Sender<Vec<Event>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What was asked for and not released.
+    left: HashMap<OwnerId, Claim>,
+    /// How many of the next answers get lost.
+    lost: HashMap<Operation, usize>,
+}
+
+/// What a driver has answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Granted(OwnerId),
+    Refused(OwnerId),
+    Changed(OwnerId),
+    Renewed(OwnerId),
+    Released(OwnerId),
+    Failed(OwnerId, Operation),
+}
+
+impl Connection {
+    pub(crate) fn new(driver: Arc<dyn Driver>) -> Self {
+        Self { driver, events: watch::Sender::default(), state: Mutex::default() }
+    }
+
+    /// Asks for a lock that is free, or the claim's own.
+    pub(crate) async fn take(&self, claim: &Claim) -> Verdict<Grant> {
+        match self.try_acquire(claim).await? {
+            Attempt::Granted(grant) => Ok(grant),
+            _ => fail!("a lock that was free or the claim's own was refused"),
+        }
+    }
+
+    /// Asks for a free lock on a driver that gives tokens.
+    pub(crate) async fn take_token(&self, claim: &Claim) -> Verdict<FencingToken> {
+        match self.take(claim).await?.fencing_token() {
+            Some(token) => Ok(token),
+            None => fail!("a grant has no fencing token, although the driver declares them"),
+        }
+    }
+
+    /// Asks for a lock that should be refused; `why` completes "was granted, although".
+    pub(crate) async fn is_refused(&self, claim: &Claim, why: &str) -> Verdict<Taken> {
+        match self.try_acquire(claim).await? {
+            Attempt::Taken(taken) => Ok(taken),
+            _ => fail!("the lock was granted, although {why}"),
+        }
+    }
+
+    /// Renews a hold that should stand.
+    pub(crate) async fn keep(&self, claim: &Claim) -> Verdict {
+        match self.renew(claim).await? {
+            Renewal::Held(_) => Ok(()),
+            _ => fail!("the renewal of a hold that stands was answered `Lost`"),
+        }
+    }
+
+    /// Renews what is no hold; `why` completes "was renewed, although".
+    pub(crate) async fn is_lost(&self, claim: &Claim, why: &str) -> Verdict {
+        match self.renew(claim).await? {
+            Renewal::Lost => Ok(()),
+            _ => fail!("a claim was renewed, although {why}"),
+        }
+    }
+
+    /// Asks again and again, as a client would that does not listen, until the lock is granted.
+    pub(crate) async fn ask_until_granted(
+        &self,
+        context: &Context,
+        claim: &Claim,
+        limit: Duration,
+    ) -> Verdict<Freed> {
+        let pause = (context.ttl() / 100).max(Duration::from_millis(2));
+        let (begun, mut refused) = (claim.now(), None);
+        loop {
+            let asked = claim.now();
+            match self.try_acquire(claim).await? {
+                Attempt::Granted(grant) => {
+                    return Ok(Freed { refused, granted: claim.now(), grant });
+                }
+                _ => refused = Some(asked),
+            }
+            ensure!(
+                asked.saturating_duration_since(begun) < limit,
+                "the lock was not free after {limit:?}"
+            );
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Goes on after a refusal as the engine does, but without polling: asks again only when the
+    /// driver says that there is news.
+    pub(crate) async fn listen_until_granted(&self, claim: &Claim) -> Verdict<Grant> {
+        // A driver may be wrong about news now and then.
+        for _ in 0..1000 {
+            match self.changed(claim).await {
+                Change::Granted(grant) => return Ok(grant),
+                Change::Lost => fail!("the driver says that the place of a waiter was lost"),
+                _ => (),
+            }
+            if let Attempt::Granted(grant) = self.try_acquire(claim).await? {
+                return Ok(grant);
+            }
+        }
+        fail!("the driver told of news 1,000 times, and each time the lock was taken")
+    }
+
+    /// Asks for a free lock while the backend may be out of reach for a moment.
+    pub(crate) async fn take_after_trouble(&self, context: &Context, claim: &Claim) -> Verdict<Grant> {
+        let begun = claim.now();
+        loop {
+            match self.try_acquire(claim).await {
+                Ok(Attempt::Granted(grant)) => return Ok(grant),
+                Ok(_) => fail!("a lock that was free or the claim's own was refused"),
+                Err(error) if error.kind().is_transient() => {
+                    let trouble = claim.now().saturating_duration_since(begun);
+                    if trouble > context.patience() {
+                        return Err(error.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+            tokio::time::sleep(context.ttl() / 20).await;
+        }
+    }
+
+    /// How often this happened over the connection.
+    pub(crate) fn count(&self, event: impl Fn(&Event) -> bool) -> usize {
+        self.events.borrow().iter().filter(|it| event(it)).count()
+    }
+
+    /// All that happened over the connection.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.events.borrow().clone()
+    }
+
+    /// Returns when what happened is as `enough` wants it.
+    pub(crate) async fn until(&self, enough: impl Fn(&[Event]) -> bool) {
+        // The sender lives as long as `self`.
+        _ = self.events.subscribe().wait_for(|events| enough(events)).await;
+    }
+
+    /// Lets the next `count` requests of this kind be carried out and their answers get lost.
+    pub(crate) fn lose_answers(&self, operation: Operation, count: usize) {
+        self.state().lost.insert(operation, count);
+    }
+
+    pub(crate) async fn clean_up(&self) -> Verdict {
+        let left: Vec<_> = self.state().left.drain().map(|(_, claim)| claim).collect();
+        for claim in left {
+            self.driver.release(&claim).await?;
+        }
+        self.driver.close().await;
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn happened(&self, event: Event) {
+        self.events.send_modify(|events| events.push(event));
+    }
+
+    /// Writes down what the driver answered, or loses it.
+    fn answer<T>(
+        &self,
+        operation: Operation,
+        claim: &Claim,
+        answer: Result<T, DriverError>,
+        event: impl FnOnce(&T) -> Event,
+    ) -> Result<T, DriverError> {
+        let is_lost = match self.state().lost.get_mut(&operation) {
+            Some(count) if *count > 0 => {
+                *count -= 1;
+                true
+            }
+            _ => false,
+        };
+        let answer = match answer {
+            Ok(_) if is_lost => Err(DriverError::new(ErrorKind::Unknown, "lost by the check")),
+            answer => answer,
+        };
+        self.happened(match &answer {
+            Ok(answer) => event(answer),
+            Err(_) => Event::Failed(claim.owner(), operation),
+        });
+        answer
+    }
+}
+
+/// A lock that was taken became free.
+#[derive(Debug)]
+pub(crate) struct Freed {
+    /// When the last ask left that was refused.
+    pub(crate) refused: Option<Instant>,
+    /// When the answer came that granted it.
+    pub(crate) granted: Instant,
+    pub(crate) grant: Grant,
+}
+
+#[async_trait]
+impl Driver for Connection {
+    fn id(&self) -> &'static str {
+        self.driver.id()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.driver.capabilities()
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.state().left.insert(claim.owner(), claim.clone());
+        let answer = self.driver.try_acquire(claim).await;
+        self.answer(Operation::Acquire, claim, answer, |answer| match answer {
+            Attempt::Granted(_) => Event::Granted(claim.owner()),
+            _ => Event::Refused(claim.owner()),
+        })
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        let answer = self.driver.renew(claim).await;
+        self.answer(Operation::Renew, claim, answer, |_| Event::Renewed(claim.owner()))
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        let answer = self.driver.release(claim).await;
+        if answer.is_ok() {
+            self.state().left.remove(&claim.owner());
+        }
+        self.answer(Operation::Release, claim, answer, |_| Event::Released(claim.owner()))
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        let change = self.driver.changed(claim).await;
+        self.happened(Event::Changed(claim.owner()));
+        change
+    }
+
+    async fn close(&self) {
+        self.driver.close().await;
+    }
+}

@@ -1,0 +1,278 @@
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::driver::{Claim, Driver, OwnerId};
+use lockkit_core::{BoxError, Capabilities, Fairness, Liveness, LockName, Namespace};
+
+use crate::checks::{Check, Need};
+use crate::connection::Connection;
+
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(crate) type Hook = Box<dyn Fn() -> BoxFuture<Result<(), BoxError>> + Send + Sync>;
+type Connect = Box<dyn Fn() -> BoxFuture<Result<Arc<dyn Driver>, BoxError>> + Send + Sync>;
+type Revoke = Box<dyn Fn(LockName) -> BoxFuture<Result<(), BoxError>> + Send + Sync>;
+
+/// What a check ends in.
+pub(crate) type Verdict<T = ()> = Result<T, Stop>;
+
+/// Why a check ended early.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The driver does not do what it should.
+    Failed(String),
+    /// It turned out that there is nothing to check.
+    DoesNotApply(String),
+}
+
+/// An error of the driver or the engine where there should be none.
+impl<E: std::error::Error> From<E> for Stop {
+    fn from(error: E) -> Self {
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            text += &format!(": {error}");
+            source = error.source();
+        }
+        Self::Failed(text)
+    }
+}
+
+/// Ends the check with a sentence that says what went wrong.
+macro_rules! fail {
+    ($($text:tt)+) => { return Err($crate::context::Stop::Failed(format!($($text)+))) };
+}
+
+/// Ends the check unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            fail!($($text)+);
+        }
+    };
+}
+
+/// What the author of a driver said about it.
+pub(crate) struct Setup {
+    pub(crate) id: &'static str,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) connect: Option<Connect>,
+    pub(crate) revoke: Option<Revoke>,
+    pub(crate) sever: Option<Hook>,
+    pub(crate) restart: Option<Hook>,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) virtual_time: bool,
+}
+
+impl Setup {
+    pub(crate) fn new(id: &'static str, capabilities: Capabilities) -> Self {
+        Self {
+            id,
+            capabilities,
+            connect: None,
+            revoke: None,
+            sever: None,
+            restart: None,
+            ttl: None,
+            virtual_time: false,
+        }
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        let default = if self.virtual_time { 30 } else { 1 };
+        let ttl = self.ttl.unwrap_or(Duration::from_secs(default));
+        ttl.clamp(self.capabilities.min_ttl, self.capabilities.max_ttl)
+    }
+
+    /// Why the check cannot be run on this driver.
+    pub(crate) fn lacks(&self, check: &Check) -> Option<&'static str> {
+        let capabilities = &self.capabilities;
+        check.needs().iter().find_map(|need| match need {
+            Need::Lease if capabilities.liveness != Liveness::Lease => {
+                Some("the driver's holds are no leases")
+            }
+            Need::Fencing if !capabilities.fencing => Some("the driver gives no fencing tokens"),
+            Need::Notification if !capabilities.notification => {
+                Some("the driver tells of no release")
+            }
+            Need::Order if capabilities.fairness == Fairness::Unordered => {
+                Some("the driver serves waiters in no order")
+            }
+            Need::Revoke if self.revoke.is_none() => Some("the suite was given no `revoke`"),
+            Need::Sever if self.sever.is_none() => Some("the suite was given no `sever`"),
+            Need::Restart if self.restart.is_none() => Some("the suite was given no `restart`"),
+            _ => None,
+        })
+    }
+}
+
+/// What a check works with: connections to the backend, fresh names, the driver's particulars.
+pub(crate) struct Context {
+    setup: Arc<Setup>,
+    /// In every name of this check, so that no other check or run has it.
+    tag: String,
+    connections: Mutex<Vec<Arc<Connection>>>,
+}
+
+impl Context {
+    pub(crate) fn new(setup: Arc<Setup>) -> Self {
+        let tag = OwnerId::random().to_string()[..12].into();
+        Self { setup, tag, connections: Mutex::default() }
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        self.setup.capabilities
+    }
+
+    pub(crate) fn id(&self) -> &'static str {
+        self.setup.id
+    }
+
+    pub(crate) fn in_virtual_time(&self) -> bool {
+        self.setup.virtual_time
+    }
+
+    /// The lease to ask for.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.setup.ttl()
+    }
+
+    /// A lease that does not run out while a check is under way.
+    pub(crate) fn long(&self) -> Duration {
+        let Capabilities { min_ttl, max_ttl, .. } = self.capabilities();
+        Duration::from_secs(600).clamp(min_ttl, max_ttl)
+    }
+
+    /// How long to wait for what should be there at once: much, on a busy machine, but well
+    /// within a [long](Self::long) lease, so that its end is not taken for an answer.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs(20).min(self.long() / 3)
+    }
+
+    /// How long to wait for a lease of `ttl` to run out: backends are late in different ways, but
+    /// none by this much.
+    pub(crate) fn expiry(&self, ttl: Duration) -> Duration {
+        3 * ttl + Duration::from_secs(5)
+    }
+
+    /// A connection of its own.
+    pub(crate) async fn connect(&self) -> Verdict<Arc<Connection>> {
+        let Some(connect) = &self.setup.connect else { fail!("the suite was given no `connect`") };
+        match connect().await {
+            Ok(driver) => {
+                let connection = Arc::new(Connection::new(driver));
+                self.all().push(connection.clone());
+                Ok(connection)
+            }
+            Err(error) => fail!("no connection: {error}"),
+        }
+    }
+
+    /// Two connections.
+    pub(crate) async fn pair(&self) -> Verdict<(Arc<Connection>, Arc<Connection>)> {
+        Ok((self.connect().await?, self.connect().await?))
+    }
+
+    pub(crate) fn namespace(&self, name: &str) -> Verdict<Namespace> {
+        Ok(Namespace::new(name)?)
+    }
+
+    /// The namespace of all locks that do not try out namespaces.
+    pub(crate) fn own_namespace(&self) -> Verdict<Namespace> {
+        self.namespace("conformance")
+    }
+
+    /// Made from `shape` by putting something that nobody had before in place of `@`.
+    pub(crate) fn text(&self, shape: &str) -> String {
+        shape.replace('@', &self.tag)
+    }
+
+    /// A name made from `shape` by putting something that nobody had before in place of `@`.
+    pub(crate) fn name(&self, shape: &str) -> Verdict<LockName> {
+        Ok(LockName::new(&self.own_namespace()?, &self.text(shape))?)
+    }
+
+    /// A claim of a new owner to the lock that the check is about.
+    pub(crate) fn claim(&self) -> Verdict<Claim> {
+        Ok(Claim::new(self.name("lock-@")?, self.ttl()))
+    }
+
+    /// The same with a lease that does not run out while the check is under way.
+    pub(crate) fn long_claim(&self) -> Verdict<Claim> {
+        Ok(self.claim()?.with_ttl(self.long()))
+    }
+
+    /// A claim that waits, in a queue if the driver has one.
+    pub(crate) fn queued(&self, claim: Claim) -> Claim {
+        match self.capabilities().fairness {
+            Fairness::Unordered => claim.waiting(),
+            _ => claim.fair(),
+        }
+    }
+
+    pub(crate) async fn revoke(&self, name: &LockName) -> Verdict {
+        match &self.setup.revoke {
+            Some(revoke) => hook("revoke", revoke(name.clone()).await),
+            None => fail!("the suite was given no `revoke`"),
+        }
+    }
+
+    pub(crate) async fn sever(&self) -> Verdict {
+        match &self.setup.sever {
+            Some(sever) => hook("sever", sever().await),
+            None => fail!("the suite was given no `sever`"),
+        }
+    }
+
+    pub(crate) async fn restart(&self) -> Verdict {
+        match &self.setup.restart {
+            Some(restart) => hook("restart", restart().await),
+            None => fail!("the suite was given no `restart`"),
+        }
+    }
+
+    /// Waits for what should happen at once.
+    pub(crate) async fn promptly<T>(&self, what: &str, future: impl Future<Output = T>) -> Verdict<T> {
+        self.within(self.patience(), what, future).await
+    }
+
+    /// Waits for what should happen within `limit`.
+    pub(crate) async fn within<T>(
+        &self,
+        limit: Duration,
+        what: &str,
+        future: impl Future<Output = T>,
+    ) -> Verdict<T> {
+        match tokio::time::timeout(limit, future).await {
+            Ok(value) => Ok(value),
+            Err(_) => fail!("{what}: not within {limit:?}"),
+        }
+    }
+
+    /// Removes what the check has left behind.
+    pub(crate) async fn clean_up(&self) -> Verdict {
+        let connections = std::mem::take(&mut *self.all());
+        for connection in &connections {
+            connection.clean_up().await?;
+        }
+        Ok(())
+    }
+
+    fn all(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Connection>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("tag", &self.tag).finish_non_exhaustive()
+    }
+}
+
+fn hook(name: &str, outcome: Result<(), BoxError>) -> Verdict {
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(error) => fail!("the hook `{name}` failed: {error}"),
+    }
+}

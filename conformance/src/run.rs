@@ -1,0 +1,136 @@
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, mpsc};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::checks::{Check, Need};
+use crate::context::{Context, Setup, Stop, Verdict};
+
+/// How often a check is tried while the machine is too busy to judge by.
+const TRIES: usize = 4;
+
+/// Runs a check in a runtime of its own, and comes back also if the check does not.
+pub(crate) fn run(setup: &Arc<Setup>, check: &'static Check) -> Verdict {
+    /// Held alone by checks that disturb the backend.
+    static BACKEND: RwLock<()> = RwLock::new(());
+    let disturbs = check.needs().iter().any(|need| matches!(need, Need::Sever | Need::Restart));
+    let _alone = disturbs.then(|| BACKEND.write().unwrap_or_else(PoisonError::into_inner));
+    let _beside = (!disturbs).then(|| BACKEND.read().unwrap_or_else(PoisonError::into_inner));
+
+    let (mut verdict, mut stalled) = run_once(setup, check);
+    for _ in 1..TRIES {
+        if stalled.is_zero() || !matches!(verdict, Err(Stop::Failed(_))) {
+            return verdict;
+        }
+        (verdict, stalled) = run_once(setup, check);
+    }
+    match verdict {
+        Err(Stop::Failed(reason)) if !stalled.is_zero() => {
+            Err(Stop::Failed(format!("{reason} (this machine once stood still for {stalled:?})")))
+        }
+        verdict => verdict,
+    }
+}
+
+/// The verdict, and for how long the machine stood still if that was too long to judge by.
+fn run_once(setup: &Arc<Setup>, check: &'static Check) -> (Verdict, Duration) {
+    let limit = Duration::from_secs(60).max(30 * real(setup.ttl(), setup));
+    let pulse = Arc::new(Pulse::default());
+    let (send, done) = mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name(check.name().into()).spawn({
+        let (setup, pulse) = (setup.clone(), pulse.clone());
+        move || {
+            let outcome = judge(&setup, check, &pulse);
+            // Nobody listens any more if it took too long.
+            _ = send.send(outcome);
+        }
+    });
+    let thread = match thread {
+        Ok(thread) => thread,
+        Err(error) => return (Err(Stop::from(error)), Duration::ZERO),
+    };
+    let verdict = match done.recv_timeout(limit) {
+        Ok(verdict) => verdict,
+        // The thread is left behind: nothing can end it.
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            Err(Stop::Failed(format!("it was not done after {limit:?}")))
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => Err(Stop::Failed(match thread.join() {
+            Err(panic) => format!("it panicked: {}", text(&*panic)),
+            Ok(()) => "it ended without a verdict".into(),
+        })),
+    };
+    (verdict, pulse.stalled(setup))
+}
+
+fn judge(setup: &Arc<Setup>, check: &'static Check, pulse: &Arc<Pulse>) -> Verdict {
+    let runtime = runtime(setup)?;
+    let verdict = runtime.block_on(async {
+        if !setup.virtual_time {
+            tokio::spawn(pulse.clone().beat(setup.clone()));
+        }
+        let context = Context::new(setup.clone());
+        // In virtual time nothing that hangs takes long.
+        let limit = Duration::from_secs(24 * 60 * 60);
+        let verdict = match tokio::time::timeout(limit, check.run(&context)).await {
+            Ok(verdict) => verdict,
+            Err(_) => Err(Stop::Failed("it never ends".into())),
+        };
+        let patience = Duration::from_secs(10);
+        match tokio::time::timeout(patience, context.clean_up()).await {
+            Ok(Ok(())) => (),
+            // Cleaning up is not what is checked; whoever looks for leftovers wants to know.
+            Ok(Err(Stop::Failed(reason) | Stop::DoesNotApply(reason))) => {
+                eprintln!("{}: could not clean up: {reason}", check.name());
+            }
+            Err(_) => eprintln!("{}: cleaning up took more than {patience:?}", check.name()),
+        }
+        verdict
+    });
+    runtime.shutdown_background();
+    verdict
+}
+
+fn runtime(setup: &Setup) -> Verdict<Runtime> {
+    Ok(match setup.virtual_time {
+        true => Builder::new_current_thread().enable_all().start_paused(true).build()?,
+        false => Builder::new_multi_thread().worker_threads(2).enable_all().build()?,
+    })
+}
+
+/// The part of a duration that a clock on the wall would see.
+fn real(duration: Duration, setup: &Setup) -> Duration {
+    if setup.virtual_time { Duration::ZERO } else { duration }
+}
+
+/// Notices when the machine stands still, since then leases run out that nobody let run out.
+#[derive(Debug, Default)]
+struct Pulse {
+    longest_millis: AtomicU64,
+}
+
+impl Pulse {
+    async fn beat(self: Arc<Self>, setup: Arc<Setup>) {
+        let interval = setup.ttl() / 20;
+        loop {
+            let begun = Instant::now();
+            tokio::time::sleep(interval).await;
+            let late = begun.elapsed().saturating_sub(interval).as_millis();
+            self.longest_millis.fetch_max(late.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    fn stalled(&self, setup: &Setup) -> Duration {
+        let longest = Duration::from_millis(self.longest_millis.load(Ordering::Relaxed));
+        if longest > setup.ttl() / 5 { longest } else { Duration::ZERO }
+    }
+}
+
+fn text(panic: &(dyn Any + Send)) -> &str {
+    match panic.downcast_ref::<&str>() {
+        Some(text) => text,
+        None => panic.downcast_ref::<String>().map_or("without a message", String::as_str),
+    }
+}

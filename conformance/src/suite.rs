@@ -1,0 +1,175 @@
+use std::fmt;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use lockkit_core::driver::Driver;
+use lockkit_core::{BoxError, Capabilities, LockName};
+
+use crate::checks::{ALL, Check};
+use crate::context::{Setup, Stop};
+use crate::required;
+use crate::run::run;
+
+/// The checks, aimed at one driver.
+///
+/// See the [crate's page](crate) for an example.
+pub struct Suite {
+    setup: Setup,
+    ready: Option<Ready>,
+}
+
+type Ready = Box<dyn Fn() -> Result<(), BoxError> + Send + Sync>;
+
+impl Suite {
+    /// A suite for the driver that calls itself `id`.
+    ///
+    /// The capabilities are taken as data, so that listing the checks does no I/O.
+    pub fn new(id: &'static str, capabilities: Capabilities) -> Self {
+        Self { setup: Setup::new(id, capabilities), ready: None }
+    }
+
+    /// How to open a connection to the backend. Called several times within one check: each call
+    /// is another client of the same backend.
+    #[must_use]
+    pub fn connect<D: Driver, F>(mut self, connect: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<D, BoxError>> + Send + 'static,
+    {
+        self.setup.connect = Some(Box::new(move || {
+            let driver = connect();
+            Box::pin(async { Ok(Arc::new(driver.await?) as Arc<dyn Driver>) })
+        }));
+        self
+    }
+
+    /// How to take a lock away behind its holder's back, as an operator would.
+    #[must_use]
+    pub fn revoke<F>(mut self, revoke: impl Fn(LockName) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), BoxError>> + Send + 'static,
+    {
+        self.setup.revoke = Some(Box::new(move |name| Box::pin(revoke(name))));
+        self
+    }
+
+    /// How to cut every connection to the backend, as a fault of the network would. New ones can
+    /// be made at once. Checks that use it run alone.
+    #[must_use]
+    pub fn sever<F>(mut self, sever: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), BoxError>> + Send + 'static,
+    {
+        self.setup.sever = Some(Box::new(move || Box::pin(sever())));
+        self
+    }
+
+    /// How to restart the backend, as an operator would; done when it answers again. Checks that
+    /// use it run alone.
+    #[must_use]
+    pub fn restart<F>(mut self, restart: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), BoxError>> + Send + 'static,
+    {
+        self.setup.restart = Some(Box::new(move || Box::pin(restart())));
+        self
+    }
+
+    /// The lease that the checks ask for: 1 second unless said otherwise, 30 in
+    /// [virtual time](Self::virtual_time).
+    ///
+    /// Many checks wait for a few of them, so a short one makes a fast suite. The backend has to
+    /// answer well within a fifth of it.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.setup.ttl = Some(ttl);
+        self
+    }
+
+    /// Runs the checks on tokio's paused clock, which jumps to the next timer when there is
+    /// nothing else to do: for drivers whose backend lives in the process and counts time on the
+    /// [claim's clock](lockkit_core::driver::Claim::clock).
+    #[must_use]
+    pub fn virtual_time(mut self) -> Self {
+        self.setup.virtual_time = true;
+        self
+    }
+
+    /// Shows every check as ignored if `ready` fails, with the error as the reason: there is no
+    /// server to run against, say. Where the environment variable `LOCKKIT_REQUIRE` names the
+    /// driver (a list with commas between), it is a failure instead.
+    ///
+    /// Called once, on a plain thread, before the first check that runs; not for a list of checks.
+    #[must_use]
+    pub fn skip_unless(
+        mut self,
+        ready: impl Fn() -> Result<(), BoxError> + Send + Sync + 'static,
+    ) -> Self {
+        self.ready = Some(Box::new(ready));
+        self
+    }
+
+    /// All checks there are.
+    pub fn checks() -> &'static [Check] {
+        ALL
+    }
+
+    /// The checks as tests, to be run together with others.
+    ///
+    /// What the driver does not declare or the suite has no hook for is shown as ignored, with the
+    /// reason.
+    pub fn trials(self) -> Vec<Trial> {
+        let setup = Arc::new(self.setup);
+        let (ready, was_ready) = (Arc::new(self.ready), Arc::new(OnceLock::new()));
+        let trial = |check: &'static Check| {
+            let (setup, ready, was_ready) = (setup.clone(), ready.clone(), was_ready.clone());
+            let name = format!("{}::{}", setup.id, check.name());
+            Trial::ignorable_test(name, move || {
+                let required = required::is_required(setup.id)?;
+                if let Some(reason) = setup.lacks(check) {
+                    return Ok(Completion::ignored_with(reason));
+                }
+                let is_ready = was_ready.get_or_init(|| match &*ready {
+                    Some(ready) => ready().map_err(|error| error.to_string()),
+                    None => Ok(()),
+                });
+                match is_ready {
+                    Err(reason) if required => return Err(reason.into()),
+                    Err(reason) => return Ok(Completion::ignored_with(reason)),
+                    Ok(()) => (),
+                }
+                match run(&setup, check) {
+                    Ok(()) => Ok(Completion::Completed),
+                    Err(Stop::DoesNotApply(reason)) => Ok(Completion::ignored_with(reason)),
+                    Err(Stop::Failed(reason)) => {
+                        Err(Failed::from(format!("{reason}\nwhat is checked: {}", check.asserts())))
+                    }
+                }
+            })
+        };
+        ALL.iter().map(trial).collect()
+    }
+
+    /// Runs the checks that the arguments select.
+    ///
+    /// Checks in real time mostly wait, so eight of them run at once unless the arguments say
+    /// otherwise.
+    pub fn run_with(self, mut arguments: Arguments) -> ExitCode {
+        if !self.setup.virtual_time {
+            arguments.test_threads.get_or_insert(8);
+        }
+        libtest_mimic::run(&arguments, self.trials()).exit_code()
+    }
+
+    /// Runs the checks that the command line selects: the whole of a test binary's `main`.
+    pub fn main(self) -> ExitCode {
+        self.run_with(Arguments::from_args())
+    }
+}
+
+impl fmt::Debug for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Suite").field("id", &self.setup.id).finish_non_exhaustive()
+    }
+}
