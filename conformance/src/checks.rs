@@ -4,6 +4,7 @@ use std::pin::Pin;
 use crate::context::{Context, Verdict};
 
 mod driver;
+mod user;
 
 /// A property that every driver has, and how to find out.
 #[derive(Clone, Copy)]
@@ -152,5 +153,52 @@ table! {
         names::the_same_name_is_the_same_lock [] "Of 200 awkward names, each is the same lock for every connection.";
         names::namespaces_are_apart [] "The same names in other namespaces are other locks, however name and namespace are joined.";
         names::names_are_never_code [] "Names that look like statements or patterns touch nothing but their own lock.";
+    }
+    user {
+        exclusion::eight_lockers_take_turns [] "Of 8 lockers on connections of their own, one at a time is inside.";
+        exclusion::sixty_four_lockers_take_turns [] "Of 64 lockers on connections of their own, one at a time is inside.";
+        exclusion::eight_tasks_of_one_locker_take_turns [] "Of 8 tasks that share a locker, one at a time is inside.";
+        exclusion::sixty_four_tasks_of_one_locker_take_turns [] "Of 64 tasks that share a locker, one at a time is inside.";
+        exclusion::one_task_excludes_itself [] "Without an owner, a second acquisition by the holder's own task is refused.";
+        exclusion::tokens_rise_in_the_order_of_holds [Fencing] "Among contending lockers, each hold has a higher token than the holds before.";
+        exclusion::a_stale_holder_is_fenced_off [Fencing, Revoke] "What a holder writes after its successor did is refused by its token.";
+        exclusion::an_owner_reenters [] "An owner acquires again what it holds, with the same token, and it is free after the last release only.";
+        exclusion::other_owners_are_kept_out [] "A lock that one owner holds is refused to other owners of the same locker.";
+        exclusion::a_lost_hold_is_not_reentered [Revoke] "An owner that lost its hold is told so on re-entry, until its last guard is gone.";
+        waiting::a_try_answers_at_once [] "A try on a held lock is one request and no wait.";
+        waiting::a_wait_is_limited_in_all [] "A wait with a limit ends with it, however often it asked.";
+        waiting::a_wait_may_have_no_time [] "A wait of no time takes a free lock and is refused a held one.";
+        waiting::a_wait_may_have_no_end [] "A wait of the longest duration there is ends with the hold before it.";
+        waiting::a_release_wakes_a_waiter [Notification] "A waiter has the lock because of the release, not because it polled.";
+        waiting::waiters_are_served_in_order [Order] "Fair waiters get the lock in the order in which they came.";
+        waiting::a_try_does_not_overtake_waiters [Order] "A try is refused while a fair waiter has yet to get the lock.";
+        waiting::a_waiter_that_gave_up_is_passed_over [] "A wait that ended with its limit holds nobody up.";
+        waiting::a_dead_waiter_holds_nobody_up [Lease] "A waiter that died is passed over within a lease.";
+        waiting::a_dead_holder_blocks_for_a_lease [Lease] "A lock whose holder died goes to a waiter within a lease.";
+        waiting::a_long_wait_ends_in_a_good_hold [] "A hold that was waited for during several leases is as good as any.";
+        waiting::a_thousand_waiters_are_served [] "1,000 waiters of one locker on one lock all get it.";
+        waiting::a_wait_outlives_a_cut [Sever] "A waiter whose connection was cut gets the lock when it is released.";
+        holding::a_hold_outlives_its_lease [] "A hold lasts for many leases, for which everybody else is refused.";
+        holding::a_hold_is_not_lost_without_cause [] "Over many renewals, no loss is reported.";
+        holding::a_lease_without_renewals_is_lost_in_time [Lease] "A guard that is not renewed says so before anybody else can be granted the lock.";
+        holding::an_extended_lease_lasts [Lease] "An extended lease lasts for what was asked, and nobody else gets the lock meanwhile.";
+        holding::the_longest_hold_ends [] "A hold of limited length ends with the limit, and the lock is free.";
+        holding::a_revoked_hold_is_reported [Revoke] "The loss of a hold that was taken away is reported within a lease.";
+        holding::a_release_after_the_loss_says_so [Revoke] "The release of a hold that was lost is answered `Lost`, and harms no successor.";
+        holding::a_lost_lock_can_be_held_again [Revoke] "After a loss the same locker holds the lock again, renewals included.";
+        holding::work_ends_with_its_hold [Revoke] "Work that runs under the lock is dropped when the hold is lost.";
+        holding::a_thousand_names_are_held [] "One locker holds 1,000 locks over two leases and loses none.";
+        holding::a_grant_whose_answer_was_lost_is_found [] "An acquisition whose first answers are lost gets the lock that it was granted.";
+        holding::a_hold_survives_lost_answers [] "A hold survives renewals whose answers are lost.";
+        holding::a_release_whose_answer_was_lost_frees [] "A release whose answer is lost leaves the lock free.";
+        holding::a_hold_survives_a_cut [Sever] "A lease survives that connections are cut; a session survives or is reported lost.";
+        holding::a_restart_is_got_over [Restart] "A locker goes on working after a restart of the backend.";
+        ending::an_acquisition_may_be_dropped_anywhere [] "An acquisition that is dropped, after whatever poll, leaves nothing.";
+        ending::a_wait_may_be_dropped_anywhere [] "A wait that is dropped, after whatever poll, leaves neither a hold nor a place.";
+        ending::a_release_may_be_dropped_anywhere [] "A release that is dropped, after whatever poll, frees the lock.";
+        ending::a_guard_may_be_dropped_without_a_runtime [] "A guard that is dropped on a plain thread frees the lock.";
+        ending::a_guard_may_be_dropped_in_a_panic [] "A guard that is dropped while its thread unwinds frees the lock.";
+        ending::a_guard_may_be_dropped_by_another_task [] "A guard that is dropped in another task frees the lock.";
+        ending::a_shutdown_leaves_nothing [] "A locker that is shut down leaves neither holds nor places, and its guards say so.";
     }
 }

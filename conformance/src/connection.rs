@@ -97,9 +97,7 @@ impl Connection {
         loop {
             let asked = claim.now();
             match self.try_acquire(claim).await? {
-                Attempt::Granted(grant) => {
-                    return Ok(Freed { refused, granted: claim.now(), grant });
-                }
+                Attempt::Granted(_) => return Ok(Freed { refused, granted: claim.now() }),
                 _ => refused = Some(asked),
             }
             ensure!(
@@ -144,11 +142,6 @@ impl Connection {
             }
             tokio::time::sleep(context.ttl() / 20).await;
         }
-    }
-
-    /// How often this happened over the connection.
-    pub(crate) fn count(&self, event: impl Fn(&Event) -> bool) -> usize {
-        self.events.borrow().iter().filter(|it| event(it)).count()
     }
 
     /// All that happened over the connection.
@@ -218,7 +211,6 @@ pub(crate) struct Freed {
     pub(crate) refused: Option<Instant>,
     /// When the answer came that granted it.
     pub(crate) granted: Instant,
-    pub(crate) grant: Grant,
 }
 
 #[async_trait]
@@ -234,6 +226,9 @@ impl Driver for Connection {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         self.state().left.insert(claim.owner(), claim.clone());
         let answer = self.driver.try_acquire(claim).await;
+        if matches!(answer, Ok(Attempt::Taken(_))) && !claim.waits() {
+            self.state().left.remove(&claim.owner());
+        }
         self.answer(Operation::Acquire, claim, answer, |answer| match answer {
             Attempt::Granted(_) => Event::Granted(claim.owner()),
             _ => Event::Refused(claim.owner()),

@@ -4,15 +4,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::driver::{Claim, Driver, OwnerId};
-use lockkit_core::{BoxError, Capabilities, Fairness, Liveness, LockName, Namespace};
+use lockkit_core::{
+    BoxError, Capabilities, DistributedLock, Fairness, Lease, Liveness, Lock, LockName, Locker,
+    Namespace,
+};
 
 use crate::checks::{Check, Need};
 use crate::connection::Connection;
 
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-pub(crate) type Hook = Box<dyn Fn() -> BoxFuture<Result<(), BoxError>> + Send + Sync>;
-type Connect = Box<dyn Fn() -> BoxFuture<Result<Arc<dyn Driver>, BoxError>> + Send + Sync>;
-type Revoke = Box<dyn Fn(LockName) -> BoxFuture<Result<(), BoxError>> + Send + Sync>;
+pub(crate) type Hook = Arc<dyn Fn() -> BoxFuture<Result<(), BoxError>> + Send + Sync>;
+type Connect = Arc<dyn Fn() -> BoxFuture<Result<Arc<dyn Driver>, BoxError>> + Send + Sync>;
+type Revoke = Arc<dyn Fn(LockName) -> BoxFuture<Result<(), BoxError>> + Send + Sync>;
 
 /// What a check ends in.
 pub(crate) type Verdict<T = ()> = Result<T, Stop>;
@@ -54,6 +57,7 @@ macro_rules! ensure {
 }
 
 /// What the author of a driver said about it.
+#[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) id: &'static str,
     pub(crate) capabilities: Capabilities,
@@ -127,10 +131,6 @@ impl Context {
 
     pub(crate) fn id(&self) -> &'static str {
         self.setup.id
-    }
-
-    pub(crate) fn in_virtual_time(&self) -> bool {
-        self.setup.virtual_time
     }
 
     /// The lease to ask for.
@@ -232,6 +232,28 @@ impl Context {
         }
     }
 
+    /// An application with leases of the usual length.
+    pub(crate) async fn client(&self) -> Verdict<Client> {
+        self.client_with(Lease::new(self.ttl())).await
+    }
+
+    /// An application with leases that do not run out while a check is under way, so that
+    /// whatever it leaves behind shows.
+    pub(crate) async fn long_client(&self) -> Verdict<Client> {
+        self.client_with(Lease::new(self.long())).await
+    }
+
+    pub(crate) async fn client_with(&self, lease: Lease) -> Verdict<Client> {
+        let connection = self.connect().await?;
+        let driver: Arc<dyn Driver> = connection.clone();
+        let locker = Locker::builder_from_arc(driver)
+            .namespace(self.own_namespace()?)
+            .lease(lease)
+            .build()?;
+        let lock = locker.lock(&self.text("lock-@"))?;
+        Ok(Client { connection, locker, lock })
+    }
+
     /// Waits for what should happen at once.
     pub(crate) async fn promptly<T>(&self, what: &str, future: impl Future<Output = T>) -> Verdict<T> {
         self.within(self.patience(), what, future).await
@@ -263,6 +285,27 @@ impl Context {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// An application: a locker over a connection of its own.
+pub(crate) struct Client {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) locker: Locker,
+    /// The lock that the check is about.
+    pub(crate) lock: Lock,
+}
+
+impl Client {
+    /// The lock that the check is about, with waiters served in order where the driver can.
+    pub(crate) fn queue(&self) -> BoxedLock {
+        match self.lock.clone().fair() {
+            Ok(fair) => Arc::new(fair),
+            Err(_) => Arc::new(self.lock.clone()),
+        }
+    }
+}
+
+/// A lock of whatever kind.
+pub(crate) type BoxedLock = Arc<dyn DistributedLock>;
 
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

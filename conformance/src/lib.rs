@@ -33,4 +33,4 @@ mod suite;
 
 pub use checks::{Check, Need};
 pub use libtest_mimic;
-pub use suite::Suite;
+pub use suite::{Outcome, Suite};

@@ -16,8 +16,9 @@ use crate::run::run;
 ///
 /// See the [crate's page](crate) for an example.
 pub struct Suite {
-    setup: Setup,
+    setup: Arc<Setup>,
     ready: Option<Ready>,
+    is_ready: OnceLock<Result<(), String>>,
 }
 
 type Ready = Box<dyn Fn() -> Result<(), BoxError> + Send + Sync>;
@@ -27,7 +28,8 @@ impl Suite {
     ///
     /// The capabilities are taken as data, so that listing the checks does no I/O.
     pub fn new(id: &'static str, capabilities: Capabilities) -> Self {
-        Self { setup: Setup::new(id, capabilities), ready: None }
+        let setup = Arc::new(Setup::new(id, capabilities));
+        Self { setup, ready: None, is_ready: OnceLock::new() }
     }
 
     /// How to open a connection to the backend. Called several times within one check: each call
@@ -37,7 +39,7 @@ impl Suite {
     where
         F: Future<Output = Result<D, BoxError>> + Send + 'static,
     {
-        self.setup.connect = Some(Box::new(move || {
+        Arc::make_mut(&mut self.setup).connect = Some(Arc::new(move || {
             let driver = connect();
             Box::pin(async { Ok(Arc::new(driver.await?) as Arc<dyn Driver>) })
         }));
@@ -50,7 +52,7 @@ impl Suite {
     where
         F: Future<Output = Result<(), BoxError>> + Send + 'static,
     {
-        self.setup.revoke = Some(Box::new(move |name| Box::pin(revoke(name))));
+        Arc::make_mut(&mut self.setup).revoke = Some(Arc::new(move |name| Box::pin(revoke(name))));
         self
     }
 
@@ -61,7 +63,7 @@ impl Suite {
     where
         F: Future<Output = Result<(), BoxError>> + Send + 'static,
     {
-        self.setup.sever = Some(Box::new(move || Box::pin(sever())));
+        Arc::make_mut(&mut self.setup).sever = Some(Arc::new(move || Box::pin(sever())));
         self
     }
 
@@ -72,7 +74,7 @@ impl Suite {
     where
         F: Future<Output = Result<(), BoxError>> + Send + 'static,
     {
-        self.setup.restart = Some(Box::new(move || Box::pin(restart())));
+        Arc::make_mut(&mut self.setup).restart = Some(Arc::new(move || Box::pin(restart())));
         self
     }
 
@@ -83,7 +85,7 @@ impl Suite {
     /// answer well within a fifth of it.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.setup.ttl = Some(ttl);
+        Arc::make_mut(&mut self.setup).ttl = Some(ttl);
         self
     }
 
@@ -92,7 +94,7 @@ impl Suite {
     /// [claim's clock](lockkit_core::driver::Claim::clock).
     #[must_use]
     pub fn virtual_time(mut self) -> Self {
-        self.setup.virtual_time = true;
+        Arc::make_mut(&mut self.setup).virtual_time = true;
         self
     }
 
@@ -120,35 +122,46 @@ impl Suite {
     /// What the driver does not declare or the suite has no hook for is shown as ignored, with the
     /// reason.
     pub fn trials(self) -> Vec<Trial> {
-        let setup = Arc::new(self.setup);
-        let (ready, was_ready) = (Arc::new(self.ready), Arc::new(OnceLock::new()));
+        let suite = Arc::new(self);
         let trial = |check: &'static Check| {
-            let (setup, ready, was_ready) = (setup.clone(), ready.clone(), was_ready.clone());
-            let name = format!("{}::{}", setup.id, check.name());
-            Trial::ignorable_test(name, move || {
-                let required = required::is_required(setup.id)?;
-                if let Some(reason) = setup.lacks(check) {
-                    return Ok(Completion::ignored_with(reason));
-                }
-                let is_ready = was_ready.get_or_init(|| match &*ready {
-                    Some(ready) => ready().map_err(|error| error.to_string()),
-                    None => Ok(()),
-                });
-                match is_ready {
-                    Err(reason) if required => return Err(reason.into()),
-                    Err(reason) => return Ok(Completion::ignored_with(reason)),
-                    Ok(()) => (),
-                }
-                match run(&setup, check) {
-                    Ok(()) => Ok(Completion::Completed),
-                    Err(Stop::DoesNotApply(reason)) => Ok(Completion::ignored_with(reason)),
-                    Err(Stop::Failed(reason)) => {
-                        Err(Failed::from(format!("{reason}\nwhat is checked: {}", check.asserts())))
-                    }
+            let suite = Arc::clone(&suite);
+            let name = format!("{}::{}", suite.setup.id, check.name());
+            Trial::ignorable_test(name, move || match suite.run(check) {
+                Outcome::Passed => Ok(Completion::Completed),
+                Outcome::Ignored(reason) => Ok(Completion::ignored_with(reason)),
+                Outcome::Failed(reason) => {
+                    Err(Failed::from(format!("{reason}\nwhat is checked: {}", check.asserts())))
                 }
             })
         };
         ALL.iter().map(trial).collect()
+    }
+
+    /// Runs one check here and now: for reports other than that of a test binary.
+    pub fn run(&self, check: &'static Check) -> Outcome {
+        let required = match required::is_required(self.setup.id) {
+            Ok(required) => required,
+            Err(reason) => return Outcome::Failed(reason),
+        };
+        if let Some(reason) = self.setup.lacks(check) {
+            return Outcome::Ignored(reason.into());
+        }
+        match self.is_ready() {
+            Err(reason) if required => Outcome::Failed(reason.clone()),
+            Err(reason) => Outcome::Ignored(reason.clone()),
+            Ok(()) => match run(&self.setup, check) {
+                Ok(()) => Outcome::Passed,
+                Err(Stop::DoesNotApply(reason)) => Outcome::Ignored(reason),
+                Err(Stop::Failed(reason)) => Outcome::Failed(reason),
+            },
+        }
+    }
+
+    fn is_ready(&self) -> &Result<(), String> {
+        self.is_ready.get_or_init(|| match &self.ready {
+            Some(ready) => ready().map_err(|error| error.to_string()),
+            None => Ok(()),
+        })
     }
 
     /// Runs the checks that the arguments select.
@@ -166,6 +179,18 @@ impl Suite {
     pub fn main(self) -> ExitCode {
         self.run_with(Arguments::from_args())
     }
+}
+
+/// What a check came to.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The driver does what it should.
+    Passed,
+    /// The check does not apply, and why.
+    Ignored(String),
+    /// The driver does not do what it should, and what it does.
+    Failed(String),
 }
 
 impl fmt::Debug for Suite {

@@ -1,0 +1,6 @@
+//! Checks that go through the engine, as an application does.
+
+pub(super) mod ending;
+pub(super) mod exclusion;
+pub(super) mod holding;
+pub(super) mod waiting;

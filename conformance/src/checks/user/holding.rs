@@ -1,0 +1,240 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lockkit_core::{AcquireOptions, Error, Lease, Liveness, Operation, Renew};
+
+use crate::connection::Event;
+use crate::context::{Context, Verdict};
+
+pub(in crate::checks) async fn a_hold_outlives_its_lease(context: &Context) -> Verdict {
+    let (holder, other) = (context.client().await?, context.client().await?);
+    let guard = holder.lock.acquire().await?;
+    for _ in 0..16 {
+        let second = other.lock.try_acquire().await?;
+        ensure!(second.is_none(), "another got the lock during a hold that is renewed");
+        tokio::time::sleep(context.ttl() / 4).await;
+    }
+    ensure!(guard.is_held(), "a hold that was renewed is not held after four leases");
+    guard.release().await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_hold_is_not_lost_without_cause(context: &Context) -> Verdict {
+    let client = context.client().await?;
+    let guard = client.lock.acquire().await?;
+    match tokio::time::timeout(4 * context.ttl(), guard.lost()).await {
+        Ok(()) => fail!("a hold was reported lost, although nothing happened"),
+        Err(_) => {
+            guard.release().await?;
+            Ok(())
+        }
+    }
+}
+
+pub(in crate::checks) async fn a_lease_without_renewals_is_lost_in_time(
+    context: &Context,
+) -> Verdict {
+    let (holder, other) = (context.client().await?, context.connect().await?);
+    let lease = Lease::new(context.ttl()).renew(Renew::Never);
+    let guard = holder.lock.leased(lease)?.acquire().await?;
+    other.ask_until_granted(context, &context.claim()?, context.expiry(lease.ttl())).await?;
+    ensure!(!guard.is_held(), "another was granted the lock while the guard says that it is held");
+    context.promptly("the report of a loss", guard.lost()).await
+}
+
+pub(in crate::checks) async fn an_extended_lease_lasts(context: &Context) -> Verdict {
+    let (holder, other) = (context.client().await?, context.client().await?);
+    let lease = Lease::new(context.ttl()).renew(Renew::Never);
+    let longer = (3 * lease.ttl()).min(context.capabilities().max_ttl);
+    let guard = holder.lock.leased(lease)?.acquire_leased(AcquireOptions::new()).await?;
+    guard.extend(longer).await?;
+    for _ in 0..8 {
+        let second = other.lock.try_acquire().await?;
+        ensure!(second.is_none(), "another got the lock during an extended lease");
+        ensure!(guard.is_held(), "an extended lease was lost before its time");
+        tokio::time::sleep(longer / 12).await;
+    }
+    guard.release().await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn the_longest_hold_ends(context: &Context) -> Verdict {
+    let lease = Lease::new(context.ttl()).max_hold(2 * context.ttl());
+    let (holder, other) = (context.client_with(lease).await?, context.client().await?);
+    let guard = holder.lock.acquire().await?;
+    tokio::time::sleep(context.ttl() + context.ttl() / 2).await;
+    ensure!(guard.is_held(), "a hold was lost before the longest hold was over");
+    context.promptly("the end of the longest hold", guard.lost()).await?;
+    let next = context.promptly("a hold after the longest hold", other.lock.acquire()).await??;
+    next.release().await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_revoked_hold_is_reported(context: &Context) -> Verdict {
+    let client = context.client().await?;
+    let guard = client.lock.acquire().await?;
+    context.revoke(guard.name()).await?;
+    let limit = match context.capabilities().liveness {
+        Liveness::Lease => context.ttl(),
+        _ => context.patience(),
+    };
+    context.within(limit, "the report of a loss", guard.lost()).await?;
+    ensure!(!guard.is_held(), "a guard whose loss was reported says that it is held");
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_release_after_the_loss_says_so(context: &Context) -> Verdict {
+    let (holder, next) = (context.client().await?, context.long_client().await?);
+    let other = context.long_client().await?;
+    let guard = holder.lock.acquire().await?;
+    context.revoke(guard.name()).await?;
+    let successor = context.promptly("the next hold", next.lock.acquire()).await??;
+    match guard.release().await {
+        Err(Error::Lost { .. }) => (),
+        outcome => fail!("the release of a hold that was taken away ended in {outcome:?}"),
+    }
+    let third = other.lock.try_acquire().await?;
+    ensure!(third.is_none(), "the release of a lost hold freed the lock of its successor");
+    successor.release().await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_lost_lock_can_be_held_again(context: &Context) -> Verdict {
+    let (holder, other) = (context.client().await?, context.client().await?);
+    let guard = holder.lock.acquire().await?;
+    context.revoke(guard.name()).await?;
+    context.promptly("the report of a loss", guard.lost()).await?;
+    let again = context.promptly("a hold after a loss", holder.lock.acquire()).await??;
+    drop(guard);
+    for _ in 0..8 {
+        ensure!(again.is_held(), "a hold after a loss was lost as well");
+        let second = other.lock.try_acquire().await?;
+        ensure!(second.is_none(), "another got the lock during a hold after a loss");
+        tokio::time::sleep(context.ttl() / 4).await;
+    }
+    again.release().await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn work_ends_with_its_hold(context: &Context) -> Verdict {
+    struct Dropped(Arc<AtomicBool>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let client = context.client().await?;
+    let ended = Arc::new(AtomicBool::new(false));
+    let work = client.lock.run(|_| {
+        let dropped = Dropped(ended.clone());
+        async move {
+            std::future::pending::<()>().await;
+            drop(dropped);
+        }
+    });
+    let revoke = async {
+        let is_granted = |event: &Event| matches!(event, Event::Granted(_));
+        client.connection.until(|events| events.iter().any(is_granted)).await;
+        context.revoke(client.lock.name()).await
+    };
+    let both = async { tokio::join!(work, revoke) };
+    let (outcome, revoked) = context.promptly("the end of work under a lost lock", both).await?;
+    revoked?;
+    ensure!(ended.load(Ordering::SeqCst), "work goes on although its hold is lost");
+    match outcome {
+        Err(Error::Lost { .. }) => Ok(()),
+        outcome => fail!("work whose hold was lost ended in {outcome:?}"),
+    }
+}
+
+pub(in crate::checks) async fn a_thousand_names_are_held(context: &Context) -> Verdict {
+    // Long enough for a backend that takes a millisecond for each renewal.
+    let ttl = (10 * context.ttl()).min(context.capabilities().max_ttl);
+    let client = context.client_with(Lease::new(ttl)).await?;
+    let mut guards = Vec::new();
+    for n in 0..1000 {
+        let lock = client.locker.lock(&context.text(&format!("name-{n}-@")))?;
+        guards.push(lock.acquire().await?);
+    }
+    tokio::time::sleep(2 * ttl).await;
+    let lost = guards.iter().filter(|guard| !guard.is_held()).count();
+    ensure!(lost == 0, "{lost} of 1,000 holds were lost within two leases");
+    for guard in guards {
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_grant_whose_answer_was_lost_is_found(
+    context: &Context,
+) -> Verdict {
+    let (client, other) = (context.long_client().await?, context.long_client().await?);
+    client.connection.lose_answers(Operation::Acquire, 2);
+    let guard = context.promptly("a hold", client.lock.acquire()).await??;
+    let second = other.lock.try_acquire().await?;
+    ensure!(second.is_none(), "two hold the lock, one of them after its answer was lost");
+    guard.release().await?;
+    let guard = other.lock.try_acquire().await?;
+    ensure!(guard.is_some(), "the lock is not free after a release, the grant's answer being lost");
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_hold_survives_lost_answers(context: &Context) -> Verdict {
+    let (client, other) = (context.client().await?, context.client().await?);
+    let guard = client.lock.acquire().await?;
+    for _ in 0..3 {
+        client.connection.lose_answers(Operation::Renew, 2);
+        tokio::time::sleep(context.ttl()).await;
+        ensure!(guard.is_held(), "a hold was lost because answers to renewals were");
+        let second = other.lock.try_acquire().await?;
+        ensure!(second.is_none(), "another got the lock because answers to renewals were lost");
+    }
+    guard.release().await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_release_whose_answer_was_lost_frees(context: &Context) -> Verdict {
+    let (client, other) = (context.long_client().await?, context.long_client().await?);
+    let guard = client.lock.acquire().await?;
+    client.connection.lose_answers(Operation::Release, 2);
+    drop(guard);
+    context.promptly("a hold after a release", other.lock.acquire()).await??.release().await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_hold_survives_a_cut(context: &Context) -> Verdict {
+    let ttl = (4 * context.ttl()).min(context.capabilities().max_ttl);
+    let client = context.client_with(Lease::new(ttl)).await?;
+    let other = context.client_with(Lease::new(ttl)).await?;
+    let guard = client.lock.acquire().await?;
+    for _ in 0..3 {
+        context.sever().await?;
+        tokio::time::sleep(ttl / 2).await;
+    }
+    let (held, liveness) = (guard.is_held(), context.capabilities().liveness);
+    ensure!(held || liveness != Liveness::Lease, "a lease was lost because connections were cut");
+    if held {
+        let second = context.promptly("a try after a cut", other.lock.try_acquire()).await??;
+        ensure!(
+            second.is_none() || !guard.is_held(),
+            "two hold the lock after connections were cut"
+        );
+    }
+    drop(guard);
+    context.promptly("a hold after a cut", other.lock.acquire()).await??.release().await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_restart_is_got_over(context: &Context) -> Verdict {
+    let client = context.client().await?;
+    // Whether this hold survives is up to the backend.
+    let before = client.lock.acquire().await?;
+    context.restart().await?;
+    drop(before);
+    let limit = context.expiry(context.ttl()) + context.patience();
+    let guard = context.within(limit, "a hold after a restart", client.lock.acquire()).await??;
+    tokio::time::sleep(2 * context.ttl()).await;
+    ensure!(guard.is_held(), "a hold that was taken after a restart was lost");
+    guard.release().await?;
+    Ok(())
+}
