@@ -126,7 +126,11 @@ impl Connection {
     }
 
     /// Asks for a free lock while the backend may be out of reach for a moment.
-    pub(crate) async fn take_after_trouble(&self, context: &Context, claim: &Claim) -> Verdict<Grant> {
+    pub(crate) async fn take_after_trouble(
+        &self,
+        context: &Context,
+        claim: &Claim,
+    ) -> Verdict<Grant> {
         let begun = claim.now();
         loop {
             match self.try_acquire(claim).await {

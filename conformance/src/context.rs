@@ -255,7 +255,11 @@ impl Context {
     }
 
     /// Waits for what should happen at once.
-    pub(crate) async fn promptly<T>(&self, what: &str, future: impl Future<Output = T>) -> Verdict<T> {
+    pub(crate) async fn promptly<T>(
+        &self,
+        what: &str,
+        future: impl Future<Output = T>,
+    ) -> Verdict<T> {
         self.within(self.patience(), what, future).await
     }
 

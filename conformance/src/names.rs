@@ -69,26 +69,98 @@ pub(crate) fn awkward() -> Vec<String> {
 
 /// One line, one confusion.
 const ALIKE: &[&str] = &[
-    "@", "@@", // a prefix
-    "lock-@", "Lock-@", "LOCK-@", "lock-@ ", " lock-@", "lock_@", "lock.@", // case, blanks
-    "stra\u{df}e-@", "strasse-@", "STRASSE-@", // folding
-    "\u{e9}-@", "e\u{301}-@", "e-@", "E-@", // composition, accents
-    "\u{ef}-@", "i\u{308}-@", "i-@", "\u{131}-@", "\u{130}-@", "I-@", // Turkish
-    "\u{212b}-@", "\u{c5}-@", "A\u{30a}-@", // compatibility
-    "\u{fb01}-@", "fi-@", // ligatures
-    "\u{ff41}-@", "a-@", // width
+    "@",
+    "@@", // a prefix
+    "lock-@",
+    "Lock-@",
+    "LOCK-@",
+    "lock-@ ",
+    " lock-@",
+    "lock_@",
+    "lock.@", // case, blanks
+    "stra\u{df}e-@",
+    "strasse-@",
+    "STRASSE-@", // folding
+    "\u{e9}-@",
+    "e\u{301}-@",
+    "e-@",
+    "E-@", // composition, accents
+    "\u{ef}-@",
+    "i\u{308}-@",
+    "i-@",
+    "\u{131}-@",
+    "\u{130}-@",
+    "I-@", // Turkish
+    "\u{212b}-@",
+    "\u{c5}-@",
+    "A\u{30a}-@", // compatibility
+    "\u{fb01}-@",
+    "fi-@", // ligatures
+    "\u{ff41}-@",
+    "a-@",       // width
     "\u{430}-@", // looks like a Latin a
-    "\u{3a3}-@", "\u{3c3}-@", "\u{3c2}-@", // three sigmas
-    "a\u{200b}-@", "a\u{200d}-@", "a\u{feff}-@", "a\u{a0}-@", "a\u{ad}-@", // invisible
-    "\u{1f512}-@", "\u{1f513}-@", "\u{10ffff}-@", // beyond 16 bits
-    "1-@", "01-@", "1.0-@", "1e0-@", "+1-@", "-1-@", "0x1-@", // numbers
-    "null-@", "NULL-@", "nil-@", "true-@", // words of languages
-    "a/@", "a//@", "a/./@", "a/../a/@", "/a/@", "a\\@", "@/a/", "@/a", // paths
-    "@.lock", "@.lck", "@.tmp", "@~", "@.", "@..", "..@", // file names
-    "a%2f@", "a%2F@", "a%252f@", "a+@", "a%20@", "a @", "a\\u0020@", // encodings
-    "{@}", "{@}a", "a{@}", "{}@", "{a}@", "{a}{@}", // hash tags
-    "a:@", "a::@", "@:token", "@:queue", "@:fence", "@:channel", "@:0", "@:1", // keys
-    "lockkit:@", "lockkit:lockkit:@", "conformance:@", "conformance/@", // prefixes
+    "\u{3a3}-@",
+    "\u{3c3}-@",
+    "\u{3c2}-@", // three sigmas
+    "a\u{200b}-@",
+    "a\u{200d}-@",
+    "a\u{feff}-@",
+    "a\u{a0}-@",
+    "a\u{ad}-@", // invisible
+    "\u{1f512}-@",
+    "\u{1f513}-@",
+    "\u{10ffff}-@", // beyond 16 bits
+    "1-@",
+    "01-@",
+    "1.0-@",
+    "1e0-@",
+    "+1-@",
+    "-1-@",
+    "0x1-@", // numbers
+    "null-@",
+    "NULL-@",
+    "nil-@",
+    "true-@", // words of languages
+    "a/@",
+    "a//@",
+    "a/./@",
+    "a/../a/@",
+    "/a/@",
+    "a\\@",
+    "@/a/",
+    "@/a", // paths
+    "@.lock",
+    "@.lck",
+    "@.tmp",
+    "@~",
+    "@.",
+    "@..",
+    "..@", // file names
+    "a%2f@",
+    "a%2F@",
+    "a%252f@",
+    "a+@",
+    "a%20@",
+    "a @",
+    "a\\u0020@", // encodings
+    "{@}",
+    "{@}a",
+    "a{@}",
+    "{}@",
+    "{a}@",
+    "{a}{@}", // hash tags
+    "a:@",
+    "a::@",
+    "@:token",
+    "@:queue",
+    "@:fence",
+    "@:channel",
+    "@:0",
+    "@:1", // keys
+    "lockkit:@",
+    "lockkit:lockkit:@",
+    "conformance:@",
+    "conformance/@", // prefixes
 ];
 
 #[cfg(test)]

@@ -128,10 +128,7 @@ async fn watch(context: &Context, other: &Connection, ttl: Duration) -> Verdict<
 /// a full `ttl` from there. A slow machine can only make this time longer.
 fn has_lasted(freed: &Freed, since: Instant, ttl: Duration, what: &str) -> Verdict {
     let lasted = freed.granted.saturating_duration_since(since);
-    ensure!(
-        lasted + margin(ttl) >= ttl,
-        "a lease of {ttl:?} was over {lasted:?} after {what}"
-    );
+    ensure!(lasted + margin(ttl) >= ttl, "a lease of {ttl:?} was over {lasted:?} after {what}");
     Ok(())
 }
 

@@ -113,7 +113,8 @@ pub(in crate::checks) async fn a_released_waiter_is_not_waited_for(context: &Con
     let (holder, first) = context.pair().await?;
     let second = context.connect().await?;
     let held = context.long_claim()?;
-    let [left, waiting] = [context.queued(context.long_claim()?), context.queued(context.long_claim()?)];
+    let [left, waiting] =
+        [context.queued(context.long_claim()?), context.queued(context.long_claim()?)];
     holder.take(&held).await?;
     first.is_refused(&left, "it is held").await?;
     second.is_refused(&waiting, "it is held").await?;
@@ -129,7 +130,8 @@ pub(in crate::checks) async fn a_waiter_released_at_its_turn_passes_it_on(
     let (holder, first) = context.pair().await?;
     let second = context.connect().await?;
     let held = context.long_claim()?;
-    let [left, waiting] = [context.queued(context.long_claim()?), context.queued(context.long_claim()?)];
+    let [left, waiting] =
+        [context.queued(context.long_claim()?), context.queued(context.long_claim()?)];
     holder.take(&held).await?;
     first.is_refused(&left, "it is held").await?;
     second.is_refused(&waiting, "it is held").await?;
@@ -204,7 +206,9 @@ async fn does_not_overtake(context: &Context, late: Claim) -> Verdict {
     Ok(())
 }
 
-pub(in crate::checks) async fn a_pushed_grant_lasts_from_the_last_ask(context: &Context) -> Verdict {
+pub(in crate::checks) async fn a_pushed_grant_lasts_from_the_last_ask(
+    context: &Context,
+) -> Verdict {
     let (holder, waiter) = context.pair().await?;
     let other = context.connect().await?;
     let (held, waiting) = (context.long_claim()?, context.claim()?.fair());

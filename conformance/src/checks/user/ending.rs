@@ -20,7 +20,8 @@ pub(in crate::checks) async fn an_acquisition_may_be_dropped_anywhere(
         if let Polled::Ready(guard) = outcome {
             return Ok(guard?.release().await?);
         }
-        is_free(context, &other, &format!("an acquisition was dropped after {polls} polls")).await?;
+        is_free(context, &other, &format!("an acquisition was dropped after {polls} polls"))
+            .await?;
     }
     fail!("an acquisition of a free lock was not done after {POLLS} polls")
 }
@@ -118,7 +119,8 @@ pub(in crate::checks) async fn a_shutdown_leaves_nothing(context: &Context) -> V
 /// Whether the lock can be had at once: no hold and no place is left that would run out only much
 /// later.
 async fn is_free(context: &Context, other: &Client, what: &str) -> Verdict {
-    let guard = context.promptly(&format!("a hold after {what}"), other.queue().acquire()).await??;
+    let guard =
+        context.promptly(&format!("a hold after {what}"), other.queue().acquire()).await??;
     guard.release().await?;
     Ok(())
 }
@@ -131,7 +133,11 @@ enum Polled<T> {
     Asleep,
 }
 
-async fn poll_times<T>(context: &Context, times: usize, future: impl Future<Output = T>) -> Polled<T> {
+async fn poll_times<T>(
+    context: &Context,
+    times: usize,
+    future: impl Future<Output = T>,
+) -> Polled<T> {
     let mut future = pin!(future);
     let mut polls = 0;
     let polled = poll_fn(|cx| {

@@ -182,7 +182,8 @@ pub(in crate::checks) async fn a_lost_hold_is_not_reentered(context: &Context) -
         Ok(_) => fail!("an owner re-entered a hold that was lost"),
     }
     drop(guard);
-    let again = context.promptly("a new hold", client.lock.acquire_as(&owner, AcquireOptions::new()));
+    let again =
+        context.promptly("a new hold", client.lock.acquire_as(&owner, AcquireOptions::new()));
     let guard = again.await??;
     ensure!(guard.is_held(), "a new hold after a loss is not held");
     guard.release().await?;
