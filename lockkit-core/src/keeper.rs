@@ -143,9 +143,7 @@ impl<'a> Pursuit<'a> {
 
     /// Returns a grant that is still good, or reports why there is none.
     async fn run(&mut self, caller: &mut Caller<Acquired>) -> Option<Won> {
-        let capabilities = self.engine.driver.capabilities();
-        let in_turns =
-            self.claim.waits() && !self.claim.is_fair() && capabilities.fairness != Fairness::Fifo;
+        let in_turns = self.claim.waits() && !self.has_place();
         let mut next = self.started;
         if !(in_turns && self.engine.turns.has_waiters(self.claim.name())) {
             match self.ask(None, caller).await? {

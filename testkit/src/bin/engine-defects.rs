@@ -144,8 +144,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "every waiter asks for itself",
         file: "keeper.rs",
-        sound: "let in_turns = self.claim.waits()",
-        broken: "let in_turns = false && self.claim.waits()",
+        sound: "let in_turns = self.claim.waits() && !self.has_place();",
+        broken: "let in_turns = false;",
         test: "a_thousand_waiters_cost_the_backend_as_much_as_one",
     },
     Defect {
