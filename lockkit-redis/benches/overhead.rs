@@ -1,0 +1,245 @@
+//! What lockkit costs over Redis itself: `cargo bench -p lockkit-redis`.
+//!
+//! Client and server share one CPU, because their placement alone changes a round trip fivefold.
+//! Each figure is a ratio of two things measured in the same run, alternately, each on the same
+//! client library: lockkit, and exactly the requests that it sends, sent by hand.
+#![expect(clippy::print_stdout, reason = "a benchmark reports")]
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use lockkit_core::driver::{Claim, Driver as _, OwnerId};
+use lockkit_core::{BackendUrl, Locker};
+use lockkit_redis::RedisDriver;
+use lockkit_testkit::REDIS;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{Client, IntoConnectionInfo as _, Script};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const ROUNDS: usize = 15;
+const PAIRS: usize = 2_000;
+const HAND_OVERS: usize = 50;
+const HOLDS: usize = 10_000;
+
+fn main() -> Result<()> {
+    share_one_cpu()?;
+    let server = REDIS.start()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let raw = Raw::connect(&server.url()).await?;
+        let url: BackendUrl = server.url().parse()?;
+        pairs(&raw, &url).await?;
+        hand_overs(&raw, &url).await?;
+        holds(&url).await
+    })
+}
+
+/// Servers that are started from here on inherit it.
+fn share_one_cpu() -> Result<()> {
+    let allowed = sched_getaffinity(None)?;
+    let last = (0..CpuSet::MAX_CPU).rev().find(|&cpu| allowed.is_set(cpu)).ok_or("no CPU")?;
+    let mut one = CpuSet::new();
+    one.set(last);
+    Ok(sched_setaffinity(None, &one)?)
+}
+
+/// Acquire and release, nobody else about.
+async fn pairs(raw: &Raw, url: &BackendUrl) -> Result<()> {
+    let driver = RedisDriver::connect(url).await?;
+    let lock = Locker::new(RedisDriver::connect(url).await?).lock("pair")?;
+    let keys = Keys::of("pair");
+    let (mut by_hand, mut by_driver, mut by_lockkit) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let mut times = Vec::with_capacity(PAIRS);
+        for _ in 0..PAIRS {
+            let start = Instant::now();
+            let owner = OwnerId::random().to_string();
+            raw.take(&keys, &owner, "0").await?;
+            raw.release(&keys, &owner).await?;
+            times.push(start.elapsed());
+        }
+        let hand = median(&mut times);
+        times.clear();
+        for _ in 0..PAIRS {
+            let start = Instant::now();
+            let claim = Claim::new(lock.name().clone(), Duration::from_secs(30));
+            driver.try_acquire(&claim).await?;
+            driver.release(&claim).await?;
+            times.push(start.elapsed());
+        }
+        let through_driver = median(&mut times);
+        times.clear();
+        for _ in 0..PAIRS {
+            let start = Instant::now();
+            lock.acquire().await?.release().await?;
+            times.push(start.elapsed());
+        }
+        let lockkit = median(&mut times);
+        // The first round warms up.
+        if round > 0 {
+            by_hand.push(hand);
+            by_driver.push(ratio(through_driver, hand));
+            by_lockkit.push(ratio(lockkit, hand));
+        }
+    }
+    println!(
+        "uncontended pair, p50: by hand {:?}; driver {} of it; lockkit {} of it",
+        median(&mut by_hand),
+        spread(&mut by_driver),
+        spread(&mut by_lockkit)
+    );
+    Ok(())
+}
+
+/// From the call of release to the guard of a fair waiter on another connection.
+async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
+    let (one, other) = (RedisDriver::connect(url).await?, RedisDriver::connect(url).await?);
+    let holder = Locker::new(one).lock("hand-over")?;
+    let waiter = Locker::new(other).lock("hand-over")?.fair()?;
+    let keys = Keys::of("hand-over/by-hand");
+    let mut news = Client::open(raw.url.as_str())?.get_async_pubsub().await?;
+    news.subscribe(&keys.channel).await?;
+    let (mut by_hand, mut by_lockkit) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let mut times = Vec::with_capacity(HAND_OVERS);
+        for _ in 0..HAND_OVERS {
+            let (first, second) = (OwnerId::random().to_string(), OwnerId::random().to_string());
+            raw.take(&keys, &first, "0").await?;
+            raw.take(&keys, &second, "1").await?;
+            let waiting = tokio::spawn(async move {
+                let message = news.on_message().next().await;
+                (message, Instant::now(), news)
+            });
+            tokio::time::sleep(SETTLE).await;
+            let start = Instant::now();
+            raw.release(&keys, &first).await?;
+            let (message, heard, returned) = waiting.await?;
+            message.ok_or("the subscription ended")?;
+            news = returned;
+            times.push(heard - start);
+            // A plain release tells news, too.
+            raw.release(&keys, &second).await?;
+            news.on_message().next().await.ok_or("the subscription ended")?;
+        }
+        let hand = median(&mut times);
+        times.clear();
+        for _ in 0..HAND_OVERS {
+            let guard = holder.acquire().await?;
+            let waiting = tokio::spawn({
+                let waiter = waiter.clone();
+                async move { waiter.acquire().await.map(|guard| (guard, Instant::now())) }
+            });
+            tokio::time::sleep(SETTLE).await;
+            let start = Instant::now();
+            guard.release().await?;
+            let (guard, granted) = waiting.await??;
+            times.push(granted - start);
+            guard.release().await?;
+        }
+        let lockkit = median(&mut times);
+        if round > 0 {
+            by_hand.push(hand);
+            by_lockkit.push(ratio(lockkit, hand));
+        }
+    }
+    println!(
+        "hand-over, p50: a pushed grant by hand {:?}; lockkit {} of it",
+        median(&mut by_hand),
+        spread(&mut by_lockkit)
+    );
+    Ok(())
+}
+
+/// Many holds of one process, kept for several leases.
+async fn holds(url: &BackendUrl) -> Result<()> {
+    const TTL: Duration = Duration::from_secs(10);
+    let locker = Locker::builder(RedisDriver::connect(url).await?).ttl(TTL).build()?;
+    let mut guards = Vec::with_capacity(HOLDS);
+    for number in 0..HOLDS {
+        guards.push(locker.lock(&number.to_string())?.acquire().await?);
+    }
+    tokio::time::sleep(TTL * 3).await;
+    let lost = guards.iter().filter(|guard| !guard.is_held()).count();
+    println!("{HOLDS} holds kept for three leases of {TTL:?}: {lost} lost");
+    locker.shutdown().await;
+    if lost > 0 { Err("holds were lost".into()) } else { Ok(()) }
+}
+
+/// How long a waiter gets to take its place and to have its subscription confirmed.
+const SETTLE: Duration = Duration::from_millis(2);
+
+/// What the driver sends, sent by hand.
+struct Raw {
+    url: String,
+    connection: MultiplexedConnection,
+    take: Script,
+    release: Script,
+}
+
+impl Raw {
+    async fn connect(url: &str) -> Result<Self> {
+        let settings = TcpSettings::default().set_nodelay(true);
+        let client = Client::open(url.into_connection_info()?.set_tcp_settings(settings))?;
+        let script = |code| Script::new(code);
+        Ok(Self {
+            url: url.into(),
+            connection: client.get_multiplexed_async_connection().await?,
+            take: script(concat!(
+                include_str!("../src/scripts/queue.lua"),
+                include_str!("../src/scripts/take.lua")
+            )),
+            release: script(concat!(
+                include_str!("../src/scripts/queue.lua"),
+                include_str!("../src/scripts/release.lua")
+            )),
+        })
+    }
+
+    async fn take(&self, keys: &Keys, owner: &str, place: &str) -> Result<()> {
+        let mut call = self.take.prepare_invoke();
+        keys.all.iter().for_each(|key| _ = call.key(key));
+        call.arg(&keys.channel).arg(owner).arg("30000").arg(place);
+        let _: redis::Value = call.invoke_async(&mut self.connection.clone()).await?;
+        Ok(())
+    }
+
+    async fn release(&self, keys: &Keys, owner: &str) -> Result<()> {
+        let mut call = self.release.prepare_invoke();
+        keys.all.iter().for_each(|key| _ = call.key(key));
+        call.arg(&keys.channel).arg(owner);
+        let _: redis::Value = call.invoke_async(&mut self.connection.clone()).await?;
+        Ok(())
+    }
+}
+
+/// The keys of a lock, as `docs/redis.md` has them.
+struct Keys {
+    all: [String; 4],
+    channel: String,
+}
+
+impl Keys {
+    fn of(name: &str) -> Self {
+        let key = |kind| format!("{{lockkit:0}}:{kind}:{name}");
+        let all = [key("lock"), key("queue"), key("deadlines"), "{lockkit:0}:bucket".into()];
+        Self { all, channel: key("news") }
+    }
+}
+
+fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
+    values.sort_by(|one, other| one.partial_cmp(other).expect("no value is NaN"));
+    values[values.len() / 2]
+}
+
+fn ratio(one: Duration, other: Duration) -> f64 {
+    one.as_secs_f64() / other.as_secs_f64()
+}
+
+fn spread(ratios: &mut [f64]) -> String {
+    let middle = median(ratios);
+    format!("{middle:.2} ({:.2} to {:.2})", ratios[0], ratios[ratios.len() - 1])
+}
