@@ -44,7 +44,7 @@ async fn the_servers_end_of_a_connection_passes() {
     served.write_all(b"bye").await.unwrap();
     drop(served);
     let mut said = Vec::new();
-    client.read_to_end(&mut said).await.unwrap();
+    soon(client.read_to_end(&mut said)).await.unwrap();
     assert_eq!(said, b"bye");
 }
 
