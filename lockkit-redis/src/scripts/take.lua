@@ -15,7 +15,8 @@ if remaining ~= -2 and not is_ours then
 end
 
 if holder == owner then
-  if remaining < ttl then redis.call('PEXPIREAT', lock, now + ttl) end
+  -- Written even where nothing changes, so that a replica never says yes.
+  redis.call('PEXPIRE', lock, math.max(ttl, remaining))
   return {1, token, ttl}
 end
 

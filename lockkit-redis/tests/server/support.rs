@@ -9,7 +9,13 @@ use redis::{FromRedisValue, cmd};
 /// The bucket of this name is 362: all its keys begin with `{lockkit:362}`.
 pub(crate) const NAME: &str = "orders/{42} ü";
 
+/// With a limit to calls that a machine under load keeps, also for short leases.
 pub(crate) async fn driver(url: &str) -> RedisDriver {
+    impatient_driver(&format!("{url}?call_limit=10s")).await
+}
+
+/// With limits to calls that follow from the lease.
+pub(crate) async fn impatient_driver(url: &str) -> RedisDriver {
     RedisDriver::connect(&url.parse().unwrap()).await.unwrap()
 }
 

@@ -6,12 +6,14 @@ use libtest_mimic::Trial;
 use lockkit_core::Error;
 use lockkit_core::driver::{Change, Driver, ErrorKind, Release, Renewal};
 use lockkit_redis::RedisDriver;
-use lockkit_testkit::{Proxy, REDIS, Server, trial};
+use lockkit_testkit::{Hold, Proxy, REDIS, Server, trial};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-use crate::support::{LONG, Raw, causes, claim, driver, kind, listen, millis, refused, take};
+use crate::support::{
+    LONG, Raw, causes, claim, driver, impatient_driver, kind, listen, millis, refused, take,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -54,7 +56,7 @@ async fn restarted(server: Server) {
 
 async fn swallowed(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
-    let driver = driver(&server.url_at(proxy.addr())).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
     let claim = claim(millis(2500));
     take(&driver, &claim).await;
     driver.release(&claim).await.unwrap();
@@ -77,7 +79,7 @@ async fn swallowed(server: Server) {
 /// One call has a limit so short that it gives up; another has time.
 async fn replaced(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
-    let driver = driver(&server.url_at(proxy.addr())).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
     let (hasty, patient) = (claim(millis(50)), claim(LONG));
     proxy.answers().delay(millis(300));
     let (hasty, patient) =
@@ -88,7 +90,7 @@ async fn replaced(server: Server) {
 }
 
 async fn hung(server: Server) {
-    let driver = driver(&server.url()).await;
+    let driver = impatient_driver(&server.url()).await;
     let claim = claim(millis(1000));
     take(&driver, &claim).await;
     server.stop().unwrap();
@@ -105,7 +107,7 @@ async fn hung(server: Server) {
 }
 
 async fn away(server: Server) {
-    let driver = driver(&server.url()).await;
+    let driver = impatient_driver(&server.url()).await;
     let claim = claim(millis(1000));
     take(&driver, &claim).await;
     server.kill();
@@ -120,8 +122,8 @@ async fn away(server: Server) {
 
 async fn attempts(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
-    let driver = driver(&server.url_at(proxy.addr())).await;
-    let claim = claim(millis(500));
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
+    let claim = claim(millis(2500));
     take(&driver, &claim).await;
     server.kill();
     let (start, before) = (Instant::now(), proxy.connections());
@@ -138,8 +140,9 @@ async fn attempts(server: Server) {
 }
 
 async fn demoted(server: Server) {
-    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
-    let claim = claim(millis(1000));
+    let (driver, mut raw) =
+        (impatient_driver(&server.url()).await, Raw::connect(&server.url()).await);
+    let claim = claim(millis(10_000));
     take(&driver, &claim).await;
     raw.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
     let (kind_of_first, text) = kind(driver.renew(&claim).await);
@@ -170,8 +173,9 @@ async fn password(server: Server) {
         assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
     }
     for right in [":pw@", "default:pw@"] {
-        take(&driver(&at(right)).await, &claim(LONG).with_ttl(millis(50))).await;
-        sleep(millis(60)).await;
+        let (driver, claim) = (driver(&at(right)).await, claim(LONG));
+        take(&driver, &claim).await;
+        driver.release(&claim).await.unwrap();
     }
 }
 
@@ -231,29 +235,62 @@ async fn no_redis((): ()) {
 /// A request that the network keeps lands after its claim was given up.
 async fn late(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
-    let (far, near) = (driver(&server.url_at(proxy.addr())).await, driver(&server.url()).await);
+    let (far, near) =
+        (impatient_driver(&server.url_at(proxy.addr())).await, driver(&server.url()).await);
     let mut raw = Raw::connect(&server.url()).await;
-    let ttl = millis(1000);
-    take(&far, &claim(millis(50))).await;
-    sleep(millis(60)).await;
-
-    // An ask that lands late holds the lock, or keeps a place, for a lease; a renewal does nothing.
-    for late in [claim(ttl), claim(ttl).fair()] {
-        // Long enough that the ask is not granted when it lands, only placed.
-        let holder = claim(millis(300));
-        if late.is_fair() {
-            take(&near, &holder).await;
-        }
-        let held = proxy.requests().hold("EVALSHA");
-        assert_eq!(kind(far.try_acquire(&late).await).0, ErrorKind::Unknown);
-        assert_eq!(far.release(&late).await.unwrap(), Release::NotHeld);
+    let ttl = millis(2500);
+    let land = async |held: Hold| {
         let answered = proxy.answers().bytes();
-        let start = Instant::now();
         held.go_on();
         proxy.answers().bytes_reach(answered + 1).await;
-        raw.wait_until_empty().await;
-        // All the same it was there, for a lease and no longer than the test's own slowness.
-        assert!(start.elapsed() >= millis(950));
+    };
+
+    // A server that did not know the scripts would refuse what lands late.
+    let warm = claim(LONG);
+    take(&near, &warm).await;
+    near.renew(&warm).await.unwrap();
+    near.release(&warm).await.unwrap();
+
+    // An ask that lands late holds the lock for a lease,
+    let ask = claim(ttl);
+    let held = proxy.requests().hold("EVALSHA");
+    assert_eq!(kind(far.try_acquire(&ask).await).0, ErrorKind::Unknown);
+    assert_eq!(far.release(&ask).await.unwrap(), Release::NotHeld);
+    let start = Instant::now();
+    land(held).await;
+    assert_eq!(raw.keys().await.len(), 1);
+    raw.wait_until_empty().await;
+    assert!(start.elapsed() >= ttl);
+
+    // or keeps a place for a lease, whether or not its turn comes;
+    let (holder, ask) = (claim(LONG), claim(ttl).fair());
+    take(&near, &holder).await;
+    let held = proxy.requests().hold("EVALSHA");
+    assert_eq!(kind(far.try_acquire(&ask).await).0, ErrorKind::Unknown);
+    assert_eq!(far.release(&ask).await.unwrap(), Release::NotHeld);
+    let start = Instant::now();
+    land(held).await;
+    near.release(&holder).await.unwrap();
+    refused(&near, &claim(LONG)).await;
+    raw.wait_until_empty().await;
+    assert!(start.elapsed() >= ttl - millis(1));
+
+    // and neither a renewal nor a release leaves anything.
+    for renews in [true, false] {
+        let holder = claim(ttl);
+        take(&far, &holder).await;
+        let held = proxy.requests().hold("EVALSHA");
+        let (late, _) = match renews {
+            true => kind(far.renew(&holder).await),
+            false => kind(far.release(&holder).await),
+        };
+        assert_eq!(late, ErrorKind::Unknown);
+        assert_eq!(far.release(&holder).await.unwrap(), Release::Freed);
+        let successor = claim(LONG);
+        take(&near, &successor).await;
+        land(held).await;
+        assert_eq!(near.release(&successor).await.unwrap(), Release::Freed);
+        assert_eq!(raw.keys().await, Vec::<String>::new());
     }
 }
 
