@@ -5,7 +5,7 @@ use crate::support::{
     Fixture, LONG, claim, execute, granted, number, refused, token, told_by_driver,
 };
 
-const RUN_OUT: &str = "UPDATE lockkit_hold SET expires = 1";
+const RUN_OUT: &str = "UPDATE lockkit_hold SET expires = expires - ttl";
 
 #[tokio::test]
 async fn a_lock_is_held_by_one_owner() {

@@ -74,7 +74,7 @@ async fn a_dead_waiter_does_not_block() {
     let taken = refused(&driver, &alive).await;
     assert!(taken.remaining().unwrap() > LONG / 2, "nothing said about the place before it");
     let mut raw = fixture.raw().await;
-    let run_out = "UPDATE lockkit_place SET expires = 1 WHERE arrival = 1";
+    let run_out = "UPDATE lockkit_place SET expires = expires - ttl WHERE arrival = 1";
     assert_eq!(execute(&mut raw, run_out).await, 1);
     granted(&driver, &alive).await;
     let places = number(&mut raw, "SELECT count(*) FROM lockkit_place").await;
