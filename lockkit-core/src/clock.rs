@@ -87,8 +87,9 @@ impl Clock {
         Instant(tokio::time::Instant::now() + self.slept())
     }
 
-    /// What time it was at least: a cheaper look, which may not know of a suspension yet. For
-    /// stamps that a lease is counted from, where early is safe.
+    /// What time it was at least: a cheaper look, which may not know yet of a suspension within the
+    /// last second. For stamps that a lease is counted from, where early is safe, and for keepers,
+    /// which a jump wakes.
     pub(crate) fn stamp(&self) -> Instant {
         Instant(tokio::time::Instant::now() + *self.0.slept.borrow())
     }

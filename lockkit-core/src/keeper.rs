@@ -214,7 +214,7 @@ impl<'a> Pursuit<'a> {
         if let Some(ticket) = ticket {
             ticket.set_unanswered(self.unanswered);
         }
-        let now = engine.clock.now();
+        let now = engine.clock.stamp();
         match answer {
             Ok(Attempt::Granted(grant)) => {
                 let vouched = Vouched::new(grant.vouched(), asked, claim.ttl());
@@ -456,7 +456,7 @@ async fn clear_up(
     let mut pause = Pause::new(claim.ttl() / 50, (claim.ttl() / 4).min(Duration::from_secs(5)));
     loop {
         let answer = engine.driver.release(claim).await;
-        let now = engine.clock.now();
+        let now = engine.clock.stamp();
         let sent = match &answer {
             Ok(_) => in_doubt,
             Err(_) if bounded => Some(started),

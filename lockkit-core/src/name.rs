@@ -1,5 +1,7 @@
+use std::cmp::Ordering;
 use std::fmt::{self, Write as _};
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest as _, Sha256};
 
@@ -10,13 +12,14 @@ use crate::Error;
 /// A name is any non-empty UTF-8 text of at most 512 bytes without control characters. It is
 /// compared byte by byte: case matters and nothing is normalised. Two different names never
 /// exclude each other, on no driver; the same name always does.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone)]
 pub struct LockName(Arc<Parts>);
 
-#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Parts {
     namespace: Namespace,
     name: Box<str>,
+    /// Some drivers need it for every request.
+    digest: OnceLock<[u8; 32]>,
 }
 
 impl LockName {
@@ -36,7 +39,11 @@ impl LockName {
         } else if name.chars().any(char::is_control) {
             "it has a control character"
         } else {
-            return Ok(Self(Arc::new(Parts { namespace: namespace.clone(), name: name.into() })));
+            return Ok(Self(Arc::new(Parts {
+                namespace: namespace.clone(),
+                name: name.into(),
+                digest: OnceLock::new(),
+            })));
         };
         Err(Error::InvalidName { name: name.into(), reason })
     }
@@ -83,11 +90,43 @@ impl LockName {
 
     /// SHA-256 of the namespace, a zero byte, and the name.
     pub fn digest(&self) -> [u8; 32] {
-        let mut hash = Sha256::new();
-        hash.update(self.namespace().as_str());
-        hash.update([0]);
-        hash.update(self.as_str());
-        hash.finalize().into()
+        *self.0.digest.get_or_init(|| {
+            let mut hash = Sha256::new();
+            hash.update(self.namespace().as_str());
+            hash.update([0]);
+            hash.update(self.as_str());
+            hash.finalize().into()
+        })
+    }
+
+    fn parts(&self) -> (&str, &Namespace) {
+        (self.as_str(), self.namespace())
+    }
+}
+
+impl PartialEq for LockName {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for LockName {}
+
+impl Hash for LockName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+impl PartialOrd for LockName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for LockName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.parts().cmp(&other.parts())
     }
 }
 

@@ -98,8 +98,12 @@ impl Tenure {
 
     /// Looks at the clock, so that a stalled runtime reads as lost, not as held.
     pub(crate) fn standing(&self) -> Standing {
+        self.standing_at(self.engine.clock.now())
+    }
+
+    fn standing_at(&self, now: Instant) -> Standing {
         let mut standing = self.lock();
-        let expired = !standing.vouched.is_good_at(self.engine.clock.now());
+        let expired = !standing.vouched.is_good_at(now);
         if standing.phase == Phase::Held && expired {
             drop(standing);
             self.lose();
@@ -147,7 +151,7 @@ impl Tenure {
     pub(crate) fn watch(&self) -> (Standing, Notified<'_>) {
         // Made first, so that it misses no change after the look.
         let change = self.news.notified();
-        (self.standing(), change)
+        (self.standing_at(self.engine.clock.stamp()), change)
     }
 
     /// Returns when the hold has ended, however that came about.
