@@ -5,3 +5,9 @@ pub mod safety {}
 
 #[doc = include_str!("../docs/urls.md")]
 pub mod urls {}
+
+#[doc = include_str!("../docs/sqlite.md")]
+pub mod sqlite {}
+
+#[doc = include_str!("../docs/redis.md")]
+pub mod redis {}

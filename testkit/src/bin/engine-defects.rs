@@ -67,7 +67,7 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "the guard believes a flag instead of the clock",
         file: "tenure.rs",
-        sound: "let expired = !standing.vouched.is_good_at(self.engine.clock.now());",
+        sound: "let expired = !standing.vouched.is_good_at(now);",
         broken: "let expired = false;",
         test: "a_suspended_machine_has_lost_its_holds",
     },
