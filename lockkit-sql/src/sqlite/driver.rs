@@ -1,17 +1,16 @@
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Release, Renewal, Taken, Vouch,
 };
-use lockkit_core::{
-    BackendUrl, Capabilities, Error, Fairness, FencingToken, Liveness, Parameter, Result,
-};
+use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, FencingToken, Liveness, Result};
 use tokio::time::Instant;
 
 use super::claims::{self, Answer};
+use super::config::{Config, ID};
 use super::database::Database;
 use super::doubt::Doubts;
 use super::wakeup::Wakeups;
@@ -26,9 +25,6 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .fencing()
     .ttl(Duration::from_millis(200), Capabilities::MAX_TTL);
 
-/// The parameters of an SQLite URL, beside the [common ones](lockkit_core::COMMON).
-pub const PARAMETERS: &[Parameter] = &[];
-
 /// Locks in an SQLite database file, for the processes of one host.
 ///
 /// It keeps one connection, which is a thread of SQLite's client, and uses it for one request
@@ -37,6 +33,7 @@ pub struct SqliteDriver {
     database: Database,
     doubts: Doubts,
     wakeups: Wakeups,
+    call_limit: Option<Duration>,
 }
 
 impl SqliteDriver {
@@ -54,7 +51,8 @@ impl SqliteDriver {
     ///
     /// Cancel-safe: a database that was created stays.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        Self::open(path_of(url)?).await
+        let Config { path, call_limit } = Config::from_url(url)?;
+        Ok(Self { call_limit, ..Self::open(path).await? })
     }
 
     /// Opens the database at `path`, and creates it if there is none. Its directory has to be
@@ -75,7 +73,7 @@ impl SqliteDriver {
         let opened = Database::open(path.as_ref()).await;
         let database = opened.map_err(|error| Error::connecting(ID, error))?;
         let wakeups = Wakeups::on(database.file());
-        Ok(Self { database, doubts: Doubts::default(), wakeups })
+        Ok(Self { database, doubts: Doubts::default(), wakeups, call_limit: None })
     }
 
     /// Where the database is.
@@ -83,8 +81,13 @@ impl SqliteDriver {
         self.database.path()
     }
 
+    /// Until when a request about the claim has to end.
+    fn deadline(&self, claim: &Claim) -> Instant {
+        Instant::now() + self.call_limit.unwrap_or(claim.call_limit())
+    }
+
     async fn ask(&self, claim: &Claim, asked_before: bool) -> Result<Attempt, DriverError> {
-        let deadline = Instant::now() + claim.call_limit();
+        let deadline = self.deadline(claim);
         self.database.check_file()?;
         self.forget_the_dead(claim, deadline).await?;
 
@@ -131,8 +134,6 @@ impl SqliteDriver {
     }
 }
 
-const ID: &str = "sqlite";
-
 #[async_trait]
 impl Driver for SqliteDriver {
     fn id(&self) -> &'static str {
@@ -160,7 +161,7 @@ impl Driver for SqliteDriver {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        let deadline = Instant::now() + claim.call_limit();
+        let deadline = self.deadline(claim);
         let held = claims::renew(&self.database, claim, deadline).await?;
         // A hold in a file that others do not see keeps nobody out.
         let stands = held && self.database.check_file().is_ok();
@@ -168,7 +169,7 @@ impl Driver for SqliteDriver {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        let deadline = Instant::now() + claim.call_limit();
+        let deadline = self.deadline(claim);
         let released = claims::release(&self.database, claim, deadline).await?;
         // Also if nothing was held: it may have been this claim that was woken last.
         self.wakeups.leave(claim);
@@ -194,30 +195,5 @@ impl Driver for SqliteDriver {
 impl fmt::Debug for SqliteDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SqliteDriver").field("path", &self.path()).finish_non_exhaustive()
-    }
-}
-
-fn path_of(url: &BackendUrl) -> Result<PathBuf> {
-    if url.scheme() != ID {
-        return Err(url.error("the scheme of an SQLite database is `sqlite`"));
-    }
-    url.parameters(PARAMETERS)?;
-    if let Some(host) = url.hosts().first() {
-        return Err(url.error(format!(
-            "an SQLite database has no host; write `sqlite:{host}{path}` for a path relative to \
-             the current directory, `sqlite:///{host}{path}` for an absolute one",
-            path = url.path()
-        )));
-    }
-    if url.user().is_some() || url.password().is_some() {
-        return Err(url.error("an SQLite database has no user and no password"));
-    }
-    match url.path() {
-        "" => Err(url.error("it names no file; write `sqlite:/var/lib/app/locks.db`")),
-        ":memory:" => Err(url.error(
-            "a database in memory is seen by one connection only; write `memory:` for locks \
-             within one process",
-        )),
-        path => Ok(PathBuf::from(path)),
     }
 }

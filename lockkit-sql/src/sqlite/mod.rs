@@ -19,6 +19,7 @@
 //! ```
 
 mod claims;
+mod config;
 mod database;
 mod doubt;
 mod driver;
@@ -28,4 +29,5 @@ mod layout;
 mod time;
 mod wakeup;
 
-pub use driver::{CAPABILITIES, PARAMETERS, SqliteDriver};
+pub use config::PARAMETERS;
+pub use driver::{CAPABILITIES, SqliteDriver};

@@ -32,7 +32,7 @@ async fn a_lock_is_held_by_one_owner() {
 async fn a_repeated_ask_is_the_same_grant_until_it_ends() {
     let fixture = Fixture::new();
     let driver = fixture.driver().await;
-    let claim = claim("a");
+    let (claim, successor) = (claim("a"), claim("a"));
     let first = token(&driver, &claim).await;
     assert_eq!(token(&driver, &claim).await, first);
     driver.release(&claim).await.unwrap();
@@ -40,8 +40,11 @@ async fn a_repeated_ask_is_the_same_grant_until_it_ends() {
     assert!(second > first);
     execute(&mut fixture.raw().await, RUN_OUT).await;
     assert_eq!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
+    let third = token(&driver, &successor).await;
+    assert!(third > second);
     assert_eq!(driver.release(&claim).await.unwrap(), Release::NotHeld);
-    assert!(token(&driver, &claim).await > second);
+    assert_eq!(driver.release(&successor).await.unwrap(), Release::Freed);
+    assert!(token(&driver, &claim).await > third);
 }
 
 #[tokio::test]

@@ -37,6 +37,21 @@ async fn a_busy_database_is_unreachable_after_the_call_limit() {
     granted(&driver, &wanted).await;
 }
 
+#[tokio::test]
+async fn a_call_limit_can_be_given() {
+    let fixture = Fixture::new();
+    let url = format!("sqlite:{}?call_limit=30s", fixture.path().display());
+    let driver = SqliteDriver::connect(&url.parse().unwrap()).await.unwrap();
+    let mut raw = fixture.raw().await;
+    execute(&mut raw, "BEGIN IMMEDIATE").await;
+    let hurried = claim("a").with_ttl(Duration::from_millis(200));
+    let asking = tokio::spawn(async move { driver.try_acquire(&hurried).await });
+    // By itself it would wait for 40 ms.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    execute(&mut raw, "ROLLBACK").await;
+    assert!(matches!(asking.await.unwrap().unwrap(), Attempt::Granted(_)));
+}
+
 /// A writer that is done within the limit is only waited for.
 #[tokio::test]
 async fn a_busy_database_is_waited_for() {

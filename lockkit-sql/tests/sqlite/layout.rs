@@ -159,6 +159,8 @@ async fn a_url_names_a_file() {
         ("sqlite://me:secret@/locks.db", "no user"),
         ("sqlite:locks.db?journal=off", "known are: namespace"),
         ("redis:locks.db", "`sqlite`"),
+        ("sqlite:locks.db?call_limit=0s", "at most 30s"),
+        ("sqlite:locks.db?call_limit=31s", "at most 30s"),
     ] {
         let error = connect(url).await.unwrap_err();
         assert!(matches!(error, Error::Config { .. }), "{error:?}");

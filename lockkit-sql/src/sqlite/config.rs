@@ -1,0 +1,54 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockkit_core::{BackendUrl, Parameter, Result};
+
+/// What the driver is called, and the scheme of its URLs.
+pub(super) const ID: &str = "sqlite";
+
+/// The parameters of an SQLite URL, beside the [common ones](lockkit_core::COMMON).
+pub const PARAMETERS: &[Parameter] = &[Parameter::new(
+    "call_limit",
+    "how long one request may take, such as `500ms`; at most 30s",
+    "a fifth of the lease, at most 3s",
+)];
+
+const LONGEST_CALL: Duration = Duration::from_secs(30);
+
+/// What a URL says.
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) path: PathBuf,
+    pub(super) call_limit: Option<Duration>,
+}
+
+impl Config {
+    pub(super) fn from_url(url: &BackendUrl) -> Result<Self> {
+        if url.scheme() != ID {
+            return Err(url.error("the scheme of an SQLite database is `sqlite`"));
+        }
+        let parameters = url.parameters(PARAMETERS)?;
+        let call_limit = parameters.duration("call_limit")?;
+        if call_limit.is_some_and(|limit| limit.is_zero() || limit > LONGEST_CALL) {
+            return Err(parameters.bad("call_limit", "more than nothing and at most 30s"));
+        }
+        if let Some(host) = url.hosts().first() {
+            return Err(url.error(format!(
+                "an SQLite database has no host; write `sqlite:{host}{path}` for a path relative \
+                 to the current directory, `sqlite:///{host}{path}` for an absolute one",
+                path = url.path()
+            )));
+        }
+        if url.user().is_some() || url.password().is_some() {
+            return Err(url.error("an SQLite database has no user and no password"));
+        }
+        match url.path() {
+            "" => Err(url.error("it names no file; write `sqlite:/var/lib/app/locks.db`")),
+            ":memory:" => Err(url.error(
+                "a database in memory is seen by one connection only; write `memory:` for locks \
+                 within one process",
+            )),
+            path => Ok(Self { path: path.into(), call_limit }),
+        }
+    }
+}
