@@ -151,8 +151,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "the next waiter believes what the front one had heard",
         file: "keeper.rs",
-        sound: "next = self.started;",
-        broken: "next = self.started + self.claim.ttl();",
+        sound: "next = self.started;\n                    select! {",
+        broken: "next = self.started + self.claim.ttl();\n                    select! {",
         test: "a_front_waiter_that_goes_away_passes_its_turn_on",
     },
     Defect {
