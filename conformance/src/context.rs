@@ -1,12 +1,12 @@
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use lockkit_core::driver::{Claim, Driver, OwnerId};
 use lockkit_core::{
-    BoxError, Capabilities, DistributedLock, Fairness, Lease, Liveness, Lock, LockName, Locker,
-    Namespace,
+    BoxError, Capabilities, DistributedLock, Fairness, Lease, Liveness, Lock, LockGuard, LockName,
+    Locker, Namespace,
 };
 
 use crate::checks::{Check, Need};
@@ -67,6 +67,8 @@ pub(crate) struct Setup {
     pub(crate) restart: Option<Hook>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) virtual_time: bool,
+    /// Held alone by checks that disturb the backend.
+    pub(crate) backend: Arc<RwLock<()>>,
 }
 
 impl Setup {
@@ -80,6 +82,7 @@ impl Setup {
             restart: None,
             ttl: None,
             virtual_time: false,
+            backend: Arc::default(),
         }
     }
 
@@ -252,6 +255,11 @@ impl Context {
             .build()?;
         let lock = locker.lock(&self.text("lock-@"))?;
         Ok(Client { connection, locker, lock })
+    }
+
+    /// Acquires what nobody holds.
+    pub(crate) async fn acquire(&self, lock: &Lock) -> Verdict<LockGuard> {
+        Ok(self.promptly("a hold of a free lock", lock.acquire()).await??)
     }
 
     /// Waits for what should happen at once.

@@ -1,6 +1,6 @@
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
@@ -11,13 +11,18 @@ use crate::context::{Context, Setup, Stop, Verdict};
 /// How often a check is tried while the machine is too busy to judge by.
 const TRIES: usize = 4;
 
+/// How long a check may take, unless its leases are long.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long the removal of what it leaves may take.
+const CLEANING_UP: Duration = Duration::from_secs(10);
+
 /// Runs a check in a runtime of its own, and comes back also if the check does not.
 pub(crate) fn run(setup: &Arc<Setup>, check: &'static Check) -> Verdict {
-    /// Held alone by checks that disturb the backend.
-    static BACKEND: RwLock<()> = RwLock::new(());
     let disturbs = check.needs().iter().any(|need| matches!(need, Need::Sever | Need::Restart));
-    let _alone = disturbs.then(|| BACKEND.write().unwrap_or_else(PoisonError::into_inner));
-    let _beside = (!disturbs).then(|| BACKEND.read().unwrap_or_else(PoisonError::into_inner));
+    let backend = &setup.backend;
+    let _alone = disturbs.then(|| backend.write().unwrap_or_else(PoisonError::into_inner));
+    let _beside = (!disturbs).then(|| backend.read().unwrap_or_else(PoisonError::into_inner));
 
     let (mut verdict, mut stalled) = run_once(setup, check);
     for _ in 1..TRIES {
@@ -36,7 +41,8 @@ pub(crate) fn run(setup: &Arc<Setup>, check: &'static Check) -> Verdict {
 
 /// The verdict, and for how long the machine stood still if that was too long to judge by.
 fn run_once(setup: &Arc<Setup>, check: &'static Check) -> (Verdict, Duration) {
-    let limit = Duration::from_secs(60).max(30 * real(setup.ttl(), setup));
+    // On the wall. In virtual time a check takes no time, unless it hangs.
+    let limit = if setup.virtual_time { LIMIT } else { limit(setup) };
     let pulse = Arc::new(Pulse::default());
     let (send, done) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(check.name().into()).spawn({
@@ -51,7 +57,8 @@ fn run_once(setup: &Arc<Setup>, check: &'static Check) -> (Verdict, Duration) {
         Ok(thread) => thread,
         Err(error) => return (Err(Stop::from(error)), Duration::ZERO),
     };
-    let verdict = match done.recv_timeout(limit) {
+    // The check ends itself at its limit, unless it keeps its thread from doing so.
+    let verdict = match done.recv_timeout(limit + CLEANING_UP + Duration::from_secs(5)) {
         Ok(verdict) => verdict,
         // The thread is left behind: nothing can end it.
         Err(mpsc::RecvTimeoutError::Timeout) => {
@@ -72,20 +79,18 @@ fn judge(setup: &Arc<Setup>, check: &'static Check, pulse: &Arc<Pulse>) -> Verdi
             tokio::spawn(pulse.clone().beat(setup.clone()));
         }
         let context = Context::new(setup.clone());
-        // In virtual time nothing that hangs takes long.
-        let limit = Duration::from_secs(60 * 60);
+        let limit = limit(setup);
         let verdict = match tokio::time::timeout(limit, check.run(&context)).await {
             Ok(verdict) => verdict,
-            Err(_) => Err(Stop::Failed("it never ends".into())),
+            Err(_) => Err(Stop::Failed(format!("it was not done after {limit:?}"))),
         };
-        let patience = Duration::from_secs(10);
-        match tokio::time::timeout(patience, context.clean_up()).await {
+        match tokio::time::timeout(CLEANING_UP, context.clean_up()).await {
             Ok(Ok(())) => (),
             // Cleaning up is not what is checked; whoever looks for leftovers wants to know.
             Ok(Err(Stop::Failed(reason) | Stop::DoesNotApply(reason))) => {
                 eprintln!("{}: could not clean up: {reason}", check.name());
             }
-            Err(_) => eprintln!("{}: cleaning up took more than {patience:?}", check.name()),
+            Err(_) => eprintln!("{}: cleaning up took more than {CLEANING_UP:?}", check.name()),
         }
         verdict
     });
@@ -100,9 +105,9 @@ fn runtime(setup: &Setup) -> Verdict<Runtime> {
     })
 }
 
-/// The part of a duration that a clock on the wall would see.
-fn real(duration: Duration, setup: &Setup) -> Duration {
-    if setup.virtual_time { Duration::ZERO } else { duration }
+/// How long a check may take.
+fn limit(setup: &Setup) -> Duration {
+    LIMIT.max(30 * setup.ttl())
 }
 
 /// Notices when the machine stands still, since then leases run out that nobody let run out.

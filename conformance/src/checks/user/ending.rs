@@ -30,7 +30,7 @@ pub(in crate::checks) async fn a_wait_may_be_dropped_anywhere(context: &Context)
     let (holder, waiter) = (context.long_client().await?, context.long_client().await?);
     let other = context.long_client().await?;
     for polls in 0..POLLS {
-        let guard = holder.lock.acquire().await?;
+        let guard = context.acquire(&holder.lock).await?;
         let outcome = poll_times(context, polls, waiter.queue().acquire()).await;
         if let Polled::Ready(second) = &outcome {
             fail!("a wait for a held lock ended in {second:?}");
@@ -47,7 +47,7 @@ pub(in crate::checks) async fn a_wait_may_be_dropped_anywhere(context: &Context)
 pub(in crate::checks) async fn a_release_may_be_dropped_anywhere(context: &Context) -> Verdict {
     let (client, other) = (context.long_client().await?, context.long_client().await?);
     for polls in 0..POLLS {
-        let guard = client.lock.acquire().await?;
+        let guard = context.acquire(&client.lock).await?;
         let outcome = poll_times(context, polls, guard.release()).await;
         is_free(context, &other, &format!("a release was dropped after {polls} polls")).await?;
         if let Polled::Ready(released) = outcome {
@@ -61,7 +61,7 @@ pub(in crate::checks) async fn a_guard_may_be_dropped_without_a_runtime(
     context: &Context,
 ) -> Verdict {
     let (client, other) = (context.long_client().await?, context.long_client().await?);
-    let guard = client.lock.acquire().await?;
+    let guard = context.acquire(&client.lock).await?;
     let dropped = std::thread::spawn(move || drop(guard)).join();
     ensure!(dropped.is_ok(), "the drop of a guard panicked on a plain thread");
     is_free(context, &other, "a guard was dropped on a plain thread").await
@@ -69,7 +69,7 @@ pub(in crate::checks) async fn a_guard_may_be_dropped_without_a_runtime(
 
 pub(in crate::checks) async fn a_guard_may_be_dropped_in_a_panic(context: &Context) -> Verdict {
     let (client, other) = (context.long_client().await?, context.long_client().await?);
-    let guard = client.lock.acquire().await?;
+    let guard = context.acquire(&client.lock).await?;
     let unwound = catch_unwind(AssertUnwindSafe(move || {
         let _guard = guard;
         // A panic without its message on the terminal.
@@ -83,7 +83,7 @@ pub(in crate::checks) async fn a_guard_may_be_dropped_by_another_task(
     context: &Context,
 ) -> Verdict {
     let (client, other) = (context.long_client().await?, context.long_client().await?);
-    let guard = client.lock.acquire().await?;
+    let guard = context.acquire(&client.lock).await?;
     tokio::spawn(async move { drop(guard) }).await?;
     is_free(context, &other, "a guard was dropped in another task").await
 }
@@ -91,7 +91,7 @@ pub(in crate::checks) async fn a_guard_may_be_dropped_by_another_task(
 pub(in crate::checks) async fn a_shutdown_leaves_nothing(context: &Context) -> Verdict {
     let (client, other) = (context.long_client().await?, context.long_client().await?);
     let third = context.long_client().await?;
-    let awaited = other.lock.acquire().await?;
+    let awaited = context.acquire(&other.lock).await?;
     let mut guards = Vec::new();
     for name in ["one-@", "two-@", "three-@"] {
         guards.push(client.locker.lock(&context.text(name))?.acquire().await?);

@@ -71,13 +71,9 @@ async fn take_turns(context: &Context, locks: Vec<Lock>) -> Verdict<Vec<Option<F
             Verdict::Ok(())
         });
     }
-    let all = async {
-        while let Some(task) = tasks.join_next().await {
-            task??;
-        }
-        Verdict::Ok(())
-    };
-    context.within(Duration::from_secs(50), "all turns", all).await??;
+    while let Some(task) = context.promptly("the next turns", tasks.join_next()).await? {
+        task??;
+    }
     let counted = section.counter.load(Ordering::SeqCst);
     ensure!(counted == expected, "{expected} increments under the lock made {counted}");
     Ok(std::mem::take(&mut *section.tokens.lock().unwrap_or_else(PoisonError::into_inner)))
@@ -107,7 +103,7 @@ impl Section {
 
 pub(in crate::checks) async fn one_task_excludes_itself(context: &Context) -> Verdict {
     let client = context.long_client().await?;
-    let guard = client.lock.acquire().await?;
+    let guard = context.acquire(&client.lock).await?;
     let second = client.lock.try_acquire().await?;
     ensure!(second.is_none(), "a task was let in twice, without an owner");
     let same = client.locker.lock(client.lock.name().as_str())?;
@@ -119,7 +115,7 @@ pub(in crate::checks) async fn one_task_excludes_itself(context: &Context) -> Ve
 pub(in crate::checks) async fn a_stale_holder_is_fenced_off(context: &Context) -> Verdict {
     let (paused, next) = (context.long_client().await?, context.long_client().await?);
     let data = FencedCell::new("nothing");
-    let guard = paused.lock.acquire().await?;
+    let guard = context.acquire(&paused.lock).await?;
     let Some(stale) = guard.fencing_token() else { fail!("a guard has no token") };
     data.write(stale, |data| *data = "the first holder's")?;
     context.revoke(guard.name()).await?;

@@ -8,7 +8,7 @@ use crate::context::{Context, Verdict};
 
 pub(in crate::checks) async fn a_hold_outlives_its_lease(context: &Context) -> Verdict {
     let (holder, other) = (context.client().await?, context.client().await?);
-    let guard = holder.lock.acquire().await?;
+    let guard = context.acquire(&holder.lock).await?;
     for _ in 0..16 {
         let second = other.lock.try_acquire().await?;
         ensure!(second.is_none(), "another got the lock during a hold that is renewed");
@@ -21,7 +21,7 @@ pub(in crate::checks) async fn a_hold_outlives_its_lease(context: &Context) -> V
 
 pub(in crate::checks) async fn a_hold_is_not_lost_without_cause(context: &Context) -> Verdict {
     let client = context.client().await?;
-    let guard = client.lock.acquire().await?;
+    let guard = context.acquire(&client.lock).await?;
     match tokio::time::timeout(4 * context.ttl(), guard.lost()).await {
         Ok(()) => fail!("a hold was reported lost, although nothing happened"),
         Err(_) => {
@@ -61,7 +61,7 @@ pub(in crate::checks) async fn an_extended_lease_lasts(context: &Context) -> Ver
 pub(in crate::checks) async fn the_longest_hold_ends(context: &Context) -> Verdict {
     let lease = Lease::new(context.ttl()).max_hold(2 * context.ttl());
     let (holder, other) = (context.client_with(lease).await?, context.client().await?);
-    let guard = holder.lock.acquire().await?;
+    let guard = context.acquire(&holder.lock).await?;
     tokio::time::sleep(context.ttl() + context.ttl() / 2).await;
     ensure!(guard.is_held(), "a hold was lost before the longest hold was over");
     context.promptly("the end of the longest hold", guard.lost()).await?;
@@ -72,7 +72,7 @@ pub(in crate::checks) async fn the_longest_hold_ends(context: &Context) -> Verdi
 
 pub(in crate::checks) async fn a_revoked_hold_is_reported(context: &Context) -> Verdict {
     let client = context.client().await?;
-    let guard = client.lock.acquire().await?;
+    let guard = context.acquire(&client.lock).await?;
     context.revoke(guard.name()).await?;
     let limit = match context.capabilities().liveness {
         Liveness::Lease => context.ttl(),
@@ -86,7 +86,7 @@ pub(in crate::checks) async fn a_revoked_hold_is_reported(context: &Context) -> 
 pub(in crate::checks) async fn a_release_after_the_loss_says_so(context: &Context) -> Verdict {
     let (holder, next) = (context.client().await?, context.long_client().await?);
     let other = context.long_client().await?;
-    let guard = holder.lock.acquire().await?;
+    let guard = context.acquire(&holder.lock).await?;
     context.revoke(guard.name()).await?;
     let successor = context.promptly("the next hold", next.lock.acquire()).await??;
     match guard.release().await {
@@ -101,7 +101,7 @@ pub(in crate::checks) async fn a_release_after_the_loss_says_so(context: &Contex
 
 pub(in crate::checks) async fn a_lost_lock_can_be_held_again(context: &Context) -> Verdict {
     let (holder, other) = (context.client().await?, context.client().await?);
-    let guard = holder.lock.acquire().await?;
+    let guard = context.acquire(&holder.lock).await?;
     context.revoke(guard.name()).await?;
     context.promptly("the report of a loss", guard.lost()).await?;
     let again = context.promptly("a hold after a loss", holder.lock.acquire()).await??;
@@ -181,7 +181,7 @@ pub(in crate::checks) async fn a_grant_whose_answer_was_lost_is_found(
 
 pub(in crate::checks) async fn a_hold_survives_lost_answers(context: &Context) -> Verdict {
     let (client, other) = (context.client().await?, context.client().await?);
-    let guard = client.lock.acquire().await?;
+    let guard = context.acquire(&client.lock).await?;
     for _ in 0..3 {
         client.connection.lose_answers(Operation::Renew, 2);
         tokio::time::sleep(context.ttl()).await;
@@ -195,7 +195,7 @@ pub(in crate::checks) async fn a_hold_survives_lost_answers(context: &Context) -
 
 pub(in crate::checks) async fn a_release_whose_answer_was_lost_frees(context: &Context) -> Verdict {
     let (client, other) = (context.long_client().await?, context.long_client().await?);
-    let guard = client.lock.acquire().await?;
+    let guard = context.acquire(&client.lock).await?;
     client.connection.lose_answers(Operation::Release, 2);
     drop(guard);
     context.promptly("a hold after a release", other.lock.acquire()).await??.release().await?;
@@ -206,7 +206,7 @@ pub(in crate::checks) async fn a_hold_survives_a_cut(context: &Context) -> Verdi
     let ttl = (4 * context.ttl()).min(context.capabilities().max_ttl);
     let client = context.client_with(Lease::new(ttl)).await?;
     let other = context.client_with(Lease::new(ttl)).await?;
-    let guard = client.lock.acquire().await?;
+    let guard = context.acquire(&client.lock).await?;
     for _ in 0..3 {
         context.sever().await?;
         tokio::time::sleep(ttl / 2).await;
@@ -214,7 +214,15 @@ pub(in crate::checks) async fn a_hold_survives_a_cut(context: &Context) -> Verdi
     let (held, liveness) = (guard.is_held(), context.capabilities().liveness);
     ensure!(held || liveness != Liveness::Lease, "a lease was lost because connections were cut");
     if held {
-        let second = context.promptly("a try after a cut", other.lock.try_acquire()).await??;
+        let tried = async {
+            loop {
+                match other.lock.try_acquire().await {
+                    Err(error) if error.is_transient() => (),
+                    answer => return answer,
+                }
+            }
+        };
+        let second = context.promptly("the answer to a try after a cut", tried).await??;
         ensure!(
             second.is_none() || !guard.is_held(),
             "two hold the lock after connections were cut"
@@ -228,7 +236,7 @@ pub(in crate::checks) async fn a_hold_survives_a_cut(context: &Context) -> Verdi
 pub(in crate::checks) async fn a_restart_is_got_over(context: &Context) -> Verdict {
     let client = context.client().await?;
     // Whether this hold survives is up to the backend.
-    let before = client.lock.acquire().await?;
+    let before = context.acquire(&client.lock).await?;
     context.restart().await?;
     drop(before);
     let limit = context.expiry(context.ttl()) + context.patience();

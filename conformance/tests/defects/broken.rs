@@ -1,0 +1,703 @@
+//! The memory driver behind a cable, with at most one fault.
+
+use std::collections::{HashMap, HashSet};
+use std::future::pending;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Instant, OwnerId, Release,
+    Renewal, Taken, Vouch,
+};
+use lockkit_core::memory::{CAPABILITIES, MemoryDriver};
+use lockkit_core::{Capabilities, FencingToken, LockName, Namespace};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::catalogue::Defect;
+
+/// The backend of a suite.
+pub(crate) struct Server {
+    defect: Option<Defect>,
+    memory: MemoryDriver,
+    /// How often the connections were cut.
+    cuts: watch::Sender<u64>,
+    /// How often a lock was released.
+    releases: watch::Sender<u64>,
+    restarts: AtomicU64,
+    connections: AtomicU64,
+    state: Mutex<State>,
+}
+
+/// What the faults need to know.
+#[derive(Default)]
+struct State {
+    /// Claims that stand for the real ones at the backend, where the fault is in the translation.
+    substitutes: HashMap<Key, Claim>,
+    /// Who was told that it holds which lock, and over which connection.
+    holders: HashMap<LockName, (Claim, u64)>,
+    /// The first lease that each owner asked for.
+    first_leases: HashMap<OwnerId, Duration>,
+    /// How many asks of each owner were answered with a grant.
+    granted: HashMap<OwnerId, usize>,
+    first_grants: HashMap<OwnerId, Grant>,
+    asked: HashSet<OwnerId>,
+    released: HashSet<OwnerId>,
+    /// Waiters that were refused and not released.
+    waiters: HashMap<LockName, HashMap<OwnerId, Claim>>,
+    /// When a hold ends that the backend would keep for longer.
+    deadlines: HashMap<LockName, Instant>,
+    /// Tokens up to here belong to another count.
+    restarted_at: HashMap<LockName, u64>,
+    last_token: u64,
+    renewals: HashMap<OwnerId, u64>,
+    lost: HashSet<(LockName, u64)>,
+    names: HashSet<LockName>,
+}
+
+/// Whom the backend takes for one owner.
+#[derive(PartialEq, Eq, Hash)]
+enum Key {
+    Owner(OwnerId),
+    Connection(u64, LockName),
+}
+
+impl Server {
+    pub(crate) fn new(defect: Option<Defect>) -> Arc<Self> {
+        Arc::new(Self {
+            defect,
+            memory: MemoryDriver::new(),
+            cuts: watch::Sender::new(0),
+            releases: watch::Sender::new(0),
+            restarts: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            state: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn connect(self: &Arc<Self>) -> Broken {
+        Broken {
+            server: Arc::clone(self),
+            number: self.connections.fetch_add(1, Ordering::Relaxed),
+            memory: MemoryDriver::new(),
+            cuts_seen: AtomicU64::new(*self.cuts.borrow()),
+            restarts_seen: self.restarts.load(Ordering::Relaxed),
+            tokens: AtomicU64::new(0),
+            fresh: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn revoke(&self, name: &LockName) {
+        let name = &self.translate_name(name);
+        let mut state = self.state();
+        if let Some((_, connection)) = state.holders.remove(name) {
+            state.lost.insert((name.clone(), connection));
+        }
+        if self.has(Defect::TokensRestartOnRevocation) {
+            let last = state.last_token;
+            state.restarted_at.insert(name.clone(), last);
+        }
+        drop(state);
+        self.memory.revoke(name);
+    }
+
+    pub(crate) fn sever(&self) {
+        if self.has(Defect::BoundToTheSession) {
+            self.end_all_holds();
+        }
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    pub(crate) fn restart(&self) {
+        if self.has(Defect::TokensRestartWithTheServer) {
+            let mut state = self.state();
+            let last = state.last_token;
+            for name in state.names.clone() {
+                state.restarted_at.insert(name, last);
+            }
+        }
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    fn end_all_holds(&self) {
+        for name in self.state().names.clone() {
+            self.memory.revoke(&name);
+        }
+    }
+
+    fn translate_name(&self, name: &LockName) -> LockName {
+        let text = name.as_str();
+        let (namespace, text) = match self.defect {
+            Some(Defect::IgnoresCase) => (name.namespace().clone(), text.to_lowercase()),
+            Some(Defect::CutsNames) => {
+                (name.namespace().clone(), text[..text.floor_char_boundary(64)].into())
+            }
+            Some(Defect::TrimsNames) => (name.namespace().clone(), text.trim_end().into()),
+            Some(Defect::Normalises) => {
+                (name.namespace().clone(), text.replace("e\u{301}", "\u{e9}"))
+            }
+            Some(Defect::JoinsNamespaces) => {
+                (Namespace::default(), format!("{}.{text}", name.namespace()))
+            }
+            Some(Defect::IgnoresNamespaces) => (Namespace::default(), text.into()),
+            _ => return name.clone(),
+        };
+        LockName::new(&namespace, &text).unwrap_or_else(|_| name.clone())
+    }
+
+    fn has(&self, defect: Defect) -> bool {
+        self.defect == Some(defect)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+/// One connection.
+pub(crate) struct Broken {
+    server: Arc<Server>,
+    number: u64,
+    /// Used instead of the server's by one defect.
+    memory: MemoryDriver,
+    cuts_seen: AtomicU64,
+    restarts_seen: u64,
+    tokens: AtomicU64,
+    /// Who has asked and not listened since.
+    fresh: Mutex<HashSet<OwnerId>>,
+}
+
+impl std::fmt::Debug for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Broken").field("defect", &self.server.defect).finish_non_exhaustive()
+    }
+}
+
+impl Broken {
+    fn has(&self, defect: Defect) -> bool {
+        self.server.has(defect)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.server.state()
+    }
+
+    fn memory(&self) -> &MemoryDriver {
+        match self.has(Defect::LocksOfTheConnection) {
+            true => &self.memory,
+            false => &self.server.memory,
+        }
+    }
+
+    /// Fails once after a cut, as a connection does that finds out and is replaced.
+    fn reach(&self) -> Result<(), DriverError> {
+        if self.has(Defect::ForgetsItsScripts)
+            && self.restarts_seen != self.server.restarts.load(Ordering::Relaxed)
+        {
+            return Err(DriverError::new(ErrorKind::Misconfigured, "no such script"));
+        }
+        let cuts = *self.server.cuts.borrow();
+        if self.cuts_seen.load(Ordering::Relaxed) == cuts {
+            return Ok(());
+        }
+        if !self.has(Defect::NeverReconnects) {
+            self.cuts_seen.store(cuts, Ordering::Relaxed);
+        }
+        Err(DriverError::new(ErrorKind::Unreachable, "the connection was cut"))
+    }
+
+    /// The claim as the backend sees it.
+    fn translate(&self, claim: &Claim) -> Result<Claim, DriverError> {
+        let name = self.server.translate_name(claim.name());
+        if self.has(Defect::NamesAreStatements) && name.as_str().contains('\'') {
+            return Err(DriverError::new(ErrorKind::Misconfigured, "syntax error"));
+        }
+        let key = match self.server.defect {
+            Some(Defect::OwnerIsTheConnection) => Key::Connection(self.number, name.clone()),
+            _ => Key::Owner(claim.owner()),
+        };
+        let mut state = self.state();
+        state.names.insert(name.clone());
+        let substitute = state.substitutes.entry(key).or_insert_with(|| {
+            let substitute = Claim::new(name, claim.ttl()).with_clock(claim.clock().clone());
+            match self.server.defect {
+                Some(Defect::NoPlaces) => substitute,
+                Some(Defect::TriesLeavePlaces) => substitute.waiting(),
+                _ if claim.is_fair() => substitute.fair(),
+                _ if claim.waits() => substitute.waiting(),
+                _ => substitute,
+            }
+        });
+        let ttl = match self.server.defect {
+            Some(Defect::NeverExpires) => Capabilities::MAX_TTL,
+            Some(Defect::HalfALease) => claim.ttl() / 2,
+            Some(Defect::WholeSeconds) => Duration::from_secs(claim.ttl().as_secs()),
+            _ => claim.ttl(),
+        };
+        Ok(substitute.clone().with_ttl(ttl))
+    }
+
+    /// Takes the lock from a holder whose time is over by the defect's count.
+    fn expire(&self, claim: &Claim) {
+        let mut state = self.state();
+        if state.deadlines.get(claim.name()).is_some_and(|deadline| *deadline <= claim.now()) {
+            state.deadlines.remove(claim.name());
+            drop(state);
+            self.memory().revoke(claim.name());
+        }
+    }
+
+    fn is_holder(&self, claim: &Claim) -> bool {
+        let state = self.state();
+        state.holders.get(claim.name()).is_some_and(|(holder, _)| holder.owner() == claim.owner())
+    }
+
+    /// Whether the lock could be taken now.
+    async fn is_free(&self, name: &LockName) -> Result<bool, DriverError> {
+        let probe = Claim::new(name.clone(), Duration::from_secs(1));
+        let free = matches!(self.memory().try_acquire(&probe).await?, Attempt::Granted(_));
+        self.memory().release(&probe).await?;
+        Ok(free)
+    }
+
+    /// One ask, as the backend answers it.
+    async fn ask(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        match self.server.defect {
+            Some(Defect::ChecksThenTakes) => {
+                let free = self.is_free(claim.name()).await?;
+                for _ in 0..20 {
+                    tokio::task::yield_now().await;
+                }
+                let answer = self.memory().try_acquire(claim).await?;
+                if free && matches!(answer, Attempt::Taken(_)) {
+                    self.memory().revoke(claim.name());
+                    return self.memory().try_acquire(claim).await;
+                }
+                Ok(answer)
+            }
+            Some(Defect::WaitsForTheHolder) if claim.waits() => loop {
+                match self.memory().try_acquire(claim).await? {
+                    Attempt::Taken(_) => sleep(Duration::from_secs(1)).await,
+                    granted => return Ok(granted),
+                }
+            },
+            Some(Defect::TriesWait) if !claim.waits() => {
+                let granted = async {
+                    loop {
+                        match self.memory().try_acquire(claim).await? {
+                            Attempt::Taken(_) => sleep(Duration::from_secs(1)).await,
+                            granted => return Ok(granted),
+                        }
+                    }
+                };
+                match timeout(2 * claim.ttl(), granted).await {
+                    Ok(granted) => granted,
+                    Err(_) => self.memory().try_acquire(claim).await,
+                }
+            }
+            Some(Defect::DeadWaitersStay) if claim.waits() => {
+                match self.memory().try_acquire(claim).await? {
+                    Attempt::Taken(_) => {
+                        let immortal = claim.clone().with_ttl(Capabilities::MAX_TTL);
+                        self.memory().try_acquire(&immortal).await
+                    }
+                    granted => Ok(granted),
+                }
+            }
+            Some(Defect::PlacesRunOut) if claim.waits() && self.has_place(claim) => {
+                let brief = claim.clone().with_ttl(Duration::ZERO);
+                match self.memory().try_acquire(&brief).await? {
+                    Attempt::Granted(_) => self.memory().try_acquire(claim).await,
+                    taken => Ok(taken),
+                }
+            }
+            Some(Defect::BackOfTheQueue) if self.has_place(claim) => {
+                match self.memory().try_acquire(claim).await? {
+                    Attempt::Taken(_) => {
+                        self.memory().release(claim).await?;
+                        self.memory().try_acquire(claim).await
+                    }
+                    granted => Ok(granted),
+                }
+            }
+            Some(Defect::TriesOvertake) if !claim.waits() => self.overtake(claim).await,
+            Some(Defect::PlainWaitersOvertake) if claim.waits() && !claim.is_fair() => {
+                self.overtake(claim).await
+            }
+            _ => self.memory().try_acquire(claim).await,
+        }
+    }
+
+    /// Asks as if nobody waited.
+    async fn overtake(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let answer = self.memory().try_acquire(claim).await?;
+        if matches!(answer, Attempt::Granted(_)) || self.state().holders.contains_key(claim.name())
+        {
+            return Ok(answer);
+        }
+        // It is the turn of a waiter who does not know yet.
+        let waiters = self.state().waiters.remove(claim.name()).unwrap_or_default();
+        for waiter in waiters.values() {
+            self.memory().release(waiter).await?;
+        }
+        self.memory().try_acquire(claim).await
+    }
+
+    fn has_place(&self, claim: &Claim) -> bool {
+        let state = self.state();
+        state.waiters.get(claim.name()).is_some_and(|them| them.contains_key(&claim.owner()))
+    }
+
+    fn note_refusal(&self, claim: &Claim) {
+        if claim.waits() {
+            let mut state = self.state();
+            let waiters = state.waiters.entry(claim.name().clone()).or_default();
+            waiters.insert(claim.owner(), claim.clone());
+        }
+    }
+
+    /// Writes a grant down and breaks it.
+    fn grant(&self, claim: &Claim, grant: Grant) -> Grant {
+        let owner = claim.owner();
+        let mut state = self.state();
+        let before = state.holders.insert(claim.name().clone(), (claim.clone(), self.number));
+        if let Some(waiters) = state.waiters.get_mut(claim.name()) {
+            waiters.remove(&owner);
+        }
+        *state.granted.entry(owner).or_default() += 1;
+        state.released.remove(&owner);
+        let first_lease = *state.first_leases.entry(owner).or_insert(claim.ttl());
+        if self.has(Defect::ShortensLeases) {
+            state.deadlines.insert(claim.name().clone(), claim.now() + claim.ttl());
+        }
+        let token = grant.fencing_token().map_or(1, FencingToken::get);
+        state.last_token = state.last_token.max(token);
+        let expired = before.is_some_and(|(holder, _)| holder.owner() != owner);
+        if expired && self.has(Defect::TokensRestartOnExpiry) {
+            state.restarted_at.insert(claim.name().clone(), token - 1);
+        }
+        let token = match self.server.defect {
+            Some(Defect::OneToken) => 1,
+            Some(Defect::NewTokenOnRetry) => self.tokens_of_all(&mut state),
+            Some(Defect::TokensOfTheConnection) => self.tokens.fetch_add(1, Ordering::Relaxed) + 1,
+            Some(Defect::TokensCountRenewals) => {
+                token + state.renewals.get(&owner).copied().unwrap_or(0)
+            }
+            Some(Defect::TokensOfTheClock) => token + 1000 * (self.number % 2),
+            _ => token - state.restarted_at.get(claim.name()).copied().unwrap_or(0),
+        };
+        let grant = match FencingToken::new(token) {
+            Some(token) if !self.has(Defect::NoTokens) => Grant::new().token(token),
+            _ => Grant::new(),
+        };
+        match self.server.defect {
+            Some(Defect::OldTokenOnNewGrant | Defect::AnswersRetriesItself) => {
+                state.first_grants.entry(owner).or_insert(grant).clone()
+            }
+            Some(Defect::VouchesTooLong) => {
+                grant.vouch(Vouch::Lease { since: claim.now(), ttl: 2 * first_lease })
+            }
+            Some(Defect::VouchesForNothing) => {
+                grant.vouch(Vouch::Lease { since: claim.now(), ttl: Duration::ZERO })
+            }
+            _ => grant,
+        }
+    }
+
+    fn tokens_of_all(&self, state: &mut State) -> u64 {
+        state.last_token += 1000;
+        state.last_token
+    }
+
+    /// Frees what the name matches as a pattern.
+    fn release_pattern(&self, name: &LockName) {
+        let names = self.state().names.clone();
+        for other in names {
+            if other != *name && matches(name.as_str(), other.as_str()) {
+                self.memory().revoke(&other);
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Driver for Broken {
+    fn id(&self) -> &'static str {
+        "broken"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        match self.has(Defect::DeclaresOtherwise) {
+            true => CAPABILITIES.ttl(Duration::from_secs(1), Duration::from_secs(3600)),
+            false => CAPABILITIES,
+        }
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.reach()?;
+        let claim = &self.translate(claim)?;
+        let owner = claim.owner();
+        self.expire(claim);
+        self.fresh.lock().unwrap().insert(owner);
+        match self.server.defect {
+            Some(Defect::RefusesAtFirst) if self.state().asked.insert(owner) => {
+                return Ok(Attempt::Taken(Taken::new()));
+            }
+            Some(Defect::RefusesRetries) if self.is_holder(claim) => {
+                return Ok(Attempt::Taken(Taken::new()));
+            }
+            Some(Defect::AnswersRetriesItself) => {
+                if let Some(grant) = self.state().first_grants.get(&owner) {
+                    return Ok(Attempt::Granted(grant.clone()));
+                }
+            }
+            Some(Defect::RefusesTheReleased) if self.state().released.contains(&owner) => {
+                return Ok(Attempt::Taken(Taken::new()));
+            }
+            Some(Defect::RefusesLongLeases) if claim.ttl() > Duration::from_secs(3600) => {
+                return Err(DriverError::new(ErrorKind::Unsupported, "too long"));
+            }
+            Some(Defect::StuckAfterLoss)
+                if self.state().lost.contains(&(claim.name().clone(), self.number)) =>
+            {
+                return Ok(Attempt::Taken(Taken::new()));
+            }
+            Some(Defect::KeepsFewWaiters) if claim.waits() => {
+                let waiting = self.state().waiters.get(claim.name()).map_or(0, HashMap::len);
+                if waiting >= 100 && !self.has_place(claim) {
+                    return Err(DriverError::new(ErrorKind::Capacity, "too many waiters"));
+                }
+            }
+            _ => (),
+        }
+        match self.ask(claim).await? {
+            Attempt::Granted(grant) => Ok(Attempt::Granted(self.grant(claim, grant))),
+            Attempt::Taken(_) if self.has(Defect::GrantsToAll) => {
+                let token = self.tokens_of_all(&mut self.state());
+                let grant = FencingToken::new(token).map(|token| Grant::new().token(token));
+                Ok(Attempt::Granted(grant.unwrap_or_default()))
+            }
+            Attempt::Taken(_) if self.has(Defect::HangsWhenRefused) => pending().await,
+            Attempt::Taken(taken) => {
+                self.note_refusal(claim);
+                match (self.server.defect, taken.remaining()) {
+                    (Some(Defect::WrongUnit), Some(remaining)) => {
+                        Ok(Attempt::Taken(taken.free_in(remaining * 1000)))
+                    }
+                    _ => Ok(Attempt::Taken(taken)),
+                }
+            }
+            other => Ok(other),
+        }
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        self.reach()?;
+        let claim = &self.translate(claim)?;
+        self.expire(claim);
+        let renewals = {
+            let mut state = self.state();
+            let renewals = state.renewals.entry(claim.owner()).or_default();
+            *renewals += 1;
+            *renewals
+        };
+        let claim = &match self.server.defect {
+            Some(Defect::RenewalDoesNothing) => claim.clone().with_ttl(Duration::ZERO),
+            Some(Defect::RenewsForTheFirstLease) => {
+                let first = self.state().first_leases.get(&claim.owner()).copied();
+                claim.clone().with_ttl(first.unwrap_or(claim.ttl()))
+            }
+            _ => claim.clone(),
+        };
+        if self.has(Defect::RefusesLongLeases) && claim.ttl() > Duration::from_secs(3600) {
+            return Err(DriverError::new(ErrorKind::Unsupported, "too long"));
+        }
+        let answer = self.memory().renew(claim).await?;
+        match (self.server.defect, answer) {
+            (Some(Defect::LosesWithoutCause), Renewal::Held(_)) if renewals.is_multiple_of(5) => {
+                Ok(Renewal::Lost)
+            }
+            (Some(Defect::KeepsFewHolds), Renewal::Held(_)) if self.state().holders.len() > 500 => {
+                Ok(Renewal::Lost)
+            }
+            (Some(Defect::ShortensLeases), Renewal::Held(vouch)) => {
+                let deadline = claim.now() + claim.ttl();
+                self.state().deadlines.insert(claim.name().clone(), deadline);
+                Ok(Renewal::Held(vouch))
+            }
+            (Some(Defect::VouchesTooLong), Renewal::Held(_)) => {
+                Ok(Renewal::Held(Vouch::Lease { since: claim.now(), ttl: 2 * claim.ttl() }))
+            }
+            (Some(Defect::RenewsAlways), _) => Ok(Renewal::Held(Vouch::FromRequest)),
+            (Some(Defect::RenewsForOthers), Renewal::Lost) => {
+                let holder = self.state().holders.get(claim.name()).cloned();
+                match holder {
+                    Some((holder, _)) => self.memory().renew(&holder).await,
+                    None => Ok(Renewal::Lost),
+                }
+            }
+            (Some(Defect::RenewalTakes), Renewal::Lost) if self.is_free(claim.name()).await? => {
+                self.memory().try_acquire(claim).await?;
+                Ok(Renewal::Held(Vouch::FromRequest))
+            }
+            (Some(Defect::RenewsTheExpired), Renewal::Lost)
+                if self.is_holder(claim) && self.is_free(claim.name()).await? =>
+            {
+                self.memory().try_acquire(claim).await?;
+                Ok(Renewal::Held(Vouch::FromRequest))
+            }
+            (_, answer) => Ok(answer),
+        }
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        self.reach()?;
+        let claim = &self.translate(claim)?;
+        let owner = claim.owner();
+        self.expire(claim);
+        let is_holder = self.is_holder(claim);
+        match self.server.defect {
+            Some(Defect::ReleasesNothing) => return Ok(Release::Freed),
+            Some(Defect::CountsAsks) if is_holder => {
+                let mut state = self.state();
+                let granted = state.granted.entry(owner).or_default();
+                *granted = granted.saturating_sub(1);
+                if *granted > 0 {
+                    return Ok(Release::Freed);
+                }
+            }
+            Some(Defect::FailsToReleaseTwice) if !is_holder => {
+                return Err(DriverError::new(ErrorKind::Misconfigured, "not the owner"));
+            }
+            Some(Defect::ReleasedWaitersStay) if !is_holder => return Ok(Release::NotHeld),
+            Some(Defect::TurnsCannotBeDeclined) if !is_holder => {
+                let at_all = claim.clone().with_ttl(Duration::ZERO);
+                if matches!(self.memory().renew(&at_all).await?, Renewal::Held(_)) {
+                    return Ok(Release::NotHeld);
+                }
+            }
+            Some(Defect::ReleasesLater) => {
+                let (memory, claim) = (self.memory().clone(), claim.clone());
+                tokio::spawn(async move {
+                    sleep(Duration::from_millis(100)).await;
+                    _ = memory.release(&claim).await;
+                });
+                return Ok(if is_holder { Release::Freed } else { Release::NotHeld });
+            }
+            _ => (),
+        }
+        {
+            let mut state = self.state();
+            if is_holder {
+                state.holders.remove(claim.name());
+                state.deadlines.remove(claim.name());
+            }
+            if let Some(waiters) = state.waiters.get_mut(claim.name()) {
+                waiters.remove(&owner);
+            }
+            if !self.has(Defect::OldTokenOnNewGrant) {
+                state.first_grants.remove(&owner);
+            }
+            state.first_leases.remove(&owner);
+            state.released.insert(owner);
+        }
+        let answer = self.memory().release(claim).await?;
+        self.server.releases.send_modify(|releases| *releases += 1);
+        match (self.server.defect, answer) {
+            (Some(Defect::ReleasesForOthers), Release::NotHeld) => {
+                self.memory().revoke(claim.name());
+                Ok(Release::NotHeld)
+            }
+            (Some(Defect::NamesArePatterns), answer) => {
+                self.release_pattern(claim.name());
+                Ok(answer)
+            }
+            (Some(Defect::SaysFreed), _) => Ok(Release::Freed),
+            (Some(Defect::SaysNotHeld), _) => Ok(Release::NotHeld),
+            (_, answer) => Ok(answer),
+        }
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        let Ok(claim) = &self.translate(claim) else { return pending().await };
+        let mut cuts = self.server.cuts.subscribe();
+        let was_cut = self.cuts_seen.load(Ordering::Relaxed) != *cuts.borrow_and_update();
+        let fresh = self.fresh.lock().unwrap().remove(&claim.owner());
+        match self.server.defect {
+            Some(Defect::Mute) => return pending().await,
+            Some(Defect::WakesAllTheTime) if !self.is_holder(claim) => {
+                let news = timeout(Duration::from_secs(1), self.memory().changed(claim));
+                return news.await.unwrap_or(Change::AskAgain);
+            }
+            Some(Defect::NeverReconnects) if was_cut => return pending().await,
+            Some(Defect::NoPlaces) if !self.is_holder(claim) => {
+                // Waiters are told of every release, and race.
+                let mut releases = self.server.releases.subscribe();
+                _ = releases.changed().await;
+                return Change::AskAgain;
+            }
+            Some(Defect::SubscribesLate) if fresh => {
+                _ = timeout(Duration::ZERO, self.memory().changed(claim)).await;
+            }
+            Some(Defect::WatchesAreNotResumed) if was_cut => return pending().await,
+            _ if was_cut => return Change::AskAgain,
+            _ => (),
+        }
+        let change = tokio::select! {
+            change = self.memory().changed(claim) => change,
+            // The server outlives its connections, so this is a cut.
+            _ = cuts.changed() => match self.server.defect {
+                Some(Defect::WatchesAreNotResumed) => return pending().await,
+                _ => return Change::AskAgain,
+            },
+        };
+        match (self.server.defect, change) {
+            (Some(Defect::DropsNews), change) => {
+                sleep(Duration::from_millis(10)).await;
+                change
+            }
+            (Some(Defect::RenewsAlways), Change::Lost) => pending().await,
+            (defect, Change::Granted(grant)) => {
+                let grant = self.grant(claim, grant);
+                match defect {
+                    Some(Defect::PushedGrantsAreFresh) => {
+                        _ = self.memory().renew(claim).await;
+                    }
+                    Some(Defect::PushedGrantsAreShort) => {
+                        let early = claim.now() + claim.ttl() / 4;
+                        self.state().deadlines.insert(claim.name().clone(), early);
+                    }
+                    Some(Defect::PushedGrantsHaveNoToken) => return Change::Granted(Grant::new()),
+                    _ => (),
+                }
+                Change::Granted(grant)
+            }
+            (_, change) => change,
+        }
+    }
+
+    async fn close(&self) {
+        if self.has(Defect::OneCloseEndsAll) {
+            self.server.end_all_holds();
+        }
+    }
+}
+
+/// Whether `text` matches `pattern`, in which `*` and `%` stand for anything and `_` for one
+/// character.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut rest = pattern.chars();
+    match rest.next() {
+        None => text.is_empty(),
+        Some('*' | '%') => {
+            let tails = text.char_indices().map(|(at, _)| &text[at..]).chain([""]);
+            tails.into_iter().any(|tail| matches(rest.as_str(), tail))
+        }
+        Some(c) => text.chars().next().is_some_and(|first| {
+            (c == '_' || c == first) && matches(rest.as_str(), &text[first.len_utf8()..])
+        }),
+    }
+}

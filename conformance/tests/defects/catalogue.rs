@@ -1,0 +1,125 @@
+//! What is wrong with drivers that people have used.
+
+macro_rules! defects {
+    ($($name:ident $what:literal $seen:literal;)+) => {
+        /// A planted fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Defect {
+            $($name,)+
+        }
+
+        impl Defect {
+            pub(crate) const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// What it does.
+            pub(crate) fn what(self) -> &'static str {
+                match self {
+                    $(Self::$name => $what,)+
+                }
+            }
+
+            /// Where a real driver did the like.
+            pub(crate) fn seen(self) -> &'static str {
+                match self {
+                    $(Self::$name => $seen,)+
+                }
+            }
+        }
+    };
+}
+
+defects! {
+    // Exclusion.
+    GrantsToAll "Answers every ask with a grant." "a plain write instead of a conditional one: `SET` without `NX`";
+    ChecksThenTakes "Looks whether the lock is free in one request and takes it in another." "select, then insert or update, outside one transaction";
+    OwnerIsTheConnection "Takes all claims of one connection for the same owner." "PostgreSQL's advisory locks, MySQL's `GET_LOCK` and an etcd lease let one session in twice; redisson#4467";
+    LocksOfTheConnection "Keeps the locks in the connection." "two clients configured for different databases or prefixes";
+    HangsWhenRefused "Never answers an ask for a held lock." "redisson#5761, redisson#763";
+    WaitsForTheHolder "Lets the ask of a waiter wait for the holder." "`BLPOP`, `pg_advisory_lock`, `SELECT ... FOR UPDATE` without a time-out";
+    TriesWait "Lets the ask of a try wait for the holder for up to two leases." "a session's lock time-out that is left at its default";
+    RefusesAtFirst "Refuses the first ask of each claim." "RedLock.net#91, redisson#4822";
+    DeclaresOtherwise "Declares other capabilities than it is documented with." "dynamodb-lock-client#1: documentation that promises more than the code does";
+
+    // Retries.
+    RefusesRetries "Refuses a claim what it holds already." "`SET NX` repeated after a time-out; simstudioai/sim#6864, DistributedLock#147";
+    CountsAsks "Counts repeated asks, and frees the lock after as many releases." "redisson#6025";
+    NewTokenOnRetry "Draws a new token for each ask of the holder." "an increment that is repeated by a client library";
+    AnswersRetriesItself "Answers a repeated ask without asking the backend." "a local table of holds (consul#4935)";
+    RefusesTheReleased "Refuses a claim for good once it was released." "a tombstone against late requests that is never removed";
+
+    // Release.
+    ReleasesForOthers "Releases whoever holds the lock." "`DEL` without a comparison; ShedLock#74, aredis#119, etcd#22082";
+    ReleasesNothing "Answers a release, and releases nothing." "pglock#36, pglock#175";
+    ReleasesLater "Answers a release before it is carried out, a moment later." "an acknowledgement that comes before the write";
+    FailsToReleaseTwice "Fails to release what is not held." "node-redlock#131, redsync#107";
+    SaysFreed "Answers every release with `Freed`." "a delete whose count of rows nobody reads; spring-integration#2661";
+    SaysNotHeld "Answers every release with `NotHeld`." "redisson#2224: not locked by the current thread";
+    ReleasedWaitersStay "Releases holds, but no places." "etcd#10111, zk-ruby#49, CURATOR-79, kazoo#732";
+    TurnsCannotBeDeclined "Does not release what was handed to a waiter that has not heard of it." "a cancelled waiter that is notified at that moment; CURATOR-335";
+    OneCloseEndsAll "Ends the holds of all connections when one is closed." "DistributedLock#83: connections that share a session";
+
+    // Leases.
+    NeverExpires "Sets no expiry." "`SETNX`, and a crash before `EXPIRE`";
+    HalfALease "Ends leases early." "an expiry computed from a skewed client's clock; ShedLock#231";
+    WholeSeconds "Rounds leases down to seconds." "milliseconds given to an interface that takes seconds";
+    RenewalDoesNothing "Answers renewals without lengthening the lease." "redisson#5698, dynamolock#14";
+    RenewsForOthers "Renews the lock for whoever asks." "`EXPIRE` without a comparison";
+    RenewalTakes "Takes a free lock on renewal." "an upsert, or `SET` without `XX`; redsync's option to do so";
+    RenewsTheExpired "Renews a lease that ran out." "`UPDATE ... WHERE owner = ?` without a look at the expiry";
+    RenewsAlways "Answers every renewal with yes, and tells of no loss." "pglock#18, redisson#4698, DistributedLock#133";
+    RenewsForTheFirstLease "Renews for the length that was first asked for." "a time-out stored in the object; dynamodb-lock-client#44";
+    ShortensLeases "Lets the last request set the expiry, also to earlier." "`PEXPIRE` without `GT`";
+    RefusesLongLeases "Refuses leases of more than an hour." "an overflow of an interval; Redis and etcd refuse what overflows";
+    WrongUnit "Gives the remaining time in milliseconds for seconds." "`PTTL` taken for `TTL`";
+    VouchesTooLong "Vouches for a lease of twice the length, from the answer on." "etcd's Go client counts from the answer; redsync#72";
+    VouchesForNothing "Vouches for a lease that is over." "a grant whose elapsed time is never checked; node-redlock";
+    LosesWithoutCause "Answers every fifth renewal with `Lost`." "pglock#40, DistributedLock#263";
+    KeepsFewHolds "Renews no more than 500 holds." "redisson#6844: lost updates in a table of renewals";
+    StuckAfterLoss "Refuses a lock to the connection that lost it." "consul#4902, redisson#2515";
+
+    // News.
+    Mute "Tells of nothing." "redisson#3829, redisson#6540";
+    SubscribesLate "Listens only from the first call of `changed` after an ask." "redisson#1763, CURATOR-527";
+    DropsNews "Loses the news that arrives as a listener is dropped." "a message taken from a channel before the caller can have it";
+    WakesAllTheTime "Says every second that there is news." "spring-integration#3690";
+
+    // Places.
+    DeadWaitersStay "Keeps the place of a waiter that asks no more." "redisson#1104, redisson#2883: the dead waiters of fair locks";
+    PlacesRunOut "Ends a place a lease after the first ask, however often its owner asks." "redisson#2099: time-outs of a fair lock that drift";
+    BackOfTheQueue "Gives a waiter a new place at the back with each ask." "a queue ordered by the time of the last ask";
+    NoPlaces "Lets waiters race for a lock that is declared to be fair." "consul#7523";
+    TriesOvertake "Grants a try what it is a waiter's turn for." "a fast path that does not look at the queue";
+    PlainWaitersOvertake "Grants a waiter that is not fair what it is a fair one's turn for." "plain and fair locks with scripts of their own";
+    TriesLeavePlaces "Leaves the place of a try that was refused." "kazoo#732: the contender of a failed non-blocking acquire";
+    KeepsFewWaiters "Fails the waiters from the hundredth on." "redisson#1847, DistributedLock#27: a pool of subscriptions or connections";
+    PushedGrantsAreFresh "Gives a fresh lease to whoever is told of a grant." "a hand-over that sets the full expiry for a waiter that may be dead";
+    PushedGrantsAreShort "Ends a pushed grant after a quarter of its lease." "a hand-over that sets a claim time instead of the lease";
+    PushedGrantsHaveNoToken "Tells of a grant without its token." "a message that carries no more than the event";
+
+    // Tokens.
+    NoTokens "Gives no tokens, though it declares them." "dynamodb-lock-client#62: an identifier instead of a number";
+    OneToken "Gives every grant the same token." "redlease and others before they counted";
+    OldTokenOnNewGrant "Gives a claim its first token again after a release." "a cache of grants by owner";
+    TokensOfTheConnection "Counts tokens in the connection." "a counter in the client process";
+    TokensCountRenewals "Raises the token with each renewal." "pglock: the record's version number";
+    TokensOfTheClock "Takes tokens from the client's clock." "timestamps of clients whose clocks differ";
+    TokensRestartOnExpiry "Restarts the tokens when a lease runs out." "a counter inside the lock's own key; DistributedLock on MongoDB";
+    TokensRestartOnRevocation "Restarts the tokens when the lock is taken away." "a counter that is deleted by hand along with the lock";
+    TokensRestartWithTheServer "Restarts the tokens when the backend is restarted." "a Redis without persistence";
+
+    // Names.
+    IgnoresCase "Folds the case of names." "MySQL's default collation; matrixone#24909";
+    CutsNames "Cuts names off after 64 bytes." "MySQL's `GET_LOCK`; php-lock#84, nextras/migrations#57";
+    TrimsNames "Ignores blanks at the end of a name." "SQL's comparison of padded strings";
+    Normalises "Puts letters and their accents together." "file systems that normalise names";
+    JoinsNamespaces "Joins namespace and name with a dot." "a separator that both sides may contain";
+    IgnoresNamespaces "Ignores the namespace." "a prefix that is forgotten in one of the requests";
+    NamesArePatterns "Releases all names that match, taking `*`, `%` and `_` for wildcards." "`LIKE` and `KEYS` where equality is meant";
+    NamesAreStatements "Fails on names with a quotation mark." "statements put together as strings";
+
+    // Connections.
+    NeverReconnects "Stays unreachable after its connection was cut." "redsync#147, DistributedLock#263";
+    BoundToTheSession "Ends leases when connections are cut." "locks that live in a session, declared as leases";
+    WatchesAreNotResumed "Forgets who listens when connections are cut." "etcd-client#54: watches are not resumed";
+    ForgetsItsScripts "Fails after a restart of the backend." "`EVALSHA` without a way back to `EVAL`";
+}
