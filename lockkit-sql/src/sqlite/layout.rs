@@ -31,6 +31,11 @@ pub(super) async fn prepare(connection: &mut SqliteConnection) -> Result<(), Pro
     if is_ours {
         return Ok(());
     }
+    make_tables(connection).await
+}
+
+/// Makes the tables, unless another process has just done it.
+async fn make_tables(connection: &mut SqliteConnection) -> Result<(), Problem> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     if !check(&mut transaction).await? {
         sqlx::raw_sql(LAYOUT).execute(&mut *transaction).await?;
@@ -76,4 +81,23 @@ pub(super) async fn check(connection: &mut SqliteConnection) -> Result<bool, Pro
         ));
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::ConnectOptions as _;
+    use sqlx::sqlite::SqliteConnectOptions;
+
+    use super::{check, make_tables};
+
+    #[tokio::test]
+    async fn the_tables_are_made_once() {
+        let mut connection = SqliteConnectOptions::new().connect().await.unwrap();
+        assert!(!check(&mut connection).await.unwrap());
+        // The second one stands for a process that also found the database empty.
+        for _ in 0..2 {
+            make_tables(&mut connection).await.unwrap();
+            assert!(check(&mut connection).await.unwrap());
+        }
+    }
 }

@@ -87,6 +87,11 @@ async fn what_is_not_ours_is_refused_and_not_touched() {
              PRAGMA user_version = 1",
             "other tables",
         ),
+        (
+            "changed.db",
+            concat!(include_str!("layout-1.sql"), "ALTER TABLE lockkit_hold ADD COLUMN mode TEXT"),
+            "wrong: [\"hold\"]",
+        ),
     ] {
         let path = fixture.folder().join(file);
         execute(&mut raw(&path).await, sql).await;
