@@ -19,7 +19,7 @@ use crate::driver::{
 };
 use crate::engine::Engine;
 use crate::options::{Lease, Renew, Wait};
-use crate::tenure::{Phase, Tenure, Vouched};
+use crate::tenure::{Phase, Tenure, Vouched, earlier};
 use crate::turns::Ticket;
 use crate::{BoxError, Error, Fairness, Liveness, LockGuard, Operation, Result};
 
@@ -199,23 +199,31 @@ impl<'a> Pursuit<'a> {
         let (engine, claim) = (self.engine, self.claim);
         let asked = engine.clock.stamp();
         let mut request = pin!(engine.driver.try_acquire(claim));
-        self.unanswered.get_or_insert(asked);
+        let silent_since = *self.unanswered.get_or_insert(asked);
+        let limit = earlier(self.deadline, Some(silent_since + claim.ttl()));
+        let tell_others = |unanswered| {
+            if let Some(ticket) = ticket {
+                ticket.set_unanswered(unanswered);
+            }
+        };
+        tell_others(self.unanswered);
         let answer = select! {
             biased;
             answer = &mut request => answer,
-            stop = self.stop(ticket, caller) => {
+            () = engine.clock.sleep_until_some(limit) => {
                 // The caller need not wait for the answer, but the clean-up must.
+                let stop = if limit == self.deadline { Stop::TimeIsUp } else { Stop::Silence };
                 let given_up = self.give_up(stop, caller);
                 self.note(asked, &request.await);
                 return given_up;
             }
         };
         self.note(asked, &answer);
-        if let Some(ticket) = ticket {
-            ticket.set_unanswered(self.unanswered);
-        }
+        tell_others(self.unanswered);
         let now = engine.clock.stamp();
         match answer {
+            // What was granted meanwhile is released again.
+            _ if engine.stopping.is_cancelled() => self.give_up(Stop::ShutDown, caller),
             Ok(Attempt::Granted(grant)) => {
                 let vouched = Vouched::new(grant.vouched(), asked, claim.ttl());
                 if vouched.is_good_at(now) {

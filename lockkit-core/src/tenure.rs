@@ -174,7 +174,7 @@ impl Tenure {
     }
 }
 
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+pub(crate) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

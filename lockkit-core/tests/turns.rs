@@ -21,7 +21,17 @@ struct Unordered {
     holders: Arc<Mutex<HashMap<LockName, OwnerId>>>,
     freed: Arc<Notify>,
     asks: Arc<AtomicUsize>,
-    dead: Arc<Mutex<bool>>,
+    health: Arc<Mutex<Health>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Health {
+    #[default]
+    Sound,
+    /// Every ask fails at once.
+    Dead,
+    /// No ask is ever answered.
+    Stuck,
 }
 
 #[async_trait]
@@ -37,8 +47,11 @@ impl Driver for Unordered {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         self.asks.fetch_add(1, Ordering::Relaxed);
         tokio::task::yield_now().await;
-        if *self.dead.lock().unwrap() {
-            return Err(DriverError::new(ErrorKind::Unreachable, "dead"));
+        let health = *self.health.lock().unwrap();
+        match health {
+            Health::Sound => (),
+            Health::Dead => return Err(DriverError::new(ErrorKind::Unreachable, "dead")),
+            Health::Stuck => std::future::pending().await,
         }
         let mut holders = self.holders.lock().unwrap();
         let holder = *holders.entry(claim.name().clone()).or_insert(claim.owner());
@@ -140,23 +153,25 @@ async fn a_front_waiter_that_is_not_polled_holds_up_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn those_behind_learn_of_a_dead_backend_with_the_front() {
-    let backend = Unordered::default();
-    let lock = Locker::new(backend.clone()).lock("a").unwrap();
-    let _guard = lock.acquire().await.unwrap();
-    let waiters: Vec<_> = (0..100)
-        .map(|_| {
-            let lock = lock.clone();
-            tokio::spawn(async move { lock.acquire().await })
-        })
-        .collect();
-    sleep(Duration::from_secs(100)).await;
-    assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
-    *backend.dead.lock().unwrap() = true;
-    let start = Instant::now();
-    for waiter in waiters {
-        let outcome = waiter.await.unwrap();
-        assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+    for health in [Health::Dead, Health::Stuck] {
+        let backend = Unordered::default();
+        let lock = Locker::new(backend.clone()).lock("a").unwrap();
+        let _guard = lock.acquire().await.unwrap();
+        let waiters: Vec<_> = (0..100)
+            .map(|_| {
+                let lock = lock.clone();
+                tokio::spawn(async move { lock.acquire().await })
+            })
+            .collect();
+        sleep(Duration::from_secs(100)).await;
+        assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
+        *backend.health.lock().unwrap() = health;
+        let start = Instant::now();
+        for waiter in waiters {
+            let outcome = waiter.await.unwrap();
+            assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+        }
+        // Once a lease, not once a lease for each.
+        assert!(start.elapsed() < Duration::from_secs(60), "{health:?}: {:?}", start.elapsed());
     }
-    // Once a lease, not once a lease for each.
-    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }

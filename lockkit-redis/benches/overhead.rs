@@ -1,4 +1,5 @@
-//! What lockkit costs over Redis itself: `cargo bench -p lockkit-redis`.
+//! What lockkit costs over Redis itself: `cargo bench -p lockkit-redis [-- PART...]`, the parts
+//! being `pairs`, `hand-overs` and `holds`.
 //!
 //! Client and server share one CPU, because their placement alone changes a round trip fivefold.
 //! Each figure is a ratio of two things measured in the same run, alternately, each on the same
@@ -32,10 +33,22 @@ fn main() -> Result<()> {
     runtime.block_on(async {
         let raw = Raw::connect(&server.url()).await?;
         let url: BackendUrl = server.url().parse()?;
-        pairs(&raw, &url).await?;
-        hand_overs(&raw, &url).await?;
-        holds(&url).await
+        if is_wanted("pairs") {
+            pairs(&raw, &url).await?;
+        }
+        if is_wanted("hand-overs") {
+            hand_overs(&raw, &url).await?;
+        }
+        if is_wanted("holds") {
+            holds(&url).await?;
+        }
+        Ok(())
     })
+}
+
+fn is_wanted(part: &str) -> bool {
+    let mut parts = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
+    parts.peek().is_none() || parts.any(|word| word == part)
 }
 
 /// Servers that are started from here on inherit it.
