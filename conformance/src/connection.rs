@@ -96,9 +96,12 @@ impl Connection {
         let (begun, mut refused) = (claim.now(), None);
         loop {
             let asked = claim.now();
-            match self.try_acquire(claim).await? {
-                Attempt::Granted(_) => return Ok(Freed { refused, granted: claim.now() }),
-                _ => refused = Some(asked),
+            match self.try_acquire(claim).await {
+                Ok(Attempt::Granted(_)) => return Ok(Freed { refused, granted: claim.now() }),
+                Ok(_) => refused = Some(asked),
+                // One ask of many.
+                Err(error) if error.kind().is_transient() => (),
+                Err(error) => return Err(error.into()),
             }
             ensure!(
                 asked.saturating_duration_since(begun) < limit,

@@ -31,7 +31,8 @@ pub(in crate::checks) async fn the_shortest_lease_is_kept(context: &Context) -> 
 async fn lasts(context: &Context, claim: Claim) -> Verdict {
     let (holder, other) = context.pair().await?;
     let asked = claim.now();
-    holder.take(&claim).await?;
+    // A request for a very short lease may well be too late.
+    holder.take_after_trouble(context, &claim).await?;
     let freed = watch(context, &other, claim.ttl()).await?;
     has_lasted(&freed, asked, claim.ttl(), "it was granted")
 }

@@ -1,0 +1,117 @@
+//! A lock server in a hundred lines: a map behind a TCP port, one request and one answer a line.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast;
+
+/// Runs until the process ends.
+pub struct Server {
+    address: SocketAddr,
+    table: Mutex<Table>,
+    hang_up: broadcast::Sender<()>,
+}
+
+#[derive(Default)]
+struct Table {
+    locks: HashMap<String, Held>,
+    last_token: u64,
+}
+
+struct Held {
+    owner: String,
+    token: u64,
+    expiry: Instant,
+}
+
+impl Server {
+    /// Starts on a free port of this machine, in a thread of its own.
+    pub fn start() -> Arc<Self> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let hang_up = broadcast::Sender::new(1);
+        let server = Arc::new(Self { address, table: Mutex::default(), hang_up });
+        let serving = Arc::clone(&server);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let listener = TcpListener::from_std(listener).unwrap();
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(Arc::clone(&serving).serve(stream));
+                }
+            });
+        });
+        server
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Forgets who holds a lock.
+    pub fn revoke(&self, name: &str) {
+        self.table.lock().unwrap().locks.remove(name);
+    }
+
+    /// Cuts all connections.
+    pub fn hang_up(&self) {
+        _ = self.hang_up.send(());
+    }
+
+    async fn serve(self: Arc<Self>, stream: TcpStream) {
+        _ = stream.set_nodelay(true);
+        let mut hung_up = self.hang_up.subscribe();
+        let (reader, mut writer) = stream.into_split();
+        let mut lines = BufReader::new(reader).lines();
+        loop {
+            let line = tokio::select! {
+                line = lines.next_line() => line,
+                _ = hung_up.recv() => return,
+            };
+            let Ok(Some(line)) = line else { return };
+            let answer = self.table.lock().unwrap().answer(&line);
+            if writer.write_all(format!("{answer}\n").as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Table {
+    fn answer(&mut self, request: &str) -> String {
+        let (now, words) = (Instant::now(), Vec::from_iter(request.split(' ')));
+        let [verb, name, owner, ttl] = words[..] else { return "what?".into() };
+        let Ok(ttl) = ttl.parse().map(Duration::from_millis) else { return "what?".into() };
+        self.locks.retain(|_, held| held.expiry > now);
+        let held = self.locks.get_mut(name);
+        let mine = held.as_ref().is_some_and(|held| held.owner == owner);
+        match (verb, held) {
+            ("take" | "renew", Some(held)) if mine => {
+                held.expiry = held.expiry.max(now + ttl);
+                format!("held {}", held.token)
+            }
+            ("take", Some(held)) => {
+                format!("taken {}", held.expiry.duration_since(now).as_millis())
+            }
+            ("take", None) => {
+                self.last_token += 1;
+                let (owner, token) = (owner.into(), self.last_token);
+                self.locks.insert(name.into(), Held { owner, token, expiry: now + ttl });
+                format!("held {token}")
+            }
+            ("renew", _) => "lost".into(),
+            ("release", Some(_)) if mine => {
+                self.locks.remove(name);
+                "freed".into()
+            }
+            ("release", _) => "not held".into(),
+            _ => "what?".into(),
+        }
+    }
+}
