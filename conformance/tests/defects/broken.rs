@@ -112,9 +112,9 @@ impl Server {
 
     pub(crate) fn restart(&self) {
         if self.has(Defect::TokensRestartWithTheServer) {
-            let mut state = self.state();
-            let last = state.last_token;
-            for name in state.names.clone() {
+            for name in self.names() {
+                let mut state = self.state();
+                let last = state.last_token;
                 state.restarted_at.insert(name, last);
             }
         }
@@ -123,9 +123,14 @@ impl Server {
     }
 
     fn end_all_holds(&self) {
-        for name in self.state().names.clone() {
+        for name in self.names() {
             self.memory.revoke(&name);
         }
+    }
+
+    /// Every name that was ever asked for.
+    fn names(&self) -> Vec<LockName> {
+        self.state().names.iter().cloned().collect()
     }
 
     fn translate_name(&self, name: &LockName) -> LockName {
@@ -153,7 +158,7 @@ impl Server {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        self.state.lock().expect("nobody panics with the state in hand")
     }
 }
 
@@ -183,6 +188,10 @@ impl Broken {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.server.state()
+    }
+
+    fn fresh(&self) -> MutexGuard<'_, HashSet<OwnerId>> {
+        self.fresh.lock().expect("nobody panics with it in hand")
     }
 
     fn memory(&self) -> &MemoryDriver {
@@ -414,8 +423,7 @@ impl Broken {
 
     /// Frees what the name matches as a pattern.
     fn release_pattern(&self, name: &LockName) {
-        let names = self.state().names.clone();
-        for other in names {
+        for other in self.server.names() {
             if other != *name && matches(name.as_str(), other.as_str()) {
                 self.memory().revoke(&other);
             }
@@ -441,7 +449,7 @@ impl Driver for Broken {
         let claim = &self.translate(claim)?;
         let owner = claim.owner();
         self.expire(claim);
-        self.fresh.lock().unwrap().insert(owner);
+        self.fresh().insert(owner);
         match self.server.defect {
             Some(Defect::RefusesAtFirst) if self.state().asked.insert(owner) => {
                 return Ok(Attempt::Taken(Taken::new()));
@@ -625,7 +633,7 @@ impl Driver for Broken {
         let Ok(claim) = &self.translate(claim) else { return pending().await };
         let mut cuts = self.server.cuts.subscribe();
         let was_cut = self.cuts_seen.load(Ordering::Relaxed) != *cuts.borrow_and_update();
-        let fresh = self.fresh.lock().unwrap().remove(&claim.owner());
+        let fresh = self.fresh().remove(&claim.owner());
         match self.server.defect {
             Some(Defect::Mute) => return pending().await,
             Some(Defect::WakesAllTheTime) if !self.is_holder(claim) => {

@@ -3,6 +3,8 @@
 pub mod driver;
 pub mod server;
 
+use std::future::ready;
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,18 +13,18 @@ use lockkit_conformance::Suite;
 use crate::driver::{CAPABILITIES, LineDriver, key};
 use crate::server::Server;
 
-fn main() -> ExitCode {
-    let server = Server::start();
+fn main() -> io::Result<ExitCode> {
+    let server = Server::start()?;
     let (address, revoking, severing) = (server.address(), Arc::clone(&server), server);
-    Suite::new("line", CAPABILITIES)
+    let suite = Suite::new("line", CAPABILITIES)
         .connect(move || async move { Ok(LineDriver::connect(address).await?) })
         .revoke(move |name| {
             revoking.revoke(&key(&name));
-            std::future::ready(Ok(()))
+            ready(Ok(()))
         })
         .sever(move || {
             severing.hang_up();
-            std::future::ready(Ok(()))
-        })
-        .main()
+            ready(Ok(()))
+        });
+    Ok(suite.main())
 }

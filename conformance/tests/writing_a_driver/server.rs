@@ -1,27 +1,31 @@
 //! A lock server in a hundred lines: a map behind a TCP port, one request and one answer a line.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
 use tokio::sync::broadcast;
 
 /// Runs until the process ends.
+#[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
     table: Mutex<Table>,
     hang_up: broadcast::Sender<()>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Table {
     locks: HashMap<String, Held>,
     last_token: u64,
 }
 
+#[derive(Debug)]
 struct Held {
     owner: String,
     token: u64,
@@ -30,23 +34,27 @@ struct Held {
 
 impl Server {
     /// Starts on a free port of this machine, in a thread of its own.
-    pub fn start() -> Arc<Self> {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
-        let hang_up = broadcast::Sender::new(1);
-        let server = Arc::new(Self { address, table: Mutex::default(), hang_up });
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from that.
+    pub fn start() -> io::Result<Arc<Self>> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
+        let server = Arc::new(Self {
+            address: listener.local_addr()?,
+            table: Mutex::default(),
+            hang_up: broadcast::Sender::new(1),
+        });
         let serving = Arc::clone(&server);
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(async {
-                let listener = TcpListener::from_std(listener).unwrap();
+            runtime.block_on(async {
                 while let Ok((stream, _)) = listener.accept().await {
                     tokio::spawn(Arc::clone(&serving).serve(stream));
                 }
             });
         });
-        server
+        Ok(server)
     }
 
     /// Where it listens.
@@ -56,7 +64,7 @@ impl Server {
 
     /// Forgets who holds a lock.
     pub fn revoke(&self, name: &str) {
-        self.table.lock().unwrap().locks.remove(name);
+        self.table().locks.remove(name);
     }
 
     /// Cuts all connections.
@@ -75,11 +83,15 @@ impl Server {
                 _ = hung_up.recv() => return,
             };
             let Ok(Some(line)) = line else { return };
-            let answer = self.table.lock().unwrap().answer(&line);
+            let answer = self.table().answer(&line);
             if writer.write_all(format!("{answer}\n").as_bytes()).await.is_err() {
                 return;
             }
         }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().expect("nobody panics with the table in hand")
     }
 }
 
