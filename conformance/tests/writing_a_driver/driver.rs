@@ -38,15 +38,15 @@ impl LineDriver {
     }
 }
 
-/// How the server calls a lock: `NAMESPACE/NAME`, with whatever is no word for it encoded.
-pub fn key(name: &LockName) -> String {
-    format!("{}/{}", name.namespace(), name.segment(200))
-}
-
 async fn open(address: SocketAddr) -> io::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     Ok(BufReader::new(stream))
+}
+
+/// How the server calls a lock: `NAMESPACE/NAME`, with whatever is no word for it encoded.
+pub fn key(name: &LockName) -> String {
+    format!("{}/{}", name.namespace(), name.segment(200))
 }
 
 impl LineDriver {

@@ -1,0 +1,98 @@
+//! The documents say what the code says.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lockkit_conformance::{Check, Suite};
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// `LOCKKIT_BLESS=1` writes it.
+#[test]
+fn the_list_of_checks_is_up_to_date() {
+    let mut list = String::new();
+    for (level, heading) in
+        [("driver", "The driver alone"), ("user", "Through the engine, as an application")]
+    {
+        _ = writeln!(
+            list,
+            "# {heading}\n\n| check | what is so | only with |\n| --- | --- | --- |"
+        );
+        for check in Suite::checks() {
+            if let Some(name) = check.name().strip_prefix(level) {
+                let name = name.trim_start_matches(':');
+                _ = writeln!(list, "| `{name}` | {} | {} |", check.asserts(), needs(check));
+            }
+        }
+        list.push('\n');
+    }
+    let path = package().join("CHECKS.md");
+    if std::env::var_os("LOCKKIT_BLESS").is_some() {
+        fs::write(path, list).unwrap();
+    } else {
+        let committed = fs::read_to_string(path).unwrap();
+        assert!(list == committed, "CHECKS.md is out of date: LOCKKIT_BLESS=1 writes it anew");
+    }
+}
+
+fn needs(check: &Check) -> String {
+    let needs: Vec<_> = check.needs().iter().map(ToString::to_string).collect();
+    needs.join(", ")
+}
+
+#[test]
+fn names_of_checks_are_unique() {
+    let mut names: Vec<_> = Suite::checks().iter().map(Check::name).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+/// The contract names the check behind each of its rules.
+#[test]
+fn the_checks_that_the_contract_names_exist() {
+    let contract = fs::read_to_string(package().join("../lockkit-core/src/driver.rs")).unwrap();
+    let rules = contract.split("pub trait Driver").next().unwrap();
+    let names: Vec<_> = rules
+        .split("(`")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')'))
+        .flat_map(|(names, _)| names.split('`'))
+        .filter(|word| word.contains('_') && word.chars().all(|c| c.is_lowercase() || c == '_'))
+        .filter(|word| *word != "try_acquire")
+        .collect();
+    assert!(names.len() > 10, "the contract names only {names:?}");
+    for name in names {
+        let full = format!("driver::{name}");
+        let exists = Suite::checks().iter().any(|check| check.name() == full);
+        assert!(exists, "the contract names a check `{name}`, which does not exist");
+    }
+}
+
+/// The guide shows each file of the test `writing_a_driver` whole, in pieces.
+#[test]
+fn the_guide_to_writing_a_driver_is_its_code() {
+    let guide = fs::read_to_string(package().join("../docs/writing-a-driver.md")).unwrap();
+    let mut files: BTreeMap<&str, String> = BTreeMap::new();
+    for block in guide.split("```rust ").skip(1) {
+        let (file, rest) = block.split_once('\n').unwrap();
+        let (code, _) = rest.split_once("\n```\n").unwrap();
+        _ = writeln!(files.entry(file).or_default(), "{code}");
+    }
+    let folder: PathBuf = package().join("tests/writing_a_driver");
+    for entry in fs::read_dir(&folder).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        let code = fs::read_to_string(folder.join(&file)).unwrap();
+        let shown = files.remove(&*file).unwrap_or_default();
+        let lines = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| !line.trim().is_empty()).map(String::from).collect()
+        };
+        assert_eq!(lines(&shown), lines(&code), "{file} differs from what the guide shows");
+    }
+    assert!(files.is_empty(), "the guide shows files that are not there: {:?}", files.keys());
+}

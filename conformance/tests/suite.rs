@@ -1,0 +1,106 @@
+//! The suite itself: what it shows when there is nothing to check, or too much goes wrong.
+
+use std::future::{pending, ready};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lockkit_conformance::libtest_mimic::Arguments;
+use lockkit_conformance::{Check, Outcome, Suite};
+use lockkit_core::memory::{CAPABILITIES, MemoryDriver};
+use lockkit_core::{BoxError, Capabilities, Liveness};
+
+fn check(name: &str) -> &'static Check {
+    Suite::checks().iter().find(|check| check.name() == name).expect("there is such a check")
+}
+
+fn memory() -> Suite {
+    let server = MemoryDriver::new();
+    Suite::new("memory", CAPABILITIES).connect(move || ready(Ok(server.clone()))).virtual_time()
+}
+
+#[test]
+fn what_is_not_declared_or_not_hooked_is_ignored_with_the_reason() {
+    let plain = Suite::new("memory", Capabilities::new(Liveness::Process));
+    for (suite, name, reason) in [
+        (&plain, "driver::a_lease_runs_out", "the driver's holds are no leases"),
+        (&plain, "driver::tokens_rise_over_releases", "the driver gives no fencing tokens"),
+        (&plain, "driver::a_release_is_not_missed", "the driver tells of no release"),
+        (&plain, "driver::places_are_served_in_order", "the driver serves waiters in no order"),
+        (&memory(), "user::a_revoked_hold_is_reported", "the suite was given no `revoke`"),
+        (&memory(), "user::a_wait_outlives_a_cut", "the suite was given no `sever`"),
+        (&memory(), "user::a_restart_is_got_over", "the suite was given no `restart`"),
+    ] {
+        assert_eq!(suite.run(check(name)), Outcome::Ignored(reason.into()), "{name}");
+    }
+}
+
+/// Also run by the next test, with `LOCKKIT_REQUIRE` set.
+#[test]
+fn without_a_server_checks_are_ignored_unless_required() {
+    let suite = Suite::new("mine", CAPABILITIES).skip_unless(|| Err("no server".into()));
+    let outcome = suite.run(check("driver::a_free_lock_is_granted"));
+    match std::env::var("LOCKKIT_REQUIRE").as_deref() {
+        Ok("redis,mine") => assert_eq!(outcome, Outcome::Failed("no server".into())),
+        Ok("reddis") => {
+            let Outcome::Failed(reason) = outcome else { panic!("{outcome:?}") };
+            assert!(reason.contains("`reddis`, which is no driver"), "{reason}");
+        }
+        _ => assert_eq!(outcome, Outcome::Ignored("no server".into())),
+    }
+}
+
+#[test]
+fn a_required_server_must_be_there() {
+    for required in ["redis,mine", "reddis", "redis"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "without_a_server_checks_are_ignored_unless_required"])
+            .env("LOCKKIT_REQUIRE", required)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{required}: {text}");
+    }
+}
+
+#[test]
+fn the_server_is_looked_for_once() {
+    let looks = Arc::new(AtomicUsize::new(0));
+    let counted = looks.clone();
+    let suite = memory().skip_unless(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    });
+    for _ in 0..3 {
+        assert_eq!(suite.run(check("driver::a_free_lock_is_granted")), Outcome::Passed);
+    }
+    assert_eq!(looks.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_list_of_checks_does_no_io() {
+    let suite = Suite::new("memory", CAPABILITIES)
+        .skip_unless(|| panic!("looked for the server"))
+        .connect(|| -> std::future::Ready<Result<MemoryDriver, BoxError>> { panic!("connected") });
+    let logfile = Some("/dev/null".into());
+    let list = Arguments { list: true, logfile, ..Arguments::default() };
+    let code = suite.run_with(list);
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
+}
+
+#[test]
+fn a_driver_that_cannot_connect_panics_or_hangs_fails() {
+    let free = check("driver::a_free_lock_is_granted");
+    let failed = |suite: Suite| match suite.virtual_time().run(free) {
+        Outcome::Failed(reason) => reason,
+        other => panic!("{other:?}"),
+    };
+    let suite = || Suite::new("memory", CAPABILITIES);
+    let refused = suite().connect(|| ready(Err::<MemoryDriver, _>("refused".into())));
+    assert_eq!(failed(refused), "no connection: refused");
+    let panicking = suite()
+        .connect(|| -> std::future::Ready<Result<MemoryDriver, BoxError>> { panic!("oh no") });
+    assert_eq!(failed(panicking), "it panicked: oh no");
+    let hanging = suite().connect(pending::<Result<MemoryDriver, BoxError>>);
+    assert_eq!(failed(hanging), "it was not done after 900s");
+}
