@@ -8,3 +8,6 @@ pub mod urls {}
 
 #[doc = include_str!("../docs/sqlite.md")]
 pub mod sqlite {}
+
+#[doc = include_str!("../docs/redis.md")]
+pub mod redis {}
