@@ -1,0 +1,168 @@
+//! A program that was started, and everything below it.
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait,
+};
+use tokio::signal::unix::{self, SignalKind};
+use tokio::time::timeout;
+
+use crate::signals::Terminal;
+
+/// A program and its descendants.
+///
+/// On Linux, processes below it whose parent has ended become children of this process, so that
+/// none gets out of sight. Elsewhere only the program and its process group are seen.
+pub(crate) struct Tree {
+    root: Pid,
+    /// Whether the program has ended, so that its number may be somebody else's by now.
+    ended: bool,
+    terminal: Terminal,
+    /// Children that this process had before, from an `exec` in a shell with background jobs.
+    others: Vec<Pid>,
+    news: unix::Signal,
+}
+
+impl Tree {
+    /// Starts a program: in the process group of this one, or as the leader of its own.
+    ///
+    /// To be called from the main thread, since a parent-death signal is sent when the thread
+    /// ends that started the process.
+    pub(crate) fn start(mut command: Command, terminal: Terminal) -> io::Result<Self> {
+        let others = adopt()?;
+        // From before the start, so that no end is missed.
+        let news = unix::signal(SignalKind::child())?;
+        if terminal == Terminal::Apart {
+            command.process_group(0);
+        }
+        let root = Pid::from_child(&command.spawn()?);
+        Ok(Self { root, ended: false, terminal, others, news })
+    }
+
+    /// Returns when the program has ended. Cancel-safe.
+    pub(crate) async fn ended(&mut self) -> io::Result<WaitStatus> {
+        loop {
+            while let Some((pid, status)) = wait(WaitOptions::NOHANG)? {
+                if pid == self.root {
+                    self.ended = true;
+                    return Ok(status);
+                }
+            }
+            self.news.recv().await;
+        }
+    }
+
+    /// Returns when the program and everything below it has ended. Cancel-safe.
+    pub(crate) async fn all_ended(&mut self) {
+        loop {
+            // An error means that there is no child left.
+            while let Ok(Some((pid, _))) = wait(WaitOptions::NOHANG) {
+                self.ended |= pid == self.root;
+            }
+            if self.members().is_empty() {
+                return;
+            }
+            self.news.recv().await;
+        }
+    }
+
+    /// Signals the process group of the program; where that has others in it, or where the
+    /// program has ended before its descendants, each process of the tree.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // Whoever is gone needs no signal; who became somebody else may not be sent any.
+        if self.terminal == Terminal::Apart && !self.ended {
+            _ = kill_process_group(self.root, signal);
+        } else {
+            self.signal_each(signal);
+        }
+    }
+
+    /// Kills the program and everything below it, and returns when all of it has ended.
+    ///
+    /// Processes that this user may not kill, or that are stuck in the kernel, are left after 2
+    /// seconds: then it returns how many they are.
+    pub(crate) async fn kill(&mut self) -> Result<(), usize> {
+        // The whole group at once, so that none of it can start another process meanwhile.
+        self.signal(Signal::KILL);
+        for _ in 0..1000 {
+            self.signal_each(Signal::KILL);
+            // What was started behind our back since the last look ends in the next round.
+            if timeout(Duration::from_millis(2), self.all_ended()).await.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(self.members().len())
+    }
+
+    fn signal_each(&self, signal: Signal) {
+        for pid in self.members() {
+            // As above.
+            _ = kill_process(pid, signal);
+        }
+    }
+
+    /// The program, unless it has ended, and its descendants, parents before their children.
+    fn members(&self) -> Vec<Pid> {
+        let mut members = Vec::from_iter((!self.ended).then_some(self.root));
+        members.extend(descendants(&self.others).into_iter().filter(|pid| *pid != self.root));
+        members
+    }
+}
+
+/// Makes this process the parent of all orphans below it, and returns the children it has.
+#[cfg(target_os = "linux")]
+fn adopt() -> io::Result<Vec<Pid>> {
+    let own = rustix::process::getpid();
+    rustix::process::set_child_subreaper(Some(own))?;
+    let parents = parents()?;
+    Ok(parents.into_iter().filter(|(_, parent)| *parent == own).map(|(pid, _)| pid).collect())
+}
+
+/// Everything below this process, except below `others`. What /proc does not show cannot be
+/// signalled: it is gone.
+#[cfg(target_os = "linux")]
+fn descendants(others: &[Pid]) -> Vec<Pid> {
+    let parents = parents().unwrap_or_default();
+    let mut found = vec![rustix::process::getpid()];
+    let mut next = 0;
+    while let Some(&ancestor) = found.get(next) {
+        let children = parents.iter().filter(|(_, parent)| *parent == ancestor);
+        found.extend(children.map(|(pid, _)| *pid).filter(|pid| !others.contains(pid)));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+/// Every process and its parent.
+#[cfg(target_os = "linux")]
+fn parents() -> io::Result<Vec<(Pid, Pid)>> {
+    let number = |text: &str| text.parse().ok().and_then(Pid::from_raw);
+    let mut parents = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(number) else { continue };
+        // It may have ended by now.
+        let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { continue };
+        let stat = String::from_utf8_lossy(&stat);
+        // `PID (NAME) STATE PARENT ...`, where the name can have anything in it.
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        if let Some(parent) = rest.split_whitespace().nth(1).and_then(number) {
+            parents.push((pid, parent));
+        }
+    }
+    Ok(parents)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn adopt() -> io::Result<Vec<Pid>> {
+    Ok(Vec::new())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn descendants(_others: &[Pid]) -> Vec<Pid> {
+    Vec::new()
+}

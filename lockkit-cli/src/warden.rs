@@ -1,0 +1,127 @@
+//! What makes the command end with `lockkit`, also when that is killed.
+//!
+//! On Linux the command is started in two steps, each of them this program again:
+//!
+//! - The **warden** is the parent of the command. When its own parent, `lockkit run`, is gone, it
+//!   kills everything below it. For that it adopts orphans, and wakes by a parent-death signal.
+//! - The **exec** step sets the parent-death signal of the command to come, looks whether its
+//!   parent, the warden, was there all the time, and becomes the command. So the command ends even
+//!   if `lockkit run` and the warden are killed together.
+//!
+//! Other systems have no parent-death signal: there the command is started directly.
+
+use std::ffi::OsString;
+use std::io;
+use std::process::Command;
+
+use crate::exit;
+use crate::report::say;
+
+#[cfg(target_os = "linux")]
+pub(crate) use self::linux::{command, step};
+
+/// The command as it is.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn command(program: &[OsString]) -> Command {
+    plain(program)
+}
+
+/// There are no steps.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn step(_arguments: impl Iterator<Item = OsString>) -> Option<u8> {
+    None
+}
+
+/// A program and its arguments; an empty name is that of no program.
+fn plain(program: &[OsString]) -> Command {
+    let mut words = program.iter();
+    let mut command = Command::new(words.next().map_or(OsString::new(), OsString::clone));
+    command.args(words);
+    command
+}
+
+/// Says why a program could not be started, and returns the exit code.
+pub(crate) fn not_started(program: &[OsString], error: &io::Error) -> u8 {
+    let name = program.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+    say(format!("`{name}` cannot be run: {error}"));
+    exit::of_start(error)
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::os::unix::process::CommandExt as _;
+
+    use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+    use tokio::signal::unix::{SignalKind, signal};
+
+    use super::*;
+    use crate::signals::{Signals, Terminal};
+    use crate::tree::Tree;
+
+    const WARDEN: &str = "__warden";
+    const EXEC: &str = "__exec";
+
+    /// The command, behind a warden.
+    pub(crate) fn command(program: &[OsString]) -> Command {
+        again(WARDEN, program)
+    }
+
+    /// Takes the step that `arguments` name, if any, and returns the exit code.
+    pub(crate) fn step(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
+        let step = arguments.nth(1)?;
+        let step: fn(Pid, &[OsString]) -> io::Result<u8> = match step.to_str()? {
+            WARDEN => warden,
+            EXEC => exec,
+            _ => return None,
+        };
+        let parent = arguments.next()?.to_str()?.parse().ok().and_then(Pid::from_raw)?;
+        let program: Vec<_> = arguments.collect();
+        let outcome = step(parent, &program);
+        Some(outcome.unwrap_or_else(|error| not_started(&program, &error)))
+    }
+
+    /// This program once more, also if its file was replaced meanwhile.
+    fn again(step: &str, program: &[OsString]) -> Command {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("lockkit").arg(step).arg(getpid().to_string()).args(program);
+        command
+    }
+
+    fn warden(parent: Pid, program: &[OsString]) -> io::Result<u8> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            // Lives through signals that are meant for the command.
+            let _caught = Signals::catch(Terminal::Shared)?;
+            // Harmless to whom it finds running, and wakes whom it finds stopped.
+            let mut woken = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
+            set_parent_process_death_signal(Some(Signal::CONT))?;
+            if getppid() != Some(parent) {
+                return Ok(exit::LOST);
+            }
+            // In the group of the warden: its own, or that of the terminal.
+            let mut tree = Tree::start(again(EXEC, program), Terminal::Shared)?;
+            loop {
+                tokio::select! {
+                    biased;
+                    _ = woken.recv() => {
+                        if getppid() != Some(parent) {
+                            // There is nobody left to tell about processes that cannot be killed.
+                            _ = tree.kill().await;
+                            return Ok(exit::LOST);
+                        }
+                    }
+                    status = tree.ended() => return Ok(exit::of_status(status?)),
+                }
+            }
+        })
+    }
+
+    fn exec(parent: Pid, program: &[OsString]) -> io::Result<u8> {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The warden may have ended before the signal was set.
+        if getppid() != Some(parent) {
+            return Ok(exit::LOST);
+        }
+        Err(plain(program).exec())
+    }
+}

@@ -1,0 +1,154 @@
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::thread;
+
+use crate::support::{Ended, Locks, Running, lockkit};
+
+/// Runs `true` with these options, under these locks.
+fn with(options: &[&str]) -> Ended {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = lockkit();
+    command.current_dir(folder.path()).arg("run").args(options).args(["name", "--", "true"]);
+    Running::start(command).finish()
+}
+
+#[test]
+fn the_code_is_the_commands_own() {
+    let locks = Locks::new();
+    for (script, code) in
+        [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)]
+    {
+        let ended = locks.finish(&[], "name", script);
+        assert_eq!((ended.code, &*ended.err), (code, ""), "{script}");
+    }
+}
+
+#[test]
+fn taken_is_75_or_what_was_asked_for() {
+    let locks = Locks::new();
+    let holder = locks.start(&[], "name", "echo ready; sleep 1000");
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    for (options, code) in [
+        (&["--try"][..], 75),
+        (&["--wait", "50ms"], 75),
+        (&["--wait", "0s"], 75),
+        (&["--try", "-E", "9"], 9),
+        (&["--wait", "50ms", "--conflict-exit-code", "0"], 0),
+    ] {
+        let ended = locks.finish(options, "name", "echo never");
+        assert_eq!((ended.code, &*ended.out), (code, ""), "{options:?}: {ended:?}");
+        assert!(ended.err.contains("lock `name`"), "{ended:?}");
+    }
+    assert_eq!(locks.finish(&["--try"], "other", "true").code, 0);
+}
+
+#[tokio::test]
+async fn unreachable_is_69() {
+    let locks = Locks::with_ttl("1s");
+    assert_eq!(locks.finish(&[], "name", "true").code, 0);
+    let blocked = locks.block().await;
+    let ended = locks.finish(&["--try"], "name", "echo never");
+    assert_eq!((ended.code, &*ended.out), (69, ""), "{ended:?}");
+    drop(blocked);
+
+    let ended = with(&["--url", "redis://127.0.0.1:1"]);
+    assert_eq!(ended.code, 69, "{ended:?}");
+}
+
+#[test]
+fn refused_by_the_backend_is_77() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(read @ 1..) = stream.read(&mut bytes) {
+                    // One answer for each request.
+                    for _ in bytes[..read].iter().filter(|byte| **byte == b'*') {
+                        let refusal = b"-WRONGPASS invalid username-password pair\r\n";
+                        stream.write_all(refusal).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let ended = with(&["--url", &format!("redis://me:hunter2@{address}")]);
+    assert_eq!(ended.code, 77, "{ended:?}");
+    assert!(!ended.err.contains("hunter2"), "{ended:?}");
+}
+
+#[test]
+fn what_cannot_be_used_is_78() {
+    for (options, reason) in [
+        (&["--url", "nonsense"][..], "no scheme"),
+        (&["--url", "nonsense:x"], "the scheme is unknown"),
+        (&["--url", "memory:"], "no other command ever meets them"),
+        (&["--url", "sqlite:/nowhere/at/all.db"], "/nowhere/at/all.db"),
+        (&["--url", "sqlite:x.db?tll=1s"], "`tll` is unknown"),
+        (&["--url", "sqlite:x.db", "--ttl", "1ms"], "lease"),
+        (&["--url", "sqlite:x.db", "--ttl", "1s", "--grace", "600ms"], "--grace"),
+    ] {
+        let ended = with(options);
+        assert_eq!(ended.code, 78, "{options:?}: {ended:?}");
+        assert!(ended.err.starts_with("lockkit: ") && ended.err.contains(reason), "{ended:?}");
+        assert_eq!(ended.err.lines().count(), 1, "{ended:?}");
+    }
+}
+
+/// Otherwise a variable that was not filled in would mean other locks than everybody else's.
+#[test]
+fn an_empty_url_is_not_the_default() {
+    let mut command = lockkit();
+    command.env("LOCKKIT_URL", "").args(["run", "name", "--", "true"]);
+    assert_eq!(Running::start(command).finish().code, 78);
+}
+
+#[test]
+fn wrong_usage_is_64() {
+    for arguments in [
+        &[][..],
+        &["walk"],
+        &["run"],
+        &["run", "name"],
+        &["run", "name", "true"],
+        &["run", "name", "--"],
+        &["run", "--", "true"],
+        &["run", "--try", "--wait", "1s", "name", "--", "true"],
+        &["run", "--ttl", "soon", "name", "--", "true"],
+        &["run", "-E", "256", "name", "--", "true"],
+        &["run", "--url", "sqlite:x.db", "", "--", "true"],
+        &["run", "--url", "sqlite:x.db", "a\nb", "--", "true"],
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = lockkit();
+        command.current_dir(folder.path()).args(arguments);
+        let ended = Running::start(command).finish();
+        assert_eq!((ended.code, &*ended.out), (64, ""), "{arguments:?}: {ended:?}");
+        assert!(ended.err.starts_with("lockkit: "), "{arguments:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn help_is_what_was_asked_for() {
+    for arguments in [&["--help"][..], &["run", "--help"], &["--version"]] {
+        let mut command = lockkit();
+        command.env("LOCKKIT_URL", "redis://:hunter2@h").args(arguments);
+        let ended = Running::start(command).finish();
+        assert_eq!((ended.code, &*ended.err), (0, ""));
+        assert!(ended.out.contains("lock") && !ended.out.contains("hunter2"), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_command_that_is_not_there_frees_the_lock() {
+    let locks = Locks::new();
+    std::fs::write(locks.path("no-program"), "").unwrap();
+    for (program, code) in [("./no-program", 126), ("./nowhere", 127), ("", 127)] {
+        let ended = Running::start(locks.run(&["--try"], "name", [program])).finish();
+        assert_eq!(ended.code, code, "{program}: {ended:?}");
+        assert!(ended.err.contains(&format!("`{program}` cannot be run")), "{ended:?}");
+    }
+    assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
+}

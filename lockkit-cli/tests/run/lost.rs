@@ -1,0 +1,101 @@
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::support::{LIMIT, Locks};
+
+/// Ends when asked to.
+const POLITE: &str = "trap 'echo asked; exit 0' TERM; echo ready; sleep 1000 & wait";
+
+/// Has to be killed, and so has what it started.
+const STUBBORN: &str = "trap 'echo asked' TERM; sh -c 'trap \"\" TERM; sleep 1000' & echo ready; while :; do wait; done";
+
+#[tokio::test]
+async fn the_command_is_asked_to_end_before_the_lock_does() {
+    let locks = Locks::with_ttl("3s");
+    let running = locks.start(&[], "name", POLITE);
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    let blocked = locks.block().await;
+    let ended = running.finish();
+    assert_eq!((ended.code, &*ended.out), (70, "asked\n"), "{ended:?}");
+    assert!(ended.err.contains("ending the command"), "{ended:?}");
+    assert!(!ended.err.contains("killing"), "{ended:?}");
+    drop(blocked);
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_end_is_killed_before_the_lock_ends() {
+    let locks = Locks::with_ttl("3s");
+    let gone = locks.watched();
+    let running = locks.start(&[], "name", &format!("exec 9>watched; {STUBBORN}"));
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    // No renewal is served from here on.
+    let blocked = locks.block().await;
+    let last_renewal = Instant::now();
+    assert_eq!(running.line().as_deref(), Some("asked"));
+    let gone = gone.recv_timeout(LIMIT).unwrap();
+    // Not a limit of the test: the lease, which the command promises not to outlive.
+    assert!(gone - last_renewal < Duration::from_secs(3));
+    let ended = running.finish();
+    assert_eq!(ended.code, 70, "{ended:?}");
+    assert!(ended.err.contains("is about to end: killing"), "{ended:?}");
+    drop(blocked);
+}
+
+#[tokio::test]
+async fn a_lock_that_is_taken_away_ends_the_command_at_once() {
+    use sqlx::Executor as _;
+
+    let locks = Locks::with_ttl("6s");
+    let running = locks.start(&[], "name", STUBBORN);
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    let mut connection = locks.block().await;
+    connection.execute("DELETE FROM lockkit_hold; COMMIT").await.unwrap();
+    let ended = running.finish();
+    // It was not asked first: somebody else may hold the lock already.
+    assert_eq!((ended.code, &*ended.out), (70, ""), "{ended:?}");
+    assert!(ended.err.contains("lock `name` is lost"), "{ended:?}");
+}
+
+#[test]
+fn after_a_stop_the_lock_is_looked_at_first() {
+    let locks = Locks::with_ttl("2s");
+    let running = locks.start(&[], "name", STUBBORN);
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    running.signal(Signal::STOP);
+    // The lease is over when somebody else gets the lock.
+    assert_eq!(locks.finish(&[], "name", "true").code, 0);
+    running.signal(Signal::CONT);
+    let ended = running.finish();
+    assert_eq!((ended.code, &*ended.out), (70, ""), "{ended:?}");
+    assert!(ended.err.contains("lock `name` is lost"), "{ended:?}");
+}
+
+/// Also if the command has ended by itself meanwhile: it may have run without the lock.
+#[test]
+fn a_command_that_ended_after_its_lock_is_lost() {
+    let locks = Locks::with_ttl("2s");
+    let running = locks.start(&[], "name", "echo ready; read -r _ <gate; echo done");
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    running.signal(Signal::STOP);
+    assert_eq!(locks.finish(&[], "name", "true").code, 0);
+    locks.open_gate();
+    assert_eq!(running.line().as_deref(), Some("done"));
+    running.signal(Signal::CONT);
+    assert_eq!(running.finish().code, 70);
+}
+
+#[test]
+fn the_longest_hold_ends_the_command() {
+    let locks = Locks::with_ttl("3s&max_hold=2s");
+    let ended = locks.finish(&[], "name", POLITE);
+    assert_eq!((ended.code, &*ended.out), (70, "ready\nasked\n"), "{ended:?}");
+}
+
+/// Renewals keep it.
+#[test]
+fn a_command_may_last_longer_than_the_lease() {
+    let locks = Locks::with_ttl("2s");
+    let ended = locks.finish(&[], "name", "sleep 5; echo done");
+    assert_eq!((ended.code, &*ended.out, &*ended.err), (0, "done\n", ""), "{ended:?}");
+}

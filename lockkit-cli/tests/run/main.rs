@@ -1,0 +1,12 @@
+//! `lockkit run` as its users meet it: the real program, real processes, real databases.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+mod codes;
+mod command;
+mod contention;
+mod killed;
+mod lost;
+mod signals;
+mod support;
+mod terminal;

@@ -1,0 +1,243 @@
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions as _, Executor as _};
+use tempfile::TempDir;
+
+/// A guard against hanging, not a measure of anything.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// The program.
+pub(crate) fn lockkit() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockkit"));
+    for variable in ["LOCKKIT_URL", "LOCKKIT_NAME", "LOCKKIT_TOKEN"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// Locks of one test, in a database of its own.
+pub(crate) struct Locks {
+    folder: TempDir,
+    ttl: &'static str,
+    gate: File,
+}
+
+impl Locks {
+    pub(crate) fn new() -> Self {
+        Self::with_ttl("30s")
+    }
+
+    pub(crate) fn with_ttl(ttl: &'static str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let gate = folder.path().join("gate");
+        make_fifo(&gate);
+        // For reading too, so that opening waits for nobody and what is written stays.
+        let gate = File::options().read(true).write(true).open(gate).unwrap();
+        Self { folder, ttl, gate }
+    }
+
+    /// Lets one command go on that does `read -r _ <gate`.
+    pub(crate) fn open_gate(&self) {
+        (&self.gate).write_all(b"go\n").unwrap();
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("sqlite:{}?ttl={}", self.path("locks.db").display(), self.ttl)
+    }
+
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.folder.path().join(file)
+    }
+
+    /// `lockkit run OPTIONS NAME -- COMMAND`, in the folder of the test.
+    pub(crate) fn run<A: AsRef<OsStr>>(
+        &self,
+        options: &[&str],
+        name: &str,
+        words: impl IntoIterator<Item = A>,
+    ) -> Command {
+        let mut command = lockkit();
+        command.current_dir(self.folder.path()).env("LOCKKIT_URL", self.url());
+        command.arg("run").args(options).args([name, "--"]).args(words);
+        command
+    }
+
+    /// Starts a shell script under a lock.
+    pub(crate) fn start(&self, options: &[&str], name: &str, script: &str) -> Running {
+        Running::start(self.run(options, name, ["sh", "-c", script]))
+    }
+
+    /// Runs a shell script under a lock until it ends.
+    pub(crate) fn finish(&self, options: &[&str], name: &str, script: &str) -> Ended {
+        self.start(options, name, script).finish()
+    }
+
+    /// A file for a command to open, as `exec 9>watched`, and what tells when it was last open:
+    /// when the command, and whatever it started, is gone.
+    pub(crate) fn watched(&self) -> Receiver<Instant> {
+        let path = self.path("watched");
+        make_fifo(&path);
+        let (sender, gone) = mpsc::channel();
+        thread::spawn(move || {
+            File::open(path).unwrap().read_to_end(&mut Vec::new()).unwrap();
+            // The test may have ended first.
+            _ = sender.send(Instant::now());
+        });
+        gone
+    }
+
+    /// Keeps everybody else from writing to the database until dropped.
+    pub(crate) async fn block(&self) -> SqliteConnection {
+        let options = SqliteConnectOptions::new().filename(self.path("locks.db"));
+        let mut connection = options.connect().await.unwrap();
+        connection.execute("BEGIN IMMEDIATE").await.unwrap();
+        connection
+    }
+}
+
+/// 8 processes, each of them one run after another, increment a plain file.
+pub(crate) fn count(locks: &Locks, url: &str, name: &str) {
+    let rounds = env::var("LOCKKIT_TEST_ROUNDS").map_or(25, |rounds| rounds.parse().unwrap());
+    fs::write(locks.path("counter"), "0").unwrap();
+    let increment = "set -eC; : >probe; n=$(cat counter); sleep 0.001; echo $((n + 1)) >|counter; \
+                     echo $LOCKKIT_TOKEN >>tokens; rm probe";
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    let mut command = locks.run(&[], name, ["sh", "-c", increment]);
+                    command.env("LOCKKIT_URL", url);
+                    let ended = Running::start(command).finish();
+                    assert_eq!(ended.code, 0, "{ended:?}");
+                }
+            });
+        }
+    });
+    let counter = fs::read_to_string(locks.path("counter")).unwrap();
+    assert_eq!(counter.trim().parse::<usize>().unwrap(), 8 * rounds);
+    let tokens = fs::read_to_string(locks.path("tokens")).unwrap();
+    let tokens: Vec<u64> = tokens.lines().map(|token| token.parse().unwrap()).collect();
+    assert_eq!(tokens.len(), 8 * rounds);
+    assert!(tokens.is_sorted_by(|one, other| one < other), "{tokens:?}");
+}
+
+/// A process that is killed if the test ends before it does.
+pub(crate) struct Running {
+    pub(crate) pid: Pid,
+    pub(crate) input: ChildStdin,
+    out: Receiver<String>,
+    err: Receiver<String>,
+    status: Receiver<ExitStatus>,
+}
+
+/// What became of a process.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let (pid, input) = (Pid::from_child(&child), child.stdin.take().unwrap());
+        let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let (sender, status) = mpsc::channel();
+        thread::spawn(move || sender.send(child.wait().unwrap()));
+        Self { pid, input, out: lines(out), err: lines(err), status }
+    }
+
+    /// The next line of standard output; `None` once nobody can write there any more: the
+    /// program, its command, and whatever that has started.
+    pub(crate) fn line(&self) -> Option<String> {
+        next(&self.out)
+    }
+
+    /// The next line of standard error.
+    pub(crate) fn complaint(&self) -> Option<String> {
+        next(&self.err)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    /// How the program itself has ended; what it started may go on.
+    pub(crate) fn status(&self) -> ExitStatus {
+        self.status.recv_timeout(LIMIT).expect("the program does not end")
+    }
+
+    /// Returns when the program and all that writes to its outputs has ended.
+    pub(crate) fn finish(self) -> Ended {
+        let rest = |lines: &Receiver<String>| {
+            std::iter::from_fn(|| next(lines)).map(|line| line + "\n").collect::<String>()
+        };
+        let (out, err) = (rest(&self.out), rest(&self.err));
+        let status = self.status();
+        assert_eq!(status.signal(), None, "killed: {out}{err}");
+        Ended { code: status.code().unwrap(), out, err }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Err(mpsc::TryRecvError::Empty) = self.status.try_recv() {
+            // It may end by itself at this moment.
+            _ = kill_process(self.pid, Signal::KILL);
+        }
+    }
+}
+
+/// Waits for what no event tells of.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The state of a process as /proc has it, `T` for stopped; `None` if there is no such process.
+pub(crate) fn state(pid: &str) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
+    (state != 'Z').then_some(state)
+}
+
+fn make_fifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            // A terminal ends lines in its own way.
+            if sender.send(line.trim_end_matches('\r').into()).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+fn next(lines: &Receiver<String>) -> Option<String> {
+    match lines.recv_timeout(LIMIT) {
+        Ok(line) => Some(line),
+        Err(RecvTimeoutError::Disconnected) => None,
+        Err(RecvTimeoutError::Timeout) => panic!("no line within {LIMIT:?}"),
+    }
+}

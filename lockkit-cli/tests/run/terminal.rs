@@ -1,0 +1,101 @@
+//! With a terminal on standard input, which `script` of util-linux makes.
+
+use std::io::Write as _;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Locks, Running, eventually, lockkit, state};
+
+/// Starts a shell script under a lock, at a terminal; `None` where there is no `script`.
+fn at_a_terminal(locks: &Locks, script: &str) -> Option<Running> {
+    with_neighbours(locks, "exec \"$PROGRAM\" run name -- sh -c \"$SCRIPT\"", script)
+}
+
+/// Starts at a terminal a shell that starts `lockkit` in its own process group.
+fn with_neighbours(locks: &Locks, shell: &str, script: &str) -> Option<Running> {
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!("left out: the program `script` of util-linux is not there");
+        return None;
+    }
+    let mut command = Command::new("script");
+    command.args(["-qec", shell, "/dev/null"]);
+    command.env("PROGRAM", lockkit().get_program()).env("SCRIPT", script);
+    command.env("SHELL", "/bin/sh").env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
+    Some(Running::start(command))
+}
+
+#[test]
+fn the_terminals_signals_are_not_sent_twice() {
+    let locks = Locks::new();
+    let script = "trap 'echo interrupted' INT; trap 'echo marked' USR1; \
+                  cut -d ' ' -f 4 /proc/$PPID/stat; \
+                  while ! read -r _ <gate; do :; done; echo done; exit 7";
+    let Some(mut running) = at_a_terminal(&locks, script) else { return };
+    let lockkit = number(&running.line().unwrap());
+    running.input.write_all(b"\x03").unwrap();
+    // The terminal shows what was typed.
+    assert_eq!(running.line().as_deref(), Some("^Cinterrupted"));
+    // It is passed on after what came before.
+    kill_process(lockkit, Signal::USR1).unwrap();
+    assert_eq!(running.line().as_deref(), Some("marked"));
+    locks.open_gate();
+    assert_eq!(running.line().as_deref(), Some("done"));
+    assert_eq!(running.finish().code, 7);
+    assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
+}
+
+#[test]
+fn the_command_has_the_terminal() {
+    let locks = Locks::new();
+    // Of /proc: parent, process group, foreground process group of the terminal.
+    let script = "stat() { cut -d ' ' -f $1 /proc/$2/stat; }; \
+                  stat 5 $$; stat 5 $(stat 4 $PPID); stat 8 $$";
+    let Some(running) = at_a_terminal(&locks, script) else { return };
+    let ended = running.finish();
+    let groups: Vec<_> = ended.out.lines().collect();
+    assert!(matches!(groups[..], [a, b, c] if a == b && b == c), "{ended:?}");
+}
+
+#[test]
+fn other_signals_are_passed_on() {
+    let locks = Locks::new();
+    let script = "trap 'echo terminated; exit 7' TERM; cut -d ' ' -f 4 /proc/$PPID/stat; \
+                  while :; do read -r _ <gate; done";
+    let Some(running) = at_a_terminal(&locks, script) else { return };
+    kill_process(number(&running.line().unwrap()), Signal::TERM).unwrap();
+    assert_eq!(running.line().as_deref(), Some("terminated"));
+    assert_eq!(running.finish().code, 7);
+}
+
+#[test]
+fn the_command_and_what_it_started_goes_with_lockkit() {
+    let locks = Locks::new();
+    let script = "cut -d ' ' -f 4 /proc/$PPID/stat; sleep 1000 & echo $!; echo $$; wait";
+    let Some(running) = at_a_terminal(&locks, script) else { return };
+    let [lockkit, child, command] = [(); 3].map(|()| running.line().unwrap());
+    kill_process(number(&lockkit), Signal::KILL).unwrap();
+    for pid in [child, command] {
+        eventually("it is gone", || state(&pid).is_none());
+    }
+}
+
+#[tokio::test]
+async fn only_the_command_is_ended() {
+    let locks = Locks::with_ttl("3s");
+    // The shell and the first `sleep` are in the same process group, as in a pipeline.
+    let shell = "sleep 1000 & \"$PROGRAM\" run name -- sh -c \"$SCRIPT\"; echo code $?; kill $!";
+    let script = "trap '' TERM; echo ready; sh -c 'trap \"\" TERM; sleep 1000'";
+    let Some(running) = with_neighbours(&locks, shell, script) else { return };
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    let blocked = locks.block().await;
+    let code = std::iter::from_fn(|| running.line()).find(|line| line.starts_with("code"));
+    assert_eq!(code.as_deref(), Some("code 70"));
+    // The neighbour was there to be killed.
+    assert_eq!(running.finish().code, 0);
+    drop(blocked);
+}
+
+fn number(text: &str) -> Pid {
+    Pid::from_raw(text.parse().unwrap()).unwrap()
+}
