@@ -5,9 +5,8 @@ use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use lockkit::{BACKENDS, BackendUrl, Error, Lease, Result};
+use lockkit::{BackendUrl, Error, Result};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// What stands for itself in the path of a URL.
@@ -27,13 +26,6 @@ pub(crate) fn url(given: Option<&OsStr>) -> Result<BackendUrl> {
         return Err(url.error("these locks end with the process that makes them, so that no other command ever meets them"));
     }
     Ok(url)
-}
-
-/// How long a hold lasts that was acquired through `url` and is not renewed.
-pub(crate) fn ttl(url: &BackendUrl) -> Result<Duration> {
-    let backend = BACKENDS.iter().find(|backend| backend.scheme == url.scheme());
-    let parameters = url.parameters(backend.map_or(&[], |backend| backend.parameters))?;
-    Ok(parameters.duration("ttl")?.unwrap_or(Lease::default().ttl()))
 }
 
 /// A database file, in a folder that is made here and belongs to this user alone.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use humantime::format_duration;
 use lockkit::driver::Clock;
-use lockkit::{AcquireOptions, BackendUrl, DistributedLock, Error, Hold, LockGuard, Locker, Wait};
+use lockkit::{AcquireOptions, DistributedLock, Error, Hold, Lease, LockGuard, Locker, Wait};
 use rustix::process::Signal;
 use tokio::select;
 use tokio::time::timeout;
@@ -78,12 +78,12 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
     let terminal = Terminal::detect();
     let mut signals = Signals::catch(terminal)?;
     let url = backend::url(options.url.as_deref())?;
-    let limits = Limits::new(&url, options)?;
     let locker = select! {
         biased;
         signal = signals.end() => return Err(Failure::Signal(signal)),
         locker = lockkit::connect_url(&url) => locker?,
     };
+    let limits = Limits::new(locker.lease(), options)?;
     let acquired = select! {
         biased;
         signal = signals.end() => Err(Failure::Signal(signal)),
@@ -140,8 +140,8 @@ struct Limits {
 }
 
 impl Limits {
-    fn new(url: &BackendUrl, options: &Run) -> lockkit::Result<Self> {
-        let ttl = options.ttl.map_or_else(|| backend::ttl(url), Ok)?;
+    fn new(lease: Lease, options: &Run) -> lockkit::Result<Self> {
+        let ttl = options.ttl.unwrap_or(lease.ttl());
         let grace = options.grace.unwrap_or((ttl / 3).min(Duration::from_secs(5)));
         if grace > ttl / 2 {
             let (grace, ttl) = (format_duration(grace), format_duration(ttl));

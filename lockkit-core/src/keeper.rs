@@ -461,6 +461,7 @@ async fn clear_up(
 ) {
     let bounded = engine.driver.capabilities().liveness == Liveness::Lease;
     let started = engine.clock.stamp();
+    let mut warned = false;
     let mut pause = Pause::new(claim.ttl() / 50, (claim.ttl() / 4).min(Duration::from_secs(5)));
     loop {
         let answer = engine.driver.release(claim).await;
@@ -470,7 +471,9 @@ async fn clear_up(
             Err(_) if bounded => Some(started),
             Err(_) => Some(now),
         };
-        if let Err(error) = &answer {
+        if let Err(error) = &answer
+            && !std::mem::replace(&mut warned, true)
+        {
             let (lock, kind) = (claim.name(), error.kind());
             tracing::warn!(%lock, owner = %claim.owner(), %kind, "not released yet");
         }

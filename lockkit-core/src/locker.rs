@@ -56,6 +56,11 @@ impl Locker {
         Ok(Lock::new(Arc::clone(&self.engine), name, self.lease))
     }
 
+    /// The lease of locks that have no [other](Lock::leased).
+    pub fn lease(&self) -> Lease {
+        self.lease
+    }
+
     /// The driver behind it.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.engine.driver
