@@ -11,3 +11,6 @@ pub mod sqlite {}
 
 #[doc = include_str!("../docs/redis.md")]
 pub mod redis {}
+
+#[doc = include_str!("../docs/run.md")]
+pub mod run {}
