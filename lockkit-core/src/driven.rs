@@ -91,6 +91,11 @@ impl<T> Caller<T> {
         }
     }
 
+    /// Whether the work goes on as a task of its own, as far as it knows.
+    pub(crate) fn has_left(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
     /// Goes on as a task of its own, so that waiting does not depend on the caller's polling.
     pub(crate) async fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);

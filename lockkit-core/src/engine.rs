@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::driver::{Driver, DriverError};
+use crate::nursery::Nursery;
 use crate::turns::Turns;
 use crate::{Error, LockName, Operation, Result};
 
@@ -20,6 +21,8 @@ pub(crate) struct Engine {
     pub(crate) clock: Clock,
     /// Waiters of this locker that take turns in asking.
     pub(crate) turns: Arc<Turns>,
+    /// Holds that have no keeper yet.
+    pub(crate) nursery: Nursery,
     /// Cancelled when the locker is shut down.
     pub(crate) stopping: CancellationToken,
     /// Keepers run on the runtime that made the locker, or else the first that uses it.
@@ -33,6 +36,7 @@ impl Engine {
             driver,
             clock,
             turns: Arc::default(),
+            nursery: Nursery::default(),
             stopping: CancellationToken::new(),
             runtime: Handle::try_current().map(OnceLock::from).unwrap_or_default(),
             keepers: TaskTracker::new(),

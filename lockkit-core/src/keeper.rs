@@ -47,9 +47,16 @@ pub(crate) async fn keep(
     tracing::debug!(lock = %claim.name(), owner = %claim.owner(), token, "held");
     let tenure = Tenure::new(engine, claim, &grant, vouched, in_doubt, lease.longest_hold());
     let tenure = Arc::new(tenure);
-    // A caller that is gone gives the guard back, to be dropped here.
-    drop(caller.report(Ok(LockGuard::new(Arc::clone(&tenure)))));
-    hold(&tenure, lease.renewal()).await;
+    let guard = LockGuard::new(Arc::clone(&tenure));
+    if caller.has_left() {
+        // This is a task already. A caller that is gone gives the guard back, to be dropped.
+        tenure.adopt();
+        drop(caller.report(Ok(guard)));
+        hold(&tenure, lease.renewal()).await;
+    } else {
+        tenure.engine.nursery.add(Arc::clone(&tenure), lease.renewal());
+        drop(caller.report(Ok(guard)));
+    }
 }
 
 /// Releases what the last guard of a hold let go of, and reports how that went.
@@ -364,7 +371,7 @@ enum Asked {
 }
 
 /// Renews until the hold ends, one way or the other, and leaves nothing behind.
-async fn hold(tenure: &Tenure, renew: Renew) {
+pub(crate) async fn hold(tenure: &Tenure, renew: Renew) {
     let Tenure { engine, claim, .. } = tenure;
     // Whatever ends this task, the end of the runtime included, ends the hold.
     let _end = OnDrop(|| tenure.lose());
@@ -453,7 +460,7 @@ async fn wait_for<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send +
 ///
 /// A request is dead a lease after it was sent: if it took the lock then, that hold has run out. A
 /// session goes on, so there it takes an answer.
-async fn clear_up(
+pub(crate) async fn clear_up(
     engine: &Engine,
     claim: &Claim,
     in_doubt: Option<Instant>,
@@ -509,7 +516,8 @@ fn jitter(duration: Duration) -> Duration {
     duration.mul_f64(1.0 - 0.2 * fastrand::f64())
 }
 
-struct OnDrop<F: FnMut()>(F);
+/// Does something when it is dropped.
+pub(crate) struct OnDrop<F: FnMut()>(pub(crate) F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
     fn drop(&mut self) {

@@ -17,6 +17,7 @@ mod lock;
 mod locker;
 pub mod memory;
 mod name;
+mod nursery;
 mod options;
 mod owner;
 mod tenure;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::FencingToken;
 use crate::clock::Instant;
 use crate::driver::{Claim, Grant, Vouch};
 use crate::engine::Engine;
+use crate::{FencingToken, keeper};
 
 #[derive(Debug)]
 pub(crate) struct Tenure {
@@ -29,6 +29,8 @@ pub(crate) struct Tenure {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing {
     pub(crate) phase: Phase,
+    /// Whether there is a keeper, to clear up after the hold.
+    kept: bool,
     /// What the hold is good for.
     pub(crate) vouched: Vouched,
     /// The lease to wish for at the next renewal.
@@ -87,7 +89,7 @@ impl Tenure {
     ) -> Self {
         let latest = max_hold.map(|longest| engine.clock.now() + longest);
         vouched.until = earlier(vouched.until, latest);
-        let standing = Standing { phase: Phase::Held, vouched, wished: claim.ttl() };
+        let standing = Standing { phase: Phase::Held, kept: false, vouched, wished: claim.ttl() };
         let (standing, news) = (Mutex::new(standing), Notify::new());
         Self { engine, claim, token: grant.fencing_token(), in_doubt, latest, standing, news }
     }
@@ -135,16 +137,39 @@ impl Tenure {
         }
     }
 
-    /// Ends the hold and says whether it was held until now.
+    /// Ends the hold and says whether it was held until now. What is not released by a caller and
+    /// has no keeper is released by a task.
     pub(crate) fn end(&self, how: Phase) -> bool {
         let mut standing = self.lock();
         if standing.phase != Phase::Held {
             return false;
         }
         standing.phase = how;
+        let kept = standing.kept || how == Phase::Released;
         drop(standing);
         self.news.notify_waiters();
+        if !kept {
+            let (engine, claim) = (Arc::clone(&self.engine), self.claim.clone());
+            let in_doubt = self.in_doubt;
+            self.engine.spawn(async move {
+                keeper::clear_up(&engine, &claim, in_doubt, |_| ()).await;
+            });
+        }
         true
+    }
+
+    /// Whether anything is to be done for the hold so soon.
+    pub(crate) fn needs_keeper_within(&self, soon: Duration) -> bool {
+        let vouched = self.lock().vouched;
+        let next = earlier(Some(vouched.since + vouched.ttl / 3), vouched.until);
+        next <= Some(self.engine.clock.stamp() + soon)
+    }
+
+    /// Gives the hold a keeper, unless it has ended.
+    pub(crate) fn adopt(&self) -> bool {
+        let mut standing = self.lock();
+        standing.kept = standing.phase == Phase::Held;
+        standing.kept
     }
 
     /// Returns how the hold stands and a future that resolves at the next change of it.

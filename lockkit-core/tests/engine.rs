@@ -436,16 +436,32 @@ async fn shutting_down_ends_holds_and_waits() {
 
 #[test]
 fn a_hold_ends_with_the_runtime_of_its_keeper() {
+    for age in [Duration::ZERO, TTL / 2] {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        let guard = runtime.block_on(async {
+            let (_, lock) = set_up();
+            let guard = lock.acquire().await.unwrap();
+            sleep(age).await;
+            guard
+        });
+        assert!(guard.is_held());
+        drop(runtime);
+        assert!(!guard.is_held(), "{age:?} old");
+    }
+}
+
+#[test]
+fn locks_work_from_any_executor() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
-    let lock = {
+    let (_, lock) = {
         let _inside = runtime.enter();
-        Locker::new(MemoryDriver::new()).lock("a").unwrap()
+        set_up()
     };
-    // Locks work from any executor; the keeper stays where the locker was made.
+    // Without timers of its own, and gone before the guard is.
     let elsewhere = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let guard = elsewhere.block_on(lock.acquire()).unwrap();
     drop(elsewhere);
     assert!(guard.is_held());
-    runtime.shutdown_timeout(Duration::from_secs(10));
-    assert!(!guard.is_held());
+    runtime.block_on(guard.release()).unwrap();
 }

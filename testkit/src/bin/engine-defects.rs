@@ -88,8 +88,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "an acquisition dropped at the instant of its grant keeps the lock",
         file: "keeper.rs",
-        sound: "drop(caller.report(Ok(LockGuard::new(Arc::clone(&tenure)))));",
-        broken: "let guard = LockGuard::new(Arc::clone(&tenure)); std::mem::forget(Arc::clone(guard.seat())); drop(caller.report(Ok(guard)));",
+        sound: "let guard = LockGuard::new(Arc::clone(&tenure));",
+        broken: "let guard = LockGuard::new(Arc::clone(&tenure)); std::mem::forget(Arc::clone(guard.seat()));",
         test: "a_front_waiter_that_is_not_polled_holds_up_nobody",
     },
     Defect {
@@ -168,6 +168,27 @@ const DEFECTS: &[Defect] = &[
         sound: "let _end = OnDrop(|| tenure.lose());",
         broken: "let _end = OnDrop(|| ());",
         test: "a_hold_ends_with_the_runtime_of_its_keeper",
+    },
+    Defect {
+        what: "a hold that has no keeper yet outlives the runtime",
+        file: "nursery.rs",
+        sound: "holds.iter().for_each(|(tenure, _)| tenure.lose());",
+        broken: "drop(holds);",
+        test: "a_hold_ends_with_the_runtime_of_its_keeper",
+    },
+    Defect {
+        what: "young holds are forgotten",
+        file: "nursery.rs",
+        sound: "adopt(&engine, tenure, renew);\n        }\n    }\n}",
+        broken: "drop((tenure, renew));\n        }\n    }\n}",
+        test: "a_lock_is_taken_kept_and_let_go",
+    },
+    Defect {
+        what: "a young hold whose guard is dropped is not released",
+        file: "tenure.rs",
+        sound: "if !kept {",
+        broken: "if false {",
+        test: "a_guard_that_is_dropped_anywhere_frees_its_lock",
     },
     Defect {
         what: "an owner re-enters a hold that was lost",
