@@ -31,12 +31,13 @@ impl<T> Driven<T> {
         let (sender, report) = oneshot::channel();
         let leaving = Arc::new(AtomicBool::new(false));
         let caller = Caller { report: Some(sender), leaving: Arc::clone(&leaving) };
-        let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work(caller));
+        let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(engine.track(work(caller)));
         Self { work: Some(work), report, leaving, engine: Arc::clone(engine) }
     }
 
     fn hand_over(&mut self) {
         if let Some(work) = self.work.take() {
+            self.leaving.store(true, Ordering::Relaxed);
             self.engine.spawn(work);
         }
     }
@@ -47,6 +48,10 @@ impl<T> Future for Driven<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let this = &mut *self;
+        if !this.engine.is_alive() {
+            // Its timers have ended, and would panic.
+            this.work = None;
+        }
         if let Some(work) = &mut this.work {
             // Timers of the work belong to the locker's runtime, which may outlive the caller's.
             let _inside = this.engine.enter();
@@ -98,14 +103,10 @@ impl<T> Caller<T> {
 
     /// Goes on as a task of its own, so that waiting does not depend on the caller's polling.
     pub(crate) async fn leave(&self) {
-        self.leaving.store(true, Ordering::Relaxed);
-        let mut left = false;
-        poll_fn(|cx| {
-            if std::mem::replace(&mut left, true) {
-                return Poll::Ready(());
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
+        // Nothing needs to wake it: after this `Pending` it is handed over, and a task polls first.
+        poll_fn(|_| match self.leaving.swap(true, Ordering::Relaxed) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         })
         .await;
     }

@@ -38,15 +38,17 @@ use crate::{Capabilities, FencingToken};
 ///   A place is bound to a lease or session and refreshed by asking, which the engine does at
 ///   least every third of the lease, so that a dead waiter never blocks the living
 ///   (`a_dead_waiter_does_not_block`). [`changed`](Self::changed) after a refusal misses nothing:
-///   it listens from before that ask, or answers [`Change::AskAgain`] once its subscription stands
-///   (`a_release_is_not_missed`).
+///   it listens from before that ask, or answers [`Change::AskAgain`] once when its subscription
+///   has come to stand, and not once a call (`a_release_is_not_missed`,
+///   `silence_while_nothing_changes`).
 /// - **Fair.** Order is by arrival of the first ask at the backend
 ///   (`places_are_served_in_order`). Every ask and every release respects an existing queue in the
 ///   same script or statement: while a fair claim waits, a plain one is refused, also one that
 ///   does not wait (`a_try_does_not_overtake_the_queue`).
 /// - **Hand-over.** [`Change::Granted`] is good for a lease that began at the last ask of the
 ///   grantee that was answered [`Attempt::Taken`], on the server's clock, never for a fresh one
-///   (`a_pushed_grant_lasts_from_the_last_ask`).
+///   (`a_pushed_grant_lasts_from_the_last_ask`). A refusal voids every grant pushed before it
+///   (`a_refusal_voids_an_earlier_push`).
 /// - **Bounded.** Each request ends by itself, with [`ErrorKind::Unknown`] if it was sent and not
 ///   answered; [`Claim::call_limit`] is the default bound.
 /// - **No task per claim**, no waiting for holders, no back-off. Connection supervisors, shared
@@ -99,7 +101,8 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
         std::future::pending().await
     }
 
-    /// Ends sessions and connections. The engine has released every claim before.
+    /// Ends sessions and connections. The engine has released every claim before, as far as the
+    /// backend let it. May be called again.
     async fn close(&self) {}
 }
 

@@ -5,9 +5,11 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::runtime::{EnterGuard, Handle};
+use tokio::runtime::{EnterGuard, Handle, TryCurrentError};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TrackedFuture;
 
 use crate::clock::Clock;
 use crate::driver::{Driver, DriverError};
@@ -23,10 +25,12 @@ pub(crate) struct Engine {
     pub(crate) turns: Arc<Turns>,
     /// Holds that have no keeper yet.
     pub(crate) nursery: Nursery,
-    /// Cancelled when the locker is shut down.
+    /// Cancelled when the locker is being shut down.
     pub(crate) stopping: CancellationToken,
+    /// Cancelled when the driver was closed.
+    pub(crate) closed: CancellationToken,
     /// Keepers run on the runtime that made the locker, or else the first that uses it.
-    runtime: OnceLock<Handle>,
+    runtime: OnceLock<Runtime>,
     keepers: TaskTracker,
 }
 
@@ -38,7 +42,8 @@ impl Engine {
             turns: Arc::default(),
             nursery: Nursery::default(),
             stopping: CancellationToken::new(),
-            runtime: Handle::try_current().map(OnceLock::from).unwrap_or_default(),
+            closed: CancellationToken::new(),
+            runtime: Runtime::current().map(OnceLock::from).unwrap_or_default(),
             keepers: TaskTracker::new(),
         }
     }
@@ -49,9 +54,12 @@ impl Engine {
             return Err(Error::ShutDown { driver: self.driver.id() });
         }
         if self.runtime.get().is_none() {
-            let current = Handle::try_current()
+            let current = Runtime::current()
                 .map_err(|error| Error::config("tokio runtime", error.to_string()))?;
             self.runtime.get_or_init(|| current);
+        }
+        if !self.is_alive() {
+            return Err(Error::ShutDown { driver: self.driver.id() });
         }
         Ok(())
     }
@@ -67,14 +75,24 @@ impl Engine {
         .await
     }
 
+    /// Whether there is a runtime that was not shut down. A timer of one that was panics.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.runtime.get().is_some_and(|runtime| !runtime.ended.is_closed())
+    }
+
+    /// Counts `work` as a keeper until it is dropped, whoever drives it.
+    pub(crate) fn track<F: Future>(&self, work: F) -> TrackedFuture<F> {
+        self.keepers.track_future(work)
+    }
+
     pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
-        self.runtime.get().map(Handle::enter)
+        self.runtime.get().map(|runtime| runtime.handle.enter())
     }
 
     /// Without a runtime the work is dropped: nothing was ever sent.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.runtime.get() {
-            runtime.spawn(self.keepers.track_future(work));
+            runtime.handle.spawn(self.track(work));
         }
     }
 
@@ -82,11 +100,17 @@ impl Engine {
     pub(crate) async fn shut_down(&self, limit: Duration) {
         self.stopping.cancel();
         self.keepers.close();
-        if tokio::time::timeout(limit, self.keepers.wait()).await.is_err() {
-            let left = self.keepers.len();
-            tracing::warn!(driver = self.driver.id(), left, "claims left to run out by themselves");
-        }
-        self.driver.close().await;
+        self.inside(async {
+            // Without a runtime there is no claim, and no timer.
+            if self.is_alive() && tokio::time::timeout(limit, self.keepers.wait()).await.is_err() {
+                let left = self.keepers.len();
+                let driver = self.driver.id();
+                tracing::warn!(driver, left, "claims left to run out by themselves");
+            }
+            self.driver.close().await;
+            self.closed.cancel();
+        })
+        .await;
     }
 
     pub(crate) fn lost(&self, name: &LockName) -> Error {
@@ -100,5 +124,21 @@ impl Engine {
         error: DriverError,
     ) -> Error {
         Error::of_driver(self.driver.id(), operation, Some(name.clone()), error)
+    }
+}
+
+#[derive(Debug)]
+struct Runtime {
+    handle: Handle,
+    /// Closed when the runtime drops its tasks, before its timers end.
+    ended: oneshot::Sender<()>,
+}
+
+impl Runtime {
+    fn current() -> std::result::Result<Self, TryCurrentError> {
+        let handle = Handle::try_current()?;
+        let (ended, locker_gone) = oneshot::channel::<()>();
+        handle.spawn(async { _ = locker_gone.await });
+        Ok(Self { handle, ended })
     }
 }

@@ -10,8 +10,8 @@ use crate::{Error, FencingToken, Lease, LockName, Result, keeper};
 
 /// Proof that a lock is held, until it is dropped or the hold is lost.
 ///
-/// Dropping it releases the lock in the background: at once, without blocking, on any thread, with
-/// or without a runtime. [`release`](Self::release) also tells how that went.
+/// Dropping it, on any thread, with or without a runtime, releases the lock: without blocking, by a
+/// task of the locker's runtime. [`release`](Self::release) also tells how that went.
 ///
 /// A guard that is [forgotten](std::mem::forget) keeps its lock renewed for as long as the locker's
 /// runtime lives; a [maximum hold](Lease::max_hold) bounds that.
@@ -163,8 +163,8 @@ pub struct LeasedGuard {
 }
 
 impl LeasedGuard {
-    /// Makes the hold last for `ttl` from now, and no shorter than it does already. A lease that
-    /// is renewed is renewed for this length from then on.
+    /// Makes the hold last for `ttl` from now, and no shorter than it does already, up to its
+    /// [maximum](Lease::max_hold). A lease that is renewed is renewed for this length from then on.
     ///
     /// # Errors
     ///

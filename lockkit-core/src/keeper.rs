@@ -19,7 +19,7 @@ use crate::driver::{
 };
 use crate::engine::Engine;
 use crate::options::{Lease, Renew, Wait};
-use crate::tenure::{Phase, Tenure, Vouched, earlier};
+use crate::tenure::{Kept, Phase, Tenure, Vouched, earlier};
 use crate::turns::Ticket;
 use crate::{BoxError, Error, Fairness, Liveness, LockGuard, Operation, Result};
 
@@ -38,7 +38,7 @@ pub(crate) async fn keep(
     let Some(Won { grant, vouched }) = pursuit.run(&mut caller).await else {
         let (in_doubt, traces) = (pursuit.in_doubt, pursuit.traces);
         if traces {
-            clear_up(&engine, &claim, in_doubt, |_| ()).await;
+            clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ()).await;
         }
         return;
     };
@@ -50,9 +50,11 @@ pub(crate) async fn keep(
     let guard = LockGuard::new(Arc::clone(&tenure));
     if caller.has_left() {
         // This is a task already. A caller that is gone gives the guard back, to be dropped.
-        tenure.adopt();
+        let kept = tenure.adopt();
         drop(caller.report(Ok(guard)));
-        hold(&tenure, lease.renewal()).await;
+        if let Some(kept) = kept {
+            hold(kept, lease.renewal()).await;
+        }
     } else {
         tenure.engine.nursery.add(Arc::clone(&tenure), lease.renewal());
         drop(caller.report(Ok(guard)));
@@ -62,7 +64,7 @@ pub(crate) async fn keep(
 /// Releases what the last guard of a hold let go of, and reports how that went.
 pub(crate) async fn retire(tenure: Arc<Tenure>, mut caller: Caller<Result<()>>) {
     let Tenure { engine, claim, in_doubt, .. } = &*tenure;
-    clear_up(engine, claim, *in_doubt, |answer| {
+    clear_up(engine, claim, tenure.standing().longest, *in_doubt, |answer| {
         let outcome = match answer {
             Ok(Release::Freed) => Ok(()),
             Ok(Release::NotHeld) => Err(engine.lost(claim.name())),
@@ -77,11 +79,13 @@ pub(crate) async fn retire(tenure: Arc<Tenure>, mut caller: Caller<Result<()>>) 
 /// Lengthens a hold on its guard's demand.
 pub(crate) async fn extend(tenure: Arc<Tenure>, ttl: Duration, mut caller: Caller<Result<()>>) {
     let Tenure { engine, claim, .. } = &*tenure;
+    tenure.ask_for(ttl);
     let asked = engine.clock.stamp();
     let wished = claim.clone().with_ttl(ttl);
     let outcome = match engine.driver.renew(&wished).await {
         Ok(Renewal::Held(vouch)) => {
-            tenure.vouch(Vouched::new(vouch, asked, ttl), ttl);
+            tenure.wish(ttl);
+            tenure.vouch(Vouched::new(vouch, asked, ttl));
             if tenure.is_held() { Ok(()) } else { Err(engine.lost(claim.name())) }
         }
         Ok(Renewal::Lost) => {
@@ -123,6 +127,8 @@ struct Pursuit<'a> {
     /// Whether there may be something to release.
     traces: bool,
     failure: Option<DriverError>,
+    /// Whether the last ask failed: news could only cut the back-off short.
+    backs_off: bool,
     pause: Pause,
 }
 
@@ -144,12 +150,17 @@ impl<'a> Pursuit<'a> {
             in_doubt: None,
             traces: false,
             failure: None,
+            backs_off: false,
             pause: Pause::new(Duration::from_millis(5), Duration::from_millis(100)),
         }
     }
 
     /// Returns a grant that is still good, or reports why there is none.
     async fn run(&mut self, caller: &mut Caller<Acquired>) -> Option<Won> {
+        // A claim made after this is not counted by a shutdown that has begun.
+        if self.engine.stopping.is_cancelled() {
+            return self.give_up(Stop::ShutDown, caller);
+        }
         let in_turns = self.claim.waits() && !self.has_place();
         let mut next = self.started;
         if !(in_turns && self.engine.turns.has_waiters(self.claim.name())) {
@@ -168,6 +179,8 @@ impl<'a> Pursuit<'a> {
                 None => {
                     // What was heard before the turn came is old by then: begin with an ask.
                     next = self.started;
+                    // From here on it is the front waiter who asks for this one too.
+                    self.unanswered = None;
                     select! {
                         biased;
                         stop = self.stop(Some(ticket), caller) => return self.give_up(stop, caller),
@@ -181,7 +194,7 @@ impl<'a> Pursuit<'a> {
             let change = select! {
                 biased;
                 stop = self.stop(ticket, caller) => return self.give_up(stop, caller),
-                change = self.engine.driver.changed(self.claim) => change,
+                change = self.engine.driver.changed(self.claim), if !self.backs_off => change,
                 () = self.engine.clock.sleep_until(next) => Change::AskAgain,
             };
             if let (Change::Granted(grant), Some(refused)) = (change, self.refused) {
@@ -264,6 +277,7 @@ impl<'a> Pursuit<'a> {
             }
             Err(_) => (),
         }
+        self.backs_off = false;
         let silent = answer.as_ref().is_err_and(|error| error.kind().is_transient());
         if !silent {
             self.unanswered = None;
@@ -291,8 +305,13 @@ impl<'a> Pursuit<'a> {
                     (false, true) => (self.claim.ttl() / 3).min(Duration::from_secs(1)),
                     (_, false) => self.pause.next(),
                 };
-                // Few backends tell of an expiry; asking a moment after it is as good.
-                let expiry = taken.remaining().unwrap_or(poll) + Duration::from_millis(2);
+                // Few backends tell of an expiry; asking a moment after it is as good. One that is
+                // said to be over, again and again, is worth no hurry.
+                let expiry = match taken.remaining() {
+                    Some(Duration::ZERO) => self.pause.next(),
+                    Some(remaining) => remaining + Duration::from_millis(2),
+                    None => poll,
+                };
                 Some(Asked::Again(now + jitter(poll).min(expiry)))
             }
         }
@@ -308,6 +327,7 @@ impl<'a> Pursuit<'a> {
         if waits && error.kind().is_transient() {
             tracing::debug!(lock = %self.claim.name(), error = %error.kind(), "asking again");
             self.failure = Some(error);
+            self.backs_off = true;
             return Some(Asked::Again(now + jitter(self.pause.next())));
         }
         let error = self.engine.failed(Operation::Acquire, self.claim.name(), error);
@@ -371,12 +391,12 @@ enum Asked {
 }
 
 /// Renews until the hold ends, one way or the other, and leaves nothing behind.
-pub(crate) async fn hold(tenure: &Tenure, renew: Renew) {
+pub(crate) async fn hold(kept: Kept, renew: Renew) {
+    let tenure = &*kept;
     let Tenure { engine, claim, .. } = tenure;
-    // Whatever ends this task, the end of the runtime included, ends the hold.
-    let _end = OnDrop(|| tenure.lose());
     let mut renewal: Option<Pin<Box<dyn Future<Output = Renewed> + Send + '_>>> = None;
     let mut retry = None;
+    let mut earliest = None;
     loop {
         let (standing, change) = tenure.watch();
         if standing.phase != Phase::Held {
@@ -385,7 +405,8 @@ pub(crate) async fn hold(tenure: &Tenure, renew: Renew) {
         let vouched = standing.vouched;
         let due = match renew {
             Renew::Auto if renewal.is_none() => {
-                Some(retry.unwrap_or(vouched.since + jitter(vouched.ttl / 3)))
+                let due = retry.unwrap_or(vouched.since + jitter(vouched.ttl / 3));
+                Some(earliest.map_or(due, |earliest| due.max(earliest)))
             }
             _ => None,
         };
@@ -400,20 +421,22 @@ pub(crate) async fn hold(tenure: &Tenure, renew: Renew) {
                 match answer {
                     Ok(Renewal::Held(vouch)) => {
                         tracing::trace!(lock = %claim.name(), owner = %claim.owner(), "renewed");
-                        tenure.vouch(Vouched::new(vouch, asked, wished), wished);
+                        tenure.vouch(Vouched::new(vouch, asked, wished));
+                        // A session may be vouched for from before: that is no cause to hurry.
+                        earliest = Some(engine.clock.stamp() + vouched.ttl / 12);
                     }
                     Ok(Renewal::Lost) => tenure.lose(),
                     Err(error) => {
                         let (kind, source) = (error.kind(), error.into_source());
                         tracing::warn!(lock = %claim.name(), %kind, source, "not renewed");
-                        retry = Some(engine.clock.now() + jitter(vouched.ttl / 12));
+                        retry = Some(engine.clock.stamp() + jitter(vouched.ttl / 12));
                     }
                 }
                 false
             }
             // At the end of the vouch the next look at how it stands finds it lost.
             () = engine.clock.sleep_until_some(next) => next == due,
-            change = engine.driver.changed(claim), if renewal.is_none() => {
+            change = engine.driver.changed(claim), if renewal.is_none() && retry.is_none() => {
                 match change {
                     Change::AskAgain | Change::Granted(_) => renew == Renew::Auto,
                     Change::Lost => { tenure.lose(); false }
@@ -439,7 +462,8 @@ pub(crate) async fn hold(tenure: &Tenure, renew: Renew) {
         // The caller releases, without waiting for this task.
         unfinished.await;
     } else {
-        tokio::join!(unfinished, clear_up(engine, claim, tenure.in_doubt, |_| ()));
+        let longest = tenure.standing().longest;
+        tokio::join!(unfinished, clear_up(engine, claim, longest, tenure.in_doubt, |_| ()));
     }
 }
 
@@ -458,11 +482,13 @@ async fn wait_for<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send +
 
 /// Releases until that was answered and nothing that was sent before can land any more.
 ///
-/// A request is dead a lease after it was sent: if it took the lock then, that hold has run out. A
-/// session goes on, so there it takes an answer.
+/// A request is dead a lease after it was sent: if it took the lock then, that hold has run out,
+/// and so has any other after the longest lease that was asked for. A session goes on, so there it
+/// takes an answer.
 pub(crate) async fn clear_up(
     engine: &Engine,
     claim: &Claim,
+    longest: Duration,
     in_doubt: Option<Instant>,
     mut report: impl FnMut(Result<Release, DriverError>),
 ) {
@@ -473,10 +499,10 @@ pub(crate) async fn clear_up(
     loop {
         let answer = engine.driver.release(claim).await;
         let now = engine.clock.stamp();
-        let sent = match &answer {
-            Ok(_) => in_doubt,
-            Err(_) if bounded => Some(started),
-            Err(_) => Some(now),
+        let over = match &answer {
+            Ok(_) => in_doubt.is_none_or(|sent| now >= sent + claim.ttl()),
+            // What a closed driver cannot say, nobody will.
+            Err(_) => engine.closed.is_cancelled() || bounded && now >= started + longest,
         };
         if let Err(error) = &answer
             && !std::mem::replace(&mut warned, true)
@@ -485,7 +511,7 @@ pub(crate) async fn clear_up(
             tracing::warn!(%lock, owner = %claim.owner(), %kind, "not released yet");
         }
         report(answer);
-        if sent.is_none_or(|sent| now >= sent + claim.ttl()) {
+        if over {
             tracing::debug!(lock = %claim.name(), owner = %claim.owner(), "released");
             return;
         }
@@ -514,13 +540,4 @@ impl Pause {
 /// Spreads what would happen at the same time: 80 to 100 % of `duration`.
 fn jitter(duration: Duration) -> Duration {
     duration.mul_f64(1.0 - 0.2 * fastrand::f64())
-}
-
-/// Does something when it is dropped.
-pub(crate) struct OnDrop<F: FnMut()>(pub(crate) F);
-
-impl<F: FnMut()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
 }

@@ -191,7 +191,7 @@ impl<O: 'static, E: 'static> Lock<O, E> {
 
     /// Acquires the lock for `owner`, or shares the hold that `owner` has already: without a
     /// request, and with what `options` say about the lease left aside. It is released with the
-    /// last guard.
+    /// last guard. While one acquisition of `owner` is under way, others of `owner` wait for it.
     ///
     /// # Errors
     ///

@@ -10,7 +10,9 @@ use crate::{Capabilities, Lease, Lock, LockName, Namespace, Parameters, Result};
 /// Makes locks on one driver. Cheap to clone; clones are the same locker.
 ///
 /// Its keepers, which renew and release, run on the tokio runtime that it was made in, or else on
-/// the first one that it is used in. Locks may be used from any other runtime.
+/// the first one that it is used in: one with timers, which has to be running for holds to be
+/// renewed. Locks may be used from any other executor. When that runtime ends, so do the holds, and
+/// acquisitions fail with [`Error::ShutDown`](crate::Error::ShutDown).
 #[derive(Clone)]
 pub struct Locker {
     engine: Arc<Engine>,
@@ -19,15 +21,17 @@ pub struct Locker {
 }
 
 impl Locker {
-    /// A locker with a lease of 30 seconds, in the namespace `lockkit`.
+    /// A locker with a lease of 30 seconds, or what the driver can keep that is nearest to it, in
+    /// the namespace `lockkit`.
     pub fn new(driver: impl Driver) -> Self {
         Self::from_arc(Arc::new(driver))
     }
 
     /// Like [`new`](Self::new), for a driver that was chosen at run time.
     pub fn from_arc(driver: Arc<dyn Driver>) -> Self {
+        let lease = Lease::default().within(&driver.capabilities());
         let engine = Arc::new(Engine::new(driver, Clock::system()));
-        Self { engine, namespace: Namespace::default(), lease: Lease::default() }
+        Self { engine, namespace: Namespace::default(), lease }
     }
 
     /// A locker with other settings.
@@ -38,9 +42,9 @@ impl Locker {
     /// Like [`builder`](Self::builder), for a driver that was chosen at run time.
     pub fn builder_from_arc(driver: Arc<dyn Driver>) -> LockerBuilder {
         LockerBuilder {
+            lease: Lease::default().within(&driver.capabilities()),
             driver,
             namespace: Namespace::default(),
-            lease: Lease::default(),
             clock: Clock::system(),
         }
     }
@@ -76,7 +80,8 @@ impl Locker {
     /// [`Error::ShutDown`](crate::Error::ShutDown).
     ///
     /// Returns when nothing is left, or when what an unreachable backend still has runs out by
-    /// itself: one lease and 5 seconds later.
+    /// itself: one lease and 5 seconds later. An acquisition that is under way and is not polled
+    /// is waited for as long.
     ///
     /// # Cancel safety
     ///

@@ -218,7 +218,8 @@ impl State {
         if let Some(held) = entry.held.as_mut().filter(|held| held.owner != owner) {
             let taken = Taken::new().free_in(held.expiry.saturating_duration_since(now));
             if claim.waits() {
-                self.mailboxes.open(owner);
+                // A grant pushed before this refusal is over.
+                self.mailboxes.open(owner).take();
                 let deadline = now + claim.ttl();
                 match entry.places.iter_mut().find(|place| place.owner == owner) {
                     Some(place) => place.deadline = place.deadline.max(deadline),

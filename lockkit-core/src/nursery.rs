@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::select;
 
 use crate::engine::Engine;
-use crate::keeper::{self, OnDrop};
+use crate::keeper;
 use crate::options::Renew;
 use crate::tenure::Tenure;
 
@@ -34,12 +34,12 @@ impl Nursery {
     pub(crate) fn add(&self, tenure: Arc<Tenure>, renew: Renew) {
         let engine = Arc::clone(&tenure.engine);
         if tenure.needs_keeper_within(2 * PERIOD) {
-            return adopt(&engine, tenure, renew);
+            return adopt(&engine, &tenure, renew);
         }
         let mut young = self.young();
         young.holds.push((tenure, renew));
         if !std::mem::replace(&mut young.attended, true) {
-            engine.spawn(attend(Arc::clone(&engine)));
+            engine.spawn(Nurse(Arc::clone(&engine)).attend());
         }
     }
 
@@ -48,33 +48,41 @@ impl Nursery {
     }
 }
 
-async fn attend(engine: Arc<Engine>) {
-    let nursery = &engine.nursery;
-    // Whatever ends this task, the end of the runtime included, ends the holds in its care.
-    let _end = OnDrop(|| {
-        let holds = std::mem::take(&mut *nursery.young()).holds;
-        holds.iter().for_each(|(tenure, _)| tenure.lose());
-    });
-    loop {
-        select! {
-            () = tokio::time::sleep(PERIOD) => (),
-            () = engine.stopping.cancelled() => (),
-        }
-        let mut young = nursery.young();
-        if young.holds.is_empty() {
-            young.attended = false;
-            return;
-        }
-        let holds = std::mem::take(&mut young.holds);
-        drop(young);
-        for (tenure, renew) in holds {
-            adopt(&engine, tenure, renew);
+/// Whoever looks at the list. Whatever ends it, the end of its runtime included, ends the holds in
+/// its care.
+struct Nurse(Arc<Engine>);
+
+impl Nurse {
+    async fn attend(self) {
+        let Self(engine) = &self;
+        loop {
+            select! {
+                () = tokio::time::sleep(PERIOD) => (),
+                () = engine.stopping.cancelled() => (),
+            }
+            let mut young = engine.nursery.young();
+            if young.holds.is_empty() {
+                young.attended = false;
+                return;
+            }
+            let holds = std::mem::take(&mut young.holds);
+            drop(young);
+            for (tenure, renew) in holds {
+                adopt(engine, &tenure, renew);
+            }
         }
     }
 }
 
-fn adopt(engine: &Engine, tenure: Arc<Tenure>, renew: Renew) {
-    if tenure.adopt() {
-        engine.spawn(async move { keeper::hold(&tenure, renew).await });
+impl Drop for Nurse {
+    fn drop(&mut self) {
+        let holds = std::mem::take(&mut self.0.nursery.young().holds);
+        holds.iter().for_each(|(tenure, _)| tenure.lose());
+    }
+}
+
+fn adopt(engine: &Engine, tenure: &Arc<Tenure>, renew: Renew) {
+    if let Some(kept) = tenure.adopt() {
+        engine.spawn(keeper::hold(kept, renew));
     }
 }

@@ -96,6 +96,11 @@ impl Lease {
         self
     }
 
+    /// The nearest lease that a driver with these capabilities can keep.
+    pub(crate) fn within(self, can: &Capabilities) -> Self {
+        self.with_ttl(self.ttl.max(can.min_ttl).min(can.max_ttl))
+    }
+
     /// Says no before any request is sent.
     pub(crate) fn check(&self, driver: &'static str, can: &Capabilities) -> Result<()> {
         let least = Capabilities::MIN_TTL.max(can.min_ttl);
@@ -103,6 +108,9 @@ impl Lease {
         if self.ttl < least || self.ttl > most {
             let reason = format!("{:?} is not within {least:?} to {most:?} ({driver})", self.ttl);
             return Err(Error::config("lease", reason));
+        }
+        if self.max_hold == Some(Duration::ZERO) {
+            return Err(Error::config("longest hold", "it is zero"));
         }
         if self.renew == Renew::Never && can.liveness != Liveness::Lease {
             let what = format!("holds that are not renewed: they end with the {}", can.liveness);

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::guard::Seat;
 use crate::{AcquireOptions, Error, Lock, LockGuard, LockName, Result, Wait};
@@ -31,9 +31,24 @@ pub struct Owner {
 /// A lock of a locker.
 type Key = (usize, LockName);
 
-/// The hold of an owner on one lock. Whoever acquires for the owner locks it meanwhile, so that a
-/// second acquisition waits for the first one, not for itself.
-type Slot = tokio::sync::Mutex<Weak<Seat>>;
+/// The hold of an owner on one lock.
+#[derive(Default)]
+struct Slot {
+    /// Locked by whoever acquires for the owner, so that a second acquisition waits for the first
+    /// one, not for itself.
+    acquiring: tokio::sync::Mutex<()>,
+    seat: Mutex<Weak<Seat>>,
+}
+
+impl Slot {
+    fn seat(&self) -> MutexGuard<'_, Weak<Seat>> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn depth(&self) -> usize {
+        self.seat().strong_count()
+    }
+}
 
 impl Owner {
     /// Somebody new.
@@ -46,6 +61,7 @@ impl Owner {
         lock: &Lock<O, E>,
         options: AcquireOptions,
     ) -> Result<LockGuard> {
+        lock.engine().check_running()?;
         let slot = self.slot(lock);
         let (name, driver) = (lock.name(), lock.engine().driver.id());
         let clock = &lock.engine().clock;
@@ -53,26 +69,35 @@ impl Owner {
             Wait::AtMost(patience) => Some(clock.now() + patience),
             _ => None,
         };
-        let mut held = match (options.wait, deadline) {
+        let shared = || {
+            let seat = slot.seat().upgrade()?;
+            Some(match seat.is_held() {
+                true => Ok(LockGuard::seated(seat)),
+                false => Err(Error::Lost { name: name.clone(), driver }),
+            })
+        };
+        if let Some(outcome) = shared() {
+            return outcome;
+        }
+        let _acquiring = match (options.wait, deadline) {
             (Wait::AtMost(waited), Some(deadline)) => tokio::select! {
                 biased;
-                held = slot.lock() => held,
+                held = slot.acquiring.lock() => held,
                 () = lock.engine().inside(clock.sleep_until(deadline)) => {
                     let name = name.clone();
                     return Err(Error::TimedOut { name, driver, waited, source: None });
                 }
             },
-            (Wait::No, _) => {
-                slot.try_lock().map_err(|_| Error::Taken { name: name.clone(), driver })?
-            }
-            _ => slot.lock().await,
+            (Wait::No, _) => slot
+                .acquiring
+                .try_lock()
+                .map_err(|_| Error::Taken { name: name.clone(), driver })?,
+            _ => slot.acquiring.lock().await,
         };
-        if let Some(seat) = held.upgrade() {
-            return match seat.is_held() {
-                true => Ok(LockGuard::seated(seat)),
-                false => Err(Error::Lost { name: name.clone(), driver }),
-            };
+        if let Some(outcome) = shared() {
+            return outcome;
         }
+        let wait = options.wait;
         let options = match deadline {
             Some(deadline) => {
                 let left = deadline.saturating_duration_since(clock.now());
@@ -80,24 +105,26 @@ impl Owner {
             }
             None => options,
         };
-        let guard = lock.acquire_with(options).await?;
-        *held = Arc::downgrade(guard.seat());
+        let guard = lock.acquire_with(options).await.map_err(|error| match (error, wait) {
+            (Error::TimedOut { name, driver, source, .. }, Wait::AtMost(waited)) => {
+                Error::TimedOut { name, driver, waited, source }
+            }
+            (error, _) => error,
+        })?;
+        *slot.seat() = Arc::downgrade(guard.seat());
         Ok(guard)
     }
 
     pub(crate) fn depth<O: 'static, E: 'static>(&self, lock: &Lock<O, E>) -> usize {
         let slot = self.slot(lock);
-        slot.try_lock().map_or(0, |seat| seat.strong_count())
+        slot.depth()
     }
 
     fn slot<O: 'static, E: 'static>(&self, lock: &Lock<O, E>) -> Arc<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() == slots.capacity() {
             // Before the map grows, forget the locks that are neither held nor being acquired.
-            slots.retain(|_, slot| {
-                Arc::strong_count(slot) > 1
-                    || slot.try_lock().is_ok_and(|seat| seat.strong_count() > 0)
-            });
+            slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.depth() > 0);
         }
         let key = (Arc::as_ptr(lock.engine()) as usize, lock.name().clone());
         Arc::clone(slots.entry(key).or_default())

@@ -1,5 +1,6 @@
 //! The state of one hold, shared by its guards and its keeper.
 
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub(crate) struct Standing {
     pub(crate) vouched: Vouched,
     /// The lease to wish for at the next renewal.
     pub(crate) wished: Duration,
+    /// The longest lease that was ever asked for: how long the backend may keep the hold.
+    pub(crate) longest: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +92,8 @@ impl Tenure {
     ) -> Self {
         let latest = max_hold.map(|longest| engine.clock.now() + longest);
         vouched.until = earlier(vouched.until, latest);
-        let standing = Standing { phase: Phase::Held, kept: false, vouched, wished: claim.ttl() };
+        let (wished, longest) = (claim.ttl(), claim.ttl());
+        let standing = Standing { phase: Phase::Held, kept: false, vouched, wished, longest };
         let (standing, news) = (Mutex::new(standing), Notify::new());
         Self { engine, claim, token: grant.fencing_token(), in_doubt, latest, standing, news }
     }
@@ -115,7 +119,7 @@ impl Tenure {
     }
 
     /// Lengthens the hold, unless it has ended: whoever saw that it had shall not see it revived.
-    pub(crate) fn vouch(&self, vouched: Vouched, wished: Duration) {
+    pub(crate) fn vouch(&self, vouched: Vouched) {
         let mut standing = self.lock();
         if standing.phase != Phase::Held {
             return;
@@ -124,10 +128,23 @@ impl Tenure {
             (Some(old), Some(new)) => Some(old.max(new)),
             _ => vouched.until,
         };
-        standing.vouched = Vouched { until: earlier(until, self.latest), ..vouched };
-        standing.wished = wished;
+        // Answers can overtake each other.
+        let newest =
+            if vouched.since < standing.vouched.since { standing.vouched } else { vouched };
+        standing.vouched = Vouched { until: earlier(until, self.latest), ..newest };
         drop(standing);
         self.news.notify_waiters();
+    }
+
+    /// A lease of this length is asked for.
+    pub(crate) fn ask_for(&self, ttl: Duration) {
+        let mut standing = self.lock();
+        standing.longest = standing.longest.max(ttl);
+    }
+
+    /// From now on renewals ask for this.
+    pub(crate) fn wish(&self, ttl: Duration) {
+        self.lock().wished = ttl;
     }
 
     pub(crate) fn lose(&self) {
@@ -145,14 +162,14 @@ impl Tenure {
             return false;
         }
         standing.phase = how;
-        let kept = standing.kept || how == Phase::Released;
+        let (kept, longest) = (standing.kept || how == Phase::Released, standing.longest);
         drop(standing);
         self.news.notify_waiters();
         if !kept {
             let (engine, claim) = (Arc::clone(&self.engine), self.claim.clone());
             let in_doubt = self.in_doubt;
             self.engine.spawn(async move {
-                keeper::clear_up(&engine, &claim, in_doubt, |_| ()).await;
+                keeper::clear_up(&engine, &claim, longest, in_doubt, |_| ()).await;
             });
         }
         true
@@ -166,10 +183,10 @@ impl Tenure {
     }
 
     /// Gives the hold a keeper, unless it has ended.
-    pub(crate) fn adopt(&self) -> bool {
+    pub(crate) fn adopt(self: &Arc<Self>) -> Option<Kept> {
         let mut standing = self.lock();
         standing.kept = standing.phase == Phase::Held;
-        standing.kept
+        standing.kept.then(|| Kept(Arc::clone(self)))
     }
 
     /// Returns how the hold stands and a future that resolves at the next change of it.
@@ -187,8 +204,10 @@ impl Tenure {
                 return;
             }
             tokio::select! {
-                () = self.engine.clock.sleep_until_some(standing.vouched.until) => (),
+                biased;
+                // First: the end of the keeper's runtime ends the hold, and then its timers.
                 () = change => (),
+                () = self.engine.clock.sleep_until_some(standing.vouched.until) => (),
             }
         }
     }
@@ -196,6 +215,24 @@ impl Tenure {
     /// No step under the lock panics.
     fn lock(&self) -> MutexGuard<'_, Standing> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A hold that has a keeper: whatever ends the keeper, the end of its runtime included, ends the
+/// hold.
+pub(crate) struct Kept(Arc<Tenure>);
+
+impl Deref for Kept {
+    type Target = Tenure;
+
+    fn deref(&self) -> &Tenure {
+        &self.0
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.lose();
     }
 }
 

@@ -136,8 +136,11 @@ pub trait LockExt: DistributedLock {
             let result = result.filter(|_| hold.is_held());
             let released = guard.release().await;
             let result = result.ok_or_else(|| hold.lost_error())?;
-            if let Err(error) = released {
-                tracing::warn!(%error, "the work was done under the lock");
+            match released {
+                // The backend knows that the hold had ended before.
+                Err(error @ Error::Lost { .. }) => return Err(error),
+                Err(error) => tracing::warn!(%error, "the work was done under the lock"),
+                Ok(()) => (),
             }
             Ok(result)
         }

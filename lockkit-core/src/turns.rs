@@ -15,7 +15,8 @@ use crate::clock::{Clock, Instant};
 
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    queues: Mutex<HashMap<LockName, Arc<Queue>>>,
+    /// Each with the number of its tickets.
+    queues: Mutex<HashMap<LockName, (Arc<Queue>, usize)>>,
 }
 
 #[derive(Debug)]
@@ -33,9 +34,15 @@ impl Turns {
     }
 
     pub(crate) fn join(self: &Arc<Self>, name: &LockName) -> Ticket {
-        let new =
-            || Arc::new(Queue { turn: Semaphore::new(1), unanswered: watch::Sender::new(None) });
-        let queue = Arc::clone(lock(&self.queues).entry(name.clone()).or_insert_with(new));
+        let new = || {
+            (Arc::new(Queue { turn: Semaphore::new(1), unanswered: watch::Sender::new(None) }), 0)
+        };
+        let queue = {
+            let mut queues = lock(&self.queues);
+            let (queue, tickets) = queues.entry(name.clone()).or_insert_with(new);
+            *tickets += 1;
+            Arc::clone(queue)
+        };
         Ticket { turns: Arc::clone(self), name: name.clone(), queue }
     }
 }
@@ -86,9 +93,11 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut queues = lock(&self.turns.queues);
-        // One in the map, one here: nobody else waits, and nobody can join under the lock.
-        if Arc::strong_count(&self.queue) == 2 {
-            queues.remove(&self.name);
+        if let Some((_, tickets)) = queues.get_mut(&self.name) {
+            *tickets -= 1;
+            if *tickets == 0 {
+                queues.remove(&self.name);
+            }
         }
     }
 }

@@ -15,9 +15,14 @@ use tokio::time::{Instant, sleep, timeout};
 const TTL: Duration = Duration::from_secs(10);
 
 fn set_up() -> (MemoryDriver, Lock) {
+    let (backend, locker) = set_up_locker();
+    (backend, locker.lock("a").unwrap())
+}
+
+fn set_up_locker() -> (MemoryDriver, Locker) {
     let backend = MemoryDriver::new();
     let locker = Locker::builder(backend.clone()).ttl(TTL).build().unwrap();
-    (backend, locker.lock("a").unwrap())
+    (backend, locker)
 }
 
 /// Lets every task run until all wait for time to pass.
@@ -266,6 +271,57 @@ async fn a_pushed_grant_counts_from_the_last_ask() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_grant_that_was_over_before_the_last_refusal_is_not_believed() {
+    let (backend, lock) = set_up();
+    let at = |time: u64| tokio::time::sleep_until(Instant::now() + Duration::from_millis(time));
+    let holder = lock.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    at(1_000).await;
+    let lost = [Fault::LoseRequest; 3].into_iter();
+    // The waiter's last ask lands after the grant that is pushed to it meanwhile has run out.
+    for fault in lost.chain([Fault::Delay(Duration::from_millis(1_900))]) {
+        backend.faults().inject(Operation::Acquire, fault);
+    }
+    at(8_600).await;
+    holder.release().await.unwrap();
+    at(700).await;
+    let next = lock.try_acquire().await.unwrap().unwrap();
+    at(1_700).await;
+    assert!(next.is_held() && !waiting.is_finished(), "two guards believe");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extended_lease_is_cleared_up_for_as_long() {
+    let (backend, lock) = set_up();
+    let lock = lock.leased(Lease::new(TTL)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    guard.extend(TTL * 300).await.unwrap();
+    // The backend is away for longer than the first lease.
+    for _ in 0..11 {
+        backend.faults().inject(Operation::Release, Fault::Fail(ErrorKind::Unreachable));
+    }
+    drop(guard);
+    sleep(TTL * 30).await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_renewal_does_not_undo_an_extension() {
+    let (backend, lock) = set_up();
+    let lock = lock.leased(Lease::new(TTL)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    backend.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL * 19 / 100));
+    sleep(TTL * 35 / 100).await;
+    guard.extend(TTL * 3).await.unwrap();
+    sleep(TTL * 5).await;
+    let left = guard.valid_for().unwrap();
+    assert!(left > TTL * 3 / 2, "renewed for {left:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_suspended_machine_has_lost_its_holds() {
     let (backend, clock) = (MemoryDriver::new(), Clock::simulated());
     let locker = Locker::builder(backend).ttl(TTL).clock(clock.clone()).build().unwrap();
@@ -360,6 +416,21 @@ async fn an_owner_reenters_and_others_wait() {
     drop(lock.acquire_as(&you, once).await.unwrap());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_is_never_refused_its_own_hold() {
+    let (_, lock) = set_up();
+    let (me, once) = (Owner::new(), AcquireOptions::new().wait(Wait::No));
+    let _outer = lock.acquire_as(&me, once).await.unwrap();
+    let looking = std::thread::spawn({
+        let (lock, me) = (lock.clone(), me.clone());
+        move || (0..20_000).all(|_| lock.depth(&me) > 0)
+    });
+    for _ in 0..20_000 {
+        drop(lock.acquire_as(&me, once).await.unwrap());
+    }
+    assert!(looking.join().unwrap());
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_owner_in_two_tasks_acquires_once() {
     let (_, lock) = set_up();
@@ -418,8 +489,7 @@ async fn a_lease_can_be_extended_and_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn shutting_down_ends_holds_and_waits() {
-    let backend = MemoryDriver::new();
-    let locker = Locker::builder(backend.clone()).ttl(TTL).build().unwrap();
+    let (backend, locker) = set_up_locker();
     let lock = locker.lock("a").unwrap();
     let guard = lock.acquire().await.unwrap();
     let waiting = tokio::spawn({
@@ -434,34 +504,20 @@ async fn shutting_down_ends_holds_and_waits() {
     assert!(backend.is_idle());
 }
 
-#[test]
-fn a_hold_ends_with_the_runtime_of_its_keeper() {
-    for age in [Duration::ZERO, TTL / 2] {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-        let guard = runtime.block_on(async {
-            let (_, lock) = set_up();
-            let guard = lock.acquire().await.unwrap();
-            sleep(age).await;
-            guard
-        });
-        assert!(guard.is_held());
-        drop(runtime);
-        assert!(!guard.is_held(), "{age:?} old");
-    }
-}
+#[tokio::test(start_paused = true)]
+async fn shutting_down_waits_for_requests_that_callers_drive() {
+    let slow = Fault::Delay(TTL / 10);
+    let (backend, locker) = set_up_locker();
+    let lock = locker.lock("a").unwrap();
+    backend.faults().inject(Operation::Acquire, slow);
+    let (outcome, ()) = tokio::join!(lock.acquire(), locker.shutdown());
+    assert!(matches!(outcome, Err(Error::ShutDown { .. })), "{outcome:?}");
+    assert!(backend.is_idle(), "an ask was under way");
 
-#[test]
-fn locks_work_from_any_executor() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
-    let (_, lock) = {
-        let _inside = runtime.enter();
-        set_up()
-    };
-    // Without timers of its own, and gone before the guard is.
-    let elsewhere = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let guard = elsewhere.block_on(lock.acquire()).unwrap();
-    drop(elsewhere);
-    assert!(guard.is_held());
-    runtime.block_on(guard.release()).unwrap();
+    let (backend, locker) = set_up_locker();
+    let guard = locker.lock("a").unwrap().acquire().await.unwrap();
+    backend.faults().inject(Operation::Release, slow);
+    let (outcome, ()) = tokio::join!(guard.release(), locker.shutdown());
+    outcome.unwrap();
+    assert!(backend.is_idle(), "a release was under way");
 }

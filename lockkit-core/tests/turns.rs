@@ -22,6 +22,8 @@ struct Unordered {
     freed: Arc<Notify>,
     asks: Arc<AtomicUsize>,
     health: Arc<Mutex<Health>>,
+    /// Has news all the time.
+    chatty: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,7 +78,10 @@ impl Driver for Unordered {
     }
 
     async fn changed(&self, _: &Claim) -> Change {
-        self.freed.notified().await;
+        match self.chatty {
+            true => sleep(Duration::from_millis(1)).await,
+            false => self.freed.notified().await,
+        }
         Change::AskAgain
     }
 }
@@ -174,4 +179,41 @@ async fn those_behind_learn_of_a_dead_backend_with_the_front() {
         // Once a lease, not once a lease for each.
         assert!(start.elapsed() < Duration::from_secs(60), "{health:?}: {:?}", start.elapsed());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_behind_get_over_a_blip_with_the_front() {
+    let backend = Unordered::default();
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    *backend.health.lock().unwrap() = Health::Dead;
+    let waiters: Vec<_> = (0..5)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire().await?.release().await })
+        })
+        .collect();
+    sleep(Duration::from_millis(200)).await;
+    *backend.health.lock().unwrap() = Health::Sound;
+    sleep(Duration::from_secs(100)).await;
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn news_do_not_cut_the_back_off_short() {
+    let backend = Unordered { chatty: true, ..Unordered::default() };
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    *backend.health.lock().unwrap() = Health::Dead;
+    let _waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    backend.asks.store(0, Ordering::Relaxed);
+    sleep(Duration::from_secs(5)).await;
+    let asks = backend.asks.load(Ordering::Relaxed);
+    assert!(asks < 200, "{asks} asks of a dead backend in 5 s");
 }

@@ -46,15 +46,15 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "one failed renewal is a loss",
         file: "keeper.rs",
-        sound: "retry = Some(engine.clock.now() + jitter(vouched.ttl / 12));",
+        sound: "retry = Some(engine.clock.stamp() + jitter(vouched.ttl / 12));",
         broken: "retry = None; tenure.lose();",
         test: "a_renewal_is_tried_again_until_the_deadline",
     },
     Defect {
         what: "renewal stops after one failure",
         file: "keeper.rs",
-        sound: "retry = Some(engine.clock.now() + jitter(vouched.ttl / 12));",
-        broken: "retry = Some(engine.clock.now() + vouched.ttl * 9);",
+        sound: "retry = Some(engine.clock.stamp() + jitter(vouched.ttl / 12));",
+        broken: "retry = Some(engine.clock.stamp() + vouched.ttl * 9);",
         test: "a_renewal_is_tried_again_until_the_deadline",
     },
     Defect {
@@ -116,7 +116,7 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "one release is sent, although a request may land after it",
         file: "keeper.rs",
-        sound: "if sent.is_none_or(|sent| now >= sent + claim.ttl()) {",
+        sound: "if over {",
         broken: "if true {",
         test: "a_request_that_lands_after_its_claim_was_given_up_is_cleaned_up",
     },
@@ -137,8 +137,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "a backend that is silent is waited for too long",
         file: "keeper.rs",
-        sound: "clock.sleep_until(since + limit).await",
-        broken: "clock.sleep_until(since + limit * 10).await",
+        sound: "Some(silent_since + claim.ttl())",
+        broken: "Some(silent_since + claim.ttl() * 100)",
         test: "a_backend_that_never_answers_is_unreachable_within_a_lease",
     },
     Defect {
@@ -151,8 +151,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "the next waiter believes what the front one had heard",
         file: "keeper.rs",
-        sound: "next = self.started;\n                    select! {",
-        broken: "next = self.started + self.claim.ttl();\n                    select! {",
+        sound: "next = self.started;\n                    // From here on",
+        broken: "next = self.started + self.claim.ttl();\n                    // From here on",
         test: "a_front_waiter_that_goes_away_passes_its_turn_on",
     },
     Defect {
@@ -164,9 +164,9 @@ const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "a keeper that is gone leaves its hold standing",
-        file: "keeper.rs",
-        sound: "let _end = OnDrop(|| tenure.lose());",
-        broken: "let _end = OnDrop(|| ());",
+        file: "tenure.rs",
+        sound: "fn drop(&mut self) {\n        self.0.lose();",
+        broken: "fn drop(&mut self) {",
         test: "a_hold_ends_with_the_runtime_of_its_keeper",
     },
     Defect {
@@ -179,8 +179,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "young holds are forgotten",
         file: "nursery.rs",
-        sound: "adopt(&engine, tenure, renew);\n        }\n    }\n}",
-        broken: "drop((tenure, renew));\n        }\n    }\n}",
+        sound: "adopt(engine, &tenure, renew);",
+        broken: "drop((tenure, renew));",
         test: "a_lock_is_taken_kept_and_let_go",
     },
     Defect {
@@ -210,6 +210,48 @@ const DEFECTS: &[Defect] = &[
         sound: "() = hold.lost() => None,",
         broken: "() = std::future::pending() => None,",
         test: "work_is_cancelled_when_the_hold_is_lost",
+    },
+    Defect {
+        what: "a grant is believed that was over before the last refusal",
+        file: "memory.rs",
+        sound: "// A grant pushed before this refusal is over.\n                self.mailboxes.open(owner).take();",
+        broken: "self.mailboxes.open(owner);",
+        test: "a_grant_that_was_over_before_the_last_refusal_is_not_believed",
+    },
+    Defect {
+        what: "those behind count a blip that the front has got over",
+        file: "keeper.rs",
+        sound: "self.unanswered = None;\n                    select! {",
+        broken: "select! {",
+        test: "those_behind_get_over_a_blip_with_the_front",
+    },
+    Defect {
+        what: "shutting down overlooks requests that callers drive",
+        file: "driven.rs",
+        sound: "Box::pin(engine.track(work(caller)))",
+        broken: "Box::pin(work(caller))",
+        test: "shutting_down_waits_for_requests_that_callers_drive",
+    },
+    Defect {
+        what: "clean-up forgets that the lease was extended",
+        file: "tenure.rs",
+        sound: "standing.longest = standing.longest.max(ttl);",
+        broken: "_ = (&mut standing, ttl);",
+        test: "an_extended_lease_is_cleared_up_for_as_long",
+    },
+    Defect {
+        what: "news cut the back-off short",
+        file: "keeper.rs",
+        sound: "changed(self.claim), if !self.backs_off =>",
+        broken: "changed(self.claim) =>",
+        test: "news_do_not_cut_the_back_off_short",
+    },
+    Defect {
+        what: "a locker goes on without its runtime",
+        file: "engine.rs",
+        sound: "self.runtime.get().is_some_and(|runtime| !runtime.ended.is_closed())",
+        broken: "self.runtime.get().is_some()",
+        test: "a_locker_without_its_runtime_is_shut_down",
     },
 ];
 
