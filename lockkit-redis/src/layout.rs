@@ -16,8 +16,9 @@ pub(crate) struct Layout<'a> {
 impl<'a> Layout<'a> {
     pub(crate) fn of(name: &'a LockName) -> Self {
         let [high, low, ..] = name.digest();
-        let bucket = u16::from_be_bytes([high, low]) % 1024;
-        Self { tag: format!("{{{}:{bucket}}}", name.namespace()), name: name.as_str() }
+        let bucket = (u16::from_be_bytes([high, low]) % 1024).to_string();
+        let tag = ["{", name.namespace().as_str(), ":", &bucket, "}"].concat();
+        Self { tag, name: name.as_str() }
     }
 
     /// What the scripts for taking and releasing are given.
@@ -42,7 +43,7 @@ impl<'a> Layout<'a> {
 
     /// A hash for all locks of the bucket: `layout`, which is 1, and `token`, the last one given.
     fn bucket(&self) -> String {
-        format!("{}:bucket", self.tag)
+        [&self.tag, ":bucket"].concat()
     }
 
     /// `released`, or `granted OWNER TOKEN`.

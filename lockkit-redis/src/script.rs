@@ -62,8 +62,9 @@ impl Request<'_> {
     }
 
     fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut command = redis::cmd(verb);
-        command.arg(script).arg(self.keys.len()).arg(self.keys).arg(self.arguments);
+        let arguments = self.keys.len() + self.arguments.len();
+        let mut command = Cmd::with_capacity(3 + arguments, script.len() + 64 * arguments);
+        command.arg(verb).arg(script).arg(self.keys.len()).arg(self.keys).arg(self.arguments);
         command
     }
 }

@@ -8,14 +8,11 @@
 local lock, queue, deadlines, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, owner = ARGV[1], ARGV[2]
 
--- The server's time in microseconds, exact as a Lua number until the year 2255.
+-- The server's time in microseconds, exact as a Lua number until the year 2255, and in
+-- milliseconds, in which expiries are counted.
 local function clock()
   local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
-local function in_milliseconds(microseconds)
-  return math.floor(microseconds / 1000)
+  return time[1] * 1000000 + time[2], time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
 -- The next fencing token of the bucket; or nothing, and why there is none.

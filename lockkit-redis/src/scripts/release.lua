@@ -7,10 +7,13 @@ local holds = redis.call('HGET', lock, 'owner') == owner
 if holds then redis.call('DEL', lock) else leave(owner) end
 
 if holds or redis.call('EXISTS', lock) == 0 then
-  local time = clock()
-  local first, deadline = first_place(in_milliseconds(time))
-  -- Without a token there is no grant; the first place then learns why when it asks.
-  local token = first and next_token(time)
+  local first, deadline, token
+  if redis.call('EXISTS', queue) == 1 then
+    local time, now = clock()
+    first, deadline = first_place(now)
+    -- Without a token there is no grant; the first place then learns why when it asks.
+    token = first and next_token(time)
+  end
   if token then
     hand_over(first, deadline, token)
   elseif holds then

@@ -3,15 +3,15 @@
 -- ARGV    the channel, the owner, the TTL in milliseconds, '1' to leave a place when refused
 -- Answer  {1, token, TTL} if granted, {0, token of the holder, milliseconds it has left} if not
 local ttl, wants_place = tonumber(ARGV[3]), ARGV[4] == '1'
-local time = clock()
-local now = in_milliseconds(time)
+local time, now = clock()
 
-local held = redis.call('HMGET', lock, 'owner', 'token')
-local holder, token = held[1], held[2]
-local remaining = redis.call('PTTL', lock) -- -2 without a lock, -1 without an expiry
-local is_ours = holder and token and string.match(token, '^%d+$') and remaining ~= -1
-if remaining ~= -2 and not is_ours then
-  return redis.error_reply('FOREIGN the key of the lock holds something else')
+local remaining, holder, token = redis.call('PTTL', lock), nil, nil
+if remaining ~= -2 then -- there is one
+  local held = redis.call('HMGET', lock, 'owner', 'token')
+  holder, token = held[1], held[2]
+  if not holder or not token or not string.match(token, '^%d+$') or remaining == -1 then
+    return redis.error_reply('FOREIGN the key of the lock holds something else')
+  end
 end
 
 if holder == owner then
