@@ -43,6 +43,7 @@ struct State {
     /// How many asks of each owner were answered with a grant.
     granted: HashMap<OwnerId, usize>,
     first_grants: HashMap<OwnerId, Grant>,
+    old_pushes: HashMap<OwnerId, Grant>,
     asked: HashSet<OwnerId>,
     released: HashSet<OwnerId>,
     /// Waiters that were refused and not released.
@@ -473,6 +474,12 @@ impl Driver for Broken {
             {
                 return Ok(Attempt::Taken(Taken::new()));
             }
+            Some(Defect::OldPushesStay) => {
+                let news = timeout(Duration::ZERO, self.memory().changed(claim)).await;
+                if let Ok(Change::Granted(grant)) = news {
+                    self.state().old_pushes.insert(owner, grant);
+                }
+            }
             Some(Defect::KeepsFewWaiters) if claim.waits() => {
                 let waiting = self.state().waiters.get(claim.name()).map_or(0, HashMap::len);
                 if waiting >= 100 && !self.has_place(claim) {
@@ -641,6 +648,12 @@ impl Driver for Broken {
                 return news.await.unwrap_or(Change::AskAgain);
             }
             Some(Defect::NeverReconnects) if was_cut => return pending().await,
+            Some(Defect::OldPushesStay) => {
+                let old = self.state().old_pushes.remove(&claim.owner());
+                if let Some(grant) = old {
+                    return Change::Granted(grant);
+                }
+            }
             Some(Defect::NoPlaces) if !self.is_holder(claim) => {
                 // Waiters are told of every release, and race.
                 let mut releases = self.server.releases.subscribe();

@@ -94,6 +94,7 @@ defects! {
     KeepsFewWaiters "Fails the waiters from the hundredth on." "redisson#1847, DistributedLock#27: a pool of subscriptions or connections";
     PushedGrantsAreFresh "Gives a fresh lease to whoever is told of a grant." "a hand-over that sets the full expiry for a waiter that may be dead";
     PushedGrantsAreShort "Ends a pushed grant after a quarter of its lease." "a hand-over that sets a claim time instead of the lease";
+    OldPushesStay "Tells of a pushed grant after the ask that found it over." "a message that stays in a mailbox while its waiter asks";
     PushedGrantsHaveNoToken "Tells of a grant without its token." "a message that carries no more than the event";
 
     // Tokens.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use lockkit_core::driver::{Attempt, Driver as _, Release};
 use lockkit_sql::sqlite::SqliteDriver;
@@ -51,12 +52,16 @@ async fn child() {
     let driver = SqliteDriver::open(database).await.unwrap();
     for _ in 0..ROUNDS {
         let claim = claim("counter");
-        let token = loop {
-            match driver.try_acquire(&claim).await.unwrap() {
-                Attempt::Granted(grant) => break grant.fencing_token().unwrap().get(),
-                _ => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+        let asking = async {
+            loop {
+                match driver.try_acquire(&claim).await.unwrap() {
+                    Attempt::Granted(grant) => break grant.fencing_token().unwrap().get(),
+                    _ => tokio::time::sleep(Duration::from_millis(1)).await,
+                }
             }
         };
+        // Not for ever, if another process has failed.
+        let token = tokio::time::timeout(Duration::from_secs(60), asking).await.unwrap();
         let (count, last) = read(&counter);
         assert!(token > last, "token {token} after {last}");
         std::fs::write(&counter, format!("{} {token}", count + 1)).unwrap();

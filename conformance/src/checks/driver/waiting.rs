@@ -192,6 +192,21 @@ pub(in crate::checks) async fn a_plain_waiter_does_not_overtake_the_queue(
     does_not_overtake(context, context.long_claim()?.waiting()).await
 }
 
+pub(in crate::checks) async fn a_try_does_not_overtake_at_the_end_of_a_lease(
+    context: &Context,
+) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let other = context.connect().await?;
+    let (held, waiting) = (context.claim()?, context.long_claim()?.fair());
+    holder.take(&held).await?;
+    waiter.is_refused(&waiting, "it is held").await?;
+    // Nobody releases it, and nobody asks meanwhile.
+    tokio::time::sleep(held.ttl() * 3 / 2).await;
+    other.is_refused(&context.long_claim()?, "a fair claim waits for it").await?;
+    waiter.ask_until_granted(context, &waiting, context.expiry(held.ttl())).await?;
+    Ok(())
+}
+
 async fn does_not_overtake(context: &Context, late: Claim) -> Verdict {
     let (holder, waiter) = context.pair().await?;
     let other = context.connect().await?;
@@ -233,6 +248,27 @@ pub(in crate::checks) async fn a_pushed_grant_lasts_from_the_last_ask(
         ensure!(
             lasted <= ttl + ttl / 4,
             "a pushed grant lasted for {lasted:?} after the ask it counts from; the lease is {ttl:?}"
+        );
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_refusal_voids_an_earlier_push(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let other = context.connect().await?;
+    let (held, waiting) = (context.long_claim()?, context.claim()?.fair());
+    let next = context.long_claim()?;
+    holder.take(&held).await?;
+    settle(&waiter, &waiting).await?;
+    // What is pushed now runs out before anybody listens.
+    holder.release(&held).await?;
+    other.ask_until_granted(context, &next, context.expiry(waiting.ttl())).await?;
+    waiter.is_refused(&waiting, "another has it by now").await?;
+    for _ in 0..3 {
+        let news = timeout(waiting.ttl() / 8, waiter.changed(&waiting)).await;
+        ensure!(
+            !matches!(news, Ok(Change::Granted(_))),
+            "a waiter was told of a grant that was over before its last ask was refused"
         );
     }
     Ok(())
