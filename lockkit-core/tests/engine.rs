@@ -351,6 +351,18 @@ async fn a_wait_times_out_in_all_and_says_what_went_wrong() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_times_out_in_the_middle_of_an_ask_leaves_nothing() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(TTL / 10));
+    let start = Instant::now();
+    let outcome = lock.acquire_timeout(TTL / 100).await;
+    assert!(matches!(outcome, Err(Error::TimedOut { .. })), "{outcome:?}");
+    assert_eq!(start.elapsed(), TTL / 100);
+    sleep(TTL / 10).await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_backend_that_never_answers_is_unreachable_within_a_lease() {
     for (wait, fault) in [
         (Wait::Forever, Fault::Hang),

@@ -104,7 +104,7 @@ const DEFECTS: &[Defect] = &[
         file: "keeper.rs",
         sound: "self.note(asked, &request.await);",
         broken: "",
-        test: "futures_dropped_after_any_poll_leave_nothing",
+        test: "a_wait_that_times_out_in_the_middle_of_an_ask_leaves_nothing",
     },
     Defect {
         what: "a try that timed out is believed to have failed",
