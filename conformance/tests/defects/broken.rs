@@ -532,7 +532,7 @@ impl Driver for Broken {
         }
         let answer = self.memory().renew(claim).await?;
         match (self.server.defect, answer) {
-            (Some(Defect::LosesWithoutCause), Renewal::Held(_)) if renewals.is_multiple_of(5) => {
+            (Some(Defect::LosesWithoutCause), Renewal::Held(_)) if renewals.is_multiple_of(3) => {
                 Ok(Renewal::Lost)
             }
             (Some(Defect::KeepsFewHolds), Renewal::Held(_)) if self.state().holders.len() > 500 => {

@@ -73,7 +73,7 @@ defects! {
     WrongUnit "Gives the remaining time in milliseconds for seconds." "`PTTL` taken for `TTL`";
     VouchesTooLong "Vouches for a lease of twice the length, from the answer on." "etcd's Go client counts from the answer; redsync#72";
     VouchesForNothing "Vouches for a lease that is over." "a grant whose elapsed time is never checked; node-redlock";
-    LosesWithoutCause "Answers every fifth renewal with `Lost`." "pglock#40, DistributedLock#263";
+    LosesWithoutCause "Answers every third renewal with `Lost`." "pglock#40, DistributedLock#263";
     KeepsFewHolds "Renews no more than 500 holds." "redisson#6844: lost updates in a table of renewals";
     StuckAfterLoss "Refuses a lock to the connection that lost it." "consul#4902, redisson#2515";
 
