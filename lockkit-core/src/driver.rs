@@ -69,7 +69,9 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Any [`ErrorKind`]. [`ErrorKind::Unknown`] leaves it open whether the lock was taken.
+    /// Any [`ErrorKind`]. [`ErrorKind::Unknown`] leaves it open whether the lock was taken. A claim
+    /// whose asks all failed otherwise, or that does not wait and was refused, has left nothing and
+    /// is not released.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError>;
 
     /// Makes what `claim` holds last for another full [`Claim::ttl`].

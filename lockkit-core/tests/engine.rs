@@ -522,14 +522,22 @@ async fn shutting_down_waits_for_requests_that_callers_drive() {
     let (backend, locker) = set_up_locker();
     let lock = locker.lock("a").unwrap();
     backend.faults().inject(Operation::Acquire, slow);
-    let (outcome, ()) = tokio::join!(lock.acquire(), locker.shutdown());
+    let shut_down = async {
+        locker.shutdown().await;
+        backend.is_idle()
+    };
+    let (outcome, idle) = tokio::join!(lock.acquire(), shut_down);
     assert!(matches!(outcome, Err(Error::ShutDown { .. })), "{outcome:?}");
-    assert!(backend.is_idle(), "an ask was under way");
+    assert!(idle, "an ask was under way");
 
     let (backend, locker) = set_up_locker();
     let guard = locker.lock("a").unwrap().acquire().await.unwrap();
     backend.faults().inject(Operation::Release, slow);
-    let (outcome, ()) = tokio::join!(guard.release(), locker.shutdown());
+    let shut_down = async {
+        locker.shutdown().await;
+        backend.is_idle()
+    };
+    let (outcome, idle) = tokio::join!(guard.release(), shut_down);
     outcome.unwrap();
-    assert!(backend.is_idle(), "a release was under way");
+    assert!(idle, "a release was under way");
 }
