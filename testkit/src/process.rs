@@ -1,7 +1,6 @@
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, PipeWriter, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,59 +9,80 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-/// A child process that does not outlive this one, however this one ends.
+/// Keeps a folder and the process that runs in it from outliving this process, however this one
+/// ends.
 ///
-/// A watchdog, a small shell, reads a pipe of which only this process and, until it has told its id,
-/// the child hold the other end. When the pipe ends, this process is gone, and the watchdog kills
-/// the child and removes its folder. That needs neither `unsafe` code nor a facility of Linux.
+/// A small shell reads a pipe of which only this process and, until it has told its id, the child
+/// hold the other end. When the pipe ends, the shell kills the child and removes the folder. That
+/// needs neither `unsafe` code nor a facility of Linux.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    shell: Child,
+    /// `None` only while this is dropped.
+    pipe: Option<PipeWriter>,
+}
+
+/// A child process that a [`Watchdog`] watches. Dropping it kills it (SIGKILL).
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
-    watchdog: Child,
-    /// Never written to. To close it is what the watchdog waits for.
-    _pipe: OwnedFd,
+    pipe: PipeWriter,
 }
 
-/// `$1`: the folder that goes with the child.
-const WATCHDOG: &str = r#"
-read -r pid || exit 0
-while read -r _; do :; done
-kill -9 "-$pid"
+/// `$1` is the folder. A line is the id of the child, or empty when there is none any more.
+const WATCH: &str = r#"
+pid=
+while read -r line; do pid=$line; done
+[ -z "$pid" ] || kill -9 "-$pid"
 rm -rf -- "$1"
 "#;
 
 /// Standard input is the watchdog's pipe: given up only after the id is told, so that there is no
 /// moment at which the child lives and the watchdog cannot know it.
-const CHILD: &str = r#"echo $$ >&0 && exec "$@" </dev/null"#;
+const RUN: &str = r#"echo $$ >&0 && exec "$@" </dev/null"#;
 
-impl Process {
-    /// Starts the program with `folder` as its own, which goes when this process does.
-    pub(crate) fn start(
-        program: &Path,
-        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
-        folder: &Path,
-        log: File,
-    ) -> io::Result<Process> {
-        let mut watchdog = shell(WATCHDOG)
+impl Watchdog {
+    /// Watches over the folder.
+    pub(crate) fn start(folder: &Path) -> io::Result<Watchdog> {
+        let (reader, writer) = io::pipe()?;
+        let shell = shell(WATCH)
             .arg(folder)
-            .stdin(Stdio::piped())
+            .stdin(reader)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let pipe: OwnedFd = match watchdog.stdin.take() {
-            Some(pipe) => pipe.into(),
-            None => return Err(io::Error::other("the watchdog has no pipe")),
-        };
-        let child = shell(CHILD)
+        Ok(Watchdog { shell, pipe: Some(writer) })
+    }
+
+    /// Starts a program, one at a time.
+    pub(crate) fn run(
+        &self,
+        program: &Path,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        log: File,
+    ) -> io::Result<Process> {
+        let pipe = self.pipe.as_ref().ok_or_else(|| io::Error::other("the watchdog has gone"))?;
+        let pipe = pipe.try_clone()?;
+        let child = shell(RUN)
             .arg(program)
             .args(arguments)
             .stdin(pipe.try_clone()?)
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
-        Ok(Process { child, watchdog, _pipe: pipe })
+        Ok(Process { child, pipe })
     }
+}
 
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.pipe = None;
+        // It removes the folder and ends.
+        let _ = self.shell.wait();
+    }
+}
+
+impl Process {
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -97,12 +117,11 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Kills the child (SIGKILL). The watchdog goes before the child is reaped, because afterwards
-    /// the child's id may be somebody else's.
+    /// The watchdog is told before the child is reaped, because afterwards its id may be another's.
     fn drop(&mut self) {
-        // Neither can fail in a way that matters: what is to be ended has not been reaped.
+        // None can fail in a way that matters: the child has not been reaped.
         let _ = self.signal(Signal::KILL);
-        let _ = self.watchdog.kill().and_then(|()| self.watchdog.wait());
+        let _ = writeln!(self.pipe);
         let _ = self.child.wait();
     }
 }

@@ -7,10 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
-
 use crate::port::{free_port, is_free};
-use crate::process::Process;
+use crate::process::{Process, Watchdog};
 use crate::{Backend, Unavailable};
 
 /// A private server on a loopback port, made by [`Backend::start`]. Killed, and its folder removed,
@@ -20,9 +18,10 @@ pub struct Server {
     program: PathBuf,
     arguments: Vec<String>,
     port: u16,
-    folder: TempDir,
-    /// `None` while it is killed.
+    /// `None` while it is killed. Ends before the watchdog, which takes the folder along.
     process: Mutex<Option<Process>>,
+    watchdog: Watchdog,
+    folder: PathBuf,
 }
 
 impl Server {
@@ -53,7 +52,7 @@ impl Server {
 
     /// The folder with its data.
     pub fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.folder.join("data")
     }
 
     /// The last lines of its log.
@@ -116,8 +115,10 @@ impl Server {
             log: String::new(),
         };
         let folder = tempfile::Builder::new().prefix("lockkit-").tempdir().map_err(failed)?;
+        let watchdog = Watchdog::start(folder.path()).map_err(failed)?;
+        let folder = folder.keep();
         let process = Mutex::new(None);
-        let mut server = Server { backend, program, arguments, port: 0, folder, process };
+        let mut server = Server { backend, program, arguments, port: 0, process, watchdog, folder };
         let mut tried = 0;
         loop {
             server.port = free_port().map_err(failed)?;
@@ -139,7 +140,7 @@ impl Server {
         let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
         let arguments = (self.backend.arguments)(self.port, &self.data());
         let arguments = arguments.iter().chain(&self.arguments);
-        let mut process = Process::start(&self.program, arguments, self.folder.path(), log)?;
+        let mut process = self.watchdog.run(&self.program, arguments, log)?;
         self.wait_until_ready(&mut process)?;
         Ok(process)
     }
@@ -172,7 +173,7 @@ impl Server {
     }
 
     fn log_path(&self) -> PathBuf {
-        self.folder.path().join("log")
+        self.folder.join("log")
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
