@@ -27,8 +27,8 @@ impl LockGuard {
         self.hold.clone()
     }
 
-    /// Releases the lock and returns when it is free. Of several guards of one [`Owner`]
-    /// (crate::Owner), the last one does.
+    /// Releases the lock and returns when it is free. Of several guards of one
+    /// [`Owner`](crate::Owner), the last one does.
     ///
     /// # Errors
     ///

@@ -41,8 +41,8 @@ pub trait DistributedLock: private::Sealed + Debug + Send + Sync + 'static {
 /// A lock that an [`Owner`] can acquire again while holding it. Every lock is one.
 #[async_trait]
 pub trait ReentrantLock: DistributedLock {
-    /// Acquires the lock for `owner`, or shares its hold; see [`Lock::acquire_as`]
-    /// (crate::Lock::acquire_as).
+    /// Acquires the lock for `owner`, or shares its hold; see
+    /// [`Lock::acquire_as`](crate::Lock::acquire_as).
     ///
     /// # Errors
     ///

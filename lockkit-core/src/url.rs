@@ -13,8 +13,8 @@ use crate::{Error, Result};
 /// SCHEME://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...][/PATH][?PARAMETERS]
 /// ```
 ///
-/// User, password, path and the values of parameters are percent-decoded. Both [`Display`]
-/// (fmt::Display) and [`Debug`](fmt::Debug) leave out the password and whatever looks like a
+/// User, password, path and the values of parameters are percent-decoded. Both
+/// [`Display`](fmt::Display) and [`Debug`](fmt::Debug) leave out the password and whatever looks like a
 /// secret among the parameters.
 ///
 /// ```
