@@ -42,7 +42,7 @@ impl LockGuard {
     /// Cancel-safe: dropped at any point, the release goes on in the background.
     pub async fn release(self) -> Result<()> {
         let Self { hold, seat } = self;
-        if !hold.is_held() {
+        if hold.tenure.glance().phase != Phase::Held {
             return Err(hold.lost_error());
         }
         let Some(seat) = Arc::into_inner(seat) else { return Ok(()) };
@@ -168,9 +168,9 @@ impl LeasedGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost) if the hold has ended; [`Error::Config`]
-    /// (crate::Error::Config) if the driver cannot keep such a lease; what the driver says
-    /// otherwise: then the hold lasts as long as it did.
+    /// [`Error::Lost`](crate::Error::Lost) if the hold has ended;
+    /// [`Error::Config`](crate::Error::Config) if the driver cannot keep such a lease; what the
+    /// driver says otherwise: then the hold lasts as long as it did.
     ///
     /// # Cancel safety
     ///

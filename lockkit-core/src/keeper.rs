@@ -38,7 +38,7 @@ pub(crate) async fn keep(
     let Some(Won { grant, vouched }) = pursuit.run(&mut caller).await else {
         let (in_doubt, traces) = (pursuit.in_doubt, pursuit.traces);
         if traces {
-            clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ()).await;
+            Box::pin(clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ())).await;
         }
         return;
     };
@@ -53,7 +53,7 @@ pub(crate) async fn keep(
         let kept = tenure.adopt();
         drop(caller.report(Ok(guard)));
         if let Some(kept) = kept {
-            hold(kept, lease.renewal()).await;
+            Box::pin(hold(kept, lease.renewal())).await;
         }
     } else {
         tenure.engine.nursery.add(Arc::clone(&tenure), lease.renewal());
@@ -64,7 +64,7 @@ pub(crate) async fn keep(
 /// Releases what the last guard of a hold let go of, and reports how that went.
 pub(crate) async fn retire(tenure: Arc<Tenure>, mut caller: Caller<Result<()>>) {
     let Tenure { engine, claim, in_doubt, .. } = &*tenure;
-    clear_up(engine, claim, tenure.standing().longest, *in_doubt, |answer| {
+    clear_up(engine, claim, tenure.longest(), *in_doubt, |answer| {
         let outcome = match answer {
             Ok(Release::Freed) => Ok(()),
             Ok(Release::NotHeld) => Err(engine.lost(claim.name())),
@@ -164,11 +164,22 @@ impl<'a> Pursuit<'a> {
         let in_turns = self.claim.waits() && !self.has_place();
         let mut next = self.started;
         if !(in_turns && self.engine.turns.has_waiters(self.claim.name())) {
-            match self.ask(None, caller).await? {
+            match self.ask(self.started, None, caller).await? {
                 Asked::Won(won) => return Some(won),
                 Asked::Again(at) => next = at,
             }
         }
+        // In a box, like all that most acquisitions never come to: the rest is small to move.
+        Box::pin(self.wait(next, in_turns, caller)).await
+    }
+
+    /// Asks again at news and at intervals, the next time at `next`.
+    async fn wait(
+        &mut self,
+        mut next: Instant,
+        in_turns: bool,
+        caller: &mut Caller<Acquired>,
+    ) -> Option<Won> {
         tracing::debug!(lock = %self.claim.name(), owner = %self.claim.owner(), "waiting");
         caller.leave().await;
         let ticket = in_turns.then(|| self.engine.turns.join(self.claim.name()));
@@ -203,21 +214,21 @@ impl<'a> Pursuit<'a> {
                     return Some(Won { grant, vouched });
                 }
             }
-            match self.ask(ticket, caller).await? {
+            match self.ask(self.engine.clock.stamp(), ticket, caller).await? {
                 Asked::Won(won) => return Some(won),
                 Asked::Again(at) => next = at,
             }
         }
     }
 
-    /// One request for the lock.
+    /// One request for the lock, sent at `asked`.
     async fn ask(
         &mut self,
+        asked: Instant,
         ticket: Option<&Ticket>,
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
         let (engine, claim) = (self.engine, self.claim);
-        let asked = engine.clock.stamp();
         let mut request = pin!(engine.driver.try_acquire(claim));
         let silent_since = *self.unanswered.get_or_insert(asked);
         let limit = earlier(self.deadline, Some(silent_since + claim.ttl()));
@@ -458,12 +469,14 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
             renewal.await;
         }
     };
-    if tenure.standing().phase == Phase::Released {
+    if tenure.glance().phase == Phase::Released {
         // The caller releases, without waiting for this task.
         unfinished.await;
     } else {
-        let longest = tenure.standing().longest;
-        tokio::join!(unfinished, clear_up(engine, claim, longest, tenure.in_doubt, |_| ()));
+        tokio::join!(
+            unfinished,
+            clear_up(engine, claim, tenure.longest(), tenure.in_doubt, |_| ())
+        );
     }
 }
 
@@ -498,11 +511,12 @@ pub(crate) async fn clear_up(
     let mut pause = Pause::new(claim.ttl() / 50, (claim.ttl() / 4).min(Duration::from_secs(5)));
     loop {
         let answer = engine.driver.release(claim).await;
-        let now = engine.clock.stamp();
         let over = match &answer {
-            Ok(_) => in_doubt.is_none_or(|sent| now >= sent + claim.ttl()),
+            Ok(_) => in_doubt.is_none_or(|sent| engine.clock.stamp() >= sent + claim.ttl()),
             // What a closed driver cannot say, nobody will.
-            Err(_) => engine.closed.is_cancelled() || bounded && now >= started + longest,
+            Err(_) => {
+                engine.closed.is_cancelled() || bounded && engine.clock.stamp() >= started + longest
+            }
         };
         if let Err(error) = &answer
             && !std::mem::replace(&mut warned, true)
@@ -515,7 +529,7 @@ pub(crate) async fn clear_up(
             tracing::debug!(lock = %claim.name(), owner = %claim.owner(), "released");
             return;
         }
-        engine.clock.sleep_until(now + jitter(pause.next())).await;
+        engine.clock.sleep_until(engine.clock.stamp() + jitter(pause.next())).await;
     }
 }
 

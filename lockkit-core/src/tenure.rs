@@ -107,6 +107,17 @@ impl Tenure {
         self.standing_at(self.engine.clock.now())
     }
 
+    /// The same for less, blind to a suspension within the last second: for decisions that the
+    /// backend's answer, or another look, comes after.
+    pub(crate) fn glance(&self) -> Standing {
+        self.standing_at(self.engine.clock.stamp())
+    }
+
+    /// The longest lease that was ever asked for.
+    pub(crate) fn longest(&self) -> Duration {
+        self.lock().longest
+    }
+
     fn standing_at(&self, now: Instant) -> Standing {
         let mut standing = self.lock();
         let expired = !standing.vouched.is_good_at(now);
@@ -193,7 +204,7 @@ impl Tenure {
     pub(crate) fn watch(&self) -> (Standing, Notified<'_>) {
         // Made first, so that it misses no change after the look.
         let change = self.news.notified();
-        (self.standing_at(self.engine.clock.stamp()), change)
+        (self.glance(), change)
     }
 
     /// Returns when the hold has ended, however that came about.
