@@ -1,7 +1,7 @@
 use std::cmp::Ordering;
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
@@ -19,7 +19,7 @@ struct Parts {
     namespace: Namespace,
     name: Box<str>,
     /// Some drivers need it for every request.
-    digest: OnceLock<[u8; 32]>,
+    digest: [u8; 32],
 }
 
 impl LockName {
@@ -42,7 +42,7 @@ impl LockName {
             return Ok(Self(Arc::new(Parts {
                 namespace: namespace.clone(),
                 name: name.into(),
-                digest: OnceLock::new(),
+                digest: digest(namespace, name),
             })));
         };
         Err(Error::InvalidName { name: name.into(), reason })
@@ -90,18 +90,20 @@ impl LockName {
 
     /// SHA-256 of the namespace, a zero byte, and the name.
     pub fn digest(&self) -> [u8; 32] {
-        *self.0.digest.get_or_init(|| {
-            let mut hash = Sha256::new();
-            hash.update(self.namespace().as_str());
-            hash.update([0]);
-            hash.update(self.as_str());
-            hash.finalize().into()
-        })
+        self.0.digest
     }
 
     fn parts(&self) -> (&str, &Namespace) {
         (self.as_str(), self.namespace())
     }
+}
+
+fn digest(namespace: &Namespace, name: &str) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(namespace.as_str());
+    hash.update([0]);
+    hash.update(name);
+    hash.finalize().into()
 }
 
 impl PartialEq for LockName {

@@ -23,7 +23,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const ROUNDS: usize = 15;
 const PAIRS: usize = 2_000;
-const HAND_OVERS: usize = 50;
+const HAND_OVERS: usize = 150;
 const HOLDS: usize = 10_000;
 
 fn main() -> Result<()> {
@@ -67,36 +67,31 @@ async fn pairs(raw: &Raw, url: &BackendUrl) -> Result<()> {
     let keys = Keys::of("pair");
     let (mut by_hand, mut by_driver, mut by_lockkit) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        let mut times = Vec::with_capacity(PAIRS);
+        let [mut hand, mut through_driver, mut lockkit] =
+            [(); 3].map(|()| Vec::with_capacity(PAIRS));
         for _ in 0..PAIRS {
             let start = Instant::now();
             let owner = OwnerId::random().to_string();
             raw.take(&keys, &owner, "0").await?;
             raw.release(&keys, &owner).await?;
-            times.push(start.elapsed());
-        }
-        let hand = median(&mut times);
-        times.clear();
-        for _ in 0..PAIRS {
+            hand.push(start.elapsed());
+
             let start = Instant::now();
             let claim = Claim::new(lock.name().clone(), Duration::from_secs(30));
             driver.try_acquire(&claim).await?;
             driver.release(&claim).await?;
-            times.push(start.elapsed());
-        }
-        let through_driver = median(&mut times);
-        times.clear();
-        for _ in 0..PAIRS {
+            through_driver.push(start.elapsed());
+
             let start = Instant::now();
             lock.acquire().await?.release().await?;
-            times.push(start.elapsed());
+            lockkit.push(start.elapsed());
         }
-        let lockkit = median(&mut times);
         // The first round warms up.
         if round > 0 {
+            let hand = median(&mut hand);
             by_hand.push(hand);
-            by_driver.push(ratio(through_driver, hand));
-            by_lockkit.push(ratio(lockkit, hand));
+            by_driver.push(ratio(median(&mut through_driver), hand));
+            by_lockkit.push(ratio(median(&mut lockkit), hand));
         }
     }
     println!(
@@ -118,7 +113,7 @@ async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
     news.subscribe(&keys.channel).await?;
     let (mut by_hand, mut by_lockkit) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        let mut times = Vec::with_capacity(HAND_OVERS);
+        let [mut hand, mut lockkit] = [(); 2].map(|()| Vec::with_capacity(HAND_OVERS));
         for _ in 0..HAND_OVERS {
             let (first, second) = (OwnerId::random().to_string(), OwnerId::random().to_string());
             raw.take(&keys, &first, "0").await?;
@@ -133,14 +128,11 @@ async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
             let (message, heard, returned) = waiting.await?;
             message.ok_or("the subscription ended")?;
             news = returned;
-            times.push(heard - start);
+            hand.push(heard - start);
             // A plain release tells news, too.
             raw.release(&keys, &second).await?;
             news.on_message().next().await.ok_or("the subscription ended")?;
-        }
-        let hand = median(&mut times);
-        times.clear();
-        for _ in 0..HAND_OVERS {
+
             let guard = holder.acquire().await?;
             let waiting = tokio::spawn({
                 let waiter = waiter.clone();
@@ -150,13 +142,13 @@ async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
             let start = Instant::now();
             guard.release().await?;
             let (guard, granted) = waiting.await??;
-            times.push(granted - start);
+            lockkit.push(granted - start);
             guard.release().await?;
         }
-        let lockkit = median(&mut times);
         if round > 0 {
+            let hand = median(&mut hand);
             by_hand.push(hand);
-            by_lockkit.push(ratio(lockkit, hand));
+            by_lockkit.push(ratio(median(&mut lockkit), hand));
         }
     }
     println!(

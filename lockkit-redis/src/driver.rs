@@ -56,10 +56,10 @@ impl RedisDriver {
         Ok(Self { connection, subscription: Subscription::new(endpoint), call_limit })
     }
 
-    async fn ask(&self, claim: &Claim, layout: &Layout<'_>) -> Result<Answer, DriverError> {
+    async fn ask(&self, claim: &Claim, layout: &Layout) -> Result<Answer, DriverError> {
         let (owner, ttl) = (claim.owner().to_string(), milliseconds(claim));
         let place = if claim.is_fair() { "1" } else { "0" };
-        let arguments = [&layout.channel(), &owner, &ttl, place];
+        let arguments = [layout.channel(), &owner, &ttl, place];
         let answer = self.call(claim, TAKE.on(&layout.keys(), &arguments)).await?;
         let (granted, token, remaining): (bool, String, u64) = parse(answer)?;
         let token = token.parse().map_err(unintelligible)?;
@@ -90,22 +90,23 @@ impl Driver for RedisDriver {
             return self.ask(claim, &layout).await.map(Into::into);
         }
         let (channel, owner) = (layout.channel(), claim.owner());
-        let joined = self.subscription.join(&channel, owner);
+        let joined = self.subscription.join(channel, owner);
         let answer = self.ask(claim, &layout).await;
         match &answer {
-            Ok(Answer::Granted { .. }) => self.subscription.leave(&channel, owner),
+            Ok(Answer::Granted { .. }) => self.subscription.leave(channel, owner),
             Ok(Answer::Taken { holder, .. }) => {
-                self.subscription.wait(channel, owner, *holder, joined);
+                self.subscription.wait(channel.into(), owner, *holder, joined);
             }
             // Nobody releases a claim that was not carried out.
-            Err(_) if joined == Joined::Now => self.subscription.leave(&channel, owner),
+            Err(_) if joined == Joined::Now => self.subscription.leave(channel, owner),
             Err(_) => (),
         }
         answer.map(Into::into)
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        let (keys, owner) = ([Layout::of(claim.name()).lock()], claim.owner().to_string());
+        let (layout, owner) = (Layout::of(claim.name()), claim.owner().to_string());
+        let keys = [layout.lock()];
         match parse(self.call(claim, RENEW.on(&keys, &[&owner, &milliseconds(claim)])).await?)? {
             true => Ok(Renewal::Held(Vouch::FromRequest)),
             false => Ok(Renewal::Lost),
@@ -116,18 +117,18 @@ impl Driver for RedisDriver {
         let layout = Layout::of(claim.name());
         let channel = layout.channel();
         if claim.waits() {
-            self.subscription.leave(&channel, claim.owner());
+            self.subscription.leave(channel, claim.owner());
         }
         let owner = claim.owner().to_string();
-        match parse(self.call(claim, RELEASE.on(&layout.keys(), &[&channel, &owner])).await?)? {
+        match parse(self.call(claim, RELEASE.on(&layout.keys(), &[channel, &owner])).await?)? {
             true => Ok(Release::Freed),
             false => Ok(Release::NotHeld),
         }
     }
 
     async fn changed(&self, claim: &Claim) -> Change {
-        let channel = Layout::of(claim.name()).channel();
-        self.subscription.changed(&channel, claim.owner()).await
+        let layout = Layout::of(claim.name());
+        self.subscription.changed(layout.channel(), claim.owner()).await
     }
 
     async fn close(&self) {

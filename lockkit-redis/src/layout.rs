@@ -7,52 +7,58 @@ use lockkit_core::LockName;
 /// of the lock but of its bucket, one of 1,024, since the token counter must outlive the lock and
 /// a counter per lock would stay behind for every name ever used.
 #[derive(Debug)]
-pub(crate) struct Layout<'a> {
-    /// `{NAMESPACE:BUCKET}`: neither has a brace in it.
-    tag: String,
-    name: &'a str,
+pub(crate) struct Layout {
+    /// All of them, one after the other: made for every request, so in one piece.
+    text: String,
+    /// Where in the text each ends.
+    ends: [usize; 5],
 }
 
-impl<'a> Layout<'a> {
-    pub(crate) fn of(name: &'a LockName) -> Self {
+impl Layout {
+    pub(crate) fn of(name: &LockName) -> Self {
         let [high, low, ..] = name.digest();
         let bucket = (u16::from_be_bytes([high, low]) % 1024).to_string();
-        let tag = ["{", name.namespace().as_str(), ":", &bucket, "}"].concat();
-        Self { tag, name: name.as_str() }
+        let (namespace, name) = (name.namespace().as_str(), name.as_str());
+        let mut text = String::with_capacity(5 * (namespace.len() + name.len() + 20));
+        let ends = [":lock:", ":queue:", ":deadlines:", ":news:", ":bucket"].map(|kind| {
+            // `{NAMESPACE:BUCKET}`: neither has a brace in it.
+            ["{", namespace, ":", &bucket, "}", kind].iter().for_each(|part| text.push_str(part));
+            if kind != ":bucket" {
+                text.push_str(name);
+            }
+            text.len()
+        });
+        Self { text, ends }
     }
 
     /// What the scripts for taking and releasing are given.
-    pub(crate) fn keys(&self) -> [String; 4] {
+    pub(crate) fn keys(&self) -> [&str; 4] {
         [self.lock(), self.queue(), self.deadlines(), self.bucket()]
     }
 
     /// A hash: `owner` and `token`. Its expiry is the end of the lease.
-    pub(crate) fn lock(&self) -> String {
-        self.key(":lock:")
+    pub(crate) fn lock(&self) -> &str {
+        &self.text[..self.ends[0]]
     }
 
     /// A sorted set of the owners who wait for their turn, by order of arrival.
-    fn queue(&self) -> String {
-        self.key(":queue:")
+    fn queue(&self) -> &str {
+        &self.text[self.ends[0]..self.ends[1]]
     }
 
     /// The same owners, by the server's time at which their place ends, in milliseconds.
-    fn deadlines(&self) -> String {
-        self.key(":deadlines:")
-    }
-
-    /// A hash for all locks of the bucket: `layout`, which is 1, and `token`, the last one given.
-    fn bucket(&self) -> String {
-        [&self.tag, ":bucket"].concat()
+    fn deadlines(&self) -> &str {
+        &self.text[self.ends[1]..self.ends[2]]
     }
 
     /// `released`, or `granted OWNER TOKEN`.
-    pub(crate) fn channel(&self) -> String {
-        self.key(":news:")
+    pub(crate) fn channel(&self) -> &str {
+        &self.text[self.ends[2]..self.ends[3]]
     }
 
-    fn key(&self, kind: &str) -> String {
-        [&self.tag, kind, self.name].concat()
+    /// A hash for all locks of the bucket: `layout`, which is 1, and `token`, the last one given.
+    fn bucket(&self) -> &str {
+        &self.text[self.ends[3]..]
     }
 }
 
@@ -78,8 +84,9 @@ mod tests {
         let mut used = [0; 1024];
         for number in 0..20_480 {
             let name = LockName::new(&Namespace::default(), &number.to_string()).unwrap();
-            let bucket = Layout::of(&name).bucket();
-            let number = bucket.strip_prefix("{lockkit:").unwrap().strip_suffix("}:bucket");
+            let layout = Layout::of(&name);
+            let number =
+                layout.bucket().strip_prefix("{lockkit:").unwrap().strip_suffix("}:bucket");
             used[number.unwrap().parse::<usize>().unwrap()] += 1;
         }
         assert!(used.iter().all(|&names| (1..60).contains(&names)), "{used:?}");

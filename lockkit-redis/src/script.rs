@@ -32,7 +32,7 @@ impl Script {
     /// A request to run the script.
     pub(crate) fn on<'a>(
         &'static self,
-        keys: &'a [String],
+        keys: &'a [&'a str],
         arguments: &'a [&'a str],
     ) -> Request<'a> {
         Request { script: self, keys, arguments }
@@ -43,7 +43,7 @@ impl Script {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
     script: &'static Script,
-    keys: &'a [String],
+    keys: &'a [&'a str],
     arguments: &'a [&'a str],
 }
 
