@@ -409,6 +409,37 @@ async fn a_release_that_is_not_answered_says_so_and_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_kept_is_refused_before_any_request() {
+    let (backend, lock) = set_up();
+    for operation in [Operation::Acquire, Operation::Renew] {
+        backend.faults().inject(operation, Fault::Fail(ErrorKind::Denied));
+    }
+    let (short, long) = (Duration::from_millis(49), Duration::from_secs(24 * 60 * 60 + 1));
+    let zero = Lease::new(TTL).max_hold(Duration::ZERO);
+    for lease in [Lease::new(Duration::ZERO), Lease::new(short), Lease::new(long), zero] {
+        let refused = lock.clone().leased(lease);
+        assert!(matches!(refused, Err(Error::Config { .. })), "{lease:?}: {refused:?}");
+        let refused = Locker::builder(backend.clone()).lease(lease).build();
+        assert!(matches!(refused, Err(Error::Config { .. })), "{lease:?}: {refused:?}");
+    }
+    for ttl in [Duration::ZERO, short, long] {
+        let refused = lock.acquire_with(AcquireOptions::new().ttl(ttl)).await;
+        assert!(matches!(refused, Err(Error::Config { .. })), "{ttl:?}: {refused:?}");
+    }
+    // The fault waited for the first request that was sent.
+    assert!(matches!(lock.acquire().await, Err(Error::Denied { .. })));
+
+    let lock = lock.leased(Lease::new(TTL)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    for ttl in [Duration::ZERO, short, long] {
+        let refused = guard.extend(ttl).await;
+        assert!(matches!(refused, Err(Error::Config { .. })), "{ttl:?}: {refused:?}");
+    }
+    assert!(matches!(guard.extend(TTL).await, Err(Error::Denied { .. })));
+    assert!(guard.is_held(), "a refused extension ended the hold");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_owner_reenters_and_others_wait() {
     let (backend, lock) = set_up();
     let (me, you, once) = (Owner::new(), Owner::new(), AcquireOptions::new().wait(Wait::No));
