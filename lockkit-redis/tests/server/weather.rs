@@ -131,7 +131,8 @@ async fn attempts(server: Server) {
         _ = driver.renew(&claim).await;
     }
     let busy = proxy.connections() - before;
-    assert!((2..=12).contains(&busy), "{busy} attempts in 3 s");
+    // The pauses allow for 12; a hammering client makes thousands.
+    assert!((2..=20).contains(&busy), "{busy} attempts in 3 s");
     // And none while nobody calls. One may be under way, and another be due.
     sleep(millis(3000)).await;
     let before = proxy.connections();
