@@ -13,6 +13,9 @@ pub struct Capabilities {
     pub fencing: bool,
     /// Whether a waiter hears of a release without polling for it.
     pub notification: bool,
+    /// Whether the driver tells who holds and who waits, and can [break](super::driver::Inspect) a
+    /// hold.
+    pub inspection: bool,
     /// The shortest lease the driver can keep.
     pub min_ttl: Duration,
     /// The longest lease the driver can keep.
@@ -32,6 +35,7 @@ impl Capabilities {
             fairness: Fairness::Unordered,
             fencing: false,
             notification: false,
+            inspection: false,
             min_ttl: Self::MIN_TTL,
             max_ttl: Self::MAX_TTL,
         }
@@ -55,6 +59,13 @@ impl Capabilities {
     #[must_use]
     pub const fn notification(mut self) -> Self {
         self.notification = true;
+        self
+    }
+
+    /// Declares that there is [`Driver::inspect`](super::driver::Driver::inspect).
+    #[must_use]
+    pub const fn inspection(mut self) -> Self {
+        self.inspection = true;
         self
     }
 

@@ -2,8 +2,8 @@ use std::fmt::{self, Debug};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::LockName;
 use crate::clock::{Clock, Instant};
+use crate::{Label, LockName};
 
 /// One acquisition, as drivers see it: who wants which lock, and how.
 ///
@@ -16,14 +16,15 @@ pub struct Claim {
     ttl: Duration,
     waits: bool,
     fair: bool,
+    label: Label,
     clock: Clock,
 }
 
 impl Claim {
     /// A claim by a new owner, who does not wait.
     pub fn new(name: LockName, ttl: Duration) -> Self {
-        let (owner, clock) = (OwnerId::random(), Clock::system());
-        Self { name, owner, ttl, waits: false, fair: false, clock }
+        let (owner, label) = (OwnerId::random(), Label::of_this_process());
+        Self { name, owner, ttl, waits: false, fair: false, label, clock: Clock::system() }
     }
 
     /// Makes it a claim that waits: a refused ask may leave a place in a queue.
@@ -51,6 +52,13 @@ impl Claim {
     #[must_use]
     pub fn with_ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
+        self
+    }
+
+    /// The same claim by somebody who is called otherwise.
+    #[must_use]
+    pub fn with_label(mut self, label: Label) -> Self {
+        self.label = label;
         self
     }
 
@@ -84,6 +92,11 @@ impl Claim {
     /// Whether the claim is to be served first come, first served.
     pub fn is_fair(&self) -> bool {
         self.fair
+    }
+
+    /// What whoever claims is called, for [inspection](crate::driver::Inspect).
+    pub fn label(&self) -> &Label {
+        &self.label
     }
 
     /// How long a driver lets one request take unless it is configured otherwise: a fifth of the

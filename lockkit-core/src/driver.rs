@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 pub use crate::claim::{Claim, OwnerId, ParseOwnerError};
 pub use crate::clock::{Clock, Instant};
+pub use crate::inspect::Inspect;
 use crate::{Capabilities, FencingToken};
 
 /// Translates three questions to a backend: take it, keep it, let it go.
@@ -101,6 +102,12 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     async fn changed(&self, claim: &Claim) -> Change {
         _ = claim;
         std::future::pending().await
+    }
+
+    /// The part that looks at locks from outside. Some exactly if
+    /// [declared](Capabilities::inspection).
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        None
     }
 
     /// Ends sessions and connections. The engine has released every claim before, as far as the

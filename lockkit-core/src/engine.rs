@@ -15,12 +15,14 @@ use crate::clock::Clock;
 use crate::driver::{Driver, DriverError};
 use crate::nursery::Nursery;
 use crate::turns::Turns;
-use crate::{Error, LockName, Operation, Result};
+use crate::{Error, Label, LockName, Operation, Result};
 
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) clock: Clock,
+    /// What its holders and waiters are called.
+    pub(crate) label: Label,
     /// Waiters of this locker that take turns in asking.
     pub(crate) turns: Arc<Turns>,
     /// Holds that have no keeper yet.
@@ -35,10 +37,11 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(driver: Arc<dyn Driver>, clock: Clock) -> Self {
+    pub(crate) fn new(driver: Arc<dyn Driver>, clock: Clock, label: Label) -> Self {
         Self {
             driver,
             clock,
+            label,
             turns: Arc::default(),
             nursery: Nursery::default(),
             stopping: CancellationToken::new(),

@@ -144,7 +144,7 @@ pub struct Failure {
     pub driver: &'static str,
     /// Doing what.
     pub operation: Operation,
-    /// With which lock; none while connecting.
+    /// With which lock; none if it was about the backend as a whole.
     pub name: Option<LockName>,
     /// What kind of failure the driver reported.
     pub kind: ErrorKind,
@@ -180,6 +180,10 @@ pub enum Operation {
     Renew,
     /// Letting go of the lock.
     Release,
+    /// Looking at locks or at the backend.
+    Inspect,
+    /// Ending somebody's hold.
+    Break,
 }
 
 impl fmt::Display for Operation {
@@ -189,6 +193,8 @@ impl fmt::Display for Operation {
             Self::Acquire => "acquire",
             Self::Renew => "renew",
             Self::Release => "release",
+            Self::Inspect => "inspect",
+            Self::Break => "break",
         })
     }
 }

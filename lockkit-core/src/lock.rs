@@ -170,7 +170,9 @@ impl<O: 'static, E: 'static> Lock<O, E> {
             }
             None => self.lease,
         };
-        let claim = Claim::new(self.name.clone(), lease.ttl()).with_clock(engine.clock.clone());
+        let claim = Claim::new(self.name.clone(), lease.ttl())
+            .with_label(engine.label.clone())
+            .with_clock(engine.clock.clone());
         let claim = match options.wait {
             Wait::No => claim,
             Wait::AtMost(patience) if patience.is_zero() => claim,

@@ -3,9 +3,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::driver::Driver;
+use crate::driver::{Driver, DriverError, Inspect, OwnerId};
 use crate::engine::Engine;
-use crate::{Capabilities, Lease, Lock, LockName, Namespace, Parameters, Result};
+use crate::{
+    Capabilities, Diagnosis, Error, Holder, Label, Lease, Lock, LockName, LockStatus, Namespace,
+    Operation, Parameters, Result,
+};
 
 /// Makes locks on one driver. Cheap to clone; clones are the same locker.
 ///
@@ -30,7 +33,7 @@ impl Locker {
     /// Like [`new`](Self::new), for a driver that was chosen at run time.
     pub fn from_arc(driver: Arc<dyn Driver>) -> Self {
         let lease = Lease::default().within(&driver.capabilities());
-        let engine = Arc::new(Engine::new(driver, Clock::system()));
+        let engine = Arc::new(Engine::new(driver, Clock::system(), Label::of_this_process()));
         Self { engine, namespace: Namespace::default(), lease }
     }
 
@@ -46,6 +49,7 @@ impl Locker {
             driver,
             namespace: Namespace::default(),
             clock: Clock::system(),
+            label: Label::of_this_process(),
         }
     }
 
@@ -73,6 +77,98 @@ impl Locker {
     /// What the driver promises.
     pub fn capabilities(&self) -> Capabilities {
         self.engine.driver.capabilities()
+    }
+
+    /// How the lock called `name` stands: who holds it and who has a place in the queue. Changes
+    /// nothing, and is old news when it arrives: for people and for displays, not for decisions.
+    ///
+    /// ```
+    /// # use lockkit_core::{Locker, memory::MemoryDriver};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+    /// let locker = Locker::new(MemoryDriver::new());
+    /// let guard = locker.lock("orders/42")?.acquire().await?;
+    /// let status = locker.look("orders/42").await?;
+    /// assert_eq!(status.holder().map(|holder| holder.owner()), Some(guard.owner()));
+    /// # guard.release().await }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the driver cannot tell, [`Error::InvalidName`], and what the
+    /// driver says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: nothing changes.
+    pub async fn look(&self, name: &str) -> Result<LockStatus> {
+        let name = &LockName::new(&self.namespace, name)?;
+        let status = self.inspect("telling who holds a lock")?.look(name);
+        let told = self.engine.inside(status).await;
+        told.map_err(|error| self.engine.failed(Operation::Inspect, name, error))
+    }
+
+    /// Every lock of the locker's namespace that is held, by name.
+    ///
+    /// # Errors
+    ///
+    /// As [`look`](Self::look).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: nothing changes.
+    pub async fn held(&self) -> Result<Vec<LockStatus>> {
+        let held = self.inspect("telling which locks are held")?.held(&self.namespace);
+        self.engine.inside(held).await.map_err(|error| self.failed(error))
+    }
+
+    /// Ends the hold of the lock called `name`, that of `owner` only if one is named, and says
+    /// whose it was; `None` if there was no such hold. Whoever waits is served.
+    ///
+    /// The holder, if it lives, learns of it at its next renewal at the latest, and may go on
+    /// until then: only a resource that checks [fencing tokens](crate::FencingToken) refuses it at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`look`](Self::look); [`Error::Unreachable`] leaves it open whether the hold was broken.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it may or may not break the hold.
+    pub async fn break_hold(&self, name: &str, owner: Option<OwnerId>) -> Result<Option<Holder>> {
+        let name = &LockName::new(&self.namespace, name)?;
+        let broken = self.inspect("breaking a hold")?.break_hold(name, owner);
+        let told = self.engine.inside(broken).await;
+        let holder = told.map_err(|error| self.engine.failed(Operation::Break, name, error))?;
+        if let Some(holder) = &holder {
+            tracing::warn!(lock = %name, owner = %holder.owner(), "broken");
+        }
+        Ok(holder)
+    }
+
+    /// Looks at how the backend is set up, and says what is right and what is wrong with it for
+    /// keeping locks. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`look`](Self::look), if nothing could be found out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: nothing changes.
+    pub async fn diagnose(&self) -> Result<Vec<Diagnosis>> {
+        let findings = self.inspect("diagnosis")?.diagnose(&self.namespace);
+        self.engine.inside(findings).await.map_err(|error| self.failed(error))
+    }
+
+    fn inspect(&self, what: &str) -> Result<&dyn Inspect> {
+        self.engine.check_running()?;
+        let driver = self.driver();
+        driver.inspect().ok_or_else(|| Error::unsupported(driver.id(), what))
+    }
+
+    /// With the backend as a whole.
+    fn failed(&self, error: DriverError) -> Error {
+        Error::of_driver(self.driver().id(), Operation::Inspect, None, error)
     }
 
     /// Ends every hold and every wait of this locker, releases what it has at the backend, and
@@ -109,6 +205,7 @@ pub struct LockerBuilder {
     namespace: Namespace,
     lease: Lease,
     clock: Clock,
+    label: Label,
 }
 
 impl LockerBuilder {
@@ -133,6 +230,14 @@ impl LockerBuilder {
         self
     }
 
+    /// Sets what its holders and waiters are called where locks are
+    /// [looked at](Locker::look). Host and process id unless set.
+    #[must_use]
+    pub fn label(mut self, label: Label) -> Self {
+        self.label = label;
+        self
+    }
+
     /// Takes another clock, for tests.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
@@ -150,6 +255,9 @@ impl LockerBuilder {
             self.namespace =
                 Namespace::new(namespace).map_err(|error| parameters.bad("namespace", error))?;
         }
+        if let Some(label) = parameters.parsed("label")? {
+            self.label = label;
+        }
         if let Some(ttl) = parameters.duration("ttl")? {
             self.lease = self.lease.with_ttl(ttl);
         }
@@ -165,8 +273,8 @@ impl LockerBuilder {
     ///
     /// [`Error::Config`](crate::Error::Config) if the driver cannot keep such a lease.
     pub fn build(self) -> Result<Locker> {
-        let Self { driver, namespace, lease, clock } = self;
+        let Self { driver, namespace, lease, clock, label } = self;
         lease.check(driver.id(), &driver.capabilities())?;
-        Ok(Locker { engine: Arc::new(Engine::new(driver, clock)), namespace, lease })
+        Ok(Locker { engine: Arc::new(Engine::new(driver, clock, label)), namespace, lease })
     }
 }

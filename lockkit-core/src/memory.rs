@@ -25,16 +25,20 @@ use tokio::sync::Notify;
 pub use self::faults::{Fault, Faults};
 use crate::clock::{Clock, Instant};
 use crate::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, OwnerId, Release, Renewal, Taken,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, OwnerId, Release,
+    Renewal, Taken,
 };
 use crate::{
-    BackendUrl, Capabilities, Fairness, FencingToken, Liveness, LockName, Operation, Parameter,
-    Result,
+    BackendUrl, Capabilities, Diagnosis, Fairness, FencingToken, Holder, Label, Liveness, LockName,
+    LockStatus, Namespace, Operation, Parameter, Result, Waiter,
 };
 
 /// What [`MemoryDriver`] promises.
-pub const CAPABILITIES: Capabilities =
-    Capabilities::new(Liveness::Lease).fairness(Fairness::Fifo).fencing().notification();
+pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
+    .fairness(Fairness::Fifo)
+    .fencing()
+    .notification()
+    .inspection();
 
 /// The parameters of `memory:` beside the [common](crate::COMMON) ones: none.
 pub const PARAMETERS: &[Parameter] = &[];
@@ -90,13 +94,7 @@ impl MemoryDriver {
 
     /// Takes the lock away from its holder and gives it to the first waiter.
     pub fn revoke(&self, name: &LockName) {
-        let mut state = self.backend.lock();
-        if let Some(entry) = state.locks.get_mut(name) {
-            if let Some(held) = entry.held.take() {
-                state.mailboxes.tell(held.owner, Change::Lost);
-            }
-            state.serve(name, None);
-        }
+        self.backend.lock().break_hold(name, None);
     }
 
     /// Lets requests to this backend go wrong, for tests.
@@ -160,6 +158,10 @@ impl Driver for MemoryDriver {
         self.request(Operation::Release, claim, |state, claim| Ok(state.release(claim))).await
     }
 
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+
     async fn changed(&self, claim: &Claim) -> Change {
         loop {
             let Some(mailbox) = self.backend.lock().mailboxes.find(claim.owner()) else {
@@ -171,6 +173,38 @@ impl Driver for MemoryDriver {
             }
             arrival.await;
         }
+    }
+}
+
+#[async_trait]
+impl Inspect for MemoryDriver {
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        Ok(self.backend.lock().look(name))
+    }
+
+    async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+        let state = self.backend.lock();
+        let names = state.locks.keys().filter(|name| name.namespace() == namespace);
+        let mut held: Vec<_> = names.map(|name| state.look(name)).collect();
+        held.retain(|status| status.holder().is_some());
+        held.sort_by(|one, other| one.name().cmp(other.name()));
+        Ok(held)
+    }
+
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError> {
+        Ok(self.backend.lock().break_hold(name, owner))
+    }
+
+    async fn diagnose(&self, _: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
+        Ok(vec![Diagnosis::warning(
+            "durability",
+            "these locks live and end with this process, and no other process sees them",
+            "for locks between processes, choose another backend",
+        )])
     }
 }
 
@@ -201,13 +235,28 @@ struct Held {
     owner: OwnerId,
     token: FencingToken,
     expiry: Instant,
+    granted: Instant,
+    who: Who,
 }
 
 struct Place {
     owner: OwnerId,
+    arrival: Instant,
+    who: Who,
     /// A lease after the waiter last asked: when the place ends, and so would a hold handed to it.
     deadline: Instant,
+}
+
+/// What is known of a claimant beside its id.
+struct Who {
+    label: Label,
     clock: Clock,
+}
+
+impl Who {
+    fn of(claim: &Claim) -> Self {
+        Self { label: claim.label().clone(), clock: claim.clock().clone() }
+    }
 }
 
 impl State {
@@ -224,8 +273,8 @@ impl State {
                 match entry.places.iter_mut().find(|place| place.owner == owner) {
                     Some(place) => place.deadline = place.deadline.max(deadline),
                     None => {
-                        let clock = claim.clock().clone();
-                        entry.places.push_back(Place { owner, deadline, clock });
+                        let who = Who::of(claim);
+                        entry.places.push_back(Place { owner, arrival: now, who, deadline });
                     }
                 }
             }
@@ -242,7 +291,7 @@ impl State {
             // Whoever waited would hold it by now.
             free => {
                 let token = next_token(&mut self.last_token)?;
-                *free = Some(Held { owner, token, expiry });
+                *free = Some(Held { owner, token, expiry, granted: now, who: Who::of(claim) });
                 token
             }
         };
@@ -273,6 +322,27 @@ impl State {
         if freed { Release::Freed } else { Release::NotHeld }
     }
 
+    fn look(&self, name: &LockName) -> LockStatus {
+        let status = LockStatus::free(name.clone());
+        let Some(entry) = self.locks.get(name) else { return status };
+        let waiters = entry.places.iter().filter_map(Place::seen).collect();
+        let status = status.waited_for_by(waiters);
+        match entry.held.as_ref().and_then(Held::seen) {
+            Some(holder) => status.held_by(holder),
+            None => status,
+        }
+    }
+
+    fn break_hold(&mut self, name: &LockName, owner: Option<OwnerId>) -> Option<Holder> {
+        let entry = self.locks.get_mut(name)?;
+        let is_meant = |held: &mut Held| owner.is_none_or(|owner| held.owner == owner);
+        let held = entry.held.take_if(is_meant)?;
+        self.mailboxes.tell(held.owner, Change::Lost);
+        self.serve(name, None);
+        // A lease that had run out was nobody's hold.
+        held.seen()
+    }
+
     /// Ends a lease that has run out, and hands a free lock to the first place that is alive.
     fn serve(&mut self, name: &LockName, now: Option<Instant>) {
         let Some(entry) = self.locks.get_mut(name) else { return };
@@ -280,19 +350,41 @@ impl State {
             entry.held.take_if(|held| held.expiry <= now);
         }
         while entry.held.is_none()
-            && let Some(Place { owner, deadline, clock }) = entry.places.pop_front()
+            && let Some(Place { owner, deadline, who, .. }) = entry.places.pop_front()
         {
-            if deadline <= clock.now() {
+            let now = who.clock.now();
+            if deadline <= now {
                 continue;
             }
             // Without a token there is no grant; the waiter hears of it at its next ask.
             let Ok(token) = next_token(&mut self.last_token) else { break };
-            entry.held = Some(Held { owner, token, expiry: deadline });
+            entry.held = Some(Held { owner, token, expiry: deadline, granted: now, who });
             self.mailboxes.tell(owner, Change::Granted(Grant::new().token(token)));
         }
         if entry.held.is_none() && entry.places.is_empty() {
             self.locks.remove(name);
         }
+    }
+}
+
+impl Held {
+    /// The hold as others see it, unless it has run out.
+    fn seen(&self) -> Option<Holder> {
+        let now = self.who.clock.now();
+        let free_in = self.expiry.saturating_duration_since(now);
+        let holder = Holder::new(self.owner).label(self.who.label.clone()).token(self.token);
+        let holder = holder.held_for(now.saturating_duration_since(self.granted)).free_in(free_in);
+        (!free_in.is_zero()).then_some(holder)
+    }
+}
+
+impl Place {
+    /// The place as others see it, unless it has run out.
+    fn seen(&self) -> Option<Waiter> {
+        let now = self.who.clock.now();
+        let waiter = Waiter::new(self.owner).label(self.who.label.clone());
+        let waiter = waiter.waiting_for(now.saturating_duration_since(self.arrival));
+        (self.deadline > now).then_some(waiter)
     }
 }
 

@@ -121,6 +121,11 @@ impl Parameter {
 pub const COMMON: &[Parameter] = &[
     Parameter::new("namespace", "keeps the locks of one application apart from others", "lockkit"),
     Parameter::new("ttl", "how long a hold outlives a dead holder, such as `500ms` or `1m`", "30s"),
+    Parameter::new(
+        "label",
+        "what holders and waiters are called in inspection",
+        "host and process id",
+    ),
     Parameter::new("max_hold", "how long a hold may last in all, renewals included", "no limit"),
 ];
 
@@ -363,7 +368,7 @@ mod tests {
         {
             let error = url(text).parameters(KNOWN).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");
-            assert!(error.contains("namespace, ttl, max_hold, fair"), "{error}");
+            assert!(error.contains("namespace, ttl, label, max_hold, fair"), "{error}");
         }
         assert!(url("m:?fair=1").parameters(KNOWN).is_ok());
         assert!(url("m:?ttl=soon").parameters(&[]).unwrap().duration("ttl").is_err());

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Clock, ErrorKind};
 use lockkit_core::memory::{Fault, MemoryDriver};
-use lockkit_core::{AcquireOptions, Error, Lease, Lock, Locker, Operation, Owner, Renew, Wait};
+use lockkit_core::{
+    AcquireOptions, Error, Label, Lease, Lock, Locker, Operation, Owner, Renew, Wait,
+};
 use tokio::time::{Instant, sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -406,6 +408,37 @@ async fn a_release_that_is_not_answered_says_so_and_goes_on() {
     assert_eq!(start.elapsed(), TTL / 5);
     sleep(TTL / 5).await;
     assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_locker_tells_who_holds_and_breaks_a_hold() {
+    let (backend, _) = set_up_locker();
+    let label = |text: &str| Label::new(text).unwrap();
+    let locker = Locker::builder(backend.clone()).ttl(TTL).label(label("me")).build().unwrap();
+    assert_eq!(locker.look("a").await.unwrap().holder(), None);
+
+    let lock = locker.lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    sleep(TTL * 2).await;
+    let status = locker.look("a").await.unwrap();
+    let holder = status.holder().unwrap();
+    assert_eq!((holder.owner(), holder.called()), (guard.owner(), Some(&label("me"))));
+    assert_eq!(holder.fencing_token(), guard.fencing_token());
+    assert_eq!(holder.since(), Some(TTL * 2));
+    assert!(holder.remaining().unwrap() >= TTL / 2);
+    assert_eq!(status.waiters().len(), 1);
+    assert_eq!(locker.held().await.unwrap(), std::slice::from_ref(&status));
+
+    assert_eq!(locker.break_hold("a", Some(status.waiters()[0].owner())).await.unwrap(), None);
+    assert!(guard.is_held());
+    let broken = locker.break_hold("a", Some(guard.owner())).await.unwrap().unwrap();
+    assert_eq!(broken.owner(), guard.owner());
+    let next = waiting.await.unwrap();
+    assert!(next.fencing_token() > guard.fencing_token());
+    guard.lost().await;
+    assert!(next.is_held());
+    assert!(matches!(locker.look("").await, Err(Error::InvalidName { .. })));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,324 @@
+//! Who holds a lock, who waits for it, and whether the backend is fit to keep it.
+//!
+//! What a driver reports is how things stood when the backend answered. Times are lengths, on the
+//! backend's clock; nobody's wall clock is read.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::driver::{DriverError, OwnerId};
+use crate::{FencingToken, Label, LockName, Namespace};
+
+/// The part of a [`Driver`](crate::driver::Driver) that looks at locks from outside.
+///
+/// Each request ends by itself, as those of the driver do. All but
+/// [`break_hold`](Self::break_hold) only read: nobody's hold, place or ask goes otherwise for it.
+///
+/// # Contract
+///
+/// After each rule stands the name of the check in `lockkit-conformance` that enforces it.
+///
+/// - A hold is reported with its owner, label and token, from its grant (`a_hold_is_seen`) to its
+///   end (`a_released_lock_is_seen_free`, `a_lease_that_ran_out_is_seen_free`).
+/// - Places are reported in the order in which they will be served (`places_are_seen_in_order`).
+/// - The list has every held lock of the namespace under its original name, and no other
+///   (`held_locks_are_listed`).
+/// - Looking changes nothing (`looking_changes_nothing`).
+/// - A broken hold is over at once: its owner can neither renew nor release it, the next grant has
+///   a higher token, and whoever waits is served (`a_broken_hold_is_over`,
+///   `a_broken_hold_frees_the_lock_for_waiters`).
+/// - A break for one owner touches nobody else's hold (`only_the_named_owner_is_broken`).
+/// - A diagnosis of a sound backend has no error-grade finding (`a_sound_backend_has_no_errors`).
+#[async_trait]
+pub trait Inspect: Send + Sync {
+    /// How the lock stands.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ErrorKind`](crate::driver::ErrorKind) but `Unknown`.
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError>;
+
+    /// Every lock of the namespace that is held, by name.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ErrorKind`](crate::driver::ErrorKind) but `Unknown`.
+    async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError>;
+
+    /// Ends the hold, that of `owner` only if one is named, and returns who it was; `None` if
+    /// there was no such hold.
+    ///
+    /// The holder learns it at its next renewal at the latest.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ErrorKind`](crate::driver::ErrorKind). `Unknown` leaves it open whether the hold was
+    /// broken.
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError>;
+
+    /// Looks at how the backend is set up: rights, durability, eviction, clock, version. What
+    /// cannot be found out is a finding, too.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ErrorKind`](crate::driver::ErrorKind) but `Unknown`, if nothing could be found out.
+    async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError>;
+}
+
+/// How a lock stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockStatus {
+    name: LockName,
+    holder: Option<Holder>,
+    waiters: Vec<Waiter>,
+    listeners: Option<u64>,
+}
+
+impl LockStatus {
+    /// A lock that nobody holds or waits for.
+    pub fn free(name: LockName) -> Self {
+        Self { name, holder: None, waiters: Vec::new(), listeners: None }
+    }
+
+    /// Says who holds it.
+    #[must_use]
+    pub fn held_by(mut self, holder: Holder) -> Self {
+        self.holder = Some(holder);
+        self
+    }
+
+    /// Adds who has a place in the queue, in the order in which they will be served.
+    #[must_use]
+    pub fn waited_for_by(mut self, waiters: Vec<Waiter>) -> Self {
+        self.waiters = waiters;
+        self
+    }
+
+    /// Adds how many connections to the backend listen for its release.
+    #[must_use]
+    pub fn listened_to_by(mut self, connections: u64) -> Self {
+        self.listeners = Some(connections);
+        self
+    }
+
+    /// Which lock.
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// Who holds it; `None` if it is free.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holder.as_ref()
+    }
+
+    /// Who has a place in a queue for it, in the order in which they will be served. Waiters
+    /// without a place, those who did not ask for [order](crate::Fairness::OnRequest), leave no
+    /// trace that has their name on it.
+    pub fn waiters(&self) -> &[Waiter] {
+        &self.waiters
+    }
+
+    /// How many connections to the backend listen for its release, where the backend can tell:
+    /// about as many lockers as wait, with or without a place.
+    pub fn listeners(&self) -> Option<u64> {
+        self.listeners
+    }
+}
+
+/// Who holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    owner: OwnerId,
+    label: Option<Label>,
+    token: Option<FencingToken>,
+    held_for: Option<Duration>,
+    free_in: Option<Duration>,
+}
+
+impl Holder {
+    /// A holder of whom only the id is known.
+    pub fn new(owner: OwnerId) -> Self {
+        Self { owner, label: None, token: None, held_for: None, free_in: None }
+    }
+
+    /// Adds what the holder calls itself.
+    #[must_use]
+    pub fn label(mut self, label: Label) -> Self {
+        self.label = Some(label);
+        self
+    }
+
+    /// Adds the fencing token of the hold.
+    #[must_use]
+    pub fn token(mut self, token: FencingToken) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Adds how long ago the lock was granted.
+    #[must_use]
+    pub fn held_for(mut self, duration: Duration) -> Self {
+        self.held_for = Some(duration);
+        self
+    }
+
+    /// Adds when the lease runs out unless it is renewed.
+    #[must_use]
+    pub fn free_in(mut self, duration: Duration) -> Self {
+        self.free_in = Some(duration);
+        self
+    }
+
+    /// Under which id the backend knows it; what [`Hold::owner`](crate::Hold::owner) says.
+    pub fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    /// What the holder calls itself: host and process id, unless its locker was told otherwise.
+    pub fn called(&self) -> Option<&Label> {
+        self.label.as_ref()
+    }
+
+    /// The fencing token of the hold, if it has one.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.token
+    }
+
+    /// How long ago the lock was granted.
+    pub fn since(&self) -> Option<Duration> {
+        self.held_for
+    }
+
+    /// When the lease runs out unless it is renewed; `None` if the hold is no lease.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.free_in
+    }
+}
+
+/// Who has a place in the queue for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    owner: OwnerId,
+    label: Option<Label>,
+    waiting_for: Option<Duration>,
+}
+
+impl Waiter {
+    /// A waiter of whom only the id is known.
+    pub fn new(owner: OwnerId) -> Self {
+        Self { owner, label: None, waiting_for: None }
+    }
+
+    /// Adds what the waiter calls itself.
+    #[must_use]
+    pub fn label(mut self, label: Label) -> Self {
+        self.label = Some(label);
+        self
+    }
+
+    /// Adds how long ago it came.
+    #[must_use]
+    pub fn waiting_for(mut self, duration: Duration) -> Self {
+        self.waiting_for = Some(duration);
+        self
+    }
+
+    /// Under which id the backend knows it.
+    pub fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    /// What the waiter calls itself.
+    pub fn called(&self) -> Option<&Label> {
+        self.label.as_ref()
+    }
+
+    /// How long ago it came.
+    pub fn since(&self) -> Option<Duration> {
+        self.waiting_for
+    }
+}
+
+/// One finding about a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnosis {
+    grade: Grade,
+    topic: &'static str,
+    finding: String,
+    advice: Option<String>,
+}
+
+impl Diagnosis {
+    /// Something is as it should be.
+    pub fn good(topic: &'static str, finding: impl Into<String>) -> Self {
+        Self { grade: Grade::Good, topic, finding: finding.into(), advice: None }
+    }
+
+    /// Something that one had better know; with what to do about it.
+    pub fn warning(
+        topic: &'static str,
+        finding: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        let advice = Some(advice.into());
+        Self { grade: Grade::Warning, topic, finding: finding.into(), advice }
+    }
+
+    /// Locks do not work, or do not keep what they promise; with what to do about it.
+    pub fn error(
+        topic: &'static str,
+        finding: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self { grade: Grade::Error, ..Self::warning(topic, finding, advice) }
+    }
+
+    /// How bad it is.
+    pub fn grade(&self) -> Grade {
+        self.grade
+    }
+
+    /// What it is about, in a word: `rights`, `persistence`, `eviction`, `clock`, `version`,
+    /// `file system`, ...
+    pub fn topic(&self) -> &'static str {
+        self.topic
+    }
+
+    /// What was found.
+    pub fn finding(&self) -> &str {
+        &self.finding
+    }
+
+    /// What to do about it; `None` if nothing.
+    pub fn advice(&self) -> Option<&str> {
+        self.advice.as_deref()
+    }
+}
+
+/// How bad a finding is, the best first.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Grade {
+    /// As it should be.
+    Good,
+    /// Locks work, but something weakens a promise or will go wrong in bad weather.
+    Warning,
+    /// Locks do not work, or do not keep what they promise.
+    Error,
+}
+
+impl fmt::Display for Grade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Good => "good",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}

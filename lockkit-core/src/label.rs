@@ -1,0 +1,67 @@
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, LazyLock};
+
+use crate::Error;
+
+/// What a holder or waiter calls itself, for people who look at locks. It decides nothing.
+///
+/// The host's name and the process id, `web-3:4711`, unless the locker is
+/// [told otherwise](crate::LockerBuilder::label).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Label(Arc<str>);
+
+impl Label {
+    /// The longest label, in bytes.
+    pub const MAX_LEN: usize = 128;
+
+    /// Checks `label`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if it is empty, longer than 128 bytes, or has a control character.
+    pub fn new(label: &str) -> Result<Self, Error> {
+        if label.is_empty() || label.len() > Self::MAX_LEN || label.chars().any(char::is_control) {
+            let reason = "it is not 1 to 128 bytes of text without control characters";
+            return Err(Error::config("label", reason));
+        }
+        Ok(Self(label.into()))
+    }
+
+    /// Host and process id.
+    pub fn of_this_process() -> Self {
+        static THIS: LazyLock<Label> = LazyLock::new(|| {
+            let system = rustix::system::uname();
+            // A host's name has at most 64 bytes on Linux and 255 on macOS.
+            let host = system.nodename().to_string_lossy();
+            let host: String = host.chars().filter(|c| !c.is_control()).take(30).collect();
+            Label(format!("{host}:{}", std::process::id()).into())
+        });
+        THIS.clone()
+    }
+
+    /// The label as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Label {
+    type Err = Error;
+
+    fn from_str(label: &str) -> Result<Self, Error> {
+        Self::new(label)
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
