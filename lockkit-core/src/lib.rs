@@ -22,6 +22,8 @@ mod name;
 mod nursery;
 mod options;
 mod owner;
+mod pace;
+mod pursuit;
 mod tenure;
 mod token;
 mod traits;

@@ -1,0 +1,322 @@
+//! A claim on its way to a grant: asking, waiting, giving up.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::select;
+
+use crate::clock::Instant;
+use crate::driven::Caller;
+use crate::driver::{Attempt, Change, Claim, DriverError, ErrorKind, Grant, Taken};
+use crate::engine::Engine;
+use crate::keeper::Acquired;
+use crate::options::Wait;
+use crate::pace::{Pause, jitter};
+use crate::tenure::{Vouched, earlier};
+use crate::turns::Ticket;
+use crate::{BoxError, Error, Fairness, Operation};
+
+/// One claim on its way to a grant.
+pub(crate) struct Pursuit<'a> {
+    engine: &'a Arc<Engine>,
+    claim: &'a Claim,
+    wait: Wait,
+    started: Instant,
+    deadline: Option<Instant>,
+    /// When the first ask left that the backend has not answered, nor any later one.
+    unanswered: Option<Instant>,
+    /// When the last ask left that was answered [`Attempt::Taken`].
+    refused: Option<Instant>,
+    /// When the last ask left whose outcome is unknown.
+    pub(crate) in_doubt: Option<Instant>,
+    /// Whether there may be something to release.
+    pub(crate) traces: bool,
+    failure: Option<DriverError>,
+    /// Whether the last ask failed: news could only cut the back-off short.
+    backs_off: bool,
+    pause: Pause,
+}
+
+impl<'a> Pursuit<'a> {
+    pub(crate) fn new(engine: &'a Arc<Engine>, claim: &'a Claim, wait: Wait) -> Self {
+        let started = engine.clock.stamp();
+        let deadline = match wait {
+            Wait::AtMost(patience) if !patience.is_zero() => Some(started + patience),
+            _ => None,
+        };
+        Self {
+            engine,
+            claim,
+            wait,
+            started,
+            deadline,
+            unanswered: None,
+            refused: None,
+            in_doubt: None,
+            traces: false,
+            failure: None,
+            backs_off: false,
+            pause: Pause::new(Duration::from_millis(5), Duration::from_millis(100)),
+        }
+    }
+
+    /// Returns a grant that is still good, or reports why there is none.
+    pub(crate) async fn run(&mut self, caller: &mut Caller<Acquired>) -> Option<Won> {
+        // A claim made after this is not counted by a shutdown that has begun.
+        if self.engine.stopping.is_cancelled() {
+            return self.give_up(Stop::ShutDown, caller);
+        }
+        let in_turns = self.claim.waits() && !self.has_place();
+        let mut next = self.started;
+        if !(in_turns && self.engine.turns.has_waiters(self.claim.name())) {
+            match self.ask(self.started, None, caller).await? {
+                Asked::Won(won) => return Some(won),
+                Asked::Again(at) => next = at,
+            }
+        }
+        // In a box, like all that most acquisitions never come to: the rest is small to move.
+        Box::pin(self.wait(next, in_turns, caller)).await
+    }
+
+    /// Asks again at news and at intervals, the next time at `next`.
+    async fn wait(
+        &mut self,
+        mut next: Instant,
+        in_turns: bool,
+        caller: &mut Caller<Acquired>,
+    ) -> Option<Won> {
+        tracing::debug!(lock = %self.claim.name(), owner = %self.claim.owner(), "waiting");
+        caller.leave().await;
+        let ticket = in_turns.then(|| self.engine.turns.join(self.claim.name()));
+        let ticket = ticket.as_ref();
+        let _turn = match ticket {
+            Some(ticket) => match ticket.turn_at_once() {
+                Some(turn) => Some(turn),
+                None => {
+                    // What was heard before the turn came is old by then: begin with an ask.
+                    next = self.started;
+                    // From here on it is the front waiter who asks for this one too.
+                    self.unanswered = None;
+                    select! {
+                        biased;
+                        stop = self.stop(Some(ticket), caller) => return self.give_up(stop, caller),
+                        turn = ticket.turn() => Some(turn),
+                    }
+                }
+            },
+            None => None,
+        };
+        loop {
+            let change = select! {
+                biased;
+                stop = self.stop(ticket, caller) => return self.give_up(stop, caller),
+                change = self.engine.driver.changed(self.claim), if !self.backs_off => change,
+                () = self.engine.clock.sleep_until(next) => Change::AskAgain,
+            };
+            if let (Change::Granted(grant), Some(refused)) = (change, self.refused) {
+                let vouched = Vouched::new(grant.vouched(), refused, self.claim.ttl());
+                if vouched.is_good_at(self.engine.clock.now()) {
+                    return Some(Won { grant, vouched });
+                }
+            }
+            match self.ask(self.engine.clock.stamp(), ticket, caller).await? {
+                Asked::Won(won) => return Some(won),
+                Asked::Again(at) => next = at,
+            }
+        }
+    }
+
+    /// One request for the lock, sent at `asked`.
+    async fn ask(
+        &mut self,
+        asked: Instant,
+        ticket: Option<&Ticket>,
+        caller: &mut Caller<Acquired>,
+    ) -> Option<Asked> {
+        let (engine, claim) = (self.engine, self.claim);
+        let mut request = pin!(engine.driver.try_acquire(claim));
+        let silent_since = *self.unanswered.get_or_insert(asked);
+        let limit = earlier(self.deadline, Some(silent_since + claim.ttl()));
+        let tell_others = |unanswered| {
+            if let Some(ticket) = ticket {
+                ticket.set_unanswered(unanswered);
+            }
+        };
+        tell_others(self.unanswered);
+        let answer = select! {
+            biased;
+            answer = &mut request => answer,
+            () = engine.clock.sleep_until_some(limit) => {
+                // The caller need not wait for the answer, but the clean-up must.
+                let stop = if limit == self.deadline { Stop::TimeIsUp } else { Stop::Silence };
+                let given_up = self.give_up(stop, caller);
+                self.note(asked, &request.await);
+                return given_up;
+            }
+        };
+        self.note(asked, &answer);
+        tell_others(self.unanswered);
+        let now = engine.clock.stamp();
+        match answer {
+            // What was granted meanwhile is released again.
+            _ if engine.stopping.is_cancelled() => self.give_up(Stop::ShutDown, caller),
+            Ok(Attempt::Granted(grant)) => {
+                let vouched = Vouched::new(grant.vouched(), asked, claim.ttl());
+                if vouched.is_good_at(now) {
+                    return Some(Asked::Won(Won { grant, vouched }));
+                }
+                let late = "granted, but answered after the lease was over";
+                self.after_failure(now, DriverError::new(ErrorKind::Unknown, late), caller)
+            }
+            Ok(Attempt::Taken(taken)) => self.after_refusal(now, &taken, caller),
+            Err(error) => self.after_failure(now, error, caller),
+        }
+    }
+
+    /// Whether a refused ask leaves a place in a queue of the backend.
+    fn has_place(&self) -> bool {
+        let ordered = self.engine.driver.capabilities().fairness == Fairness::Fifo;
+        self.claim.waits() && (ordered || self.claim.is_fair())
+    }
+
+    /// Remembers what an ask may have left behind.
+    fn note(&mut self, asked: Instant, answer: &Result<Attempt, DriverError>) {
+        match answer {
+            Ok(Attempt::Granted(_)) => self.traces = true,
+            Ok(Attempt::Taken(_)) => {
+                self.traces |= self.claim.waits();
+                self.refused = Some(asked);
+            }
+            Err(error) if error.kind() == ErrorKind::Unknown => {
+                self.traces = true;
+                self.in_doubt = Some(asked);
+            }
+            Err(_) => (),
+        }
+        self.backs_off = false;
+        let silent = answer.as_ref().is_err_and(|error| error.kind().is_transient());
+        if !silent {
+            self.unanswered = None;
+        }
+    }
+
+    fn after_refusal(
+        &mut self,
+        now: Instant,
+        taken: &Taken,
+        caller: &mut Caller<Acquired>,
+    ) -> Option<Asked> {
+        let (name, driver) = (self.claim.name(), self.engine.driver.id());
+        match self.wait {
+            Wait::No => {
+                _ = caller.report(Err(Error::Taken { name: name.clone(), driver }));
+                None
+            }
+            Wait::AtMost(patience) if patience.is_zero() => self.give_up(Stop::TimeIsUp, caller),
+            _ => {
+                let capabilities = self.engine.driver.capabilities();
+                let poll = match (self.has_place(), capabilities.notification) {
+                    // A place is to be refreshed, and is served by a push.
+                    (true, true) => self.claim.ttl() / 3,
+                    (false, true) => (self.claim.ttl() / 3).min(Duration::from_secs(1)),
+                    (_, false) => self.pause.next(),
+                };
+                // Few backends tell of an expiry; asking a moment after it is as good. One that is
+                // said to be over, again and again, is worth no hurry.
+                let expiry = match taken.remaining() {
+                    Some(Duration::ZERO) => self.pause.next(),
+                    Some(remaining) => remaining + Duration::from_millis(2),
+                    None => poll,
+                };
+                Some(Asked::Again(now + jitter(poll).min(expiry)))
+            }
+        }
+    }
+
+    fn after_failure(
+        &mut self,
+        now: Instant,
+        error: DriverError,
+        caller: &mut Caller<Acquired>,
+    ) -> Option<Asked> {
+        let waits = matches!(self.wait, Wait::Forever) || self.deadline.is_some();
+        if waits && error.kind().is_transient() {
+            tracing::debug!(lock = %self.claim.name(), error = %error.kind(), "asking again");
+            self.failure = Some(error);
+            self.backs_off = true;
+            return Some(Asked::Again(now + jitter(self.pause.next())));
+        }
+        let error = self.engine.failed(Operation::Acquire, self.claim.name(), error);
+        _ = caller.report(Err(error));
+        None
+    }
+
+    /// Returns when the claim is to be given up.
+    async fn stop(&self, ticket: Option<&Ticket>, caller: &mut Caller<Acquired>) -> Stop {
+        let clock = &self.engine.clock;
+        let silence = async {
+            let limit = self.claim.ttl();
+            match (self.unanswered, ticket) {
+                (Some(since), _) => clock.sleep_until(since + limit).await,
+                (None, Some(ticket)) => ticket.silence(clock, self.started, limit).await,
+                (None, None) => std::future::pending().await,
+            }
+        };
+        select! {
+            biased;
+            () = caller.gone() => Stop::CallerGone,
+            () = self.engine.stopping.cancelled() => Stop::ShutDown,
+            () = clock.sleep_until_some(self.deadline) => Stop::TimeIsUp,
+            () = silence => Stop::Silence,
+        }
+    }
+
+    fn give_up<T>(&mut self, stop: Stop, caller: &mut Caller<Acquired>) -> Option<T> {
+        let (name, driver) = (self.claim.name(), self.engine.driver.id());
+        let error = match stop {
+            Stop::CallerGone => return None,
+            Stop::ShutDown => Error::ShutDown { driver },
+            Stop::TimeIsUp => {
+                let source = self.failure.take().map(DriverError::into_source);
+                let waited = match self.wait {
+                    Wait::AtMost(patience) => patience,
+                    _ => self.engine.clock.now().saturating_duration_since(self.started),
+                };
+                Error::TimedOut { name: name.clone(), driver, waited, source }
+            }
+            Stop::Silence => {
+                let source = self.failure.take().map_or_else(
+                    || BoxError::from("no answer for the length of a lease"),
+                    DriverError::into_source,
+                );
+                let error = DriverError::new(ErrorKind::Unreachable, source);
+                self.engine.failed(Operation::Acquire, name, error)
+            }
+        };
+        // The caller may be gone by now.
+        _ = caller.report(Err(error));
+        None
+    }
+}
+
+/// A grant that is good.
+pub(crate) struct Won {
+    pub(crate) grant: Grant,
+    pub(crate) vouched: Vouched,
+}
+
+/// Why a claim is given up before it was granted.
+enum Stop {
+    CallerGone,
+    TimeIsUp,
+    Silence,
+    ShutDown,
+}
+
+/// What one request for the lock came to.
+enum Asked {
+    Won(Won),
+    /// Not yet: ask again then, or at news before.
+    Again(Instant),
+}
