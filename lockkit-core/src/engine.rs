@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::driver::{Driver, DriverError};
 use crate::nursery::Nursery;
 use crate::turns::Turns;
-use crate::{Error, Label, LockName, Operation, Result};
+use crate::{Error, Label, LockName, Operation, Result, meter};
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -38,6 +38,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(driver: Arc<dyn Driver>, clock: Clock, label: Label) -> Self {
+        meter::describe();
         Self {
             driver,
             clock,

@@ -20,7 +20,7 @@ use crate::options::{Lease, Renew, Wait};
 use crate::pace::{Pause, jitter};
 use crate::pursuit::{Pursuit, Won};
 use crate::tenure::{Kept, Phase, Tenure, Vouched};
-use crate::{Liveness, LockGuard, Operation, Result};
+use crate::{Liveness, LockGuard, Operation, Result, meter};
 
 /// What an acquisition reports. A guard that nobody fetches is dropped, and so lets go.
 pub(crate) type Acquired = Result<LockGuard>;
@@ -134,6 +134,7 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                     }
                     Ok(Renewal::Lost) => tenure.lose(),
                     Err(error) => {
+                        meter::renewal_failed(engine, claim.name());
                         let (kind, source) = (error.kind(), error.into_source());
                         tracing::warn!(lock = %claim.name(), %kind, source, "not renewed");
                         retry = Some(engine.clock.stamp() + jitter(vouched.ttl / 12));

@@ -18,6 +18,11 @@ mod label;
 mod lock;
 mod locker;
 pub mod memory;
+#[cfg(feature = "metrics")]
+mod meter;
+#[cfg(not(feature = "metrics"))]
+#[path = "meter_off.rs"]
+mod meter;
 mod name;
 mod nursery;
 mod options;
@@ -38,6 +43,8 @@ pub use inspect::{Diagnosis, Grade, Holder, LockStatus, Waiter};
 pub use label::Label;
 pub use lock::{AnyEnd, AnyOrder, Fifo, Leased, Lock};
 pub use locker::{Locker, LockerBuilder};
+#[cfg(feature = "metrics")]
+pub use meter::{METRICS, Metric};
 pub use name::{LockName, Namespace};
 pub use options::{AcquireOptions, Lease, Renew, Wait};
 pub use owner::Owner;

@@ -15,7 +15,7 @@ use crate::traits::{
 };
 use crate::{
     AcquireOptions, Capabilities, Error, Fairness, Hold, Lease, LeasedGuard, Liveness, LockGuard,
-    LockName, Owner, Result, Wait, keeper,
+    LockName, Owner, Result, Wait, keeper, meter,
 };
 
 /// A named lock. Holds nothing until it is acquired; cheap to clone.
@@ -185,10 +185,15 @@ impl<O: 'static, E: 'static> Lock<O, E> {
             driver = engine.driver.id(),
             owner = %claim.owner(),
         );
-        let acquired = Driven::new(engine, |caller| {
+        let metered = meter::Acquisition::begin(engine, &self.name);
+        let acquiring = Driven::new(engine, |caller| {
             keeper::keep(Arc::clone(engine), claim, options.wait, lease, caller).instrument(span)
         });
-        acquired.await.unwrap_or_else(|| Err(Error::ShutDown { driver: engine.driver.id() }))
+        let acquired = acquiring.await;
+        let acquired =
+            acquired.unwrap_or_else(|| Err(Error::ShutDown { driver: engine.driver.id() }));
+        metered.end(&acquired);
+        acquired
     }
 
     /// Acquires the lock for `owner`, or shares the hold that `owner` has already: without a

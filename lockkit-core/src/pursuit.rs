@@ -15,7 +15,7 @@ use crate::options::Wait;
 use crate::pace::{Pause, jitter};
 use crate::tenure::{Vouched, earlier};
 use crate::turns::Ticket;
-use crate::{BoxError, Error, Fairness, Operation};
+use crate::{BoxError, Error, Fairness, Operation, meter};
 
 /// One claim on its way to a grant.
 pub(crate) struct Pursuit<'a> {
@@ -87,6 +87,7 @@ impl<'a> Pursuit<'a> {
         caller: &mut Caller<Acquired>,
     ) -> Option<Won> {
         tracing::debug!(lock = %self.claim.name(), owner = %self.claim.owner(), "waiting");
+        meter::contended(self.engine, self.claim.name());
         caller.leave().await;
         let ticket = in_turns.then(|| self.engine.turns.join(self.claim.name()));
         let ticket = ticket.as_ref();

@@ -10,7 +10,7 @@ use tokio::sync::futures::Notified;
 use crate::clock::Instant;
 use crate::driver::{Claim, Grant, Vouch};
 use crate::engine::Engine;
-use crate::{FencingToken, keeper};
+use crate::{FencingToken, keeper, meter};
 
 #[derive(Debug)]
 pub(crate) struct Tenure {
@@ -22,6 +22,7 @@ pub(crate) struct Tenure {
     /// When the longest hold is over.
     latest: Option<Instant>,
     standing: Mutex<Standing>,
+    metered: meter::Holding,
     /// Rung at every change of `standing`.
     news: Notify,
 }
@@ -95,7 +96,8 @@ impl Tenure {
         let (wished, longest) = (claim.ttl(), claim.ttl());
         let standing = Standing { phase: Phase::Held, kept: false, vouched, wished, longest };
         let (standing, news) = (Mutex::new(standing), Notify::new());
-        Self { engine, claim, token: grant.fencing_token(), in_doubt, latest, standing, news }
+        let (token, metered) = (grant.fencing_token(), meter::Holding::begin(&engine));
+        Self { engine, claim, token, in_doubt, latest, standing, metered, news }
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -161,6 +163,7 @@ impl Tenure {
     pub(crate) fn lose(&self) {
         if self.end(Phase::Lost) {
             let claim = &self.claim;
+            meter::lost(&self.engine, claim.name());
             tracing::warn!(lock = %claim.name(), owner = %claim.owner(), "lost");
         }
     }
@@ -176,6 +179,7 @@ impl Tenure {
         let (kept, longest) = (standing.kept || how == Phase::Released, standing.longest);
         drop(standing);
         self.news.notify_waiters();
+        self.metered.end(&self.engine, self.claim.name());
         if !kept {
             let (engine, claim) = (Arc::clone(&self.engine), self.claim.clone());
             let in_doubt = self.in_doubt;

@@ -6,6 +6,9 @@ pub mod safety {}
 #[doc = include_str!("../docs/urls.md")]
 pub mod urls {}
 
+#[doc = include_str!("../docs/metrics.md")]
+pub mod metrics {}
+
 #[doc = include_str!("../docs/sqlite.md")]
 pub mod sqlite {}
 

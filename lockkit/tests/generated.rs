@@ -1,12 +1,12 @@
 //! The tables in the docs come from the code. `LOCKKIT_BLESS=1` writes them.
-#![cfg(all(feature = "redis", feature = "sqlite"))]
+#![cfg(all(feature = "metrics", feature = "redis", feature = "sqlite"))]
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
-use lockkit::{BACKENDS, Backend, COMMON, Parameter};
+use lockkit::{BACKENDS, Backend, COMMON, METRICS, Parameter};
 
 /// Compares the part of `file` between the marks with `expected`, or writes it.
 fn check(file: &str, mark: &str, expected: &str) {
@@ -79,4 +79,14 @@ fn parameters(parameters: &[Parameter]) -> String {
         writeln!(table, "| `{name}` | {meaning} | {default} |").unwrap();
     }
     table
+}
+
+#[test]
+fn the_table_of_metrics() {
+    let mut table = String::from("| name | kind | what |\n| --- | --- | --- |\n");
+    for metric in METRICS {
+        let kind = if metric.is_histogram { "histogram, seconds" } else { "counter" };
+        writeln!(table, "| `{}` | {kind} | {} |", metric.name, metric.what).unwrap();
+    }
+    check("docs/metrics.md", "metrics", &table);
 }

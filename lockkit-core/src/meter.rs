@@ -1,0 +1,146 @@
+//! What the feature `metrics` counts.
+
+use metrics::{Label, SharedString, Unit, counter, histogram};
+
+use crate::clock::Instant;
+use crate::engine::Engine;
+use crate::keeper::Acquired;
+use crate::{Error, LockName};
+
+/// A metric that the feature `metrics` records.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// What recorders know it by.
+    pub name: &'static str,
+    /// What is counted, or measured in seconds.
+    pub what: &'static str,
+    /// Whether it is a histogram of seconds, and not a counter.
+    pub is_histogram: bool,
+}
+
+const ACQUISITIONS: Metric = Metric {
+    name: "lockkit_acquisitions_total",
+    what: "acquisitions that have ended; `outcome` is acquired, taken, timed_out, failed or dropped",
+    is_histogram: false,
+};
+const CONTENDED: Metric = Metric {
+    name: "lockkit_contended_total",
+    what: "acquisitions that did not get the lock at once, and waited",
+    is_histogram: false,
+};
+const WAIT: Metric = Metric {
+    name: "lockkit_wait_seconds",
+    what: "from the call to the guard, where there is one",
+    is_histogram: true,
+};
+const HOLD: Metric = Metric {
+    name: "lockkit_hold_seconds",
+    what: "from the guard to the end of the hold",
+    is_histogram: true,
+};
+const RENEWAL_FAILURES: Metric = Metric {
+    name: "lockkit_renewal_failures_total",
+    what: "renewals without an answer; each is tried again until the lease is over",
+    is_histogram: false,
+};
+const LOSSES: Metric = Metric {
+    name: "lockkit_losses_total",
+    what: "holds that ended before they were released, other than by a shutdown",
+    is_histogram: false,
+};
+
+/// What the feature `metrics` records, with the labels `driver` and `namespace`. Names of locks
+/// are no labels: there may be millions.
+///
+/// It goes to the recorder of the [`metrics`] crate that is installed in the process, best before
+/// the first locker is made, which tells it the units.
+pub const METRICS: &[Metric] = &[ACQUISITIONS, CONTENDED, WAIT, HOLD, RENEWAL_FAILURES, LOSSES];
+
+pub(crate) fn describe() {
+    for metric in METRICS {
+        match metric.is_histogram {
+            true => metrics::describe_histogram!(metric.name, Unit::Seconds, metric.what),
+            false => metrics::describe_counter!(metric.name, Unit::Count, metric.what),
+        }
+    }
+}
+
+/// A call that is under way. Unless it is ended, it counts as dropped.
+pub(crate) struct Acquisition<'a> {
+    engine: &'a Engine,
+    name: &'a LockName,
+    started: Instant,
+    outcome: &'static str,
+}
+
+impl<'a> Acquisition<'a> {
+    pub(crate) fn begin(engine: &'a Engine, name: &'a LockName) -> Self {
+        Self { engine, name, started: engine.clock.stamp(), outcome: "dropped" }
+    }
+
+    pub(crate) fn end(mut self, acquired: &Acquired) {
+        self.outcome = match acquired {
+            Ok(_) => "acquired",
+            Err(Error::Taken { .. }) => "taken",
+            Err(Error::TimedOut { .. }) => "timed_out",
+            Err(_) => "failed",
+        };
+        if acquired.is_ok() {
+            record(WAIT, self.engine, self.name, self.started);
+        }
+    }
+}
+
+impl Drop for Acquisition<'_> {
+    fn drop(&mut self) {
+        let [driver, namespace] = labels(self.engine, self.name);
+        let labels = [driver, namespace, Label::from_static_parts("outcome", self.outcome)];
+        counter!(ACQUISITIONS.name, labels.iter()).increment(1);
+    }
+}
+
+/// A hold that stands.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    granted: Instant,
+}
+
+impl Holding {
+    pub(crate) fn begin(engine: &Engine) -> Self {
+        Self { granted: engine.clock.stamp() }
+    }
+
+    pub(crate) fn end(&self, engine: &Engine, name: &LockName) {
+        record(HOLD, engine, name, self.granted);
+    }
+}
+
+pub(crate) fn contended(engine: &Engine, name: &LockName) {
+    count(CONTENDED, engine, name);
+}
+
+pub(crate) fn renewal_failed(engine: &Engine, name: &LockName) {
+    count(RENEWAL_FAILURES, engine, name);
+}
+
+pub(crate) fn lost(engine: &Engine, name: &LockName) {
+    if !engine.stopping.is_cancelled() {
+        count(LOSSES, engine, name);
+    }
+}
+
+fn count(metric: Metric, engine: &Engine, name: &LockName) {
+    counter!(metric.name, labels(engine, name).iter()).increment(1);
+}
+
+fn record(metric: Metric, engine: &Engine, name: &LockName, since: Instant) {
+    let duration = engine.clock.now().saturating_duration_since(since);
+    histogram!(metric.name, labels(engine, name).iter()).record(duration);
+}
+
+fn labels(engine: &Engine, name: &LockName) -> [Label; 2] {
+    let namespace = SharedString::from_owned(name.namespace().as_str().to_owned());
+    let driver = Label::from_static_parts("driver", engine.driver.id());
+    [driver, Label::new("namespace", namespace)]
+}
