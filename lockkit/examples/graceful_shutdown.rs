@@ -1,0 +1,54 @@
+//! A service that gives its locks back when it is told to end, and stops working when it loses
+//! one.
+//!
+//! `cargo run --example graceful_shutdown [URL]`; end it with Ctrl-C, or let it end by itself after
+//! a second.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::error::Error;
+use std::time::Duration;
+
+use lockkit::Hold;
+use tokio::select;
+use tokio::time::sleep;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "memory:service".into());
+    let locker = lockkit::connect(&url).await?;
+    let leader = locker.lock("leader")?;
+
+    // Another instance, which takes over.
+    let successor = lockkit::connect(&url).await?;
+    let next = tokio::spawn({
+        let leader = successor.lock("leader")?;
+        async move { leader.acquire().await }
+    });
+
+    let serving = leader.run(serve);
+    select! {
+        outcome = serving => match outcome {
+            Ok(()) => println!("done"),
+            // The work was cancelled at its next await.
+            Err(error) => println!("no longer the leader: {error}"),
+        },
+        _ = tokio::signal::ctrl_c() => println!("told to end"),
+        () = sleep(Duration::from_secs(1)) => println!("time to end"),
+    }
+    // Dropping the work let go of the lock already; this waits until the backend knows, so that
+    // nobody has to wait for a lease to run out.
+    locker.shutdown().await;
+
+    let guard = next.await??;
+    println!("the successor is in, with token {:?}", guard.fencing_token());
+    guard.release().await?;
+    successor.shutdown().await;
+    Ok(())
+}
+
+async fn serve(hold: Hold) {
+    while hold.is_held() {
+        println!("serving as the leader for another {:?}", hold.valid_for());
+        sleep(Duration::from_millis(300)).await;
+    }
+}
