@@ -60,7 +60,9 @@ pub enum Need {
     Notification,
     /// The driver serves waiters in order, always or on request.
     Order,
-    /// The suite was given [`revoke`](crate::Suite::revoke).
+    /// The driver tells who holds and who waits, and breaks holds.
+    Inspection,
+    /// The suite was given [`revoke`](crate::Suite::revoke), or the driver breaks holds itself.
     Revoke,
     /// The suite was given [`sever`](crate::Suite::sever).
     Sever,
@@ -75,7 +77,8 @@ impl fmt::Display for Need {
             Self::Fencing => "fencing tokens",
             Self::Notification => "notification",
             Self::Order => "an order of waiters",
-            Self::Revoke => "the hook `revoke`",
+            Self::Inspection => "inspection",
+            Self::Revoke => "the hook `revoke` or inspection",
             Self::Sever => "the hook `sever`",
             Self::Restart => "the hook `restart`",
         })
@@ -96,7 +99,7 @@ macro_rules! table {
 
 table! {
     driver {
-        asking::it_is_what_it_declares [] "Every connection has the id and the capabilities that the suite was given.";
+        asking::it_is_what_it_declares [] "Every connection has the id and the capabilities that the suite was given, and can be inspected if it says so.";
         asking::a_free_lock_is_granted [] "A free lock is granted to whoever asks.";
         asking::a_held_lock_is_refused [] "A held lock is refused to other connections.";
         asking::two_claims_of_one_connection_exclude_each_other [] "Two claims of one connection exclude each other, whatever the backend lets one session do.";
@@ -155,6 +158,24 @@ table! {
         names::the_same_name_is_the_same_lock [] "Of 200 awkward names, each is the same lock for every connection.";
         names::namespaces_are_apart [] "The same names in other namespaces are other locks, however name and namespace are joined.";
         names::names_are_never_code [] "Names that look like statements or patterns touch nothing but their own lock.";
+        inspection::a_hold_is_seen [Inspection] "A hold is seen from every connection, with its owner, label and token.";
+        inspection::labels_are_kept_as_given [Inspection] "The labels of holders and waiters are seen as they were given, to the last byte.";
+        inspection::times_of_a_hold_are_right [Inspection] "A hold is seen to last since its grant, whatever was renewed, and a lease to end when it would.";
+        inspection::a_released_lock_is_seen_free [Inspection] "A lock that was never asked for or that was released is seen free.";
+        inspection::a_lease_that_ran_out_is_seen_free [Inspection, Lease] "A lock whose lease ran out is seen free, and there is nothing to break.";
+        inspection::places_are_seen_in_order [Inspection, Order] "Waiters are seen in the order in which they will be served.";
+        inspection::a_place_that_ran_out_is_not_seen [Inspection, Order, Lease] "A waiter that asks no more is seen no more.";
+        inspection::held_locks_are_listed [Inspection] "The list has every held lock of its namespace, under the name it was given and in order, and no other.";
+        inspection::looking_changes_nothing [Inspection] "Whoever looks, lists or diagnoses leaves holds, places and free locks as they are.";
+        inspection::looking_keeps_nothing_alive [Inspection, Lease] "Leases and places end in time, however often they are looked at.";
+        inspection::looking_disturbs_nobody [Inspection] "Asks, renewals and releases go as ever while others look.";
+        inspection::a_broken_hold_is_over [Inspection] "A break says whose hold it was, which can be neither renewed nor released; the next grant has a higher token.";
+        inspection::a_broken_hold_frees_the_lock_for_waiters [Inspection] "A lock whose hold was broken goes to whoever waits, in order.";
+        inspection::a_break_wakes_who_listens [Inspection, Notification] "Who listens hears of a break, also of one between its refusal and the listening.";
+        inspection::only_the_named_owner_is_broken [Inspection] "A break for an owner that does not hold the lock finds nobody, and leaves holds and places as they are.";
+        inspection::a_break_for_an_owner_is_one_step [Inspection] "A break for an owner that releases at that moment does not hit its successor.";
+        inspection::an_inspected_name_is_never_code [Inspection] "Names that look like statements or patterns are looked at and broken like any other.";
+        inspection::a_sound_backend_has_no_errors [Inspection] "A diagnosis of the backend has findings, each in words, and none of them is an error.";
     }
     user {
         exclusion::eight_lockers_take_turns [] "Of 8 lockers on connections of their own, one at a time is inside.";
@@ -202,5 +223,9 @@ table! {
         ending::a_guard_may_be_dropped_in_a_panic [] "A guard that is dropped while its thread unwinds frees the lock.";
         ending::a_guard_may_be_dropped_by_another_task [] "A guard that is dropped in another task frees the lock.";
         ending::a_shutdown_leaves_nothing [] "A locker that is shut down leaves neither holds nor places, and its guards say so.";
+        inspection::the_holds_of_all_lockers_are_seen [Inspection] "A locker sees and lists what any locker holds, until it is released.";
+        inspection::a_waiting_locker_is_seen [Inspection, Order] "A locker that waits in a queue is seen there until it gives up.";
+        inspection::a_broken_holder_is_told [Inspection] "The guard of a broken hold reports the loss within a lease, and its release says so.";
+        inspection::a_break_serves_a_waiter [Inspection] "A waiter gets the lock when its hold is broken, with a higher token.";
     }
 }

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Instant, OwnerId, Release,
-    Renewal, Taken,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Instant, OwnerId,
+    Release, Renewal, Taken,
 };
-use lockkit_core::{Capabilities, FencingToken, Operation};
+use lockkit_core::{
+    Capabilities, Diagnosis, FencingToken, Holder, LockName, LockStatus, Namespace, Operation,
+};
 use tokio::sync::watch;
 
 use crate::context::{Context, Verdict};
@@ -151,6 +153,39 @@ impl Connection {
         }
     }
 
+    /// Looks at a lock.
+    pub(crate) async fn look(&self, name: &LockName) -> Verdict<LockStatus> {
+        let status = self.inspection()?.look(name).await?;
+        ensure!(status.name() == name, "a look at {name:?} tells of {:?}", status.name());
+        Ok(status)
+    }
+
+    /// Lists the held locks of a namespace.
+    pub(crate) async fn held(&self, namespace: &Namespace) -> Verdict<Vec<LockStatus>> {
+        Ok(self.inspection()?.held(namespace).await?)
+    }
+
+    /// Breaks a hold, that of `owner` only if one is named.
+    pub(crate) async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Verdict<Option<Holder>> {
+        Ok(self.inspection()?.break_hold(name, owner).await?)
+    }
+
+    /// Diagnoses the backend.
+    pub(crate) async fn diagnose(&self, namespace: &Namespace) -> Verdict<Vec<Diagnosis>> {
+        Ok(self.inspection()?.diagnose(namespace).await?)
+    }
+
+    fn inspection(&self) -> Verdict<&dyn Inspect> {
+        match self.driver.inspect() {
+            Some(inspect) => Ok(inspect),
+            None => fail!("the driver declares inspection, and has none"),
+        }
+    }
+
     /// All that happened over the connection.
     pub(crate) fn events(&self) -> Vec<Event> {
         self.events.borrow().clone()
@@ -259,6 +294,10 @@ impl Driver for Connection {
         let change = self.driver.changed(claim).await;
         self.happened(Event::Changed(claim.owner()));
         change
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        self.driver.inspect()
     }
 
     async fn close(&self) {

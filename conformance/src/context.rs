@@ -106,7 +106,10 @@ impl Setup {
             Need::Order if capabilities.fairness == Fairness::Unordered => {
                 Some("the driver serves waiters in no order")
             }
-            Need::Revoke if self.revoke.is_none() => Some("the suite was given no `revoke`"),
+            Need::Inspection if !capabilities.inspection => Some("the driver cannot be inspected"),
+            Need::Revoke if self.revoke.is_none() && !capabilities.inspection => {
+                Some("the suite was given no `revoke`")
+            }
             Need::Sever if self.sever.is_none() => Some("the suite was given no `sever`"),
             Need::Restart if self.restart.is_none() => Some("the suite was given no `restart`"),
             _ => None,
@@ -159,6 +162,22 @@ impl Context {
         3 * ttl + Duration::from_secs(5)
     }
 
+    /// Whether waiters have places.
+    pub(crate) fn has_order(&self) -> bool {
+        self.capabilities().fairness != Fairness::Unordered
+    }
+
+    /// Returns when a lease of `ttl` that was granted before is over. No request may have looked
+    /// at its lock by then, so that is learnt from the end of a later lease on another lock.
+    pub(crate) async fn outlive(&self, ttl: Duration) -> Verdict {
+        let (holder, other) = self.pair().await?;
+        let (name, limit) = (self.name("later-@")?, self.expiry(ttl));
+        let [later, after] = [(); 2].map(|()| Claim::new(name.clone(), ttl));
+        holder.take(&later).await?;
+        other.ask_until_granted(self, &after, limit).await?;
+        Ok(())
+    }
+
     /// A connection of its own.
     pub(crate) async fn connect(&self) -> Verdict<Arc<Connection>> {
         let Some(connect) = &self.setup.connect else { fail!("the suite was given no `connect`") };
@@ -208,17 +227,17 @@ impl Context {
 
     /// A claim that waits, in a queue if the driver has one.
     pub(crate) fn queued(&self, claim: Claim) -> Claim {
-        match self.capabilities().fairness {
-            Fairness::Unordered => claim.waiting(),
-            _ => claim.fair(),
-        }
+        if self.has_order() { claim.fair() } else { claim.waiting() }
     }
 
+    /// Takes a lock away behind its holder's back.
     pub(crate) async fn revoke(&self, name: &LockName) -> Verdict {
-        match &self.setup.revoke {
-            Some(revoke) => hook("revoke", revoke(name.clone()).await),
-            None => fail!("the suite was given no `revoke`"),
+        if let Some(revoke) = &self.setup.revoke {
+            return hook("revoke", revoke(name.clone()).await);
         }
+        let broken = self.connect().await?.break_hold(name, None).await?;
+        ensure!(broken.is_some(), "the break of a hold found nobody");
+        Ok(())
     }
 
     pub(crate) async fn sever(&self) -> Verdict {

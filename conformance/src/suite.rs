@@ -46,7 +46,9 @@ impl Suite {
         self
     }
 
-    /// How to take a lock away behind its holder's back, as an operator would.
+    /// How to take a lock away behind its holder's back, as an operator would. A driver that
+    /// declares inspection needs none: its holds are
+    /// [broken](lockkit_core::driver::Inspect::break_hold).
     #[must_use]
     pub fn revoke<F>(mut self, revoke: impl Fn(LockName) -> F + Send + Sync + 'static) -> Self
     where

@@ -56,21 +56,25 @@ fn names_of_checks_are_unique() {
 /// The contract names the check behind each of its rules.
 #[test]
 fn the_checks_that_the_contract_names_exist() {
-    let contract = fs::read_to_string(package().join("../lockkit-core/src/driver.rs")).unwrap();
-    let rules = contract.split("pub trait Driver").next().unwrap();
-    let names: Vec<_> = rules
-        .split("(`")
-        .skip(1)
-        .filter_map(|rest| rest.split_once(')'))
-        .flat_map(|(names, _)| names.split('`'))
-        .filter(|word| word.contains('_') && word.chars().all(|c| c.is_lowercase() || c == '_'))
-        .filter(|word| *word != "try_acquire")
-        .collect();
-    assert!(names.len() > 10, "the contract names only {names:?}");
-    for name in names {
-        let full = format!("driver::{name}");
-        let exists = Suite::checks().iter().any(|check| check.name() == full);
-        assert!(exists, "the contract names a check `{name}`, which does not exist");
+    for (file, contract) in [("driver.rs", "pub trait Driver"), ("inspect.rs", "pub trait Inspect")]
+    {
+        let path = package().join("../lockkit-core/src").join(file);
+        let source = fs::read_to_string(path).unwrap();
+        let rules = source.split(contract).next().unwrap();
+        let names: Vec<_> = rules
+            .split("(`")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'))
+            .flat_map(|(names, _)| names.split('`'))
+            .filter(|word| word.contains('_') && word.chars().all(|c| c.is_lowercase() || c == '_'))
+            .filter(|word| *word != "try_acquire")
+            .collect();
+        assert!(names.len() > 10, "the contract in {file} names only {names:?}");
+        for name in names {
+            let full = format!("driver::{name}");
+            let exists = Suite::checks().iter().any(|check| check.name() == full);
+            assert!(exists, "the contract in {file} names a check `{name}`, which does not exist");
+        }
     }
 }
 

@@ -8,13 +8,8 @@ use lockkit_core::memory::{CAPABILITIES, MemoryDriver};
 
 fn main() -> ExitCode {
     let server = MemoryDriver::new();
-    let other_hand = server.clone();
     Suite::new("memory", CAPABILITIES)
         .connect(move || ready(Ok(server.clone())))
-        .revoke(move |name| {
-            other_hand.revoke(&name);
-            ready(Ok(()))
-        })
         .virtual_time()
         .main()
 }

@@ -27,7 +27,8 @@ fn what_is_not_declared_or_not_hooked_is_ignored_with_the_reason() {
         (&plain, "driver::tokens_rise_over_releases", "the driver gives no fencing tokens"),
         (&plain, "driver::a_release_is_not_missed", "the driver tells of no release"),
         (&plain, "driver::places_are_served_in_order", "the driver serves waiters in no order"),
-        (&memory(), "user::a_revoked_hold_is_reported", "the suite was given no `revoke`"),
+        (&plain, "driver::a_hold_is_seen", "the driver cannot be inspected"),
+        (&plain, "user::a_revoked_hold_is_reported", "the suite was given no `revoke`"),
         (&memory(), "user::a_wait_outlives_a_cut", "the suite was given no `sever`"),
         (&memory(), "user::a_restart_is_got_over", "the suite was given no `restart`"),
     ] {
@@ -103,4 +104,12 @@ fn a_driver_that_cannot_connect_panics_or_hangs_fails() {
     assert_eq!(failed(panicking), "it panicked: oh no");
     let hanging = suite().connect(pending::<Result<MemoryDriver, BoxError>>);
     assert_eq!(failed(hanging), "it was not done after 900s");
+}
+
+/// What a hook would do, a driver that breaks holds does itself.
+#[test]
+fn who_can_be_inspected_needs_no_hook_to_lose_a_hold() {
+    for name in ["driver::a_revoked_hold_is_lost", "user::a_revoked_hold_is_reported"] {
+        assert_eq!(memory().run(check(name)), Outcome::Passed, "{name}");
+    }
 }

@@ -21,15 +21,22 @@ use crate::{FencingToken, Label, LockName, Namespace};
 /// After each rule stands the name of the check in `lockkit-conformance` that enforces it.
 ///
 /// - A hold is reported with its owner, label and token, from its grant (`a_hold_is_seen`) to its
-///   end (`a_released_lock_is_seen_free`, `a_lease_that_ran_out_is_seen_free`).
-/// - Places are reported in the order in which they will be served (`places_are_seen_in_order`).
-/// - The list has every held lock of the namespace under its original name, and no other
-///   (`held_locks_are_listed`).
-/// - Looking changes nothing (`looking_changes_nothing`).
+///   end (`a_released_lock_is_seen_free`, `a_lease_that_ran_out_is_seen_free`). Labels are kept
+///   byte by byte (`labels_are_kept_as_given`). A renewal moves the end of a lease, and not the
+///   time since when the lock is held (`times_of_a_hold_are_right`).
+/// - Places are reported in the order in which they will be served (`places_are_seen_in_order`),
+///   as long as they last (`a_place_that_ran_out_is_not_seen`).
+/// - The list has every held lock of the namespace under its original name, sorted by name, as
+///   [`look`](Self::look) tells of it, and no other (`held_locks_are_listed`).
+/// - Looking changes nothing (`looking_changes_nothing`, `looking_keeps_nothing_alive`), and no
+///   request fails for it (`looking_disturbs_nobody`).
 /// - A broken hold is over at once: its owner can neither renew nor release it, the next grant has
-///   a higher token, and whoever waits is served (`a_broken_hold_is_over`,
-///   `a_broken_hold_frees_the_lock_for_waiters`).
-/// - A break for one owner touches nobody else's hold (`only_the_named_owner_is_broken`).
+///   a higher token, and whoever waits is served and told as by a release
+///   (`a_broken_hold_is_over`, `a_broken_hold_frees_the_lock_for_waiters`,
+///   `a_break_wakes_who_listens`).
+/// - A break for one owner touches nobody else's hold, whatever happens meanwhile
+///   (`only_the_named_owner_is_broken`, `a_break_for_an_owner_is_one_step`).
+/// - Names are text (`an_inspected_name_is_never_code`).
 /// - A diagnosis of a sound backend has no error-grade finding (`a_sound_backend_has_no_errors`).
 #[async_trait]
 pub trait Inspect: Send + Sync {

@@ -3,4 +3,5 @@
 pub(super) mod ending;
 pub(super) mod exclusion;
 pub(super) mod holding;
+pub(super) mod inspection;
 pub(super) mod waiting;

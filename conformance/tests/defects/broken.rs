@@ -1,5 +1,7 @@
 //! The memory driver behind a cable, with at most one fault.
 
+mod inspection;
+
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +10,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Instant, OwnerId, Release,
-    Renewal, Taken, Vouch,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Instant, OwnerId,
+    Release, Renewal, Taken, Vouch,
 };
 use lockkit_core::memory::{CAPABILITIES, MemoryDriver};
-use lockkit_core::{Capabilities, FencingToken, LockName, Namespace};
+use lockkit_core::{Capabilities, FencingToken, Label, LockName, Namespace};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -36,6 +38,8 @@ pub(crate) struct Server {
 struct State {
     /// Claims that stand for the real ones at the backend, where the fault is in the translation.
     substitutes: HashMap<Key, Claim>,
+    /// Whom the owners of these stand for.
+    originals: HashMap<OwnerId, OwnerId>,
     /// Who was told that it holds which lock, and over which connection.
     holders: HashMap<LockName, (Claim, u64)>,
     /// The first lease that each owner asked for.
@@ -54,6 +58,13 @@ struct State {
     restarted_at: HashMap<LockName, u64>,
     last_token: u64,
     renewals: HashMap<OwnerId, u64>,
+    renewed: HashMap<OwnerId, Instant>,
+    /// The token that each owner was told.
+    told: HashMap<OwnerId, Option<FencingToken>>,
+    /// Who held which lock last.
+    last_holders: HashMap<LockName, Claim>,
+    /// Whose hold was broken.
+    broken: HashSet<OwnerId>,
     lost: HashSet<(LockName, u64)>,
     names: HashSet<LockName>,
 }
@@ -92,6 +103,11 @@ impl Server {
 
     pub(crate) fn revoke(&self, name: &LockName) {
         let name = &self.translate_name(name);
+        self.note_loss(name);
+        self.memory.revoke(name);
+    }
+
+    fn note_loss(&self, name: &LockName) {
         let mut state = self.state();
         if let Some((_, connection)) = state.holders.remove(name) {
             state.lost.insert((name.clone(), connection));
@@ -100,8 +116,6 @@ impl Server {
             let last = state.last_token;
             state.restarted_at.insert(name.clone(), last);
         }
-        drop(state);
-        self.memory.revoke(name);
     }
 
     pub(crate) fn sever(&self) {
@@ -219,20 +233,35 @@ impl Broken {
         Err(DriverError::new(ErrorKind::Unreachable, "the connection was cut"))
     }
 
-    /// The claim as the backend sees it.
-    fn translate(&self, claim: &Claim) -> Result<Claim, DriverError> {
-        let name = self.server.translate_name(claim.name());
+    /// The name as the backend sees it.
+    fn stored(&self, name: &LockName) -> Result<LockName, DriverError> {
+        let name = self.server.translate_name(name);
         if self.has(Defect::NamesAreStatements) && name.as_str().contains('\'') {
             return Err(DriverError::new(ErrorKind::Misconfigured, "syntax error"));
         }
+        Ok(name)
+    }
+
+    /// The claim as the backend sees it.
+    fn translate(&self, claim: &Claim) -> Result<Claim, DriverError> {
+        let name = self.stored(claim.name())?;
         let key = match self.server.defect {
             Some(Defect::OwnerIsTheConnection) => Key::Connection(self.number, name.clone()),
             _ => Key::Owner(claim.owner()),
         };
         let mut state = self.state();
         state.names.insert(name.clone());
+        let label = match self.server.defect {
+            Some(Defect::CutsLabels) => {
+                let label = claim.label().as_str();
+                let cut = &label[..label.floor_char_boundary(64)];
+                Label::new(cut).unwrap_or_else(|_| claim.label().clone())
+            }
+            _ => claim.label().clone(),
+        };
         let substitute = state.substitutes.entry(key).or_insert_with(|| {
             let substitute = Claim::new(name, claim.ttl()).with_clock(claim.clock().clone());
+            let substitute = substitute.with_label(label);
             match self.server.defect {
                 Some(Defect::NoPlaces) => substitute,
                 Some(Defect::TriesLeavePlaces) => substitute.waiting(),
@@ -241,13 +270,15 @@ impl Broken {
                 _ => substitute,
             }
         });
+        let substitute = substitute.clone();
+        state.originals.entry(substitute.owner()).or_insert(claim.owner());
         let ttl = match self.server.defect {
             Some(Defect::NeverExpires) => Capabilities::MAX_TTL,
             Some(Defect::HalfALease) => claim.ttl() / 2,
             Some(Defect::WholeSeconds) => Duration::from_secs(claim.ttl().as_secs()),
             _ => claim.ttl(),
         };
-        Ok(substitute.clone().with_ttl(ttl))
+        Ok(substitute.with_ttl(ttl))
     }
 
     /// Takes the lock from a holder whose time is over by the defect's count.
@@ -403,7 +434,7 @@ impl Broken {
             Some(token) if !self.has(Defect::NoTokens) => Grant::new().token(token),
             _ => Grant::new(),
         };
-        match self.server.defect {
+        let grant = match self.server.defect {
             Some(Defect::OldTokenOnNewGrant | Defect::AnswersRetriesItself) => {
                 state.first_grants.entry(owner).or_insert(grant).clone()
             }
@@ -414,7 +445,10 @@ impl Broken {
                 grant.vouch(Vouch::Lease { since: claim.now(), ttl: Duration::ZERO })
             }
             _ => grant,
-        }
+        };
+        state.told.insert(owner, grant.fencing_token());
+        state.last_holders.insert(claim.name().clone(), claim.clone());
+        grant
     }
 
     fn tokens_of_all(&self, state: &mut State) -> u64 {
@@ -517,7 +551,9 @@ impl Driver for Broken {
             let mut state = self.state();
             let renewals = state.renewals.entry(claim.owner()).or_default();
             *renewals += 1;
-            *renewals
+            let renewals = *renewals;
+            state.renewed.insert(claim.owner(), claim.now());
+            renewals
         };
         let claim = &match self.server.defect {
             Some(Defect::RenewalDoesNothing) => claim.clone().with_ttl(Duration::ZERO),
@@ -560,6 +596,13 @@ impl Driver for Broken {
             }
             (Some(Defect::RenewsTheExpired), Renewal::Lost)
                 if self.is_holder(claim) && self.is_free(claim.name()).await? =>
+            {
+                self.memory().try_acquire(claim).await?;
+                Ok(Renewal::Held(Vouch::FromRequest))
+            }
+            (Some(Defect::BreaksForTheMoment), Renewal::Lost)
+                if self.state().broken.contains(&claim.owner())
+                    && self.is_free(claim.name()).await? =>
             {
                 self.memory().try_acquire(claim).await?;
                 Ok(Renewal::Held(Vouch::FromRequest))
@@ -698,6 +741,10 @@ impl Driver for Broken {
             }
             (_, change) => change,
         }
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        (!self.has(Defect::CannotBeInspected)).then_some(self)
     }
 
     async fn close(&self) {

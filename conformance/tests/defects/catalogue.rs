@@ -118,6 +118,34 @@ defects! {
     NamesArePatterns "Releases all names that match, taking `*`, `%` and `_` for wildcards." "`LIKE` and `KEYS` where equality is meant";
     NamesAreStatements "Fails on names with a quotation mark." "statements put together as strings";
 
+    // Looking.
+    CannotBeInspected "Declares inspection, and has none." "a method of the interface that one of its drivers does not support";
+    SeesItself "Gives the label of whoever looks for that of the holder." "cli-printing-press#4468: the process id of a command that tells, and does not hold";
+    CutsLabels "Cuts labels off after 64 bytes." "a column that is too narrow";
+    SeesTheReleased "Tells of the last holder until there is another." "a row that is kept for its token, and read without its state";
+    SeesTheExpired "Tells of holders whose leases ran out." "mongo-lock#4: expired locks are there until they are purged";
+    CountsFromTheRenewal "Counts from the last renewal for how long a lock is held." "one column for the time of the grant and of the renewal";
+    SeesNoTimeLeft "Says of every lease that it ends now." "rustfs#5939: each entry of the list has `ttl_secs: 0`";
+    SeesPlacesBackwards "Lists places from the last to the first." "a sorted set that is read from the wrong end";
+    SeesDeadWaiters "Tells of waiters whose places ran out." "a queue that is read without its time-outs";
+    ListsStoredNames "Lists names as they are stored." "a list of keys where names are meant";
+    ListsByPrefix "Lists the locks of every namespace that begins like the one asked for." "better-auth#10507: a prefix that is taken for a pattern";
+    ListsOnePage "Lists the first 100 locks." "`SCAN` without a look at the cursor";
+    ListsNoPlaces "Lists locks without their waiters." "a list that is read from the holds alone";
+    LooksByTaking "Looks by taking a free lock for a moment." "`flock --nonblock` to see whether a lock is held";
+    LooksRefresh "Renews a lease that is looked at." "`GETEX`; a session that lives on with any request";
+    DiagnosisTidiesUp "Removes places while it diagnoses." "a check-up that deletes what it takes for left behind";
+    DiagnosisCriesWolf "Reports as an error what it has no right to find out." "`CONFIG GET` on a hosted Redis";
+
+    // Breaking.
+    BreaksNothing "Answers a break, and breaks nothing." "a break that removes a record beside the lock";
+    BreaksWithoutAWord "Breaks a hold, and says that there was none." "`DEL` whose answer nobody reads";
+    BreaksForTheMoment "Lets the next renewal bring a broken hold back." "a renewal that writes the record anew";
+    BreaksTheQueue "Removes the places along with the broken hold." "`DEL` of all that begins with the name";
+    BreaksSilently "Tells nobody who listens of a break." "redisson#3829: a lock whose key was deleted by hand";
+    BreaksWhoeverHolds "Breaks the hold of whoever has the lock, whomever it was asked for." "warlock#15: releases by the name alone";
+    LooksThenBreaks "Looks who holds the lock in one request, and breaks the hold in another." "`GET`, a comparison, and `DEL`";
+
     // Connections.
     NeverReconnects "Stays unreachable after its connection was cut." "redsync#147, DistributedLock#263";
     BoundToTheSession "Ends leases when connections are cut." "locks that live in a session, declared as leases";

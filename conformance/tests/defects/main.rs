@@ -125,7 +125,7 @@ fn matrix(caught: &[HashSet<&str>]) -> String {
     text += "\n## Defects by checks\n\n\
              A row is a check, a column a defect; `x` is a check that fails.\n\n```text\n";
     let width = Suite::checks().iter().map(|check| check.name().len()).max().unwrap_or(0);
-    for digit in [10, 1] {
+    for digit in [100, 10, 1] {
         _ = write!(text, "{:width$} ", "");
         for number in 1..=caught.len() {
             _ = write!(text, "{}", number / digit % 10);

@@ -16,6 +16,8 @@ pub(in crate::checks) async fn it_is_what_it_declares(context: &Context) -> Verd
         "the driver declares {declared:?}, the suite was given {:?}",
         context.capabilities()
     );
+    let (inspects, declared) = (connection.inspect().is_some(), declared.inspection);
+    ensure!(inspects == declared, "inspection is declared as {declared}, and is {inspects}");
     Ok(())
 }
 

@@ -233,13 +233,15 @@ pub(in crate::checks) async fn a_wait_outlives_a_cut(context: &Context) -> Verdi
     Ok(())
 }
 
-fn acquire_in_queue(client: &Client) -> JoinHandle<lockkit_core::Result<lockkit_core::LockGuard>> {
+pub(super) fn acquire_in_queue(
+    client: &Client,
+) -> JoinHandle<lockkit_core::Result<lockkit_core::LockGuard>> {
     let lock = client.queue();
     tokio::spawn(async move { lock.acquire().await })
 }
 
 /// Returns when the client has been refused, so that it waits.
-async fn waits(context: &Context, client: &Client) -> Verdict {
+pub(super) async fn waits(context: &Context, client: &Client) -> Verdict {
     let is_refused = |event: &Event| matches!(event, Event::Refused(_));
     let refused = client.connection.until(|events| events.iter().any(is_refused));
     context.promptly("the first refusal of a waiter", refused).await

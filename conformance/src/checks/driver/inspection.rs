@@ -1,0 +1,595 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockkit_core::driver::{Claim, Driver as _, Instant, OwnerId, Release};
+use lockkit_core::{FencingToken, Grade, Holder, Label, Liveness, LockName, LockStatus};
+use tokio::task::{JoinSet, yield_now};
+
+use crate::connection::Connection;
+use crate::context::{Context, Verdict};
+use crate::names;
+
+pub(in crate::checks) async fn a_hold_is_seen(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    for label in ["the first", "the second"] {
+        let claim = context.long_claim()?.with_label(Label::new(label)?);
+        let token = holder.take(&claim).await?.fencing_token();
+        for connection in [&other, &holder] {
+            is_seen(connection, &claim, token).await?;
+        }
+        other.is_refused(&context.long_claim()?, "it is held").await?;
+        holder.keep(&claim).await?;
+        is_seen(&other, &claim, token).await?;
+        holder.release(&claim).await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn labels_are_kept_as_given(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let longest = "\u{fc}".repeat(Label::MAX_LEN / 2);
+    for label in LABELS.iter().chain([&&*longest]) {
+        let label = Label::new(label)?;
+        let held = context.long_claim()?.with_label(label.clone());
+        let waiting = context.queued(context.long_claim()?).with_label(label);
+        let token = holder.take(&held).await?.fencing_token();
+        waiter.is_refused(&waiting, "it is held").await?;
+        is_seen(&waiter, &held, token).await?;
+        if context.has_order() {
+            are_seen_waiting(&holder.look(held.name()).await?, &[&waiting])?;
+        }
+        waiter.release(&waiting).await?;
+        holder.release(&held).await?;
+    }
+    Ok(())
+}
+
+/// What a separator, a pattern, a quotation or a character set may spoil.
+const LABELS: &[&str] = &[
+    "web-3:4711",
+    " a  b ",
+    "a|b,c;d=e:f/g\\h",
+    "it's \"quoted\" `so`",
+    "100% %s $1 ?",
+    "{\"a\":[1]}",
+    "null",
+    "-1",
+    "'; DROP TABLE locks; --",
+    "e\u{301} is not \u{e9}",
+    "B\u{fc}ro 7, \u{1f512}",
+];
+
+pub(in crate::checks) async fn times_of_a_hold_are_right(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.claim()?;
+    let (asked, token) = (claim.now(), holder.take(&claim).await?.fencing_token());
+    let granted = Period { from: asked, to: claim.now() };
+    let mut refreshed = granted;
+    has_times(&other, &claim, token, granted, refreshed).await?;
+    for _ in 0..3 {
+        tokio::time::sleep(claim.ttl() / 2).await;
+        has_times(&other, &claim, token, granted, refreshed).await?;
+        let asked = claim.now();
+        holder.keep(&claim).await?;
+        refreshed = Period { from: asked, to: claim.now() };
+        has_times(&other, &claim, token, granted, refreshed).await?;
+    }
+    Ok(())
+}
+
+/// Between an ask and its answer, where the backend decided.
+#[derive(Clone, Copy)]
+struct Period {
+    from: Instant,
+    to: Instant,
+}
+
+impl Period {
+    /// For how long it is past at `now`, at the least and at the most.
+    fn past_at(self, now: Self) -> (Duration, Duration) {
+        (now.from.saturating_duration_since(self.to), now.to.saturating_duration_since(self.from))
+    }
+}
+
+async fn has_times(
+    connection: &Connection,
+    claim: &Claim,
+    token: Option<FencingToken>,
+    granted: Period,
+    refreshed: Period,
+) -> Verdict {
+    let (asked, holder) = (claim.now(), is_seen(connection, claim, token).await?);
+    let now = Period { from: asked, to: claim.now() };
+    // For people, and in whatever unit the backend counts.
+    let ttl = claim.ttl();
+    let margin = ttl / 4;
+    if let Some(since) = holder.since() {
+        let (least, most) = granted.past_at(now);
+        ensure!(
+            least <= since + margin && since <= most + margin,
+            "a lock that is held for {least:?} to {most:?} is seen as held for {since:?}"
+        );
+    }
+    match (connection.capabilities().liveness, holder.remaining()) {
+        (Liveness::Lease, Some(remaining)) => {
+            let (least, most) = refreshed.past_at(now);
+            let (least, most) = (ttl.saturating_sub(most), ttl.saturating_sub(least));
+            ensure!(
+                least <= remaining + margin && remaining <= most + margin,
+                "a lease with {least:?} to {most:?} left is seen to end in {remaining:?}"
+            );
+        }
+        (Liveness::Lease, None) => fail!("a lease is seen without its end"),
+        (_, Some(_)) => fail!("a hold that is no lease is seen to end"),
+        (_, None) => (),
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_released_lock_is_seen_free(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.long_claim()?;
+    is_seen_free(context, &other, claim.name(), "nobody has asked for it").await?;
+    holder.take(&claim).await?;
+    holder.keep(&claim).await?;
+    holder.release(&claim).await?;
+    for connection in [&other, &holder] {
+        is_seen_free(context, connection, claim.name(), "it was released").await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_lease_that_ran_out_is_seen_free(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let claim = context.claim()?;
+    holder.take(&claim).await?;
+    context.outlive(claim.ttl()).await?;
+    is_seen_free(context, &other, claim.name(), "its lease ran out").await?;
+    for owner in [Some(claim.owner()), None] {
+        is_nobodys(&other, claim.name(), owner, "the lease had run out").await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn places_are_seen_in_order(context: &Context) -> Verdict {
+    let holder = context.connect().await?;
+    let held = context.long_claim()?;
+    holder.take(&held).await?;
+    let mut queue = Vec::new();
+    for label in ["first", "second", "third", "fourth", "fifth"] {
+        let claim = context.long_claim()?.fair().with_label(Label::new(label)?);
+        let connection = context.connect().await?;
+        connection.is_refused(&claim, "it is held").await?;
+        queue.push((connection, claim));
+    }
+    let is_as_seen = async |queue: &[(Arc<Connection>, Claim)]| {
+        let waiting: Vec<_> = queue.iter().map(|(_, claim)| claim).collect();
+        are_seen_waiting(&holder.look(held.name()).await?, &waiting)
+    };
+    is_as_seen(&queue).await?;
+    for (connection, claim) in queue.iter().rev() {
+        connection.is_refused(claim, "it is held").await?;
+    }
+    is_as_seen(&queue).await?;
+    let (second, left) = queue.remove(1);
+    second.release(&left).await?;
+    is_as_seen(&queue).await?;
+    holder.release(&held).await?;
+    let (first, next) = queue.remove(0);
+    let token = first.take(&next).await?.fencing_token();
+    is_seen(&holder, &next, token).await?;
+    is_as_seen(&queue).await
+}
+
+pub(in crate::checks) async fn a_place_that_ran_out_is_not_seen(context: &Context) -> Verdict {
+    let (holder, dead) = context.pair().await?;
+    let alive = context.connect().await?;
+    let held = context.long_claim()?;
+    let [left, waiting] = [context.claim()?.fair(), context.long_claim()?.fair()];
+    holder.take(&held).await?;
+    dead.is_refused(&left, "it is held").await?;
+    alive.is_refused(&waiting, "it is held").await?;
+    let begun = held.now();
+    while holder.look(held.name()).await?.waiters().len() > 1 {
+        let lasted = held.now().saturating_duration_since(begun);
+        ensure!(
+            lasted < context.expiry(left.ttl()),
+            "{lasted:?} after a waiter asked for {:?} it is still seen to wait",
+            left.ttl()
+        );
+        tokio::time::sleep(left.ttl() / 20).await;
+    }
+    are_seen_waiting(&holder.look(held.name()).await?, &[&waiting])
+}
+
+pub(in crate::checks) async fn held_locks_are_listed(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let namespace = context.namespace(&context.text("list-@"))?;
+    // What a prefix or a pattern would take for it.
+    for alike in ["list-@-a", "list-@.a", "list-@a", "a-list-@", "list_@", "LIST-@", "list-"] {
+        let neighbour = context.namespace(&context.text(alike))?;
+        let name = LockName::new(&neighbour, &context.text("lock-@"))?;
+        holder.take(&Claim::new(name, context.long())).await?;
+    }
+    ensure!(other.held(&namespace).await?.is_empty(), "a list shows locks of other namespaces");
+
+    let shapes = names::awkward().into_iter().chain(names::HOSTILE.iter().copied().map(Into::into));
+    let names: Result<BTreeSet<_>, _> =
+        shapes.map(|shape| LockName::new(&namespace, &context.text(&shape))).collect();
+    let mut held = Vec::new();
+    for (number, name) in names?.into_iter().enumerate() {
+        let label = Label::new(&format!("holder {number}"))?;
+        let claim = Claim::new(name, context.long()).with_label(label);
+        let token = holder.take(&claim).await?.fencing_token();
+        held.push((claim, token));
+    }
+    are_listed(&other.held(&namespace).await?, &held)?;
+
+    let mut number = 0;
+    let released = held.extract_if(.., |_| {
+        number += 1;
+        number % 2 == 0
+    });
+    for (claim, _) in released.collect::<Vec<_>>() {
+        holder.release(&claim).await?;
+    }
+    let waiting = context.queued(Claim::new(held[0].0.name().clone(), context.long()));
+    other.is_refused(&waiting, "it is held").await?;
+    let listed = other.held(&namespace).await?;
+    are_listed(&listed, &held)?;
+    if context.has_order() {
+        are_seen_waiting(&listed[0], &[&waiting])?;
+    }
+    Ok(())
+}
+
+/// The list has the held locks, which are in order, and no other.
+fn are_listed(listed: &[LockStatus], held: &[(Claim, Option<FencingToken>)]) -> Verdict {
+    let names: BTreeSet<_> = listed.iter().map(LockStatus::name).collect();
+    for (claim, _) in held {
+        ensure!(names.contains(claim.name()), "{:?} is held and not listed", claim.name());
+    }
+    for name in &names {
+        let is_held = held.iter().any(|(claim, _)| claim.name() == *name);
+        ensure!(is_held, "{name:?} is listed and not held");
+    }
+    ensure!(
+        listed.len() == held.len(),
+        "{} held locks are listed twice",
+        listed.len() - held.len()
+    );
+    ensure!(listed.is_sorted_by_key(LockStatus::name), "the list is not in order of names");
+    for (status, (claim, token)) in listed.iter().zip(held) {
+        match status.holder() {
+            Some(holder) => is_of(holder, claim, *token)?,
+            None => fail!("{:?} is listed without its holder", status.name()),
+        }
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn looking_changes_nothing(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let outside = context.connect().await?;
+    let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
+    let connections = [&outside, &holder, &waiter];
+    look_around(context, &connections).await?;
+    let first = holder.take(&held).await?.fencing_token();
+    look_around(context, &connections).await?;
+    waiter.is_refused(&waiting, "it is held").await?;
+    for _ in 0..3 {
+        look_around(context, &connections).await?;
+    }
+    outside.is_refused(&context.long_claim()?, "it is held").await?;
+    waiter.is_refused(&waiting, "it is held").await?;
+    holder.keep(&held).await?;
+    let again = holder.take(&held).await?.fencing_token();
+    ensure!(first == again, "the token was {first:?}, and after looks {again:?}");
+    let answer = holder.release(&held).await?;
+    ensure!(answer == Release::Freed, "the release of a hold that was looked at was {answer:?}");
+    look_around(context, &connections).await?;
+    if context.has_order() {
+        outside.is_refused(&context.long_claim()?, "a fair claim waits for it").await?;
+    }
+    waiter.take(&waiting).await?;
+    waiter.release(&waiting).await?;
+    look_around(context, &connections).await?;
+    outside.take(&context.long_claim()?).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn looking_keeps_nothing_alive(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let (other, outside) = context.pair().await?;
+    let (held, waiting) = (context.claim()?, context.queued(context.claim()?));
+    let next = context.queued(context.long_claim()?);
+    holder.take(&held).await?;
+    waiter.is_refused(&waiting, "it is held").await?;
+    let looks = async {
+        loop {
+            look_around(context, &[&outside, &holder, &waiter]).await?;
+            tokio::time::sleep(held.ttl() / 10).await;
+        }
+    };
+    // Of a hold and then a place.
+    let limit = held.ttl() + context.expiry(waiting.ttl());
+    tokio::select! {
+        freed = other.ask_until_granted(context, &next, limit) => freed.map(drop),
+        stop = looks => stop,
+    }
+}
+
+pub(in crate::checks) async fn looking_disturbs_nobody(context: &Context) -> Verdict {
+    let (one, other) = context.pair().await?;
+    let (name, done) = (context.name("lock-@")?, Arc::new(AtomicBool::new(false)));
+    let mut looks = JoinSet::new();
+    for connection in [context.connect().await?, one.clone()] {
+        let (name, done) = (name.clone(), done.clone());
+        looks.spawn(async move {
+            while !done.load(Ordering::Relaxed) {
+                connection.look(&name).await?;
+                connection.held(name.namespace()).await?;
+                yield_now().await;
+            }
+            Verdict::Ok(())
+        });
+    }
+    for connection in [&one, &other].repeat(20) {
+        let claim = context.long_claim()?;
+        yield_now().await;
+        connection.take(&claim).await?;
+        yield_now().await;
+        connection.keep(&claim).await?;
+        yield_now().await;
+        let answer = connection.release(&claim).await?;
+        ensure!(
+            answer == Release::Freed,
+            "the release of a hold, while others look, was {answer:?}"
+        );
+    }
+    done.store(true, Ordering::Relaxed);
+    while let Some(look) = context.promptly("the end of a look", looks.join_next()).await? {
+        look??;
+    }
+    Ok(())
+}
+
+/// Everything that only reads, over each of the connections.
+async fn look_around(context: &Context, connections: &[&Arc<Connection>]) -> Verdict {
+    let name = context.name("lock-@")?;
+    for connection in connections {
+        connection.look(&name).await?;
+        connection.held(name.namespace()).await?;
+        connection.diagnose(name.namespace()).await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_broken_hold_is_over(context: &Context) -> Verdict {
+    let (holder, outside) = context.pair().await?;
+    let name = context.name("lock-@")?;
+    is_nobodys(&outside, &name, None, "nobody has asked for it").await?;
+    for is_named in [true, false] {
+        let broken = context.long_claim()?.with_label(Label::new("the broken")?);
+        let token = holder.take(&broken).await?.fencing_token();
+        let owner = is_named.then_some(broken.owner());
+        match outside.break_hold(&name, owner).await? {
+            Some(was) => is_of(&was, &broken, token)?,
+            None => fail!("the break of a hold found nobody"),
+        }
+        is_seen_free(context, &outside, &name, "its hold was broken").await?;
+        is_nobodys(&outside, &name, owner, "it was broken before").await?;
+        if is_named {
+            holder.is_lost(&broken, "its hold was broken").await?;
+        } else {
+            is_not_released(&holder, &broken).await?;
+        }
+        is_seen_free(context, &outside, &name, "its hold was broken").await?;
+
+        let next = context.long_claim()?;
+        let second = outside.take(&next).await?.fencing_token();
+        ensure!(
+            token.is_none() || token < second,
+            "after a hold with token {token:?} was broken came one with {second:?}"
+        );
+        holder.is_lost(&broken, "another owner holds the lock since it was broken").await?;
+        is_not_released(&holder, &broken).await?;
+        outside.keep(&next).await?;
+        outside.release(&next).await?;
+    }
+    Ok(())
+}
+
+async fn is_not_released(holder: &Connection, broken: &Claim) -> Verdict {
+    let answer = holder.release(broken).await?;
+    ensure!(answer == Release::NotHeld, "the release of a broken hold was answered {answer:?}");
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_broken_hold_frees_the_lock_for_waiters(
+    context: &Context,
+) -> Verdict {
+    let (holder, first) = context.pair().await?;
+    let (second, outside) = context.pair().await?;
+    let held = context.long_claim()?;
+    let [early, late] =
+        [context.queued(context.long_claim()?), context.queued(context.long_claim()?)];
+    holder.take(&held).await?;
+    first.is_refused(&early, "it is held").await?;
+    second.is_refused(&late, "it is held").await?;
+    outside.break_hold(held.name(), None).await?;
+    if context.has_order() {
+        second.is_refused(&late, "another had waited for longer").await?;
+        outside.is_refused(&context.long_claim()?, "a fair claim waits for it").await?;
+    }
+    first.take(&early).await?;
+    outside.break_hold(held.name(), Some(early.owner())).await?;
+    second.take(&late).await?;
+    holder.is_lost(&held, "its hold was broken, and two had the lock since").await
+}
+
+pub(in crate::checks) async fn a_break_wakes_who_listens(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let outside = context.connect().await?;
+    for is_later in [false, true] {
+        let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
+        holder.take(&held).await?;
+        waiter.is_refused(&waiting, "it is held").await?;
+        let granted = if is_later {
+            let break_later = async {
+                tokio::time::sleep(context.ttl() / 4).await;
+                outside.break_hold(held.name(), None).await
+            };
+            let both = async { tokio::join!(waiter.listen_until_granted(&waiting), break_later) };
+            let (granted, broken) = context.promptly("news of a break", both).await?;
+            broken?;
+            granted
+        } else {
+            outside.break_hold(held.name(), None).await?;
+            let granted = waiter.listen_until_granted(&waiting);
+            context.promptly("news of a break before the listening", granted).await?
+        };
+        granted?;
+        waiter.release(&waiting).await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn only_the_named_owner_is_broken(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let outside = context.connect().await?;
+    let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
+    let token = holder.take(&held).await?.fencing_token();
+    waiter.is_refused(&waiting, "it is held").await?;
+    for owner in [OwnerId::random(), waiting.owner()] {
+        is_nobodys(&outside, held.name(), Some(owner), "another owner holds the lock").await?;
+    }
+    is_seen(&outside, &held, token).await?;
+    if context.has_order() {
+        are_seen_waiting(&outside.look(held.name()).await?, &[&waiting])?;
+    }
+    holder.keep(&held).await?;
+    holder.release(&held).await?;
+    waiter.take(&waiting).await?;
+    is_nobodys(&outside, held.name(), Some(held.owner()), "it had released the lock").await?;
+    let elsewhere = context.name("elsewhere-@")?;
+    is_nobodys(&outside, &elsewhere, Some(waiting.owner()), "it holds another lock").await?;
+    waiter.keep(&waiting).await
+}
+
+pub(in crate::checks) async fn a_break_for_an_owner_is_one_step(context: &Context) -> Verdict {
+    let (holder, next) = context.pair().await?;
+    let outside = context.connect().await?;
+    for _ in 0..20 {
+        let (early, late) = (context.long_claim()?, context.long_claim()?);
+        holder.take(&early).await?;
+        let hand_over = async {
+            holder.release(&early).await?;
+            next.take(&late).await
+        };
+        let broken = outside.break_hold(early.name(), Some(early.owner()));
+        let (broken, taken) = tokio::join!(broken, hand_over);
+        broken?;
+        taken?;
+        let kept = next.keep(&late).await;
+        ensure!(kept.is_ok(), "the break of an owner's hold ended that of its successor");
+        next.release(&late).await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn an_inspected_name_is_never_code(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let witness = context.long_claim()?;
+    let intact = holder.take(&witness).await?.fencing_token();
+    for shape in names::HOSTILE {
+        let claim = Claim::new(context.name(shape)?, context.long());
+        is_nobodys(&other, claim.name(), None, &format!("{:?} is free", claim.name())).await?;
+        let token = holder.take(&claim).await?.fencing_token();
+        is_seen(&other, &claim, token).await?;
+        let broken = other.break_hold(claim.name(), Some(claim.owner())).await?;
+        ensure!(broken.is_some(), "a hold of {:?} cannot be broken", claim.name());
+        let why = format!("the hold of {:?} was broken", claim.name());
+        is_seen_free(context, &other, claim.name(), &why).await?;
+        is_seen(&other, &witness, intact).await?;
+        holder.keep(&witness).await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_sound_backend_has_no_errors(context: &Context) -> Verdict {
+    let connection = context.connect().await?;
+    connection.take(&context.long_claim()?).await?;
+    let findings = connection.diagnose(&context.own_namespace()?).await?;
+    ensure!(!findings.is_empty(), "a diagnosis finds nothing, neither good nor bad");
+    for finding in findings {
+        let (topic, advice) = (finding.topic(), finding.advice().unwrap_or("none"));
+        for text in [topic, finding.finding(), advice] {
+            ensure!(!text.trim().is_empty(), "a finding has no words where it should: {finding:?}");
+        }
+        ensure!(finding.grade() != Grade::Error, "{topic}: {}; {advice}", finding.finding());
+    }
+    Ok(())
+}
+
+/// The lock is seen to be held by this claim.
+async fn is_seen(
+    connection: &Connection,
+    claim: &Claim,
+    token: Option<FencingToken>,
+) -> Verdict<Holder> {
+    match connection.look(claim.name()).await?.holder() {
+        Some(holder) => is_of(holder, claim, token).map(|()| holder.clone()),
+        None => fail!("{:?} is held and seen free", claim.name()),
+    }
+}
+
+fn is_of(holder: &Holder, claim: &Claim, token: Option<FencingToken>) -> Verdict {
+    let (owner, label) = (claim.owner(), claim.label());
+    ensure!(holder.owner() == owner, "the holder {owner} is seen as {}", holder.owner());
+    let called = holder.called();
+    ensure!(called == Some(label), "a holder that calls itself {label:?} is seen as {called:?}");
+    let seen = holder.fencing_token();
+    ensure!(seen == token, "a hold with the token {token:?} is seen with {seen:?}");
+    Ok(())
+}
+
+/// Neither a look nor the list has a holder; `why` completes "is seen to be held, although".
+async fn is_seen_free(
+    context: &Context,
+    connection: &Connection,
+    name: &LockName,
+    why: &str,
+) -> Verdict {
+    let status = connection.look(name).await?;
+    ensure!(status.holder().is_none(), "a lock is seen to be held, although {why}");
+    let listed = connection.held(&context.own_namespace()?).await?;
+    let is_listed = listed.iter().any(|status| status.name() == name);
+    ensure!(!is_listed, "a lock is listed as held, although {why}");
+    Ok(())
+}
+
+/// A break finds nobody; `why` completes "was broken, although".
+async fn is_nobodys(
+    connection: &Connection,
+    name: &LockName,
+    owner: Option<OwnerId>,
+    why: &str,
+) -> Verdict {
+    let broken = connection.break_hold(name, owner).await?;
+    ensure!(broken.is_none(), "{broken:?} was broken, although {why}");
+    Ok(())
+}
+
+/// The claims, and no others, are seen to wait, in this order.
+fn are_seen_waiting(status: &LockStatus, waiting: &[&Claim]) -> Verdict {
+    let seen: Vec<_> = status.waiters().iter().map(|it| (it.owner(), it.called())).collect();
+    let real: Vec<_> = waiting.iter().map(|it| (it.owner(), Some(it.label()))).collect();
+    ensure!(seen == real, "{real:?} wait in this order, and are seen as {seen:?}");
+    let times: Vec<_> = status.waiters().iter().filter_map(|waiter| waiter.since()).collect();
+    let is_falling = times.is_sorted_by(|earlier, later| earlier >= later);
+    ensure!(is_falling, "waiters came one after another, and are seen to wait for {times:?}");
+    Ok(())
+}
