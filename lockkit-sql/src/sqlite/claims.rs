@@ -1,12 +1,13 @@
 //! The requests about one claim, each one script that SQLite runs in one go.
 
+use lockkit_core::FencingToken;
 use lockkit_core::driver::{Claim, DriverError, OwnerId};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 use tokio::time::Instant;
 
 use super::database::{Database, Value};
-use super::time;
+use super::time::{self, HostClock};
 
 const LOOK: &str = include_str!("look.sql");
 const TAKE: &str =
@@ -29,7 +30,8 @@ pub(super) async fn take(
     let ttl = Value::Integer(time::micros(claim.ttl()));
     let wall_clock = Value::Integer(time::wall_clock());
     let fair = Value::Integer(claim.is_fair().into());
-    let values = [namespace, name, owner, clock, now, ttl, wall_clock, fair];
+    let label = Value::Text(claim.label().as_str().into());
+    let values = [namespace, name, owner, clock, now, ttl, wall_clock, fair, label];
     let rows = database.request(TAKE, &values, deadline).await?;
     database.read(|| Answer::read(&rows))
 }
@@ -151,13 +153,7 @@ impl Answer {
     fn read(rows: &[SqliteRow]) -> Result<Self, sqlx::Error> {
         let mut answer = Self { hold: None, places: Vec::new() };
         for row in rows {
-            let entry = Entry {
-                owner: owner(row)?,
-                token: row.try_get("token")?,
-                ttl: row.try_get("ttl")?,
-                expires: row.try_get("expires")?,
-                clock: row.try_get("clock")?,
-            };
+            let entry = Entry::read(row)?;
             match row.try_get("kind")? {
                 "hold" => answer.hold = Some(entry),
                 _ => answer.places.push(entry),
@@ -180,7 +176,34 @@ pub(super) struct Entry {
     pub(super) clock: String,
 }
 
-fn owner(row: &SqliteRow) -> Result<OwnerId, sqlx::Error> {
+impl Entry {
+    pub(super) fn read(row: &SqliteRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            owner: owner(row)?,
+            token: row.try_get("token")?,
+            ttl: row.try_get("ttl")?,
+            expires: row.try_get("expires")?,
+            clock: row.try_get("clock")?,
+        })
+    }
+
+    /// The token of a hold; none if it is not one that the driver gave.
+    pub(super) fn fencing_token(&self) -> Option<FencingToken> {
+        u64::try_from(self.token).ok().and_then(FencingToken::new)
+    }
+
+    /// Whether it is over by its own clock.
+    pub(super) fn has_run_out(&self, clock: &HostClock, now: i64) -> bool {
+        self.clock == clock.id() && self.expires <= now
+    }
+
+    /// Whether its clock does not tell when it is over.
+    pub(super) fn is_doubtful(&self, clock: &HostClock, now: i64) -> bool {
+        self.clock != clock.id() || self.expires.saturating_sub(self.ttl) > now
+    }
+}
+
+pub(super) fn owner(row: &SqliteRow) -> Result<OwnerId, sqlx::Error> {
     let text: &str = row.try_get("owner")?;
     text.parse().map_err(|error| sqlx::Error::ColumnDecode {
         index: "owner".into(),

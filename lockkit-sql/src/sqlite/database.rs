@@ -22,6 +22,9 @@ const SWEEP: &str = include_str!("sweep.sql");
 /// How long opening and closing may take.
 const OPENING_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long opening waits for its turn to sweep.
+const SWEEPING_LIMIT: Duration = Duration::from_secs(1);
+
 /// A database file that is ours.
 #[derive(Debug)]
 pub(super) struct Database {
@@ -55,15 +58,28 @@ impl Database {
         let (connection, file, clock) = opened.map_err(|problem| problem.at(&path))?;
         let slot = Arc::new(Mutex::new(Some(connection)));
         let database = Self { location: Arc::new(Location { path, file }), clock, slot };
-        let values =
-            [Value::Text(database.clock.id().into()), Value::Integer(database.clock.now())];
-        database.request(SWEEP, &values, deadline).await?;
+        database.sweep().await?;
         Ok(database)
+    }
+
+    /// Removes what has run out under names that nobody asks for any more. Nobody needs that now:
+    /// if others keep the database busy, it is left to whoever opens it next.
+    async fn sweep(&self) -> Result<(), DriverError> {
+        let values = [Value::Text(self.clock.id().into()), Value::Integer(self.clock.now())];
+        match self.request(SWEEP, &values, Instant::now() + SWEEPING_LIMIT).await {
+            Err(error) if !error.kind().is_transient() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where it is.
+    pub(super) fn location(&self) -> Arc<Location> {
+        Arc::clone(&self.location)
     }
 
     /// The absolute path.
     pub(super) fn path(&self) -> &Path {
-        &self.location.path
+        self.location.path()
     }
 
     /// The file that was opened.
@@ -131,6 +147,39 @@ impl Database {
         }
     }
 
+    /// Runs a script that only reads, on a connection of its own that cannot write: no request
+    /// waits for it, and it waits for none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unreachable`] if it was not read by the deadline; never
+    /// [`ErrorKind::Unknown`], since nothing is carried out.
+    pub(super) async fn observe(
+        &self,
+        script: &'static str,
+        values: &[Value],
+        deadline: Instant,
+    ) -> Result<Vec<SqliteRow>, DriverError> {
+        let observing = async {
+            loop {
+                match self.location.observe(script, values).await {
+                    // Readers wait for one who recovers the log, or keeps the file to itself.
+                    Err(problem) if problem.is_busy() => sleep(Duration::from_millis(1)).await,
+                    outcome => return outcome,
+                }
+            }
+        };
+        let observed = timeout_at(deadline, Box::pin(observing)).await.unwrap_or_else(|_| {
+            Err(Problem::found(ErrorKind::Unreachable, "it was not read within the time for it"))
+        });
+        observed.map_err(|problem| match self.at(problem) {
+            error if error.kind() == ErrorKind::Unknown => {
+                DriverError::new(ErrorKind::Unreachable, error.into_source())
+            }
+            error => error,
+        })
+    }
+
     /// Reads an answer.
     ///
     /// # Errors
@@ -174,17 +223,12 @@ async fn attempt(
 ) -> (OwnedMutexGuard<Slot>, Result<Vec<SqliteRow>, Problem>) {
     let mut connection = match slot.take() {
         Some(connection) => connection,
-        None => match location.reopen().await {
+        None => match location.open(options(&location.path)).await {
             Ok(connection) => connection,
             Err(problem) => return (slot, Err(problem)),
         },
     };
-    let query = values.into_iter().fold(sqlx::query(script), |query, value| match value {
-        Value::Text(text) => query.bind(text),
-        Value::Integer(integer) => query.bind(integer),
-    });
-    // To the last row: an answer counts only once the commit after it is done.
-    let outcome = query.fetch_all(&mut connection).await.map_err(Problem::from);
+    let outcome = run(&mut connection, script, &values).await;
     // Only the first statement of a script can find the database busy, so nothing is left open.
     if outcome.as_ref().err().is_none_or(Problem::is_busy) {
         *slot = Some(connection);
@@ -192,15 +236,33 @@ async fn attempt(
     (slot, outcome)
 }
 
+async fn run(
+    connection: &mut SqliteConnection,
+    script: &'static str,
+    values: &[Value],
+) -> Result<Vec<SqliteRow>, Problem> {
+    let query = values.iter().fold(sqlx::query(script), |query, value| match value {
+        Value::Text(text) => query.bind(text.clone()),
+        Value::Integer(integer) => query.bind(*integer),
+    });
+    // To the last row: an answer counts only once the commit after it is done.
+    Ok(query.fetch_all(connection).await?)
+}
+
 /// Where the database is, and which file that was.
 #[derive(Debug)]
-struct Location {
+pub(super) struct Location {
     path: PathBuf,
     file: FileId,
 }
 
 impl Location {
-    fn check(&self) -> Result<(), Problem> {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the path still leads to that file.
+    pub(super) fn check(&self) -> Result<(), Problem> {
         match FileId::of(&self.path) {
             Ok(file) if file == self.file => Ok(()),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
@@ -212,18 +274,30 @@ impl Location {
         }
     }
 
-    async fn reopen(&self) -> Result<SqliteConnection, Problem> {
+    /// Connects to the same file again.
+    async fn open(&self, options: SqliteConnectOptions) -> Result<SqliteConnection, Problem> {
         self.check()?;
-        let mut connection = options(&self.path).connect().await?;
+        let mut connection = options.connect().await?;
         match layout::check(&mut connection).await? {
             true => Ok(connection),
             false => Err(Problem::found(ErrorKind::Foreign, "its tables are gone")),
         }
     }
+
+    async fn observe(
+        &self,
+        script: &'static str,
+        values: &[Value],
+    ) -> Result<Vec<SqliteRow>, Problem> {
+        let mut connection = self.open(options(&self.path).read_only(true)).await?;
+        let rows = run(&mut connection, script, values).await?;
+        connection.close().await?;
+        Ok(rows)
+    }
 }
 
 async fn open_first(path: &Path) -> Result<(SqliteConnection, FileId, HostClock), Problem> {
-    inspect(path).await?;
+    check_place(path).await?;
     let clock = HostClock::new()?;
     let connection = loop {
         match create(path).await {
@@ -235,7 +309,7 @@ async fn open_first(path: &Path) -> Result<(SqliteConnection, FileId, HostClock)
         }
     };
     // A link may have led to where there was no file before.
-    inspect(path).await?;
+    check_place(path).await?;
     Ok((connection, FileId::of(path)?, clock))
 }
 
@@ -258,14 +332,15 @@ fn options(path: &Path) -> SqliteConnectOptions {
 }
 
 /// Refuses what SQLite would open, but cannot lock safely.
-async fn inspect(path: &Path) -> Result<(), Problem> {
+async fn check_place(path: &Path) -> Result<(), Problem> {
     let path = path.to_owned();
     // Not on the runtime's thread: a network file system may not answer.
-    let inspection = tokio::task::spawn_blocking(move || inspect_blocking(&path));
-    inspection.await.map_err(io::Error::other)?
+    let check = tokio::task::spawn_blocking(move || check_place_blocking(&path));
+    check.await.map_err(io::Error::other)?
 }
 
-fn inspect_blocking(path: &Path) -> Result<(), Problem> {
+/// [`check_place`] on this thread.
+pub(super) fn check_place_blocking(path: &Path) -> Result<(), Problem> {
     let misconfigured = |text: &'static str| Problem::found(ErrorKind::Misconfigured, text);
     let existing = match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => return Err(misconfigured("it is not a file")),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use lockkit_core::LockName;
 
 use super::claims::Entry;
-use super::time::HostClock;
+use super::time::{self, HostClock};
 
 /// The rows in doubt that this process watches.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Doubts {
         clock: &HostClock,
     ) {
         let now = clock.now();
-        let doubtful: Vec<_> = entries.filter(|entry| is_doubtful(entry, clock, now)).collect();
+        let doubtful: Vec<_> = entries.filter(|entry| entry.is_doubtful(clock, now)).collect();
         let mut watched = self.watched();
         let seen = watched.remove(name).unwrap_or_default();
         if doubtful.is_empty() {
@@ -74,15 +74,11 @@ impl Doubts {
             Some(sighting) => sighting.remaining(now),
             None => entry.expires.saturating_sub(now),
         };
-        Duration::from_micros(u64::try_from(remaining).unwrap_or(0))
+        time::duration(remaining)
     }
 
     fn watched(&self) -> MutexGuard<'_, HashMap<LockName, Vec<Sighting>>> {
         // Every change is one call of the map.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn is_doubtful(entry: &Entry, clock: &HostClock, now: i64) -> bool {
-    entry.clock != clock.id() || entry.expires.saturating_sub(entry.ttl) > now
 }

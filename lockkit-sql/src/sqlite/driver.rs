@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Release, Renewal, Taken, Vouch,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal,
+    Taken, Vouch,
 };
-use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, FencingToken, Liveness, Result};
+use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::Instant;
 
 use super::claims::{self, Answer};
@@ -23,6 +24,7 @@ use super::wakeup::Wakeups;
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .fairness(Fairness::OnRequest)
     .fencing()
+    .inspection()
     .ttl(Duration::from_millis(200), Capabilities::MAX_TTL);
 
 /// Locks in an SQLite database file, for the processes of one host.
@@ -30,10 +32,10 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 /// It keeps one connection, which is a thread of SQLite's client, and uses it for one request
 /// after the other.
 pub struct SqliteDriver {
-    database: Database,
+    pub(super) database: Database,
     doubts: Doubts,
-    wakeups: Wakeups,
-    call_limit: Option<Duration>,
+    pub(super) wakeups: Wakeups,
+    pub(super) call_limit: Option<Duration>,
 }
 
 impl SqliteDriver {
@@ -107,10 +109,9 @@ impl SqliteDriver {
         let Some(hold) = answer.hold_of(claim) else {
             return Ok(self.refusal(claim, &answer));
         };
-        let token =
-            u64::try_from(hold.token).ok().and_then(FencingToken::new).ok_or_else(|| {
-                DriverError::new(ErrorKind::Foreign, "the fencing token of the row is not positive")
-            })?;
+        let token = hold.fencing_token().ok_or_else(|| {
+            DriverError::new(ErrorKind::Foreign, "the fencing token of the row is not positive")
+        })?;
         Ok(Attempt::Granted(Grant::new().token(token)))
     }
 
@@ -181,10 +182,14 @@ impl Driver for SqliteDriver {
     async fn changed(&self, claim: &Claim) -> Change {
         match self.wakeups.of(claim) {
             Some(news) => news.notified().await,
-            // Only waiting claims get news: nobody takes a hold away before it has run out.
+            // Only waiting claims get news: whose hold was broken finds out when it renews.
             None => std::future::pending().await,
         }
         Change::AskAgain
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
     }
 
     async fn close(&self) {

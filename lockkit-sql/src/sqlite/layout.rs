@@ -12,7 +12,7 @@ const OBJECTS: &str = include_str!("objects.sql");
 
 /// "lkit", as `layout.sql` has it.
 const APPLICATION_ID: i64 = 0x6c6b_6974;
-const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 1;
 
 /// Makes sure that the database is ours; an empty one becomes it. Nothing is written to any other.
 ///

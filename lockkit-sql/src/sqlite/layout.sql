@@ -14,8 +14,10 @@ CREATE TABLE lockkit_hold (
     namespace TEXT    NOT NULL,
     name      TEXT    NOT NULL,
     owner     TEXT    NOT NULL, -- 32 hexadecimal digits
+    label     TEXT    NOT NULL, -- what the owner calls itself
     token     INTEGER NOT NULL,
     ttl       INTEGER NOT NULL, -- microseconds
+    since     INTEGER NOT NULL, -- microseconds, counted on `clock`: when it was granted
     expires   INTEGER NOT NULL, -- microseconds, counted on `clock`
     clock     TEXT    NOT NULL, -- boot id of the host, colon, id of the time namespace
     PRIMARY KEY (namespace, name)
@@ -27,7 +29,9 @@ CREATE TABLE lockkit_place (
     namespace TEXT    NOT NULL,
     name      TEXT    NOT NULL,
     owner     TEXT    NOT NULL UNIQUE,
+    label     TEXT    NOT NULL,
     ttl       INTEGER NOT NULL,
+    since     INTEGER NOT NULL, -- when it was first asked for
     expires   INTEGER NOT NULL,
     clock     TEXT    NOT NULL
 ) STRICT;

@@ -21,10 +21,12 @@
 mod claims;
 mod config;
 mod database;
+mod diagnosis;
 mod doubt;
 mod driver;
 mod error;
 mod filesystem;
+mod inspect;
 mod layout;
 mod time;
 mod wakeup;

@@ -1,4 +1,5 @@
--- $1 namespace, $2 name, $3 owner, $4 clock, $5 now, $6 ttl, $7 wall clock, $8 1 to leave a place
+-- $1 namespace, $2 name, $3 owner, $4 clock, $5 now, $6 ttl, $7 wall clock, $8 1 to leave a place,
+-- $9 label
 BEGIN IMMEDIATE;
 
 -- What has run out is gone. What counts on another clock is not ours to judge here.
@@ -13,8 +14,8 @@ UPDATE lockkit_hold
  WHERE namespace = $1 AND name = $2 AND owner = $3;
 
 -- Nobody holds it and nobody waits before this claim: it is granted.
-INSERT INTO lockkit_hold (namespace, name, owner, token, ttl, expires, clock)
-SELECT $1, $2, $3, max(last + 1, $7), $6, $5 + $6, $4
+INSERT INTO lockkit_hold (namespace, name, owner, label, token, ttl, since, expires, clock)
+SELECT $1, $2, $3, $9, max(last + 1, $7), $6, $5, $5 + $6, $4
   FROM lockkit_counter
  WHERE NOT EXISTS (SELECT 1 FROM lockkit_hold WHERE namespace = $1 AND name = $2)
    AND coalesce(
@@ -30,8 +31,8 @@ DELETE FROM lockkit_place
    AND EXISTS (SELECT 1 FROM lockkit_hold WHERE namespace = $1 AND name = $2 AND owner = $3);
 
 -- Refused: a claim that is to be served in order leaves a place, or refreshes the one it has.
-INSERT INTO lockkit_place (namespace, name, owner, ttl, expires, clock)
-SELECT $1, $2, $3, $6, $5 + $6, $4
+INSERT INTO lockkit_place (namespace, name, owner, label, ttl, since, expires, clock)
+SELECT $1, $2, $3, $9, $6, $5, $5 + $6, $4
  WHERE $8
    AND NOT EXISTS (SELECT 1 FROM lockkit_hold WHERE namespace = $1 AND name = $2 AND owner = $3)
 ON CONFLICT (owner) DO UPDATE

@@ -56,6 +56,11 @@ pub(super) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
+/// Microseconds as a duration; none if there are fewer than none.
+pub(super) fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
 /// The time of day in microseconds, for fencing tokens only: it makes them rise also when the
 /// database was deleted. Never compared with the time of another process, and no lease rests on it.
 pub(super) fn wall_clock() -> i64 {

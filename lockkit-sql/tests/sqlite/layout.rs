@@ -16,14 +16,16 @@ async fn layout_1_is_as_it_was() {
     execute(&mut raw, include_str!("layout-1.sql")).await;
     let driver = fixture.driver().await;
 
-    let held = claim("orders/42");
+    let held = claim("orders/42").with_label("it's \"me\"".parse().unwrap());
     let token = token(&driver, &held).await;
     let row = sqlx::query("SELECT * FROM lockkit_hold").fetch_one(&mut raw).await.unwrap();
     assert_eq!(row.get::<&str, _>("namespace"), "lockkit");
     assert_eq!(row.get::<&str, _>("name"), "orders/42");
     assert_eq!(row.get::<&str, _>("owner"), held.owner().to_string());
     assert_eq!(row.get::<i64, _>("token"), i64::try_from(token).unwrap());
+    assert_eq!(row.get::<&str, _>("label"), "it's \"me\"");
     assert_eq!(row.get::<i64, _>("ttl"), 60_000_000);
+    assert_eq!(row.get::<i64, _>("since") + 60_000_000, row.get("expires"));
     assert!(row.get::<&str, _>("clock").contains(':'));
 
     let waiting = claim("orders/42").fair();
@@ -31,6 +33,8 @@ async fn layout_1_is_as_it_was() {
     let row = sqlx::query("SELECT * FROM lockkit_place").fetch_one(&mut raw).await.unwrap();
     assert_eq!(row.get::<i64, _>("arrival"), 1);
     assert_eq!(row.get::<&str, _>("owner"), waiting.owner().to_string());
+    assert_eq!(row.get::<&str, _>("label"), waiting.label().as_str());
+    assert_eq!(row.get::<i64, _>("since") + 60_000_000, row.get("expires"));
 
     for claim in [held, waiting] {
         driver.release(&claim).await.unwrap();

@@ -1,0 +1,2 @@
+-- The first problem, or 'ok'.
+PRAGMA quick_check(1);
