@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use lockkit_core::driver::{Attempt, Driver as _, Release};
+use lockkit_core::{Label, LockStatus, Locker};
 use lockkit_sql::sqlite::SqliteDriver;
 
 use crate::support::{Fixture, claim};
@@ -19,28 +20,31 @@ fn ten_processes_from_nothing_exclude_each_other() {
     let fixture = Fixture::new();
     let counter = fixture.folder().join("counter");
     std::fs::write(&counter, "0 0").unwrap();
-    let children: Vec<_> = (0..PROCESSES).map(|_| start(&fixture.path())).collect();
-    for child in children {
-        let output = child.wait_with_output().unwrap();
-        assert!(
-            output.status.success(),
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
+    let children: Vec<_> =
+        (0..PROCESSES).map(|_| start("processes::child", CHILD, &fixture.path())).collect();
+    children.into_iter().for_each(ended_well);
     let (count, _) = read(&counter);
     assert_eq!(count, (PROCESSES * ROUNDS) as u64);
 }
 
-fn start(database: &Path) -> Child {
+fn start(test: &str, variable: &str, database: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "processes::child", "--nocapture"])
-        .env(CHILD, database)
+        .args(["--exact", test, "--nocapture"])
+        .env(variable, database)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap()
+}
+
+fn ended_well(child: Child) {
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// One of the processes; does nothing when run as a test.
@@ -68,6 +72,60 @@ async fn child() {
         assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
     }
     driver.close().await;
+}
+
+const HOLDER: &str = "LOCKKIT_TEST_SQLITE_HOLDER";
+
+/// Two processes, one that holds and one that waits in order, looked at and broken from a third.
+#[tokio::test]
+async fn holders_and_waiters_of_other_processes_are_seen_and_broken() {
+    let fixture = Fixture::new();
+    let onlooker = Locker::new(fixture.driver().await);
+    let holds = |pid: u32| {
+        move |status: &LockStatus| status.holder().is_some_and(|holder| is_of(holder.called(), pid))
+    };
+    let first = start("processes::holder", HOLDER, &fixture.path());
+    wait_until(&onlooker, holds(first.id())).await;
+    let second = start("processes::holder", HOLDER, &fixture.path());
+    wait_until(&onlooker, |status| {
+        status.waiters().iter().any(|waiter| is_of(waiter.called(), second.id()))
+    })
+    .await;
+    // The one that waits finds out by itself, and each that was broken ends.
+    for (broken, next) in [(first, Some(second.id())), (second, None)] {
+        let holder = onlooker.break_hold("a", None).await.unwrap().unwrap();
+        assert!(is_of(holder.called(), broken.id()), "{holder:?}");
+        ended_well(broken);
+        if let Some(next) = next {
+            wait_until(&onlooker, holds(next)).await;
+        }
+    }
+}
+
+fn is_of(label: Option<&Label>, pid: u32) -> bool {
+    label.is_some_and(|label| label.as_str().ends_with(&format!(":{pid}")))
+}
+
+async fn wait_until(onlooker: &Locker, is_so: impl Fn(&LockStatus) -> bool) {
+    let looking = async {
+        while !is_so(&onlooker.look("a").await.unwrap()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), looking).await.unwrap();
+}
+
+/// Holds until it is broken; does nothing when run as a test.
+#[tokio::test]
+async fn holder() {
+    let Some(database) = std::env::var_os(HOLDER) else { return };
+    let driver = SqliteDriver::open(&database).await.unwrap();
+    let locker = Locker::builder(driver).ttl(Duration::from_secs(2)).build().unwrap();
+    let holding = async {
+        let guard = locker.lock("a").unwrap().fair().unwrap().acquire().await.unwrap();
+        guard.lost().await;
+    };
+    tokio::time::timeout(Duration::from_secs(60), holding).await.unwrap();
 }
 
 fn read(counter: &Path) -> (u64, u64) {
