@@ -8,8 +8,9 @@ use std::process::Command;
 use lockkit_core::driver::{Driver as _, Inspect as _};
 use lockkit_core::{Diagnosis, Grade, Namespace};
 use lockkit_sql::sqlite::SqliteDriver;
+use sqlx::Connection as _;
 
-use crate::support::{Fixture, claim, execute, granted};
+use crate::support::{Fixture, claim, execute, granted, number};
 
 async fn diagnosis(driver: &SqliteDriver) -> Vec<Diagnosis> {
     driver.diagnose(&Namespace::default()).await.unwrap()
@@ -174,17 +175,24 @@ async fn rows_on_another_clock_are_a_warning() {
 
 #[tokio::test]
 async fn a_damaged_database_is_an_error() {
-    // A page in the middle; the head of the file.
-    for (from, to) in [(2 * 4096, 3 * 4096), (0, 4096)] {
+    // The head of the file; what is read all the time; what only a check of all pages reads.
+    for (page, found) in [
+        ("SELECT 1", "file is not a database"),
+        ("SELECT rootpage FROM sqlite_schema WHERE name = 'lockkit_hold'", "malformed"),
+        ("SELECT rootpage FROM sqlite_schema WHERE name = 'lockkit_counter'", "damaged: "),
+    ] {
         let fixture = Fixture::new();
         let driver = fixture.driver().await;
         granted(&driver, &claim("a")).await;
+        let mut raw = fixture.raw().await;
+        let page = usize::try_from(number(&mut raw, page).await).unwrap();
+        raw.close().await.unwrap();
         driver.close().await;
         let mut bytes = std::fs::read(fixture.path()).unwrap();
-        bytes[from..to].fill(0x5a);
+        bytes[(page - 1) * 4096..page * 4096].fill(0x5a);
         std::fs::write(fixture.path(), bytes).unwrap();
         let told = trouble(&driver, "integrity", Grade::Error).await;
-        assert!(told.contains("move it aside"), "{told}");
+        assert!(told.contains(found) && told.contains("move it aside"), "{told}");
     }
 }
 

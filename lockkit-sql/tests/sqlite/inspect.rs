@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use lockkit_core::driver::{Claim, Driver as _, Inspect as _, OwnerId, Release, Renewal};
+use lockkit_core::driver::{
+    Claim, Driver as _, ErrorKind, Inspect as _, OwnerId, Release, Renewal,
+};
 use lockkit_core::{LockName, LockStatus, Locker, Namespace};
 use tokio::time::timeout;
 
 use crate::support::{
     Fixture, HANG, LONG, claim, execute, granted, has_news, name, number, refused, token,
+    told_by_driver,
 };
 
 fn owners(status: &LockStatus) -> Vec<OwnerId> {
@@ -248,6 +251,25 @@ async fn a_broken_guard_learns_it_at_its_next_renewal() {
     timeout(HANG, guard.lost()).await.unwrap();
     assert!(!guard.is_held());
     assert_eq!(onlooker.look("a").await.unwrap().holder(), None);
+}
+
+/// Somebody in the old file, and nobody in the new one, would be told that the hold is over.
+#[tokio::test]
+async fn in_a_file_that_was_replaced_nothing_is_seen_or_broken() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    granted(&driver, &claim("a")).await;
+    std::fs::rename(fixture.path(), fixture.folder().join("moved.db")).unwrap();
+    for error in [
+        driver.look(&name("a")).await.unwrap_err(),
+        driver.held(&Namespace::default()).await.unwrap_err(),
+        driver.break_hold(&name("a"), None).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        assert!(told_by_driver(error).contains("deleted or replaced"));
+    }
+    std::fs::rename(fixture.folder().join("moved.db"), fixture.path()).unwrap();
+    assert!(driver.look(&name("a")).await.unwrap().holder().is_some());
 }
 
 /// Neither a driver that is open nor one that is opened meanwhile.
