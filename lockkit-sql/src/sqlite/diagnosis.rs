@@ -142,8 +142,8 @@ impl Health {
             rows => Diagnosis::warning(
                 "clock",
                 format!(
-                    "{rows} holds or places are counted on another clock than {clock} (boot:time \
-                     namespace), so when they run out is not known here"
+                    "holds and places counted on another clock than {clock} (boot:time \
+                     namespace): {rows}; when they run out is not known here"
                 ),
                 "those from before a reboot are freed once somebody has asked for the lock for as \
                  long as its lease, or at once by `lockkit break NAME`; let all users of the file \
@@ -171,8 +171,10 @@ async fn integrity(database: &Database, size: i64, deadline: Instant) -> Diagnos
         Some(Ok(verdict)) if verdict == "ok" => {
             Diagnosis::good("integrity", "every page of the database makes sense")
         }
-        Some(Ok(problem)) => {
-            Diagnosis::error("integrity", format!("damaged: {problem}"), START_ANEW)
+        Some(Ok(problems)) => {
+            // The first line says which database; there is one.
+            let problem = problems.lines().last().unwrap_or_default();
+            Diagnosis::error("integrity", format!("{path} is damaged: {problem}"), START_ANEW)
         }
         Some(Err(_)) | None => unreadable(DriverError::new(
             ErrorKind::Foreign,

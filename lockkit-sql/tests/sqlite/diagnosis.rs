@@ -167,7 +167,11 @@ async fn rows_on_another_clock_are_a_warning() {
     execute(&mut fixture.raw().await, "UPDATE lockkit_hold SET clock = 'other' WHERE name = 'a'")
         .await;
     let told = trouble(&driver, "clock", Grade::Warning).await;
-    assert!(told.starts_with("1 holds or places are counted on another clock"), "{told}");
+    assert!(
+        told.contains("namespace): 1;")
+            && told.starts_with("holds and places counted on another clock"),
+        "{told}"
+    );
     let other = Namespace::new("other").unwrap();
     let findings = driver.diagnose(&other).await.unwrap();
     assert!(findings.iter().all(|finding| finding.grade() == Grade::Good), "of another namespace");
@@ -179,7 +183,10 @@ async fn a_damaged_database_is_an_error() {
     for (page, found) in [
         ("SELECT 1", "file is not a database"),
         ("SELECT rootpage FROM sqlite_schema WHERE name = 'lockkit_hold'", "malformed"),
-        ("SELECT rootpage FROM sqlite_schema WHERE name = 'lockkit_counter'", "damaged: "),
+        (
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'lockkit_counter'",
+            "locks.db is damaged: Tree",
+        ),
     ] {
         let fixture = Fixture::new();
         let driver = fixture.driver().await;
