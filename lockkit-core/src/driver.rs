@@ -1,6 +1,9 @@
 //! What a backend must do: for authors of drivers. Users of locks need none of it.
 
+pub mod filesystem;
+
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -108,6 +111,22 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     /// [declared](Capabilities::inspection).
     fn inspect(&self) -> Option<&dyn Inspect> {
         None
+    }
+
+    /// A copy of the descriptor that keeps what `claim` holds, for another process to inherit:
+    /// from now on the hold lasts until the last copy is closed, as with flock(1), and
+    /// [`release`](Self::release) only gives up this one. `None` if `claim` holds nothing, or if
+    /// no descriptor keeps it: only a hold that ends with its [process](crate::Liveness::Process)
+    /// has one.
+    ///
+    /// The copy is closed on `exec`, like all descriptors, unless whoever hands it on changes that.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ErrorKind`]. The hold is then as it was.
+    async fn descriptor(&self, claim: &Claim) -> Result<Option<OwnedFd>, DriverError> {
+        _ = claim;
+        Ok(None)
     }
 
     /// Ends sessions and connections. The engine has released every claim before, as far as the

@@ -74,11 +74,7 @@ impl LockName {
         let mut segment = String::with_capacity(max);
         for (at, byte) in self.as_str().bytes().enumerate() {
             let start = segment.len();
-            match byte {
-                b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => segment.push(byte.into()),
-                b'.' if at > 0 => segment.push('.'),
-                _ => push_hex(&mut segment, "%", &[byte]),
-            }
+            push_escaped(&mut segment, at, byte);
             if segment.len() > max {
                 segment.truncate(start.min(max - 65));
                 push_hex(&mut segment, "~", &self.digest());
@@ -132,6 +128,15 @@ impl Ord for LockName {
     }
 }
 
+/// What the byte at this place of a name is in a segment.
+fn push_escaped(to: &mut String, at: usize, byte: u8) {
+    match byte {
+        b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => to.push(byte.into()),
+        b'.' if at > 0 => to.push('.'),
+        _ => push_hex(to, "%", &[byte]),
+    }
+}
+
 fn push_hex(to: &mut String, mark: &str, bytes: &[u8]) {
     to.push_str(mark);
     for byte in bytes {
@@ -179,6 +184,14 @@ impl Namespace {
     /// The namespace as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The namespace as one path segment of at most 192 bytes, by the rule of
+    /// [`LockName::segment`].
+    pub fn segment(&self) -> String {
+        let mut segment = String::new();
+        self.0.bytes().enumerate().for_each(|(at, byte)| push_escaped(&mut segment, at, byte));
+        segment
     }
 }
 
@@ -235,6 +248,17 @@ mod tests {
         let digest = "dd8656d33cbde244106ac14bd41360678862639f97b65ec873f51091d2a3dbf3";
         assert_eq!(name(&long).segment(200), format!("{}~{digest}", "x".repeat(135)));
         assert_eq!(name(&"x".repeat(200)).segment(200), "x".repeat(200));
+    }
+
+    /// As above.
+    #[test]
+    fn segments_of_namespaces_are_as_they_were() {
+        for (text, segment) in
+            [("lockkit", "lockkit"), ("A.b_c-1", "%41.b_c-1"), (".", "%2e"), ("..", "%2e.")]
+        {
+            assert_eq!(Namespace::new(text).unwrap().segment(), segment);
+        }
+        assert_eq!(Namespace::new(&"Z".repeat(64)).unwrap().segment().len(), 192);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::driver::filesystem::{self, FileId};
 use lockkit_core::driver::{DriverError, ErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
@@ -13,7 +14,6 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::error::Problem;
-use super::filesystem::{self, FileId};
 use super::layout;
 use super::time::HostClock;
 
@@ -263,7 +263,7 @@ impl Location {
 
     /// Whether the path still leads to that file.
     pub(super) fn check(&self) -> Result<(), Problem> {
-        match FileId::of(&self.path) {
+        match file_at(&self.path) {
             Ok(file) if file == self.file => Ok(()),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
             _ => Err(Problem::found(
@@ -310,7 +310,13 @@ async fn open_first(path: &Path) -> Result<(SqliteConnection, FileId, HostClock)
     };
     // A link may have led to where there was no file before.
     check_place(path).await?;
-    Ok((connection, FileId::of(path)?, clock))
+    Ok((connection, file_at(path)?, clock))
+}
+
+/// The file at `path`. It is not opened: to close a database file, other than by SQLite, would end
+/// the locks that SQLite has on it.
+fn file_at(path: &Path) -> io::Result<FileId> {
+    Ok(FileId::of(&std::fs::metadata(path)?))
 }
 
 async fn create(path: &Path) -> Result<SqliteConnection, Problem> {

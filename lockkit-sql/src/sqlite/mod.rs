@@ -25,7 +25,6 @@ mod diagnosis;
 mod doubt;
 mod driver;
 mod error;
-mod filesystem;
 mod inspect;
 mod layout;
 mod time;

@@ -8,10 +8,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use lockkit_core::LockName;
+use lockkit_core::driver::filesystem::FileId;
 use lockkit_core::driver::{Claim, OwnerId};
 use tokio::sync::Notify;
-
-use super::filesystem::FileId;
 
 /// The waiters of one driver.
 #[derive(Debug)]

@@ -1,28 +1,35 @@
-//! Which file it is, and whether its file system can be trusted with locks.
+//! Which file it is, and whether its file system can be trusted with locks: for drivers whose
+//! locks are files.
 
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 /// A file, under whatever path.
+///
+/// Nobody else has its id for as long as it is open, even if it was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct FileId {
+pub struct FileId {
     device: u64,
     inode: u64,
 }
 
 impl FileId {
-    /// The file at `path`. It is not opened: to close a database file, other than by SQLite, would
-    /// end the locks that SQLite has on it.
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
-        let metadata = std::fs::metadata(path)?;
-        Ok(Self { device: metadata.dev(), inode: metadata.ino() })
+    /// The file that this was found out about.
+    pub fn of(metadata: &Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
     }
 }
 
-/// The name of the file system at `path`, if hosts or virtual machines may share it.
+/// The name of the file system at `path`, if hosts or virtual machines may share it: a lock there
+/// does not keep out every user of the file, or does not outlive a restart of the server.
+///
+/// # Errors
+///
+/// What the operating system says: `path` may not be there, say.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) fn shared(path: &Path) -> io::Result<Option<&'static str>> {
+pub fn shared(path: &Path) -> io::Result<Option<&'static str>> {
     // The type is a signed or unsigned word of 32 or 64 bits; magic numbers have 32.
     Ok(shared_by_magic(rustix::fs::statfs(path)?.f_type as u32))
 }
@@ -57,9 +64,13 @@ fn shared_by_magic(magic: u32) -> Option<&'static str> {
     SHARED.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
 }
 
-/// The name of the file system at `path`, if hosts or virtual machines may share it.
+/// The name of the file system at `path`, if hosts may share it.
+///
+/// # Errors
+///
+/// What the operating system says: `path` may not be there, say.
 #[cfg(target_vendor = "apple")]
-pub(super) fn shared(path: &Path) -> io::Result<Option<&'static str>> {
+pub fn shared(path: &Path) -> io::Result<Option<&'static str>> {
     /// From `sys/mount.h`: the file system is stored locally.
     const MNT_LOCAL: u32 = 0x1000;
     let is_local = rustix::fs::statfs(path)?.f_flags & MNT_LOCAL != 0;
@@ -93,12 +104,9 @@ mod tests {
 
     #[test]
     fn a_file_is_the_same_by_every_path() {
-        let folder = tempfile::tempdir().unwrap();
-        let [file, link, other] = ["file", "link", "other"].map(|name| folder.path().join(name));
-        std::fs::write(&file, "").unwrap();
-        std::fs::write(&other, "").unwrap();
-        std::os::unix::fs::symlink(&file, &link).unwrap();
-        assert_eq!(FileId::of(&file).unwrap(), FileId::of(&link).unwrap());
-        assert_ne!(FileId::of(&file).unwrap(), FileId::of(&other).unwrap());
+        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let id = |path: &str| FileId::of(&std::fs::metadata(package.join(path)).unwrap());
+        assert_eq!(id("Cargo.toml"), id("src/../Cargo.toml"));
+        assert_ne!(id("Cargo.toml"), id("src/lib.rs"));
     }
 }
