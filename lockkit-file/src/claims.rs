@@ -1,0 +1,229 @@
+//! The holds of a driver by their claims, and the threads that work on them.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::driver::{DriverError, ErrorKind, OwnerId};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::hold::Hold;
+
+/// How many of the runtime's blocking threads, 512 by default, a driver uses at once: a disk that
+/// hangs leaves the others to the rest of the program.
+const THREADS: usize = 32;
+
+/// How long closing may take.
+const CLOSING_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the claims hold. A claim is in here while it holds or somebody works for it.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    slots: Mutex<HashMap<OwnerId, Arc<Slot>>>,
+    threads: Arc<Semaphore>,
+}
+
+/// Tokio's mutex, which serves in order: a release never overtakes the ask that it undoes.
+type Slot = tokio::sync::Mutex<Option<Hold>>;
+
+impl Claims {
+    pub(crate) fn new() -> Arc<Self> {
+        let threads = Arc::new(Semaphore::new(THREADS));
+        Arc::new(Self { slots: Mutex::default(), threads })
+    }
+
+    /// Works on what a claim holds, on a thread that may block.
+    ///
+    /// # Errors
+    ///
+    /// Those of the work; [`ErrorKind::Unreachable`] if it did not begin by the deadline, and
+    /// [`ErrorKind::Unknown`] if it began and has not ended. It then goes on by itself, and
+    /// later work for the claim waits for it.
+    pub(crate) async fn work<T: Send + 'static>(
+        self: &Arc<Self>,
+        owner: OwnerId,
+        deadline: Instant,
+        work: impl FnOnce(&mut Option<Hold>) -> Result<T, DriverError> + Send + 'static,
+    ) -> Result<T, DriverError> {
+        let visit = Visit::to(self, owner);
+        let start = async {
+            let slot = Arc::clone(&visit.slot).lock_owned().await;
+            (slot, Arc::clone(&self.threads).acquire_owned().await)
+        };
+        let Ok((mut slot, thread)) = timeout_at(deadline, start).await else {
+            let text = "earlier requests are still being carried out";
+            return Err(DriverError::new(ErrorKind::Unreachable, text));
+        };
+        let working = spawn_blocking(move || {
+            let answer = work(&mut slot);
+            // The visit ends with the slot free, and the thread is given back last.
+            drop(slot);
+            drop(visit);
+            drop(thread);
+            answer
+        });
+        match timeout_at(deadline, working).await {
+            Ok(Ok(answer)) => answer,
+            // The work panicked, or the runtime ends.
+            Ok(Err(error)) => Err(DriverError::new(ErrorKind::Unknown, error)),
+            Err(_) => {
+                let text = "the request is still being carried out";
+                Err(DriverError::new(ErrorKind::Unknown, text))
+            }
+        }
+    }
+
+    /// Ends all holds; one that work goes on for ends with that.
+    pub(crate) async fn close(&self) {
+        let slots = std::mem::take(&mut *self.slots());
+        let closing = spawn_blocking(move || drop(slots));
+        if timeout(CLOSING_LIMIT, closing).await.is_err() {
+            tracing::warn!("the lock files do not close within {CLOSING_LIMIT:?}");
+        }
+    }
+
+    /// Every change of the map is one call.
+    fn slots(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps the slot of a claim in the map, and takes it out at the end of the last visit if nothing
+/// is held.
+struct Visit {
+    claims: Arc<Claims>,
+    owner: OwnerId,
+    slot: Arc<Slot>,
+}
+
+impl Visit {
+    fn to(claims: &Arc<Claims>, owner: OwnerId) -> Self {
+        let slot = Arc::clone(claims.slots().entry(owner).or_default());
+        Self { claims: Arc::clone(claims), owner, slot }
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        let mut slots = self.claims.slots();
+        let Entry::Occupied(entry) = slots.entry(self.owner) else { return };
+        // Others come by the map only, which is locked.
+        let is_last = Arc::strong_count(&self.slot) == 2;
+        let is_empty = || self.slot.try_lock().is_ok_and(|hold| hold.is_none());
+        if Arc::ptr_eq(entry.get(), &self.slot) && is_last && is_empty() {
+            entry.remove();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use lockkit_core::driver::{Claim, DriverError, ErrorKind};
+    use lockkit_core::{LockName, Namespace};
+    use tokio::time::{Instant, timeout};
+
+    use super::{Claims, THREADS};
+    use crate::folder::Folder;
+    use crate::hold::Hold;
+
+    const HANG: Duration = Duration::from_secs(20);
+
+    fn claim(name: &str) -> Claim {
+        Claim::new(LockName::new(&Namespace::default(), name).unwrap(), HANG)
+    }
+
+    /// The disk hangs until the sender is dropped.
+    fn hang() -> (mpsc::Sender<()>, impl FnOnce() -> Result<(), DriverError> + Send) {
+        let (wake, hung) = mpsc::channel();
+        let hang = move || {
+            while hung.recv().is_ok() {}
+            Ok(())
+        };
+        (wake, hang)
+    }
+
+    /// The thread of earlier work may not have come to its end.
+    async fn no_trace_is_left(claims: &Claims) {
+        let gone = async {
+            while !claims.slots().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(HANG, gone).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_ask_that_hangs_is_unknown_and_its_hold_is_found_and_released() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = Folder::open(folder.path()).unwrap();
+        let (claims, claim) = (Claims::new(), claim("a"));
+        let (wake, hang) = hang();
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let asked = claims.work(claim.owner(), soon(), {
+            let claim = claim.clone();
+            move |held| {
+                hang()?;
+                *held = Hold::take(&folder, &claim)?;
+                Ok(())
+            }
+        });
+        assert_eq!(asked.await.unwrap_err().kind(), ErrorKind::Unknown);
+        let early = claims.work(claim.owner(), soon(), |_| Ok(()));
+        assert_eq!(early.await.unwrap_err().kind(), ErrorKind::Unreachable);
+
+        drop(wake);
+        let released = claims.work(claim.owner(), Instant::now() + HANG, |held| {
+            Ok(held.take().is_some_and(Hold::end))
+        });
+        assert!(released.await.unwrap(), "the hold of the late ask was not found");
+        no_trace_is_left(&claims).await;
+    }
+
+    #[tokio::test]
+    async fn work_that_was_dropped_leaves_no_trace() {
+        let (claims, claim) = (Claims::new(), claim("a"));
+        let deadline = Instant::now() + HANG;
+        // The first is at work, the others wait for it.
+        let mut wakes = Vec::new();
+        for _ in 0..3 {
+            let (wake, hang) = hang();
+            wakes.push(wake);
+            let dropped = claims.work(claim.owner(), deadline, |_| hang());
+            tokio::select! {
+                biased;
+                _ = dropped => (),
+                () = std::future::ready(()) => (),
+            }
+        }
+        drop(wakes);
+        claims.work(claim.owner(), deadline, |_| Ok(())).await.unwrap();
+        no_trace_is_left(&claims).await;
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_leaves_threads_to_others() {
+        let claims = Claims::new();
+        let soon = Instant::now() + Duration::from_millis(20);
+        let mut wakes = Vec::new();
+        let hung = (0..2 * THREADS).map(|_| {
+            let (wake, hang) = hang();
+            wakes.push(wake);
+            let claims = claims.clone();
+            tokio::spawn(async move { claims.work(claim("a").owner(), soon, |_| hang()).await })
+        });
+        let hung: Vec<_> = hung.collect();
+        let mut unknown = 0;
+        for request in hung {
+            let error = request.await.unwrap().unwrap_err();
+            unknown += usize::from(error.kind() == ErrorKind::Unknown);
+        }
+        assert_eq!(unknown, THREADS);
+        drop(wakes);
+    }
+}

@@ -1,0 +1,50 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockkit_core::{BackendUrl, Parameter, Result};
+
+/// What the driver is called, and the scheme of its URLs.
+pub(crate) const ID: &str = "file";
+
+/// The parameters of a `file:` URL, beside the [common ones](lockkit_core::COMMON).
+pub const PARAMETERS: &[Parameter] = &[Parameter::new(
+    "call_limit",
+    "how long one request may take, such as `500ms`; at most 30s",
+    "a fifth of `ttl`, at most 3s",
+)];
+
+const LONGEST_CALL: Duration = Duration::from_secs(30);
+
+/// What a URL says.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) folder: PathBuf,
+    pub(crate) call_limit: Option<Duration>,
+}
+
+impl Config {
+    pub(crate) fn from_url(url: &BackendUrl) -> Result<Self> {
+        if url.scheme() != ID {
+            return Err(url.error("the scheme of a folder of locks is `file`"));
+        }
+        let parameters = url.parameters(PARAMETERS)?;
+        let call_limit = parameters.duration("call_limit")?;
+        if call_limit.is_some_and(|limit| limit.is_zero() || limit > LONGEST_CALL) {
+            return Err(parameters.bad("call_limit", "more than nothing and at most 30s"));
+        }
+        if let Some(host) = url.hosts().first() {
+            return Err(url.error(format!(
+                "a folder of locks has no host; write `file:{host}{path}` for a path relative to \
+                 the current directory, `file:///{host}{path}` for an absolute one",
+                path = url.path()
+            )));
+        }
+        if url.user().is_some() || url.password().is_some() {
+            return Err(url.error("a folder of locks has no user and no password"));
+        }
+        match url.path() {
+            "" => Err(url.error("it names no folder; write `file:/var/lib/app/locks`")),
+            path => Ok(Self { folder: path.into(), call_limit }),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! File driver of [lockkit](lockkit_core), the distributed-lock framework: locks between the
+//! processes of one host, in a folder.
+//!
+//! A lock is the kernel's lock on an open file, flock(2). It ends when it is released or when its
+//! process does, however that comes about, and there is no clock in it. The fencing token is in
+//! the file, and on the disk before the lock is granted.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> lockkit_core::Result<()> {
+//! # let folder = tempfile::tempdir().expect("a temporary folder");
+//! use lockkit_core::Locker;
+//! use lockkit_file::FileDriver;
+//!
+//! let locker = Locker::new(FileDriver::open(folder.path()).await?);
+//! let guard = locker.lock("nightly-report")?.acquire().await?;
+//! guard.release().await
+//! # }
+//! ```
+
+mod claims;
+mod config;
+mod driver;
+mod error;
+mod folder;
+mod hold;
+mod record;
+
+pub use config::PARAMETERS;
+pub use driver::{CAPABILITIES, FileDriver};

@@ -1,0 +1,194 @@
+//! Disks that are full or read-only, and other users: what takes rights to arrange. Where they are
+//! missing, the test is ignored with the reason.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use lockkit_core::driver::{Attempt, Claim, Driver as _, Release};
+use lockkit_core::{LockName, Namespace};
+use lockkit_file::FileDriver;
+use tempfile::TempDir;
+
+/// What this binary, started again, is to ask for: names of locks with blanks between. Asked in the
+/// folder that the first argument names.
+const ASKS: &str = "LOCKKIT_TEST_FILE_ASKS";
+
+fn main() -> ExitCode {
+    if let Ok(names) = std::env::var(ASKS) {
+        let folder = std::env::args_os().nth(1).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(ask(Path::new(&folder), &names));
+        return ExitCode::SUCCESS;
+    }
+    let trial =
+        |name: &str, test: fn() -> Result<Completion, Failed>| Trial::ignorable_test(name, test);
+    let trials = vec![
+        trial("a_full_disk_is_capacity_and_frees_nothing", full_disk),
+        trial("a_read_only_file_system_is_denied", read_only),
+        trial("a_folder_without_the_right_to_write_is_denied", no_right),
+        trial("a_group_shares_its_locks", group),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let copy = BINARY.get_or_init(|| folder.path().join("weather"));
+    fs::copy(std::env::current_exe().unwrap(), copy).unwrap();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Asks for each lock and prints what came of it, a line each.
+#[expect(clippy::print_stdout, reason = "for the test that started this process")]
+async fn ask(folder: &Path, names: &str) {
+    let driver = match FileDriver::open(folder).await {
+        Ok(driver) => driver,
+        Err(error) => return println!("did not open: {error:?}"),
+    };
+    for name in names.split(' ') {
+        let name = LockName::new(&Namespace::default(), name).unwrap();
+        let claim = Claim::new(name, Duration::from_secs(60));
+        match driver.try_acquire(&claim).await {
+            Ok(Attempt::Granted(grant)) => {
+                println!("granted {}", grant.fencing_token().unwrap());
+                assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+            }
+            Ok(answer) => println!("{answer:?}"),
+            Err(error) => println!("{:?}", error.kind()),
+        }
+    }
+}
+
+/// A copy of this binary that other users can start. Made before there are threads: a program
+/// that is open for writing, in whatever process that was forked meanwhile, cannot be started.
+static BINARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// A folder that other users can get at.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        for folder in [place.0.path(), &place.locks()] {
+            fs::create_dir_all(folder).unwrap();
+            fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+        }
+        place
+    }
+
+    fn locks(&self) -> PathBuf {
+        self.0.path().join("locks")
+    }
+
+    fn ask(&self, names: &str) -> Command {
+        let mut command = Command::new(BINARY.get().unwrap());
+        command.arg(self.locks()).env(ASKS, names);
+        command
+    }
+
+    /// Asks where this shell script has arranged the file systems, for nobody else to see.
+    fn ask_behind(&self, script: &str, names: &str) -> Result<Vec<String>, String> {
+        const SHELL: [&str; 4] = ["--map-root-user", "--mount", "sh", "-ec"];
+        let trial = Command::new("unshare").args(SHELL).arg("mount -t tmpfs none /tmp").output();
+        match trial {
+            Ok(output) if output.status.success() => (),
+            Ok(output) => return Err(String::from_utf8_lossy(&output.stderr).trim().into()),
+            Err(error) => return Err(format!("unshare: {error}")),
+        }
+        let script = format!("cd \"$2\"\n{script}\nexec \"$1\" locks");
+        let output = Command::new("unshare")
+            .args(SHELL)
+            .args([&script, "sh"])
+            .args([BINARY.get().unwrap(), self.0.path()])
+            .env(ASKS, names)
+            .output();
+        Ok(lines(output.unwrap()))
+    }
+}
+
+fn lines(output: Output) -> Vec<String> {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(String::from).collect()
+}
+
+fn token(line: &str) -> u64 {
+    line.strip_prefix("granted ").unwrap_or_else(|| panic!("{line}")).parse().unwrap()
+}
+
+fn full_disk() -> Result<Completion, Failed> {
+    let place = Place::new();
+    // One block, which the first lock takes.
+    let script = "mount -t tmpfs -o size=4k,mode=755 none locks";
+    match place.ask_behind(script, "a a b b") {
+        Err(reason) => Ok(Completion::ignored_with(reason)),
+        Ok(lines) => {
+            token(&lines[0]);
+            // Its second token has no room, and neither has another lock.
+            assert_eq!(lines[1..], ["Capacity", "Capacity", "Capacity"]);
+            Ok(Completion::Completed)
+        }
+    }
+}
+
+fn read_only() -> Result<Completion, Failed> {
+    let place = Place::new();
+    let before = lines(place.ask("a").output().unwrap());
+    let script = "mount --bind locks locks; mount -o remount,bind,ro locks";
+    match place.ask_behind(script, "a b") {
+        Err(reason) => Ok(Completion::ignored_with(reason)),
+        Ok(found) => {
+            assert_eq!(found, ["Denied", "Denied"]);
+            let after = lines(place.ask("a").output().unwrap());
+            assert!(token(&after[0]) > token(&before[0]));
+            Ok(Completion::Completed)
+        }
+    }
+}
+
+/// Root may write everywhere, so somebody else asks.
+const NOBODY: u32 = 65534;
+
+fn no_right() -> Result<Completion, Failed> {
+    let place = Place::new();
+    fs::set_permissions(place.locks(), Permissions::from_mode(0o555)).unwrap();
+    let mut command = place.ask("a");
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    assert_eq!(lines(command.output().unwrap()), ["Denied"]);
+    fs::set_permissions(place.locks(), Permissions::from_mode(0o755)).unwrap();
+    Ok(Completion::Completed)
+}
+
+fn group() -> Result<Completion, Failed> {
+    const GROUP: u32 = 4711;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(Completion::ignored_with("only root can be several users"));
+    }
+    let place = Place::new();
+    chown(place.locks(), None, Some(GROUP)).unwrap();
+    fs::set_permissions(place.locks(), Permissions::from_mode(0o770)).unwrap();
+    let mut last = 0;
+    // Whoever comes first makes the files.
+    for (user, names) in [(0, "a"), (NOBODY, "a b"), (1, "b a"), (0, "a b")] {
+        let mut command = place.ask(names);
+        if user != 0 {
+            command.uid(user).gid(GROUP);
+        }
+        for line in lines(command.output().unwrap()) {
+            let token = token(&line);
+            assert!(token > last, "{token} after {last}");
+            last = token;
+        }
+    }
+    let mut command = place.ask("a");
+    command.uid(NOBODY).gid(NOBODY);
+    let line = lines(command.output().unwrap()).concat();
+    assert!(line.contains("Denied"), "{line}");
+    Ok(Completion::Completed)
+}
