@@ -57,6 +57,8 @@ pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
 async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
     Ok(match url.scheme() {
         "memory" => Arc::new(memory::MemoryDriver::connect(url)?),
+        #[cfg(feature = "file")]
+        "file" => Arc::new(lockkit_file::FileDriver::connect(url).await?),
         #[cfg(feature = "redis")]
         "redis" => Arc::new(lockkit_redis::RedisDriver::connect(url).await?),
         #[cfg(feature = "sqlite")]
@@ -93,6 +95,15 @@ pub const BACKENDS: &[Backend] = &[
         capabilities: Some(memory::CAPABILITIES),
         parameters: memory::PARAMETERS,
     },
+    #[cfg(feature = "file")]
+    Backend {
+        scheme: "file",
+        feature: Some("file"),
+        capabilities: Some(lockkit_file::CAPABILITIES),
+        parameters: lockkit_file::PARAMETERS,
+    },
+    #[cfg(not(feature = "file"))]
+    Backend::off("file", "file"),
     #[cfg(feature = "sqlite")]
     Backend {
         scheme: "sqlite",
@@ -113,7 +124,7 @@ pub const BACKENDS: &[Backend] = &[
     Backend::off("redis", "redis"),
 ];
 
-#[cfg(not(all(feature = "redis", feature = "sqlite")))]
+#[cfg(not(all(feature = "file", feature = "redis", feature = "sqlite")))]
 impl Backend {
     const fn off(scheme: &'static str, feature: &'static str) -> Self {
         Self { scheme, feature: Some(feature), capabilities: None, parameters: &[] }

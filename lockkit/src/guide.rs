@@ -9,6 +9,9 @@ pub mod urls {}
 #[doc = include_str!("../docs/metrics.md")]
 pub mod metrics {}
 
+#[doc = include_str!("../docs/file.md")]
+pub mod file {}
+
 #[doc = include_str!("../docs/sqlite.md")]
 pub mod sqlite {}
 

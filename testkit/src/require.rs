@@ -3,7 +3,7 @@ use std::env;
 use crate::{BACKENDS, Unavailable};
 
 /// Backends that need no server: every test binary has them.
-const SERVERLESS: [&str; 2] = ["memory", "sqlite"];
+const SERVERLESS: [&str; 3] = ["memory", "file", "sqlite"];
 
 /// Hands on what was found, or the reason to skip the test.
 ///
@@ -86,7 +86,9 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "LOCKKIT_REQUIRE names `reddis`, known are redis, memory, sqlite")]
+    #[should_panic(
+        expected = "LOCKKIT_REQUIRE names `reddis`, known are redis, memory, file, sqlite"
+    )]
     fn an_unknown_backend_is_a_failure() {
         let _ = sort_out(Ok(7), "reddis");
     }
