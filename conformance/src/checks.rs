@@ -169,13 +169,13 @@ table! {
         inspection::looking_changes_nothing [Inspection] "Whoever looks, lists or diagnoses leaves holds, places and free locks as they are.";
         inspection::looking_keeps_nothing_alive [Inspection, Lease] "Leases and places end in time, however often they are looked at.";
         inspection::looking_disturbs_nobody [Inspection] "Asks, renewals and releases go as ever while others look.";
-        inspection::a_broken_hold_is_over [Inspection] "A break says whose hold it was, which can be neither renewed nor released; the next grant has a higher token.";
-        inspection::a_broken_hold_frees_the_lock_for_waiters [Inspection] "A lock whose hold was broken goes to whoever waits, in order.";
-        inspection::a_break_wakes_who_listens [Inspection, Notification] "Who listens hears of a break, also of one between its refusal and the listening.";
-        inspection::only_the_named_owner_is_broken [Inspection] "A break for an owner that does not hold the lock finds nobody, and leaves holds and places as they are.";
-        inspection::a_break_for_an_owner_is_one_step [Inspection] "A break for an owner that releases at that moment does not hit its successor.";
-        inspection::an_inspected_name_is_never_code [Inspection] "Names that look like statements or patterns are looked at and broken like any other.";
         inspection::a_sound_backend_has_no_errors [Inspection] "A diagnosis of the backend has findings, each in words, and none of them is an error.";
+        breaking::a_broken_hold_is_over [Inspection] "A break says whose hold it was, which can be neither renewed nor released; the next grant has a higher token.";
+        breaking::a_broken_hold_frees_the_lock_for_waiters [Inspection] "A lock whose hold was broken goes to whoever waits, in order.";
+        breaking::a_break_wakes_who_listens [Inspection, Notification] "Who listens hears of a break, also of one between its refusal and the listening.";
+        breaking::only_the_named_owner_is_broken [Inspection] "A break for an owner that does not hold the lock finds nobody, and leaves holds and places as they are.";
+        breaking::a_break_for_an_owner_is_one_step [Inspection] "A break for an owner that releases at that moment does not hit its successor.";
+        breaking::an_inspected_name_is_never_code [Inspection] "Names that look like statements or patterns are looked at and broken like any other.";
     }
     user {
         exclusion::eight_lockers_take_turns [] "Of 8 lockers on connections of their own, one at a time is inside.";

@@ -1,6 +1,7 @@
 //! Checks that ask the driver alone.
 
 pub(super) mod asking;
+pub(super) mod breaking;
 pub(super) mod inspection;
 pub(super) mod leasing;
 pub(super) mod names;
