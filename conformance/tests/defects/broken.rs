@@ -698,9 +698,11 @@ impl Driver for Broken {
                 }
             }
             Some(Defect::NoPlaces) if !self.is_holder(claim) => {
-                // Waiters are told of every release, and race.
+                // Waiters are told of every release, and race. The last to come is the fastest, so
+                // that it does not depend on chance who wins.
                 let mut releases = self.server.releases.subscribe();
                 _ = releases.changed().await;
+                sleep(Duration::from_millis(100 - self.number % 100)).await;
                 return Change::AskAgain;
             }
             Some(Defect::SubscribesLate) if fresh => {
