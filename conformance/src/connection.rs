@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -298,6 +299,10 @@ impl Driver for Connection {
 
     fn inspect(&self) -> Option<&dyn Inspect> {
         self.driver.inspect()
+    }
+
+    async fn descriptor(&self, claim: &Claim) -> Result<Option<OwnedFd>, DriverError> {
+        self.driver.descriptor(claim).await
     }
 
     async fn close(&self) {

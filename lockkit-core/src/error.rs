@@ -180,6 +180,8 @@ pub enum Operation {
     Renew,
     /// Letting go of the lock.
     Release,
+    /// Making a hold outlive its process.
+    Share,
     /// Looking at locks or at the backend.
     Inspect,
     /// Ending somebody's hold.
@@ -193,6 +195,7 @@ impl fmt::Display for Operation {
             Self::Acquire => "acquire",
             Self::Renew => "renew",
             Self::Release => "release",
+            Self::Share => "share",
             Self::Inspect => "inspect",
             Self::Break => "break",
         })

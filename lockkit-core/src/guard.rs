@@ -1,12 +1,13 @@
 use std::fmt;
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driven::Driven;
 use crate::driver::OwnerId;
 use crate::tenure::{Phase, Tenure};
-use crate::{Error, FencingToken, Lease, LockName, Result, keeper};
+use crate::{Error, FencingToken, Lease, LockName, Operation, Result, keeper};
 
 /// Proof that a lock is held, until it is dropped or the hold is lost.
 ///
@@ -53,6 +54,30 @@ impl LockGuard {
         let retired =
             Driven::new(&tenure.engine, |caller| keeper::retire(Arc::clone(&tenure), caller));
         retired.await.unwrap_or_else(|| Err(hold.lost_error()))
+    }
+
+    /// A copy of the descriptor that keeps the hold, for another process to inherit, as flock(1)
+    /// does it: from now on the lock is free only when this guard is released and the last copy is
+    /// closed. `None` if no descriptor keeps the hold, which is so wherever it is not the
+    /// [process](crate::Liveness::Process) that it ends with.
+    ///
+    /// The copy is closed on `exec`, like all descriptors, unless whoever hands it on changes that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`](crate::Error::Lost) if the hold has ended, and what the driver says; the
+    /// hold is then as it was.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: a copy that nobody fetches is closed.
+    pub async fn descriptor(&self) -> Result<Option<OwnedFd>> {
+        let Tenure { engine, claim, .. } = &*self.hold.tenure;
+        if !self.is_held() {
+            return Err(self.lost_error());
+        }
+        let copied = engine.inside(engine.driver.descriptor(claim)).await;
+        copied.map_err(|error| engine.failed(Operation::Share, claim.name(), error))
     }
 
     pub(crate) fn new(tenure: Arc<Tenure>) -> Self {

@@ -2,7 +2,9 @@ use std::fs::File;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use lockkit_core::Locker;
 use lockkit_core::driver::{Attempt, Claim, Driver as _, Release, Renewal};
+use lockkit_core::memory::MemoryDriver;
 use lockkit_file::FileDriver;
 use tokio::time::{sleep, timeout};
 
@@ -104,4 +106,20 @@ async fn opening_and_closing_the_file_elsewhere_changes_nothing() {
     granted(&driver, &claim("a")).await;
     drop(File::open(fixture.file("a")).unwrap());
     refused(&other, &claim("a")).await;
+}
+
+#[tokio::test]
+async fn a_guard_hands_out_what_keeps_its_lock() {
+    let fixture = Fixture::new();
+    let lock = |driver| Locker::new(driver).lock("a").unwrap();
+    let (lock, others) = (lock(fixture.driver().await), lock(fixture.driver().await));
+    let guard = lock.acquire().await.unwrap();
+    let descriptor = guard.descriptor().await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    assert!(others.try_acquire().await.unwrap().is_none());
+    drop(descriptor);
+    timeout(HANG, others.acquire()).await.unwrap().unwrap().release().await.unwrap();
+
+    let leased = Locker::new(MemoryDriver::new()).lock("a").unwrap().acquire().await.unwrap();
+    assert!(leased.descriptor().await.unwrap().is_none(), "a lease is kept by no descriptor");
 }
