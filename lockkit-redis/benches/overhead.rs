@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use lockkit_core::driver::{Claim, Driver as _, OwnerId};
-use lockkit_core::{BackendUrl, Locker};
+use lockkit_core::{BackendUrl, Label, Locker};
 use lockkit_redis::RedisDriver;
 use lockkit_testkit::REDIS;
 use redis::aio::MultiplexedConnection;
@@ -71,9 +71,9 @@ async fn pairs(raw: &Raw, url: &BackendUrl) -> Result<()> {
             [(); 3].map(|()| Vec::with_capacity(PAIRS));
         for _ in 0..PAIRS {
             let start = Instant::now();
-            let owner = OwnerId::random().to_string();
-            raw.take(&keys, &owner, "0").await?;
-            raw.release(&keys, &owner).await?;
+            let claimant = claimant();
+            raw.take(&keys, &claimant, "0").await?;
+            raw.release(&keys, &claimant).await?;
             hand.push(start.elapsed());
 
             let start = Instant::now();
@@ -115,7 +115,7 @@ async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
     for round in 0..ROUNDS {
         let [mut hand, mut lockkit] = [(); 2].map(|()| Vec::with_capacity(HAND_OVERS));
         for _ in 0..HAND_OVERS {
-            let (first, second) = (OwnerId::random().to_string(), OwnerId::random().to_string());
+            let (first, second) = (claimant(), claimant());
             raw.take(&keys, &first, "0").await?;
             raw.take(&keys, &second, "1").await?;
             let waiting = tokio::spawn(async move {
@@ -194,31 +194,38 @@ impl Raw {
             url: url.into(),
             connection: client.get_multiplexed_async_connection().await?,
             take: script(concat!(
+                include_str!("../src/scripts/lock.lua"),
                 include_str!("../src/scripts/queue.lua"),
                 include_str!("../src/scripts/take.lua")
             )),
             release: script(concat!(
+                include_str!("../src/scripts/lock.lua"),
                 include_str!("../src/scripts/queue.lua"),
                 include_str!("../src/scripts/release.lua")
             )),
         })
     }
 
-    async fn take(&self, keys: &Keys, owner: &str, place: &str) -> Result<()> {
+    async fn take(&self, keys: &Keys, claimant: &str, place: &str) -> Result<()> {
         let mut call = self.take.prepare_invoke();
         keys.all.iter().for_each(|key| _ = call.key(key));
-        call.arg(&keys.channel).arg(owner).arg("30000").arg(place);
+        call.arg(&keys.channel).arg(claimant).arg("30000").arg(place);
         let _: redis::Value = call.invoke_async(&mut self.connection.clone()).await?;
         Ok(())
     }
 
-    async fn release(&self, keys: &Keys, owner: &str) -> Result<()> {
+    async fn release(&self, keys: &Keys, claimant: &str) -> Result<()> {
         let mut call = self.release.prepare_invoke();
         keys.all.iter().for_each(|key| _ = call.key(key));
-        call.arg(&keys.channel).arg(owner);
+        call.arg(&keys.channel).arg(claimant);
         let _: redis::Value = call.invoke_async(&mut self.connection.clone()).await?;
         Ok(())
     }
+}
+
+/// Somebody else each time, as the scripts have it.
+fn claimant() -> String {
+    format!("{} {}", OwnerId::random(), Label::of_this_process())
 }
 
 /// The keys of a lock, as `docs/redis.md` has them.

@@ -90,7 +90,7 @@ mod tests {
             ("redis://me@h", "password"),
             ("redis://h?call_limit=0s", "at most 30s"),
             ("redis://h?call_limit=31s", "at most 30s"),
-            ("redis://h?fast=1", "known are: namespace, ttl, max_hold, call_limit"),
+            ("redis://h?fast=1", "max_hold, call_limit"),
         ] {
             let error = config(url).unwrap_err().to_string();
             assert!(error.contains(reason), "{url}: {error}");

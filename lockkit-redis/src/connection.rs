@@ -3,8 +3,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkit_core::driver::DriverError;
-use redis::Value;
 use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisResult, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -12,7 +12,6 @@ use tokio::time::timeout;
 use crate::backoff::Backoff;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
-use crate::script::Request;
 
 /// The connection for requests: one at a time, shared by all calls.
 ///
@@ -43,7 +42,7 @@ impl Connection {
     /// all.
     pub(crate) async fn call(
         &self,
-        request: Request<'_>,
+        request: impl Request,
         limit: Duration,
     ) -> Result<Value, DriverError> {
         let mut used = None;
@@ -76,6 +75,21 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// What can be asked of a server.
+pub(crate) trait Request: Send + Sync {
+    /// Asks, and returns the answer. An error of the server is an error.
+    fn send(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> impl Future<Output = RedisResult<Value>> + Send;
+}
+
+impl Request for Cmd {
+    async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+        connection.send_packed_command(self).await?.extract_error()
     }
 }
 

@@ -2,15 +2,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Release, Renewal, Taken, Vouch,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal,
+    Taken, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, FencingToken, Liveness};
 use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::config::Config;
-use crate::connection::Connection;
+use crate::connection::{Connection, Request};
+use crate::endpoint::Endpoint;
 use crate::layout::Layout;
-use crate::script::{RELEASE, RENEW, Request, TAKE};
+use crate::script::{RELEASE, RENEW, TAKE};
 use crate::subscription::{Joined, Subscription};
 
 const ID: &str = "redis";
@@ -20,6 +22,7 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .fairness(Fairness::OnRequest)
     .fencing()
     .notification()
+    .inspection()
     .ttl(Capabilities::MIN_TTL, Capabilities::MAX_TTL);
 
 /// Locks on one Redis server.
@@ -28,9 +31,10 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 /// anew when they break; they end with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct RedisDriver {
-    connection: Connection,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) connection: Connection,
     subscription: Subscription,
-    call_limit: Option<Duration>,
+    pub(crate) call_limit: Option<Duration>,
 }
 
 impl RedisDriver {
@@ -53,13 +57,13 @@ impl RedisDriver {
             }
             Error::connecting(ID, failure.while_connecting())
         })?;
-        Ok(Self { connection, subscription: Subscription::new(endpoint), call_limit })
+        let subscription = Subscription::new(endpoint.clone());
+        Ok(Self { endpoint, connection, subscription, call_limit })
     }
 
     async fn ask(&self, claim: &Claim, layout: &Layout) -> Result<Answer, DriverError> {
-        let (owner, ttl) = (claim.owner().to_string(), milliseconds(claim));
         let place = if claim.is_fair() { "1" } else { "0" };
-        let arguments = [layout.channel(), &owner, &ttl, place];
+        let arguments = [layout.channel(), &claimant(claim), &milliseconds(claim), place];
         let answer = self.call(claim, TAKE.on(&layout.keys(), &arguments)).await?;
         let (granted, token, remaining): (bool, String, u64) = parse(answer)?;
         let token = token.parse().map_err(unintelligible)?;
@@ -69,7 +73,7 @@ impl RedisDriver {
         })
     }
 
-    async fn call(&self, claim: &Claim, request: Request<'_>) -> Result<Value, DriverError> {
+    async fn call(&self, claim: &Claim, request: impl Request) -> Result<Value, DriverError> {
         self.connection.call(request, self.call_limit.unwrap_or(claim.call_limit())).await
     }
 }
@@ -119,8 +123,8 @@ impl Driver for RedisDriver {
         if claim.waits() {
             self.subscription.leave(channel, claim.owner());
         }
-        let owner = claim.owner().to_string();
-        match parse(self.call(claim, RELEASE.on(&layout.keys(), &[channel, &owner])).await?)? {
+        let arguments = [channel, &claimant(claim)];
+        match parse(self.call(claim, RELEASE.on(&layout.keys(), &arguments)).await?)? {
             true => Ok(Release::Freed),
             false => Ok(Release::NotHeld),
         }
@@ -129,6 +133,10 @@ impl Driver for RedisDriver {
     async fn changed(&self, claim: &Claim) -> Change {
         let layout = Layout::of(claim.name());
         self.subscription.changed(layout.channel(), claim.owner()).await
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
     }
 
     async fn close(&self) {
@@ -152,12 +160,17 @@ impl From<Answer> for Attempt {
     }
 }
 
+/// Whose claim it is, as the scripts have it: `OWNER LABEL`.
+fn claimant(claim: &Claim) -> String {
+    format!("{} {}", claim.owner(), claim.label())
+}
+
 /// The claim's lease in the server's unit, not shorter than asked for.
 fn milliseconds(claim: &Claim) -> String {
     claim.ttl().as_nanos().div_ceil(1_000_000).to_string()
 }
 
-fn parse<T: FromRedisValue>(answer: Value) -> Result<T, DriverError> {
+pub(crate) fn parse<T: FromRedisValue>(answer: Value) -> Result<T, DriverError> {
     from_redis_value(answer).map_err(unintelligible)
 }
 

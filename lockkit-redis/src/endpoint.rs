@@ -29,6 +29,11 @@ impl Endpoint {
         Self { host: host.into(), port, greeting }
     }
 
+    /// As whom it greets.
+    pub(crate) fn user(&self) -> &str {
+        self.greeting.username().unwrap_or("default")
+    }
+
     /// Opens a connection for requests, to a server that has answered and takes writes. The
     /// second part must be run for the first to work, and ends when the connection breaks.
     ///

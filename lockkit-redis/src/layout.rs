@@ -1,4 +1,4 @@
-use lockkit_core::LockName;
+use lockkit_core::{LockName, Namespace};
 
 /// The keys of a lock, and the channel of its news. `docs/redis.md` describes them; a change here
 /// is a change of layout.
@@ -31,22 +31,38 @@ impl Layout {
         Self { text, ends }
     }
 
-    /// What the scripts for taking and releasing are given.
+    /// What a `SCAN` must look for, to find the keys of all locks that are held in a namespace. It
+    /// finds others, too.
+    pub(crate) fn pattern(namespace: &Namespace) -> String {
+        // No character of a namespace means anything in a pattern, nor does a brace.
+        format!("{{{namespace}:*}}:lock:*")
+    }
+
+    /// Which lock of the namespace it is whose key this is.
+    pub(crate) fn lock_at(key: &[u8], namespace: &Namespace) -> Option<LockName> {
+        let (_, name) = std::str::from_utf8(key).ok()?.split_once("}:lock:")?;
+        let name = LockName::new(namespace, name).ok()?;
+        (Self::of(&name).lock().as_bytes() == key).then_some(name)
+    }
+
+    /// What the scripts for taking, releasing, breaking and looking are given.
     pub(crate) fn keys(&self) -> [&str; 4] {
         [self.lock(), self.queue(), self.deadlines(), self.bucket()]
     }
 
-    /// A hash: `owner` and `token`. Its expiry is the end of the lease.
+    /// A hash: `owner`, `token`, `label`, and `since`, the server's time of the grant in
+    /// milliseconds. Its expiry is the end of the lease.
     pub(crate) fn lock(&self) -> &str {
         &self.text[..self.ends[0]]
     }
 
-    /// A sorted set of the owners who wait for their turn, by order of arrival.
+    /// A sorted set of those who wait for their turn, `OWNER LABEL`, by the server's time of their
+    /// arrival in microseconds; later where somebody came before who has that time or a later one.
     fn queue(&self) -> &str {
         &self.text[self.ends[0]..self.ends[1]]
     }
 
-    /// The same owners, by the server's time at which their place ends, in milliseconds.
+    /// The same, by the server's time at which their place ends, in milliseconds.
     fn deadlines(&self) -> &str {
         &self.text[self.ends[1]..self.ends[2]]
     }
@@ -77,6 +93,21 @@ mod tests {
         assert_eq!(layout.deadlines(), "{lockkit:362}:deadlines:orders/{42} ü");
         assert_eq!(layout.channel(), "{lockkit:362}:news:orders/{42} ü");
         assert_eq!(layout.bucket(), "{lockkit:362}:bucket");
+    }
+
+    #[test]
+    fn a_lock_is_known_by_its_key_alone() {
+        let namespace = Namespace::new("a.b").unwrap();
+        for text in ["orders/{42} ü", "}:lock:}:lock:", "*?[a]\\", " ", "{a.b:7}:lock:x"] {
+            let name = LockName::new(&namespace, text).unwrap();
+            let key = Layout::of(&name).lock().to_owned();
+            assert_eq!(Layout::lock_at(key.as_bytes(), &namespace), Some(name));
+            assert_eq!(Layout::lock_at(key.as_bytes(), &Namespace::default()), None);
+            assert_eq!(Layout::lock_at(&key.as_bytes()[1..], &namespace), None);
+        }
+        let queue = Layout::of(&LockName::new(&namespace, "}:lock:x").unwrap()).queue().to_owned();
+        assert_eq!(Layout::lock_at(queue.as_bytes(), &namespace), None, "{queue}");
+        assert_eq!(Layout::lock_at(b"{a.b:9}:lock:\xff", &namespace), None);
     }
 
     #[test]

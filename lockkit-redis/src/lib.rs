@@ -18,9 +18,11 @@
 mod backoff;
 mod config;
 mod connection;
+mod diagnosis;
 mod driver;
 mod endpoint;
 mod error;
+mod inspect;
 mod layout;
 mod script;
 mod subscription;

@@ -3,9 +3,15 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, ServerErrorKind, Value};
 
+use crate::connection::Request;
+
 /// Takes a lock: `scripts/take.lua`.
 pub(crate) static TAKE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/queue.lua"), include_str!("scripts/take.lua")))
+    Script::new(concat!(
+        include_str!("scripts/lock.lua"),
+        include_str!("scripts/queue.lua"),
+        include_str!("scripts/take.lua")
+    ))
 });
 
 /// Renews a lease: `scripts/renew.lua`.
@@ -14,8 +20,30 @@ pub(crate) static RENEW: LazyLock<Script> =
 
 /// Releases a lock or leaves a queue: `scripts/release.lua`.
 pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/queue.lua"), include_str!("scripts/release.lua")))
+    Script::new(concat!(
+        include_str!("scripts/lock.lua"),
+        include_str!("scripts/queue.lua"),
+        include_str!("scripts/release.lua")
+    ))
 });
+
+/// Ends somebody's hold: `scripts/break.lua`.
+pub(crate) static BREAK: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(
+        include_str!("scripts/lock.lua"),
+        include_str!("scripts/queue.lua"),
+        include_str!("scripts/break.lua")
+    ))
+});
+
+/// Tells who holds and who waits: `scripts/look.lua`.
+pub(crate) static LOOK: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("scripts/lock.lua"), include_str!("scripts/look.lua")))
+});
+
+/// Tells which rights are missing: `scripts/rights.lua`.
+pub(crate) static RIGHTS: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/rights.lua")));
 
 /// A script, known to a server by its hash once it was run there.
 #[derive(Debug)]
@@ -34,23 +62,23 @@ impl Script {
         &'static self,
         keys: &'a [&'a str],
         arguments: &'a [&'a str],
-    ) -> Request<'a> {
-        Request { script: self, keys, arguments }
+    ) -> Invocation<'a> {
+        Invocation { script: self, keys, arguments }
     }
 }
 
 /// A script with its keys and arguments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'a> {
+pub(crate) struct Invocation<'a> {
     script: &'static Script,
     keys: &'a [&'a str],
     arguments: &'a [&'a str],
 }
 
-impl Request<'_> {
-    /// Runs the script by its hash, and by its text if the server does not know it: it forgets
-    /// scripts when it restarts or is told to.
-    pub(crate) async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+/// Runs the script by its hash, and by its text if the server does not know it: it forgets scripts
+/// when it restarts or is told to.
+impl Request for Invocation<'_> {
+    async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
         let by_hash = self.command("EVALSHA", &self.script.hash);
         match connection.send_packed_command(&by_hash).await?.extract_error() {
             Err(error) if error.kind() == ServerErrorKind::NoScript.into() => {
@@ -60,7 +88,9 @@ impl Request<'_> {
             answer => answer,
         }
     }
+}
 
+impl Invocation<'_> {
     fn command(&self, verb: &str, script: &str) -> Cmd {
         let arguments = self.keys.len() + self.arguments.len();
         let mut command = Cmd::with_capacity(3 + arguments, script.len() + 64 * arguments);

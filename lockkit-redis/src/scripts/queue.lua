@@ -1,27 +1,21 @@
--- Shared by take.lua and release.lua, and put before each of them.
+-- Put after lock.lua and before each script that ends a hold or begins one.
 --
--- KEYS  the lock, the places in order of arrival, the places by deadline, the bucket
--- ARGV  the channel, the owner who asks, ...
+-- ARGV  the channel, the claimant, ...
+--
+-- A claimant is the owner's id, a space, and the label.
 --
 -- Every reading that may find something foreign comes before the first writing, because what a
 -- script has written stays written when it fails later.
-local lock, queue, deadlines, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local channel, owner = ARGV[1], ARGV[2]
-
--- The server's time in microseconds, exact as a Lua number until the year 2255, and in
--- milliseconds, in which expiries are counted.
-local function clock()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2], time[1] * 1000 + math.floor(time[2] / 1000)
-end
+local claimant = ARGV[2]
+local owner = string.sub(claimant, 1, 32)
 
 -- The next fencing token of the bucket; or nothing, and why there is none.
-local function next_token(now)
+local function next_token(time)
   local known = redis.pcall('HMGET', bucket, 'layout', 'token')
   if known.err then return nil, known end
   local layout, last = known[1], known[2]
   if not layout and not last and redis.call('EXISTS', bucket) == 0 then
-    return string.format('%.0f', now)
+    return string.format('%.0f', time)
   end
   if not layout or not last or not string.match(last, '^%d+$') then
     return nil, redis.error_reply('FOREIGN the token counter of the bucket is none of lockkit')
@@ -29,18 +23,19 @@ local function next_token(now)
   if layout ~= '1' then
     return nil, redis.error_reply('LAYOUT the bucket has a layout that this version does not know')
   end
-  local token = math.max(tonumber(last) + 1, now)
+  local token = math.max(tonumber(last) + 1, time)
   if token >= 9007199254740992 then -- 2^53, from where on a Lua number skips some
     return nil, redis.error_reply('CAPACITY the fencing tokens of the bucket are used up')
   end
   return string.format('%.0f', token)
 end
 
--- Gives the lock, which nobody holds, to `holder` until `expiry`. The bucket comes first: where
+-- Gives the lock, which nobody holds, to `grantee` until `expiry`. The bucket comes first: where
 -- memory has run out, a script's first writing is refused and no later one.
-local function grant(holder, token, expiry)
+local function grant(grantee, token, now, expiry)
   redis.call('HSET', bucket, 'layout', '1', 'token', token)
-  redis.call('HSET', lock, 'owner', holder, 'token', token)
+  redis.call('HSET', lock, 'owner', string.sub(grantee, 1, 32), 'token', token,
+    'label', string.sub(grantee, 34), 'since', now)
   redis.call('PEXPIREAT', lock, expiry)
 end
 
@@ -49,7 +44,7 @@ local function leave(...)
   redis.call('ZREM', deadlines, ...)
 end
 
--- The owner of the first living place and the place's deadline; drops dead places.
+-- Who has the first living place, and its deadline; drops dead places.
 local function first_place(now)
   local first = redis.call('ZRANGE', queue, 0, 0)[1]
   if not first then return nil end
@@ -69,9 +64,30 @@ end
 
 -- Gives the lock, which nobody holds, to the first place, for as long as that place would have
 -- lived: its owner vouches from the ask that set the deadline.
-local function hand_over(first, deadline, token)
-  grant(first, token, deadline)
+local function hand_over(first, token, now, deadline)
+  grant(first, token, now, deadline)
   leave(first)
   -- A hint, so that an owner who may not publish can still release: waiters ask again by timer.
-  redis.pcall('PUBLISH', channel, 'granted ' .. first .. ' ' .. token)
+  redis.pcall('PUBLISH', channel, 'granted ' .. string.sub(first, 1, 32) .. ' ' .. token)
+end
+
+-- What a hand-over needs; nothing if there is nobody to hand over to. Without a token there is no
+-- grant either; the first place then learns why when it asks.
+local function successor()
+  if redis.call('EXISTS', queue) == 0 then return nil end
+  local time, now = clock()
+  local first, deadline = first_place(now)
+  local token = first and next_token(time)
+  if token then return first, token, now, deadline end
+end
+
+-- Ends the hold. The lock goes to the first place, and if there is none, whoever listens may try.
+local function free()
+  local first, token, now, deadline = successor()
+  redis.call('DEL', lock)
+  if first then
+    hand_over(first, token, now, deadline)
+  else
+    redis.pcall('PUBLISH', channel, 'released')
+  end
 end

@@ -1,44 +1,38 @@
 -- Takes the lock if nobody holds it or waits before `owner`, or if `owner` has it already.
 --
--- ARGV    the channel, the owner, the TTL in milliseconds, '1' to leave a place when refused
+-- ARGV    the channel, the claimant, the TTL in milliseconds, '1' to leave a place when refused
 -- Answer  {1, token, TTL} if granted, {0, token of the holder, milliseconds it has left} if not
 local ttl, wants_place = tonumber(ARGV[3]), ARGV[4] == '1'
 local time, now = clock()
 
-local remaining, holder, token = redis.call('PTTL', lock), nil, nil
-if remaining ~= -2 then -- there is one
-  local held = redis.call('HMGET', lock, 'owner', 'token')
-  holder, token = held[1], held[2]
-  if not holder or not token or not string.match(token, '^%d+$') or remaining == -1 then
-    return redis.error_reply('FOREIGN the key of the lock holds something else')
-  end
-end
+local hold, refusal = find_hold()
+if refusal then return refusal end
 
-if holder == owner then
+if hold and hold.owner == owner then
   -- Written even where nothing changes, so that a replica never says yes.
-  redis.call('PEXPIRE', lock, math.max(ttl, remaining))
-  return {1, token, ttl}
+  redis.call('PEXPIRE', lock, math.max(ttl, hold.remaining))
+  return {1, hold.token, ttl}
 end
 
 local first, deadline = first_place(now)
-if not holder then
-  local refusal
-  token, refusal = next_token(time)
+if not hold then
+  local token, refusal = next_token(time)
   if not token then return refusal end
-  if not first or first == owner then
-    grant(owner, token, now + ttl)
-    if first then leave(owner) end
+  if not first or first == claimant then
+    grant(claimant, token, now, now + ttl)
+    if first then leave(claimant) end
     return {1, token, ttl}
   end
-  hand_over(first, deadline, token)
-  remaining = deadline - now
+  hand_over(first, token, now, deadline)
+  hold = {token = token, remaining = deadline - now}
 end
 
 if wants_place then
-  redis.call('ZADD', deadlines, now + ttl, owner)
-  if not redis.call('ZSCORE', queue, owner) then
+  redis.call('ZADD', deadlines, now + ttl, claimant)
+  if not redis.call('ZSCORE', queue, claimant) then
     local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
-    redis.call('ZADD', queue, (last or 0) + 1, owner)
+    -- By the clock, so that it tells when who came; in order, whatever the clock does.
+    redis.call('ZADD', queue, math.max((last or 0) + 1, time), claimant)
   end
   -- Both keys end with the place that lives longest.
   if redis.call('PTTL', queue) < ttl then
@@ -46,4 +40,4 @@ if wants_place then
     redis.call('PEXPIREAT', deadlines, now + ttl)
   end
 end
-return {0, token, remaining}
+return {0, hold.token, hold.remaining}

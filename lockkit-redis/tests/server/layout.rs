@@ -3,7 +3,7 @@
 use futures_util::StreamExt;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Driver, ErrorKind, Release, Renewal};
-use lockkit_core::{LockName, Namespace};
+use lockkit_core::{Label, LockName, Namespace};
 use lockkit_testkit::{REDIS, Server, trial};
 
 use crate::support::{LONG, NAME, Raw, claim, driver, kind, millis, refused, take};
@@ -22,9 +22,12 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 async fn stored(server: Server) {
     let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
-    let (holder, waiter) = (claim(LONG), claim(millis(20_000)).fair());
+    let label = Label::new("web-3:4711 \"ü\"").unwrap();
+    let (holder, waiter) = (claim(LONG), claim(millis(20_000)).fair().with_label(label));
+    let before = micros(&mut raw).await;
     let token = take(&driver, &holder).await;
     refused(&driver, &waiter).await;
+    let after = micros(&mut raw).await;
 
     let keys = ["deadlines", "lock", "queue"].map(|kind| format!("{{lockkit:362}}:{kind}:{NAME}"));
     assert_eq!(raw.keys().await, keys);
@@ -32,7 +35,9 @@ async fn stored(server: Server) {
 
     let fields: Vec<String> = raw.ask(&["HGETALL", lock]).await;
     let (owner, token) = (holder.owner().to_string(), token.to_string());
-    assert_eq!(fields, ["owner", &owner, "token", &token]);
+    let (label, since) = (holder.label().as_str(), fields[7].clone());
+    assert_eq!(fields, ["owner", &owner, "token", &token, "label", label, "since", &since]);
+    assert!((before / 1000..=after / 1000).contains(&since.parse().unwrap()), "{since}");
     let ends: u64 = raw.ask(&["PTTL", lock]).await;
     assert!((25_000..=30_000).contains(&ends), "{ends}");
 
@@ -40,14 +45,15 @@ async fn stored(server: Server) {
     assert_eq!(bucket, ["layout", "1", "token", &token]);
     assert_eq!(raw.ask::<i64>(&["PTTL", "{lockkit:362}:bucket"]).await, -1);
 
-    let waits = waiter.owner().to_string();
-    let places: Vec<String> = raw.ask(&["ZRANGE", queue, "0", "-1", "WITHSCORES"]).await;
-    assert_eq!(places, [&waits, "1"]);
+    let waits = format!("{} web-3:4711 \"ü\"", waiter.owner());
+    let places: Vec<(String, u64)> = raw.ask(&["ZRANGE", queue, "0", "-1", "WITHSCORES"]).await;
+    let [(who, arrival)] = &*places else { panic!("{places:?}") };
+    assert_eq!(*who, waits);
+    assert!((before..=after).contains(arrival), "{arrival}");
     let places: Vec<String> = raw.ask(&["ZRANGE", deadlines, "0", "-1"]).await;
     assert_eq!(places, [&*waits]);
     let deadline: u64 = raw.ask(&["ZSCORE", deadlines, &waits]).await;
-    let (seconds, _): (u64, u64) = raw.ask(&["TIME"]).await;
-    assert!((seconds + 15..=seconds + 20).contains(&(deadline / 1000)), "{deadline}");
+    assert!((before / 1000 + 20_000..=after / 1000 + 20_000).contains(&deadline), "{deadline}");
     for key in [deadlines, queue] {
         assert_eq!(raw.ask::<u64>(&["PEXPIRETIME", key]).await, deadline);
     }
@@ -56,6 +62,11 @@ async fn stored(server: Server) {
     take(&driver, &lockkit_core::driver::Claim::new(other, LONG)).await;
     let keys: Vec<String> = raw.ask(&["KEYS", "{other:*}:lock:*"]).await;
     assert_eq!(keys.len(), 1);
+}
+
+async fn micros(raw: &mut Raw) -> u64 {
+    let (seconds, micros): (u64, u64) = raw.ask(&["TIME"]).await;
+    seconds * 1_000_000 + micros
 }
 
 async fn published(server: Server) {

@@ -107,7 +107,8 @@ async fn handed_expiry(server: Server) {
     take(&driver, &holder).await;
     refused(&driver, &waiter).await;
     let deadlines = format!("{{lockkit:362}}:deadlines:{NAME}");
-    let deadline: u64 = raw.ask(&["ZSCORE", &deadlines, &waiter.owner().to_string()]).await;
+    let place = format!("{} {}", waiter.owner(), waiter.label());
+    let deadline: u64 = raw.ask(&["ZSCORE", &deadlines, &place]).await;
     sleep(millis(20)).await;
     driver.release(&holder).await.unwrap();
     let lock = format!("{{lockkit:362}}:lock:{NAME}");

@@ -1,0 +1,167 @@
+//! Whether a server is fit to keep locks. Only asks; what it does not tell is a finding, too.
+
+mod pace;
+mod server;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use lockkit_core::driver::DriverError;
+use lockkit_core::{Diagnosis, LockName, Namespace};
+use redis::{FromRedisValue, cmd};
+use tokio::time::sleep;
+
+use self::pace::Reading;
+use self::server::{SETTINGS, Server};
+use crate::connection::Request;
+use crate::driver::{RedisDriver, parse};
+use crate::layout::Layout;
+use crate::script::RIGHTS;
+
+/// How often to measure a round trip; the quickest counts.
+const ROUND_TRIPS: usize = 3;
+/// How long to watch the server's clock.
+const WATCH: Duration = Duration::from_millis(50);
+
+/// What is right and what is wrong with the server, for locks of `namespace`.
+///
+/// # Errors
+///
+/// The server gave no answer to one of the questions.
+pub(crate) async fn diagnose(
+    driver: &RedisDriver,
+    namespace: &Namespace,
+) -> Result<Vec<Diagnosis>, DriverError> {
+    let mut findings = Vec::new();
+    server(driver, &mut findings).await?;
+    rights(driver, namespace, &mut findings).await?;
+    pace(driver, &mut findings).await?;
+    Ok(findings)
+}
+
+/// What the server says about itself.
+async fn server(driver: &RedisDriver, findings: &mut Vec<Diagnosis>) -> Result<(), DriverError> {
+    let not_told = |what, refusal, right| {
+        let user = driver.endpoint.user();
+        Diagnosis::warning(
+            "rights",
+            format!("the server does not tell user `{user}` {what}: {refusal}"),
+            format!("`ACL SETUSER {user} {right}`, or diagnose as a user who has the right"),
+        )
+    };
+    let mut server = match ask::<String>(driver, cmd("INFO")).await? {
+        Ok(info) => Server::of_info(&info),
+        Err(refusal) => {
+            let what = "its version, role, eviction, persistence and replication";
+            findings.push(not_told(what, refusal, "+info"));
+            return Ok(());
+        }
+    };
+    // One by one, since Redis 6 knows no other way.
+    for name in SETTINGS {
+        let mut question = cmd("CONFIG");
+        question.arg("GET").arg(name);
+        match ask::<HashMap<String, String>>(driver, question).await? {
+            Ok(setting) => server.add(setting),
+            Err(refusal) => {
+                findings.push(not_told("its settings", refusal, "+config|get"));
+                break;
+            }
+        }
+    }
+    findings.extend(server.findings());
+    Ok(())
+}
+
+/// Which rights are missing for what the driver does.
+async fn rights(
+    driver: &RedisDriver,
+    namespace: &Namespace,
+    findings: &mut Vec<Diagnosis>,
+) -> Result<(), DriverError> {
+    let user = driver.endpoint.user();
+    let advice = |rights: &[String]| {
+        let rights: String = rights.iter().map(|right| format!(" +{right}")).collect();
+        format!("`ACL SETUSER {user} ~{{{namespace}:* &{{{namespace}:*{rights}`")
+    };
+    // Rights are given for a namespace, so that any lock in it will do.
+    let name = LockName::new(namespace, "any").expect("this is a good name");
+    let layout = Layout::of(&name);
+    let [lock, queue, deadlines, bucket] = layout.keys();
+    let arguments = [lock, queue, deadlines, bucket, layout.channel()];
+    let missing = ask::<Option<[Vec<String>; 3]>>(driver, RIGHTS.on(&[], &arguments)).await?;
+    let [locks, news, looks] = match missing {
+        Ok(Some(missing)) => missing,
+        Ok(None) => {
+            findings.push(Diagnosis::warning(
+                "rights",
+                format!("the server cannot tell which rights user `{user}` has"),
+                "compare what `ACL LIST` shows with the rights in `docs/redis.md`",
+            ));
+            return Ok(());
+        }
+        Err(refusal) => {
+            findings.push(Diagnosis::error(
+                "rights",
+                format!(
+                    "user `{user}` cannot run scripts, so that no lock can be taken: {refusal}"
+                ),
+                advice(&["evalsha".into(), "eval".into()]),
+            ));
+            return Ok(());
+        }
+    };
+    let lacks = |what: &[String], so: &str| {
+        format!("user `{user}` may not {} in namespace `{namespace}`: {so}", what.join(", "))
+    };
+    if !locks.is_empty() {
+        let finding = lacks(&locks, "locks fail with \"denied\"");
+        findings.push(Diagnosis::error("rights", finding, advice(&locks)));
+    }
+    if !news.is_empty() {
+        let finding = lacks(&news, "waiters do not hear of releases, and poll instead");
+        findings.push(Diagnosis::warning("rights", finding, advice(&news)));
+    }
+    if !looks.is_empty() {
+        let finding = lacks(&looks, "locks cannot be listed, or listeners not be counted");
+        findings.push(Diagnosis::warning("rights", finding, advice(&looks)));
+    }
+    if locks.is_empty() && news.is_empty() && looks.is_empty() {
+        let finding = format!("user `{user}` has all rights that locks need");
+        findings.push(Diagnosis::good("rights", finding));
+    }
+    Ok(())
+}
+
+/// How far away the server is, and how its clock goes.
+async fn pace(driver: &RedisDriver, findings: &mut Vec<Diagnosis>) -> Result<(), DriverError> {
+    let mut first: Option<Reading> = None;
+    for _ in 0..ROUND_TRIPS {
+        let Some(reading) = Reading::take(driver).await? else { return Ok(()) };
+        if first.as_ref().is_none_or(|first| reading.round_trip() < first.round_trip()) {
+            first = Some(reading);
+        }
+    }
+    sleep(WATCH).await;
+    let last = Reading::take(driver).await?;
+    if let (Some(first), Some(last)) = (first, last) {
+        findings.extend([pace::latency(first.round_trip()), pace::clock(&first, &last)]);
+    }
+    Ok(())
+}
+
+/// The answer, or why the server gives none.
+///
+/// # Errors
+///
+/// The server cannot be reached.
+async fn ask<T: FromRedisValue>(
+    driver: &RedisDriver,
+    request: impl Request,
+) -> Result<Result<T, String>, DriverError> {
+    match driver.read(request).await {
+        Ok(answer) => parse(answer).map(Ok),
+        Err(error) if error.kind().is_transient() => Err(error),
+        Err(error) => Ok(Err(error.into_source().to_string())),
+    }
+}

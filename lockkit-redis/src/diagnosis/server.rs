@@ -1,0 +1,331 @@
+//! What a server says about itself, and what that means for locks.
+
+use std::collections::HashMap;
+
+use lockkit_core::Diagnosis;
+
+/// The settings that matter.
+pub(super) const SETTINGS: [&str; 6] = [
+    "appendfsync",
+    "min-replicas-to-write",
+    "save",
+    "stop-writes-on-bgsave-error",
+    "tcp-keepalive",
+    "timeout",
+];
+
+/// Idle connections that are closed sooner, in seconds, are closed between two renewals.
+const SHORT_TIMEOUT: u64 = 60;
+
+/// What a server says about itself: the fields of `INFO`, and those of [`SETTINGS`] that it tells.
+#[derive(Debug)]
+pub(super) struct Server(HashMap<String, String>);
+
+impl Server {
+    pub(super) fn of_info(info: &str) -> Self {
+        let fields = info.lines().filter_map(|line| line.trim().split_once(':'));
+        Self(fields.map(|(field, value)| (field.into(), value.into())).collect())
+    }
+
+    pub(super) fn add(&mut self, settings: HashMap<String, String>) {
+        self.0.extend(settings);
+    }
+
+    pub(super) fn findings(&self) -> Vec<Diagnosis> {
+        let mut findings = vec![self.version(), self.role()];
+        findings.extend([self.refusal(), self.memory()].into_iter().flatten());
+        findings.extend([self.eviction(), self.persistence(), self.replication()]);
+        findings.extend(self.connections());
+        findings
+    }
+
+    fn version(&self) -> Diagnosis {
+        // The others say which Redis they resemble in the field of Redis.
+        if let Some(version) = self.says("valkey_version") {
+            return Diagnosis::good("version", format!("Valkey {version}"));
+        }
+        let version = self.says("redis_version").unwrap_or_default();
+        let other = match self.says("dragonfly_version") {
+            Some(version) => Some(format!("Dragonfly {version}")),
+            None => self.says("mvcc_depth").map(|_| format!("KeyDB {version}")),
+        };
+        if let Some(other) = other {
+            return Diagnosis::warning(
+                "version",
+                format!("{other} speaks the protocol of Redis, but lockkit was not tried with it"),
+                "try it: `lockkit conformance`",
+            );
+        }
+        let major = version.split('.').next().and_then(|major| major.parse().ok());
+        match major {
+            Some(6_u32..) => Diagnosis::good("version", format!("Redis {version}")),
+            Some(5) => Diagnosis::warning(
+                "version",
+                format!("Redis {version} is older than those that lockkit was tried with"),
+                "upgrade to Redis 7 or newer",
+            ),
+            Some(_) => Diagnosis::error(
+                "version",
+                format!("in Redis {version} no script may write that has asked for the time"),
+                "upgrade to Redis 7 or newer",
+            ),
+            None => Diagnosis::warning(
+                "version",
+                "the server does not say which version it is",
+                "try it: `lockkit conformance`",
+            ),
+        }
+    }
+
+    fn role(&self) -> Diagnosis {
+        let unusable = match (self.says("redis_mode"), self.number("cluster_enabled")) {
+            (Some("cluster"), _) | (_, Some(1)) => Some("node of a cluster"),
+            (Some("sentinel"), _) => Some("sentinel"),
+            _ => None,
+        };
+        if let Some(what) = unusable {
+            let finding = format!("the server is a {what}, not a single server");
+            return Diagnosis::error("role", finding, "choose a single server");
+        }
+        if let Some("slave" | "replica") = self.says("role") {
+            let advice = match (self.says("master_host"), self.says("master_port")) {
+                (Some(host), Some(port)) => format!("choose its primary, {host} port {port}"),
+                _ => "choose its primary".into(),
+            };
+            return Diagnosis::error(
+                "role",
+                "the server is a replica, which takes no writes",
+                advice,
+            );
+        }
+        match self.says("role") {
+            Some(_) => Diagnosis::good("role", "the server is a single primary"),
+            None => {
+                let finding = "the server does not say whether it is a primary";
+                Diagnosis::warning("role", finding, "try it: `lockkit conformance`")
+            }
+        }
+    }
+
+    /// Why it takes no writes, if it says so.
+    fn refusal(&self) -> Option<Diagnosis> {
+        let look = "look at its log and at its disk";
+        if self.says("aof_last_write_status") == Some("err") {
+            let finding = "the server takes no writes: it could not append to its file";
+            return Some(Diagnosis::error("persistence", finding, look));
+        }
+        if self.says("rdb_last_bgsave_status") == Some("err")
+            && self.says("stop-writes-on-bgsave-error") == Some("yes")
+            && self.saves()?
+        {
+            let finding = "the server takes no writes: it could not save its last snapshot";
+            return Some(Diagnosis::error("persistence", finding, look));
+        }
+        let wanted = self.number("min-replicas-to-write")?;
+        let there = self.number("min_slaves_good_slaves")?;
+        (there < wanted).then(|| {
+            Diagnosis::error(
+                "replication",
+                format!("the server takes no writes: {there} of {wanted} replicas keep up"),
+                "bring replicas back, or lower `min-replicas-to-write`",
+            )
+        })
+    }
+
+    fn memory(&self) -> Option<Diagnosis> {
+        let (used, most) = (self.number("used_memory")?, self.number("maxmemory")?);
+        (most > 0 && used >= most - most / 10).then(|| {
+            Diagnosis::warning(
+                "memory",
+                format!("{used} of {most} bytes are used; without room, no lock can be taken"),
+                "raise `maxmemory`, or keep locks on a server of their own",
+            )
+        })
+    }
+
+    fn eviction(&self) -> Diagnosis {
+        let advice =
+            "`CONFIG SET maxmemory-policy noeviction`, here or on a server for locks alone";
+        match self.says("maxmemory_policy") {
+            Some("noeviction") => Diagnosis::good("eviction", "no key is evicted"),
+            Some(policy) => {
+                let when = match self.number("maxmemory") {
+                    Some(0) => "once `maxmemory` is set and reached",
+                    _ => "when memory runs out",
+                };
+                let finding = format!("locks are evicted while they are held, {when}: `{policy}`");
+                Diagnosis::error("eviction", finding, advice)
+            }
+            None => {
+                let finding = "the server does not say whether it evicts keys";
+                Diagnosis::warning("eviction", finding, advice)
+            }
+        }
+    }
+
+    fn persistence(&self) -> Diagnosis {
+        let forgets = match (self.number("aof_enabled"), self.says("appendfsync")) {
+            (Some(1), Some("always")) => {
+                let finding = "every write is on disk before it is answered";
+                return Diagnosis::good("persistence", finding);
+            }
+            (Some(1), Some("everysec")) => "a crash of its host forgets the last second or two",
+            (Some(1), _) => "a crash of its host may forget the last seconds",
+            _ => match self.saves() {
+                Some(true) => "a restart forgets what is newer than the last snapshot",
+                Some(false) => "a restart forgets everything",
+                None => "a restart forgets everything, or what is newer than the last snapshot",
+            },
+        };
+        Diagnosis::warning(
+            "persistence",
+            format!("{forgets}; what was held can then be taken, with higher tokens all the same"),
+            "set `appendonly yes` and `appendfsync always`, or have resources check tokens",
+        )
+    }
+
+    fn replication(&self) -> Diagnosis {
+        match self.number("connected_slaves") {
+            Some(0) => Diagnosis::good("replication", "no replica could take over that is behind"),
+            replicas => {
+                let replicas = replicas.map_or("any".into(), |replicas| replicas.to_string());
+                Diagnosis::warning(
+                    "replication",
+                    format!("replicas, {replicas} of them, are behind: a failover forgets grants"),
+                    "have resources check tokens, or let no replica take over",
+                )
+            }
+        }
+    }
+
+    fn connections(&self) -> Vec<Diagnosis> {
+        let (timeout, keepalive) = (self.number("timeout"), self.number("tcp-keepalive"));
+        let mut findings = Vec::new();
+        if let Some(seconds @ 1..SHORT_TIMEOUT) = timeout {
+            findings.push(Diagnosis::warning(
+                "connections",
+                format!(
+                    "connections are closed when idle for {seconds} s, so renewals may be late"
+                ),
+                "`CONFIG SET timeout 0`",
+            ));
+        }
+        if keepalive == Some(0) {
+            findings.push(Diagnosis::warning(
+                "connections",
+                "connections of hosts that are gone stay open",
+                "`CONFIG SET tcp-keepalive 300`",
+            ));
+        }
+        if findings.is_empty() && timeout.is_some() && keepalive.is_some() {
+            let finding = "idle connections are kept, those of hosts that are gone are closed";
+            findings.push(Diagnosis::good("connections", finding));
+        }
+        findings
+    }
+
+    /// Whether it saves snapshots by itself.
+    fn saves(&self) -> Option<bool> {
+        self.says("save").map(|points| !points.is_empty())
+    }
+
+    fn says(&self, what: &str) -> Option<&str> {
+        self.0.get(what).map(String::as_str)
+    }
+
+    fn number(&self, what: &str) -> Option<u64> {
+        self.says(what)?.parse().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::Grade::{self, Error, Good, Warning};
+
+    use super::Server;
+
+    const SOUND: &str = "\
+        # Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrole:master\r\n\
+        connected_slaves:0\r\ncluster_enabled:0\r\nused_memory:900\r\nmaxmemory:0\r\n\
+        maxmemory_policy:noeviction\r\naof_enabled:1\r\naof_last_write_status:ok\r\n\
+        rdb_last_bgsave_status:ok\r\n";
+    const SETTINGS: [(&str, &str); 6] = [
+        ("appendfsync", "always"),
+        ("min-replicas-to-write", "0"),
+        ("save", "3600 1"),
+        ("stop-writes-on-bgsave-error", "yes"),
+        ("tcp-keepalive", "300"),
+        ("timeout", "0"),
+    ];
+
+    /// The findings about a sound server of which some is otherwise, without those that are good.
+    fn bad(otherwise: &[(&str, &str)]) -> Vec<(Grade, &'static str, String)> {
+        let mut server = Server::of_info(SOUND);
+        let said = SETTINGS.iter().chain(otherwise);
+        server.add(said.map(|&(what, value)| (what.into(), value.into())).collect());
+        let findings = server.findings().into_iter().filter(|finding| finding.grade() > Good);
+        findings.map(|it| (it.grade(), it.topic(), it.finding().to_owned())).collect()
+    }
+
+    #[test]
+    fn a_sound_server_is_called_sound() {
+        assert_eq!(bad(&[]), []);
+        assert_eq!(bad(&[("valkey_version", "8.1.0"), ("redis_version", "7.2.4")]), []);
+        assert_eq!(bad(&[("timeout", "300")]), []);
+    }
+
+    #[test]
+    fn what_is_wrong_is_found() {
+        type Case<'a> = (&'a [(&'a str, &'a str)], Grade, &'a str, &'a str);
+        let cases: &[Case<'_>] = &[
+            (&[("redis_version", "4.0.14")], Error, "version", "no script may write"),
+            (&[("redis_version", "5.0.3")], Warning, "version", "older"),
+            (&[("redis_version", "")], Warning, "version", "does not say"),
+            (&[("dragonfly_version", "df-v1.40.1")], Warning, "version", "Dragonfly df-v1.40.1"),
+            (&[("mvcc_depth", "0")], Warning, "version", "KeyDB 7.0.15"),
+            (&[("role", "slave")], Error, "role", "replica"),
+            (&[("redis_mode", "cluster")], Error, "role", "cluster"),
+            (&[("redis_mode", "sentinel")], Error, "role", "sentinel"),
+            (&[("maxmemory_policy", "volatile-ttl")], Error, "eviction", "once `maxmemory` is set"),
+            (
+                &[("maxmemory_policy", "allkeys-lru"), ("maxmemory", "9999")],
+                Error,
+                "eviction",
+                "when memory runs out",
+            ),
+            (&[("maxmemory", "1000")], Warning, "memory", "900 of 1000"),
+            (&[("appendfsync", "everysec")], Warning, "persistence", "last second"),
+            (&[("appendfsync", "no")], Warning, "persistence", "last seconds"),
+            (&[("aof_enabled", "0")], Warning, "persistence", "last snapshot"),
+            (&[("aof_enabled", "0"), ("save", "")], Warning, "persistence", "everything;"),
+            (&[("aof_last_write_status", "err")], Error, "persistence", "append"),
+            (&[("rdb_last_bgsave_status", "err")], Error, "persistence", "snapshot"),
+            (&[("connected_slaves", "2")], Warning, "replication", "2 of them"),
+            (
+                &[("min-replicas-to-write", "2"), ("min_slaves_good_slaves", "1")],
+                Error,
+                "replication",
+                "1 of 2",
+            ),
+            (&[("timeout", "5")], Warning, "connections", "5 s"),
+            (&[("tcp-keepalive", "0")], Warning, "connections", "stay open"),
+        ];
+        for &(otherwise, grade, topic, word) in cases {
+            let found = bad(otherwise);
+            let [(is_grade, is_topic, finding)] = &*found else {
+                panic!("{otherwise:?}: {found:?}")
+            };
+            assert_eq!((*is_grade, *is_topic), (grade, topic), "{otherwise:?}: {finding}");
+            assert!(finding.contains(word), "{otherwise:?}: {finding}");
+        }
+    }
+
+    /// A server that says nothing is not called sound, nor is it called unsound.
+    #[test]
+    fn what_is_not_said_is_a_warning() {
+        let findings = Server::of_info("").findings();
+        let warned: Vec<_> = findings.iter().filter(|finding| finding.grade() == Warning).collect();
+        assert_eq!(warned.len(), 5, "{warned:#?}");
+        assert!(findings.iter().all(|finding| finding.grade() < Error), "{findings:#?}");
+    }
+}

@@ -1,0 +1,143 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
+use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
+use redis::Value;
+
+use crate::connection::Request;
+use crate::diagnosis;
+use crate::driver::{RedisDriver, parse};
+use crate::layout::Layout;
+use crate::script::{BREAK, LOOK};
+
+/// How long a request may take unless the URL says otherwise: there is no lease to go by.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+/// How many keys the server goes through at a time.
+const PAGE: usize = 1_000;
+/// After how many times the search is given up: a hundred million keys.
+const PAGES: usize = 100_000;
+/// How many locks are looked at in one go.
+const LOOKS: usize = 64;
+
+#[async_trait]
+impl Inspect for RedisDriver {
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        let layout = Layout::of(name);
+        let answer = self.read(LOOK.on(&layout.keys(), &[layout.channel()])).await?;
+        let (hold, places, listeners): (Option<Told>, Vec<(String, u64)>, Option<u64>) =
+            parse(answer)?;
+        let waiters = places.into_iter().map(waiter).collect::<Result<_, _>>()?;
+        let mut status = LockStatus::free(name.clone()).waited_for_by(waiters);
+        if let Some(hold) = hold {
+            status = status.held_by(holder(hold)?);
+        }
+        Ok(match listeners {
+            Some(connections) => status.listened_to_by(connections),
+            None => status,
+        })
+    }
+
+    async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+        let names = Vec::from_iter(self.names(namespace).await?);
+        let mut held = Vec::with_capacity(names.len());
+        for names in names.chunks(LOOKS) {
+            let looks = names.iter().map(|name| async move {
+                match self.look(name).await {
+                    // Something of somebody else, at a key that a lock would have.
+                    Err(error) if error.kind() == ErrorKind::Foreign => Ok(None),
+                    status => status.map(Some),
+                }
+            });
+            let found = try_join_all(looks).await?.into_iter().flatten();
+            // What has ended since it was found is left out.
+            held.extend(found.filter(|status| status.holder().is_some()));
+        }
+        Ok(held)
+    }
+
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError> {
+        let layout = Layout::of(name);
+        let owner = owner.map(|owner| owner.to_string()).unwrap_or_default();
+        let (keys, arguments) = (layout.keys(), [layout.channel(), &owner]);
+        let request = BREAK.on(&keys, &arguments);
+        let answer = self.connection.call(request, self.inspection_limit()).await?;
+        parse::<Option<Told>>(answer)?.map(holder).transpose()
+    }
+
+    async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
+        diagnosis::diagnose(self, namespace).await
+    }
+}
+
+impl RedisDriver {
+    /// Asks for something that changes nothing, so that it is never unknown what it has done.
+    pub(crate) async fn read(&self, request: impl Request) -> Result<Value, DriverError> {
+        self.connection.call(request, self.inspection_limit()).await.map_err(|error| {
+            match error.kind() {
+                ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, error.into_source()),
+                _ => error,
+            }
+        })
+    }
+
+    fn inspection_limit(&self) -> Duration {
+        self.call_limit.unwrap_or(CALL_LIMIT)
+    }
+
+    /// The locks of the namespace that have a key. The server may come by one twice.
+    async fn names(&self, namespace: &Namespace) -> Result<BTreeSet<LockName>, DriverError> {
+        let pattern = Layout::pattern(namespace);
+        let (mut names, mut cursor) = (BTreeSet::new(), 0_u64);
+        for _ in 0..PAGES {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE);
+            let (next, keys): (u64, Vec<Vec<u8>>) = parse(self.read(scan).await?)?;
+            names.extend(keys.iter().filter_map(|key| Layout::lock_at(key, namespace)));
+            match next {
+                0 => return Ok(names),
+                next => cursor = next,
+            }
+        }
+        Err(DriverError::new(ErrorKind::Capacity, "the database has too many keys to search"))
+    }
+}
+
+/// A hold as the scripts tell of it: owner, token, label, milliseconds since the grant,
+/// milliseconds left.
+type Told = (String, String, Option<String>, Option<u64>, u64);
+
+fn holder((owner, token, label, since, remaining): Told) -> Result<Holder, DriverError> {
+    let token = token.parse().map_err(foreign)?;
+    let mut holder = Holder::new(owner.parse().map_err(foreign)?)
+        .token(token)
+        .free_in(Duration::from_millis(remaining));
+    if let Some(label) = label.and_then(|label| Label::new(&label).ok()) {
+        holder = holder.label(label);
+    }
+    if let Some(since) = since {
+        holder = holder.held_for(Duration::from_millis(since));
+    }
+    Ok(holder)
+}
+
+fn waiter((claimant, since): (String, u64)) -> Result<Waiter, DriverError> {
+    let (owner, label) = claimant.split_once(' ').unwrap_or((&claimant, ""));
+    let waiter = Waiter::new(owner.parse().map_err(foreign)?);
+    let waiter = waiter.waiting_for(Duration::from_millis(since));
+    Ok(match Label::new(label) {
+        Ok(label) => waiter.label(label),
+        // It decides nothing, so whoever put another text there hides no waiter.
+        Err(_) => waiter,
+    })
+}
+
+fn foreign(error: impl std::error::Error + Send + Sync + 'static) -> DriverError {
+    DriverError::new(ErrorKind::Foreign, error)
+}

@@ -1,0 +1,33 @@
+-- Put before each script that is given these keys.
+--
+-- KEYS  the lock, the places in order of arrival, the places by deadline, the bucket
+-- ARGV  the channel, ...
+local lock, queue, deadlines, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local channel = ARGV[1]
+
+-- The server's time in microseconds, exact as a Lua number until the year 2255, and in
+-- milliseconds, in which expiries are counted.
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2], time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- The hold that there is; or nothing, and why if that is not because the lock is free.
+local function find_hold()
+  local remaining = redis.call('PTTL', lock)
+  if remaining == -2 then return nil end
+  local owner, token, label, since =
+    unpack(redis.call('HMGET', lock, 'owner', 'token', 'label', 'since'))
+  if not owner or not token or not string.match(token, '^%d+$') or remaining == -1 then
+    return nil, redis.error_reply('FOREIGN the key of the lock holds something else')
+  end
+  return {owner = owner, token = token, label = label, since = since, remaining = remaining}
+end
+
+-- A hold as it is told to those who look: owner, token, label, milliseconds since the grant,
+-- milliseconds left.
+local function told(hold, now)
+  local since = tonumber(hold.since)
+  local age = since and math.max(0, now - since)
+  return {hold.owner, hold.token, hold.label, age or false, hold.remaining}
+end
