@@ -9,7 +9,7 @@ if refusal then return refusal end
 local time, now = clock()
 
 local alive = {}
-for _, who in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '(' .. now, '+inf')) do
+for _, claimant in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '(' .. now, '+inf')) do
   alive[claimant] = true
 end
 local places, queued = {}, redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod diagnosis;
+mod inspect;
 mod layout;
 mod news;
 mod queue;
@@ -12,7 +14,14 @@ mod weather;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let trials =
-        [layout::trials(), tokens::trials(), queue::trials(), news::trials(), weather::trials()];
+    let trials = [
+        layout::trials(),
+        tokens::trials(),
+        queue::trials(),
+        news::trials(),
+        inspect::trials(),
+        diagnosis::trials(),
+        weather::trials(),
+    ];
     lockkit_testkit::run(trials.into_iter().flatten().collect())
 }

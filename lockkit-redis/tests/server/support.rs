@@ -76,6 +76,15 @@ impl Raw {
         cmd(words[0]).arg(&words[1..]).query_async(&mut self.0).await.unwrap()
     }
 
+    pub(crate) async fn pipe(&mut self, commands: &redis::Pipeline) {
+        commands.exec_async(&mut self.0).await.unwrap();
+    }
+
+    /// A field of `INFO`.
+    pub(crate) async fn info(&mut self, field: &str) -> String {
+        self.ask::<redis::InfoDict>(&["INFO"]).await.get(field).unwrap()
+    }
+
     /// The keys that there are, except the counters.
     pub(crate) async fn keys(&mut self) -> Vec<String> {
         let mut keys: Vec<String> = self.ask(&["KEYS", "*"]).await;

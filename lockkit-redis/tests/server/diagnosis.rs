@@ -1,0 +1,209 @@
+//! What is found out about servers that are sound, and about others.
+
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Driver, ErrorKind, Inspect};
+use lockkit_core::{Diagnosis, Grade, Namespace};
+use lockkit_redis::RedisDriver;
+use lockkit_testkit::{REDIS, Server, trial};
+
+use crate::support::{LONG, Raw, claim, driver, impatient_driver, kind, listen, refused, take};
+
+const SOUND: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_sound_server_has_good_findings_only", || REDIS.start_with(&SOUND), sound),
+        trial("what_a_server_forgets_is_found", || REDIS.start(), forgetful),
+        trial("eviction_is_found", || REDIS.start(), evicting),
+        trial("a_replica_is_found", || Ok((REDIS.start()?, REDIS.start()?)), replica),
+        trial("missing_rights_are_found", || REDIS.start_with(&SOUND), rights),
+        trial("documented_rights_are_enough", || REDIS.start_with(&SOUND), documented),
+        trial("a_server_that_is_away_has_no_findings", || REDIS.start(), away),
+    ]
+}
+
+async fn diagnose(driver: &RedisDriver) -> Vec<Diagnosis> {
+    driver.diagnose(&Namespace::default()).await.unwrap()
+}
+
+/// Those that are not good, as `grade topic: finding`.
+async fn complaints(driver: &RedisDriver) -> Vec<String> {
+    let findings = diagnose(driver).await.into_iter().filter(|it| it.grade() > Grade::Good);
+    findings
+        .map(|it| {
+            assert!(it.advice().is_some(), "{it:?}");
+            format!("{} {}: {}", it.grade(), it.topic(), it.finding())
+        })
+        .collect()
+}
+
+async fn sound(server: Server) {
+    let driver = driver(&server.url()).await;
+    assert_eq!(complaints(&driver).await, Vec::<String>::new());
+    let topics: Vec<_> = diagnose(&driver).await.iter().map(Diagnosis::topic).collect();
+    let expected = [
+        "version",
+        "role",
+        "eviction",
+        "persistence",
+        "replication",
+        "connections",
+        "rights",
+        "latency",
+        "clock",
+    ];
+    assert_eq!(topics, expected);
+}
+
+async fn forgetful(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
+    let settings = [
+        ("no", "everysec", "", "a restart forgets everything;"),
+        ("no", "everysec", "60 1", "newer than the last snapshot"),
+        ("yes", "everysec", "60 1", "the last second"),
+        ("yes", "no", "", "the last seconds"),
+    ];
+    for (appends, syncs, saves, expected) in settings {
+        raw.ask::<()>(&["CONFIG", "SET", "save", saves]).await;
+        raw.ask::<()>(&["CONFIG", "SET", "appendfsync", syncs]).await;
+        raw.ask::<()>(&["CONFIG", "SET", "appendonly", appends]).await;
+        let found = complaints(&driver).await;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("warning persistence:"), "{found:?}");
+        assert!(found[0].contains(expected), "{found:?}");
+    }
+}
+
+async fn evicting(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
+    for (policy, memory) in
+        [("allkeys-lru", "100mb"), ("volatile-ttl", "100mb"), ("allkeys-lfu", "0")]
+    {
+        raw.ask::<()>(&["CONFIG", "SET", "maxmemory", memory]).await;
+        raw.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]).await;
+        let found = complaints(&driver).await;
+        let eviction = found.iter().find(|it| it.starts_with("error eviction:")).unwrap();
+        assert!(eviction.contains(policy), "{eviction}");
+    }
+}
+
+async fn replica((primary, replica): (Server, Server)) {
+    let driver = driver(&replica.url()).await;
+    let mut raw = Raw::connect(&replica.url()).await;
+    let port = primary.port().to_string();
+    raw.ask::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let findings = diagnose(&driver).await;
+    let errors: Vec<_> = findings.iter().filter(|it| it.grade() == Grade::Error).collect();
+    assert_eq!(errors.len(), 1, "{findings:#?}");
+    assert_eq!(errors[0].topic(), "role");
+    assert!(errors[0].advice().unwrap().contains(&port), "{errors:?}");
+
+    // The primary has a replica now, as soon as the two have met.
+    let driver = crate::support::driver(&primary.url()).await;
+    loop {
+        let found = complaints(&driver).await;
+        if found.iter().any(|it| it.starts_with("warning replication:")) {
+            return;
+        }
+    }
+}
+
+async fn rights(server: Server) {
+    let mut raw = Raw::connect(&server.url()).await;
+    let url = server.url().replace("redis://", "redis://me:pw@");
+    let all = "~{lockkit:* &{lockkit:* +@all";
+    let cases: &[(&str, &[&str])] = &[
+        (all, &[]),
+        ("-hset -zadd", &["error rights: user `me` may not hset, zadd in namespace `lockkit`"]),
+        (
+            "resetkeys ~other:*",
+            &[
+                "error rights: user `me` may not evalsha, eval, exists, pttl, hget, hmget, hset, del",
+            ],
+        ),
+        ("-eval -evalsha", &["error rights: user `me` cannot run scripts"]),
+        ("-eval", &["error rights: user `me` "]),
+        ("resetchannels", &["warning rights: user `me` may not publish, subscribe"]),
+        ("-subscribe", &["warning rights: user `me` may not subscribe"]),
+        ("-scan -pubsub", &["warning rights: user `me` may not scan, pubsub|numsub"]),
+        ("-config", &["warning rights: the server does not tell", "warning persistence:"]),
+        ("-info", &["warning rights: the server does not tell"]),
+        ("-time", &["error rights: user `me` may not time"]),
+    ];
+    for (rights, expected) in cases {
+        let user = format!("ACL SETUSER me reset on >pw {all} {rights}");
+        raw.ask::<()>(&user.split(' ').collect::<Vec<_>>()).await;
+        raw.ask::<()>(&["SCRIPT", "FLUSH"]).await;
+        let found = complaints(&driver(&url).await).await;
+        assert_eq!(found.len(), expected.len(), "{rights}: {found:#?}");
+        for (found, expected) in found.iter().zip(*expected) {
+            assert!(found.starts_with(expected), "{rights}: {found}");
+        }
+    }
+
+    // What is advised helps.
+    raw.ask::<()>(&"ACL SETUSER me reset on >pw +@all -hset".split(' ').collect::<Vec<_>>()).await;
+    let driver = driver(&url).await;
+    for _ in 0..5 {
+        let findings = diagnose(&driver).await;
+        let Some(bad) = findings.iter().find(|it| it.grade() > Grade::Good) else { return };
+        let advice = bad.advice().unwrap();
+        let command = advice.split('`').nth(1).unwrap();
+        raw.ask::<()>(&command.split(' ').collect::<Vec<_>>()).await;
+    }
+    panic!("{:#?}", diagnose(&driver).await);
+}
+
+/// The rights that `docs/redis.md` tells to give are those that are needed, and no more.
+async fn documented(server: Server) {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/redis.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let mut blocks = page.split("```").filter_map(|it| it.strip_prefix("text\nACL SETUSER app "));
+    let (locks, looks) = (blocks.next().unwrap(), blocks.next().unwrap());
+    let words = |block: &str| -> Vec<String> {
+        let block = block.replace("NAMESPACE", "lockkit").replace("PASSWORD", "pw");
+        block.split_whitespace().map(Into::into).collect()
+    };
+    let mut raw = Raw::connect(&server.url()).await;
+    let mut give = async |words: &[String]| {
+        let words = words.iter().map(String::as_str);
+        let command: Vec<_> = ["ACL", "SETUSER", "app"].into_iter().chain(words).collect();
+        raw.ask::<()>(&command).await;
+    };
+    give(&["reset".into()]).await;
+    give(&words(locks)).await;
+    let url = server.url().replace("redis://", "redis://app:pw@");
+    let app = driver(&url).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&app, &holder).await;
+    listen(&app, &waiter).await;
+    app.renew(&holder).await.unwrap();
+    app.release(&holder).await.unwrap();
+    app.changed(&waiter).await;
+    refused(&app, &holder).await;
+    app.look(waiter.name()).await.unwrap();
+    let missing = complaints(&app).await;
+    assert_eq!(missing.len(), 2, "what the server tells, and the list: {missing:?}");
+
+    give(&words(looks)).await;
+    assert_eq!(complaints(&app).await, Vec::<String>::new());
+    assert_eq!(app.held(&Namespace::default()).await.unwrap().len(), 1);
+    app.break_hold(waiter.name(), None).await.unwrap().unwrap();
+
+    for word in words(locks).iter().chain(&words(looks)) {
+        // A database other than the first is chosen before anything else.
+        if let Some(right) = word.strip_prefix('+').filter(|&right| right != "select") {
+            give(&[format!("-{right}")]).await;
+            let missing = complaints(&app).await;
+            assert!(!missing.is_empty(), "{right} is not needed");
+            give(&[word.clone()]).await;
+        }
+    }
+}
+
+async fn away(server: Server) {
+    let driver = impatient_driver(&format!("{}?call_limit=200ms", server.url())).await;
+    server.stop().unwrap();
+    let (kind, text) = kind(driver.diagnose(&Namespace::default()).await);
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+}
