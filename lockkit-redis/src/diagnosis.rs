@@ -103,31 +103,31 @@ async fn rights(
         Err(refusal) => {
             findings.push(Diagnosis::error(
                 "rights",
-                format!(
-                    "user `{user}` cannot run scripts, so that no lock can be taken: {refusal}"
-                ),
+                format!("user `{user}` cannot run scripts, so acquisitions are denied: {refusal}"),
                 advice(&["evalsha".into(), "eval".into()]),
             ));
             return Ok(());
         }
     };
-    let lacks = |what: &[String], so: &str| {
-        format!("user `{user}` may not {} in namespace `{namespace}`: {so}", what.join(", "))
+    let lacks = |rights: &[String], so: &str| {
+        let rights = rights.join(" +");
+        format!("user `{user}` lacks +{rights}, or the keys and channels of `{namespace}`: {so}")
     };
     if !locks.is_empty() {
-        let finding = lacks(&locks, "locks fail with \"denied\"");
+        let finding = lacks(&locks, "acquisitions are denied");
         findings.push(Diagnosis::error("rights", finding, advice(&locks)));
     }
     if !news.is_empty() {
-        let finding = lacks(&news, "waiters do not hear of releases, and poll instead");
+        let finding = lacks(&news, "waiters do not hear of releases, and poll");
         findings.push(Diagnosis::warning("rights", finding, advice(&news)));
     }
     if !looks.is_empty() {
-        let finding = lacks(&looks, "locks cannot be listed, or listeners not be counted");
+        let finding = lacks(&looks, "held locks are not listed, or listeners not counted");
         findings.push(Diagnosis::warning("rights", finding, advice(&looks)));
     }
     if locks.is_empty() && news.is_empty() && looks.is_empty() {
-        let finding = format!("user `{user}` has all rights that locks need");
+        let finding =
+            format!("user `{user}` has all rights that are needed in namespace `{namespace}`");
         findings.push(Diagnosis::good("rights", finding));
     }
     Ok(())

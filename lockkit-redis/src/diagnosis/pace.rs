@@ -44,14 +44,19 @@ impl Reading {
 
 pub(super) fn latency(round_trip: Duration) -> Diagnosis {
     let least = (round_trip * ROOM).max(Capabilities::MIN_TTL);
-    let finding = format!(
-        "a round trip takes {:.1?}: leases of {:.1?} and more have room for it",
-        round_trip, least
-    );
+    let (trip, least) = (whole(round_trip, 1_000), whole(least, 1_000_000));
+    let finding =
+        format!("a round trip takes {trip:?}: leases of {least:?} and more have room for it");
     match round_trip < SLOW {
         true => Diagnosis::good("latency", finding),
-        false => Diagnosis::warning("latency", finding, "use no shorter leases: `ttl` in the URL"),
+        false => Diagnosis::warning("latency", finding, "take no shorter ones: `ttl` in the URL"),
     }
+}
+
+/// The duration, rounded up to whole units of that many nanoseconds.
+fn whole(duration: Duration, unit: u64) -> Duration {
+    let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    Duration::from_nanos(nanos.div_ceil(unit).saturating_mul(unit))
 }
 
 pub(super) fn clock(first: &Reading, last: &Reading) -> Diagnosis {
@@ -110,9 +115,9 @@ mod tests {
 
     #[test]
     fn leases_must_have_room_for_round_trips() {
-        let near = latency(Duration::from_micros(80));
+        let near = latency(Duration::from_nanos(80_100));
         assert_eq!(near.grade(), Grade::Good);
-        assert!(near.finding().contains("leases of 50.0ms"), "{}", near.finding());
+        assert!(near.finding().contains("takes 81µs: leases of 50ms"), "{}", near.finding());
         let far = latency(Duration::from_millis(150));
         assert_eq!(far.grade(), Grade::Warning);
         assert!(far.finding().contains("leases of 7.5s"), "{}", far.finding());

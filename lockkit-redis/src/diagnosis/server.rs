@@ -147,7 +147,7 @@ impl Server {
         let advice =
             "`CONFIG SET maxmemory-policy noeviction`, here or on a server for locks alone";
         match self.says("maxmemory_policy") {
-            Some("noeviction") => Diagnosis::good("eviction", "no key is evicted"),
+            Some("noeviction") => Diagnosis::good("eviction", "no key is evicted: `noeviction`"),
             Some(policy) => {
                 let when = match self.number("maxmemory") {
                     Some(0) => "once `maxmemory` is set and reached",
@@ -179,20 +179,28 @@ impl Server {
         };
         Diagnosis::warning(
             "persistence",
-            format!("{forgets}; what was held can then be taken, with higher tokens all the same"),
-            "set `appendonly yes` and `appendfsync always`, or have resources check tokens",
+            format!("{forgets}; what is held can then be taken, though with higher fencing tokens"),
+            "`CONFIG SET appendonly yes` and `CONFIG SET appendfsync always`, or have resources check \
+             fencing tokens",
         )
     }
 
     fn replication(&self) -> Diagnosis {
         match self.number("connected_slaves") {
-            Some(0) => Diagnosis::good("replication", "no replica could take over that is behind"),
+            Some(0) => {
+                let finding = "there is no replica, so no failover that forgets grants";
+                Diagnosis::good("replication", finding)
+            }
             replicas => {
-                let replicas = replicas.map_or("any".into(), |replicas| replicas.to_string());
+                let replicas = match replicas {
+                    Some(1) => "a replica follows".into(),
+                    Some(number) => format!("{number} replicas follow"),
+                    None => "replicas may follow".to_owned(),
+                };
                 Diagnosis::warning(
                     "replication",
-                    format!("replicas, {replicas} of them, are behind: a failover forgets grants"),
-                    "have resources check tokens, or let no replica take over",
+                    format!("{replicas} without being waited for: a failover may forget grants"),
+                    "have resources check fencing tokens, or let no replica take over",
                 )
             }
         }
@@ -300,7 +308,7 @@ mod tests {
             (&[("aof_enabled", "0"), ("save", "")], Warning, "persistence", "everything;"),
             (&[("aof_last_write_status", "err")], Error, "persistence", "append"),
             (&[("rdb_last_bgsave_status", "err")], Error, "persistence", "snapshot"),
-            (&[("connected_slaves", "2")], Warning, "replication", "2 of them"),
+            (&[("connected_slaves", "2")], Warning, "replication", "2 replicas follow"),
             (
                 &[("min-replicas-to-write", "2"), ("min_slaves_good_slaves", "1")],
                 Error,

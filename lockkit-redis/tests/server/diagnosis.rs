@@ -114,21 +114,22 @@ async fn rights(server: Server) {
     let all = "~{lockkit:* &{lockkit:* +@all";
     let cases: &[(&str, &[&str])] = &[
         (all, &[]),
-        ("-hset -zadd", &["error rights: user `me` may not hset, zadd in namespace `lockkit`"]),
+        (
+            "-hset -zadd",
+            &["error rights: user `me` lacks +hset +zadd, or the keys and channels of `lockkit`"],
+        ),
         (
             "resetkeys ~other:*",
-            &[
-                "error rights: user `me` may not evalsha, eval, exists, pttl, hget, hmget, hset, del",
-            ],
+            &["error rights: user `me` lacks +evalsha +eval +exists +pttl +hget +hmget +hset +del"],
         ),
         ("-eval -evalsha", &["error rights: user `me` cannot run scripts"]),
         ("-eval", &["error rights: user `me` "]),
-        ("resetchannels", &["warning rights: user `me` may not publish, subscribe"]),
-        ("-subscribe", &["warning rights: user `me` may not subscribe"]),
-        ("-scan -pubsub", &["warning rights: user `me` may not scan, pubsub|numsub"]),
+        ("resetchannels", &["warning rights: user `me` lacks +publish +subscribe"]),
+        ("-subscribe", &["warning rights: user `me` lacks +subscribe, or"]),
+        ("-scan -pubsub", &["warning rights: user `me` lacks +scan +pubsub|numsub"]),
         ("-config", &["warning rights: the server does not tell", "warning persistence:"]),
         ("-info", &["warning rights: the server does not tell"]),
-        ("-time", &["error rights: user `me` may not time"]),
+        ("-time", &["error rights: user `me` lacks +time, or"]),
     ];
     for (rights, expected) in cases {
         let user = format!("ACL SETUSER me reset on >pw {all} {rights}");
