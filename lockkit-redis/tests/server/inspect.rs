@@ -332,7 +332,7 @@ async fn break_hands_over(server: Server) {
     let (holder, dead) = (claim(LONG), claim(millis(50)).fair());
     let (first, second) = (claim(LONG).fair(), claim(LONG).fair());
     let token = take(&near, &holder).await;
-    refused(&far, &dead).await;
+    refused(&near, &dead).await;
     listen(&far, &first).await;
     refused(&far, &second).await;
     sleep(millis(70)).await;
