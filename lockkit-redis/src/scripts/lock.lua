@@ -18,7 +18,8 @@ local function find_hold()
   if remaining == -2 then return nil end
   local owner, token, label, since =
     unpack(redis.call('HMGET', lock, 'owner', 'token', 'label', 'since'))
-  if not owner or not token or not string.match(token, '^%d+$') or remaining == -1 then
+  local is_ours = owner and #owner == 32 and token and string.match(token, '^%d+$')
+  if not is_ours or remaining == -1 then
     return nil, redis.error_reply('FOREIGN the key of the lock holds something else')
   end
   return {owner = owner, token = token, label = label, since = since, remaining = remaining}

@@ -197,7 +197,7 @@ async fn documented(server: Server) {
             give(&[format!("-{right}")]).await;
             let missing = complaints(&app).await;
             assert!(!missing.is_empty(), "{right} is not needed");
-            give(&[word.clone()]).await;
+            give(std::slice::from_ref(word)).await;
         }
     }
 }

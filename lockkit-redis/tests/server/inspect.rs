@@ -119,10 +119,9 @@ async fn handed_over(server: Server) {
 
 async fn ran_out(server: Server) {
     let driver = driver(&server.url()).await;
-    let holder = claim(millis(60));
-    take(&driver, &holder).await;
-    refused(&driver, &claim(millis(60)).fair()).await;
-    sleep(millis(80)).await;
+    take(&driver, &claim(millis(400))).await;
+    refused(&driver, &claim(millis(50)).fair()).await;
+    sleep(millis(420)).await;
     assert_eq!(look(&driver).await.holder(), None);
     assert_eq!(look(&driver).await.waiters(), []);
     assert_eq!(driver.held(name().namespace()).await.unwrap(), []);
@@ -234,9 +233,9 @@ async fn reads_only(server: Server) {
     ];
     let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
     take(&driver, &claim(LONG)).await;
-    refused(&driver, &claim(millis(50)).fair()).await;
+    refused(&driver, &claim(millis(400)).fair()).await;
     refused(&driver, &claim(LONG).fair()).await;
-    sleep(millis(70)).await;
+    sleep(millis(420)).await;
     let changes = "rdb_changes_since_last_save";
     let before = raw.info(changes).await;
 
@@ -263,14 +262,20 @@ async fn reads_only(server: Server) {
 async fn foreign(server: Server) {
     let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
     let lock = &*format!("{{lockkit:362}}:lock:{NAME}");
-    let cases: &[&[&str]] = &[
-        &["SET", lock, "of somebody else"],
-        &["HSET", lock, "mine", "1"],
-        &["HSET", lock, "owner", "x", "token", "7"], // without an expiry
+    let owner = &*claim(LONG).owner().to_string();
+    let cases: &[(&[&str], bool)] = &[
+        (&["SET", lock, "of somebody else"], true),
+        (&["HSET", lock, "mine", "1"], true),
+        (&["HSET", lock, "owner", "x", "token", "7"], true),
+        (&["HSET", lock, "owner", owner, "token", "x"], true),
+        (&["HSET", lock, "owner", owner, "token", "7"], false),
     ];
-    for tampering in cases {
+    for (tampering, expires) in cases {
         raw.ask::<()>(&["DEL", lock]).await;
         raw.ask::<()>(tampering).await;
+        if *expires {
+            raw.ask::<()>(&["PEXPIRE", lock, "30000"]).await;
+        }
         let before: Vec<u8> = raw.ask(&["DUMP", lock]).await;
         assert_eq!(kind(driver.look(&name()).await).0, ErrorKind::Foreign, "{tampering:?}");
         let broken = driver.break_hold(&name(), None).await;
