@@ -83,6 +83,10 @@ impl Server {
                 _ = hung_up.recv() => return,
             };
             let Ok(Some(line)) = line else { return };
+            // Both may be ready, and a connection that was cut gets no answer.
+            if !hung_up.is_empty() {
+                return;
+            }
             let answer = self.table().answer(&line);
             if writer.write_all(format!("{answer}\n").as_bytes()).await.is_err() {
                 return;
