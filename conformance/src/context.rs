@@ -62,6 +62,7 @@ pub(crate) struct Setup {
     pub(crate) id: &'static str,
     pub(crate) capabilities: Capabilities,
     pub(crate) connect: Option<Connect>,
+    pub(crate) namespace: Option<Namespace>,
     pub(crate) revoke: Option<Revoke>,
     pub(crate) sever: Option<Hook>,
     pub(crate) restart: Option<Hook>,
@@ -77,6 +78,7 @@ impl Setup {
             id,
             capabilities,
             connect: None,
+            namespace: None,
             revoke: None,
             sever: None,
             restart: None,
@@ -196,13 +198,17 @@ impl Context {
         Ok((self.connect().await?, self.connect().await?))
     }
 
-    pub(crate) fn namespace(&self, name: &str) -> Verdict<Namespace> {
-        Ok(Namespace::new(name)?)
-    }
-
     /// The namespace of all locks that do not try out namespaces.
     pub(crate) fn own_namespace(&self) -> Verdict<Namespace> {
-        self.namespace("conformance")
+        let own = self.setup.namespace.clone();
+        own.map_or_else(|| Ok(Namespace::new("conformance")?), Ok)
+    }
+
+    /// A namespace that begins with the [own](Self::own_namespace) one, and goes on with `shape`
+    /// and something that nobody had before in place of `@`.
+    pub(crate) fn namespace_beside(&self, shape: &str) -> Verdict<Namespace> {
+        let own = self.own_namespace()?;
+        Ok(Namespace::new(&format!("{}-{}", own.as_str(), self.text(shape)))?)
     }
 
     /// Made from `shape` by putting something that nobody had before in place of `@`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use lockkit_core::driver::Driver;
-use lockkit_core::{BoxError, Capabilities, LockName};
+use lockkit_core::{BoxError, Capabilities, LockName, Namespace};
 
 use crate::checks::{ALL, Check};
 use crate::context::{Setup, Stop};
@@ -35,14 +35,32 @@ impl Suite {
     /// How to open a connection to the backend. Called several times within one check: each call
     /// is another client of the same backend.
     #[must_use]
-    pub fn connect<D: Driver, F>(mut self, connect: impl Fn() -> F + Send + Sync + 'static) -> Self
+    pub fn connect<D: Driver, F>(self, connect: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<D, BoxError>> + Send + 'static,
     {
-        Arc::make_mut(&mut self.setup).connect = Some(Arc::new(move || {
+        self.connect_arc(move || {
             let driver = connect();
-            Box::pin(async { Ok(Arc::new(driver.await?) as Arc<dyn Driver>) })
-        }));
+            async { Ok(Arc::new(driver.await?) as Arc<dyn Driver>) }
+        })
+    }
+
+    /// Like [`connect`](Self::connect), for a driver that was chosen at run time.
+    #[must_use]
+    pub fn connect_arc<F>(mut self, connect: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Arc<dyn Driver>, BoxError>> + Send + 'static,
+    {
+        let setup = Arc::make_mut(&mut self.setup);
+        setup.connect = Some(Arc::new(move || Box::pin(connect())));
+        self
+    }
+
+    /// The namespace of the locks that the checks take: `conformance` unless said otherwise. Those
+    /// that try out namespaces take further ones, whose names begin with this one.
+    #[must_use]
+    pub fn namespace(mut self, namespace: Namespace) -> Self {
+        Arc::make_mut(&mut self.setup).namespace = Some(namespace);
         self
     }
 

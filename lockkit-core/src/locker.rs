@@ -69,6 +69,11 @@ impl Locker {
         self.lease
     }
 
+    /// The namespace of its locks.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
     /// The driver behind it.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.engine.driver

@@ -48,7 +48,7 @@ pub(in crate::checks) async fn namespaces_are_apart(context: &Context) -> Verdic
         ("c-@-", "a"),
         ("c-@", "-a"),
     ] {
-        let namespace = context.namespace(&context.text(namespace))?;
+        let namespace = context.namespace_beside(namespace)?;
         held.push(Claim::new(LockName::new(&namespace, name)?, context.long()));
     }
     for claim in &held {
