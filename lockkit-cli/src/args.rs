@@ -1,8 +1,8 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::Parser as _;
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::exit;
 use crate::report::say;
@@ -24,26 +24,58 @@ pub(crate) fn parse() -> Result<Command, u8> {
     Err(exit::USAGE)
 }
 
+/// What can be said to this program: for completions and manual pages.
+pub(crate) fn grammar() -> clap::Command {
+    Cli::command()
+}
+
 /// Locks between programs, machines and containers.
 #[derive(Debug, clap::Parser)]
-#[command(name = "lockkit", version, arg_required_else_help = false)]
+#[command(name = "lockkit", version, arg_required_else_help = false, after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
+const AFTER_HELP: &str = "\
+Where the locks are: --url, or the variable LOCKKIT_URL, such as redis://HOST or sqlite:PATH. A URL
+with a password belongs in the variable, since other users can see the arguments of a command.
+Without either they are those of this user on this machine, in $XDG_STATE_HOME/lockkit/locks.db.
+
+Examples:
+  lockkit run nightly-report -- ./report.sh     one at a time, everybody else waits
+  lockkit status                                who holds what
+  lockkit doctor                                is the backend fit to keep locks?
+
+Exit codes: 64 wrong usage; 69 backend unreachable; 77 refused by the backend; 78 wrong URL or
+unsupported; for the others see the help of each command.";
+
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Run(Run),
+    Status(Status),
+    Break(Break),
+    Doctor(Doctor),
+    Conformance(Conformance),
+    Completions(Completions),
+    Man(Man),
 }
 
-/// Runs a command while holding a lock, and ends it if the lock cannot be kept.
+/// Where the locks are.
 #[derive(Debug, clap::Args)]
-#[command(after_help = AFTER_HELP)]
-pub(crate) struct Run {
-    /// Where the locks are: `redis://HOST`, `sqlite:PATH`; see below for the default
+pub(crate) struct Place {
+    /// Where the locks are, such as `redis://HOST` or `sqlite:PATH` [default: LOCKKIT_URL, which is
+    /// the place for a URL with a password; else the locks of this user on this machine]
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<OsString>,
+}
+
+/// Runs a command while holding a lock, and ends it if the lock cannot be kept
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_RUN)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) place: Place,
 
     /// How long the lock outlives a dead holder [default: as the URL says, or 30s]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
@@ -61,6 +93,11 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) fair: bool,
 
+    /// Holds the lock for at least this long, also if the command ends sooner: for a job that many
+    /// hosts start by clocks that differ
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub(crate) at_least: Option<Duration>,
+
     /// How long the command has to end when the lock cannot be kept, at most half of the TTL
     /// [default: 5s, or a third of the TTL if that is less]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
@@ -69,6 +106,10 @@ pub(crate) struct Run {
     /// The exit code that says that somebody else has the lock
     #[arg(short = 'E', long, value_name = "N", default_value_t = exit::CONFLICT)]
     pub(crate) conflict_exit_code: u8,
+
+    /// Says nothing while all goes well: neither who is waited for nor that the lock is taken
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
 
     /// Says what happens to the lock meanwhile
     #[arg(short, long)]
@@ -82,13 +123,166 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
-const AFTER_HELP: &str = "\
-Without --url the variable LOCKKIT_URL says where the locks are. A URL with a password belongs
-there, since other users can see the arguments of a command. Without either the locks are those
-of this user on this machine, in $XDG_STATE_HOME/lockkit/locks.db, with a TTL of 10s.
+const AFTER_RUN: &str = "\
+A URL with a password belongs in the variable LOCKKIT_URL, since other users can see the arguments
+of a command. Without a URL the locks are those of this user on this machine, in
+$XDG_STATE_HOME/lockkit/locks.db, with a TTL of 10s.
 
 The command finds LOCKKIT_NAME, LOCKKIT_TOKEN, LOCKKIT_OWNER and LOCKKIT_DRIVER in its environment.
 
+Examples:
+  lockkit run nightly-report -- ./report.sh              waits for as long as it takes
+  lockkit run --wait 5m --fair deploy -- make deploy     in turn, but not for ever
+  lockkit run --try --at-least 55s -qE 0 tick -- ./tick  in the crontab of many hosts: one runs it
+
 Exit codes: the command's own, 128+N if signal N ended it; 64 wrong usage; 69 backend unreachable;
 70 lock lost, command ended; 75 lock taken or not free in time; 77 refused by the backend;
-78 wrong URL or unsupported; 126 command cannot be executed; 127 command not found.";
+78 wrong URL, unsupported, or held by the run that this one is in; 126 command cannot be executed;
+127 command not found.";
+
+/// Shows who holds locks and who waits for them
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_STATUS)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Writes JSON, as docs/status.schema.json has it
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Shows it on the whole terminal, as it changes; q ends it
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) watch: bool,
+
+    /// Only this lock, with everybody who has a place in its queue [default: all that are held]
+    pub(crate) name: Option<String>,
+}
+
+const AFTER_STATUS: &str = "\
+Looking changes nothing. What it shows is old when it arrives: for people, not for decisions.
+
+Examples:
+  lockkit status                                       all locks that are held
+  lockkit status nightly-report                        who holds it, who waits, and the exit code
+  lockkit status --json | jq -r '.locks[].name'        for programs
+  lockkit status --watch                               like top
+
+Exit codes: 0 free, 1 held; without NAME 0. Else as `lockkit --help` says.";
+
+/// Ends somebody's hold of a lock
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_BREAK)]
+pub(crate) struct Break {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Only the hold of this owner: the id that `lockkit status NAME` shows, or its first 8 digits
+    /// or more
+    #[arg(long, value_name = "ID", value_parser = owner)]
+    pub(crate) owner: Option<String>,
+
+    /// Does not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+
+    /// The name of the lock
+    pub(crate) name: String,
+}
+
+const AFTER_BREAK: &str = "\
+Whoever waits gets the lock, with a higher fencing token. The holder learns of it at its next
+renewal, within a third of its TTL, and goes on until then, for `lockkit run` until its command has
+been ended: only a resource that checks fencing tokens refuses it at once.
+
+At a terminal it shows who holds the lock and asks; elsewhere it needs --yes.
+
+Examples:
+  lockkit break nightly-report                         shows the holder, and asks
+  lockkit break --yes --owner 5f0c2b9e nightly-report  in a script: this hold and no other
+
+Exit codes: 0 broken; 1 nothing was broken: nobody held it, or another owner, or the answer was no.
+Else as `lockkit --help` says.";
+
+/// Looks at how the backend is set up and says what is wrong with it
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_DOCTOR)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Writes JSON, as docs/doctor.schema.json has it
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const AFTER_DOCTOR: &str = "\
+It changes nothing. Each finding comes with what to do about it.
+
+Examples:
+  lockkit doctor --url redis://localhost
+  lockkit doctor --json | jq '.findings[] | select(.grade != \"good\")'
+
+Exit codes: 0 locks work; 1 there is an error among the findings, such as a backend that cannot be
+reached; 64 wrong usage.";
+
+/// Checks whether locks behave as they should on a backend
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_CONFORMANCE)]
+pub(crate) struct Conformance {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// The lease of the checks, longer for a backend that is far away
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, default_value = "1s")]
+    pub(crate) ttl: Duration,
+
+    /// Names the checks, with what they find out, and runs none
+    #[arg(long)]
+    pub(crate) list: bool,
+
+    /// Only the checks with this in their name
+    pub(crate) filter: Option<String>,
+}
+
+const AFTER_CONFORMANCE: &str = "\
+The checks take, keep, lose and release locks of their own, in the namespace `conformance`: those of
+others are not touched. What they leave behind is removed, and what cannot be is named.
+
+Examples:
+  lockkit conformance --list
+  LOCKKIT_URL=redis://localhost lockkit conformance
+  lockkit conformance --url sqlite:/srv/locks.db --ttl 3s fencing
+
+Exit codes: 0 all passed or do not apply; 1 a check failed. Else as `lockkit --help` says.";
+
+/// Writes a script that completes arguments in a shell
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockkit completions bash >~/.local/share/bash-completion/completions/lockkit
+  lockkit completions zsh >/usr/local/share/zsh/site-functions/_lockkit
+  lockkit completions fish >~/.config/fish/completions/lockkit.fish")]
+pub(crate) struct Completions {
+    /// Which shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Writes a page of the manual
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockkit man run | man -l -
+  lockkit man status >/usr/local/share/man/man1/lockkit-status.1")]
+pub(crate) struct Man {
+    /// The command that the page is about [default: lockkit itself]
+    pub(crate) command: Option<String>,
+}
+
+/// The first digits of an owner's id.
+fn owner(text: &str) -> Result<String, &'static str> {
+    match text.len() {
+        8..=32 if text.bytes().all(|byte| byte.is_ascii_hexdigit()) => Ok(text.to_lowercase()),
+        _ => Err("an owner is 8 to 32 hexadecimal digits"),
+    }
+}

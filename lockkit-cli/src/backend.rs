@@ -6,17 +6,57 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
-use lockkit::{BackendUrl, Error, Result};
+use std::time::Duration;
+
+use lockkit::{BackendUrl, Error, Locker, Result};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::runtime::Builder;
+use tokio::time::timeout;
+
+use crate::args::Place;
+use crate::exit;
+use crate::report::{self, Volume, chain, say};
+
+/// How long the backend may take to forget this process. What it does not forget runs out.
+pub(crate) const CLEAN_UP: Duration = Duration::from_secs(5);
+
+/// Connects, lets `work` look at locks, and returns the exit code: its own, or that of an error.
+pub(crate) fn at(place: &Place, work: impl AsyncFnOnce(&Locker) -> Result<u8>) -> u8 {
+    report::listen(Volume::Errors);
+    let outcome = block_on(async {
+        let locker = lockkit::connect_url(&url(place)?).await?;
+        let outcome = work(&locker).await;
+        // Nothing of ours is left there; this only says good-bye.
+        _ = timeout(CLEAN_UP, locker.shutdown()).await;
+        outcome
+    });
+    outcome.flatten().unwrap_or_else(|error| failed(&error))
+}
+
+/// Says what went wrong, and returns the exit code.
+pub(crate) fn failed(error: &Error) -> u8 {
+    say(chain(error));
+    exit::of_error(error, exit::CONFLICT)
+}
+
+/// Does `work` on this thread.
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::config("this process", error.to_string()))?;
+    let outcome = runtime.block_on(work);
+    // Without waiting for a name that is still being looked up.
+    runtime.shutdown_background();
+    Ok(outcome)
+}
 
 /// What stands for itself in the path of a URL.
 const ENCODED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
 
 /// The URL that was given, or that of the environment, or that of this user's own locks.
-pub(crate) fn url(given: Option<&OsStr>) -> Result<BackendUrl> {
+pub(crate) fn url(place: &Place) -> Result<BackendUrl> {
     let from_environment = env::var_os("LOCKKIT_URL");
-    let url: BackendUrl = match (given, from_environment.as_deref()) {
+    let url: BackendUrl = match (place.url.as_deref(), from_environment.as_deref()) {
         (Some(url), _) => text(url, "--url")?.parse()?,
         // Also when it is empty: a variable that was not filled in must not mean other locks.
         (None, Some(url)) => text(url, "LOCKKIT_URL")?.parse()?,

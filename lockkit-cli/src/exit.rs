@@ -6,9 +6,12 @@ use lockkit::Error;
 use rustix::process::{Signal, WaitStatus};
 
 pub(crate) const OK: u8 = 0;
+/// The lock is held, nothing was broken, a finding is an error, a check failed.
+pub(crate) const NO: u8 = 1;
 pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
 pub(crate) const LOST: u8 = 70;
+pub(crate) const IO: u8 = 74;
 pub(crate) const CONFLICT: u8 = 75;
 pub(crate) const DENIED: u8 = 77;
 pub(crate) const CONFIG: u8 = 78;

@@ -1,6 +1,6 @@
-//! The command `lockkit`: any program, run under a distributed lock.
+//! The command `lockkit`: programs run under distributed locks, and a look at who holds them.
 //!
-//! Three processes stand between the shell and the program while it runs (on Linux):
+//! Three processes stand between the shell and the program that `lockkit run` runs (on Linux):
 //!
 //! ```text
 //! lockkit run      waits, holds and renews the lock; ends the program before the lock ends
@@ -8,16 +8,27 @@
 //!    └─ program    killed by the kernel when its warden is gone
 //! ```
 //!
-//! See `docs/run.md` for what that promises and what it does not.
+//! See `docs/run.md` for what that promises and what it does not, and `docs/command.md` for
+//! everything else.
 
 mod args;
 mod backend;
+mod breaking;
+mod conformance;
+mod doctor;
 mod exit;
+mod generate;
+mod json;
 mod report;
 mod run;
+mod screen;
 mod signals;
+mod status;
+mod table;
 mod tree;
+mod waiting;
 mod warden;
+mod watch;
 
 use std::env;
 use std::process::ExitCode;
@@ -28,8 +39,15 @@ fn main() -> ExitCode {
     if let Some(code) = warden::step(env::args_os()) {
         return code.into();
     }
-    match args::parse() {
-        Ok(Command::Run(options)) => run::run(&options).into(),
-        Err(code) => code.into(),
-    }
+    let code = match args::parse() {
+        Ok(Command::Run(options)) => run::run(&options),
+        Ok(Command::Status(options)) => status::status(&options),
+        Ok(Command::Break(options)) => breaking::break_hold(&options),
+        Ok(Command::Doctor(options)) => doctor::doctor(&options),
+        Ok(Command::Conformance(options)) => conformance::conformance(&options),
+        Ok(Command::Completions(options)) => generate::completions(&options),
+        Ok(Command::Man(options)) => generate::man(&options),
+        Err(code) => code,
+    };
+    code.into()
 }

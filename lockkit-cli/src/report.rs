@@ -1,17 +1,37 @@
-//! What this program says, all of it on standard error.
+//! What this program says: its answers on standard output, all else on standard error.
 
 use std::error::Error;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::process::getpgrp;
+use rustix::termios::{tcgetpgrp, tcgetwinsize};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::exit;
+use crate::table::cut;
+
+/// Writes what was asked for to standard output, and returns `code`, unless that failed.
+pub(crate) fn answer(text: impl AsRef<[u8]>, code: u8) -> u8 {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
+        Ok(()) => code,
+        // Whoever reads, `head` say, has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => code,
+        Err(error) => {
+            say(format!("standard output: {error}"));
+            exit::IO
+        }
+    }
+}
+
 /// Writes one message, at once so that those of several processes do not mix.
 pub(crate) fn say(message: impl AsRef<str>) {
-    let message = format!("lockkit: {}\n", message.as_ref());
-    // If nobody hears, there is nobody to tell.
-    _ = io::stderr().write_all(message.as_bytes());
+    let line = line();
+    let erase = if line.is_empty() { "" } else { ERASE };
+    write(&format!("{erase}lockkit: {}\n{line}", message.as_ref()));
 }
 
 /// An error and its sources on one line.
@@ -30,9 +50,21 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Lets lockkit's own events through: warnings, or with `verbose` all that is worth knowing.
-pub(crate) fn listen(verbose: bool) {
-    let level = if verbose { LevelFilter::DEBUG } else { LevelFilter::WARN };
+/// How much is said about what happens to locks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Volume {
+    Errors,
+    Warnings,
+    Everything,
+}
+
+/// Lets lockkit's own events through.
+pub(crate) fn listen(volume: Volume) {
+    let level = match volume {
+        Volume::Errors => LevelFilter::ERROR,
+        Volume::Warnings => LevelFilter::WARN,
+        Volume::Everything => LevelFilter::DEBUG,
+    };
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(false)
         .with_level(false)
@@ -57,4 +89,58 @@ impl io::Write for Lines {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// The last line of the terminal, kept up to date until dropped. What is said meanwhile stands
+/// above it.
+#[derive(Debug)]
+pub(crate) struct LiveLine(());
+
+impl LiveLine {
+    /// None where there is no terminal that can erase a line, or where it is somebody else's turn
+    /// to write there.
+    pub(crate) fn begin() -> Option<Self> {
+        let can_erase =
+            std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
+        (can_erase && io::stderr().is_terminal() && is_in_foreground()).then_some(Self(()))
+    }
+
+    pub(crate) fn show(&self, text: &str) {
+        let mut line = line();
+        // A shell may have put this program into the background meanwhile.
+        if is_in_foreground() {
+            let columns = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col));
+            // Whoever does not tell has no columns.
+            let columns = if columns == 0 { 80 } else { columns };
+            *line = cut(&format!("lockkit: {text}"), columns.saturating_sub(1)).into_owned();
+            write(&format!("{ERASE}{line}"));
+        }
+    }
+}
+
+impl Drop for LiveLine {
+    fn drop(&mut self) {
+        let mut line = line();
+        if !std::mem::take(&mut *line).is_empty() && is_in_foreground() {
+            write(ERASE);
+        }
+    }
+}
+
+/// Goes to the beginning of the line and erases it.
+const ERASE: &str = "\r\x1b[K";
+
+/// What the live line shows.
+fn line() -> MutexGuard<'static, String> {
+    static LINE: Mutex<String> = Mutex::new(String::new());
+    LINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_in_foreground() -> bool {
+    tcgetpgrp(io::stderr()).is_ok_and(|group| group == getpgrp())
+}
+
+fn write(text: &str) {
+    // If nobody hears, there is nobody to tell.
+    _ = io::stderr().write_all(text.as_bytes());
 }

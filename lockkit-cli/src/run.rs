@@ -1,42 +1,41 @@
 //! `lockkit run`: acquire, start, watch, release.
 
+use std::env;
 use std::future::pending;
 use std::io;
 use std::process::Command;
 use std::time::Duration;
 
 use humantime::format_duration;
-use lockkit::driver::Clock;
+use lockkit::driver::{Clock, Instant};
 use lockkit::{AcquireOptions, DistributedLock, Error, Hold, Lease, LockGuard, Locker, Wait};
 use rustix::process::Signal;
 use tokio::select;
 use tokio::time::timeout;
 
 use crate::args::Run;
-use crate::report::{self, chain, say};
+use crate::report::{self, Volume, chain, say};
 use crate::signals::{self, Signals, Terminal};
 use crate::tree::Tree;
-use crate::{backend, exit, warden};
+use crate::{backend, exit, waiting, warden};
 
-/// How long to wait for the lock without a word.
-const QUIETLY: Duration = Duration::from_millis(500);
-
-/// How long the backend may take to forget this process. What it does not forget runs out.
-const CLEAN_UP: Duration = Duration::from_secs(5);
+/// The owners on whose behalf this command runs: of this run, and of those that it is in.
+const OWNERS: &str = "LOCKKIT_OWNERS";
 
 /// Runs a command under a lock and returns the exit code.
 pub(crate) fn run(options: &Run) -> u8 {
-    report::listen(options.verbose);
+    report::listen(match (options.quiet, options.verbose) {
+        (true, _) => Volume::Errors,
+        (_, true) => Volume::Everything,
+        _ => Volume::Warnings,
+    });
     // All on the main thread: a parent-death signal is sent when the thread ends that started the
     // process.
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return Failure::from(error).report(options),
-    };
-    let code = runtime.block_on(attempt(options)).unwrap_or_else(|error| error.report(options));
-    // Without waiting for a name that is still being looked up.
-    runtime.shutdown_background();
-    code
+    match backend::block_on(attempt(options)) {
+        Ok(Ok(code)) => code,
+        Ok(Err(failure)) => failure.report(options),
+        Err(error) => Failure::Lock(error).report(options),
+    }
 }
 
 /// Why the command was not run.
@@ -50,7 +49,10 @@ impl Failure {
     fn report(self, options: &Run) -> u8 {
         match self {
             Self::Lock(error) => {
-                say(chain(&error));
+                let expected = matches!(error, Error::Taken { .. } | Error::TimedOut { .. });
+                if !(options.quiet && expected) {
+                    say(chain(&error));
+                }
                 exit::of_error(&error, options.conflict_exit_code)
             }
             Self::Signal(signal) => exit::of_signal(signal),
@@ -77,7 +79,7 @@ impl From<io::Error> for Failure {
 async fn attempt(options: &Run) -> Result<u8, Failure> {
     let terminal = Terminal::detect();
     let mut signals = Signals::catch(terminal)?;
-    let url = backend::url(options.url.as_deref())?;
+    let url = backend::url(&options.place)?;
     let locker = select! {
         biased;
         signal = signals.end() => return Err(Failure::Signal(signal)),
@@ -93,7 +95,7 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
         Ok(guard) => {
             let driver = locker.driver().id();
             match under_lock(guard, driver, options, limits, terminal, &mut signals).await {
-                End::ByItself(code) => code,
+                End::ByItself(code) | End::AsTold(code) => code,
                 // What the backend may still have runs out.
                 End::WithTheLock => return Ok(exit::LOST),
             }
@@ -101,7 +103,7 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
         Err(failure) => failure.report(options),
     };
     // What was given up leaves neither a hold nor a place.
-    if timeout(CLEAN_UP, locker.shutdown()).await.is_err() {
+    if timeout(backend::CLEAN_UP, locker.shutdown()).await.is_err() {
         let (driver, name) = (locker.driver().id(), &options.name);
         say(format!("{driver} does not answer: what it keeps of lock `{name}` runs out by itself"));
     }
@@ -112,22 +114,32 @@ async fn acquire(locker: &Locker, options: &Run) -> lockkit::Result<LockGuard> {
     let lock = locker.lock(&options.name)?;
     let lock: Box<dyn DistributedLock> =
         if options.fair { Box::new(lock.fair()?) } else { Box::new(lock) };
-    let (wait, how_long) = match (options.no_wait, options.wait) {
-        (true, _) => (Wait::No, "for one answer".into()),
-        (false, Some(patience)) => {
-            (Wait::AtMost(patience), format!("for up to {}", format_duration(patience)))
-        }
-        (false, None) => (Wait::Forever, "for as long as it takes".into()),
+    let wait = match (options.no_wait, options.wait) {
+        (true, _) => Wait::No,
+        (false, Some(patience)) => Wait::AtMost(patience),
+        (false, None) => Wait::Forever,
     };
+    if !options.no_wait {
+        refuse_to_wait_for_itself(locker, &options.name).await?;
+    }
     let how = AcquireOptions::new().wait(wait);
     let how = options.ttl.map_or(how, |ttl| how.ttl(ttl));
-    let mut acquiring = lock.acquire_with(how);
-    if let Ok(outcome) = timeout(QUIETLY, &mut acquiring).await {
-        return outcome;
+    let acquiring = lock.acquire_with(how);
+    match options.quiet {
+        true => acquiring.await,
+        false => waiting::wait(locker, &options.name, wait, acquiring).await,
     }
-    let (name, driver) = (lock.name(), locker.driver().id());
-    say(format!("waiting for lock `{name}` ({driver}) {how_long}"));
-    acquiring.await
+}
+
+/// A command that this run is part of cannot end before this one does, and so cannot free the lock.
+async fn refuse_to_wait_for_itself(locker: &Locker, name: &str) -> lockkit::Result<()> {
+    let Ok(owners) = env::var(OWNERS) else { return Ok(()) };
+    if waiting::is_held_by(locker, name, &owners).await {
+        let reason =
+            "it is held by the `lockkit run` that this one is part of, and would wait for itself";
+        return Err(Error::config(format!("lock `{name}`"), reason));
+    }
+    Ok(())
 }
 
 /// When the command has to end, as what is left of the hold.
@@ -159,6 +171,8 @@ impl Limits {
 enum End {
     /// With an exit code.
     ByItself(u8),
+    /// The same, after a signal that asked for it.
+    AsTold(u8),
     WithTheLock,
 }
 
@@ -172,16 +186,20 @@ async fn under_lock(
     signals: &mut Signals,
 ) -> End {
     let hold = guard.hold();
+    let begun = Clock::system().now();
     let mut command = warden::command(&options.command);
     environment(&mut command, &hold, driver);
     let end = match Tree::start(command, terminal) {
         Ok(mut tree) => watch(&mut tree, &hold, limits, terminal, signals).await,
         Err(error) => Err(error),
     };
+    if let (Ok(End::ByItself(_)), Some(least)) = (&end, options.at_least) {
+        linger(&hold, begun + least, signals).await;
+    }
     let end =
         end.unwrap_or_else(|error| End::ByItself(warden::not_started(&options.command, &error)));
     match (guard.release().await, &end) {
-        (Err(error), End::ByItself(_)) => {
+        (Err(error), End::ByItself(_) | End::AsTold(_)) => {
             say(format!("the command has run under the lock, but: {}", chain(&error)));
         }
         // What is lost was reported.
@@ -190,16 +208,33 @@ async fn under_lock(
     end
 }
 
+/// Keeps the lock until then, unless a signal asks for the end, or it is lost, which whoever
+/// releases it says.
+async fn linger(hold: &Hold, until: Instant, signals: &mut Signals) {
+    let clock = Clock::system();
+    select! {
+        biased;
+        () = hold.lost() => (),
+        _ = signals.end() => (),
+        () = clock.sleep_until(until) => (),
+    }
+}
+
 /// Tells the command about its lock, and nothing about any other.
 fn environment(command: &mut Command, hold: &Hold, driver: &str) {
     command.env("LOCKKIT_NAME", hold.name().as_str());
     command.env("LOCKKIT_OWNER", hold.owner().to_string());
     command.env("LOCKKIT_DRIVER", driver);
+    let outer = env::var(OWNERS).map_or(String::new(), |owners| format!(" {owners}"));
+    command.env(OWNERS, format!("{}{outer}", hold.owner()));
     match hold.fencing_token() {
         Some(token) => command.env("LOCKKIT_TOKEN", token.to_string()),
         None => command.env_remove("LOCKKIT_TOKEN"),
     };
 }
+
+/// What asks a program to end.
+const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// Passes signals on until the command has ended, one way or the other.
 async fn watch(
@@ -209,6 +244,7 @@ async fn watch(
     terminal: Terminal,
     signals: &mut Signals,
 ) -> io::Result<End> {
+    let mut told = false;
     loop {
         select! {
             biased;
@@ -221,10 +257,13 @@ async fn watch(
                     kill(tree).await;
                 }
                 // By the clock: after a stop a timer may be late.
-                if hold.is_held() {
-                    return Ok(End::ByItself(exit::of_status(status)));
+                if !hold.is_held() {
+                    break;
                 }
-                break;
+                let code = exit::of_status(status);
+                // A terminal may have told the command first.
+                told |= ENDS.iter().any(|end| status.terminating_signal() == Some(end.as_raw()));
+                return Ok(if told { End::AsTold(code) } else { End::ByItself(code) });
             }
             () = until_left(hold, limits.grace) => break,
             signal = signals.next() => match signal {
@@ -233,8 +272,12 @@ async fn watch(
                     tree.signal(Signal::STOP);
                     signals::stop();
                 }
-                signal if terminal.delivers(signal) => (),
-                signal => tree.signal(signal),
+                signal => {
+                    told |= ENDS.contains(&signal);
+                    if !terminal.delivers(signal) {
+                        tree.signal(signal);
+                    }
+                }
             }
         }
     }

@@ -1,0 +1,114 @@
+//! What `--json` writes: see `docs/status.schema.json` and `docs/doctor.schema.json`. What stands
+//! here is promised; fields are added and none is changed.
+
+use std::time::Duration;
+
+use lockkit::{Diagnosis, FencingToken, Label, LockStatus, Locker, Result};
+use serde::Serialize;
+
+/// The answer of `lockkit status --json`.
+pub(crate) fn status(locker: &Locker, namespace: &str, locks: &[LockStatus]) -> Result<String> {
+    let locks = locks.iter().map(Lock::new).collect();
+    text(&Status { schema: 1, driver: locker.driver().id(), namespace, locks })
+}
+
+/// The answer of `lockkit doctor --json`.
+pub(crate) fn diagnosis(driver: Option<&str>, findings: &[Diagnosis]) -> Result<String> {
+    let findings = findings.iter().map(Finding::new).collect();
+    text(&Doctor { schema: 1, driver, findings })
+}
+
+fn text(value: &impl Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(value);
+    text.map(|text| text + "\n").map_err(|error| lockkit::Error::config("JSON", error.to_string()))
+}
+
+#[derive(Serialize)]
+struct Status<'a> {
+    schema: u32,
+    driver: &'a str,
+    namespace: &'a str,
+    locks: Vec<Lock<'a>>,
+}
+
+#[derive(Serialize)]
+struct Lock<'a> {
+    name: &'a str,
+    holder: Option<Holder<'a>>,
+    waiters: Vec<Waiter<'a>>,
+    listeners: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Holder<'a> {
+    owner: String,
+    label: Option<&'a str>,
+    /// As text, since numbers of that size are not exact everywhere.
+    token: Option<String>,
+    held_for_ms: Option<u64>,
+    free_in_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Waiter<'a> {
+    owner: String,
+    label: Option<&'a str>,
+    waiting_for_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Doctor<'a> {
+    schema: u32,
+    driver: Option<&'a str>,
+    findings: Vec<Finding<'a>>,
+}
+
+#[derive(Serialize)]
+struct Finding<'a> {
+    grade: String,
+    topic: &'a str,
+    finding: &'a str,
+    advice: Option<&'a str>,
+}
+
+impl<'a> Lock<'a> {
+    fn new(status: &'a LockStatus) -> Self {
+        Self {
+            name: status.name().as_str(),
+            holder: status.holder().map(|holder| Holder {
+                owner: holder.owner().to_string(),
+                label: holder.called().map(Label::as_str),
+                token: holder.fencing_token().map(FencingToken::get).map(|token| token.to_string()),
+                held_for_ms: millis(holder.since()),
+                free_in_ms: millis(holder.remaining()),
+            }),
+            waiters: status.waiters().iter().map(Waiter::new).collect(),
+            listeners: status.listeners(),
+        }
+    }
+}
+
+impl<'a> Waiter<'a> {
+    fn new(waiter: &'a lockkit::Waiter) -> Self {
+        Self {
+            owner: waiter.owner().to_string(),
+            label: waiter.called().map(Label::as_str),
+            waiting_for_ms: millis(waiter.since()),
+        }
+    }
+}
+
+impl<'a> Finding<'a> {
+    fn new(diagnosis: &'a Diagnosis) -> Self {
+        Self {
+            grade: diagnosis.grade().to_string(),
+            topic: diagnosis.topic(),
+            finding: diagnosis.finding(),
+            advice: diagnosis.advice(),
+        }
+    }
+}
+
+fn millis(duration: Option<Duration>) -> Option<u64> {
+    duration.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
