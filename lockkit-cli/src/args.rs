@@ -32,6 +32,7 @@ pub(crate) fn grammar() -> clap::Command {
 /// Locks between programs, machines and containers.
 #[derive(Debug, clap::Parser)]
 #[command(name = "lockkit", version, arg_required_else_help = false, after_help = AFTER_HELP)]
+#[command(max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -64,8 +65,8 @@ pub(crate) enum Command {
 /// Where the locks are.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Place {
-    /// Where the locks are, such as `redis://HOST` or `sqlite:PATH` [default: LOCKKIT_URL, which is
-    /// the place for a URL with a password; else the locks of this user on this machine]
+    /// Where the locks are, such as `redis://HOST` or `sqlite:PATH` [default: the variable
+    /// LOCKKIT_URL, else this user's own locks on this machine]
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<OsString>,
 }

@@ -6,7 +6,7 @@ use lockkit::{Holder, Locker, Result};
 
 use crate::args::Break;
 use crate::report::{answer, say};
-use crate::status::held_by;
+use crate::status::{held_by, shortened};
 use crate::table::visible;
 use crate::{backend, exit};
 
@@ -58,7 +58,7 @@ fn nobody(name: &str) -> u8 {
 
 fn describe(holder: &Holder) -> String {
     let token = holder.fencing_token().map_or(String::new(), |token| format!(", token {token}"));
-    format!("{}, owner {}{token}", held_by(holder), holder.owner())
+    format!("{} (owner {}{token})", held_by(holder), shortened(holder.owner()))
 }
 
 /// Whether somebody at the terminal says yes. Whoever closes it does not.

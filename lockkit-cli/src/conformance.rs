@@ -50,7 +50,7 @@ fn attempt(options: &Conformance, filter: &str) -> Result<u8> {
 }
 
 fn list(checks: &[&Check]) -> String {
-    let row = |check: &&Check| [check.name().to_owned(), check.asserts().to_owned()];
+    let row = |check: &&Check| vec![check.name().to_owned(), check.asserts().to_owned()];
     columns(&checks.iter().map(row).collect::<Vec<_>>()).join("\n") + "\n"
 }
 

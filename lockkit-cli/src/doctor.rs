@@ -90,10 +90,10 @@ fn failed(topic: &'static str, error: &Error) -> Diagnosis {
 
 fn text(findings: &[Diagnosis]) -> String {
     let row = |finding: &Diagnosis| {
-        let mut rows =
-            vec![[finding.grade().to_string(), finding.topic().into(), visible(finding.finding())]];
-        let advice = finding.advice().map(visible);
-        rows.extend(advice.map(|advice| [String::new(), String::new(), format!("-> {advice}")]));
+        let (grade, topic) = (finding.grade().to_string(), finding.topic().to_owned());
+        let mut rows = vec![vec![grade, topic, visible(finding.finding())]];
+        let advice = finding.advice().map(|advice| format!("-> {}", visible(advice)));
+        rows.extend(advice.map(|advice| vec![String::new(), String::new(), advice]));
         rows
     };
     let mut lines = columns(&findings.iter().flat_map(row).collect::<Vec<_>>());

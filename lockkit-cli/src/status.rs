@@ -27,7 +27,8 @@ async fn once(locker: &Locker, options: &Status) -> Result<u8> {
     let seen = View::see(locker, options.name.as_deref()).await?;
     let text = match options.json {
         true => json::status(locker, seen.namespace.as_str(), &seen.locks)?,
-        false => seen.lines(usize::MAX).join("\n") + "\n",
+        false if seen.locks.is_empty() => seen.summary() + "\n",
+        false => seen.lines(Room::Ample).join("\n") + "\n",
     };
     Ok(answer(text, if seen.is_held_by_name() { exit::NO } else { exit::OK }))
 }
@@ -71,40 +72,55 @@ impl View {
         format!("{held} ({}, namespace {})", self.driver, self.namespace.as_str())
     }
 
-    /// Text for people: a table, or all about one lock. Names and labels are cut at `longest`
-    /// columns, so that the rest of a row can be seen.
-    pub(crate) fn lines(&self, longest: usize) -> Vec<String> {
+    /// Text for people: a table, or all about one lock.
+    pub(crate) fn lines(&self, room: Room) -> Vec<String> {
         match &*self.locks {
             [lock] if self.by_name => about(lock),
-            [] => vec![self.summary()],
-            locks => table(locks, longest),
+            locks => table(locks, room),
         }
     }
 }
 
-fn table(locks: &[LockStatus], longest: usize) -> Vec<String> {
-    let head = ["NAME", "HOLDER", "OWNER", "HELD FOR", "FREE IN", "TOKEN", "WAITING"];
-    let mut rows = vec![head.map(String::from)];
-    for lock in locks {
+/// How much of it there is for a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// As much as it takes.
+    Ample,
+    /// A screen: names are cut, so that the rest of a row can be seen, and ids left out.
+    Scarce,
+}
+
+fn table(locks: &[LockStatus], room: Room) -> Vec<String> {
+    let longest = if room == Room::Scarce { 40 } else { usize::MAX };
+    let row = |cells: [String; 7]| {
+        let [name, holder, since, free_in, owner, token, waiting] = cells;
+        match room {
+            Room::Ample => vec![name, holder, since, free_in, owner, token, waiting],
+            Room::Scarce => vec![name, holder, since, free_in, waiting],
+        }
+    };
+    let head = ["NAME", "HOLDER", "HELD FOR", "FREE IN", "OWNER", "TOKEN", "WAITING"];
+    let mut rows = vec![row(head.map(String::from))];
+    rows.extend(locks.iter().map(|lock| {
         let holder = lock.holder();
         let of = |field: fn(&Holder) -> Option<String>| holder.and_then(field).unwrap_or_else(none);
         let label = of(|holder| holder.called().map(|label| visible(label.as_str())));
-        rows.push([
+        row([
             cut(&visible(lock.name().as_str()), longest).into_owned(),
             cut(&label, longest).into_owned(),
-            of(|holder| Some(shortened(holder.owner()))),
             of(|holder| holder.since().map(roughly)),
             of(|holder| holder.remaining().map(roughly)),
+            of(|holder| Some(shortened(holder.owner()))),
             of(|holder| holder.fencing_token().map(|token| token.to_string())),
             waiting(lock).unwrap_or_else(none),
-        ]);
-    }
+        ])
+    }));
     columns(&rows)
 }
 
 fn about(lock: &LockStatus) -> Vec<String> {
-    let mut rows = vec![["lock".into(), visible(lock.name().as_str())]];
-    let mut fact = |what: &str, how: String| rows.push([what.into(), how]);
+    let mut rows = vec![vec!["lock".into(), visible(lock.name().as_str())]];
+    let mut fact = |what: &str, how: String| rows.push(vec![what.into(), how]);
     match lock.holder() {
         None => fact("held by", "nobody".into()),
         Some(holder) => {
@@ -156,7 +172,7 @@ fn called(label: Option<&Label>) -> String {
 }
 
 /// Enough of an id to tell it from others, and for `lockkit break --owner`.
-fn shortened(owner: OwnerId) -> String {
+pub(crate) fn shortened(owner: OwnerId) -> String {
     owner.to_string()[..12].into()
 }
 

@@ -6,16 +6,17 @@ use std::time::Duration;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Lines of `rows`, each column as wide as its widest cell; the last one is not filled up.
-pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
-    let mut widths = [0; N];
-    for row in rows {
+pub(crate) fn columns(rows: &[Vec<String>]) -> Vec<String> {
+    let widths = rows.iter().fold(Vec::new(), |mut widths: Vec<usize>, row| {
+        widths.resize(widths.len().max(row.len()), 0);
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.width());
         }
-    }
-    let line = |row: &[String; N]| {
+        widths
+    });
+    let line = |row: &Vec<String>| {
         let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
+        for (cell, width) in row.iter().zip(&widths) {
             line += cell;
             line.extend(std::iter::repeat_n(' ', width - cell.width() + 2));
         }
@@ -79,9 +80,11 @@ mod tests {
 
     #[test]
     fn columns_stand_below_each_other() {
-        let rows =
-            [["name", "who"], ["鎖", "a b"], ["e\u{301}", ""]].map(|row| row.map(String::from));
-        assert_eq!(columns(&rows), ["name  who", "鎖    a b", "e\u{301}"]);
+        let rows = [["name", "who"], ["鎖", "a b"], ["e\u{301}", ""]];
+        assert_eq!(
+            columns(&rows.map(|row| row.map(String::from).to_vec())),
+            ["name  who", "鎖    a b", "e\u{301}"]
+        );
     }
 
     #[test]

@@ -13,11 +13,8 @@ use crate::exit;
 use crate::report::chain;
 use crate::screen::{Key, Screen};
 use crate::signals::{self, Signals, Terminal};
-use crate::status::{REFRESH, View};
+use crate::status::{REFRESH, Room, View};
 use crate::table::{cut, roughly};
-
-/// How wide a name or a label may be, so that the rest of its row is seen.
-const LONGEST: usize = 40;
 
 /// Shows how locks stand until a key or a signal ends it, and returns the exit code.
 pub(crate) async fn watch(locker: &Locker, name: Option<&str>) -> Result<u8> {
@@ -43,8 +40,9 @@ async fn show(locker: &Locker, name: Option<&str>, page: &mut Page) -> io::Resul
                 Signal::TSTP => {
                     screen.leave();
                     signals::stop();
+                    screen.enter()?;
                 }
-                // Whoever had the terminal meanwhile has changed it.
+                // After a stop that could not be caught: whoever had the terminal has changed it.
                 Signal::CONT => screen.enter()?,
                 signal => return Ok(exit::of_signal(signal)),
             },
@@ -100,7 +98,7 @@ impl Page {
             Key::Home | Key::Quit => 0,
             Key::End => usize::MAX,
         };
-        self.stay_inside(page, self.view.lines(LONGEST).len().saturating_sub(1));
+        self.stay_inside(page, self.view.lines(Room::Scarce).len().saturating_sub(1));
     }
 
     /// No emptier than it has to be.
@@ -112,7 +110,7 @@ impl Page {
     /// at the bottom about this view itself.
     fn frame(&mut self, (columns, rows): (usize, usize)) -> Vec<String> {
         let page = room(rows);
-        let lines = self.view.lines(LONGEST);
+        let lines = self.view.lines(Room::Scarce);
         let (heading, list) =
             lines.split_first().map_or(("", &[][..]), |(first, rest)| (first, rest));
         self.stay_inside(page, list.len());
