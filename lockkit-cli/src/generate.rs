@@ -39,7 +39,8 @@ fn page(name: Option<&str>) -> io::Result<Option<Vec<u8>>> {
     };
     let Some(command) = command.cloned() else { return Ok(None) };
     let title = command.get_display_name().unwrap_or("lockkit").to_owned();
+    let source = concat!("lockkit ", env!("CARGO_PKG_VERSION"));
     let mut page = Vec::new();
-    clap_mangen::Man::new(command).title(title).render(&mut page)?;
+    clap_mangen::Man::new(command).title(title).source(source).render(&mut page)?;
     Ok(Some(page))
 }

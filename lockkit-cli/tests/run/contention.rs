@@ -9,11 +9,29 @@ fn the_second_waits_for_the_first() {
     assert_eq!(first.line().as_deref(), Some("ready"));
     let second = locks.start(&[], "name", "echo second");
     let said = second.complaint().unwrap();
-    assert_eq!(said, "lockkit: waiting for lock `name` (sqlite) for as long as it takes");
+    let what = "lockkit: waiting for lock `name` (sqlite) for as long as it takes, held by ";
+    assert!(said.starts_with(what) && said.contains(&format!(":{} for ", first.pid)), "{said}");
     locks.open_gate();
     assert_eq!(first.finish().code, 0);
     let second = second.finish();
     assert_eq!((second.code, &*second.out, &*second.err), (0, "second\n", ""));
+}
+
+#[test]
+fn the_quiet_say_nothing_of_it() {
+    let locks = Locks::new();
+    let first = locks.start(&["-q"], "name", "echo ready; read -r _ <gate");
+    assert_eq!(first.line().as_deref(), Some("ready"));
+    for options in [&["-q", "--try"][..], &["--quiet", "--wait", "700ms"]] {
+        let ended = locks.finish(options, "name", "echo never");
+        assert_eq!((ended.code, &*ended.out, &*ended.err), (75, "", ""));
+    }
+    locks.open_gate();
+    let first = first.finish();
+    assert_eq!((first.code, &*first.err), (0, ""));
+    // What is wrong is said all the same.
+    let ended = locks.finish(&["-q", "--ttl", "1ms"], "name", "echo never");
+    assert!(ended.code == 78 && ended.err.contains("lease"), "{ended:?}");
 }
 
 #[test]

@@ -4,8 +4,9 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// The program.
 pub(crate) fn lockkit() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockkit"));
-    for variable in ["LOCKKIT_URL", "LOCKKIT_NAME", "LOCKKIT_TOKEN"] {
+    for variable in ["LOCKKIT_URL", "LOCKKIT_NAME", "LOCKKIT_TOKEN", "LOCKKIT_OWNERS"] {
         command.env_remove(variable);
     }
     command
@@ -67,9 +68,16 @@ impl Locks {
         name: &str,
         words: impl IntoIterator<Item = A>,
     ) -> Command {
+        let mut command = self.lockkit("run", options);
+        command.args([name, "--"]).args(words);
+        command
+    }
+
+    /// `lockkit SUBCOMMAND ARGUMENTS`, in the folder of the test.
+    pub(crate) fn lockkit(&self, subcommand: &str, arguments: &[&str]) -> Command {
         let mut command = lockkit();
         command.current_dir(self.folder.path()).env("LOCKKIT_URL", self.url());
-        command.arg("run").args(options).args([name, "--"]).args(words);
+        command.arg(subcommand).args(arguments);
         command
     }
 
@@ -150,14 +158,22 @@ pub(crate) struct Ended {
 }
 
 impl Running {
-    pub(crate) fn start(mut command: Command) -> Self {
+    pub(crate) fn start(command: Command) -> Self {
+        let (mut running, out) = Self::spawn(command);
+        running.out = lines(out);
+        running
+    }
+
+    /// Leaves it to the caller to read the output.
+    fn spawn(mut command: Command) -> (Self, ChildStdout) {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         let (pid, input) = (Pid::from_child(&child), child.stdin.take().unwrap());
         let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let (sender, status) = mpsc::channel();
         thread::spawn(move || sender.send(child.wait().unwrap()));
-        Self { pid, input, out: lines(out), err: lines(err), status }
+        let (_, nothing) = mpsc::channel();
+        (Self { pid, input, out: nothing, err: lines(err), status }, out)
     }
 
     /// The next line of standard output; `None` once nobody can write there any more: the
@@ -198,6 +214,64 @@ impl Drop for Running {
             // It may end by itself at this moment.
             _ = kill_process(self.pid, Signal::KILL);
         }
+    }
+}
+
+/// A shell command at a terminal, which `script` of util-linux makes. It finds the program as
+/// `$PROGRAM`.
+pub(crate) struct AtTerminal {
+    running: Running,
+    shown: Arc<(Mutex<String>, Condvar)>,
+}
+
+impl AtTerminal {
+    /// None where there is no `script`.
+    pub(crate) fn start(locks: &Locks, shell: &str) -> Option<Self> {
+        if Command::new("script").arg("--version").output().is_err() {
+            eprintln!("left out: the program `script` of util-linux is not there");
+            return None;
+        }
+        let mut command = Command::new("script");
+        command.args(["-qec", shell, "/dev/null"]);
+        command.env("PROGRAM", lockkit().get_program()).env("SHELL", "/bin/sh");
+        command.env("TERM", "xterm").env_remove("LOCKKIT_OWNERS");
+        command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
+        let (mut running, mut out) = Running::spawn(command);
+        let shown = Arc::<(Mutex<String>, Condvar)>::default();
+        let (sender, end) = mpsc::channel();
+        thread::spawn({
+            let shown = shown.clone();
+            move || {
+                let mut bytes = [0; 4096];
+                while let Ok(read @ 1..) = out.read(&mut bytes) {
+                    shown.0.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..read]));
+                    shown.1.notify_all();
+                }
+                // Ends what `Running` takes for the lines of the output.
+                drop(sender);
+            }
+        });
+        running.out = end;
+        Some(Self { running, shown })
+    }
+
+    pub(crate) fn press(&mut self, keys: &str) {
+        self.running.input.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Returns when all that was shown so far is `enough`.
+    pub(crate) fn until(&self, what: &str, enough: impl Fn(&str) -> bool) {
+        let shown = self.shown.0.lock().unwrap();
+        let wait = self.shown.1.wait_timeout_while(shown, LIMIT, |shown| !enough(shown));
+        let (shown, timeout) = wait.unwrap();
+        assert!(!timeout.timed_out(), "not within {LIMIT:?}: {what}: {shown:?}");
+    }
+
+    /// Returns when the command has ended; its output is all that was shown.
+    pub(crate) fn finish(self) -> Ended {
+        let mut ended = self.running.finish();
+        ended.out = self.shown.0.lock().unwrap().clone();
+        ended
     }
 }
 

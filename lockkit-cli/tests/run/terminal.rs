@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Locks, Running, eventually, lockkit, state};
+use crate::support::{AtTerminal, Locks, Running, eventually, lockkit, state};
 
 /// Starts a shell script under a lock, at a terminal; `None` where there is no `script`.
 fn at_a_terminal(locks: &Locks, script: &str) -> Option<Running> {
@@ -94,6 +94,61 @@ async fn only_the_command_is_ended() {
     // The neighbour was there to be killed.
     assert_eq!(running.finish().code, 0);
     drop(blocked);
+}
+
+#[test]
+fn waiting_is_one_line_that_is_kept_up_to_date() {
+    let locks = Locks::new();
+    let holder = locks.start(&[], "name", "echo ready; read -r _ <gate");
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    let shell = "\"$PROGRAM\" run --wait 5m name -- echo mine";
+    let Some(waiting) = AtTerminal::start(&locks, shell) else { return };
+    let who = format!(":{} for ", holder.pid);
+    waiting.until("it says who holds the lock, and again", |shown| {
+        shown.matches(" of 5m for lock `name` (sqlite), held by ").count() >= 2
+            && shown.matches(&who).count() >= 2
+    });
+    let third = locks.start(&["--fair"], "name", "true");
+    waiting.until("it says that there is a queue", |shown| shown.contains("1 in the queue"));
+    locks.open_gate();
+    assert_eq!(holder.finish().code, 0);
+    assert_eq!(third.finish().code, 0);
+    let ended = waiting.finish();
+    assert_eq!(ended.code, 0);
+    // One line, which is erased in the end.
+    let (line, rest) = ended.out.rsplit_once("\r\x1b[K").unwrap();
+    assert_eq!(rest, "mine\r\n");
+    assert!(!line.contains('\n'), "{line:?}");
+}
+
+#[test]
+fn what_happens_meanwhile_stands_above_the_line() {
+    let locks = Locks::new();
+    let holder = locks.start(&[], "name", "echo ready; read -r _ <gate");
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    let shell = "\"$PROGRAM\" run -v --wait 2s name -- echo never";
+    let Some(waiting) = AtTerminal::start(&locks, shell) else { return };
+    let ended = waiting.finish();
+    assert_eq!(ended.code, 75);
+    let (_, last) = ended.out.rsplit_once("\r\x1b[K").unwrap();
+    assert!(last.contains("was not acquired within 2s") && last.ends_with("\r\n"), "{ended:?}");
+    locks.open_gate();
+    assert_eq!(holder.finish().code, 0);
+}
+
+/// Whoever works at the terminal meanwhile is not disturbed.
+#[test]
+fn in_the_background_nothing_is_kept_up_to_date() {
+    let locks = Locks::new();
+    let holder = locks.start(&[], "name", "echo ready; read -r _ <gate");
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    let shell = "set -m; \"$PROGRAM\" run name -- true <&- & wait $!; echo code $?";
+    let Some(waiting) = AtTerminal::start(&locks, shell) else { return };
+    waiting.until("one line", |shown| shown.contains("for as long as it takes, held by "));
+    locks.open_gate();
+    assert_eq!(holder.finish().code, 0);
+    let ended = waiting.finish();
+    assert!(ended.out.contains("code 0") && !ended.out.contains("\x1b[K"), "{ended:?}");
 }
 
 fn number(text: &str) -> Pid {

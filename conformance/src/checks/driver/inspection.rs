@@ -206,10 +206,10 @@ pub(in crate::checks) async fn a_place_that_ran_out_is_not_seen(context: &Contex
 
 pub(in crate::checks) async fn held_locks_are_listed(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
-    let namespace = context.namespace(&context.text("list-@"))?;
+    let namespace = context.namespace_beside("list-@")?;
     // What a prefix or a pattern would take for it.
     for alike in ["list-@-a", "list-@.a", "list-@a", "a-list-@", "list_@", "LIST-@", "list-"] {
-        let neighbour = context.namespace(&context.text(alike))?;
+        let neighbour = context.namespace_beside(alike)?;
         let name = LockName::new(&neighbour, &context.text("lock-@"))?;
         holder.take(&Claim::new(name, context.long())).await?;
     }

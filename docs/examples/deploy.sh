@@ -1,0 +1,17 @@
+#!/bin/sh
+# Deploys, one deployment of an environment at a time, in the order in which people asked:
+#
+#     deploy.sh ENVIRONMENT VERSION
+set -eu
+environment=${1:?the environment is missing} version=${2:?the version is missing}
+
+# Once more, under the lock. What runs there is ended if the lock cannot be kept.
+if [ "${LOCKKIT_NAME-}" != "deploy/$environment" ]; then
+    exec lockkit run --fair --wait 30m "deploy/$environment" -- "$0" "$@"
+fi
+
+# The token rises with every deployment: a release that came to a halt half-way and goes on later
+# has a smaller one, which whatever keeps the releases can refuse.
+echo "deploying $version to $environment, number $LOCKKIT_TOKEN"
+release --fence "$LOCKKIT_TOKEN" "$environment" "$version"
+echo "deployed $version to $environment"

@@ -1,0 +1,72 @@
+use std::fs;
+
+use serde_json::Value;
+
+use crate::schema::conforming;
+use crate::support::{Ended, Locks, Running, lockkit};
+
+/// `lockkit doctor` with these arguments, until it ends.
+fn doctor(url: &str, arguments: &[&str]) -> Ended {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = lockkit();
+    command.current_dir(folder.path()).env("LOCKKIT_URL", url).arg("doctor").args(arguments);
+    Running::start(command).finish()
+}
+
+/// The findings of `lockkit doctor --json`, which conforms to the schema, and the exit code.
+fn findings(url: &str) -> (i32, Vec<Value>) {
+    let ended = doctor(url, &["--json"]);
+    assert_eq!(ended.err, "");
+    let value = conforming(&ended.out, "doctor.schema.json");
+    (ended.code, value["findings"].as_array().unwrap().clone())
+}
+
+#[test]
+fn a_sound_backend_is_0() {
+    let locks = Locks::new();
+    let ended = doctor(&locks.url(), &[]);
+    assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
+    assert!(ended.out.starts_with("good "), "{ended:?}");
+    let (code, findings) = findings(&locks.url());
+    assert_eq!(code, 0);
+    assert!(findings.len() > 1 && findings.iter().all(|finding| finding["grade"] != "error"));
+}
+
+#[test]
+fn what_cannot_be_connected_to_is_a_finding_with_advice() {
+    for (url, topic) in [
+        ("redis://me:hunter2@127.0.0.1:1", "connection"),
+        ("sqlite:/nowhere/at/all.db", "connection"),
+        ("nonsense", "url"),
+        ("memory:", "url"),
+        ("", "url"),
+    ] {
+        let (code, findings) = findings(url);
+        let [finding] = &findings[..] else { panic!("{url}: {findings:?}") };
+        assert_eq!(
+            (code, &finding["grade"], &finding["topic"]),
+            (1, &"error".into(), &topic.into())
+        );
+        assert!(finding["advice"].as_str().is_some_and(|advice| !advice.is_empty()), "{finding}");
+        let ended = doctor(url, &[]);
+        assert_eq!((ended.code, &*ended.err), (1, ""), "{ended:?}");
+        assert!(ended.out.starts_with("error ") && ended.out.contains("-> "), "{ended:?}");
+        assert!(!ended.out.contains("hunter2"), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_database_that_is_no_place_for_locks_is_an_error() {
+    let locks = Locks::new();
+    fs::write(locks.path("locks.db"), "a letter, not a database; ".repeat(100)).unwrap();
+    let (code, findings) = findings(&locks.url());
+    assert_eq!(code, 1);
+    assert!(findings.iter().any(|finding| finding["grade"] == "error"), "{findings:?}");
+}
+
+#[test]
+fn a_password_among_the_arguments_is_a_warning() {
+    let ended = doctor("", &["--url", "redis://me:hunter2@127.0.0.1:1"]);
+    assert_eq!(ended.code, 1);
+    assert!(ended.out.contains("LOCKKIT_URL") && !ended.out.contains("hunter2"), "{ended:?}");
+}

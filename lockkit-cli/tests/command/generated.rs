@@ -1,0 +1,60 @@
+use std::process::Command;
+
+use crate::support::{Ended, Running, lockkit};
+
+const COMMANDS: [&str; 7] =
+    ["run", "status", "break", "doctor", "conformance", "completions", "man"];
+
+fn generate(arguments: &[&str]) -> Ended {
+    let mut command = lockkit();
+    command.env("LOCKKIT_URL", "redis://:hunter2@h").args(arguments);
+    let ended = Running::start(command).finish();
+    assert!(!ended.out.contains("hunter2"), "{ended:?}");
+    assert!(!ended.out.contains("__"), "a hidden step is no command: {ended:?}");
+    ended
+}
+
+#[test]
+fn every_shell_learns_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let mut command = lockkit();
+        command.args(["completions", shell]);
+        let ended = Running::start(command).finish();
+        assert_eq!((ended.code, &*ended.err), (0, ""));
+        for command in COMMANDS.iter().chain(&["at-least", "watch"]) {
+            assert!(ended.out.contains(command), "{shell} does not know {command}");
+        }
+        if shell == "bash" {
+            let check = Command::new("bash").args(["-n", "-c", &ended.out]).status();
+            assert!(check.is_err() || check.unwrap().success());
+        }
+    }
+    assert_eq!(generate(&["completions", "tcsh"]).code, 64);
+    assert_eq!(generate(&["completions"]).code, 64);
+}
+
+#[test]
+fn every_command_has_a_page() {
+    let main = generate(&["man"]);
+    assert_eq!((main.code, &*main.err), (0, ""));
+    for command in COMMANDS {
+        assert!(main.out.contains(&format!("lockkit\\-{command}(1)")), "{command}: {}", main.out);
+        let page = generate(&["man", command]);
+        assert_eq!((page.code, &*page.err), (0, ""));
+        assert!(page.out.contains(&format!(".TH lockkit-{command} 1")), "{}", page.out);
+        assert!(page.out.contains("Examples:"), "{}", page.out);
+    }
+    assert_eq!(generate(&["man", "walk"]).code, 64);
+}
+
+#[test]
+fn help_says_where_secrets_belong() {
+    for command in ["run", "status", "break", "doctor", "conformance"] {
+        let help = generate(&[command, "--help"]);
+        assert_eq!((help.code, &*help.err), (0, ""));
+        for part in ["Examples:", "Exit codes:", "LOCKKIT_URL"] {
+            assert!(help.out.contains(part), "{command} has no {part}: {}", help.out);
+        }
+    }
+    assert!(generate(&["--help"]).out.contains("password"));
+}

@@ -1,0 +1,80 @@
+//! `--at-least`: for jobs that hosts start by clocks that differ.
+
+use rustix::process::Signal;
+
+use crate::support::{Locks, Running, eventually};
+
+fn is_free(locks: &Locks) -> bool {
+    locks.finish(&["--try"], "name", "true").code == 0
+}
+
+#[test]
+fn a_lock_is_held_for_the_least_time() {
+    let locks = Locks::with_ttl("1s");
+    // Longer than its lease: it is renewed.
+    let running = locks.start(&["--at-least", "3s"], "name", "echo done; exit 7");
+    assert_eq!(running.line().as_deref(), Some("done"));
+    let mut refused = 0;
+    eventually("the least time is over", || {
+        let free = is_free(&locks);
+        refused += usize::from(!free);
+        free
+    });
+    assert!(refused > 0);
+    let ended = running.finish();
+    assert_eq!((ended.code, &*ended.err), (7, ""));
+}
+
+#[test]
+fn it_is_no_longer_than_the_command() {
+    let locks = Locks::new();
+    let script = "read -r _ <gate";
+    let running = locks.start(&["--at-least", "1ms"], "name", script);
+    locks.open_gate();
+    assert_eq!(running.finish().code, 0);
+    assert!(is_free(&locks));
+}
+
+#[test]
+fn a_signal_ends_it() {
+    let locks = Locks::new();
+    let running = locks.start(&["--at-least", "1h"], "name", "exec >&- 2>&-; exit 7");
+    // The command has ended; what is left of the outputs is `lockkit`'s.
+    eventually("the command is gone", || children(&running).is_empty());
+    assert!(!is_free(&locks));
+    running.signal(Signal::TERM);
+    let ended = running.finish();
+    assert_eq!((ended.code, &*ended.err), (7, ""), "the command's own code");
+    assert!(is_free(&locks));
+}
+
+/// Whoever stops a job wants it to be over.
+#[test]
+fn a_command_that_was_told_to_end_frees_the_lock_at_once() {
+    let locks = Locks::new();
+    let script = "trap 'exit 7' TERM; echo ready; while :; do read -r _ <gate; done";
+    let running = locks.start(&["--at-least", "1h"], "name", script);
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code, 7);
+    assert!(is_free(&locks));
+}
+
+#[test]
+fn a_lock_that_is_lost_meanwhile_is_told_of() {
+    let locks = Locks::with_ttl("1s");
+    let running = locks.start(&["--at-least", "1h"], "name", "echo done");
+    assert_eq!(running.line().as_deref(), Some("done"));
+    eventually("the command is gone", || children(&running).is_empty());
+    let mut breaking = locks.lockkit("break", &["--yes", "name"]);
+    assert!(breaking.output().unwrap().status.success());
+    let ended = running.finish();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(ended.err.contains("the command has run under the lock, but: "), "{ended:?}");
+}
+
+fn children(running: &Running) -> String {
+    let pid = running.pid;
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    std::fs::read_to_string(path).unwrap().trim().into()
+}

@@ -1,0 +1,63 @@
+//! A run inside a run.
+
+use std::time::Instant;
+
+use crate::support::{LIMIT, Locks, lockkit};
+
+/// What runs the program again, as a script does that does not know what it is part of.
+fn again(arguments: &str) -> String {
+    format!("{} run {arguments}", lockkit().get_program().to_str().unwrap())
+}
+
+#[test]
+fn a_run_does_not_wait_for_itself() {
+    let locks = Locks::new();
+    let begun = Instant::now();
+    for inner in [
+        again("name -- echo never"),
+        again("--wait 1h name -- echo never"),
+        again("--fair name -- echo never"),
+        // Also from further inside.
+        again(&format!("other -- {}", again("name -- echo never"))),
+    ] {
+        let ended = locks.finish(&[], "name", &inner);
+        assert_eq!((ended.code, &*ended.out), (78, ""), "{inner}: {ended:?}");
+        let reason = "lock `name`: it is held by the `lockkit run` that this one is part of";
+        assert!(ended.err.contains(reason), "{ended:?}");
+    }
+    // Not after an hour.
+    assert!(begun.elapsed() < LIMIT);
+}
+
+#[test]
+fn whoever_does_not_wait_is_told_as_ever() {
+    let locks = Locks::new();
+    let ended = locks.finish(&[], "name", &again("--try name -- echo never"));
+    assert_eq!((ended.code, &*ended.out), (75, ""), "{ended:?}");
+}
+
+#[test]
+fn other_locks_may_be_taken_inside() {
+    let locks = Locks::new();
+    let elsewhere = format!("--url '{}&namespace=other'", locks.url());
+    for inner in [again("other -- echo inner"), again(&format!("{elsewhere} name -- echo inner"))] {
+        let ended = locks.finish(&[], "name", &inner);
+        assert_eq!((ended.code, &*ended.out, &*ended.err), (0, "inner\n", ""), "{inner}");
+    }
+}
+
+/// What a run has left in the background is part of it no longer.
+#[test]
+fn what_outlives_a_run_waits_like_everybody_else() {
+    let locks = Locks::new();
+    let later = format!("(read -r _ <gate; exec {}) &", again("name -- echo later"));
+    let first = locks.start(&[], "name", &later);
+    assert_eq!(first.status().code(), Some(0));
+    let second = locks.start(&[], "name", "echo ready; read -r _ <gate");
+    assert_eq!(second.line().as_deref(), Some("ready"));
+    locks.open_gate();
+    assert!(first.complaint().unwrap().contains("waiting for lock `name`"));
+    locks.open_gate();
+    assert_eq!(second.finish().code, 0);
+    assert_eq!(first.line().as_deref(), Some("later"));
+}
