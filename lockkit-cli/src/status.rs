@@ -35,11 +35,11 @@ async fn once(locker: &Locker, options: &Status) -> Result<u8> {
 
 /// What there is to see.
 pub(crate) struct View {
-    driver: &'static str,
-    namespace: Namespace,
-    locks: Vec<LockStatus>,
+    pub(crate) driver: &'static str,
+    pub(crate) namespace: Namespace,
+    pub(crate) locks: Vec<LockStatus>,
     /// One lock was asked for, and that is it.
-    by_name: bool,
+    pub(crate) by_name: bool,
 }
 
 impl View {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::report::{LiveLine, say};
 use crate::status::{REFRESH, held_by};
-use crate::table::{roughly, visible};
+use crate::table::{cut, roughly, visible};
 
 /// How long to wait without a word.
 const QUIETLY: Duration = Duration::from_millis(500);
@@ -31,7 +31,7 @@ pub(crate) async fn wait<T>(
     if let Ok(outcome) = timeout(QUIETLY, &mut acquiring).await {
         return outcome;
     }
-    let lock = format!("lock `{}` ({})", visible(name), locker.driver().id());
+    let shown = visible(name);
     let line = LiveLine::begin();
     loop {
         let seen = select! {
@@ -39,16 +39,26 @@ pub(crate) async fn wait<T>(
             outcome = &mut acquiring => return outcome,
             seen = look(locker, name) => seen,
         };
-        let who = seen.as_ref().map_or(String::new(), circumstances);
+        let seen = seen.as_ref();
+        let holder = seen.and_then(LockStatus::holder).map(held_by);
+        let queue = match seen.map_or(0, |seen| seen.waiters().len()) {
+            0 => String::new(),
+            waiters => format!(", {waiters} in the queue"),
+        };
         let Some(line) = &line else {
-            say(format!("waiting for {lock} {}{who}", for_how_long(patience)));
+            let (driver, limit) = (locker.driver().id(), for_how_long(patience));
+            let holder = holder.map_or(String::new(), |holder| format!(", {holder}"));
+            say(format!("waiting for lock `{shown}` ({driver}) {limit}{holder}{queue}"));
             return acquiring.await;
         };
         let limit = match patience {
             Wait::AtMost(patience) => format!(" of {}", roughly(patience)),
             _ => String::new(),
         };
-        line.show(&format!("waiting {}{limit} for {lock}{who}", roughly(begun.elapsed())));
+        // What is short comes first, since the end is cut.
+        let (waited, lock) = (roughly(begun.elapsed()), cut(&shown, 24));
+        let holder = holder.map_or(String::new(), |holder| format!(" {holder}"));
+        line.show(&format!("waiting {waited}{limit}{queue}, lock `{lock}`{holder}"));
         select! {
             biased;
             outcome = &mut acquiring => return outcome,
@@ -76,12 +86,4 @@ pub(crate) async fn is_held_by(locker: &Locker, name: &str, owners: &str) -> boo
 /// None if it cannot be told, for whatever reason: this must not stop anybody from waiting.
 async fn look(locker: &Locker, name: &str) -> Option<LockStatus> {
     timeout(PATIENCE, locker.look(name)).await.ok()?.ok()
-}
-
-fn circumstances(status: &LockStatus) -> String {
-    let holder = status.holder().map_or(String::new(), |holder| format!(", {}", held_by(holder)));
-    match status.waiters().len() {
-        0 => holder,
-        waiters => format!("{holder}, {waiters} in the queue"),
-    }
 }

@@ -154,3 +154,70 @@ fn bold(text: &str) -> String {
 fn inverse(text: &str) -> String {
     format!("\x1b[7m{text}\x1b[0m")
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit::driver::OwnerId;
+    use lockkit::{Error, Holder, LockName, LockStatus, Namespace};
+    use unicode_width::UnicodeWidthStr as _;
+
+    use super::Page;
+    use crate::screen::Key;
+    use crate::status::View;
+
+    fn page(locks: usize) -> Page {
+        let namespace = Namespace::default();
+        let locks = (0..locks).map(|number| {
+            let name = LockName::new(&namespace, &format!("鎖-{number:03}")).unwrap();
+            LockStatus::free(name).held_by(Holder::new(OwnerId::random()))
+        });
+        Page::new(View { driver: "memory", locks: locks.collect(), namespace, by_name: false })
+    }
+
+    /// Without bold and inverse.
+    fn plain(line: &str) -> String {
+        ["\x1b[1m", "\x1b[7m", "\x1b[0m"]
+            .iter()
+            .fold(line.into(), |line, code| line.replace(code, ""))
+    }
+
+    #[test]
+    fn a_frame_fits_every_screen() {
+        for locks in [0, 1, 5, 100] {
+            for rows in 1..30 {
+                for columns in [1, 2, 3, 10, 37, 80, 200] {
+                    let mut page = page(locks);
+                    for key in [Key::End, Key::Up, Key::PageDown, Key::Home] {
+                        page.scroll(key, (columns, rows));
+                        let frame = page.frame((columns, rows));
+                        assert_eq!(frame.len(), rows);
+                        for line in frame {
+                            assert!(plain(&line).width() <= columns, "{line:?} in {columns}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_that_got_shorter_is_still_seen() {
+        let mut long = page(100);
+        long.scroll(Key::End, (80, 24));
+        assert!(long.frame((80, 24))[22].contains("鎖-099"));
+        long.update(Ok(page(5).view));
+        let frame = long.frame((80, 24));
+        assert!(frame[3].contains("鎖-000") && frame[7].contains("鎖-004"), "{frame:?}");
+    }
+
+    #[test]
+    fn an_error_stands_beside_what_was_seen_until_it_is_over() {
+        let (mut page, nothing) = (page(1), page(0));
+        page.update(Err(Error::config("backend", "gone")));
+        let frame = page.frame((80, 24));
+        assert!(frame[3].contains("鎖-000"), "{frame:?}");
+        assert!(frame[23].contains("this is how it was") && frame[23].contains("backend: gone"));
+        page.update(Ok(nothing.view));
+        assert!(page.frame((80, 24))[23].contains("q quits"));
+    }
+}

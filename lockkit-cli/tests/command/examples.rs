@@ -79,7 +79,7 @@ fn a_service_runs_on_one_host_at_a_time() {
     let worker = program(
         &locks,
         "worker",
-        "echo working; trap 'echo done; exit 0' TERM\n\
+        "trap 'echo done; exit 0' TERM; echo working\n\
                                             while :; do read -r _ <gate; done",
     );
     let program = lockkit().get_program().to_str().unwrap().to_owned();

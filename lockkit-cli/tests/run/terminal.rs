@@ -105,11 +105,13 @@ fn waiting_is_one_line_that_is_kept_up_to_date() {
     let Some(waiting) = AtTerminal::start(&locks, shell) else { return };
     let who = format!(":{} for ", holder.pid);
     waiting.until("it says who holds the lock, and again", |shown| {
-        shown.matches(" of 5m for lock `name` (sqlite), held by ").count() >= 2
+        shown.matches(" of 5m, lock `name` held by ").count() >= 2
             && shown.matches(&who).count() >= 2
     });
     let third = locks.start(&["--fair"], "name", "true");
-    waiting.until("it says that there is a queue", |shown| shown.contains("1 in the queue"));
+    waiting.until("it says that there is a queue", |shown| {
+        shown.contains(" of 5m, 1 in the queue, lock `name` held by ")
+    });
     locks.open_gate();
     assert_eq!(holder.finish().code, 0);
     assert_eq!(third.finish().code, 0);
@@ -119,6 +121,21 @@ fn waiting_is_one_line_that_is_kept_up_to_date() {
     let (line, rest) = ended.out.rsplit_once("\r\x1b[K").unwrap();
     assert_eq!(rest, "mine\r\n");
     assert!(!line.contains('\n'), "{line:?}");
+}
+
+#[test]
+fn whoever_gives_up_finds_the_line_empty() {
+    let locks = Locks::new();
+    let holder = locks.start(&[], "name", "echo ready; read -r _ <gate");
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    let shell = "trap : INT; \"$PROGRAM\" run name -- true; echo code $?";
+    let Some(mut waiting) = AtTerminal::start(&locks, shell) else { return };
+    waiting.until("it waits", |shown| shown.contains("waiting "));
+    waiting.press("\x03");
+    let ended = waiting.finish();
+    assert!(ended.out.ends_with("\r\x1b[Kcode 130\r\n"), "{ended:?}");
+    locks.open_gate();
+    assert_eq!(holder.finish().code, 0);
 }
 
 #[test]
