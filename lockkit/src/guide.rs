@@ -20,3 +20,6 @@ pub mod redis {}
 
 #[doc = include_str!("../docs/run.md")]
 pub mod run {}
+
+#[doc = include_str!("../docs/command.md")]
+pub mod command {}
