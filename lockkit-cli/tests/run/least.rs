@@ -38,7 +38,8 @@ fn it_is_no_longer_than_the_command() {
 #[test]
 fn a_signal_ends_it() {
     let locks = Locks::new();
-    let running = locks.start(&["--at-least", "1h"], "name", "exec >&- 2>&-; exit 7");
+    let running = locks.start(&["--at-least", "1h"], "name", "echo ready; exec >&- 2>&-; exit 7");
+    assert_eq!(running.line().as_deref(), Some("ready"));
     // The command has ended; what is left of the outputs is `lockkit`'s.
     eventually("the command is gone", || children(&running).is_empty());
     assert!(!is_free(&locks));

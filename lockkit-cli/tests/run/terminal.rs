@@ -138,19 +138,24 @@ fn whoever_gives_up_finds_the_line_empty() {
     assert_eq!(holder.finish().code, 0);
 }
 
-#[test]
-fn what_happens_meanwhile_stands_above_the_line() {
-    let locks = Locks::new();
-    let holder = locks.start(&[], "name", "echo ready; read -r _ <gate");
+#[tokio::test]
+async fn what_happens_meanwhile_stands_above_the_line() {
+    let locks = Locks::with_ttl("3s");
+    let holder = locks.start(&[], "name", "echo ready; sleep 1000");
     assert_eq!(holder.line().as_deref(), Some("ready"));
-    let shell = "\"$PROGRAM\" run -v --wait 2s name -- echo never";
-    let Some(waiting) = AtTerminal::start(&locks, shell) else { return };
-    let ended = waiting.finish();
-    assert_eq!(ended.code, 75);
-    let (_, last) = ended.out.rsplit_once("\r\x1b[K").unwrap();
-    assert!(last.contains("was not acquired within 2s") && last.ends_with("\r\n"), "{ended:?}");
-    locks.open_gate();
-    assert_eq!(holder.finish().code, 0);
+    let shell = "trap : INT; \"$PROGRAM\" run -v --fair name -- true";
+    let Some(mut waiting) = AtTerminal::start(&locks, shell) else { return };
+    waiting.until("it waits", |shown| shown.contains("1 in the queue"));
+    // Nobody can refresh its place.
+    let blocked = locks.block().await;
+    waiting.until("it says so, on a line of its own", |shown| {
+        let said = shown.split_once("\r\x1b[Klockkit: asking again ");
+        let rest = said.and_then(|(_, said)| said.split_once("\r\n"));
+        rest.is_some_and(|(_, rest)| rest.starts_with("lockkit: waiting "))
+    });
+    drop(blocked);
+    waiting.press("\x03");
+    assert_eq!(waiting.finish().code, 130);
 }
 
 /// Whoever works at the terminal meanwhile is not disturbed.
