@@ -149,9 +149,9 @@ async fn what_happens_meanwhile_stands_above_the_line() {
     // Nobody can refresh its place.
     let blocked = locks.block().await;
     waiting.until("it says so, on a line of its own", |shown| {
-        let said = shown.split_once("\r\x1b[Klockkit: asking again ");
-        let rest = said.and_then(|(_, said)| said.split_once("\r\n"));
-        rest.is_some_and(|(_, rest)| rest.starts_with("lockkit: waiting "))
+        let Some((before, after)) = shown.split_once("asking again ") else { return false };
+        let (_, said) = before.rsplit_once('\r').unwrap_or_default();
+        said.starts_with("\x1b[Klockkit: ") && after.contains("\r\nlockkit: waiting ")
     });
     drop(blocked);
     waiting.press("\x03");
