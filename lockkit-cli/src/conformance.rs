@@ -1,9 +1,11 @@
 //! `lockkit conformance`: the checks that every driver passes, on a backend of the user's.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::{fs, io};
 
 use lockkit::driver::{Driver, OwnerId};
-use lockkit::{BackendUrl, Locker, Namespace, Result};
+use lockkit::{BackendUrl, Error, Locker, Namespace, Result};
 use lockkit_conformance::libtest_mimic::{self, Arguments};
 use lockkit_conformance::{Check, Suite};
 
@@ -86,12 +88,27 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
         }
     }
     locker.shutdown().await;
-    if locker.driver().id() == "redis" {
-        let pattern = namespace.as_str();
-        say(format!(
-            "the counters of fencing tokens stay, since a driver never removes them; to do so: \
-             redis-cli --scan --pattern '{{{pattern}*' | xargs redis-cli del"
-        ));
+    match url.scheme() {
+        "file" => remove_folders(Path::new(url.path()), namespace.as_str())
+            .map_err(|error| Error::config(url.path(), error.to_string()))?,
+        "redis" => say(format!(
+            "the counters of fencing tokens stay, since a driver never removes them; to do so on \
+             that server: redis-cli --scan --pattern '{{{namespace}*' | xargs redis-cli del",
+            namespace = namespace.as_str(),
+        )),
+        // Nothing stays.
+        _ => (),
+    }
+    Ok(())
+}
+
+/// Removes the folders of the namespaces whose names begin so.
+fn remove_folders(within: &Path, prefix: &str) -> io::Result<()> {
+    for entry in fs::read_dir(within)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes()) {
+            fs::remove_dir_all(entry.path())?;
+        }
     }
     Ok(())
 }

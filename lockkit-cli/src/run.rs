@@ -3,12 +3,14 @@
 use std::env;
 use std::future::pending;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::Duration;
 
 use humantime::format_duration;
 use lockkit::driver::{Clock, Instant};
 use lockkit::{AcquireOptions, DistributedLock, Error, Hold, Lease, LockGuard, Locker, Wait};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::Signal;
 use tokio::select;
 use tokio::time::timeout;
@@ -91,10 +93,16 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
         signal = signals.end() => Err(Failure::Signal(signal)),
         guard = acquire(&locker, options) => guard.map_err(Failure::Lock),
     };
+    let acquired = match acquired {
+        Ok(guard) => share(&guard).await.map(|shared| (guard, shared)),
+        Err(failure) => Err(failure),
+    };
     let code = match acquired {
-        Ok(guard) => {
+        Ok((guard, shared)) => {
             let driver = locker.driver().id();
-            match under_lock(guard, driver, options, limits, terminal, &mut signals).await {
+            let end = under_lock(guard, driver, options, limits, terminal, &mut signals).await;
+            drop(shared);
+            match end {
                 End::ByItself(code) | End::AsTold(code) => code,
                 // What the backend may still have runs out.
                 End::WithTheLock => return Ok(exit::LOST),
@@ -140,6 +148,16 @@ async fn refuse_to_wait_for_itself(locker: &Locker, name: &str) -> lockkit::Resu
         return Err(Error::config(format!("lock `{name}`"), reason));
     }
     Ok(())
+}
+
+/// Where an open file keeps the lock, what this process starts inherits it, as with flock(1): the
+/// lock ends with the last process that has it.
+async fn share(guard: &LockGuard) -> Result<Option<OwnedFd>, Failure> {
+    let descriptor = guard.descriptor().await?;
+    if let Some(descriptor) = &descriptor {
+        fcntl_setfd(descriptor, FdFlags::empty()).map_err(io::Error::from)?;
+    }
+    Ok(descriptor)
 }
 
 /// When the command has to end, as what is left of the hold.

@@ -45,6 +45,18 @@ async fn checks_run_and_leave_nothing() {
     assert_eq!(holder.finish().code, 0);
 }
 
+#[test]
+fn the_folders_of_lock_files_are_removed() {
+    let locks = Locks::new();
+    let folder = locks.path("files");
+    std::fs::create_dir(&folder).unwrap();
+    let url = format!("file:{}", folder.display());
+    let ended = conformance(&locks, &["--url", &url, "apart"]);
+    assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
+    assert!(ended.out.contains("test file::driver::namespaces_are_apart"), "{ended:?}");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+}
+
 /// As a backend does that is too slow.
 #[tokio::test]
 async fn a_check_that_fails_is_1() {

@@ -1,4 +1,4 @@
-//! `lockkit run` on a real Redis.
+//! The command on a real Redis.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -9,7 +9,7 @@ use libtest_mimic::{Completion, Trial};
 use lockkit_testkit::{REDIS, Server, or_skip, run, trial};
 use rustix::process::Signal;
 
-use crate::support::{LIMIT, Locks, Running, count};
+use crate::support::{Ended, LIMIT, Locks, Running, count, lockkit};
 
 #[path = "../run/support.rs"]
 #[allow(dead_code, reason = "the tests on SQLite use the rest")]
@@ -28,6 +28,10 @@ fn main() -> ExitCode {
         trial("the_command_goes_with_lockkit_and_the_lock_within_the_ttl", || REDIS.url(), killed),
         trial("a_server_that_does_not_answer_ends_the_command", || REDIS.start(), silent),
         trial("a_short_outage_does_not_end_the_command", || REDIS.start(), outage),
+        trial("a_broken_hold_goes_to_the_next", || REDIS.url(), broken),
+        trial("a_run_does_not_wait_for_itself", || REDIS.url(), nested),
+        trial("the_doctor_sees_that_keys_are_evicted", || REDIS.start(), evicting),
+        trial("checks_tell_what_they_leave", || REDIS.start(), conformance),
         trial("a_wrong_password_is_77", || REDIS.start_with(&["--requirepass", "sesame"]), denied),
     ])
 }
@@ -81,6 +85,83 @@ async fn outage(server: Server) {
     server.cont().unwrap();
     locks.open_gate();
     assert_eq!(running.finish().code, 0);
+}
+
+/// The command, but `run`.
+fn command(locks: &Locks, url: &str, words: &[&str]) -> Ended {
+    let mut command = locks.lockkit(words[0], &words[1..]);
+    command.env("LOCKKIT_URL", url);
+    Running::start(command).finish()
+}
+
+async fn broken(url: String) {
+    let (locks, name) = (Locks::new(), unique("broken"));
+    let holder = start(&locks, &url, "3s", &name, "echo $LOCKKIT_OWNER; sleep 1000");
+    let owner = holder.line().unwrap();
+    let mut waiting = locks.run(&["--fair"], &name, ["sh", "-c", "echo mine"]);
+    waiting.env("LOCKKIT_URL", &url);
+    let waiting = Running::start(waiting);
+    let said = waiting.complaint().unwrap();
+    assert!(said.contains(&format!(":{} for ", holder.pid)) && said.contains("1 in the queue"));
+
+    let seen = command(&locks, &url, &["status", "--json", &name]);
+    assert_eq!(seen.code, 1, "{seen:?}");
+    let seen: serde_json::Value = serde_json::from_str(&seen.out).unwrap();
+    let lock = &seen["locks"][0];
+    assert_eq!(lock["holder"]["owner"], owner);
+    assert_eq!(lock["waiters"].as_array().unwrap().len(), 1);
+    assert_eq!(lock["listeners"], 1);
+    let list = command(&locks, &url, &["status"]);
+    assert!(list.code == 0 && list.out.contains(&format!("{name} ")), "{list:?}");
+
+    let answer = command(&locks, &url, &["break", "--yes", "--owner", &owner, &name]);
+    assert!(answer.code == 0 && answer.out.contains("broken: lock"), "{answer:?}");
+    assert_eq!(waiting.line().as_deref(), Some("mine"));
+    assert_eq!(waiting.finish().code, 0);
+    assert_eq!(holder.finish().code, 70);
+    assert_eq!(command(&locks, &url, &["status", &name]).code, 0);
+}
+
+async fn nested(url: String) {
+    let (locks, name) = (Locks::new(), unique("nested"));
+    let program = lockkit().get_program().to_str().unwrap().to_owned();
+    let ended = start(&locks, &url, "3s", &name, &format!("{program} run {name} -- true")).finish();
+    assert_eq!(ended.code, 78, "{ended:?}");
+    assert!(ended.err.contains("would wait for itself"), "{ended:?}");
+}
+
+async fn evicting(server: Server) {
+    let locks = Locks::new();
+    let url = server.url();
+    assert_eq!(command(&locks, &url, &["doctor"]).code, 0);
+    let mut connection = redis(&server).await;
+    for (parameter, value) in [("maxmemory-policy", "allkeys-lru"), ("maxmemory", "100mb")] {
+        let set = redis::cmd("CONFIG").arg(&["SET", parameter, value]).to_owned();
+        set.exec_async(&mut connection).await.unwrap();
+    }
+    let ended = command(&locks, &url, &["doctor"]);
+    assert_eq!((ended.code, &*ended.err), (1, ""), "{ended:?}");
+    let finding = ended.out.lines().skip_while(|line| !line.starts_with("error")).nth(1);
+    assert!(finding.is_some_and(|advice| advice.contains("-> ")), "{ended:?}");
+}
+
+async fn conformance(server: Server) {
+    let locks = Locks::new();
+    let ended = command(&locks, &server.url(), &["conformance", "driver::a_free"]);
+    assert!(ended.code == 0 && ended.out.contains("0 failed"), "{ended:?}");
+    let (_, pattern) = ended.err.split_once("--pattern '").unwrap();
+    let (pattern, _) = pattern.split_once('\'').unwrap();
+    let mut connection = redis(&server).await;
+    let keys = |pattern: &str| redis::cmd("KEYS").arg(pattern).to_owned();
+    let all: Vec<String> = keys("*").query_async(&mut connection).await.unwrap();
+    let named: Vec<String> = keys(pattern).query_async(&mut connection).await.unwrap();
+    assert!(!all.is_empty() && all.len() == named.len(), "{all:?} {pattern}");
+    assert!(all.iter().all(|key| key.ends_with(":bucket")), "{all:?}");
+}
+
+async fn redis(server: &Server) -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(server.url()).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
 }
 
 async fn denied(server: Server) {

@@ -5,6 +5,7 @@
 mod codes;
 mod command;
 mod contention;
+mod file;
 mod killed;
 mod least;
 mod lost;
