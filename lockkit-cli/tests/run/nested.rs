@@ -50,12 +50,13 @@ fn other_locks_may_be_taken_inside() {
 #[test]
 fn what_outlives_a_run_waits_like_everybody_else() {
     let locks = Locks::new();
-    let later = format!("(read -r _ <gate; exec {}) &", again("name -- echo later"));
+    let again = again("name -- echo later");
+    let later = format!("(until [ -e go ]; do sleep 0.01; done; exec {again}) &");
     let first = locks.start(&[], "name", &later);
     assert_eq!(first.status().code(), Some(0));
     let second = locks.start(&[], "name", "echo ready; read -r _ <gate");
     assert_eq!(second.line().as_deref(), Some("ready"));
-    locks.open_gate();
+    std::fs::write(locks.path("go"), "").unwrap();
     assert!(first.complaint().unwrap().contains("waiting for lock `name`"));
     locks.open_gate();
     assert_eq!(second.finish().code, 0);
