@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{DriverError, ErrorKind, OwnerId};
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::hold::Hold;
@@ -53,10 +53,7 @@ impl Claims {
             let slot = Arc::clone(&visit.slot).lock_owned().await;
             (slot, Arc::clone(&self.threads).acquire_owned().await)
         };
-        let Ok((mut slot, thread)) = timeout_at(deadline, start).await else {
-            let text = "earlier requests are still being carried out";
-            return Err(DriverError::new(ErrorKind::Unreachable, text));
-        };
+        let (mut slot, thread) = begin(deadline, start).await?;
         let working = spawn_blocking(move || {
             let answer = work(&mut slot);
             // The visit ends with the slot free, and the thread is given back last.
@@ -65,15 +62,26 @@ impl Claims {
             drop(thread);
             answer
         });
-        match timeout_at(deadline, working).await {
-            Ok(Ok(answer)) => answer,
-            // The work panicked, or the runtime ends.
-            Ok(Err(error)) => Err(DriverError::new(ErrorKind::Unknown, error)),
-            Err(_) => {
-                let text = "the request is still being carried out";
-                Err(DriverError::new(ErrorKind::Unknown, text))
-            }
-        }
+        finish(deadline, working).await
+    }
+
+    /// Works on what no claim holds, on one of the same threads.
+    ///
+    /// # Errors
+    ///
+    /// As [`work`](Self::work).
+    pub(crate) async fn work_aside<T: Send + 'static>(
+        &self,
+        deadline: Instant,
+        work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
+    ) -> Result<T, DriverError> {
+        let thread = begin(deadline, Arc::clone(&self.threads).acquire_owned()).await?;
+        let working = spawn_blocking(move || {
+            let answer = work();
+            drop(thread);
+            answer
+        });
+        finish(deadline, working).await
     }
 
     /// Ends all holds; one that work goes on for ends with that.
@@ -88,6 +96,28 @@ impl Claims {
     /// Every change of the map is one call.
     fn slots(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<Slot>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn begin<T>(deadline: Instant, start: impl Future<Output = T>) -> Result<T, DriverError> {
+    timeout_at(deadline, start).await.map_err(|_| {
+        let text = "earlier requests are still being carried out";
+        DriverError::new(ErrorKind::Unreachable, text)
+    })
+}
+
+async fn finish<T>(
+    deadline: Instant,
+    working: JoinHandle<Result<T, DriverError>>,
+) -> Result<T, DriverError> {
+    match timeout_at(deadline, working).await {
+        Ok(Ok(answer)) => answer,
+        // The work panicked, or the runtime ends.
+        Ok(Err(error)) => Err(DriverError::new(ErrorKind::Unknown, error)),
+        Err(_) => {
+            let text = "the request is still being carried out";
+            Err(DriverError::new(ErrorKind::Unknown, text))
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Claim, Driver, DriverError, ErrorKind, Grant, Release, Renewal, Taken, Vouch,
+    Attempt, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal, Taken, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
 use tokio::task::spawn_blocking;
@@ -23,6 +23,7 @@ use crate::hold::Hold;
 /// request, of which syncing the disk is a part.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Process)
     .fencing()
+    .inspection()
     .ttl(Duration::from_millis(200), Capabilities::MAX_TTL);
 
 /// How long opening may take.
@@ -33,9 +34,9 @@ const OPENING_LIMIT: Duration = Duration::from_secs(5);
 /// Each hold is an open file of this process. Work on files is done on threads of the runtime that
 /// may block, so that a slow disk keeps no task waiting but those that need it.
 pub struct FileDriver {
-    folder: Arc<Folder>,
-    claims: Arc<Claims>,
-    call_limit: Option<Duration>,
+    pub(crate) folder: Arc<Folder>,
+    pub(crate) claims: Arc<Claims>,
+    pub(crate) call_limit: Option<Duration>,
 }
 
 impl FileDriver {
@@ -153,6 +154,10 @@ impl Driver for FileDriver {
             })
         })
         .await
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
     }
 
     async fn descriptor(&self, claim: &Claim) -> Result<Option<OwnedFd>, DriverError> {

@@ -24,11 +24,14 @@ impl Problem {
 
     /// Says where it happened.
     pub(crate) fn at(self, path: &Path) -> DriverError {
-        let kind = match &self {
+        DriverError::new(self.kind(), AtPath { path: path.into(), problem: self })
+    }
+
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
             Self::Found { kind, .. } => *kind,
             Self::System(error) => kind(error),
-        };
-        DriverError::new(kind, AtPath { path: path.into(), problem: self })
+        }
     }
 }
 

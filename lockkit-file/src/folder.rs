@@ -7,14 +7,16 @@ use std::os::unix::fs::{
 };
 use std::path::{Path, PathBuf};
 
-use lockkit_core::LockName;
 use lockkit_core::driver::{DriverError, ErrorKind, filesystem};
+use lockkit_core::{LockName, Namespace};
 use rustix::fs::OFlags;
 
 use crate::error::Problem;
 
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
+/// Reads and writes.
+const GROUP_USES: u32 = 0o060;
 /// Only the owner of an entry may remove or rename it.
 const STICKY: u32 = 0o1000;
 
@@ -44,8 +46,39 @@ impl Folder {
 
     /// Where the file of a lock is.
     pub(crate) fn file_of(&self, name: &LockName) -> PathBuf {
-        let namespace = self.path.join(name.namespace().segment());
-        namespace.join(name.segment(LONGEST_NAME))
+        self.path_of(name.namespace()).join(Self::file_name_of(name))
+    }
+
+    pub(crate) fn file_name_of(name: &LockName) -> String {
+        name.segment(LONGEST_NAME)
+    }
+
+    /// Where the files of a namespace are.
+    pub(crate) fn path_of(&self, namespace: &Namespace) -> PathBuf {
+        self.path.join(namespace.segment())
+    }
+
+    /// Whether the folder is still one that can be trusted.
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        check_folder(&self.path)
+    }
+
+    /// Checks the folder of a namespace; `None` if there is none.
+    pub(crate) fn find(&self, namespace: &Namespace) -> Result<Option<PathBuf>, Problem> {
+        let around = std::fs::symlink_metadata(&self.path)?;
+        let path = self.path_of(namespace);
+        match std::fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
+            metadata => check_namespace(&metadata?, &around).map(|()| Some(path)),
+        }
+    }
+
+    /// Opens the file of a lock to read it; `None` if there is none.
+    pub(crate) fn open_to_look(&self, path: &Path) -> Result<Option<File>, Problem> {
+        match open_aside(path) {
+            Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
+            file => check_file(file?).map(Some),
+        }
     }
 
     /// Opens the file of a lock, which is at `path`, and makes it if there is none.
@@ -58,7 +91,7 @@ impl Folder {
             Err(error) if error.kind() == IoErrorKind::NotFound => {
                 match options.clone().create_new(true).mode(0o600).open(path) {
                     Ok(file) => {
-                        share(&file, 0o060, &std::fs::metadata(namespace)?)?;
+                        share(&file, GROUP_USES, &std::fs::metadata(namespace)?)?;
                         Ok(file)
                     }
                     // Another has made it meanwhile.
@@ -68,11 +101,35 @@ impl Folder {
             }
             opened => opened,
         };
-        let file = opened?;
-        match file.metadata()?.is_file() {
-            true => Ok(file),
-            false => Err(Problem::found(ErrorKind::Foreign, "it is not a file")),
+        check_file(opened?)
+    }
+
+    /// Makes a file that is to take the place of a lock's.
+    pub(crate) fn make_mark(&self, path: &Path) -> io::Result<File> {
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+    }
+
+    /// Opens what [`make_mark`](Self::make_mark) made, be it somebody else.
+    pub(crate) fn open_mark(path: &Path) -> io::Result<File> {
+        open_aside(path)
+    }
+
+    /// Lets those use a file, and no others, who may use the one whose place it takes.
+    pub(crate) fn make_alike(file: &File, old: &File) -> io::Result<()> {
+        let (made, old) = (file.metadata()?, old.metadata()?);
+        if (made.uid(), made.gid()) != (old.uid(), old.gid()) {
+            match fchown(file, Some(old.uid()), Some(old.gid())) {
+                // Only root gives files away; for a group its rights are enough.
+                Err(error)
+                    if error.kind() == IoErrorKind::PermissionDenied
+                        && old.mode() & GROUP_USES == GROUP_USES =>
+                {
+                    fchown(file, None, Some(old.gid()))?;
+                }
+                given => given?,
+            }
         }
+        file.set_permissions(Permissions::from_mode(old.mode() & 0o777))
     }
 
     /// Sees to it that the name of a new lock file is on the disk.
@@ -98,12 +155,29 @@ impl Folder {
             }
             metadata => metadata?,
         };
-        check_rights("its folder", &metadata)?;
-        match around.mode() & OTHERS_WRITE {
-            // Who may make a folder here may use the locks.
-            0 => Ok(()),
-            _ => check_owner("its folder", &metadata),
-        }
+        check_namespace(&metadata, &around)
+    }
+}
+
+/// Opens a file that need not be what it should be: without following, waiting or writing.
+fn open_aside(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
+}
+
+fn check_file(file: File) -> Result<File, Problem> {
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(Problem::found(ErrorKind::Foreign, "it is not a file")),
+    }
+}
+
+fn check_namespace(folder: &Metadata, around: &Metadata) -> Result<(), Problem> {
+    check_rights("its folder", folder)?;
+    match around.mode() & OTHERS_WRITE {
+        // Who may make a folder here may use the locks.
+        0 => Ok(()),
+        _ => check_owner("its folder", folder),
     }
 }
 

@@ -1,23 +1,28 @@
 //! The kernel's lock on a lock file, and what is written into the file under it.
 
-use std::fs::{File, TryLockError};
-use std::io::{self, ErrorKind as IoErrorKind, Read as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use lockkit_core::FencingToken;
 use lockkit_core::driver::filesystem::FileId;
 use lockkit_core::driver::{Claim, DriverError, ErrorKind};
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::breaking;
 use crate::error::Problem;
 use crate::folder::Folder;
-use crate::record::{Record, Records, SLOT, State, offset};
+use crate::kernel::{Ask, KernelLock, is_at};
+use crate::look;
+use crate::record::{Record, State};
+use crate::time;
 
 /// How often a lock file may be replaced while a claim asks for it.
 const TRIES: usize = 8;
+
+/// How long a claim asks again because somebody looks at the lock or breaks a hold of it, which
+/// takes microseconds and as long as the disk does.
+const PATIENCE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_micros(200);
 
 /// A lock that is held. Dropped, it is free.
 ///
@@ -63,7 +68,7 @@ impl Hold {
         if stood && !self.lock.is_shared {
             let record = Record { state: State::Free, ..self.record.clone() };
             // Not over the grant, which has to be there if this is torn.
-            if let Err(error) = write(&self.lock.file, 1 - self.slot, &record) {
+            if let Err(error) = record.write(&self.lock.file, 1 - self.slot) {
                 // It is there to be looked at; the lock is free all the same.
                 tracing::debug!(path = %self.path.display(), %error, "the release is not noted");
             }
@@ -72,117 +77,72 @@ impl Hold {
     }
 }
 
-/// The kernel's lock on an open file: flock(2). It belongs to the open file and its copies, not
-/// to the process, so that two opens of one process exclude each other, and none is lost when
-/// another is closed.
-#[derive(Debug)]
-struct KernelLock {
-    file: File,
-    /// Whether a copy was given away, which is to keep the lock.
-    is_shared: bool,
-}
-
-impl KernelLock {
-    fn try_on(file: File) -> io::Result<Option<Self>> {
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Self { file, is_shared: false })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
-    }
-}
-
-impl Drop for KernelLock {
-    fn drop(&mut self) {
-        // Closing alone would not do while a process that was forked meanwhile has a copy, which
-        // it keeps at least until its `exec`.
-        if !self.is_shared
-            && let Err(error) = self.file.unlock()
-        {
-            tracing::debug!(%error, "a lock file is unlocked by closing it only");
-        }
-    }
-}
-
 fn try_take(folder: &Folder, claim: &Claim, path: &Path) -> Result<Option<Hold>, Problem> {
-    for _ in 0..TRIES {
-        let Some(lock) = KernelLock::try_on(folder.open_file(path)?)? else { return Ok(None) };
-        let hold = grant(folder, claim, path, lock)?;
-        // Only now that the token is stored: whoever puts another file in place of this one and
-        // then reads its tokens finds all that were ever granted.
-        if is_at(hold.id, path)? {
-            return Ok(Some(hold));
+    let limit = Instant::now() + PATIENCE;
+    let mut tries = TRIES;
+    while tries > 0 {
+        match KernelLock::ask(folder.open_file(path)?)? {
+            Ask::Taken => return Ok(None),
+            Ask::Disturbed => pause(limit, "looking at it")?,
+            Ask::Granted(lock) => {
+                let hold = grant(folder, claim, path, lock)?;
+                // Only now that the token is stored: whoever puts another file in place of this
+                // one and then reads its tokens finds all that were ever granted. And in this
+                // order: a break may have come to its end in between.
+                let is_broken = breaking::is_under_way(path)?;
+                if !is_broken && is_at(hold.id, path)? {
+                    return Ok(Some(hold));
+                }
+                drop(hold);
+                while breaking::is_under_way(path)? {
+                    pause(limit, "breaking a hold of it")?;
+                }
+                tries -= 1;
+            }
         }
     }
     let text = format!("the file was replaced {TRIES} times while the lock was being taken");
     Err(Problem::found(ErrorKind::Unreachable, text))
 }
 
+/// Lets somebody come to an end.
+fn pause(limit: Instant, what: &str) -> Result<(), Problem> {
+    if Instant::now() > limit {
+        let text = format!("the lock is not held, but somebody is {what}, for {PATIENCE:?} now");
+        return Err(Problem::found(ErrorKind::Unreachable, text));
+    }
+    std::thread::sleep(PAUSE);
+    Ok(())
+}
+
 /// Stores the next token, so that it is on the disk, and makes a hold of the lock.
 fn grant(folder: &Folder, claim: &Claim, path: &Path, lock: KernelLock) -> Result<Hold, Problem> {
     let file = &lock.file;
     let id = FileId::of(&file.metadata()?);
-    let mut content = Vec::with_capacity(2 * SLOT);
-    file.take(2 * SLOT as u64).read_to_end(&mut content)?;
-    let records = Records::read(&content)?;
-    let latest = records.latest();
-    if let Some(other) = latest.filter(|latest| latest.name != claim.name().as_str()) {
-        let text = format!("it is the file of another lock, {:?}", other.name);
-        return Err(Problem::found(ErrorKind::Foreign, text));
-    }
+    let records = look::records(file)?;
+    let (slot, is_new) = (records.spare(), records.are_of_a_new_file());
+    let last = records.into_latest_of(claim.name())?;
     let record = Record {
         state: State::Held,
-        token: next_token(latest.map(|latest| latest.token))?,
+        token: next_token(last.map(|last| last.token))?,
         owner: claim.owner(),
         label: claim.label().as_str().into(),
-        since: since_boot(),
+        since: time::since_boot(),
         name: claim.name().as_str().into(),
     };
-    let slot = records.spare();
-    write(file, slot, &record)?;
+    record.write(file, slot)?;
     file.sync_data()?;
-    if latest.is_none() {
+    if is_new {
         folder.sync_name(path)?;
     }
     Ok(Hold { lock, path: path.into(), id, record, slot })
-}
-
-fn write(file: &File, slot: usize, record: &Record) -> io::Result<()> {
-    file.write_all_at(&record.encode(), offset(slot) as u64)
-}
-
-/// Whether the file is the one at `path`.
-fn is_at(id: FileId, path: &Path) -> io::Result<bool> {
-    match std::fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(FileId::of(&metadata) == id),
-        Err(error) => match error.kind() {
-            IoErrorKind::NotFound | IoErrorKind::NotADirectory => Ok(false),
-            _ => Err(error),
-        },
-    }
 }
 
 /// One more than the last token, and no less than the time of day in microseconds: so tokens also
 /// rise when the file was deleted. No other time is compared with it.
 fn next_token(last: Option<FencingToken>) -> Result<FencingToken, Problem> {
     let next = last.map_or(1, |last| last.get() + 1);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);
-    FencingToken::new(next.max(now)).ok_or_else(|| {
+    FencingToken::new(next.max(time::of_day())).ok_or_else(|| {
         Problem::found(ErrorKind::Capacity, "the fencing tokens of this lock are used up")
     })
-}
-
-/// What time it is on the host's boot-time clock, in microseconds.
-fn since_boot() -> u64 {
-    // Apple's CLOCK_MONOTONIC goes on in suspend.
-    #[cfg(target_vendor = "apple")]
-    const CLOCK: ClockId = ClockId::Monotonic;
-    #[cfg(not(target_vendor = "apple"))]
-    const CLOCK: ClockId = ClockId::Boottime;
-    // It counts from the boot, so it is not negative.
-    Duration::try_from(clock_gettime(CLOCK)).map_or(0, micros)
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

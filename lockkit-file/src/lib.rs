@@ -18,13 +18,19 @@
 //! # }
 //! ```
 
+mod breaking;
 mod claims;
 mod config;
+mod diagnosis;
 mod driver;
 mod error;
 mod folder;
 mod hold;
+mod inspect;
+mod kernel;
+mod look;
 mod record;
+mod time;
 
 pub use config::PARAMETERS;
 pub use driver::{CAPABILITIES, FileDriver};

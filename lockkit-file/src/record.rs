@@ -5,10 +5,13 @@
 //! that a block that is torn by a loss of power takes one slot with it and not both.
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 
-use lockkit_core::FencingToken;
 use lockkit_core::driver::{ErrorKind, OwnerId};
+use lockkit_core::{FencingToken, LockName};
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Problem;
@@ -41,8 +44,19 @@ pub(crate) enum State {
 }
 
 impl Record {
+    /// Writes it into a slot of the file.
+    pub(crate) fn write(&self, file: &File, slot: usize) -> io::Result<()> {
+        file.write_all_at(&self.encode(), offset(slot) as u64)
+    }
+
+    /// Why a file with this record is none of the lock's.
+    pub(crate) fn is_of_another_lock(&self) -> Problem {
+        let text = format!("it is the file of another lock, {:?}", self.name);
+        Problem::found(ErrorKind::Foreign, text)
+    }
+
     /// The content of a slot.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    fn encode(&self) -> Vec<u8> {
         let Self { state, token, owner, label, since, name } = self;
         let state = match state {
             State::Held => "held",
@@ -107,7 +121,7 @@ impl Records {
                 None => None,
             };
         }
-        if records.latest().is_none() && !is_unborn(content) {
+        if records.0.iter().all(Option::is_none) && !is_unborn(content) {
             let text = match content.starts_with(HEADING.as_bytes()) {
                 true => {
                     "neither of its records is whole; delete it once nobody relies on this lock"
@@ -120,8 +134,26 @@ impl Records {
     }
 
     /// What was written last.
-    pub(crate) fn latest(&self) -> Option<&Record> {
-        self.0.iter().flatten().max_by_key(|record| (record.token, record.state))
+    pub(crate) fn into_latest(self) -> Option<Record> {
+        self.0.into_iter().flatten().max_by_key(|record| (record.token, record.state))
+    }
+
+    /// What was written last, which has to be about this lock.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Foreign`] if it is about another one.
+    pub(crate) fn into_latest_of(self, name: &LockName) -> Result<Option<Record>, Problem> {
+        match self.into_latest() {
+            Some(other) if other.name != name.as_str() => Err(other.is_of_another_lock()),
+            latest => Ok(latest),
+        }
+    }
+
+    /// Whether the file may have been made, or have been put here, since its name was last synced:
+    /// nothing was written to its other slot.
+    pub(crate) fn are_of_a_new_file(&self) -> bool {
+        self.0.iter().any(Option::is_none)
     }
 
     /// Which slot the next grant goes to.
@@ -137,7 +169,7 @@ impl Records {
 }
 
 /// Where in the file a slot is.
-pub(crate) fn offset(slot: usize) -> usize {
+fn offset(slot: usize) -> usize {
     slot * SLOT
 }
 
@@ -203,7 +235,7 @@ mod tests {
     }
 
     fn latest(content: &[u8]) -> Result<Option<Record>, ErrorKind> {
-        Ok(read(content)?.latest().cloned())
+        Ok(read(content)?.into_latest())
     }
 
     #[test]
@@ -255,9 +287,9 @@ mod tests {
                         continue; // What is missing was there before.
                     }
                     let records = read(&torn).unwrap();
-                    let token = records.latest().unwrap().token;
-                    assert_eq!(token, last.token, "torn at byte {written}");
                     assert_eq!(records.spare(), slot, "torn at byte {written}");
+                    let token = records.into_latest().unwrap().token;
+                    assert_eq!(token, last.token, "torn at byte {written}");
                 }
             }
         }

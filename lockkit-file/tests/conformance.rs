@@ -13,22 +13,11 @@ fn main() -> ExitCode {
         .expect("a process may open as many files as its hard limit says");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().to_owned();
-    let locks = path.clone();
     Suite::new("file", CAPABILITIES)
         .connect(move || {
             // The default limit for the shortest leases is too short for a disk under load.
             let url = format!("file:{}?call_limit=5s", path.display());
             async move { Ok(FileDriver::connect(&url.parse()?).await?) }
-        })
-        .revoke(move |name| {
-            // Another file takes its place, as if it had been restored from a backup.
-            let namespace = locks.join(name.namespace().segment());
-            let file = namespace.join(name.segment(200));
-            let copy = namespace.join(format!(".copy-{}", name.segment(200)));
-            async move {
-                std::fs::copy(&file, &copy)?;
-                Ok(std::fs::rename(copy, file)?)
-            }
         })
         .main()
 }

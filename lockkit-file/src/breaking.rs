@@ -1,0 +1,158 @@
+//! Ending somebody's hold: another file takes the place of the one that is locked, by which the
+//! holder finds out.
+//!
+//! The new file is made beside, under a name that begins with a dot, and whoever makes it has a
+//! shared lock on it: the mark. A taker writes its token first, then looks for a mark, then whether
+//! its file is still in its place. So while a mark is there nobody is granted the lock who was not
+//! before, a record that is read then has every token that was granted in the old file, and who
+//! holds the lock by it can only have let go, not have been followed, when the new file takes the
+//! place of the old one. That is one step, and before it nothing has changed.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind as IoErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lockkit_core::LockName;
+use lockkit_core::driver::filesystem::FileId;
+use lockkit_core::driver::{ErrorKind, OwnerId};
+
+use crate::error::Problem;
+use crate::folder::Folder;
+use crate::kernel::is_at;
+use crate::look;
+use crate::record::{Record, State};
+
+/// How long until somebody else's break is looked at again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Ends the hold, that of `owner` only if one is named, and returns its record.
+///
+/// Waits until `limit` for others who break it.
+pub(crate) fn break_hold(
+    folder: &Folder,
+    name: &LockName,
+    owner: Option<OwnerId>,
+    limit: Instant,
+) -> Result<Option<Record>, Problem> {
+    let is_meant = |record: &Record| owner.is_none_or(|owner| owner == record.owner);
+    // There may not be a folder to write into.
+    if look::holder(folder, name)?.filter(is_meant).is_none() {
+        return Ok(None);
+    }
+    let path = folder.file_of(name);
+    let mark = Mark::set(folder, &path, limit)?;
+    let Some(old) = folder.open_to_look(&path)? else { return Ok(None) };
+    let Some(held) = look::holder_in(&old, name)?.filter(is_meant) else { return Ok(None) };
+    mark.replace(&path, &old, &Record { state: State::Free, ..held.clone() })?;
+    // It may have let go until then.
+    Ok(look::latest(&old, name)?.filter(|record| *record == held))
+}
+
+/// Whether somebody is breaking a hold in the file at `path`.
+pub(crate) fn is_under_way(path: &Path) -> io::Result<bool> {
+    let path = mark_of(path);
+    // A look takes no descriptor, and there may be none left.
+    match std::fs::symlink_metadata(&path).and_then(|_| Folder::open_mark(&path)) {
+        // Not locked, it was left behind by somebody who died, or is not yet a mark.
+        Ok(mark) => is_marked(&mark),
+        Err(error) if error.kind() == IoErrorKind::NotFound => Ok(false),
+        // Root has just made it, and not yet given it away.
+        Err(error) if error.kind() == IoErrorKind::PermissionDenied => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_marked(mark: &File) -> io::Result<bool> {
+    match mark.try_lock() {
+        Ok(()) => mark.unlock().map(|()| false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// The file that is to take the place of another. It is gone when dropped.
+struct Mark {
+    file: File,
+    path: PathBuf,
+    is_published: bool,
+}
+
+impl Mark {
+    fn set(folder: &Folder, lock: &Path, limit: Instant) -> Result<Self, Problem> {
+        let path = mark_of(lock);
+        while Instant::now() < limit {
+            match folder.make_mark(&path) {
+                Ok(file) => {
+                    // Another may have thought that it was left behind.
+                    if file.try_lock_shared().is_ok() && is_at(id(&file)?, &path)? {
+                        return Ok(Self { file, path, is_published: false });
+                    }
+                }
+                Err(error) if error.kind() == IoErrorKind::AlreadyExists => {
+                    if !remove_stale(&path)? {
+                        std::thread::sleep(PAUSE);
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let text = "somebody else is breaking a hold of this lock, and does not come to an end";
+        Err(Problem::found(ErrorKind::Unreachable, text))
+    }
+
+    /// Puts the new file in place of the old one, with all that was granted there.
+    fn replace(mut self, path: &Path, old: &File, last: &Record) -> Result<(), Problem> {
+        Folder::make_alike(&self.file, old)?;
+        last.write(&self.file, 0)?;
+        // The name need not be on the disk: the next grant sees to it, and until then the old file
+        // is as good.
+        self.file.sync_data()?;
+        std::fs::rename(&self.path, path)?;
+        self.is_published = true;
+        Ok(())
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // Nobody else removes or renames it while it is locked.
+        if !self.is_published
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::debug!(path = %self.path.display(), %error, "an unused lock file is left");
+        }
+        // As for holds.
+        if let Err(error) = self.file.unlock() {
+            tracing::debug!(%error, "a new lock file is unlocked by closing it only");
+        }
+    }
+}
+
+/// Removes the mark of somebody who died before the break came to its end.
+fn remove_stale(path: &Path) -> io::Result<bool> {
+    let mark = match Folder::open_mark(path) {
+        Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(true),
+        mark => mark?,
+    };
+    match mark.try_lock() {
+        Ok(()) => {
+            if is_at(id(&mark)?, path)? {
+                std::fs::remove_file(path)?;
+            }
+            mark.unlock().map(|()| true)
+        }
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn id(file: &File) -> io::Result<FileId> {
+    Ok(FileId::of(&file.metadata()?))
+}
+
+/// Names of lock files do not begin with a dot.
+fn mark_of(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}"))
+}

@@ -1,0 +1,76 @@
+//! The kernel's locks on open files: flock(2). They belong to the open file and its copies, not to
+//! the process, so that two opens of one process exclude each other, and none is lost when another
+//! is closed.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind as IoErrorKind};
+use std::path::Path;
+
+use lockkit_core::driver::filesystem::FileId;
+
+/// A lock that keeps everybody else out. Dropped, it is free.
+#[derive(Debug)]
+pub(crate) struct KernelLock {
+    pub(crate) file: File,
+    /// Whether a copy was given away, which is to keep the lock.
+    pub(crate) is_shared: bool,
+}
+
+/// What came of asking for a lock.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Granted(KernelLock),
+    /// Somebody has it.
+    Taken,
+    /// Nobody has it, and somebody looks whether anybody does: ask again.
+    Disturbed,
+}
+
+impl KernelLock {
+    pub(crate) fn ask(file: File) -> io::Result<Ask> {
+        match file.try_lock() {
+            Ok(()) => Ok(Ask::Granted(Self { file, is_shared: false })),
+            // Those who only look have a shared lock, which keeps no other shared one out.
+            Err(TryLockError::WouldBlock) => match is_locked(&file)? {
+                true => Ok(Ask::Taken),
+                false => Ok(Ask::Disturbed),
+            },
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+impl Drop for KernelLock {
+    fn drop(&mut self) {
+        // Closing alone would not do while a process that was forked meanwhile has a copy, which
+        // it keeps at least until its `exec`.
+        if !self.is_shared
+            && let Err(error) = self.file.unlock()
+        {
+            tracing::debug!(%error, "a lock file is unlocked by closing it only");
+        }
+    }
+}
+
+/// Whether somebody has the lock.
+///
+/// There is no way to ask but to try. A shared lock for a moment is in nobody's way but that of
+/// one who takes the lock at this moment, and who can tell: [`Ask::Disturbed`].
+pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
+    match file.try_lock_shared() {
+        Ok(()) => file.unlock().map(|()| false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Whether the file is the one at `path`.
+pub(crate) fn is_at(id: FileId, path: &Path) -> io::Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(FileId::of(&metadata) == id),
+        Err(error) => match error.kind() {
+            IoErrorKind::NotFound | IoErrorKind::NotADirectory => Ok(false),
+            _ => Err(error),
+        },
+    }
+}

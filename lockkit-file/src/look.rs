@@ -1,0 +1,160 @@
+//! Who holds a lock, found out without having it. All calls block.
+
+use std::fs::File;
+use std::io::{self, ErrorKind as IoErrorKind};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockkit_core::driver::ErrorKind;
+use lockkit_core::{Holder, Label, LockName, LockStatus, Namespace};
+
+use crate::error::Problem;
+use crate::folder::Folder;
+use crate::kernel;
+use crate::record::{Record, Records, SLOT, State};
+use crate::time;
+
+/// How often a lock may change hands while it is looked at. Each time takes a taker longer than a
+/// look.
+const TRIES: usize = 100;
+
+/// The record of the grant that holds the lock.
+pub(crate) fn holder(folder: &Folder, name: &LockName) -> Result<Option<Record>, Problem> {
+    if folder.find(name.namespace())?.is_none() {
+        return Ok(None);
+    }
+    match folder.open_to_look(&folder.file_of(name))? {
+        Some(file) => holder_in(&file, name),
+        None => Ok(None),
+    }
+}
+
+/// As [`holder`], in this file.
+///
+/// The kernel's lock alone decides, and the record says whose it is: a holder that died has left
+/// its record. When it is seen in the moments in which another takes the lock, before that one has
+/// written its own, the lock is still seen as that of the dead one.
+pub(crate) fn holder_in(file: &File, name: &LockName) -> Result<Option<Record>, Problem> {
+    for _ in 0..TRIES {
+        let before = latest(file, name)?;
+        let Some(grant) = before.filter(|record| record.state == State::Held) else {
+            return Ok(None);
+        };
+        let is_locked = kernel::is_locked(file)?;
+        if latest(file, name)?.as_ref() == Some(&grant) {
+            return Ok(is_locked.then_some(grant));
+        }
+    }
+    let text = format!("the lock changed hands {TRIES} times while it was looked at");
+    Err(Problem::found(ErrorKind::Unreachable, text))
+}
+
+/// What was written last into the file of this lock.
+pub(crate) fn latest(file: &File, name: &LockName) -> Result<Option<Record>, Problem> {
+    records(file)?.into_latest_of(name)
+}
+
+pub(crate) fn records(file: &File) -> Result<Records, Problem> {
+    Records::read(&read(file)?)
+}
+
+fn read(file: &File) -> io::Result<Vec<u8>> {
+    let mut content = vec![0; 2 * SLOT];
+    let mut length = 0;
+    while length < content.len() {
+        match file.read_at(&mut content[length..], length as u64) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(error) if error.kind() == IoErrorKind::Interrupted => (),
+            Err(error) => return Err(error),
+        }
+    }
+    content.truncate(length);
+    Ok(content)
+}
+
+/// A file in the folder of a namespace.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) path: PathBuf,
+    /// The lock whose file it is and what was written last, if anything ever was; or why it is no
+    /// lock file.
+    pub(crate) content: Result<Option<(LockName, Record)>, Problem>,
+    file: Option<File>,
+}
+
+impl Entry {
+    /// Who holds the lock.
+    pub(crate) fn holder(&self) -> Result<Option<Record>, Problem> {
+        match (&self.content, &self.file) {
+            (Ok(Some((name, record))), Some(file)) if record.state == State::Held => {
+                holder_in(file, name)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Goes through the files of a namespace, but for those that begin with a dot.
+pub(crate) fn entries(
+    folder: &Folder,
+    namespace: &Namespace,
+) -> Result<impl Iterator<Item = Result<Entry, Problem>>, Problem> {
+    let listing = match folder.find(namespace)? {
+        Some(path) => Some(std::fs::read_dir(path)?),
+        None => None,
+    };
+    let entries = listing.into_iter().flatten().filter_map(move |entry| {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => return Some(Err(error.into())),
+        };
+        let file_name = entry.file_name().to_string_lossy().into_owned();
+        if file_name.starts_with('.') {
+            return None;
+        }
+        let path = entry.path();
+        let (content, file) = match folder.open_to_look(&path) {
+            // It was removed meanwhile.
+            Ok(None) => return None,
+            Ok(Some(file)) => (identify(&file, namespace, &file_name), Some(file)),
+            Err(problem) => (Err(problem), None),
+        };
+        Some(Ok(Entry { path, content, file }))
+    });
+    Ok(entries)
+}
+
+fn identify(
+    file: &File,
+    namespace: &Namespace,
+    file_name: &str,
+) -> Result<Option<(LockName, Record)>, Problem> {
+    let Some(record) = records(file)?.into_latest() else { return Ok(None) };
+    match LockName::new(namespace, &record.name) {
+        Ok(name) if Folder::file_name_of(&name) == file_name => Ok(Some((name, record))),
+        _ => Err(record.is_of_another_lock()),
+    }
+}
+
+pub(crate) fn status(name: LockName, holder: Option<Record>) -> LockStatus {
+    let status = LockStatus::free(name);
+    match holder {
+        Some(record) => status.held_by(holder_of(&record)),
+        None => status,
+    }
+}
+
+pub(crate) fn holder_of(record: &Record) -> Holder {
+    let mut holder = Holder::new(record.owner).token(record.token);
+    // A label decides nothing, so one that is none is only left out.
+    if let Ok(label) = Label::new(&record.label) {
+        holder = holder.label(label);
+    }
+    // Else it was granted in another time namespace.
+    if let Some(micros) = time::since_boot().checked_sub(record.since) {
+        holder = holder.held_for(Duration::from_micros(micros));
+    }
+    holder
+}
