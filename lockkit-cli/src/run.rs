@@ -143,8 +143,8 @@ async fn acquire(locker: &Locker, options: &Run) -> lockkit::Result<LockGuard> {
 async fn refuse_to_wait_for_itself(locker: &Locker, name: &str) -> lockkit::Result<()> {
     let Ok(owners) = env::var(OWNERS) else { return Ok(()) };
     if waiting::is_held_by(locker, name, &owners).await {
-        let reason =
-            "it is held by the `lockkit run` that this one is part of, and would wait for itself";
+        let reason = "it is held by the `lockkit run` that this one is part of, so that this one \
+                      would wait for itself";
         return Err(Error::config(format!("lock `{name}`"), reason));
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::support::{Ended, Locks, Running, count, eventually, state};
+use crate::support::{Ended, Locks, Running, count, eventually, lockkit, state};
 
 /// The URL of a folder that there is now.
 fn url(locks: &Locks) -> String {
@@ -37,6 +37,7 @@ fn a_daemon_keeps_the_lock_until_it_ends() {
     let daemon = first.line().unwrap();
     assert_eq!(first.finish().code, 0);
     assert_eq!(attempt(&locks).code, 75);
+    assert_eq!(look(&locks).code, 1);
     let waiting = start(&locks, &[], "echo mine");
     assert!(waiting.complaint().unwrap().contains("waiting"));
     assert!(state(&daemon).is_some());
@@ -44,6 +45,42 @@ fn a_daemon_keeps_the_lock_until_it_ends() {
     assert_eq!(waiting.line().as_deref(), Some("mine"));
     assert_eq!(waiting.finish().code, 0);
     eventually("the daemon has ended", || state(&daemon).is_none());
+}
+
+/// The command, but `run`.
+fn other(locks: &Locks, words: &[&str]) -> Command {
+    let mut command = locks.lockkit(words[0], &words[1..]);
+    command.env("LOCKKIT_URL", url(locks));
+    command
+}
+
+fn look(locks: &Locks) -> Ended {
+    Running::start(other(locks, &["status", "name"])).finish()
+}
+
+/// The daemon does not learn of it: nobody is left who would tell it.
+#[test]
+fn a_daemon_can_be_deprived_of_the_lock() {
+    let locks = Locks::new();
+    let first = start(&locks, &[], "setsid sh -c 'read -r _ <gate' <&- >&- 2>&- & echo $!");
+    let daemon = first.line().unwrap();
+    let pid = first.pid;
+    assert_eq!(first.finish().code, 0);
+    let seen = look(&locks);
+    assert!(seen.code == 1 && seen.out.contains(&format!(":{pid}")), "{seen:?}");
+    assert_eq!(Running::start(other(&locks, &["break", "--yes", "name"])).finish().code, 0);
+    assert_eq!(attempt(&locks).code, 0);
+    assert!(state(&daemon).is_some());
+    locks.open_gate();
+    eventually("the daemon has ended", || state(&daemon).is_none());
+}
+
+#[test]
+fn a_run_does_not_wait_for_itself() {
+    let locks = Locks::new();
+    let program = lockkit().get_program().to_str().unwrap().to_owned();
+    let ended = start(&locks, &[], &format!("{program} run name -- echo never")).finish();
+    assert_eq!((ended.code, &*ended.out), (78, ""), "{ended:?}");
 }
 
 #[test]
