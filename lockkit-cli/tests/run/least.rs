@@ -10,19 +10,15 @@ fn is_free(locks: &Locks) -> bool {
 
 #[test]
 fn a_lock_is_held_for_the_least_time() {
-    let locks = Locks::with_ttl("1s");
+    let locks = Locks::with_ttl("5s");
     // Longer than its lease: it is renewed.
-    let running = locks.start(&["--at-least", "3s"], "name", "echo done; exit 7");
+    let running = locks.start(&["--at-least", "8s"], "name", "echo done; exit 7");
     assert_eq!(running.line().as_deref(), Some("done"));
-    let mut refused = 0;
-    eventually("the least time is over", || {
-        let free = is_free(&locks);
-        refused += usize::from(!free);
-        free
-    });
-    assert!(refused > 0);
+    let next = locks.start(&[], "name", "echo mine");
+    assert!(next.complaint().unwrap().contains("waiting"));
     let ended = running.finish();
     assert_eq!((ended.code, &*ended.err), (7, ""));
+    assert_eq!(next.finish().out, "mine\n");
 }
 
 #[test]
