@@ -199,7 +199,7 @@ mod tests {
             let claim = claim.clone();
             move |held| {
                 hang()?;
-                *held = Hold::take(&folder, &claim)?;
+                *held = Hold::take(&folder, &claim, (Instant::now() + HANG).into_std())?;
                 Ok(())
             }
         });

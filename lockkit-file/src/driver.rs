@@ -100,9 +100,18 @@ impl FileDriver {
         claim: &Claim,
         work: impl FnOnce(&mut Option<Hold>) -> Result<T, DriverError> + Send + 'static,
     ) -> Result<T, DriverError> {
-        let deadline = Instant::now() + self.call_limit.unwrap_or(claim.call_limit());
+        let deadline = Instant::now() + self.limit(claim);
         self.claims.work(claim.owner(), deadline, work).await
     }
+
+    fn limit(&self, claim: &Claim) -> Duration {
+        self.call_limit.unwrap_or(claim.call_limit())
+    }
+}
+
+/// Until when a request waits for somebody else who is at the file: there has to be time to say so.
+pub(crate) fn patience(call_limit: Duration) -> std::time::Instant {
+    std::time::Instant::now() + call_limit * 3 / 4
 }
 
 #[async_trait]
@@ -117,12 +126,13 @@ impl Driver for FileDriver {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         let (folder, asking) = (Arc::clone(&self.folder), claim.clone());
+        let limit = patience(self.limit(claim));
         self.request(claim, move |held| {
             let stands = held.as_ref().map(Hold::stands).transpose()?;
             if stands != Some(true) {
                 // First lets go of a file that is not there any more.
                 *held = None;
-                *held = Hold::take(&folder, &asking)?;
+                *held = Hold::take(&folder, &asking, limit)?;
             }
             Ok(match held {
                 Some(hold) => {

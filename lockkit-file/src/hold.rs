@@ -19,9 +19,8 @@ use crate::time;
 /// How often a lock file may be replaced while a claim asks for it.
 const TRIES: usize = 8;
 
-/// How long a claim asks again because somebody looks at the lock or breaks a hold of it, which
-/// takes microseconds and as long as the disk does.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long until a claim asks again because somebody looks at the lock, which takes microseconds,
+/// or breaks a hold of it, which takes as long as the disk does.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// A lock that is held. Dropped, it is free.
@@ -38,10 +37,15 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Takes the lock, unless somebody has it.
-    pub(crate) fn take(folder: &Folder, claim: &Claim) -> Result<Option<Self>, DriverError> {
+    /// Takes the lock, unless somebody has it. Waits until `limit` for those who only look at it
+    /// or break a hold of it.
+    pub(crate) fn take(
+        folder: &Folder,
+        claim: &Claim,
+        limit: Instant,
+    ) -> Result<Option<Self>, DriverError> {
         let path = folder.file_of(claim.name());
-        try_take(folder, claim, &path).map_err(|problem| problem.at(&path))
+        try_take(folder, claim, &path, limit).map_err(|problem| problem.at(&path))
     }
 
     pub(crate) fn token(&self) -> FencingToken {
@@ -77,8 +81,12 @@ impl Hold {
     }
 }
 
-fn try_take(folder: &Folder, claim: &Claim, path: &Path) -> Result<Option<Hold>, Problem> {
-    let limit = Instant::now() + PATIENCE;
+fn try_take(
+    folder: &Folder,
+    claim: &Claim,
+    path: &Path,
+    limit: Instant,
+) -> Result<Option<Hold>, Problem> {
     let mut tries = TRIES;
     while tries > 0 {
         match KernelLock::ask(folder.open_file(path)?)? {
@@ -108,7 +116,7 @@ fn try_take(folder: &Folder, claim: &Claim, path: &Path) -> Result<Option<Hold>,
 /// Lets somebody come to an end.
 fn pause(limit: Instant, what: &str) -> Result<(), Problem> {
     if Instant::now() > limit {
-        let text = format!("the lock is not held, but somebody is {what}, for {PATIENCE:?} now");
+        let text = format!("the lock is not held, but somebody is {what} all the time");
         return Err(Problem::found(ErrorKind::Unreachable, text));
     }
     std::thread::sleep(PAUSE);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::breaking;
 use crate::diagnosis;
-use crate::driver::FileDriver;
+use crate::driver::{FileDriver, patience};
 use crate::folder::Folder;
 use crate::look;
 
@@ -40,10 +40,11 @@ impl Inspect for FileDriver {
         name: &LockName,
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
-        let (folder, name, deadline) = (Arc::clone(&self.folder), name.clone(), self.deadline());
+        let (folder, name) = (Arc::clone(&self.folder), name.clone());
+        let limit = patience(self.inspection_limit());
         self.claims
-            .work_aside(deadline, move || {
-                let broken = breaking::break_hold(&folder, &name, owner, deadline.into_std());
+            .work_aside(self.deadline(), move || {
+                let broken = breaking::break_hold(&folder, &name, owner, limit);
                 let broken = broken.map_err(|problem| problem.at(&folder.file_of(&name)))?;
                 Ok(broken.as_ref().map(look::holder_of))
             })
@@ -71,7 +72,11 @@ impl FileDriver {
     }
 
     fn deadline(&self) -> Instant {
-        Instant::now() + self.call_limit.unwrap_or(CALL_LIMIT)
+        Instant::now() + self.inspection_limit()
+    }
+
+    fn inspection_limit(&self) -> Duration {
+        self.call_limit.unwrap_or(CALL_LIMIT)
     }
 }
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, symlink};
 
 use lockkit_core::driver::{Driver as _, ErrorKind, Release};
-use lockkit_core::{FencingToken, LockName, Namespace};
+use lockkit_core::{LockName, Namespace};
 
-use crate::support::{Fixture, claim, failed, granted, name, refused, token};
+use crate::support::{Fixture, claim, failed, forge, granted, name, refused, token};
 
 const SLOT: usize = 4096;
 
@@ -59,20 +59,6 @@ async fn tokens_rise_from_what_the_file_says_though_the_clock_is_behind() {
     assert_eq!(kind, ErrorKind::Capacity);
     assert!(told.contains("tokens of this lock are used up"), "{told}");
     assert_eq!(fs::read(&file).unwrap(), before);
-}
-
-/// Writes a lock file whose last token is this one.
-async fn forge(fixture: &Fixture, token: u64) {
-    use sha2::{Digest as _, Sha256};
-    let driver = fixture.driver().await;
-    let held = claim("a");
-    let now = granted(&driver, &held).await.fencing_token().map(FencingToken::get).unwrap();
-    driver.release(&held).await.unwrap();
-    let content = String::from_utf8(fs::read(fixture.file("a")).unwrap()).unwrap();
-    let text = content.split("\nsha256 ").next().unwrap();
-    let text = text.replace(&format!("token {now}"), &format!("token {token}"));
-    let sum = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    fs::write(fixture.file("a"), format!("{text}\nsha256 {sum}\n")).unwrap();
 }
 
 #[tokio::test]

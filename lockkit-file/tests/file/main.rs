@@ -2,11 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+mod breaking;
 mod claims;
 mod descriptor;
+mod diagnosis;
 mod files;
 mod folders;
 mod layout;
+mod looking;
 mod processes;
 mod replaced;
 mod support;

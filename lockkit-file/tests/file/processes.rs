@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use lockkit_core::Locker;
-use lockkit_core::driver::{Attempt, Driver as _, ErrorKind};
+use lockkit_core::driver::{Attempt, Driver as _, ErrorKind, Inspect as _};
+use lockkit_core::{Error, Lease, Locker, Namespace};
 use lockkit_file::FileDriver;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use tokio::time::timeout;
 
-use crate::support::{Fixture, HANG, claim, failed, granted, refused, token};
+use crate::support::{Fixture, HANG, broken, claim, failed, granted, refused, seen, token};
 
 /// Which folder a child is to use.
 const FOLDER: &str = "LOCKKIT_TEST_FILE_FOLDER";
@@ -79,6 +79,7 @@ async fn child() {
     match std::env::var(ROLE).unwrap().as_str() {
         "counts" => counts(driver, Path::new(&folder)).await,
         "holds" => holds(driver).await,
+        "is_broken" => is_broken(driver).await,
         "has_no_descriptors_left" => has_no_descriptors_left(driver).await,
         other => panic!("unknown role {other}"),
     }
@@ -107,6 +108,18 @@ async fn holds(driver: FileDriver) {
         .unwrap();
     // Without a release: nothing is tidied up.
     std::process::exit(0);
+}
+
+/// Learns that its hold was broken, with nobody's help.
+#[expect(clippy::print_stdout, reason = "for the test that started this process")]
+async fn is_broken(driver: FileDriver) {
+    let lease = Lease::new(Duration::from_secs(1));
+    let lock = Locker::builder(driver).lease(lease).build().unwrap().lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    println!("holds under {}", guard.fencing_token().unwrap());
+    timeout(HANG, guard.lost()).await.unwrap();
+    assert!(!guard.is_held());
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
 }
 
 async fn has_no_descriptors_left(driver: FileDriver) {
@@ -194,6 +207,50 @@ async fn a_process_that_is_stopped_keeps_its_locks() {
     refused(&driver, &claim("a")).await;
     holder.succeeds();
     granted(&driver, &claim("a")).await;
+}
+
+#[tokio::test]
+async fn a_hold_is_seen_until_its_process_ends() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let mut holder = Process::start("holds", fixture.path());
+    let token = holder.token();
+    for signal in [Signal::STOP, Signal::CONT] {
+        let there = seen(&driver, "a").await.unwrap();
+        let called = there.called().unwrap().as_str();
+        assert!(called.ends_with(&format!(":{}", holder.child.id())), "{called}");
+        assert_eq!(there.fencing_token().unwrap().get(), token);
+        assert!(there.since().unwrap() < HANG);
+        holder.signal(signal);
+    }
+    holder.signal(Signal::KILL);
+    holder.child.wait().unwrap();
+    let record = std::fs::read_to_string(fixture.file("a")).unwrap();
+    assert!(record.contains("state held"), "it did not tidy up: {record}");
+    assert_eq!(seen(&driver, "a").await, None);
+    assert_eq!(driver.held(&Namespace::default()).await.unwrap(), []);
+    assert_eq!(broken(&driver, "a", None).await, None);
+    assert_eq!(std::fs::read_to_string(fixture.file("a")).unwrap(), record);
+}
+
+#[tokio::test]
+async fn a_process_that_is_stopped_loses_a_lock_that_is_broken_and_learns_it_when_it_goes_on() {
+    let fixture = Fixture::new();
+    let (driver, next) = (fixture.driver().await, claim("a"));
+    let mut holder = Process::start("is_broken", fixture.path());
+    let first = holder.token();
+    holder.signal(Signal::STOP);
+    refused(&driver, &next).await;
+    let there = broken(&driver, "a", None).await.unwrap();
+    assert_eq!(there.fencing_token().unwrap().get(), first);
+    assert_eq!(seen(&driver, "a").await, None);
+    let second = token(&driver, &next).await;
+    assert!(second > first, "{second} after {first}");
+    holder.signal(Signal::CONT);
+    holder.succeeds();
+    // It touched nothing of the new one.
+    driver.renew(&next).await.unwrap();
+    assert_eq!(seen(&driver, "a").await.unwrap().owner(), next.owner());
 }
 
 #[test]

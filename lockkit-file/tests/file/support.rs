@@ -5,9 +5,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkit_core::driver::{Attempt, Claim, Driver as _, DriverError, Grant};
-use lockkit_core::{LockName, Namespace};
+use lockkit_core::driver::{Attempt, Claim, Driver as _, DriverError, Grant, Inspect, OwnerId};
+use lockkit_core::{Holder, LockName, Namespace};
 use lockkit_file::FileDriver;
+use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 /// A guard against hanging, not a limit.
@@ -58,9 +59,34 @@ pub(crate) async fn token(driver: &FileDriver, claim: &Claim) -> u64 {
     granted(driver, claim).await.fencing_token().unwrap().get()
 }
 
+/// Writes a lock file whose last token is this one.
+pub(crate) async fn forge(fixture: &Fixture, token: u64) {
+    let driver = fixture.driver().await;
+    let held = claim("a");
+    let now = self::token(&driver, &held).await;
+    driver.release(&held).await.unwrap();
+    let content = String::from_utf8(std::fs::read(fixture.file("a")).unwrap()).unwrap();
+    let text = content.split("\nsha256 ").next().unwrap();
+    let text = text.replace(&format!("token {now}"), &format!("token {token}"));
+    let sum = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    std::fs::write(fixture.file("a"), format!("{text}\nsha256 {sum}\n")).unwrap();
+}
+
 pub(crate) async fn refused(driver: &FileDriver, claim: &Claim) {
     let answer = driver.try_acquire(claim).await.unwrap();
     assert!(matches!(answer, Attempt::Taken(_)), "{answer:?}");
+}
+
+pub(crate) async fn seen(driver: &FileDriver, text: &str) -> Option<Holder> {
+    driver.look(&name(text)).await.unwrap().holder().cloned()
+}
+
+pub(crate) async fn broken(
+    driver: &FileDriver,
+    text: &str,
+    owner: Option<OwnerId>,
+) -> Option<Holder> {
+    driver.break_hold(&name(text), owner).await.unwrap()
 }
 
 /// Why an ask fails, with all that is said about it.
