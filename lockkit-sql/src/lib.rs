@@ -2,7 +2,12 @@
 //!
 //! Each database is a feature; none is on by default.
 //!
-//! - `sqlite`: locks between the processes of one host, in a database file: [`sqlite`].
+//! - `sqlite`: locks between the processes of one host, in a database file.
+//! - `postgres`: locks between hosts, in tables of a PostgreSQL database.
 
+#[cfg(feature = "postgres")]
+mod backoff;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

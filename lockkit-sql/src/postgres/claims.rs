@@ -1,0 +1,121 @@
+//! The requests about one claim, each one call of a function of the layout.
+
+use std::time::Duration;
+
+use lockkit_core::driver::{Claim, DriverError, ErrorKind};
+use lockkit_core::{FencingToken, LockName};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use tokio::time::Instant;
+
+use super::connections::{Connections, Urgency, Value};
+use super::error::Failure;
+
+pub(super) const TAKE: &str = "SELECT is_granted, last_token, remaining \
+     FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8)";
+pub(super) const RENEW: &str = "SELECT lockkit_renew($1, $2, $3, $4, $5) AS is_held";
+pub(super) const RELEASE: &str = "SELECT lockkit_release($1, $2, $3, $4) AS was_held";
+
+/// What [`take`] finds.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Granted { token: FencingToken },
+    Taken { holder: FencingToken, remaining: Duration },
+}
+
+/// Takes the lock if it is free and the claim's turn; else leaves a place if the claim is fair.
+pub(super) async fn take(
+    connections: &Connections,
+    claim: &Claim,
+    deadline: Instant,
+) -> Result<Answer, DriverError> {
+    let [namespace, name] = of(claim.name());
+    let values = [
+        namespace,
+        name,
+        Value::text(claim.owner().to_string()),
+        Value::text(claim.label().as_str()),
+        micros(claim.ttl()),
+        Value::Boolean(claim.waits()),
+        Value::Boolean(claim.is_fair()),
+        patience(deadline),
+    ];
+    let row = connections.request(TAKE, &values, Urgency::Asks, deadline).await;
+    let row = row.map_err(Failure::of_a_request)?;
+    read(&row, |row| {
+        let token = token(row.try_get("last_token")?)?;
+        Ok(match row.try_get("is_granted")? {
+            true => Answer::Granted { token },
+            false => {
+                let remaining = duration(row.try_get("remaining")?);
+                Answer::Taken { holder: token, remaining }
+            }
+        })
+    })
+}
+
+/// Makes what the claim holds last for another TTL; whether it holds anything.
+pub(super) async fn renew(
+    connections: &Connections,
+    claim: &Claim,
+    deadline: Instant,
+) -> Result<bool, DriverError> {
+    let [namespace, name] = of(claim.name());
+    let owner = Value::text(claim.owner().to_string());
+    let values = [namespace, name, owner, micros(claim.ttl()), patience(deadline)];
+    let row = connections.request(RENEW, &values, Urgency::Keeps, deadline).await;
+    read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("is_held")?))
+}
+
+/// Removes hold and place; whether there was a hold.
+pub(super) async fn release(
+    connections: &Connections,
+    claim: &Claim,
+    deadline: Instant,
+) -> Result<bool, DriverError> {
+    let [namespace, name] = of(claim.name());
+    let owner = Value::text(claim.owner().to_string());
+    let values = [namespace, name, owner, patience(deadline)];
+    let row = connections.request(RELEASE, &values, Urgency::Keeps, deadline).await;
+    read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("was_held")?))
+}
+
+/// What every request about a lock begins its parameters with.
+pub(super) fn of(name: &LockName) -> [Value; 2] {
+    [Value::text(name.namespace().as_str()), Value::text(name.as_str())]
+}
+
+/// How long the server may wait for a row: shorter than we wait for the answer.
+pub(super) fn patience(deadline: Instant) -> Value {
+    let left = deadline.saturating_duration_since(Instant::now()) / 4 * 3;
+    // 0 would mean for ever.
+    Value::Milliseconds(i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1))
+}
+
+/// What a row of a table says of a length of time, in microseconds.
+pub(super) fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+pub(super) fn token(number: i64) -> Result<FencingToken, Failure> {
+    u64::try_from(number)
+        .ok()
+        .and_then(FencingToken::new)
+        .ok_or(Failure::found(ErrorKind::Foreign, "the fencing token of the row is not positive"))
+}
+
+/// Reads an answer that was given, so that what cannot be read is no unknown outcome.
+fn read<T>(
+    rows: &[PgRow],
+    read: impl FnOnce(&PgRow) -> Result<T, Failure>,
+) -> Result<T, DriverError> {
+    rows.first()
+        .ok_or(Failure::found(ErrorKind::Foreign, "the function has no answer"))
+        .and_then(read)
+        .map_err(Failure::of_a_request)
+}
+
+/// The lease in the server's unit, not shorter than asked for.
+fn micros(ttl: Duration) -> Value {
+    Value::Integer(i64::try_from(ttl.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,164 @@
+use std::time::Duration;
+
+use lockkit_core::{BackendUrl, Parameter, Result};
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+
+use super::endpoint::Endpoint;
+
+/// What the driver is called, and the scheme of its URLs.
+pub(super) const ID: &str = "postgres";
+
+/// The parameters of a PostgreSQL URL, beside the [common ones](lockkit_core::COMMON).
+pub const PARAMETERS: &[Parameter] = &[
+    Parameter::new(
+        "call_limit",
+        "how long one request may take, such as `500ms`; at most 30s",
+        "a fifth of the lease, at most 3s",
+    ),
+    Parameter::new(
+        "connections",
+        "how many connections to use for requests, 2 to 100; one more where somebody waits",
+        "4",
+    ),
+    Parameter::new(
+        "schema",
+        "where the tables are; lower-case letters, digits and `_`",
+        "the first schema of the user's search path",
+    ),
+    Parameter::new(
+        "sslmode",
+        "`disable`, `allow`, `prefer`, `require`, `verify-ca` or `verify-full`",
+        "prefer",
+    ),
+    Parameter::new(
+        "sslrootcert",
+        "file with the certificates to trust",
+        "those that the system trusts",
+    ),
+    Parameter::new("sslcert", "file with the client's certificate", "none"),
+    Parameter::new("sslkey", "file with the key to it", "none"),
+];
+
+const LONGEST_CALL: Duration = Duration::from_secs(30);
+
+/// What a URL says.
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) endpoint: Endpoint,
+    pub(super) call_limit: Option<Duration>,
+    pub(super) connections: usize,
+}
+
+impl Config {
+    pub(super) fn from_url(url: &BackendUrl) -> Result<Self> {
+        if url.scheme() != ID && url.scheme() != "postgresql" {
+            return Err(url.error("the scheme of a PostgreSQL database is `postgres`"));
+        }
+        let parameters = url.parameters(PARAMETERS)?;
+        let call_limit = parameters.duration("call_limit")?;
+        if call_limit.is_some_and(|limit| limit.is_zero() || limit > LONGEST_CALL) {
+            return Err(parameters.bad("call_limit", "more than nothing and at most 30s"));
+        }
+        let connections = parameters.parsed("connections")?.unwrap_or(4);
+        if !(2..=100).contains(&connections) {
+            return Err(parameters.bad("connections", "a number from 2 to 100"));
+        }
+        let [host] = url.hosts() else {
+            return Err(url.error("one host is needed, as in `postgres://localhost/shop`"));
+        };
+        // What is not set here comes from the variables and the password file of libpq.
+        let mut options = PgConnectOptions::new()
+            .host(host.name())
+            .port(host.port().unwrap_or(5432))
+            .application_name("lockkit")
+            // No numbers with a fraction are read, and poolers refuse the setting.
+            .extra_float_digits(None);
+        if let Some(user) = url.user() {
+            options = options.username(user);
+        }
+        if let Some(password) = url.password() {
+            options = options.password(password);
+        }
+        match url.path().trim_start_matches('/') {
+            "" => (),
+            database if !database.contains('/') => options = options.database(database),
+            _ => return Err(url.error("the path is the name of a database, as in `/shop`")),
+        }
+        if let Some(schema) = parameters.text("schema") {
+            if !is_identifier(schema) {
+                let reason = "1 to 63 of `a-z`, `0-9` and `_`, and no digit first";
+                return Err(parameters.bad("schema", reason));
+            }
+            options = options.options([("search_path", schema)]);
+        }
+        if let Some(mode) = parameters.parsed::<PgSslMode>("sslmode")? {
+            options = options.ssl_mode(mode);
+        }
+        for (name, set) in [
+            ("sslrootcert", PgConnectOptions::ssl_root_cert as fn(_, _) -> _),
+            ("sslcert", PgConnectOptions::ssl_client_cert),
+            ("sslkey", PgConnectOptions::ssl_client_key),
+        ] {
+            if let Some(file) = parameters.text(name) {
+                options = set(options, file);
+            }
+        }
+        Ok(Self { endpoint: Endpoint::new(options), call_limit, connections })
+    }
+}
+
+/// Whether it means the same with and without quotes.
+fn is_identifier(text: &str) -> bool {
+    let is_legal = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
+    (1..=63).contains(&text.len())
+        && text.bytes().all(is_legal)
+        && !text.starts_with(|first: char| first.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Config;
+
+    fn config(url: &str) -> lockkit_core::Result<Config> {
+        Config::from_url(&url.parse().unwrap())
+    }
+
+    #[test]
+    fn a_url_says_where_and_how() {
+        let plain = config("postgres://me@localhost/shop").unwrap();
+        assert_eq!(plain.endpoint.to_string(), "localhost:5432/shop");
+        assert_eq!((plain.call_limit, plain.connections), (None, 4));
+        let full = config(
+            "postgresql://me:hunter2@[::1]:7000/shop?call_limit=2s&ttl=10s&connections=2\
+             &schema=locks&sslmode=verify-full&sslrootcert=ca.pem",
+        )
+        .unwrap();
+        assert_eq!(full.endpoint.to_string(), "[::1]:7000/shop");
+        assert_eq!((full.call_limit, full.connections), (Some(Duration::from_secs(2)), 2));
+        assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_said() {
+        for (url, reason) in [
+            ("mysql://h/d", "scheme"),
+            ("postgres://a,b/d", "one host"),
+            ("postgres:", "one host"),
+            ("postgres://h/a/b", "name of a database"),
+            ("postgres://h?call_limit=0s", "at most 30s"),
+            ("postgres://h?call_limit=31s", "at most 30s"),
+            ("postgres://h?connections=1", "2 to 100"),
+            ("postgres://h?connections=many", "connections"),
+            ("postgres://h?schema=a%3Bb", "no digit first"),
+            ("postgres://h?schema=1a", "no digit first"),
+            ("postgres://h?schema=", "no digit first"),
+            ("postgres://h?sslmode=maybe", "sslmode"),
+            ("postgres://h?fast=1", "known are: namespace, ttl, label, max_hold, call_limit"),
+        ] {
+            let error = config(url).unwrap_err().to_string();
+            assert!(error.contains(reason), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Whether the server is fit to keep locks.
+
+use lockkit_core::{Diagnosis, Namespace};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::connections::Value;
+use super::driver::PostgresDriver;
+use super::error::Failure;
+
+const HEALTH: &str = include_str!("sql/health.sql");
+
+/// The oldest major version that its makers still mend.
+const OLDEST: i32 = 14;
+/// What a request must be able to take, in milliseconds.
+const LONG_REQUEST: i64 = 5_000;
+/// An hour, in microseconds: more than servers' clocks should ever differ by.
+const FAR_AHEAD: i64 = 60 * 60 * 1_000_000;
+const MANY_DEAD_ROWS: i64 = 100_000;
+
+/// Looks, and changes nothing.
+pub(super) async fn diagnose(
+    driver: &PostgresDriver,
+    namespace: &Namespace,
+) -> Result<Vec<Diagnosis>, Failure> {
+    let rows = driver.read(HEALTH, &[Value::text(namespace.as_str())]).await?;
+    let Some(row) = rows.first() else { return Err(sqlx::Error::RowNotFound.into()) };
+    Ok(vec![
+        version(row)?,
+        rights(row)?,
+        persistence(row)?,
+        replication(row)?,
+        timeouts(row)?,
+        clock(row)?,
+        connections(row)?,
+        vacuum(row)?,
+        news(row)?,
+    ])
+}
+
+fn version(row: &PgRow) -> Result<Diagnosis, Failure> {
+    let version: &str = row.try_get("version")?;
+    let found = format!("PostgreSQL {version}, layout version 1");
+    Ok(match row.try_get::<i32, _>("version_number")? / 10_000 {
+        OLDEST.. => Diagnosis::good("version", found),
+        _ => Diagnosis::warning(
+            "version",
+            format!("{found}: it gets no more fixes"),
+            format!("upgrade to {OLDEST} or later"),
+        ),
+    })
+}
+
+fn rights(row: &PgRow) -> Result<Diagnosis, Failure> {
+    let (who, missing): (&str, &str) = (row.try_get("who")?, row.try_get("missing_rights")?);
+    Ok(match missing {
+        "" => Diagnosis::good("rights", format!("{who} has all rights that locks need")),
+        missing => Diagnosis::error(
+            "rights",
+            format!("{who} lacks rights ({missing})"),
+            format!(
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_lock, lockkit_place TO \"{who}\""
+            ),
+        ),
+    })
+}
+
+fn persistence(row: &PgRow) -> Result<Diagnosis, Failure> {
+    let error = |finding: &str, advice: &str| Ok(Diagnosis::error("persistence", finding, advice));
+    if !row.try_get::<bool, _>("is_logged")? {
+        return error(
+            "the table of locks is unlogged, so that a crash of the server empties it",
+            "ALTER TABLE lockkit_lock SET LOGGED",
+        );
+    }
+    if !row.try_get::<bool, _>("syncs")? {
+        return error(
+            "fsync is off: a crash of the machine may lose locks that were granted, or the database",
+            "set fsync = on",
+        );
+    }
+    if !row.try_get::<bool, _>("writes_full_pages")? {
+        return error(
+            "full_page_writes is off: a crash of the machine may damage the database",
+            "set full_page_writes = on",
+        );
+    }
+    let found = match row.try_get("synchronous_commit")? {
+        "off" => "synced before each answer, although synchronous_commit is off for others",
+        _ => "synced before each answer",
+    };
+    Ok(Diagnosis::good("persistence", found))
+}
+
+fn replication(row: &PgRow) -> Result<Diagnosis, Failure> {
+    let is_waited_for: bool = row.try_get("waits_for_standbys")?;
+    let commit: &str = row.try_get("synchronous_commit")?;
+    Ok(match row.try_get::<i64, _>("standbys")? {
+        0 => Diagnosis::good("replication", "no standby is connected, as far as this user may see"),
+        standbys if is_waited_for && !matches!(commit, "local" | "off") => Diagnosis::good(
+            "replication",
+            format!("{standbys} standbys, of which commits wait for some"),
+        ),
+        standbys => Diagnosis::warning(
+            "replication",
+            format!(
+                "{standbys} standbys, and commits do not wait for them: a failover may forget \
+                 locks that were granted"
+            ),
+            "set synchronous_standby_names, and synchronous_commit to on, or fence by tokens",
+        ),
+    })
+}
+
+fn timeouts(row: &PgRow) -> Result<Diagnosis, Failure> {
+    let statement: i64 = row.try_get("statement_timeout")?;
+    let idle: i64 = row.try_get("idle_session_timeout")?;
+    if (1..LONG_REQUEST).contains(&statement) {
+        return Ok(Diagnosis::warning(
+            "timeouts",
+            format!("statement_timeout is {statement} ms: requests fail that take longer"),
+            "ALTER ROLE ... SET statement_timeout = '5s', or 0, for the role that locks",
+        ));
+    }
+    if (1..60_000).contains(&idle) {
+        return Ok(Diagnosis::warning(
+            "timeouts",
+            format!("idle_session_timeout is {idle} ms: connections are often made anew"),
+            "ALTER ROLE ... SET idle_session_timeout = 0, for the role that locks",
+        ));
+    }
+    Ok(Diagnosis::good("timeouts", "none that is in the way of requests"))
+}
+
+fn clock(row: &PgRow) -> Result<Diagnosis, Failure> {
+    let ahead: i64 = row.try_get("tokens_ahead")?;
+    Ok(match ahead {
+        FAR_AHEAD.. => Diagnosis::warning(
+            "clock",
+            format!(
+                "tokens are {} s ahead of the server's clock: it was set back, or was wrong",
+                ahead / 1_000_000
+            ),
+            "look at the server's time synchronisation; leases count on its clock",
+        ),
+        _ => Diagnosis::good("clock", "tokens of the namespace are not ahead of the server's clock"),
+    })
+}
+
+fn connections(row: &PgRow) -> Result<Diagnosis, Failure> {
+    let most: i64 = row.try_get("most_connections")?;
+    let used: i64 = row.try_get("connections")?;
+    let found = format!("{used} of {most} connections are in use");
+    Ok(match used * 10 < most * 9 {
+        true => Diagnosis::good("connections", found),
+        false => Diagnosis::warning(
+            "connections",
+            found,
+            "raise max_connections, or find out who keeps so many",
+        ),
+    })
+}
+
+fn vacuum(row: &PgRow) -> Result<Diagnosis, Failure> {
+    let dead: i64 = row.try_get("dead_rows")?;
+    if !row.try_get::<bool, _>("is_vacuumed")? {
+        return Ok(Diagnosis::warning(
+            "vacuum",
+            "autovacuum is off: the tables of locks grow without end",
+            "set autovacuum = on, also for the tables lockkit_lock and lockkit_place",
+        ));
+    }
+    Ok(match dead {
+        MANY_DEAD_ROWS.. => Diagnosis::warning(
+            "vacuum",
+            format!("{dead} dead rows in the tables of locks: vacuum does not keep up"),
+            "end old transactions (pg_stat_activity), then VACUUM lockkit_lock, lockkit_place",
+        ),
+        _ => Diagnosis::good("vacuum", "the tables of locks are vacuumed"),
+    })
+}
+
+fn news(row: &PgRow) -> Result<Diagnosis, Failure> {
+    let used: f64 = row.try_get("news_queue")?;
+    Ok(match used {
+        ..0.5 => Diagnosis::good("news", "the server's queue of notifications has room"),
+        _ => Diagnosis::warning(
+            "news",
+            format!("the server's queue of notifications is {:.0} % full", used * 100.0),
+            "end the transaction of the session that listens and does not read",
+        ),
+    })
+}

@@ -1,0 +1,165 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken, Vouch,
+};
+use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
+use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::claims::{self, Answer};
+use super::config::{Config, ID};
+use super::connections::{Connections, Urgency};
+use super::subscription::{Joined, Subscription};
+
+const SWEEP: &str = "SELECT lockkit_sweep()";
+const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
+const SWEEP_LIMIT: Duration = Duration::from_secs(30);
+
+/// What the PostgreSQL driver promises.
+///
+/// A lease of 200 ms leaves 40 ms for a request, of which syncing the server's log is a part.
+pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
+    .fairness(Fairness::OnRequest)
+    .fencing()
+    .notification()
+    .inspection()
+    .ttl(Duration::from_millis(200), Capabilities::MAX_TTL);
+
+/// Locks in a PostgreSQL database.
+///
+/// It keeps a few connections for requests and, while somebody waits, one for news. They are made
+/// when they are needed and made anew when they break; they end with [`close`](Driver::close) or
+/// when the driver is dropped.
+#[derive(Debug)]
+pub struct PostgresDriver {
+    pub(super) connections: Arc<Connections>,
+    subscription: Subscription,
+    pub(super) call_limit: Option<Duration>,
+    housekeeping: AbortOnDropHandle<()>,
+}
+
+impl PostgresDriver {
+    /// Connects to `postgres://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, and makes the tables if
+    /// there are none. Tries once, and fails within 5 seconds.
+    ///
+    /// What the URL leaves out comes from the variables of libpq (`PGUSER`, `PGPASSWORD`,
+    /// `PGDATABASE`, `PGSSLMODE`, ...) and its password file.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Config`] if the URL cannot be used.
+    /// - [`Error::Misconfigured`] if the server cannot: a standby, no such database, an unknown
+    ///   layout version, a pooler that pools transactions.
+    /// - [`Error::Denied`] for a wrong password or a missing right.
+    /// - [`Error::Foreign`] if the tables are not as lockkit makes them.
+    /// - [`Error::Capacity`] if the server has no connection left.
+    /// - [`Error::Unreachable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: connections that were begun are closed; tables that were made stay.
+    pub async fn connect(url: &BackendUrl) -> Result<Self> {
+        let Config { endpoint, call_limit, connections } = Config::from_url(url)?;
+        let opened = Connections::open(endpoint.clone(), connections).await;
+        let connections = opened
+            .map(Arc::new)
+            .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
+        let housekeeping = tokio::spawn(keep_house(connections.clone()));
+        Ok(Self {
+            connections,
+            subscription: Subscription::new(endpoint),
+            call_limit,
+            housekeeping: AbortOnDropHandle::new(housekeeping),
+        })
+    }
+
+    /// Until when a request about the claim has to end.
+    fn deadline(&self, claim: &Claim) -> Instant {
+        Instant::now() + self.call_limit.unwrap_or(claim.call_limit())
+    }
+}
+
+#[async_trait]
+impl Driver for PostgresDriver {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let deadline = self.deadline(claim);
+        if !claim.waits() {
+            return claims::take(&self.connections, claim, deadline).await.map(Into::into);
+        }
+        let (name, owner) = (claim.name(), claim.owner());
+        let joined = self.subscription.join(name, owner);
+        let answer = claims::take(&self.connections, claim, deadline).await;
+        match &answer {
+            Ok(Answer::Granted { .. }) => self.subscription.leave(name, owner),
+            Ok(Answer::Taken { holder, .. }) => {
+                self.subscription.wait(name, owner, *holder, joined);
+            }
+            // Nobody releases a claim that was not carried out.
+            Err(_) if joined == Joined::Now => self.subscription.leave(name, owner),
+            Err(_) => (),
+        }
+        answer.map(Into::into)
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        match claims::renew(&self.connections, claim, self.deadline(claim)).await? {
+            true => Ok(Renewal::Held(Vouch::FromRequest)),
+            false => Ok(Renewal::Lost),
+        }
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        if claim.waits() {
+            self.subscription.leave(claim.name(), claim.owner());
+        }
+        match claims::release(&self.connections, claim, self.deadline(claim)).await? {
+            true => Ok(Release::Freed),
+            false => Ok(Release::NotHeld),
+        }
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        self.subscription.changed(claim.name(), claim.owner()).await
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+
+    async fn close(&self) {
+        self.housekeeping.abort();
+        self.subscription.close();
+        self.connections.close().await;
+    }
+}
+
+impl From<Answer> for Attempt {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Granted { token } => Self::Granted(Grant::new().token(token)),
+            Answer::Taken { remaining, .. } => Self::Taken(Taken::new().free_in(remaining)),
+        }
+    }
+}
+
+/// Removes what nobody has used for long, at once and then every hour.
+async fn keep_house(connections: Arc<Connections>) {
+    loop {
+        let deadline = Instant::now() + SWEEP_LIMIT;
+        if let Err(failure) = connections.request(SWEEP, &[], Urgency::Asks, deadline).await {
+            tracing::debug!(%failure, "idle rows were not removed");
+        }
+        sleep(SWEEP_EVERY).await;
+    }
+}

@@ -1,0 +1,204 @@
+use std::fmt;
+use std::time::Duration;
+
+use lockkit_core::driver::ErrorKind;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
+use tokio::time::timeout;
+
+use super::claims;
+use super::error::Failure;
+use super::layout;
+
+const GREETING: &str = include_str!("sql/greeting.sql");
+
+/// How long connecting may take, greeting included.
+const CONNECT_LIMIT: Duration = Duration::from_secs(4);
+
+/// What news are sent on, as `sql/layout.sql` has it.
+const CHANNEL: &str = "lockkit";
+
+/// Where the database is, and how to get in.
+#[derive(Clone)]
+pub(super) struct Endpoint(PgConnectOptions);
+
+impl Endpoint {
+    pub(super) fn new(options: PgConnectOptions) -> Self {
+        Self(options.disable_statement_logging())
+    }
+
+    /// Opens the first connection, and makes the tables if there are none.
+    pub(super) async fn found(&self) -> Result<PgConnection, Failure> {
+        self.within_limit(async {
+            let mut connection = self.greeted().await?;
+            layout::prepare(&mut connection).await?;
+            prepare_requests(&mut connection).await?;
+            Ok(connection)
+        })
+        .await
+    }
+
+    /// Opens a connection for requests.
+    pub(super) async fn connect(&self) -> Result<PgConnection, Failure> {
+        self.within_limit(async {
+            let mut connection = self.greeted().await?;
+            prepare_requests(&mut connection).await?;
+            Ok(connection)
+        })
+        .await
+    }
+
+    /// Opens a connection that listens for news.
+    pub(super) async fn listen(&self) -> Result<Listener, Failure> {
+        self.within_limit(async {
+            // The listener takes its connection from a pool; this one makes no second.
+            let pool = PgPoolOptions::new()
+                .max_connections(1)
+                .max_lifetime(None)
+                .idle_timeout(None)
+                .acquire_timeout(CONNECT_LIMIT)
+                .connect_lazy_with(self.0.clone());
+            let mut listener = PgListener::connect_with(&pool).await?;
+            listener.eager_reconnect(false);
+            let greeting = Greeting::read(&one_row(&mut listener, GREETING).await?)?;
+            greeting.check()?;
+            if greeting.is_shared {
+                return Err(Failure::Pooled);
+            }
+            listener.listen(CHANNEL).await?;
+            Ok(Listener { listener, session: greeting.pid })
+        })
+        .await
+    }
+
+    async fn greeted(&self) -> Result<PgConnection, Failure> {
+        let mut connection = self.0.connect().await?;
+        let row = one_row(&mut connection, GREETING).await?;
+        Greeting::read(&row)?.check()?;
+        Ok(connection)
+    }
+
+    async fn within_limit<T>(
+        &self,
+        connecting: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let late = Failure::NoConnection { limit: CONNECT_LIMIT, last: None };
+        timeout(CONNECT_LIMIT, connecting).await.unwrap_or(Err(late))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = self.0.get_host();
+        match host.contains(':') {
+            true => write!(f, "[{host}]")?,
+            false => f.write_str(host)?,
+        }
+        write!(f, ":{}", self.0.get_port())?;
+        // Without one, the server takes that of the user's name.
+        write!(f, "/{}", self.0.get_database().unwrap_or(self.0.get_username()))
+    }
+}
+
+/// Without the password, which the options would print.
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+/// A connection on which news arrive.
+#[derive(Debug)]
+pub(super) struct Listener {
+    listener: PgListener,
+    /// Which session of the server listens.
+    session: i32,
+}
+
+impl Listener {
+    /// The next piece of news.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: news are taken only when they are returned.
+    pub(super) async fn next(&mut self) -> Result<String, Failure> {
+        match self.listener.try_recv().await? {
+            Some(news) => Ok(news.payload().into()),
+            None => Err(Failure::Broken),
+        }
+    }
+
+    /// Makes sure that the other end is there, and still the one that listens.
+    pub(super) async fn check(&mut self) -> Result<(), Failure> {
+        const LIMIT: Duration = Duration::from_secs(3);
+        let asking = one_row(&mut self.listener, "SELECT pg_backend_pid() AS pid");
+        let row = timeout(LIMIT, asking).await.map_err(|_| Failure::NoAnswer(LIMIT))??;
+        match row.try_get::<i32, _>("pid")? == self.session {
+            true => Ok(()),
+            false => Err(Failure::Pooled),
+        }
+    }
+}
+
+/// What a server says of itself.
+struct Greeting {
+    is_standby: bool,
+    encoding: String,
+    is_shared: bool,
+    pid: i32,
+}
+
+impl Greeting {
+    fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            is_standby: row.try_get("is_standby")?,
+            encoding: row.try_get("encoding")?,
+            is_shared: row.try_get("is_shared")?,
+            pid: row.try_get("pid")?,
+        })
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if self.is_standby {
+            return Err(Failure::Standby);
+        }
+        if self.encoding != "UTF8" {
+            return Err(Failure::found(
+                ErrorKind::Misconfigured,
+                format!(
+                    "the database has the encoding {}; names of locks need UTF8",
+                    self.encoding
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Sends a statement by itself, without preparing it: that works through every pooler.
+async fn one_row<'c>(
+    executor: impl sqlx::Executor<'c, Database = sqlx::Postgres>,
+    statement: &'static str,
+) -> Result<PgRow, sqlx::Error> {
+    // All rows, so that nothing of the answer is left on the connection.
+    let rows = executor.fetch_all(sqlx::raw_sql(statement)).await?;
+    rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)
+}
+
+/// So that each request is one round trip, from the first on.
+async fn prepare_requests(connection: &mut PgConnection) -> Result<(), Failure> {
+    for request in [claims::TAKE, claims::RENEW, claims::RELEASE] {
+        connection.prepare(sqlx::SqlStr::from_static(request)).await?;
+    }
+    Ok(())
+}
+
+/// Says goodbye, which spares the server a line in its log.
+pub(super) async fn close(connection: PgConnection) {
+    const LIMIT: Duration = Duration::from_secs(1);
+    match timeout(LIMIT, connection.close()).await {
+        Ok(Ok(())) => (),
+        Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
+        Err(_) => tracing::debug!("a connection was not closed within {LIMIT:?}"),
+    }
+}

@@ -1,0 +1,213 @@
+//! What PostgreSQL's errors mean for a lock.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{DriverError, ErrorKind};
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
+
+/// What went wrong between us and the server.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+    #[error("no connection within {limit:?}")]
+    NoConnection {
+        limit: Duration,
+        #[source]
+        last: Option<Box<Failure>>,
+    },
+    #[error("all connections are in use by earlier requests")]
+    Busy,
+    #[error("the connection broke")]
+    Broken,
+    #[error("the driver was closed")]
+    Closed,
+    #[error("the server is a standby, which takes no writes")]
+    Standby,
+    #[error(
+        "a pooler that gives each transaction another session stands before the server; connect to the server itself, or let the pooler pool sessions"
+    )]
+    Pooled,
+    #[error("{text}")]
+    Found { kind: ErrorKind, text: Cow<'static, str> },
+    #[error(transparent)]
+    Client(Arc<sqlx::Error>),
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            // Said where a statement was prepared on another session than it is run on.
+            sqlx::Error::Database(answer)
+                if matches!(answer.code().as_deref(), Some("26000" | "42P05")) =>
+            {
+                Self::Pooled
+            }
+            _ => Self::Client(Arc::new(error)),
+        }
+    }
+}
+
+impl Failure {
+    /// Something about the database itself.
+    pub(super) fn found(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
+        Self::Found { kind, text: text.into() }
+    }
+
+    /// The error of an attempt to connect: nothing was asked for yet.
+    pub(super) fn while_connecting(self) -> DriverError {
+        let kind = match &self {
+            // Not a PostgreSQL at all, or no TLS where it is demanded.
+            Self::Client(error) if matches!(**error, sqlx::Error::Protocol(_) | sqlx::Error::Tls(_)) => {
+                ErrorKind::Misconfigured
+            }
+            other if other.code() == Some(TOO_MANY_CONNECTIONS) => ErrorKind::Capacity,
+            other => match other.known_kind() {
+                None | Some(ErrorKind::Unknown) => ErrorKind::Unreachable,
+                Some(kind) => kind,
+            },
+        };
+        DriverError::new(kind, self)
+    }
+
+    /// The error of a request: what was not answered may have been carried out.
+    pub(super) fn of_a_request(self) -> DriverError {
+        DriverError::new(self.known_kind().unwrap_or(ErrorKind::Unknown), self)
+    }
+
+    /// The error of a request that only reads.
+    pub(super) fn of_a_look(self) -> DriverError {
+        match self.known_kind() {
+            None | Some(ErrorKind::Unknown) => DriverError::new(ErrorKind::Unreachable, self),
+            Some(kind) => DriverError::new(kind, self),
+        }
+    }
+
+    /// Whether to wait for another connection does not help.
+    pub(super) fn is_lasting(&self) -> bool {
+        // A standby may be promoted, or the host's name come to mean another server.
+        !matches!(self, Self::Standby) && self.known_kind().is_some_and(|kind| !kind.is_transient())
+    }
+
+    /// Whether the request met another one, so that nothing was done and doing it again helps.
+    pub(super) fn is_conflict(&self) -> bool {
+        matches!(self.code(), Some("40001" | "40P01"))
+    }
+
+    /// Whether the connection is of no use any more.
+    pub(super) fn spoils_the_connection(&self) -> bool {
+        match self.answer() {
+            None => true,
+            // A primary that was demoted keeps its connections.
+            Some(answer) => answer.severity() != PgSeverity::Error || answer.code() == "25006",
+        }
+    }
+
+    /// What the server's answer, or our own refusal, says about the request; none if there was no
+    /// answer.
+    fn known_kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::NoAnswer(_) | Self::Broken => None,
+            Self::NoConnection { .. } | Self::Busy | Self::Closed => Some(ErrorKind::Unreachable),
+            Self::Standby | Self::Pooled => Some(ErrorKind::Misconfigured),
+            Self::Found { kind, .. } => Some(*kind),
+            Self::Client(error) => match &**error {
+                sqlx::Error::Database(_) => self.code().map(kind_of_answer),
+                sqlx::Error::Configuration(_) => Some(ErrorKind::Misconfigured),
+                sqlx::Error::RowNotFound
+                | sqlx::Error::ColumnNotFound(_)
+                | sqlx::Error::ColumnDecode { .. }
+                | sqlx::Error::Decode(_) => Some(ErrorKind::Foreign),
+                _ => None,
+            },
+        }
+    }
+
+    fn code(&self) -> Option<&str> {
+        self.answer().map(PgDatabaseError::code)
+    }
+
+    fn answer(&self) -> Option<&PgDatabaseError> {
+        match self {
+            Self::Client(error) => error.as_database_error()?.try_downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+const TOO_MANY_CONNECTIONS: &str = "53300";
+
+/// What an answer means whose code (<https://www.postgresql.org/docs/current/errcodes-appendix.html>)
+/// this is. A statement that failed has done nothing.
+fn kind_of_answer(code: &str) -> ErrorKind {
+    match code {
+        // The server ends, or the administrator has ended the session: perhaps after the commit.
+        "57P01" | "57P02" => ErrorKind::Unknown,
+        // Cancelled, starting up, no connection left, a row that somebody keeps locked, requests
+        // that met, a standby by now: all of them pass.
+        "57014" | "57P03" | "57P05" | "53300" | "55P03" | "40001" | "40P01" | "25006" => {
+            ErrorKind::Unreachable
+        }
+        "42501" => ErrorKind::Denied,
+        // A table, column or function that is not there, or not ours.
+        "42P01" | "42703" | "42883" | "42804" | "42P07" | "42723" => ErrorKind::Foreign,
+        // The one number that can grow too great is a token.
+        "22003" => ErrorKind::Capacity,
+        _ => match &code[..2.min(code.len())] {
+            "08" => ErrorKind::Unknown,
+            "28" => ErrorKind::Denied,
+            "53" | "54" => ErrorKind::Capacity,
+            _ => ErrorKind::Misconfigured,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::driver::ErrorKind;
+
+    use super::{Failure, kind_of_answer};
+
+    #[test]
+    fn answers_of_the_server_have_their_kind() {
+        for (code, meaning, expected) in [
+            ("28P01", "wrong password", ErrorKind::Denied),
+            ("28000", "no such role, or not from there", ErrorKind::Denied),
+            ("42501", "missing right", ErrorKind::Denied),
+            ("3D000", "no such database", ErrorKind::Misconfigured),
+            ("53100", "disk full", ErrorKind::Capacity),
+            ("53200", "out of memory", ErrorKind::Capacity),
+            ("53300", "too many connections", ErrorKind::Unreachable),
+            ("54000", "queue of news full", ErrorKind::Capacity),
+            ("22003", "token used up", ErrorKind::Capacity),
+            ("25006", "demoted to a standby", ErrorKind::Unreachable),
+            ("40001", "serialization failure", ErrorKind::Unreachable),
+            ("40P01", "deadlock", ErrorKind::Unreachable),
+            ("42P01", "no such table", ErrorKind::Foreign),
+            ("42883", "no such function", ErrorKind::Foreign),
+            ("55P03", "row kept locked", ErrorKind::Unreachable),
+            ("57014", "cancelled", ErrorKind::Unreachable),
+            ("57P01", "session ended by the administrator", ErrorKind::Unknown),
+            ("57P03", "starting up", ErrorKind::Unreachable),
+            ("08006", "connection failure", ErrorKind::Unknown),
+            ("XX000", "internal error", ErrorKind::Misconfigured),
+            ("", "no code at all", ErrorKind::Misconfigured),
+        ] {
+            assert_eq!(kind_of_answer(code), expected, "{code}: {meaning}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_answered_is_unknown_unless_it_only_read() {
+        let broken = || {
+            let error = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+            Failure::from(sqlx::Error::from(error))
+        };
+        assert_eq!(broken().of_a_request().kind(), ErrorKind::Unknown);
+        assert_eq!(broken().of_a_look().kind(), ErrorKind::Unreachable);
+        assert_eq!(broken().while_connecting().kind(), ErrorKind::Unreachable);
+        assert!(broken().spoils_the_connection());
+    }
+}

@@ -1,0 +1,128 @@
+//! Who holds and who waits, as the rows tell.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
+use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use tokio::time::Instant;
+
+use super::claims::{self, duration, patience};
+use super::connections::{Urgency, Value};
+use super::diagnosis;
+use super::driver::PostgresDriver;
+use super::error::Failure;
+
+const STATUS: &str = include_str!("sql/status.sql");
+const HELD: &str = include_str!("sql/held.sql");
+const BREAK: &str =
+    "SELECT owner, label, token, age, remaining FROM lockkit_break($1, $2, $3, $4)";
+
+/// As long as a request about a claim takes at most.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+
+#[async_trait]
+impl Inspect for PostgresDriver {
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        let rows = self.read(STATUS, &claims::of(name)).await.map_err(Failure::of_a_look)?;
+        status_of(name.clone(), &rows).map_err(Failure::of_a_look)
+    }
+
+    async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+        let values = [Value::text(namespace.as_str())];
+        let rows = self.read(HELD, &values).await.map_err(Failure::of_a_look)?;
+        rows.chunk_by(|row, next| text_of(row).ok() == text_of(next).ok())
+            .map(|rows| status_of(name_of(namespace, &rows[0])?, rows))
+            .collect::<Result<_, _>>()
+            .map_err(Failure::of_a_look)
+    }
+
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError> {
+        let deadline = self.inspection_deadline();
+        let [namespace, lock] = claims::of(name);
+        let owner = Value::Text(owner.map(|owner| owner.to_string()));
+        let values = [namespace, lock, owner, patience(deadline)];
+        let broken = self.connections.request(BREAK, &values, Urgency::Keeps, deadline).await;
+        let rows = broken.map_err(Failure::of_a_request)?;
+        rows.first().map(holder_of).transpose().map_err(Failure::of_a_request)
+    }
+
+    async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
+        diagnosis::diagnose(self, namespace).await.map_err(Failure::of_a_look)
+    }
+}
+
+impl PostgresDriver {
+    /// A request that only reads.
+    pub(super) async fn read(
+        &self,
+        statement: &'static str,
+        values: &[Value],
+    ) -> Result<Vec<PgRow>, Failure> {
+        let deadline = self.inspection_deadline();
+        self.connections.request(statement, values, Urgency::Asks, deadline).await
+    }
+
+    fn inspection_deadline(&self) -> Instant {
+        Instant::now() + self.call_limit.unwrap_or(CALL_LIMIT)
+    }
+}
+
+/// How the lock stands whose rows these are.
+fn status_of(name: LockName, rows: &[PgRow]) -> Result<LockStatus, Failure> {
+    let mut status = LockStatus::free(name);
+    let mut waiters = Vec::new();
+    for row in rows {
+        match row.try_get("kind")? {
+            "hold" => status = status.held_by(holder_of(row)?),
+            _ => waiters.push(waiter_of(row)?),
+        }
+    }
+    Ok(status.waited_for_by(waiters))
+}
+
+fn holder_of(row: &PgRow) -> Result<Holder, Failure> {
+    let holder = Holder::new(owner_of(row)?)
+        .token(claims::token(row.try_get("token")?)?)
+        .held_for(duration(row.try_get("age")?))
+        .free_in(duration(row.try_get("remaining")?));
+    Ok(match label_of(row)? {
+        Some(label) => holder.label(label),
+        None => holder,
+    })
+}
+
+fn waiter_of(row: &PgRow) -> Result<Waiter, Failure> {
+    let waiter = Waiter::new(owner_of(row)?).waiting_for(duration(row.try_get("age")?));
+    Ok(match label_of(row)? {
+        Some(label) => waiter.label(label),
+        None => waiter,
+    })
+}
+
+fn owner_of(row: &PgRow) -> Result<OwnerId, Failure> {
+    row.try_get::<&str, _>("owner")?
+        .parse()
+        .map_err(|error| Failure::found(ErrorKind::Foreign, format!("an owner in a row: {error}")))
+}
+
+/// A label decides nothing, so one that is none is only left out.
+fn label_of(row: &PgRow) -> Result<Option<Label>, Failure> {
+    let text: Option<&str> = row.try_get("label")?;
+    Ok(text.and_then(|text| Label::new(text).ok()))
+}
+
+fn text_of(row: &PgRow) -> Result<&str, sqlx::Error> {
+    row.try_get("name")
+}
+
+fn name_of(namespace: &Namespace, row: &PgRow) -> Result<LockName, Failure> {
+    LockName::new(namespace, text_of(row)?)
+        .map_err(|error| Failure::found(ErrorKind::Foreign, format!("a name in a row: {error}")))
+}

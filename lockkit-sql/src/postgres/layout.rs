@@ -1,0 +1,128 @@
+//! Makes the tables and functions, and refuses what is not ours.
+
+use lockkit_core::driver::ErrorKind;
+use sqlx::postgres::PgConnection;
+use sqlx::{Connection as _, Row as _};
+
+use super::error::Failure;
+
+const LAYOUT: &str = include_str!("sql/layout.sql");
+const OBJECTS: &str = include_str!("sql/objects.sql");
+
+const VERSION: i32 = 1;
+
+/// Held by whoever makes the tables: "lkit".
+const MAKING: i64 = 0x6c6b_6974;
+
+/// The columns of our tables, as `objects.sql` finds them.
+const TABLES: [(&str, &str); 3] = [
+    ("lockkit_layout", "only_row boolean NOT NULL, version integer NOT NULL"),
+    (
+        "lockkit_lock",
+        "namespace text NOT NULL, name text NOT NULL, owner text, label text, token bigint NOT NULL, \
+         since bigint NOT NULL, expires bigint NOT NULL, awaited bigint NOT NULL",
+    ),
+    (
+        "lockkit_place",
+        "namespace text NOT NULL, name text NOT NULL, owner text NOT NULL, label text NOT NULL, \
+         arrival bigint NOT NULL, since bigint NOT NULL, expires bigint NOT NULL",
+    ),
+];
+
+const FUNCTIONS: [&str; 10] = [
+    "lockkit_begin",
+    "lockkit_break",
+    "lockkit_first_place",
+    "lockkit_hand_over",
+    "lockkit_let_go",
+    "lockkit_now",
+    "lockkit_release",
+    "lockkit_renew",
+    "lockkit_sweep",
+    "lockkit_take",
+];
+
+/// Makes sure that the tables are ours; where there are none, makes them. However many processes
+/// do this at once, one makes them.
+pub(super) async fn prepare(connection: &mut PgConnection) -> Result<(), Failure> {
+    if !check(connection).await? {
+        make(connection).await?;
+    }
+    Ok(())
+}
+
+async fn make(connection: &mut PgConnection) -> Result<(), Failure> {
+    let mut transaction = connection.begin().await?;
+    // CREATE TABLE IF NOT EXISTS fails where two do it at once.
+    sqlx::query("SELECT pg_advisory_xact_lock($1)")
+        .persistent(false)
+        .bind(MAKING)
+        .execute(&mut *transaction)
+        .await?;
+    if !check(&mut transaction).await? {
+        sqlx::raw_sql(LAYOUT).execute(&mut *transaction).await.map_err(explain)?;
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// Whether the tables are there, and ours.
+pub(super) async fn check(connection: &mut PgConnection) -> Result<bool, Failure> {
+    let row = sqlx::raw_sql(
+        "SELECT to_regclass('lockkit_layout') IS NOT NULL AS is_there, current_schema() AS schema",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    if row.try_get::<Option<&str>, _>("schema")?.is_none() {
+        let text = "the schema is not there, or this user may not use it: CREATE SCHEMA makes it";
+        return Err(Failure::found(ErrorKind::Misconfigured, text));
+    }
+    if !row.try_get::<bool, _>("is_there")? {
+        return Ok(false);
+    }
+    let row = sqlx::raw_sql("SELECT max(version) AS version FROM lockkit_layout")
+        .fetch_one(&mut *connection)
+        .await?;
+    match row.try_get::<Option<i32>, _>("version")? {
+        Some(VERSION) => (),
+        Some(other) => {
+            return Err(Failure::found(
+                ErrorKind::Misconfigured,
+                format!(
+                    "the tables have layout version {other}; this lockkit knows version {VERSION}"
+                ),
+            ));
+        }
+        None => return Err(Failure::found(ErrorKind::Foreign, "the table lockkit_layout is empty")),
+    }
+    let mut missing: Vec<&str> =
+        FUNCTIONS.into_iter().chain(TABLES.map(|(table, _)| table)).collect();
+    for object in sqlx::raw_sql(OBJECTS).fetch_all(&mut *connection).await? {
+        let (name, made_of): (&str, &str) = (object.try_get("name")?, object.try_get("made_of")?);
+        if TABLES.contains(&(name, made_of)) || LAYOUT.contains(made_of) {
+            missing.retain(|expected| *expected != name);
+        }
+    }
+    if !missing.is_empty() {
+        return Err(Failure::found(
+            ErrorKind::Foreign,
+            format!("tables or functions are not as lockkit made them: {}", missing.join(", ")),
+        ));
+    }
+    Ok(true)
+}
+
+/// Says what to do for want of a right.
+fn explain(error: sqlx::Error) -> Failure {
+    let denied = error.as_database_error().and_then(|error| error.code()) == Some("42501".into());
+    match denied {
+        true => Failure::found(
+            ErrorKind::Denied,
+            format!(
+                "the tables are not there yet, and this user may not make them ({error}): let one \
+                 connect once who may, and grant rights as docs/postgres.md says"
+            ),
+        ),
+        false => error.into(),
+    }
+}

@@ -1,0 +1,33 @@
+//! Locks between hosts, in a PostgreSQL database.
+//!
+//! A lock is a lease, kept as a row. Taking, renewing and releasing is one statement each: a call
+//! of a function that the driver has put into the database, so that each decides with the row
+//! locked and in one round trip. Leases count on the server's clock. Waiters listen for news
+//! (`LISTEN`) on one connection for all locks; acquisitions that ask for it are served first come,
+//! first served.
+//!
+//! ```no_run
+//! # async fn example() -> lockkit_core::Result<()> {
+//! use lockkit_sql::postgres::PostgresDriver;
+//!
+//! let url = "postgres://user:password@localhost/shop".parse()?;
+//! let driver = PostgresDriver::connect(&url).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it guarantees, and what it stores, is told in `docs/postgres.md`.
+
+mod claims;
+mod config;
+mod connections;
+mod diagnosis;
+mod driver;
+mod endpoint;
+mod error;
+mod inspect;
+mod layout;
+mod subscription;
+
+pub use config::PARAMETERS;
+pub use driver::{CAPABILITIES, PostgresDriver};

@@ -1,0 +1,34 @@
+-- $1 namespace
+-- How the server is set up, as far as locks are concerned.
+SELECT current_setting('server_version') AS version,
+       current_setting('server_version_num')::integer AS version_number,
+       current_setting('fsync') = 'on' AS syncs,
+       current_setting('full_page_writes') = 'on' AS writes_full_pages,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('synchronous_standby_names') <> '' AS waits_for_standbys,
+       (SELECT count(*) FROM pg_stat_replication) AS standbys,
+       (SELECT relpersistence = 'p' FROM pg_class WHERE oid = to_regclass('lockkit_lock'))
+           AS is_logged,
+       (SELECT setting::bigint FROM pg_settings WHERE name = 'statement_timeout')
+           AS statement_timeout,
+       coalesce((SELECT setting::bigint FROM pg_settings WHERE name = 'idle_session_timeout'), 0)
+           AS idle_session_timeout,
+       current_setting('max_connections')::bigint AS most_connections,
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
+           AS connections,
+       pg_notification_queue_usage() AS news_queue,
+       coalesce((SELECT max(l.token) FROM lockkit_lock AS l WHERE l.namespace = $1), 0)
+           - lockkit_now() AS tokens_ahead,
+       current_setting('autovacuum') = 'on' AND NOT EXISTS (
+           SELECT 1 FROM pg_class WHERE oid IN (to_regclass('lockkit_lock'),
+                                                to_regclass('lockkit_place'))
+              AND 'autovacuum_enabled=false' = ANY (reloptions)) AS is_vacuumed,
+       (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables
+         WHERE relid IN (to_regclass('lockkit_lock'), to_regclass('lockkit_place')))
+           AS dead_rows,
+       current_user::text AS who,
+       array_to_string(ARRAY(
+           SELECT t.name || ': ' || r.name
+             FROM (VALUES ('lockkit_lock'), ('lockkit_place')) AS t (name),
+                  (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE')) AS r (name)
+            WHERE NOT has_table_privilege(t.name, r.name)), ', ') AS missing_rights

@@ -1,0 +1,275 @@
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::driver::{Change, Grant, OwnerId};
+use lockkit_core::{FencingToken, LockName};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::endpoint::Endpoint;
+use super::error::Failure;
+use crate::backoff::Backoff;
+
+/// After so long without news, whether the server is still there is checked: a peer that vanished
+/// says nothing.
+const SILENCE: Duration = Duration::from_secs(15);
+/// A connection that broke sooner counts as a failed attempt.
+const CALM: Duration = Duration::from_secs(5);
+/// How long to leave the server alone that tells no news.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
+/// The connection for news, shared by all waiters: one channel for all locks of a database.
+///
+/// It is made when the first waiter needs it, and given up some time after the last has gone.
+/// Whenever it comes to stand, the waiters are told to ask again, since what was told before is
+/// lost.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    board: Arc<Board>,
+    supervisor: AbortOnDropHandle<()>,
+}
+
+impl Subscription {
+    pub(super) fn new(endpoint: Endpoint) -> Self {
+        let board = Arc::new(Board::default());
+        let supervisor = tokio::spawn(supervise(endpoint, board.clone()));
+        Self { board, supervisor: AbortOnDropHandle::new(supervisor) }
+    }
+
+    /// Listens for `owner` from now on, provided that the subscription stands. To be called before
+    /// an ask.
+    pub(super) fn join(&self, name: &LockName, owner: OwnerId) -> Joined {
+        let mut waiters = self.board.waiters();
+        if !waiters.are_told {
+            return Joined::NotYet;
+        }
+        match waiters.of(name).entry(owner) {
+            Entry::Occupied(_) => Joined::Before,
+            Entry::Vacant(mailbox) => {
+                mailbox.insert(Mailbox::default());
+                Joined::Now
+            }
+        }
+    }
+
+    /// Listens for `owner`, whose ask was refused in favour of a holder with this token.
+    /// `joined` is what [`join`](Self::join) said before that ask.
+    pub(super) fn wait(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        holder: FencingToken,
+        joined: Joined,
+    ) {
+        let mut waiters = self.board.waiters();
+        let are_told = waiters.are_told;
+        let mailbox = waiters.of(name).entry(owner).or_default();
+        mailbox.holder = Some(holder);
+        // The subscription came to stand between the ask and now: something may be missed.
+        mailbox.ask_again |= are_told && joined == Joined::NotYet;
+        drop(waiters);
+        self.board.wanted.notify_one();
+    }
+
+    /// Listens no longer for `owner`.
+    pub(super) fn leave(&self, name: &LockName, owner: OwnerId) {
+        self.board.waiters().remove(&key(name), owner);
+    }
+
+    /// The next news for `owner`; none ever if it does not listen.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: news are taken only when they are returned.
+    pub(super) async fn changed(&self, name: &LockName, owner: OwnerId) -> Change {
+        let key = key(name);
+        loop {
+            let arrival = {
+                let mut waiters = self.board.waiters();
+                let mailboxes = waiters.by_lock.get_mut(&key);
+                match mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) {
+                    None => None,
+                    Some(mailbox) => match mailbox.take() {
+                        None => Some(mailbox.arrival.clone()),
+                        Some(change) => {
+                            if matches!(change, Change::Granted(_)) {
+                                waiters.remove(&key, owner);
+                            }
+                            return change;
+                        }
+                    },
+                }
+            };
+            match arrival {
+                Some(arrival) => arrival.notified().await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Ends the connection.
+    pub(super) fn close(&self) {
+        self.supervisor.abort();
+    }
+}
+
+/// Whether news of an ask that is about to be sent will arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joined {
+    /// The owner listens already.
+    Before,
+    /// The owner listens from now on.
+    Now,
+    /// The subscription does not stand.
+    NotYet,
+}
+
+#[derive(Debug, Default)]
+struct Board {
+    waiters: Mutex<Waiters>,
+    /// Somebody has come to wait.
+    wanted: Notify,
+}
+
+/// Who listens.
+#[derive(Debug, Default)]
+struct Waiters {
+    /// Whether the server has confirmed the subscription.
+    are_told: bool,
+    by_lock: HashMap<String, HashMap<OwnerId, Mailbox>>,
+}
+
+/// The news of one waiter.
+#[derive(Debug, Default)]
+struct Mailbox {
+    /// Who held the lock when the owner's last ask was refused.
+    holder: Option<FencingToken>,
+    granted: Option<FencingToken>,
+    ask_again: bool,
+    arrival: Arc<Notify>,
+}
+
+impl Mailbox {
+    fn ask_again(&mut self) {
+        self.ask_again = true;
+        self.arrival.notify_one();
+    }
+
+    fn take(&mut self) -> Option<Change> {
+        let ask_again = std::mem::take(&mut self.ask_again);
+        let Some(token) = self.granted.take() else {
+            return ask_again.then_some(Change::AskAgain);
+        };
+        match self.holder {
+            Some(holder) if token > holder => Some(Change::Granted(Grant::new().token(token))),
+            // It was over before the last ask was refused: this message was late.
+            Some(_) => ask_again.then_some(Change::AskAgain),
+            // No ask was answered, so nothing tells how long the grant is good. Asking does.
+            None => Some(Change::AskAgain),
+        }
+    }
+}
+
+impl Waiters {
+    fn of(&mut self, name: &LockName) -> &mut HashMap<OwnerId, Mailbox> {
+        self.by_lock.entry(key(name)).or_default()
+    }
+
+    fn remove(&mut self, key: &str, owner: OwnerId) {
+        let Some(mailboxes) = self.by_lock.get_mut(key) else { return };
+        mailboxes.remove(&owner);
+        if mailboxes.is_empty() {
+            self.by_lock.remove(key);
+        }
+    }
+}
+
+impl Board {
+    fn waiters(&self) -> MutexGuard<'_, Waiters> {
+        // Nothing panics while it holds the lock.
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiters().by_lock.is_empty()
+    }
+
+    /// The subscription stands.
+    fn stand(&self) {
+        let mut waiters = self.waiters();
+        waiters.are_told = true;
+        waiters.by_lock.values_mut().flat_map(HashMap::values_mut).for_each(Mailbox::ask_again);
+    }
+
+    /// The subscription stands no more.
+    fn fall(&self) {
+        self.waiters().are_told = false;
+    }
+
+    /// `NAMESPACE`, `NAME` and the news, a line each: `released`, or `granted OWNER TOKEN`.
+    fn deliver(&self, message: &str) {
+        let Some((key, news)) = message.rsplit_once('\n') else { return };
+        let mut waiters = self.waiters();
+        let Some(mailboxes) = waiters.by_lock.get_mut(key) else { return };
+        match granted(news) {
+            Some((owner, token)) => {
+                if let Some(mailbox) = mailboxes.get_mut(&owner) {
+                    mailbox.granted = Some(token);
+                    mailbox.arrival.notify_one();
+                }
+            }
+            None => mailboxes.values_mut().for_each(Mailbox::ask_again),
+        }
+    }
+}
+
+/// Neither part has a line break in it.
+fn key(name: &LockName) -> String {
+    [name.namespace().as_str(), name.as_str()].join("\n")
+}
+
+fn granted(news: &str) -> Option<(OwnerId, FencingToken)> {
+    let (owner, token) = news.strip_prefix("granted ")?.split_once(' ')?;
+    Some((owner.parse().ok()?, token.parse().ok()?))
+}
+
+/// Keeps a connection while somebody listens.
+async fn supervise(endpoint: Endpoint, board: Arc<Board>) {
+    let mut backoff = Backoff::default();
+    loop {
+        while board.is_empty() {
+            board.wanted.notified().await;
+        }
+        sleep(backoff.pause()).await;
+        let began = Instant::now();
+        let failure = listen(&endpoint, &board).await;
+        board.fall();
+        let Err(failure) = failure else { continue };
+        match began.elapsed() < CALM {
+            true => backoff.failed(),
+            false => backoff.succeeded(),
+        }
+        if failure.is_lasting() {
+            tracing::warn!(%endpoint, %failure, "PostgreSQL tells no news; waiters poll");
+            sleep(REFUSED_PAUSE).await;
+        } else {
+            tracing::debug!(%endpoint, %failure, "no news from PostgreSQL for now; waiters poll");
+        }
+    }
+}
+
+/// Delivers news until the connection breaks or nobody listens any more.
+async fn listen(endpoint: &Endpoint, board: &Board) -> Result<(), Failure> {
+    let mut listener = endpoint.listen().await?;
+    board.stand();
+    loop {
+        match timeout(SILENCE, listener.next()).await {
+            Ok(news) => board.deliver(&news?),
+            Err(_) if board.is_empty() => return Ok(()),
+            Err(_) => listener.check().await?,
+        }
+    }
+}
