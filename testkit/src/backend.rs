@@ -4,7 +4,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use rustix::process::Signal;
+
 use crate::Server;
+use crate::process::User;
 
 /// A kind of server that tests need, for example [`REDIS`](crate::REDIS): which programs can play
 /// it and how they are started.
@@ -15,11 +18,19 @@ pub struct Backend {
     pub(crate) url_variable: &'static str,
     /// The first that is found in `PATH` is taken.
     pub(crate) programs: &'static [&'static str],
+    /// Where the programs are that are not in `PATH`.
+    pub(crate) folders: fn() -> Vec<PathBuf>,
+    /// Makes what the program needs to be in its folder, which is empty.
+    pub(crate) prepare: fn(program: &Path, data: &Path, user: Option<User>) -> io::Result<()>,
+    /// Whether the program does not run as root.
+    pub(crate) refuses_root: bool,
+    /// What ends the program at once, and the processes that it has started.
+    pub(crate) kill: Signal,
     /// What makes the program serve at 127.0.0.1 and that port, in the foreground, with its data in
     /// that folder and no durability.
     pub(crate) arguments: fn(port: u16, data: &Path) -> Vec<String>,
-    /// Whether the process of that id answers at that port.
-    pub(crate) is_ready: fn(port: u16, pid: u32) -> io::Result<bool>,
+    /// Whether the process of that id, with its data in that folder, answers at that port.
+    pub(crate) is_ready: fn(port: u16, pid: u32, data: &Path) -> io::Result<bool>,
     pub(crate) url: fn(port: u16) -> String,
     /// The server that this process started for whoever calls [`Backend::url`].
     pub(crate) shared: OnceLock<Result<Server, Unavailable>>,
@@ -83,8 +94,8 @@ impl Backend {
 
     /// Starts a server for the caller alone, without persistence. It ends when it is dropped.
     ///
-    /// Blocks until the server answers (Redis: some 20 ms), on purpose: so it works under a paused
-    /// clock too.
+    /// Blocks until the server answers (Redis: some 20 ms, PostgreSQL: some 600), on purpose: so it
+    /// works under a paused clock too.
     ///
     /// # Errors
     /// [`Unavailable`] if the program is missing or does not come up.
@@ -100,16 +111,18 @@ impl Backend {
         let program = self
             .programs
             .iter()
-            .find_map(|name| find_program(name))
+            .find_map(|name| find_program(name, (self.folders)()))
             .ok_or(Unavailable::Missing { backend: self.id, programs: self.programs })?;
         Server::start(self, program, arguments.iter().map(|&argument| argument.into()).collect())
     }
 }
 
-fn find_program(name: &str) -> Option<PathBuf> {
+fn find_program(name: &str, folders: Vec<PathBuf>) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         path.metadata()
             .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
-    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(name)).find(is_program)
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(folders);
+    folders.map(|folder| folder.join(name)).find(is_program)
 }

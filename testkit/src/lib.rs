@@ -32,6 +32,7 @@
 
 mod backend;
 mod port;
+mod postgres;
 mod process;
 mod proxy;
 mod redis;
@@ -40,6 +41,7 @@ mod server;
 mod trial;
 
 pub use crate::backend::{Backend, Unavailable};
+pub use crate::postgres::POSTGRES;
 pub use crate::proxy::{Direction, Hold, Proxy};
 pub use crate::redis::REDIS;
 pub use crate::require::or_skip;
@@ -47,4 +49,4 @@ pub use crate::server::Server;
 pub use crate::trial::{run, trial};
 
 /// Every backend with a server that this crate can start.
-pub static BACKENDS: [&Backend; 1] = [&REDIS];
+pub static BACKENDS: [&Backend; 2] = [&POSTGRES, &REDIS];

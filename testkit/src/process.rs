@@ -1,5 +1,5 @@
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, PipeWriter, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -22,11 +22,37 @@ pub(crate) struct Watchdog {
     pipe: Option<PipeWriter>,
 }
 
-/// A child process that a [`Watchdog`] watches. Dropping it kills it (SIGKILL).
+/// A child process that a [`Watchdog`] watches. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
     pipe: PipeWriter,
+    kill: Signal,
+}
+
+/// As whom a program runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct User {
+    pub(crate) id: u32,
+    pub(crate) group: u32,
+}
+
+impl User {
+    /// For programs that do not run as root.
+    pub(crate) fn instead_of_root() -> io::Result<Self> {
+        let users = fs::read_to_string("/etc/passwd")?;
+        let mut users = users.lines().filter_map(|line| {
+            let mut fields = line.split(':');
+            let is_it = fields.next()? == "nobody";
+            let (id, group) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+            is_it.then_some(Self { id, group })
+        });
+        users.next().ok_or_else(|| io::Error::other("there is no user `nobody` to run it"))
+    }
+
+    pub(crate) fn is_to_run(self, command: &mut Command) {
+        command.uid(self.id).gid(self.group);
+    }
 }
 
 /// `$1` is the folder. A line is the id of the child, or empty when there is none any more.
@@ -59,18 +85,19 @@ impl Watchdog {
         &self,
         program: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        user: Option<User>,
+        kill: Signal,
         log: File,
     ) -> io::Result<Process> {
         let pipe = self.pipe.as_ref().ok_or_else(|| io::Error::other("the watchdog has gone"))?;
         let pipe = pipe.try_clone()?;
-        let child = shell(RUN)
-            .arg(program)
-            .args(arguments)
-            .stdin(pipe.try_clone()?)
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        Ok(Process { child, pipe })
+        let mut command = shell(RUN);
+        command.arg(program).args(arguments);
+        command.stdin(pipe.try_clone()?).stdout(log.try_clone()?).stderr(log);
+        if let Some(user) = user {
+            user.is_to_run(&mut command);
+        }
+        Ok(Process { child: command.spawn()?, pipe, kill })
     }
 }
 
@@ -120,7 +147,8 @@ impl Drop for Process {
     /// The watchdog is told before the child is reaped, because afterwards its id may be another's.
     fn drop(&mut self) {
         // None can fail in a way that matters: the child has not been reaped.
-        let _ = self.signal(Signal::KILL);
+        let _ = self.signal(self.kill);
+        let _ = self.signal(Signal::CONT);
         let _ = writeln!(self.pipe);
         let _ = self.child.wait();
     }

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::Backend;
 
 /// One Redis, or its fork Valkey.
@@ -11,6 +13,10 @@ pub static REDIS: Backend = Backend {
     id: "redis",
     url_variable: "LOCKKIT_TEST_REDIS_URL",
     programs: &["redis-server", "valkey-server"],
+    folders: Vec::new,
+    prepare: |_, _, _| Ok(()),
+    refuses_root: false,
+    kill: Signal::KILL,
     arguments,
     is_ready,
     url: |port| format!("redis://127.0.0.1:{port}"),
@@ -28,7 +34,7 @@ fn arguments(port: u16, data: &Path) -> Vec<String> {
 }
 
 /// Asks for the process id, because another test's server may have been faster at this port.
-fn is_ready(port: u16, pid: u32) -> io::Result<bool> {
+fn is_ready(port: u16, pid: u32, _: &Path) -> io::Result<bool> {
     const PATIENCE: Duration = Duration::from_secs(1);
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;

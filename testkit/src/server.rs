@@ -1,14 +1,17 @@
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::geteuid;
+
 use crate::port::{free_port, is_free};
-use crate::process::{Process, Watchdog};
+use crate::process::{Process, User, Watchdog};
 use crate::{Backend, Unavailable};
 
 /// A private server on a loopback port, made by [`Backend::start`]. Killed, and its folder removed,
@@ -60,12 +63,14 @@ impl Server {
         tail(&self.log_path())
     }
 
-    /// Kills the server (SIGKILL) and waits until it is gone. Does nothing if it is.
+    /// Kills the server (SIGKILL; PostgreSQL, which has children: SIGQUIT, which it does not survive
+    /// in better order) and waits until it is gone. Does nothing if it is.
     pub fn kill(&self) {
         drop(self.process().take());
     }
 
-    /// Freezes the server (SIGSTOP): its connections stay open and nothing is answered.
+    /// Freezes the server (SIGSTOP): its connections stay open and nothing is answered. Not the
+    /// children of PostgreSQL, which go on to answer on the connections that there are.
     ///
     /// # Errors
     /// If it is killed, or cannot be signalled.
@@ -82,7 +87,8 @@ impl Server {
     }
 
     /// Kills the server if it runs and starts it on the same port, with the data that it had written
-    /// to its folder: by default Redis writes none, with `--appendonly yes` each change.
+    /// to its folder: by default Redis writes none, with `--appendonly yes` each change, as
+    /// PostgreSQL does.
     ///
     /// # Errors
     /// [`Unavailable::Failed`] if it does not come up.
@@ -136,11 +142,20 @@ impl Server {
     }
 
     fn try_launch(&self) -> io::Result<Process> {
-        fs::create_dir_all(self.data())?;
+        let (data, user) = (self.data(), self.user()?);
+        fs::create_dir_all(&data)?;
+        if fs::read_dir(&data)?.next().is_none() {
+            if let Some(User { id, group }) = user {
+                fs::set_permissions(&self.folder, Permissions::from_mode(0o711))?;
+                chown(&data, Some(id), Some(group))?;
+            }
+            (self.backend.prepare)(&self.program, &data, user)?;
+        }
         let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
-        let arguments = (self.backend.arguments)(self.port, &self.data());
+        let arguments = (self.backend.arguments)(self.port, &data);
         let arguments = arguments.iter().chain(&self.arguments);
-        let mut process = self.watchdog.run(&self.program, arguments, log)?;
+        let kill = self.backend.kill;
+        let mut process = self.watchdog.run(&self.program, arguments, user, kill, log)?;
         self.wait_until_ready(&mut process)?;
         Ok(process)
     }
@@ -151,7 +166,7 @@ impl Server {
         let started = Instant::now();
         loop {
             // Refused and reset connections are what a server that is coming up answers.
-            let answered = (self.backend.is_ready)(self.port, process.id());
+            let answered = (self.backend.is_ready)(self.port, process.id(), &self.data());
             if let Some(status) = process.exit_status()? {
                 return Err(io::Error::other(format!("its process ended with {status}")));
             }
@@ -161,6 +176,14 @@ impl Server {
                 Ok(false) => return Err(io::Error::other("it is not ready after 30 s")),
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// As whom the server runs, if not as this process.
+    fn user(&self) -> io::Result<Option<User>> {
+        match self.backend.refuses_root && geteuid().is_root() {
+            true => User::instead_of_root().map(Some),
+            false => Ok(None),
         }
     }
 

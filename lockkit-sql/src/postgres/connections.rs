@@ -23,9 +23,7 @@ const MOST_CONFLICTS: u32 = 20;
 #[derive(Debug)]
 pub(super) struct Connections {
     shared: Arc<Shared>,
-    /// As many as there are seats.
-    permits: Semaphore,
-    /// One less.
+    /// One less than there are seats.
     permits_of_asks: Semaphore,
 }
 
@@ -62,8 +60,12 @@ impl Connections {
         seats.push_back(State::Ready(first));
         let attempts = Mutex::default();
         Ok(Self {
-            shared: Arc::new(Shared { endpoint, seats: Mutex::new(seats), attempts }),
-            permits: Semaphore::new(number),
+            shared: Arc::new(Shared {
+                endpoint,
+                permits: Semaphore::new(number),
+                seats: Mutex::new(seats),
+                attempts,
+            }),
             permits_of_asks: Semaphore::new(number - 1),
         })
     }
@@ -114,7 +116,7 @@ impl Connections {
 
     /// Closes the connections. Requests fail from now on.
     pub(super) async fn close(&self) {
-        self.permits.close();
+        self.shared.permits.close();
         self.permits_of_asks.close();
         let seats = std::mem::take(&mut *self.shared.seats());
         for state in seats {
@@ -129,7 +131,7 @@ impl Connections {
             Urgency::Keeps => None,
             Urgency::Asks => Some(self.permits_of_asks.acquire().await?),
         };
-        let permit = self.permits.acquire().await?;
+        let permit = self.shared.permits.acquire().await?;
         // There is one for each permit, until the seats are taken away.
         let state = self.shared.seats().pop_back().unwrap_or(State::Empty);
         Ok(Seat { shared: &self.shared, state, _permits: (permit, of_asks) })
@@ -139,6 +141,8 @@ impl Connections {
 #[derive(Debug)]
 struct Shared {
     endpoint: Endpoint,
+    /// As many as there are seats.
+    permits: Semaphore,
     /// Those that nobody sits on, the ready ones last.
     seats: Mutex<VecDeque<State>>,
     attempts: Mutex<Attempts>,
@@ -208,12 +212,10 @@ impl Seat<'_> {
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        if self._permits.0.num_permits() == 0 {
-            return;
-        }
         let state = std::mem::take(&mut self.state);
         let mut seats = self.shared.seats();
         match state {
+            _ if self.shared.permits.is_closed() => (),
             State::Ready(_) => seats.push_back(state),
             _ => seats.push_front(state),
         }

@@ -143,7 +143,9 @@ fn clock(row: &PgRow) -> Result<Diagnosis, Failure> {
             ),
             "look at the server's time synchronisation; leases count on its clock",
         ),
-        _ => Diagnosis::good("clock", "tokens of the namespace are not ahead of the server's clock"),
+        _ => {
+            Diagnosis::good("clock", "tokens of the namespace are not ahead of the server's clock")
+        }
     })
 }
 

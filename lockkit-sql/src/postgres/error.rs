@@ -60,7 +60,9 @@ impl Failure {
     pub(super) fn while_connecting(self) -> DriverError {
         let kind = match &self {
             // Not a PostgreSQL at all, or no TLS where it is demanded.
-            Self::Client(error) if matches!(**error, sqlx::Error::Protocol(_) | sqlx::Error::Tls(_)) => {
+            Self::Client(error)
+                if matches!(**error, sqlx::Error::Protocol(_) | sqlx::Error::Tls(_)) =>
+            {
                 ErrorKind::Misconfigured
             }
             other if other.code() == Some(TOO_MANY_CONNECTIONS) => ErrorKind::Capacity,

@@ -17,8 +17,7 @@ use super::error::Failure;
 
 const STATUS: &str = include_str!("sql/status.sql");
 const HELD: &str = include_str!("sql/held.sql");
-const BREAK: &str =
-    "SELECT owner, label, token, age, remaining FROM lockkit_break($1, $2, $3, $4)";
+const BREAK: &str = "SELECT owner, label, token, age, remaining FROM lockkit_break($1, $2, $3, $4)";
 
 /// As long as a request about a claim takes at most.
 const CALL_LIMIT: Duration = Duration::from_secs(3);

@@ -7,6 +7,7 @@ use sqlx::{Connection as _, Row as _};
 use super::error::Failure;
 
 const LAYOUT: &str = include_str!("sql/layout.sql");
+const STATE: &str = include_str!("sql/state.sql");
 const OBJECTS: &str = include_str!("sql/objects.sql");
 
 const VERSION: i32 = 1;
@@ -68,16 +69,12 @@ async fn make(connection: &mut PgConnection) -> Result<(), Failure> {
 
 /// Whether the tables are there, and ours.
 pub(super) async fn check(connection: &mut PgConnection) -> Result<bool, Failure> {
-    let row = sqlx::raw_sql(
-        "SELECT to_regclass('lockkit_layout') IS NOT NULL AS is_there, current_schema() AS schema",
-    )
-    .fetch_one(&mut *connection)
-    .await?;
+    let row = sqlx::raw_sql(STATE).fetch_one(&mut *connection).await?;
     if row.try_get::<Option<&str>, _>("schema")?.is_none() {
         let text = "the schema is not there, or this user may not use it: CREATE SCHEMA makes it";
         return Err(Failure::found(ErrorKind::Misconfigured, text));
     }
-    if !row.try_get::<bool, _>("is_there")? {
+    if !row.try_get::<bool, _>("are_there")? {
         return Ok(false);
     }
     let row = sqlx::raw_sql("SELECT max(version) AS version FROM lockkit_layout")
@@ -93,7 +90,9 @@ pub(super) async fn check(connection: &mut PgConnection) -> Result<bool, Failure
                 ),
             ));
         }
-        None => return Err(Failure::found(ErrorKind::Foreign, "the table lockkit_layout is empty")),
+        None => {
+            return Err(Failure::found(ErrorKind::Foreign, "the table lockkit_layout is empty"));
+        }
     }
     let mut missing: Vec<&str> =
         FUNCTIONS.into_iter().chain(TABLES.map(|(table, _)| table)).collect();
