@@ -28,15 +28,6 @@ fn main() -> ExitCode {
             let url = format!("{}?call_limit=5s", server()?.url());
             Ok(PostgresDriver::connect(&url.parse()?).await?)
         })
-        .revoke(|name| async move {
-            let mut raw = raw().await?;
-            sqlx::query("SELECT FROM lockkit_break($1, $2, NULL, 1000)")
-                .bind(name.namespace().as_str())
-                .bind(name.as_str())
-                .execute(&mut raw)
-                .await?;
-            Ok(raw.close().await?)
-        })
         .sever(|| async {
             let mut raw = raw().await?;
             raw.execute(

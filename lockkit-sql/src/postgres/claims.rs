@@ -6,7 +6,6 @@ use lockkit_core::driver::{Claim, DriverError, ErrorKind};
 use lockkit_core::{FencingToken, LockName};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
-use tokio::time::Instant;
 
 use super::connections::{Connections, Urgency, Value};
 use super::error::Failure;
@@ -27,7 +26,7 @@ pub(super) enum Answer {
 pub(super) async fn take(
     connections: &Connections,
     claim: &Claim,
-    deadline: Instant,
+    limit: Duration,
 ) -> Result<Answer, DriverError> {
     let [namespace, name] = of(claim.name());
     let values = [
@@ -38,9 +37,9 @@ pub(super) async fn take(
         micros(claim.ttl()),
         Value::Boolean(claim.waits()),
         Value::Boolean(claim.is_fair()),
-        patience(deadline),
+        patience(limit),
     ];
-    let row = connections.request(TAKE, &values, Urgency::Asks, deadline).await;
+    let row = connections.request(TAKE, &values, Urgency::Asks, limit).await;
     let row = row.map_err(Failure::of_a_request)?;
     read(&row, |row| {
         let token = token(row.try_get("last_token")?)?;
@@ -58,12 +57,12 @@ pub(super) async fn take(
 pub(super) async fn renew(
     connections: &Connections,
     claim: &Claim,
-    deadline: Instant,
+    limit: Duration,
 ) -> Result<bool, DriverError> {
     let [namespace, name] = of(claim.name());
     let owner = Value::text(claim.owner().to_string());
-    let values = [namespace, name, owner, micros(claim.ttl()), patience(deadline)];
-    let row = connections.request(RENEW, &values, Urgency::Keeps, deadline).await;
+    let values = [namespace, name, owner, micros(claim.ttl()), patience(limit)];
+    let row = connections.request(RENEW, &values, Urgency::Keeps, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("is_held")?))
 }
 
@@ -71,12 +70,12 @@ pub(super) async fn renew(
 pub(super) async fn release(
     connections: &Connections,
     claim: &Claim,
-    deadline: Instant,
+    limit: Duration,
 ) -> Result<bool, DriverError> {
     let [namespace, name] = of(claim.name());
     let owner = Value::text(claim.owner().to_string());
-    let values = [namespace, name, owner, patience(deadline)];
-    let row = connections.request(RELEASE, &values, Urgency::Keeps, deadline).await;
+    let values = [namespace, name, owner, patience(limit)];
+    let row = connections.request(RELEASE, &values, Urgency::Keeps, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("was_held")?))
 }
 
@@ -86,10 +85,10 @@ pub(super) fn of(name: &LockName) -> [Value; 2] {
 }
 
 /// How long the server may wait for a row: shorter than we wait for the answer.
-pub(super) fn patience(deadline: Instant) -> Value {
-    let left = deadline.saturating_duration_since(Instant::now()) / 4 * 3;
+pub(super) fn patience(limit: Duration) -> Value {
+    let patience = (limit / 4 * 3).as_millis();
     // 0 would mean for ever.
-    Value::Milliseconds(i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1))
+    Value::Milliseconds(i32::try_from(patience).unwrap_or(i32::MAX).max(1))
 }
 
 /// What a row of a table says of a length of time, in microseconds.

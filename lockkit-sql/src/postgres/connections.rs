@@ -70,7 +70,8 @@ impl Connections {
         })
     }
 
-    /// Sends a request and waits for its answer, and for a connection before that.
+    /// Sends a request and waits for its answer, and for a connection before that, for `limit` in
+    /// all.
     ///
     /// Sent again where the server says that it met another one and was not carried out, which
     /// it does where transactions are `REPEATABLE READ` by default.
@@ -79,12 +80,12 @@ impl Connections {
         statement: &'static str,
         values: &[Value],
         urgency: Urgency,
-        deadline: Instant,
+        limit: Duration,
     ) -> Result<Vec<PgRow>, Failure> {
-        let started = Instant::now();
+        let deadline = Instant::now() + limit;
         let sitting = timeout_at(deadline, self.sit(urgency));
         let mut seat = sitting.await.map_err(|_| Failure::Busy)?.map_err(|_| Failure::Closed)?;
-        let mut connection = seat.connection(started, deadline).await?;
+        let mut connection = seat.connection(deadline, limit).await?;
         let mut conflicts = 0;
         let failure = loop {
             let query = values.iter().cloned().fold(sqlx::query(statement), bind);
@@ -101,7 +102,7 @@ impl Connections {
                     }
                     sleep(Duration::from_micros(fastrand::u64(0..1_000))).await;
                 }
-                Err(_) => break Failure::NoAnswer(deadline - started),
+                Err(_) => break Failure::NoAnswer(limit),
             }
         };
         if failure.spoils_the_connection() {
@@ -175,8 +176,8 @@ impl Seat<'_> {
     /// The connection, as soon as there is one.
     async fn connection(
         &mut self,
-        started: Instant,
         deadline: Instant,
+        limit: Duration,
     ) -> Result<PgConnection, Failure> {
         loop {
             match &mut self.state {
@@ -194,7 +195,7 @@ impl Seat<'_> {
                     let is_old = opening.is_finished();
                     let Ok(opened) = timeout_at(deadline, opening).await else {
                         let last = self.shared.attempts().last.clone().map(Box::new);
-                        return Err(Failure::NoConnection { limit: deadline - started, last });
+                        return Err(Failure::NoConnection { limit, last });
                     };
                     self.state = State::Empty;
                     match opened {

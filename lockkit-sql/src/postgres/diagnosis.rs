@@ -9,6 +9,8 @@ use super::driver::PostgresDriver;
 use super::error::Failure;
 
 const HEALTH: &str = include_str!("sql/health.sql");
+const TOKENS: &str =
+    "SELECT max(token) - lockkit_now() AS ahead FROM lockkit_lock WHERE namespace = $1";
 
 /// The oldest major version that its makers still mend.
 const OLDEST: i32 = 14;
@@ -23,15 +25,16 @@ pub(super) async fn diagnose(
     driver: &PostgresDriver,
     namespace: &Namespace,
 ) -> Result<Vec<Diagnosis>, Failure> {
-    let rows = driver.read(HEALTH, &[Value::text(namespace.as_str())]).await?;
+    let rows = driver.read(HEALTH, &[]).await?;
     let Some(row) = rows.first() else { return Err(sqlx::Error::RowNotFound.into()) };
+    let tokens = driver.read(TOKENS, &[Value::text(namespace.as_str())]).await;
     Ok(vec![
         version(row)?,
         rights(row)?,
         persistence(row)?,
         replication(row)?,
         timeouts(row)?,
-        clock(row)?,
+        clock(tokens),
         connections(row)?,
         vacuum(row)?,
         news(row)?,
@@ -132,10 +135,18 @@ fn timeouts(row: &PgRow) -> Result<Diagnosis, Failure> {
     Ok(Diagnosis::good("timeouts", "none that is in the way of requests"))
 }
 
-fn clock(row: &PgRow) -> Result<Diagnosis, Failure> {
-    let ahead: i64 = row.try_get("tokens_ahead")?;
-    Ok(match ahead {
-        FAR_AHEAD.. => Diagnosis::warning(
+fn clock(tokens: Result<Vec<PgRow>, Failure>) -> Diagnosis {
+    let ahead = tokens.and_then(|rows| match rows.first() {
+        Some(row) => Ok(row.try_get::<Option<i64>, _>("ahead")?.unwrap_or(0)),
+        None => Ok(0),
+    });
+    match ahead {
+        Err(failure) => Diagnosis::warning(
+            "clock",
+            format!("whether tokens are ahead of the server's clock cannot be seen: {failure}"),
+            "look with a user who may read the table lockkit_lock",
+        ),
+        Ok(ahead @ FAR_AHEAD..) => Diagnosis::warning(
             "clock",
             format!(
                 "tokens are {} s ahead of the server's clock: it was set back, or was wrong",
@@ -143,10 +154,10 @@ fn clock(row: &PgRow) -> Result<Diagnosis, Failure> {
             ),
             "look at the server's time synchronisation; leases count on its clock",
         ),
-        _ => {
+        Ok(_) => {
             Diagnosis::good("clock", "tokens of the namespace are not ahead of the server's clock")
         }
-    })
+    }
 }
 
 fn connections(row: &PgRow) -> Result<Diagnosis, Failure> {

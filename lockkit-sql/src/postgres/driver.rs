@@ -6,7 +6,7 @@ use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::claims::{self, Answer};
@@ -76,9 +76,9 @@ impl PostgresDriver {
         })
     }
 
-    /// Until when a request about the claim has to end.
-    fn deadline(&self, claim: &Claim) -> Instant {
-        Instant::now() + self.call_limit.unwrap_or(claim.call_limit())
+    /// How long a request about the claim may take.
+    fn limit(&self, claim: &Claim) -> Duration {
+        self.call_limit.unwrap_or(claim.call_limit())
     }
 }
 
@@ -93,13 +93,13 @@ impl Driver for PostgresDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let deadline = self.deadline(claim);
+        let limit = self.limit(claim);
         if !claim.waits() {
-            return claims::take(&self.connections, claim, deadline).await.map(Into::into);
+            return claims::take(&self.connections, claim, limit).await.map(Into::into);
         }
         let (name, owner) = (claim.name(), claim.owner());
         let joined = self.subscription.join(name, owner);
-        let answer = claims::take(&self.connections, claim, deadline).await;
+        let answer = claims::take(&self.connections, claim, limit).await;
         match &answer {
             Ok(Answer::Granted { .. }) => self.subscription.leave(name, owner),
             Ok(Answer::Taken { holder, .. }) => {
@@ -113,7 +113,7 @@ impl Driver for PostgresDriver {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        match claims::renew(&self.connections, claim, self.deadline(claim)).await? {
+        match claims::renew(&self.connections, claim, self.limit(claim)).await? {
             true => Ok(Renewal::Held(Vouch::FromRequest)),
             false => Ok(Renewal::Lost),
         }
@@ -123,7 +123,7 @@ impl Driver for PostgresDriver {
         if claim.waits() {
             self.subscription.leave(claim.name(), claim.owner());
         }
-        match claims::release(&self.connections, claim, self.deadline(claim)).await? {
+        match claims::release(&self.connections, claim, self.limit(claim)).await? {
             true => Ok(Release::Freed),
             false => Ok(Release::NotHeld),
         }
@@ -156,8 +156,7 @@ impl From<Answer> for Attempt {
 /// Removes what nobody has used for long, at once and then every hour.
 async fn keep_house(connections: Arc<Connections>) {
     loop {
-        let deadline = Instant::now() + SWEEP_LIMIT;
-        if let Err(failure) = connections.request(SWEEP, &[], Urgency::Asks, deadline).await {
+        if let Err(failure) = connections.request(SWEEP, &[], Urgency::Asks, SWEEP_LIMIT).await {
             tracing::debug!(%failure, "idle rows were not removed");
         }
         sleep(SWEEP_EVERY).await;

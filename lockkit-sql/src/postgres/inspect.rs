@@ -7,7 +7,6 @@ use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
 use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
-use tokio::time::Instant;
 
 use super::claims::{self, duration, patience};
 use super::connections::{Urgency, Value};
@@ -43,11 +42,11 @@ impl Inspect for PostgresDriver {
         name: &LockName,
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
-        let deadline = self.inspection_deadline();
+        let limit = self.inspection_limit();
         let [namespace, lock] = claims::of(name);
         let owner = Value::Text(owner.map(|owner| owner.to_string()));
-        let values = [namespace, lock, owner, patience(deadline)];
-        let broken = self.connections.request(BREAK, &values, Urgency::Keeps, deadline).await;
+        let values = [namespace, lock, owner, patience(limit)];
+        let broken = self.connections.request(BREAK, &values, Urgency::Keeps, limit).await;
         let rows = broken.map_err(Failure::of_a_request)?;
         rows.first().map(holder_of).transpose().map_err(Failure::of_a_request)
     }
@@ -64,12 +63,12 @@ impl PostgresDriver {
         statement: &'static str,
         values: &[Value],
     ) -> Result<Vec<PgRow>, Failure> {
-        let deadline = self.inspection_deadline();
-        self.connections.request(statement, values, Urgency::Asks, deadline).await
+        let limit = self.inspection_limit();
+        self.connections.request(statement, values, Urgency::Asks, limit).await
     }
 
-    fn inspection_deadline(&self) -> Instant {
-        Instant::now() + self.call_limit.unwrap_or(CALL_LIMIT)
+    fn inspection_limit(&self) -> Duration {
+        self.call_limit.unwrap_or(CALL_LIMIT)
     }
 }
 

@@ -1,1 +1,25 @@
-fn main() {}
+//! The PostgreSQL driver against real servers, and the weather between them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod diagnosis;
+mod layout;
+mod news;
+mod queue;
+mod rows;
+mod support;
+mod weather;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let trials = [
+        layout::trials(),
+        rows::trials(),
+        queue::trials(),
+        news::trials(),
+        weather::trials(),
+        diagnosis::trials(),
+    ];
+    lockkit_testkit::run(trials.into_iter().flatten().collect())
+}

@@ -1,5 +1,4 @@
--- $1 namespace
--- How the server is set up, as far as locks are concerned.
+-- How the server is set up, as far as locks are concerned. Reads only what everybody may read.
 SELECT current_setting('server_version') AS version,
        current_setting('server_version_num')::integer AS version_number,
        current_setting('fsync') = 'on' AS syncs,
@@ -14,11 +13,8 @@ SELECT current_setting('server_version') AS version,
        coalesce((SELECT setting::bigint FROM pg_settings WHERE name = 'idle_session_timeout'), 0)
            AS idle_session_timeout,
        current_setting('max_connections')::bigint AS most_connections,
-       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
-           AS connections,
+       (SELECT sum(numbackends)::bigint FROM pg_stat_database) AS connections,
        pg_notification_queue_usage() AS news_queue,
-       coalesce((SELECT max(l.token) FROM lockkit_lock AS l WHERE l.namespace = $1), 0)
-           - lockkit_now() AS tokens_ahead,
        current_setting('autovacuum') = 'on' AND NOT EXISTS (
            SELECT 1 FROM pg_class WHERE oid IN (to_regclass('lockkit_lock'),
                                                 to_regclass('lockkit_place'))

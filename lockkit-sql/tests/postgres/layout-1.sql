@@ -1,0 +1,262 @@
+-- Layout 1: tables and functions, in the first schema of the search path. The driver compares the
+-- functions that it finds with the text here: any change, even of a space, is a new layout.
+--
+-- Times are the server's, lengths and points alike in microseconds, points counted from 1970.
+
+CREATE TABLE lockkit_layout (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    version  integer NOT NULL
+);
+
+-- Who holds which lock. The row outlives its holds, so that tokens go on from where they were.
+CREATE TABLE lockkit_lock (
+    namespace text COLLATE "C" NOT NULL,
+    name      text COLLATE "C" NOT NULL,
+    owner     text COLLATE "C",         -- 32 hexadecimal digits; null where nobody holds it
+    label     text,                     -- what the owner calls itself
+    token     bigint NOT NULL,          -- the last one given
+    since     bigint NOT NULL,          -- when it was granted
+    expires   bigint NOT NULL,          -- when the hold ends, or since when nobody holds it
+    awaited   bigint NOT NULL,          -- until when somebody waits who has no place
+    PRIMARY KEY (namespace, name)
+) WITH (fillfactor = 50); -- room for the next versions of a row on its own page
+
+-- Who waits for which lock and is to be served in order.
+CREATE TABLE lockkit_place (
+    namespace text COLLATE "C" NOT NULL,
+    name      text COLLATE "C" NOT NULL,
+    owner     text COLLATE "C" NOT NULL,
+    label     text NOT NULL,
+    arrival   bigint NOT NULL GENERATED ALWAYS AS IDENTITY, -- given while the lock's row is locked
+    since     bigint NOT NULL,          -- when the owner asked first
+    expires   bigint NOT NULL,          -- a lease after the owner asked last
+    PRIMARY KEY (namespace, name, owner)
+);
+
+CREATE FUNCTION lockkit_now() RETURNS bigint LANGUAGE sql AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+$$;
+
+-- What every request that writes begins with. All of it ends with the request.
+CREATE FUNCTION lockkit_begin(_patience integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    -- The wait for a row that another session keeps locked ends, in milliseconds, before the
+    -- client's does: the client then knows that nothing was done, and no session is left waiting.
+    PERFORM set_config('lock_timeout', _patience::text, true);
+    -- A grant that was acknowledged must survive a crash of the server.
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END
+$$;
+
+-- Drops the places that have run out and returns the first living one.
+-- Whoever calls this, or what follows, keeps the lock's row locked.
+CREATE FUNCTION lockkit_first_place(_namespace text, _name text, _now bigint)
+RETURNS lockkit_place LANGUAGE plpgsql AS $$
+DECLARE
+    first lockkit_place;
+BEGIN
+    DELETE FROM lockkit_place AS p
+     WHERE p.namespace = _namespace AND p.name = _name AND p.expires <= _now;
+    SELECT * INTO first FROM lockkit_place AS p
+     WHERE p.namespace = _namespace AND p.name = _name ORDER BY p.arrival LIMIT 1;
+    RETURN first;
+END
+$$;
+
+-- Gives the lock, which nobody holds, to a place, for as long as the place would have lived: its
+-- owner vouches from the ask that set the end of the place.
+CREATE FUNCTION lockkit_hand_over(_first lockkit_place, _now bigint)
+RETURNS lockkit_lock LANGUAGE plpgsql AS $$
+DECLARE
+    lock lockkit_lock;
+BEGIN
+    UPDATE lockkit_lock AS l
+       SET owner = _first.owner, label = _first.label, token = greatest(l.token + 1, _now),
+           since = _now, expires = _first.expires
+     WHERE l.namespace = _first.namespace AND l.name = _first.name
+    RETURNING l.* INTO lock;
+    DELETE FROM lockkit_place AS p
+     WHERE p.namespace = _first.namespace AND p.name = _first.name AND p.owner = _first.owner;
+    PERFORM pg_notify('lockkit', concat_ws(E'\n', lock.namespace, lock.name,
+        concat_ws(' ', 'granted', lock.owner, lock.token)));
+    RETURN lock;
+END
+$$;
+
+-- Ends the hold, if there is one, in favour of the first place; without one, of whoever waits.
+CREATE FUNCTION lockkit_let_go(_lock lockkit_lock, _now bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    first lockkit_place := lockkit_first_place(_lock.namespace, _lock.name, _now);
+BEGIN
+    IF first.owner IS NOT NULL THEN
+        PERFORM lockkit_hand_over(first, _now);
+    ELSIF _lock.owner IS NOT NULL THEN
+        UPDATE lockkit_lock AS l SET owner = NULL, label = NULL, expires = _now, awaited = 0
+         WHERE l.namespace = _lock.namespace AND l.name = _lock.name;
+        -- Commits with news stand in line, all of the server: so none where nobody waits.
+        IF _lock.awaited > _now THEN
+            PERFORM pg_notify('lockkit',
+                concat_ws(E'\n', _lock.namespace, _lock.name, 'released'));
+        END IF;
+    END IF;
+END
+$$;
+
+-- Takes the lock if nobody holds it or waits before `_owner`, or if `_owner` has it already.
+-- `last_token` is that of the hold, whoever has it; `remaining` is what is left of another's.
+CREATE FUNCTION lockkit_take(
+    _namespace text, _name text, _owner text, _label text, _ttl bigint, _waits boolean,
+    _fair boolean, _patience integer,
+    OUT is_granted boolean, OUT last_token bigint, OUT remaining bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    lock  lockkit_lock;
+    first lockkit_place;
+    now   bigint;
+BEGIN
+    is_granted := false;
+    -- Most refusals end here, which locks and writes nothing.
+    SELECT * INTO lock FROM lockkit_lock AS l WHERE l.namespace = _namespace AND l.name = _name;
+    now := lockkit_now();
+    IF lock.owner <> _owner AND lock.expires > now
+       AND NOT _fair AND (NOT _waits OR lock.awaited >= now + _ttl / 2)
+    THEN
+        last_token := lock.token;
+        remaining := lock.expires - now;
+        RETURN;
+    END IF;
+
+    PERFORM lockkit_begin(_patience);
+    LOOP -- again only if the row was swept in between
+        SELECT * INTO lock FROM lockkit_lock AS l
+         WHERE l.namespace = _namespace AND l.name = _name FOR UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO lockkit_lock (namespace, name, token, since, expires, awaited)
+        VALUES (_namespace, _name, 0, 0, 0, 0) ON CONFLICT DO NOTHING;
+    END LOOP;
+    -- Not the time at which the wait for the row began.
+    now := lockkit_now();
+
+    IF lock.owner = _owner AND lock.expires > now THEN
+        UPDATE lockkit_lock AS l SET expires = greatest(l.expires, now + _ttl)
+         WHERE l.namespace = _namespace AND l.name = _name;
+        is_granted := true;
+        last_token := lock.token;
+        RETURN;
+    END IF;
+
+    IF lock.owner IS NULL OR lock.expires <= now THEN
+        first := lockkit_first_place(_namespace, _name, now);
+        IF first.owner IS NULL OR first.owner = _owner THEN
+            UPDATE lockkit_lock AS l
+               SET owner = _owner, label = _label, token = greatest(l.token + 1, now),
+                   since = now, expires = now + _ttl
+             WHERE l.namespace = _namespace AND l.name = _name
+            RETURNING l.token INTO last_token;
+            IF first.owner IS NOT NULL THEN
+                DELETE FROM lockkit_place AS p
+                 WHERE p.namespace = _namespace AND p.name = _name AND p.owner = _owner;
+            END IF;
+            is_granted := true;
+            RETURN;
+        END IF;
+        lock := lockkit_hand_over(first, now);
+    END IF;
+
+    last_token := lock.token;
+    remaining := lock.expires - now;
+    IF _fair THEN
+        UPDATE lockkit_place AS p SET expires = greatest(p.expires, now + _ttl)
+         WHERE p.namespace = _namespace AND p.name = _name AND p.owner = _owner;
+        IF NOT FOUND THEN
+            -- Lest the dead pile up behind the living.
+            DELETE FROM lockkit_place AS p
+             WHERE p.namespace = _namespace AND p.name = _name AND p.expires <= now;
+            INSERT INTO lockkit_place (namespace, name, owner, label, since, expires)
+            VALUES (_namespace, _name, _owner, _label, now, now + _ttl);
+        END IF;
+    ELSIF _waits THEN
+        UPDATE lockkit_lock AS l SET awaited = greatest(l.awaited, now + _ttl)
+         WHERE l.namespace = _namespace AND l.name = _name;
+    END IF;
+END
+$$;
+
+-- Makes the hold of `_owner` last for another full TTL; whether there is one. Never shortens it.
+CREATE FUNCTION lockkit_renew(
+    _namespace text, _name text, _owner text, _ttl bigint, _patience integer
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM lockkit_begin(_patience);
+    UPDATE lockkit_lock AS l SET expires = greatest(l.expires, lockkit_now() + _ttl)
+     WHERE l.namespace = _namespace AND l.name = _name AND l.owner = _owner
+       AND l.expires > lockkit_now();
+    RETURN FOUND;
+END
+$$;
+
+-- Removes every trace of `_owner`; whether it held the lock until now. A lock that is free then
+-- goes on to who waits.
+CREATE FUNCTION lockkit_release(_namespace text, _name text, _owner text, _patience integer)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    lock lockkit_lock;
+    now  bigint;
+BEGIN
+    PERFORM lockkit_begin(_patience);
+    SELECT * INTO lock FROM lockkit_lock AS l
+     WHERE l.namespace = _namespace AND l.name = _name FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    now := lockkit_now();
+    IF lock.owner IS DISTINCT FROM _owner THEN
+        DELETE FROM lockkit_place AS p
+         WHERE p.namespace = _namespace AND p.name = _name AND p.owner = _owner;
+        IF lock.owner IS NOT NULL AND lock.expires > now THEN
+            RETURN false;
+        END IF;
+    END IF;
+    PERFORM lockkit_let_go(lock, now);
+    RETURN lock.owner IS NOT DISTINCT FROM _owner AND lock.expires > now;
+END
+$$;
+
+-- Ends the hold, if it is that of `_owner` or `_owner` is null, and returns it as it was.
+CREATE FUNCTION lockkit_break(_namespace text, _name text, _owner text, _patience integer)
+RETURNS TABLE (owner text, label text, token bigint, age bigint, remaining bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    lock lockkit_lock;
+    now  bigint;
+BEGIN
+    PERFORM lockkit_begin(_patience);
+    SELECT * INTO lock FROM lockkit_lock AS l
+     WHERE l.namespace = _namespace AND l.name = _name FOR UPDATE;
+    now := lockkit_now();
+    IF lock.expires > now AND lock.owner = coalesce(_owner, lock.owner) THEN
+        PERFORM lockkit_let_go(lock, now);
+        RETURN QUERY
+        SELECT lock.owner, lock.label, lock.token, now - lock.since, lock.expires - now;
+    END IF;
+END
+$$;
+
+-- Removes rows that nobody has used for more than a day, some at a time. No lease is longer than a
+-- day, so a token that begins anew, from the clock, is still higher than the last one given.
+CREATE FUNCTION lockkit_sweep() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    idle_since bigint := lockkit_now() - 25::bigint * 3600 * 1000000;
+BEGIN
+    DELETE FROM lockkit_place AS p WHERE p.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM lockkit_place AS o WHERE o.expires < idle_since
+         LIMIT 1000 FOR UPDATE SKIP LOCKED));
+    DELETE FROM lockkit_lock AS l WHERE l.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM lockkit_lock AS o WHERE o.expires < idle_since AND o.token < idle_since
+         LIMIT 1000 FOR UPDATE SKIP LOCKED));
+END
+$$;
+
+INSERT INTO lockkit_layout (version) VALUES (1);

@@ -1,0 +1,184 @@
+//! What waiters hear, over which connections.
+
+use std::pin::pin;
+use std::task::Poll;
+
+use futures_util::poll;
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Change, Driver};
+use lockkit_testkit::{POSTGRES, Proxy, Server, trial};
+use sqlx::postgres::PgListener;
+use tokio::time::sleep;
+
+use crate::support::{Database, LONG, NAME, claim, driver, listen, millis, named, refused, take};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("what_is_told_is_as_it_was", || POSTGRES.url(), told),
+        trial("nothing_is_told_where_nobody_waits", || POSTGRES.url(), silence),
+        trial("a_release_wakes_every_plain_waiter", || POSTGRES.url(), plain),
+        trial("a_grant_between_two_looks_is_not_lost", || POSTGRES.url(), between),
+        trial("an_ask_before_the_subscription_stands_is_repeated", || POSTGRES.start(), early),
+        trial("waiters_share_one_connection", || POSTGRES.url(), shared),
+        trial("a_cut_subscription_is_made_up_for", || POSTGRES.start(), cut),
+        trial("a_stale_grant_is_not_believed", || POSTGRES.start(), stale),
+    ]
+}
+
+async fn listener(database: &Database) -> PgListener {
+    let mut listener = PgListener::connect(&database.url).await.unwrap();
+    listener.listen("lockkit").await.unwrap();
+    listener
+}
+
+async fn told(server: String) {
+    let database = Database::on(&server).await;
+    let (driver, mut news) = (database.driver().await, listener(&database).await);
+    let (holder, waiter, plain) = (claim(LONG), claim(LONG).fair(), claim(LONG).waiting());
+    let token = take(&driver, &holder).await;
+    refused(&driver, &waiter).await;
+    refused(&driver, &plain).await;
+    driver.release(&holder).await.unwrap();
+    let next = take(&driver, &waiter).await;
+    assert!(next > token);
+    driver.release(&waiter).await.unwrap();
+    let granted = format!("lockkit\n{NAME}\ngranted {} {next}", waiter.owner());
+    assert_eq!(news.recv().await.unwrap().payload(), granted);
+    assert_eq!(news.recv().await.unwrap().payload(), format!("lockkit\n{NAME}\nreleased"));
+}
+
+async fn silence(server: String) {
+    let mut database = Database::on(&server).await;
+    let (driver, mut news) = (database.driver().await, listener(&database).await);
+    for claim in [claim(LONG), claim(LONG).waiting(), claim(LONG).fair()] {
+        take(&driver, &claim).await;
+        driver.release(&claim).await.unwrap();
+    }
+    // Nor after the waiters have been told once.
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
+    take(&driver, &holder).await;
+    refused(&driver, &waiter).await;
+    driver.release(&holder).await.unwrap();
+    take(&driver, &waiter).await;
+    driver.release(&waiter).await.unwrap();
+    database.run("NOTIFY lockkit, 'the end'").await;
+    assert_eq!(news.recv().await.unwrap().payload(), format!("lockkit\n{NAME}\nreleased"));
+    assert_eq!(news.recv().await.unwrap().payload(), "the end");
+}
+
+async fn plain(server: String) {
+    let database = Database::on(&server).await;
+    let (one, other) = (database.driver().await, database.driver().await);
+    let holder = claim(LONG);
+    take(&one, &holder).await;
+    let waiters = [claim(LONG).waiting(), claim(LONG).waiting()];
+    listen(&other, &waiters[0]).await;
+    refused(&other, &waiters[1]).await;
+    one.release(&holder).await.unwrap();
+    for waiter in &waiters {
+        assert_eq!(other.changed(waiter).await, Change::AskAgain);
+    }
+    take(&other, &waiters[0]).await;
+}
+
+async fn between(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let (holder, waiter, witness) = (claim(LONG), claim(LONG).fair(), claim(LONG).waiting());
+    take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    refused(&driver, &witness).await;
+    {
+        let mut looking = pin!(driver.changed(&waiter));
+        assert!(poll!(&mut looking).is_pending());
+    }
+    driver.release(&holder).await.unwrap();
+    // News that come after the grant show that it has arrived.
+    database.run(&format!("SELECT pg_notify('lockkit', E'lockkit\\n{NAME}\\nreleased')")).await;
+    assert_eq!(driver.changed(&witness).await, Change::AskAgain);
+    let mut looking = pin!(driver.changed(&waiter));
+    assert!(matches!(poll!(&mut looking), Poll::Ready(Change::Granted(_))));
+}
+
+async fn early(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&server.url_at(proxy.addr())).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    let hold = proxy.requests().hold("LISTEN");
+    refused(&driver, &waiter).await;
+    hold.caught().await;
+    // Nobody listens: this grant is told in vain.
+    driver.release(&holder).await.unwrap();
+    hold.go_on();
+    assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
+    take(&driver, &waiter).await;
+}
+
+async fn shared(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = driver(&format!("{}?connections=2", database.url)).await;
+    let name = |number: usize| format!("{}", number % 100);
+    let holders: Vec<_> = (0..100).map(|number| named(&name(number), LONG)).collect();
+    let waiters: Vec<_> = (0..1000).map(|number| named(&name(number), LONG).fair()).collect();
+    for holder in &holders {
+        take(&driver, holder).await;
+    }
+    for waiter in &waiters {
+        refused(&driver, waiter).await;
+    }
+    assert_eq!(driver.changed(&waiters[0]).await, Change::AskAgain);
+    assert!(database.sessions().await <= 3);
+    // They wait, and the holders are not kept from keeping and releasing.
+    for holder in &holders {
+        driver.renew(holder).await.unwrap();
+        driver.release(holder).await.unwrap();
+    }
+    for waiter in &waiters {
+        driver.release(waiter).await.unwrap();
+    }
+    assert!(database.sessions().await <= 3);
+    assert_eq!(database.ask::<i64>("SELECT count(*) FROM lockkit_place").await, 0);
+    assert_eq!(database.ask::<i64>("SELECT count(owner) FROM lockkit_lock").await, 0);
+}
+
+async fn cut(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let far = driver(&server.url_at(proxy.addr())).await;
+    let near = driver(&server.url()).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&near, &holder).await;
+    listen(&far, &waiter).await;
+    proxy.refuse().await;
+    proxy.reset().await;
+    near.release(&holder).await.unwrap();
+    proxy.accept().await;
+    assert_eq!(far.changed(&waiter).await, Change::AskAgain);
+    // The connections for requests were cut as well.
+    while far.try_acquire(&waiter).await.is_err() {}
+    take(&far, &waiter).await;
+}
+
+/// A grant that is told so late that the waiter has been refused again in the meantime.
+async fn stale(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let far = driver(&server.url_at(proxy.addr())).await;
+    let near = driver(&server.url()).await;
+    let (holder, waiter) = (claim(LONG), claim(millis(1000)).fair());
+    take(&near, &holder).await;
+    listen(&far, &waiter).await;
+    let late = proxy.answers().hold("granted ");
+    near.release(&holder).await.unwrap();
+    late.caught().await;
+    sleep(millis(1050)).await;
+    // The grant has run out; somebody else has the lock when the waiter asks again.
+    let successor = claim(LONG);
+    take(&near, &successor).await;
+    refused(&far, &waiter).await;
+    late.go_on();
+    // News that come after the late message.
+    let mut database = Database::at(&server.url()).await;
+    database.run(&format!("SELECT pg_notify('lockkit', E'lockkit\\n{NAME}\\nreleased')")).await;
+    assert_eq!(far.changed(&waiter).await, Change::AskAgain);
+    refused(&far, &waiter).await;
+}

@@ -1,0 +1,162 @@
+//! The fair queue: who is served when, and that nothing of it stays behind.
+
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Change, Driver, Release, Renewal};
+use lockkit_testkit::{POSTGRES, trial};
+use tokio::time::sleep;
+
+use crate::support::{Database, LONG, claim, listen, millis, refused, take};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("places_are_served_by_hand_over_in_order", || POSTGRES.url(), order),
+        trial("nobody_overtakes_a_place", || POSTGRES.url(), overtaking),
+        trial("a_dead_place_is_passed_over", || POSTGRES.url(), dead),
+        trial("dead_places_behind_a_living_one_are_dropped", || POSTGRES.url(), piling_up),
+        trial("a_first_place_that_leaves_hands_on", || POSTGRES.url(), cancelling),
+        trial("a_handed_lock_ends_with_the_place", || POSTGRES.url(), handed_expiry),
+        trial("an_expired_lock_goes_to_the_first_place", || POSTGRES.url(), after_expiry),
+        trial("a_place_that_comes_between_is_not_overtaken", || POSTGRES.url(), between),
+    ]
+}
+
+async fn order(server: String) {
+    let driver = Database::on(&server).await.driver().await;
+    let holder = claim(LONG);
+    let mut last = take(&driver, &holder).await;
+    let waiters: Vec<_> = (0..5).map(|_| claim(LONG).fair()).collect();
+    listen(&driver, &waiters[0]).await;
+    for waiter in &waiters[1..] {
+        refused(&driver, waiter).await;
+    }
+    driver.release(&holder).await.unwrap();
+    for waiter in &waiters {
+        let Change::Granted(grant) = driver.changed(waiter).await else { panic!("no grant") };
+        let token = grant.fencing_token().unwrap();
+        assert!(token > last);
+        last = token;
+        assert_eq!(take(&driver, waiter).await, token, "the grant that was pushed");
+        assert_eq!(driver.release(waiter).await.unwrap(), Release::Freed);
+    }
+}
+
+async fn overtaking(server: String) {
+    let driver = Database::on(&server).await.driver().await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    refused(&driver, &waiter).await;
+    driver.release(&holder).await.unwrap();
+    for other in [claim(LONG), claim(LONG).waiting(), claim(LONG).fair(), holder] {
+        refused(&driver, &other).await;
+    }
+    take(&driver, &waiter).await;
+}
+
+async fn dead(server: String) {
+    let driver = Database::on(&server).await.driver().await;
+    let (holder, dead, living) = (claim(LONG), claim(millis(200)).fair(), claim(LONG).fair());
+    take(&driver, &holder).await;
+    refused(&driver, &dead).await;
+    refused(&driver, &living).await;
+    sleep(millis(220)).await;
+    driver.release(&holder).await.unwrap();
+    refused(&driver, &dead).await;
+    take(&driver, &living).await;
+}
+
+async fn piling_up(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    take(&driver, &claim(LONG)).await;
+    refused(&driver, &claim(LONG).fair()).await;
+    for _ in 0..3 {
+        refused(&driver, &claim(millis(200)).fair()).await;
+    }
+    sleep(millis(220)).await;
+    refused(&driver, &claim(LONG).fair()).await;
+    assert_eq!(database.ask::<i64>("SELECT count(*) FROM lockkit_place").await, 2);
+}
+
+async fn cancelling(server: String) {
+    let driver = Database::on(&server).await.driver().await;
+    // The lock runs out while two wait; the first gives up before anybody else has come by.
+    let (holder, first, second) = (claim(millis(200)), claim(LONG).fair(), claim(LONG).fair());
+    take(&driver, &holder).await;
+    refused(&driver, &first).await;
+    refused(&driver, &second).await;
+    assert_eq!(driver.changed(&second).await, Change::AskAgain);
+    // Whether or not the lock has run out by now.
+    driver.try_acquire(&second).await.unwrap();
+    sleep(millis(220)).await;
+    assert_eq!(driver.release(&first).await.unwrap(), Release::NotHeld);
+    assert!(matches!(driver.changed(&second).await, Change::Granted(_)));
+
+    // In the middle of the queue, while the lock is held.
+    let (third, fourth) = (claim(LONG).fair(), claim(LONG).fair());
+    refused(&driver, &third).await;
+    refused(&driver, &fourth).await;
+    assert_eq!(driver.release(&third).await.unwrap(), Release::NotHeld);
+    assert_ne!(driver.renew(&second).await.unwrap(), Renewal::Lost);
+    driver.release(&second).await.unwrap();
+    take(&driver, &fourth).await;
+}
+
+async fn handed_expiry(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let (holder, waiter) = (claim(LONG), claim(millis(10_000)).fair());
+    take(&driver, &holder).await;
+    refused(&driver, &waiter).await;
+    let deadline: i64 = database.ask("SELECT expires FROM lockkit_place").await;
+    driver.release(&holder).await.unwrap();
+    assert_eq!(database.ask::<i64>("SELECT expires FROM lockkit_lock").await, deadline);
+    let owner: String = database.ask("SELECT owner FROM lockkit_lock").await;
+    assert_eq!(owner, waiter.owner().to_string());
+    // Asking makes it a full lease.
+    take(&driver, &waiter).await;
+    assert!(database.ask::<i64>("SELECT expires FROM lockkit_lock").await > deadline);
+}
+
+async fn after_expiry(server: String) {
+    let driver = Database::on(&server).await.driver().await;
+    let (dead, waiter) = (claim(millis(1000)), claim(LONG).fair());
+    take(&driver, &dead).await;
+    listen(&driver, &waiter).await;
+    sleep(millis(1020)).await;
+    // Another's ask finds the lock free, and the place before it.
+    let taken = refused(&driver, &claim(LONG)).await;
+    assert!(taken.remaining().unwrap() > millis(20_000));
+    assert!(matches!(driver.changed(&waiter).await, Change::Granted(_)));
+}
+
+/// A place is left while a plain ask, which began before, waits for the row of the lock: the place
+/// must be seen all the same.
+async fn between(server: String) {
+    let mut database = Database::on(&server).await;
+    let (near, far) = (database.driver().await, database.driver().await);
+    let (holder, waiter, plain) = (claim(LONG), claim(LONG).fair(), claim(LONG));
+    take(&near, &holder).await;
+    near.release(&holder).await.unwrap();
+    database
+        .run(&format!(
+            "BEGIN; SELECT FROM lockkit_lock FOR UPDATE; \
+             INSERT INTO lockkit_place (namespace, name, owner, label, since, expires) \
+             SELECT namespace, name, '{}', 'l', lockkit_now(), lockkit_now() + 30000000 \
+             FROM lockkit_lock",
+            waiter.owner()
+        ))
+        .await;
+    let asking = async {
+        refused(&far, &plain).await;
+    };
+    let committing = async {
+        let waits = "SELECT count(*) FROM pg_stat_activity \
+                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while database.ask::<i64>(waits).await == 0 {
+            sleep(millis(5)).await;
+        }
+        database.run("COMMIT").await;
+    };
+    tokio::join!(asking, committing);
+    take(&near, &waiter).await;
+}

@@ -1,0 +1,150 @@
+//! One claim at a time: tokens, isolation, what is removed when.
+
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
+use lockkit_testkit::{POSTGRES, trial};
+
+use crate::support::{Database, LONG, claim, driver, kind, millis, named, refused, take};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_token_is_the_servers_clock_in_microseconds", || POSTGRES.url(), clock),
+        trial("tokens_rise_while_the_clock_is_behind", || POSTGRES.url(), ahead),
+        trial("used_up_tokens_are_refused", || POSTGRES.url(), used_up),
+        trial("every_isolation_is_got_along_with", || POSTGRES.url(), isolation),
+        trial("a_grant_is_synced_whatever_the_default", || POSTGRES.url(), synced),
+        trial("idle_rows_are_removed_after_a_day", || POSTGRES.url(), sweep),
+        trial("a_plain_refusal_writes_nothing", || POSTGRES.url(), refusals),
+    ]
+}
+
+async fn clock(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let before: i64 = database.ask("SELECT lockkit_now()").await;
+    let token = take(&driver, &claim(LONG)).await.get();
+    let after: i64 = database.ask("SELECT lockkit_now()").await;
+    assert!((before..=after).contains(&i64::try_from(token).unwrap()), "{before} {token} {after}");
+}
+
+async fn ahead(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let first = claim(LONG);
+    take(&driver, &first).await;
+    driver.release(&first).await.unwrap();
+    database.run("UPDATE lockkit_lock SET token = 9000000000000000").await;
+    for step in 1..=3 {
+        let claim = claim(LONG);
+        assert_eq!(take(&driver, &claim).await.get(), 9_000_000_000_000_000 + step);
+        driver.release(&claim).await.unwrap();
+    }
+}
+
+async fn used_up(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let last = claim(LONG);
+    take(&driver, &last).await;
+    database.run("UPDATE lockkit_lock SET token = 9223372036854775807").await;
+    assert_eq!(take(&driver, &last).await.get(), i64::MAX as u64, "the same grant");
+    assert_eq!(driver.release(&last).await.unwrap(), Release::Freed);
+    let (kind, text) = kind(driver.try_acquire(&claim(LONG)).await);
+    assert_eq!(kind, ErrorKind::Capacity, "{text}");
+}
+
+async fn isolation(server: String) {
+    for level in ["repeatable read", "serializable"] {
+        let mut database = Database::on(&server).await;
+        let name = database.name().to_owned();
+        database
+            .run(&format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'"))
+            .await;
+        let tasks: Vec<_> = (0..8)
+            .map(|_| {
+                let url = database.url.clone();
+                tokio::spawn(async move {
+                    let driver = driver(&url).await;
+                    let mut grants = 0;
+                    while grants < 25 {
+                        let claim = claim(LONG).waiting();
+                        if let Attempt::Granted(_) = driver.try_acquire(&claim).await.unwrap() {
+                            assert_ne!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
+                            assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+                            grants += 1;
+                        }
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+}
+
+async fn synced(server: String) {
+    let mut database = Database::on(&server).await;
+    database.driver().await;
+    for (request, expected) in [
+        ("lockkit_take('n', 'a', 'o', 'l', 1000000, false, false, 1000)", "on"),
+        ("lockkit_renew('n', 'a', 'o', 1000000, 1000)", "on"),
+        ("lockkit_release('n', 'a', 'o', 1000)", "on"),
+        ("lockkit_now()", "off"),
+    ] {
+        database.run("BEGIN; SET LOCAL synchronous_commit = off").await;
+        database.run(&format!("SELECT {request}")).await;
+        let commit: String = database.ask("SHOW synchronous_commit").await;
+        assert_eq!(commit, expected, "{request}");
+        database.run("ROLLBACK").await;
+    }
+}
+
+async fn sweep(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    for name in ["old", "fresh", "held", "ahead"] {
+        let claim = named(name, LONG);
+        take(&driver, &claim).await;
+        if name != "held" {
+            driver.release(&claim).await.unwrap();
+        }
+    }
+    let age =
+        |names: &str, what: &str| format!("UPDATE lockkit_lock SET {what} WHERE name IN ({names})");
+    let long_ago = "lockkit_now() - 26 * 3600000000";
+    database.run(&age("'old', 'ahead'", &format!("expires = {long_ago}"))).await;
+    // The clock was set back: a token that began anew would be lower.
+    database.run(&age("'old'", &format!("token = {long_ago}"))).await;
+    database
+        .run(&format!(
+            "INSERT INTO lockkit_place (namespace, name, owner, label, since, expires) \
+             VALUES ('lockkit', 'old', 'o', 'l', 0, {long_ago}), \
+                    ('lockkit', 'held', 'o', 'l', 0, lockkit_now())"
+        ))
+        .await;
+    // A row that somebody works with is left for another time, and not waited for.
+    let mut busy = Database::on(&server).await;
+    busy.run("SELECT").await;
+    database.run("SELECT lockkit_sweep()").await;
+    let left = "SELECT string_agg(name, ' ' ORDER BY name) FROM lockkit_lock";
+    assert_eq!(database.ask::<String>(left).await, "ahead fresh held");
+    let left = "SELECT string_agg(name, ' ' ORDER BY name) FROM lockkit_place";
+    assert_eq!(database.ask::<String>(left).await, "held");
+}
+
+async fn refusals(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    take(&driver, &claim(LONG)).await;
+    let waiter = claim(LONG).waiting();
+    refused(&driver, &waiter).await;
+    let version = "SELECT xmin::text || ctid::text FROM lockkit_lock";
+    let before: String = database.ask(version).await;
+    for _ in 0..3 {
+        refused(&driver, &claim(LONG)).await;
+        refused(&driver, &claim(millis(1000)).waiting()).await;
+        refused(&driver, &waiter).await;
+    }
+    assert_eq!(database.ask::<String>(version).await, before);
+}

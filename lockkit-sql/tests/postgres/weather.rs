@@ -1,0 +1,354 @@
+//! Servers that die, hang, refuse or turn into something else, and a network that loses things.
+
+use std::time::Instant;
+
+use libtest_mimic::Trial;
+use lockkit_core::Error;
+use lockkit_core::driver::{Change, Driver, ErrorKind, Release, Renewal};
+use lockkit_sql::postgres::PostgresDriver;
+use lockkit_testkit::{Hold, POSTGRES, Proxy, Server, trial};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+
+use crate::support::{
+    Database, LONG, causes, claim, driver, impatient_driver, kind, listen, millis, named, refused,
+    take,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_restarted_server_is_found_again", || POSTGRES.start(), restarted),
+        trial("ended_sessions_are_replaced", || POSTGRES.url(), terminated),
+        trial(
+            "a_swallowed_answer_is_unknown_and_replaces_the_connection",
+            || POSTGRES.start(),
+            swallowed,
+        ),
+        trial("a_request_that_was_not_sent_is_not_unknown", || POSTGRES.start(), away),
+        trial("attempts_to_connect_are_few", || POSTGRES.start(), attempts),
+        trial("a_row_that_somebody_keeps_locked_holds_up_nobody_else", || POSTGRES.url(), locked),
+        trial("a_cancelled_request_has_done_nothing", || POSTGRES.url(), cancelled),
+        trial("a_standby_is_refused", || POSTGRES.start(), standby),
+        trial("a_server_that_takes_no_writes_is_unreachable", || POSTGRES.url(), read_only),
+        trial("a_wrong_password_is_denied_and_not_told", || POSTGRES.start(), password),
+        trial("a_database_that_is_not_there_is_said", || POSTGRES.url(), no_database),
+        trial("too_many_connections_are_capacity", || POSTGRES.url(), too_many),
+        trial("what_is_no_postgres_is_told_apart", || Ok(()), no_postgres),
+        trial("a_late_request_leaves_one_lease_at_most", || POSTGRES.start(), late),
+        trial("a_look_may_be_broken_off", || POSTGRES.start(), broken_off),
+        trial("a_closed_driver_leaves_no_connection", || POSTGRES.url(), closed),
+    ]
+}
+
+async fn restarted(server: Server) {
+    let driver = driver(&server.url()).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    let token = take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    server.restart().unwrap();
+    assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
+    // One answer may be in doubt: that of the connection on which the end was noticed.
+    let mut failures = 0;
+    while let Err(error) = driver.renew(&holder).await {
+        assert!(error.kind().is_transient(), "{error}");
+        failures += 1;
+    }
+    assert!(failures <= 1, "{failures}");
+    assert_eq!(take(&driver, &holder).await, token, "holds outlive the server");
+    assert_eq!(driver.release(&holder).await.unwrap(), Release::Freed);
+    assert!(take(&driver, &waiter).await > token);
+}
+
+async fn terminated(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    database
+        .run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+             WHERE datname = current_database() AND application_name = 'lockkit'",
+        )
+        .await;
+    assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
+    let mut failures = 0;
+    while let Err(error) = driver.renew(&holder).await {
+        assert_eq!(error.kind(), ErrorKind::Unknown);
+        failures += 1;
+    }
+    assert!(failures <= 1, "{failures}");
+    refused(&driver, &waiter).await;
+    driver.release(&holder).await.unwrap();
+    assert!(matches!(driver.changed(&waiter).await, Change::Granted(_)));
+}
+
+async fn swallowed(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
+    let claim = claim(millis(5000));
+    take(&driver, &claim).await;
+    driver.release(&claim).await.unwrap();
+
+    proxy.answers().swallow();
+    let start = Instant::now();
+    let (kind, text) = kind(driver.try_acquire(&claim).await);
+    assert_eq!(kind, ErrorKind::Unknown, "{text}");
+    assert!(start.elapsed() >= millis(1000), "the limit is a fifth of the lease");
+    proxy.answers().pass();
+
+    let mut database = Database::at(&server.url()).await;
+    let token: i64 = database.ask("SELECT token FROM lockkit_lock WHERE owner IS NOT NULL").await;
+    let found = i64::try_from(take(&driver, &claim).await.get()).unwrap();
+    assert_eq!(found, token, "the grant whose answer was lost");
+}
+
+async fn away(server: Server) {
+    let driver = impatient_driver(&server.url()).await;
+    let claim = claim(millis(1000));
+    take(&driver, &claim).await;
+    server.kill();
+    while kind(driver.renew(&claim).await).0 == ErrorKind::Unknown {}
+    let (kind, text) = kind(driver.renew(&claim).await);
+    assert_eq!(kind, ErrorKind::Unreachable);
+    assert!(text.contains("no connection within 200ms") && text.contains("refused"), "{text}");
+    server.restart().unwrap();
+    while driver.try_acquire(&claim).await.is_err() {}
+}
+
+async fn attempts(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
+    let claim = claim(millis(2500));
+    take(&driver, &claim).await;
+    server.kill();
+    let (start, before) = (Instant::now(), proxy.connections());
+    while start.elapsed() < millis(3000) {
+        _ = driver.renew(&claim).await;
+    }
+    let busy = proxy.connections() - before;
+    // The pauses allow for 12; a hammering client makes thousands.
+    assert!((2..=20).contains(&busy), "{busy} attempts in 3 s");
+    // And none while nobody calls. One may be under way.
+    sleep(millis(1500)).await;
+    let before = proxy.connections();
+    sleep(millis(1500)).await;
+    assert_eq!(proxy.connections(), before);
+}
+
+async fn locked(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = impatient_driver(&format!("{}?connections=2", database.url)).await;
+    let (stuck, other) = (claim(millis(5000)), named("other", LONG));
+    for claim in [&stuck, &other] {
+        take(&driver, claim).await;
+    }
+    let name = stuck.name();
+    database
+        .run(&format!("BEGIN; SELECT FROM lockkit_lock WHERE name = '{name}' FOR UPDATE"))
+        .await;
+    let asking = async {
+        let start = Instant::now();
+        let (kind, text) = kind(driver.try_acquire(&stuck).await);
+        // The server has given up by itself, so that nothing is in doubt.
+        assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+        assert!(text.contains("lock timeout"), "{text}");
+        assert!(start.elapsed() >= millis(500));
+    };
+    let keeping = async {
+        assert_ne!(driver.renew(&other).await.unwrap(), Renewal::Lost);
+        assert_eq!(driver.release(&other).await.unwrap(), Release::Freed);
+    };
+    tokio::join!(asking, keeping);
+    let waits = "SELECT count(*) FROM pg_stat_activity \
+                 WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    assert_eq!(database.ask::<i64>(waits).await, 0, "a session is left waiting");
+    database.run("COMMIT").await;
+    assert_ne!(driver.renew(&stuck).await.unwrap(), Renewal::Lost);
+}
+
+async fn cancelled(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    database.run("BEGIN; SELECT FROM lockkit_lock FOR UPDATE").await;
+    let releasing = async {
+        let (kind, text) = kind(driver.release(&held).await);
+        assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    };
+    let cancelling = async {
+        let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity \
+                      WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while database.ask::<i64>(cancel).await == 0 {
+            sleep(millis(5)).await;
+        }
+    };
+    tokio::join!(releasing, cancelling);
+    database.run("COMMIT").await;
+    assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+}
+
+async fn standby(server: Server) {
+    server.kill();
+    std::fs::write(server.data().join("standby.signal"), "").unwrap();
+    server.restart().unwrap();
+    let error = PostgresDriver::connect(&server.url().parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(causes(&error).contains("standby"), "{error:?}");
+}
+
+async fn read_only(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let name = database.name().to_owned();
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    database.run(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await;
+    database
+        .run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+             WHERE datname = current_database() AND application_name = 'lockkit'",
+        )
+        .await;
+    while kind(driver.renew(&held).await).0 == ErrorKind::Unknown {}
+    let (kind, text) = kind(driver.renew(&held).await);
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    assert!(text.contains("read-only"), "{text}");
+    // Each time on a new connection, which may lead to a server that takes writes.
+    database
+        .run(&format!(
+            "SET default_transaction_read_only = off; \
+             ALTER DATABASE {name} RESET default_transaction_read_only"
+        ))
+        .await;
+    while let Err(error) = driver.renew(&held).await {
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+    }
+}
+
+async fn password(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    database.run("CREATE ROLE lockkit_password LOGIN SUPERUSER PASSWORD 'right'").await;
+    for wrong in ["lockkit_password:hunter2", "nobody_at_all"] {
+        let url = database.url_of(wrong);
+        let error = PostgresDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Denied(_)), "{wrong}: {error:?}");
+        let told = format!("{error:?} {}", causes(&error));
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+    let driver = driver(&database.url_of("lockkit_password:right")).await;
+    take(&driver, &claim(LONG)).await;
+    assert!(!format!("{driver:?}").contains("right"), "{driver:?}");
+}
+
+async fn no_database(server: String) {
+    let url = format!("{server}_that_is_not_there");
+    let error = PostgresDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(causes(&error).contains("does not exist"), "{error:?}");
+}
+
+async fn too_many(server: String) {
+    let mut database = Database::on(&server).await;
+    let role = format!("role_of_{}", database.name());
+    database.run(&format!("CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")).await;
+    let url = database.url_of(&role);
+    let error = PostgresDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Capacity(_)), "{error:?}");
+}
+
+async fn no_postgres((): ()) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("postgres://{}/shop", listener.local_addr().unwrap());
+    let web = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        _ = stream.read(&mut [0; 1024]).await.unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+    });
+    let error = PostgresDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    web.await.unwrap();
+    let error = PostgresDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "nobody listens any more: {error:?}");
+}
+
+/// A request that the network keeps lands after its claim was given up.
+async fn late(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (far, near) =
+        (impatient_driver(&server.url_at(proxy.addr())).await, driver(&server.url()).await);
+    let mut database = Database::at(&server.url()).await;
+    let ttl = millis(2500);
+    let held =
+        "SELECT count(*) FROM lockkit_lock WHERE owner IS NOT NULL AND expires > lockkit_now()";
+    let land = async |hold: Hold| {
+        let answered = proxy.answers().bytes();
+        hold.go_on();
+        proxy.answers().bytes_reach(answered + 1).await;
+    };
+
+    // An ask that lands late holds the lock for a lease,
+    let ask = claim(ttl);
+    let hold = proxy.requests().hold(&ask.owner().to_string());
+    assert_eq!(kind(far.try_acquire(&ask).await).0, ErrorKind::Unknown);
+    assert_eq!(near.release(&ask).await.unwrap(), Release::NotHeld);
+    let start = Instant::now();
+    land(hold).await;
+    while database.ask::<i64>(held).await == 0 {}
+    while database.ask::<i64>(held).await > 0 {}
+    assert!(start.elapsed() >= ttl);
+
+    // and neither a renewal nor a release leaves anything.
+    for renews in [true, false] {
+        let holder = claim(ttl);
+        take(&near, &holder).await;
+        let hold = proxy.requests().hold(&holder.owner().to_string());
+        let (late, _) = match renews {
+            true => kind(far.renew(&holder).await),
+            false => kind(far.release(&holder).await),
+        };
+        assert_eq!(late, ErrorKind::Unknown);
+        assert_eq!(near.release(&holder).await.unwrap(), Release::Freed);
+        let successor = claim(LONG);
+        take(&near, &successor).await;
+        land(hold).await;
+        assert_eq!(near.release(&successor).await.unwrap(), Release::Freed);
+        assert_eq!(database.ask::<i64>(held).await, 0);
+    }
+}
+
+async fn broken_off(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&format!("{}?connections=2", server.url_at(proxy.addr()))).await;
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    for _ in 0..5 {
+        proxy.answers().delay(millis(50));
+        let looking = driver.inspect().unwrap().look(held.name());
+        assert!(tokio::time::timeout(millis(20), looking).await.is_err());
+        proxy.answers().pass();
+        let seen = driver.inspect().unwrap().look(held.name()).await.unwrap();
+        assert_eq!(seen.holder().unwrap().owner(), held.owner());
+        assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    }
+}
+
+async fn closed(server: String) {
+    let mut database = Database::on(&server).await;
+    for close in [true, false] {
+        let driver = database.driver().await;
+        let (holder, waiter) = (claim(millis(200)), claim(millis(200)).waiting());
+        take(&driver, &holder).await;
+        driver.try_acquire(&waiter).await.unwrap();
+        driver.release(&holder).await.unwrap();
+        if close {
+            driver.close().await;
+            assert_eq!(kind(driver.try_acquire(&holder).await).0, ErrorKind::Unreachable);
+        }
+        // A closed driver has none while it is still there.
+        let _kept = close.then_some(driver);
+        database.sessions_fall_to(0).await;
+    }
+}
