@@ -291,7 +291,7 @@ async fn late(server: Server) {
 
     // An ask that lands late holds the lock for a lease,
     let ask = claim(ttl);
-    let hold = proxy.requests().hold(&ask.owner().to_string());
+    let hold = proxy.requests().hold(ask.owner().to_string());
     assert_eq!(kind(far.try_acquire(&ask).await).0, ErrorKind::Unknown);
     assert_eq!(near.release(&ask).await.unwrap(), Release::NotHeld);
     let start = Instant::now();
@@ -304,7 +304,7 @@ async fn late(server: Server) {
     for renews in [true, false] {
         let holder = claim(ttl);
         take(&near, &holder).await;
-        let hold = proxy.requests().hold(&holder.owner().to_string());
+        let hold = proxy.requests().hold(holder.owner().to_string());
         let (late, _) = match renews {
             true => kind(far.renew(&holder).await),
             false => kind(far.release(&holder).await),
