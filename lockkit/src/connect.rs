@@ -41,7 +41,7 @@ pub async fn connect(url: &str) -> Result<Locker> {
 ///
 /// As [`connect`].
 pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
-    let Some(backend) = BACKENDS.iter().find(|backend| backend.scheme == url.scheme()) else {
+    let Some(backend) = BACKENDS.iter().find(|backend| backend.scheme == scheme(url)) else {
         let known: Vec<_> = BACKENDS.iter().map(|backend| backend.scheme).collect();
         return Err(url.error(format!("the scheme is unknown; known are: {}", known.join(", "))));
     };
@@ -54,11 +54,21 @@ pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
     locker.build().map_err(|error| url.error(error.to_string()))
 }
 
+/// What stands in the table of backends for the scheme of the URL.
+fn scheme(url: &BackendUrl) -> &str {
+    match url.scheme() {
+        "postgresql" => "postgres",
+        scheme => scheme,
+    }
+}
+
 async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
-    Ok(match url.scheme() {
+    Ok(match scheme(url) {
         "memory" => Arc::new(memory::MemoryDriver::connect(url)?),
         #[cfg(feature = "file")]
         "file" => Arc::new(lockkit_file::FileDriver::connect(url).await?),
+        #[cfg(feature = "postgres")]
+        "postgres" => Arc::new(lockkit_sql::postgres::PostgresDriver::connect(url).await?),
         #[cfg(feature = "redis")]
         "redis" => Arc::new(lockkit_redis::RedisDriver::connect(url).await?),
         #[cfg(feature = "sqlite")]
@@ -113,6 +123,15 @@ pub const BACKENDS: &[Backend] = &[
     },
     #[cfg(not(feature = "sqlite"))]
     Backend::off("sqlite", "sqlite"),
+    #[cfg(feature = "postgres")]
+    Backend {
+        scheme: "postgres",
+        feature: Some("postgres"),
+        capabilities: Some(lockkit_sql::postgres::CAPABILITIES),
+        parameters: lockkit_sql::postgres::PARAMETERS,
+    },
+    #[cfg(not(feature = "postgres"))]
+    Backend::off("postgres", "postgres"),
     #[cfg(feature = "redis")]
     Backend {
         scheme: "redis",
@@ -124,7 +143,12 @@ pub const BACKENDS: &[Backend] = &[
     Backend::off("redis", "redis"),
 ];
 
-#[cfg(not(all(feature = "file", feature = "redis", feature = "sqlite")))]
+#[cfg(not(all(
+    feature = "file",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite"
+)))]
 impl Backend {
     const fn off(scheme: &'static str, feature: &'static str) -> Self {
         Self { scheme, feature: Some(feature), capabilities: None, parameters: &[] }

@@ -15,6 +15,9 @@ pub mod file {}
 #[doc = include_str!("../docs/sqlite.md")]
 pub mod sqlite {}
 
+#[doc = include_str!("../docs/postgres.md")]
+pub mod postgres {}
+
 #[doc = include_str!("../docs/redis.md")]
 pub mod redis {}
 

@@ -1,5 +1,11 @@
 //! The tables in the docs come from the code. `LOCKKIT_BLESS=1` writes them.
-#![cfg(all(feature = "file", feature = "metrics", feature = "redis", feature = "sqlite"))]
+#![cfg(all(
+    feature = "file",
+    feature = "metrics",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite"
+))]
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::fmt::Write as _;
@@ -29,6 +35,7 @@ fn example(backend: &Backend) -> &'static str {
         "memory" => "`memory:` private, `memory:NAME` shared in the process",
         "file" => "`file:/var/lib/app/locks`",
         "sqlite" => "`sqlite:/var/lib/app/locks.db`",
+        "postgres" => "`postgres://user:password@host:5432/database`",
         "redis" => "`redis://user:password@host:6379/0`",
         other => panic!("no example of a URL for {other}"),
     }
