@@ -143,12 +143,7 @@ pub const BACKENDS: &[Backend] = &[
     Backend::off("redis", "redis"),
 ];
 
-#[cfg(not(all(
-    feature = "file",
-    feature = "postgres",
-    feature = "redis",
-    feature = "sqlite"
-)))]
+#[cfg(not(all(feature = "file", feature = "postgres", feature = "redis", feature = "sqlite")))]
 impl Backend {
     const fn off(scheme: &'static str, feature: &'static str) -> Self {
         Self { scheme, feature: Some(feature), capabilities: None, parameters: &[] }
