@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use lockkit_testkit::{Proxy, REDIS, Server, Unavailable, run, trial};
+use lockkit_testkit::{POSTGRES, Proxy, REDIS, Server, Unavailable, run, trial};
 
 fn main() -> ExitCode {
     run(vec![
@@ -21,6 +21,31 @@ fn main() -> ExitCode {
                 assert_eq!(server.url(), format!("redis://127.0.0.1:{}", server.port()));
                 assert_eq!(ask(addr, "SET key value"), "+OK");
                 assert!(data.exists());
+                drop(server);
+                assert!(TcpStream::connect(addr).is_err());
+                assert!(!data.exists(), "the folder stays");
+            },
+        ),
+        trial(
+            "a_postgres_goes_with_its_children_and_keeps_its_data",
+            || POSTGRES.start(),
+            |server| async move {
+                let (addr, data) = (server.addr(), server.data());
+                let (id, made) = (data.join("PG_VERSION"), data.join("made_by_the_test"));
+                fs::write(&made, "").unwrap();
+                // A session, which is a child of the server: "may we encrypt?", "no".
+                let mut session = TcpStream::connect(addr).unwrap();
+                session.write_all(&[0, 0, 0, 8, 4, 210, 22, 47]).unwrap();
+                session.read_exact(&mut [0]).unwrap();
+                server.kill();
+                assert!(matches!(session.read(&mut [0]), Ok(0) | Err(_)));
+                assert!(TcpStream::connect(addr).is_err());
+                server.restart().unwrap();
+                TcpStream::connect(addr).unwrap();
+                assert!(id.exists() && made.exists());
+                server.restart_empty().unwrap();
+                TcpStream::connect(addr).unwrap();
+                assert!(id.exists() && !made.exists());
                 drop(server);
                 assert!(TcpStream::connect(addr).is_err());
                 assert!(!data.exists(), "the folder stays");
@@ -149,7 +174,11 @@ fn main() -> ExitCode {
                     (&[], 64, "usage"),
                     (&["redis", "true"], 64, "usage"),
                     (&["redis", "--"], 64, "usage"),
-                    (&["reddis", "--", "true"], 64, "no server for `reddis`, there is redis"),
+                    (
+                        &["reddis", "--", "true"],
+                        64,
+                        "no server for `reddis`, there is postgres, redis",
+                    ),
                     (&["--", "/no/such/program"], 127, "/no/such/program"),
                 ];
                 for (arguments, code, message) in cases {

@@ -37,7 +37,7 @@ pub(super) async fn take(
         micros(claim.ttl()),
         Value::Boolean(claim.waits()),
         Value::Boolean(claim.is_fair()),
-        patience(limit),
+        Value::Patience,
     ];
     let row = connections.request(TAKE, &values, Urgency::Asks, limit).await;
     let row = row.map_err(Failure::of_a_request)?;
@@ -61,7 +61,7 @@ pub(super) async fn renew(
 ) -> Result<bool, DriverError> {
     let [namespace, name] = of(claim.name());
     let owner = Value::text(claim.owner().to_string());
-    let values = [namespace, name, owner, micros(claim.ttl()), patience(limit)];
+    let values = [namespace, name, owner, micros(claim.ttl()), Value::Patience];
     let row = connections.request(RENEW, &values, Urgency::Keeps, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("is_held")?))
 }
@@ -74,7 +74,7 @@ pub(super) async fn release(
 ) -> Result<bool, DriverError> {
     let [namespace, name] = of(claim.name());
     let owner = Value::text(claim.owner().to_string());
-    let values = [namespace, name, owner, patience(limit)];
+    let values = [namespace, name, owner, Value::Patience];
     let row = connections.request(RELEASE, &values, Urgency::Keeps, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("was_held")?))
 }
@@ -82,13 +82,6 @@ pub(super) async fn release(
 /// What every request about a lock begins its parameters with.
 pub(super) fn of(name: &LockName) -> [Value; 2] {
     [Value::text(name.namespace().as_str()), Value::text(name.as_str())]
-}
-
-/// How long the server may wait for a row: shorter than we wait for the answer.
-pub(super) fn patience(limit: Duration) -> Value {
-    let patience = (limit / 4 * 3).as_millis();
-    // 0 would mean for ever.
-    Value::Milliseconds(i32::try_from(patience).unwrap_or(i32::MAX).max(1))
 }
 
 /// What a row of a table says of a length of time, in microseconds.

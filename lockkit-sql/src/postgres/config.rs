@@ -66,13 +66,16 @@ impl Config {
         let [host] = url.hosts() else {
             return Err(url.error("one host is needed, as in `postgres://localhost/shop`"));
         };
-        // What is not set here comes from the variables and the password file of libpq.
-        let mut options = PgConnectOptions::new()
+        // What is not set here comes from the variables of libpq. Its password file is left alone:
+        // the client would look there for another host's.
+        let mut options = PgConnectOptions::new_without_pgpass()
             .host(host.name())
-            .port(host.port().unwrap_or(5432))
             .application_name("lockkit")
             // No numbers with a fraction are read, and poolers refuse the setting.
             .extra_float_digits(None);
+        if let Some(port) = host.port() {
+            options = options.port(port);
+        }
         if let Some(user) = url.user() {
             options = options.username(user);
         }

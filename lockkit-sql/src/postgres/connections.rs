@@ -41,8 +41,9 @@ pub(super) enum Urgency {
 pub(super) enum Value {
     Text(Option<String>),
     Integer(i64),
-    Milliseconds(i32),
     Boolean(bool),
+    /// How many milliseconds the server may wait for a row: fewer than are left for the answer.
+    Patience,
 }
 
 impl Value {
@@ -88,6 +89,8 @@ impl Connections {
         let mut connection = seat.connection(deadline, limit).await?;
         let mut conflicts = 0;
         let failure = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let bind = |query, value| bind(query, value, left);
             let query = values.iter().cloned().fold(sqlx::query(statement), bind);
             match timeout_at(deadline, query.fetch_all(&mut connection)).await {
                 Ok(Ok(rows)) => {
@@ -115,6 +118,11 @@ impl Connections {
         Err(failure)
     }
 
+    /// Whether a pooler was found to give our sessions to others as well.
+    pub(super) fn are_pooled(&self) -> bool {
+        self.shared.endpoint.is_pooled()
+    }
+
     /// Closes the connections. Requests fail from now on.
     pub(super) async fn close(&self) {
         self.shared.permits.close();
@@ -136,6 +144,14 @@ impl Connections {
         // There is one for each permit, until the seats are taken away.
         let state = self.shared.seats().pop_back().unwrap_or(State::Empty);
         Ok(Seat { shared: &self.shared, state, _permits: (permit, of_asks) })
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        self.shared.permits.close();
+        // Also those that are being made.
+        self.shared.seats().clear();
     }
 }
 
@@ -180,31 +196,27 @@ impl Seat<'_> {
         limit: Duration,
     ) -> Result<PgConnection, Failure> {
         loop {
-            match &mut self.state {
-                State::Ready(_) => {
-                    if let State::Ready(connection) = std::mem::take(&mut self.state) {
-                        return Ok(connection);
-                    }
+            if let State::Opening(opening) = &mut self.state {
+                // A failure from before this request says little: the cause may be gone.
+                let is_old = opening.is_finished();
+                let Ok(opened) = timeout_at(deadline, opening).await else {
+                    let last = self.shared.attempts().last.clone().map(Box::new);
+                    return Err(Failure::NoConnection { limit, last });
+                };
+                self.state = State::Empty;
+                match opened {
+                    Ok(Ok(connection)) => return Ok(connection),
+                    Ok(Err(failure)) if failure.is_lasting() && !is_old => return Err(failure),
+                    Ok(Err(_)) => (),
+                    // Only the end of the runtime takes the task away.
+                    Err(_) => return Err(Failure::Closed),
                 }
-                State::Empty => {
+            }
+            match std::mem::take(&mut self.state) {
+                State::Ready(connection) => return Ok(connection),
+                _ => {
                     let opening = tokio::spawn(open(Arc::clone(self.shared)));
                     self.state = State::Opening(AbortOnDropHandle::new(opening));
-                }
-                State::Opening(opening) => {
-                    // A failure from before this request says little: the cause may be gone.
-                    let is_old = opening.is_finished();
-                    let Ok(opened) = timeout_at(deadline, opening).await else {
-                        let last = self.shared.attempts().last.clone().map(Box::new);
-                        return Err(Failure::NoConnection { limit, last });
-                    };
-                    self.state = State::Empty;
-                    match opened {
-                        Ok(Ok(connection)) => return Ok(connection),
-                        Ok(Err(failure)) if failure.is_lasting() && !is_old => return Err(failure),
-                        Ok(Err(_)) => (),
-                        // Only the end of the runtime takes the task away.
-                        Err(_) => return Err(Failure::Closed),
-                    }
                 }
             }
         }
@@ -264,11 +276,15 @@ async fn open(shared: Arc<Shared>) -> Result<PgConnection, Failure> {
 
 type Query = sqlx::query::Query<'static, Postgres, PgArguments>;
 
-fn bind(query: Query, value: Value) -> Query {
+fn bind(query: Query, value: Value, left: Duration) -> Query {
     match value {
         Value::Text(text) => query.bind(text),
         Value::Integer(integer) => query.bind(integer),
-        Value::Milliseconds(integer) => query.bind(integer),
         Value::Boolean(boolean) => query.bind(boolean),
+        // 0 would mean for ever.
+        Value::Patience => {
+            let patience = (left / 4 * 3).as_millis();
+            query.bind(i32::try_from(patience).unwrap_or(i32::MAX).max(1))
+        }
     }
 }

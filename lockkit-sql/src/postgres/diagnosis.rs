@@ -36,6 +36,7 @@ pub(super) async fn diagnose(
         timeouts(row)?,
         clock(tokens),
         connections(row)?,
+        pooler(driver),
         vacuum(row)?,
         news(row)?,
     ])
@@ -172,6 +173,17 @@ fn connections(row: &PgRow) -> Result<Diagnosis, Failure> {
             "raise max_connections, or find out who keeps so many",
         ),
     })
+}
+
+fn pooler(driver: &PostgresDriver) -> Diagnosis {
+    match driver.connections.are_pooled() {
+        false => Diagnosis::good("pooler", "none was noticed that pools transactions"),
+        true => Diagnosis::warning(
+            "pooler",
+            "a pooler gives each transaction another session: waiters hear no news and poll",
+            "connect to the server itself, or let the pooler pool sessions",
+        ),
+    }
 }
 
 fn vacuum(row: &PgRow) -> Result<Diagnosis, Failure> {

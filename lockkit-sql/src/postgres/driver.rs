@@ -45,8 +45,8 @@ impl PostgresDriver {
     /// Connects to `postgres://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, and makes the tables if
     /// there are none. Tries once, and fails within 5 seconds.
     ///
-    /// What the URL leaves out comes from the variables of libpq (`PGUSER`, `PGPASSWORD`,
-    /// `PGDATABASE`, `PGSSLMODE`, ...) and its password file.
+    /// What the URL leaves out comes from the variables of libpq: `PGPORT`, `PGUSER`, `PGPASSWORD`,
+    /// `PGDATABASE`, `PGSSLMODE` and the like.
     ///
     /// # Errors
     ///
@@ -153,8 +153,12 @@ impl From<Answer> for Attempt {
     }
 }
 
-/// Removes what nobody has used for long, at once and then every hour.
+/// Removes what nobody has used for long, every hour; and one time in fifty at once, for
+/// applications whose processes never get that old.
 async fn keep_house(connections: Arc<Connections>) {
+    if fastrand::u32(0..50) != 0 {
+        sleep(SWEEP_EVERY.mul_f64(fastrand::f64())).await;
+    }
     loop {
         if let Err(failure) = connections.request(SWEEP, &[], Urgency::Asks, SWEEP_LIMIT).await {
             tracing::debug!(%failure, "idle rows were not removed");

@@ -1,4 +1,6 @@
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkit_core::driver::ErrorKind;
@@ -20,11 +22,20 @@ const CHANNEL: &str = "lockkit";
 
 /// Where the database is, and how to get in.
 #[derive(Clone)]
-pub(super) struct Endpoint(PgConnectOptions);
+pub(super) struct Endpoint {
+    options: PgConnectOptions,
+    /// Whether a new connection had a session that was used before.
+    is_pooled: Arc<AtomicBool>,
+}
 
 impl Endpoint {
     pub(super) fn new(options: PgConnectOptions) -> Self {
-        Self(options.disable_statement_logging())
+        Self { options: options.disable_statement_logging(), is_pooled: Arc::default() }
+    }
+
+    /// Whether a pooler was found that gives each transaction another session.
+    pub(super) fn is_pooled(&self) -> bool {
+        self.is_pooled.load(Ordering::Relaxed)
     }
 
     /// Opens the first connection, and makes the tables if there are none.
@@ -57,25 +68,45 @@ impl Endpoint {
                 .max_lifetime(None)
                 .idle_timeout(None)
                 .acquire_timeout(CONNECT_LIMIT)
-                .connect_lazy_with(self.0.clone());
+                .connect_lazy_with(self.options.clone());
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.eager_reconnect(false);
-            let greeting = Greeting::read(&one_row(&mut listener, GREETING).await?)?;
-            greeting.check()?;
-            if greeting.is_shared {
+            let session = self.greet(&mut listener).await?;
+            if self.is_pooled() {
                 return Err(Failure::Pooled);
             }
             listener.listen(CHANNEL).await?;
-            Ok(Listener { listener, session: greeting.pid })
+            Ok(Listener { listener, session })
         })
         .await
     }
 
     async fn greeted(&self) -> Result<PgConnection, Failure> {
-        let mut connection = self.0.connect().await?;
-        let row = one_row(&mut connection, GREETING).await?;
-        Greeting::read(&row)?.check()?;
+        let mut connection = self.options.connect().await?;
+        self.greet(&mut connection).await?;
         Ok(connection)
+    }
+
+    /// Makes sure that the other end is fit, and says which session it is.
+    async fn greet<'c>(
+        &self,
+        executor: impl sqlx::Executor<'c, Database = sqlx::Postgres>,
+    ) -> Result<i32, Failure> {
+        let row = one_row(executor, GREETING).await?;
+        if row.try_get("is_standby")? {
+            return Err(Failure::Standby);
+        }
+        let encoding: &str = row.try_get("encoding")?;
+        if encoding != "UTF8" {
+            return Err(Failure::found(
+                ErrorKind::Misconfigured,
+                format!("the database has the encoding {encoding}; names of locks need UTF8"),
+            ));
+        }
+        if row.try_get("is_shared")? {
+            self.is_pooled.store(true, Ordering::Relaxed);
+        }
+        Ok(row.try_get("pid")?)
     }
 
     async fn within_limit<T>(
@@ -89,14 +120,14 @@ impl Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = self.0.get_host();
+        let host = self.options.get_host();
         match host.contains(':') {
             true => write!(f, "[{host}]")?,
             false => f.write_str(host)?,
         }
-        write!(f, ":{}", self.0.get_port())?;
+        write!(f, ":{}", self.options.get_port())?;
         // Without one, the server takes that of the user's name.
-        write!(f, "/{}", self.0.get_database().unwrap_or(self.0.get_username()))
+        write!(f, "/{}", self.options.get_database().unwrap_or(self.options.get_username()))
     }
 }
 
@@ -137,41 +168,6 @@ impl Listener {
             true => Ok(()),
             false => Err(Failure::Pooled),
         }
-    }
-}
-
-/// What a server says of itself.
-struct Greeting {
-    is_standby: bool,
-    encoding: String,
-    is_shared: bool,
-    pid: i32,
-}
-
-impl Greeting {
-    fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
-        Ok(Self {
-            is_standby: row.try_get("is_standby")?,
-            encoding: row.try_get("encoding")?,
-            is_shared: row.try_get("is_shared")?,
-            pid: row.try_get("pid")?,
-        })
-    }
-
-    fn check(&self) -> Result<(), Failure> {
-        if self.is_standby {
-            return Err(Failure::Standby);
-        }
-        if self.encoding != "UTF8" {
-            return Err(Failure::found(
-                ErrorKind::Misconfigured,
-                format!(
-                    "the database has the encoding {}; names of locks need UTF8",
-                    self.encoding
-                ),
-            ));
-        }
-        Ok(())
     }
 }
 

@@ -66,6 +66,8 @@ impl Failure {
                 ErrorKind::Misconfigured
             }
             other if other.code() == Some(TOO_MANY_CONNECTIONS) => ErrorKind::Capacity,
+            // What poolers say to a setting that they do not pass on.
+            other if other.code() == Some(PROTOCOL_VIOLATION) => ErrorKind::Misconfigured,
             other => match other.known_kind() {
                 None | Some(ErrorKind::Unknown) => ErrorKind::Unreachable,
                 Some(kind) => kind,
@@ -140,6 +142,7 @@ impl Failure {
 }
 
 const TOO_MANY_CONNECTIONS: &str = "53300";
+const PROTOCOL_VIOLATION: &str = "08P01";
 
 /// What an answer means whose code (<https://www.postgresql.org/docs/current/errcodes-appendix.html>)
 /// this is. A statement that failed has done nothing.

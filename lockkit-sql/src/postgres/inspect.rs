@@ -8,7 +8,7 @@ use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Wa
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use super::claims::{self, duration, patience};
+use super::claims::{self, duration};
 use super::connections::{Urgency, Value};
 use super::diagnosis;
 use super::driver::PostgresDriver;
@@ -45,7 +45,7 @@ impl Inspect for PostgresDriver {
         let limit = self.inspection_limit();
         let [namespace, lock] = claims::of(name);
         let owner = Value::Text(owner.map(|owner| owner.to_string()));
-        let values = [namespace, lock, owner, patience(limit)];
+        let values = [namespace, lock, owner, Value::Patience];
         let broken = self.connections.request(BREAK, &values, Urgency::Keeps, limit).await;
         let rows = broken.map_err(Failure::of_a_request)?;
         rows.first().map(holder_of).transpose().map_err(Failure::of_a_request)

@@ -43,6 +43,7 @@ async fn sound(server: String) {
             "timeouts",
             "clock",
             "connections",
+            "pooler",
             "vacuum",
             "news"
         ]
@@ -80,6 +81,8 @@ async fn unsound(server: String) {
             "statement_timeout is 900 ms",
         ),
         ("SET @ idle_session_timeout = 9000", "timeouts", Grade::Warning, "idle_session_timeout"),
+        // As it looks where sessions are shared.
+        ("SET @ lockkit.session = 'used'", "pooler", Grade::Warning, "pool sessions"),
         ("SET @ synchronous_commit = off", "persistence", Grade::Good, "off for others"),
     ] {
         let mut database = Database::on(&server).await;
