@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::Error;
 use lockkit_core::driver::{Change, Driver, ErrorKind, Release, Renewal};
@@ -67,6 +68,10 @@ async fn terminated(server: String) {
     let (holder, waiter) = (claim(LONG), claim(LONG).fair());
     take(&driver, &holder).await;
     listen(&driver, &waiter).await;
+    // At once, so that all connections are made.
+    let others: Vec<_> = (0..20).map(|number| named(&number.to_string(), LONG)).collect();
+    join_all(others.iter().map(|other| take(&driver, other))).await;
+    assert!(database.sessions().await > 2);
     database
         .run(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
@@ -80,6 +85,9 @@ async fn terminated(server: String) {
         failures += 1;
     }
     assert!(failures <= 1, "{failures}");
+    for other in &others {
+        assert_ne!(driver.renew(other).await.unwrap(), Renewal::Lost);
+    }
     refused(&driver, &waiter).await;
     driver.release(&holder).await.unwrap();
     assert!(matches!(driver.changed(&waiter).await, Change::Granted(_)));
