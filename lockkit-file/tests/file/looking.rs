@@ -37,7 +37,7 @@ async fn ten_thousand_looks_refuse_no_try_of_a_lock_whose_holder_died() {
         }));
     }
     let (mut rounds, mut last) = (0, 0);
-    while rounds < 100 || looks.load(Ordering::SeqCst) < LOOKS {
+    while rounds < 500 || looks.load(Ordering::SeqCst) < LOOKS {
         // Closed, it leaves its record as if it had died.
         let driver = fixture.driver().await;
         let token = token(&driver, &claim("a")).await;
@@ -55,7 +55,7 @@ async fn ten_thousand_looks_refuse_no_try_of_a_lock_whose_holder_died() {
 #[tokio::test]
 async fn a_lock_that_somebody_looks_at_for_long_is_not_said_to_be_held() {
     let fixture = Fixture::new();
-    let driver = fixture.driver().await;
+    let driver = fixture.driver_with("call_limit=1s").await;
     let held = claim("a");
     granted(&driver, &held).await;
     driver.release(&held).await.unwrap();

@@ -27,9 +27,14 @@ impl Fixture {
         self.folder.path()
     }
 
-    /// A driver of its own.
+    /// A driver of its own, for a disk that others keep busy.
     pub(crate) async fn driver(&self) -> FileDriver {
-        FileDriver::open(self.path()).await.unwrap()
+        self.driver_with("call_limit=30s").await
+    }
+
+    pub(crate) async fn driver_with(&self, parameters: &str) -> FileDriver {
+        let url = format!("file:{}?{parameters}", self.path().display());
+        FileDriver::connect(&url.parse().unwrap()).await.unwrap()
     }
 
     /// Where the file of a lock is.
