@@ -1,6 +1,7 @@
 //! The SQLite driver, on a database that all connections share.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use lockkit_conformance::Suite;
 use lockkit_sql::sqlite::{CAPABILITIES, SqliteDriver};
@@ -14,5 +15,7 @@ fn main() -> ExitCode {
             let url = format!("sqlite:{}?call_limit=5s", path.display());
             async move { Ok(SqliteDriver::connect(&url.parse()?).await?) }
         })
+        // Writers of one file wait for each other, and each syncs the disk.
+        .ttl(Duration::from_secs(3))
         .main()
 }
