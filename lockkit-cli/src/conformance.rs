@@ -96,6 +96,11 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
              that server: redis-cli --scan --pattern '{{{namespace}*' | xargs redis-cli del",
             namespace = namespace.as_str(),
         )),
+        "postgres" | "postgresql" => say(format!(
+            "the rows of the locks stay for a day, for their fencing tokens; to remove them now: \
+             DELETE FROM lockkit_lock WHERE starts_with(namespace, '{namespace}')",
+            namespace = namespace.as_str(),
+        )),
         // Nothing stays.
         _ => (),
     }
