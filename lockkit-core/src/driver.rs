@@ -11,6 +11,7 @@ use async_trait::async_trait;
 pub use crate::claim::{Claim, OwnerId, ParseOwnerError};
 pub use crate::clock::{Clock, Instant};
 pub use crate::inspect::Inspect;
+pub use crate::url::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
 
 /// Translates three questions to a backend: take it, keep it, let it go.

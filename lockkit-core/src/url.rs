@@ -129,6 +129,13 @@ pub const COMMON: &[Parameter] = &[
     Parameter::new("max_hold", "how long a hold may last in all, renewals included", "no limit"),
 ];
 
+/// How long one request may take: for the tables of drivers that let their users set it.
+pub const CALL_LIMIT: Parameter = Parameter::new(
+    "call_limit",
+    "how long one request may take, such as `500ms`; at most 30s",
+    "a fifth of `ttl`, at most 3s",
+);
+
 /// The checked parameters of a URL.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters<'a> {
@@ -159,6 +166,21 @@ impl<'a> Parameters<'a> {
     pub fn duration(&self, name: &str) -> Result<Option<Duration>> {
         let parse = |text| humantime::parse_duration(text).map_err(|error| self.bad(name, error));
         self.text(name).map(parse).transpose()
+    }
+
+    /// The value of [`CALL_LIMIT`](crate::driver::CALL_LIMIT); `None` leaves it at
+    /// [`Claim::call_limit`](crate::driver::Claim::call_limit).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if it is no duration, nothing, or more than 30 seconds.
+    pub fn call_limit(&self) -> Result<Option<Duration>> {
+        const LONGEST: Duration = Duration::from_secs(30);
+        let limit = self.duration(CALL_LIMIT.name)?;
+        if limit.is_some_and(|limit| limit.is_zero() || limit > LONGEST) {
+            return Err(self.bad(CALL_LIMIT.name, "more than nothing and at most 30s"));
+        }
+        Ok(limit)
     }
 
     /// An error that says what is wrong with the value of a parameter.
@@ -318,7 +340,7 @@ fn looks_secret(parameter: &str) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::{BackendUrl, Parameter};
+    use super::{BackendUrl, CALL_LIMIT, Parameter};
 
     fn url(text: &str) -> BackendUrl {
         text.parse().unwrap()
@@ -372,6 +394,18 @@ mod tests {
         }
         assert!(url("m:?fair=1").parameters(KNOWN).is_ok());
         assert!(url("m:?ttl=soon").parameters(&[]).unwrap().duration("ttl").is_err());
+    }
+
+    #[test]
+    fn a_call_takes_some_time_and_at_most_half_a_minute() {
+        const KNOWN: &[Parameter] = &[CALL_LIMIT];
+        let limit = |text: &str| url(text).parameters(KNOWN).unwrap().call_limit();
+        assert_eq!(limit("m:").unwrap(), None);
+        assert_eq!(limit("m:?call_limit=30s").unwrap(), Some(Duration::from_secs(30)));
+        for bad in ["0s", "31s", "soon", ""] {
+            let error = limit(&format!("m:?call_limit={bad}")).unwrap_err().to_string();
+            assert!(error.contains("call_limit"), "{error}");
+        }
     }
 
     #[test]

@@ -1,19 +1,14 @@
 use std::time::Duration;
 
+use lockkit_core::driver::CALL_LIMIT;
 use lockkit_core::{BackendUrl, Parameter, Result};
 
 use crate::endpoint::Endpoint;
 
 /// The parameters of a `redis:` URL, beside the common ones.
-pub const PARAMETERS: &[Parameter] = &[Parameter::new(
-    "call_limit",
-    "how long one request may take, such as `500ms`; at most 30s",
-    "a fifth of the lease, at most 3s",
-)];
+pub const PARAMETERS: &[Parameter] = &[CALL_LIMIT];
 
 const DEFAULT_PORT: u16 = 6379;
-const LONGEST_CALL: Duration = Duration::from_secs(30);
-
 /// What a URL says.
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -27,10 +22,7 @@ impl Config {
             return Err(url.error("the scheme is not `redis`"));
         }
         let parameters = url.parameters(PARAMETERS)?;
-        let call_limit = parameters.duration("call_limit")?;
-        if call_limit.is_some_and(|limit| limit.is_zero() || limit > LONGEST_CALL) {
-            return Err(parameters.bad("call_limit", "more than nothing and at most 30s"));
-        }
+        let call_limit = parameters.call_limit()?;
         let [host] = url.hosts() else {
             return Err(url.error("one host is needed, as in `redis://localhost`"));
         };

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use lockkit_core::driver::CALL_LIMIT;
 use lockkit_core::{BackendUrl, Parameter, Result};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
@@ -10,11 +11,7 @@ pub(super) const ID: &str = "postgres";
 
 /// The parameters of a PostgreSQL URL, beside the [common ones](lockkit_core::COMMON).
 pub const PARAMETERS: &[Parameter] = &[
-    Parameter::new(
-        "call_limit",
-        "how long one request may take, such as `500ms`; at most 30s",
-        "a fifth of the lease, at most 3s",
-    ),
+    CALL_LIMIT,
     Parameter::new(
         "connections",
         "how many connections to use for requests, 2 to 100; one more where somebody waits",
@@ -39,8 +36,6 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter::new("sslkey", "file with the key to it", "none"),
 ];
 
-const LONGEST_CALL: Duration = Duration::from_secs(30);
-
 /// What a URL says.
 #[derive(Debug)]
 pub(super) struct Config {
@@ -55,10 +50,7 @@ impl Config {
             return Err(url.error("the scheme of a PostgreSQL database is `postgres`"));
         }
         let parameters = url.parameters(PARAMETERS)?;
-        let call_limit = parameters.duration("call_limit")?;
-        if call_limit.is_some_and(|limit| limit.is_zero() || limit > LONGEST_CALL) {
-            return Err(parameters.bad("call_limit", "more than nothing and at most 30s"));
-        }
+        let call_limit = parameters.call_limit()?;
         let connections = parameters.parsed("connections")?.unwrap_or(4);
         if !(2..=100).contains(&connections) {
             return Err(parameters.bad("connections", "a number from 2 to 100"));

@@ -1,19 +1,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockkit_core::driver::CALL_LIMIT;
 use lockkit_core::{BackendUrl, Parameter, Result};
 
 /// What the driver is called, and the scheme of its URLs.
 pub(super) const ID: &str = "sqlite";
 
 /// The parameters of an SQLite URL, beside the [common ones](lockkit_core::COMMON).
-pub const PARAMETERS: &[Parameter] = &[Parameter::new(
-    "call_limit",
-    "how long one request may take, such as `500ms`; at most 30s",
-    "a fifth of the lease, at most 3s",
-)];
-
-const LONGEST_CALL: Duration = Duration::from_secs(30);
+pub const PARAMETERS: &[Parameter] = &[CALL_LIMIT];
 
 /// What a URL says.
 #[derive(Debug)]
@@ -28,10 +23,7 @@ impl Config {
             return Err(url.error("the scheme of an SQLite database is `sqlite`"));
         }
         let parameters = url.parameters(PARAMETERS)?;
-        let call_limit = parameters.duration("call_limit")?;
-        if call_limit.is_some_and(|limit| limit.is_zero() || limit > LONGEST_CALL) {
-            return Err(parameters.bad("call_limit", "more than nothing and at most 30s"));
-        }
+        let call_limit = parameters.call_limit()?;
         if let Some(host) = url.hosts().first() {
             return Err(url.error(format!(
                 "an SQLite database has no host; write `sqlite:{host}{path}` for a path relative \
