@@ -20,6 +20,8 @@ pub struct Backend {
     pub(crate) programs: &'static [&'static str],
     /// Where the programs are that are not in `PATH`.
     pub(crate) folders: fn() -> Vec<PathBuf>,
+    /// Whether the program of that name is the right one.
+    pub(crate) is_it: fn(program: &Path) -> bool,
     /// Makes what the program needs to be in its folder, which is empty.
     pub(crate) prepare: fn(program: &Path, data: &Path, user: Option<User>) -> io::Result<()>,
     /// Whether the program does not run as root.
@@ -94,7 +96,8 @@ impl Backend {
 
     /// Starts a server for the caller alone, without persistence. It ends when it is dropped.
     ///
-    /// Blocks until the server answers (Redis: some 20 ms, PostgreSQL: some 600), on purpose: so it
+    /// Blocks until the server answers (Redis: some 20 ms, PostgreSQL: some 600, MariaDB: a
+    /// second or two), on purpose: so it
     /// works under a paused clock too.
     ///
     /// # Errors
@@ -111,18 +114,18 @@ impl Backend {
         let program = self
             .programs
             .iter()
-            .find_map(|name| find_program(name, (self.folders)()))
+            .find_map(|name| find_program(name, (self.folders)(), self.is_it))
             .ok_or(Unavailable::Missing { backend: self.id, programs: self.programs })?;
         Server::start(self, program, arguments.iter().map(|&argument| argument.into()).collect())
     }
 }
 
-fn find_program(name: &str, folders: Vec<PathBuf>) -> Option<PathBuf> {
+fn find_program(name: &str, folders: Vec<PathBuf>, is_it: fn(&Path) -> bool) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         path.metadata()
             .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(folders);
-    folders.map(|folder| folder.join(name)).find(is_program)
+    folders.map(|folder| folder.join(name)).find(|path| is_program(path) && is_it(path))
 }

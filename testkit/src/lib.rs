@@ -31,6 +31,7 @@
 //! ```
 
 mod backend;
+mod mysql;
 mod port;
 mod postgres;
 mod process;
@@ -41,6 +42,7 @@ mod server;
 mod trial;
 
 pub use crate::backend::{Backend, Unavailable};
+pub use crate::mysql::{MARIADB, MYSQL};
 pub use crate::postgres::POSTGRES;
 pub use crate::proxy::{Direction, Hold, Proxy};
 pub use crate::redis::REDIS;
@@ -49,4 +51,4 @@ pub use crate::server::Server;
 pub use crate::trial::{run, trial};
 
 /// Every backend with a server that this crate can start.
-pub static BACKENDS: [&Backend; 2] = [&POSTGRES, &REDIS];
+pub static BACKENDS: [&Backend; 4] = [&MARIADB, &MYSQL, &POSTGRES, &REDIS];

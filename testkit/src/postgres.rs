@@ -16,6 +16,7 @@ pub static POSTGRES: Backend = Backend {
     url_variable: "LOCKKIT_TEST_POSTGRES_URL",
     programs: &["postgres"],
     folders,
+    is_it: |_| true,
     prepare,
     refuses_root: true,
     kill: Signal::QUIT,

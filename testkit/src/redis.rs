@@ -14,6 +14,7 @@ pub static REDIS: Backend = Backend {
     url_variable: "LOCKKIT_TEST_REDIS_URL",
     programs: &["redis-server", "valkey-server"],
     folders: Vec::new,
+    is_it: |_| true,
     prepare: |_, _, _| Ok(()),
     refuses_root: false,
     kill: Signal::KILL,

@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use lockkit_testkit::{POSTGRES, Proxy, REDIS, Server, Unavailable, run, trial};
+use lockkit_testkit::{MARIADB, POSTGRES, Proxy, REDIS, Server, Unavailable, run, trial};
 
 fn main() -> ExitCode {
     run(vec![
@@ -46,6 +46,26 @@ fn main() -> ExitCode {
                 server.restart_empty().unwrap();
                 TcpStream::connect(addr).unwrap();
                 assert!(id.exists() && !made.exists());
+                drop(server);
+                assert!(TcpStream::connect(addr).is_err());
+                assert!(!data.exists(), "the folder stays");
+            },
+        ),
+        trial(
+            "a_mariadb_keeps_its_data_and_takes_its_folder_along",
+            || MARIADB.start(),
+            |server| async move {
+                let (addr, data) = (server.addr(), server.data());
+                let made = data.join("made_by_the_test");
+                fs::write(&made, "").unwrap();
+                server.kill();
+                assert!(TcpStream::connect(addr).is_err());
+                server.restart().unwrap();
+                TcpStream::connect(addr).unwrap();
+                assert!(made.exists());
+                server.restart_empty().unwrap();
+                TcpStream::connect(addr).unwrap();
+                assert!(!made.exists());
                 drop(server);
                 assert!(TcpStream::connect(addr).is_err());
                 assert!(!data.exists(), "the folder stays");
@@ -177,7 +197,7 @@ fn main() -> ExitCode {
                     (
                         &["reddis", "--", "true"],
                         64,
-                        "no server for `reddis`, there is postgres, redis",
+                        "no server for `reddis`, there is mariadb, mysql, postgres, redis",
                     ),
                     (&["--", "/no/such/program"], 127, "/no/such/program"),
                 ];
