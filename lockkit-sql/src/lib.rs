@@ -7,6 +7,8 @@
 
 #[cfg(feature = "postgres")]
 mod backoff;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]

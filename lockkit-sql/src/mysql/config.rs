@@ -1,0 +1,134 @@
+use std::time::Duration;
+
+use lockkit_core::driver::CALL_LIMIT;
+use lockkit_core::{BackendUrl, Parameter, Result};
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
+
+use super::endpoint::Endpoint;
+
+/// What the driver is called, and the scheme of its URLs.
+pub(super) const ID: &str = "mysql";
+
+/// The parameters of a MySQL or MariaDB URL, beside the [common ones](lockkit_core::COMMON).
+pub const PARAMETERS: &[Parameter] = &[
+    CALL_LIMIT,
+    Parameter::new("connections", "how many connections to use, 2 to 100", "4"),
+    Parameter::new(
+        "socket",
+        "path of the server's socket, to be used instead of host and port",
+        "none",
+    ),
+    Parameter::new(
+        "ssl-mode",
+        "`disabled`, `preferred`, `required`, `verify_ca` or `verify_identity`",
+        "preferred",
+    ),
+    Parameter::new("ssl-ca", "file with the certificates to trust", "those that the system trusts"),
+    Parameter::new("ssl-cert", "file with the client's certificate", "none"),
+    Parameter::new("ssl-key", "file with the key to it", "none"),
+];
+
+/// What a URL says.
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) endpoint: Endpoint,
+    pub(super) call_limit: Option<Duration>,
+    pub(super) connections: usize,
+}
+
+impl Config {
+    pub(super) fn from_url(url: &BackendUrl) -> Result<Self> {
+        if url.scheme() != ID && url.scheme() != "mariadb" {
+            let reason = "the scheme of a MySQL or MariaDB database is `mysql` or `mariadb`";
+            return Err(url.error(reason));
+        }
+        let parameters = url.parameters(PARAMETERS)?;
+        let call_limit = parameters.call_limit()?;
+        let connections = parameters.parsed("connections")?.unwrap_or(4);
+        if !(2..=100).contains(&connections) {
+            return Err(parameters.bad("connections", "a number from 2 to 100"));
+        }
+        let [host] = url.hosts() else {
+            return Err(url.error("one host is needed, as in `mysql://app@localhost/shop`"));
+        };
+        let Some(user) = url.user() else {
+            return Err(url.error("a user is needed, as in `mysql://app@localhost/shop`"));
+        };
+        let database = match url.path().trim_start_matches('/') {
+            database if !database.is_empty() && !database.contains('/') => database,
+            _ => return Err(url.error("the path is the name of a database, as in `/shop`")),
+        };
+        let mut options =
+            MySqlConnectOptions::new().host(host.name()).username(user).database(database);
+        if let Some(port) = host.port() {
+            options = options.port(port);
+        }
+        if let Some(password) = url.password() {
+            options = options.password(password);
+        }
+        if let Some(socket) = parameters.text("socket") {
+            options = options.socket(socket);
+        }
+        if let Some(mode) = parameters.parsed::<MySqlSslMode>("ssl-mode")? {
+            options = options.ssl_mode(mode);
+        }
+        for (name, set) in [
+            ("ssl-ca", MySqlConnectOptions::ssl_ca as fn(_, _) -> _),
+            ("ssl-cert", MySqlConnectOptions::ssl_client_cert),
+            ("ssl-key", MySqlConnectOptions::ssl_client_key),
+        ] {
+            if let Some(file) = parameters.text(name) {
+                options = set(options, file);
+            }
+        }
+        Ok(Self { endpoint: Endpoint::new(options), call_limit, connections })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Config;
+
+    fn config(url: &str) -> lockkit_core::Result<Config> {
+        Config::from_url(&url.parse().unwrap())
+    }
+
+    #[test]
+    fn a_url_says_where_and_how() {
+        let plain = config("mysql://me@localhost/shop").unwrap();
+        assert_eq!(plain.endpoint.to_string(), "localhost:3306/shop");
+        assert_eq!((plain.call_limit, plain.connections), (None, 4));
+        let full = config(
+            "mariadb://me:hunter2@[::1]:7000/shop?call_limit=2s&ttl=10s&connections=2\
+             &ssl-mode=verify_identity&ssl-ca=ca.pem",
+        )
+        .unwrap();
+        assert_eq!(full.endpoint.to_string(), "[::1]:7000/shop");
+        assert_eq!((full.call_limit, full.connections), (Some(Duration::from_secs(2)), 2));
+        assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
+        let local = config("mysql://me@localhost/shop?socket=/run/mysqld.sock").unwrap();
+        assert_eq!(local.endpoint.to_string(), "/run/mysqld.sock/shop");
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_said() {
+        for (url, reason) in [
+            ("postgres://me@h/d", "scheme"),
+            ("mysql://me@a,b/d", "one host"),
+            ("mysql:", "one host"),
+            ("mysql://h/d", "a user"),
+            ("mysql://me@h", "name of a database"),
+            ("mysql://me@h/a/b", "name of a database"),
+            ("mysql://me@h/d?call_limit=0s", "at most 30s"),
+            ("mysql://me@h/d?connections=1", "2 to 100"),
+            ("mysql://me@h/d?connections=many", "connections"),
+            ("mysql://me@h/d?ssl-mode=maybe", "ssl-mode"),
+            ("mysql://me@h/d?fast=1", "known are: namespace, ttl, label, max_hold, call_limit"),
+        ] {
+            let error = config(url).unwrap_err().to_string();
+            assert!(error.contains(reason), "{url}: {error}");
+        }
+    }
+}

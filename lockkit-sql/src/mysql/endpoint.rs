@@ -1,0 +1,81 @@
+use std::fmt;
+use std::time::Duration;
+
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
+use tokio::time::timeout;
+
+use super::error::Failure;
+
+const GREETING: &str = include_str!("sql/greeting.sql");
+
+/// How long connecting may take, greeting included.
+const CONNECT_LIMIT: Duration = Duration::from_secs(4);
+
+/// Where the database is, and how to get in.
+#[derive(Clone)]
+pub(super) struct Endpoint {
+    options: MySqlConnectOptions,
+}
+
+impl Endpoint {
+    pub(super) fn new(options: MySqlConnectOptions) -> Self {
+        // What the client would set by itself stands in the greeting.
+        let options = options
+            .disable_statement_logging()
+            .pipes_as_concat(false)
+            .no_engine_substitution(false)
+            .timezone(None)
+            .set_names(false);
+        Self { options }
+    }
+
+    /// Opens a connection and makes sure that the other end takes writes.
+    pub(super) async fn greeted(&self) -> Result<MySqlConnection, Failure> {
+        let mut connection = self.options.connect().await?;
+        // All rows, so that nothing of the answer is left on the connection.
+        let rows = connection.fetch_all(sqlx::raw_sql(GREETING)).await?;
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        match row.try_get("is_read_only")? {
+            true => Err(Failure::ReadOnly),
+            false => Ok(connection),
+        }
+    }
+
+    pub(super) async fn within_limit<T>(
+        &self,
+        connecting: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let late = Failure::NoConnection { limit: CONNECT_LIMIT, last: None };
+        timeout(CONNECT_LIMIT, connecting).await.unwrap_or(Err(late))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (host, port) = (self.options.get_host(), self.options.get_port());
+        match self.options.get_socket() {
+            Some(socket) => write!(f, "{}", socket.display())?,
+            None if host.contains(':') => write!(f, "[{host}]:{port}")?,
+            None => write!(f, "{host}:{port}")?,
+        }
+        write!(f, "/{}", self.options.get_database().unwrap_or_default())
+    }
+}
+
+/// Without the password, which the options would print.
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+/// Says goodbye, which spares the server a line in its log.
+pub(super) async fn close(connection: MySqlConnection) {
+    const LIMIT: Duration = Duration::from_secs(1);
+    match timeout(LIMIT, connection.close()).await {
+        Ok(Ok(())) => (),
+        Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
+        Err(_) => tracing::debug!("a connection was not closed within {LIMIT:?}"),
+    }
+}

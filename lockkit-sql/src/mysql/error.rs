@@ -1,0 +1,217 @@
+//! What the errors of MySQL and MariaDB mean for a lock.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{DriverError, ErrorKind};
+use sqlx::mysql::MySqlDatabaseError;
+
+/// What went wrong between us and the server.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+    #[error("no connection within {limit:?}")]
+    NoConnection {
+        limit: Duration,
+        #[source]
+        last: Option<Box<Failure>>,
+    },
+    #[error("all connections are in use by earlier requests")]
+    Busy,
+    #[error("the driver was closed")]
+    Closed,
+    #[error("the server is read-only, as replicas are")]
+    ReadOnly,
+    #[error("{text}")]
+    Found { kind: ErrorKind, text: Cow<'static, str> },
+    #[error(transparent)]
+    Client(Arc<sqlx::Error>),
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Client(Arc::new(error))
+    }
+}
+
+impl Failure {
+    /// Something about the database itself.
+    pub(super) fn found(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
+        Self::Found { kind, text: text.into() }
+    }
+
+    /// The error of an attempt to connect: nothing was asked for yet.
+    pub(super) fn while_connecting(self) -> DriverError {
+        let kind = match &self {
+            // Not a MySQL at all, or no TLS where it is demanded.
+            Self::Client(error)
+                if matches!(**error, sqlx::Error::Protocol(_) | sqlx::Error::Tls(_)) =>
+            {
+                ErrorKind::Misconfigured
+            }
+            other if other.number().is_some_and(|number| FULL.contains(&number)) => {
+                ErrorKind::Capacity
+            }
+            other => match other.known_kind() {
+                None | Some(ErrorKind::Unknown) => ErrorKind::Unreachable,
+                Some(kind) => kind,
+            },
+        };
+        DriverError::new(kind, self)
+    }
+
+    /// The error of a request: what was not answered may have been carried out.
+    pub(super) fn of_a_request(self) -> DriverError {
+        DriverError::new(self.known_kind().unwrap_or(ErrorKind::Unknown), self)
+    }
+
+    /// The error of a request that only reads.
+    pub(super) fn of_a_look(self) -> DriverError {
+        match self.known_kind() {
+            None | Some(ErrorKind::Unknown) => DriverError::new(ErrorKind::Unreachable, self),
+            Some(kind) => DriverError::new(kind, self),
+        }
+    }
+
+    /// Whether to wait for another connection does not help.
+    pub(super) fn is_lasting(&self) -> bool {
+        // A replica may be promoted, or the host's name come to mean another server.
+        !matches!(self, Self::ReadOnly)
+            && self.known_kind().is_some_and(|kind| !kind.is_transient())
+    }
+
+    /// Whether the request met another one, so that nothing was done and doing it again helps.
+    pub(super) fn is_conflict(&self) -> bool {
+        matches!(self.number(), Some(DEADLOCK | CHANGED_SINCE_READ))
+    }
+
+    /// Whether a row was kept locked for longer than the server waits. The transaction that the
+    /// statement was part of goes on.
+    pub(super) fn is_impatience(&self) -> bool {
+        self.number() == Some(LOCK_WAIT_TIMEOUT)
+    }
+
+    /// Whether the connection is of no use any more.
+    pub(super) fn spoils_the_connection(&self) -> bool {
+        match self.number() {
+            // A primary that was demoted keeps its connections, as does a node without its cluster.
+            Some(number) => ENDED.contains(&number) || NO_WRITES.contains(&number),
+            None => !matches!(self, Self::Found { .. }),
+        }
+    }
+
+    /// What the server's answer, or our own refusal, says about the request; none if there was no
+    /// answer.
+    fn known_kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::NoAnswer(_) => None,
+            Self::NoConnection { .. } | Self::Busy | Self::Closed => Some(ErrorKind::Unreachable),
+            Self::ReadOnly => Some(ErrorKind::Misconfigured),
+            Self::Found { kind, .. } => Some(*kind),
+            Self::Client(error) => match &**error {
+                sqlx::Error::Database(_) => self.number().map(kind_of_answer),
+                sqlx::Error::Configuration(_) => Some(ErrorKind::Misconfigured),
+                sqlx::Error::RowNotFound
+                | sqlx::Error::ColumnNotFound(_)
+                | sqlx::Error::ColumnDecode { .. }
+                | sqlx::Error::Decode(_) => Some(ErrorKind::Foreign),
+                _ => None,
+            },
+        }
+    }
+
+    /// The number of the server's answer.
+    pub(super) fn number(&self) -> Option<u16> {
+        match self {
+            Self::Client(error) => {
+                let answer = error.as_database_error()?;
+                answer.try_downcast_ref().map(MySqlDatabaseError::number)
+            }
+            _ => None,
+        }
+    }
+}
+
+const DEADLOCK: u16 = 1213;
+const LOCK_WAIT_TIMEOUT: u16 = 1205;
+const CHANGED_SINCE_READ: u16 = 1020;
+
+/// Too many connections: of all, of the user, of the user within an hour.
+const FULL: [u16; 3] = [1040, 1203, 1226];
+/// The server takes no writes: read-only in three ways, or a node outside its cluster.
+const NO_WRITES: [u16; 4] = [1290, 1792, 1836, 1047];
+/// The server ends, or has ended the session: perhaps after the commit.
+const ENDED: [u16; 4] = [1053, 1927, 3169, 4031];
+
+/// What an answer of that number means
+/// (<https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html>,
+/// <https://mariadb.com/kb/en/mariadb-error-code-reference/>). A statement that failed has done
+/// nothing.
+fn kind_of_answer(number: u16) -> ErrorKind {
+    match number {
+        number if ENDED.contains(&number) => ErrorKind::Unknown,
+        number if FULL.contains(&number) || NO_WRITES.contains(&number) => ErrorKind::Unreachable,
+        // Cancelled, or stopped by a limit of the administrator's.
+        DEADLOCK | LOCK_WAIT_TIMEOUT | CHANGED_SINCE_READ | 1317 | 1969 | 3024 => {
+            ErrorKind::Unreachable
+        }
+        // No such user, wrong password, not from there, missing right, locked, to be renewed.
+        1044 | 1045 | 1129 | 1130 | 1142 | 1143 | 1227 | 1370 | 1698 | 1820 | 1862 | 3118
+        | 4151 => ErrorKind::Denied,
+        // A table or column that is not there, or not ours.
+        1050 | 1054 | 1136 | 1146 | 1364 => ErrorKind::Foreign,
+        // The one number that can grow too great is a token.
+        1264 | 1690 => ErrorKind::Capacity,
+        // Disk, memory, table space, lock table.
+        1021 | 1037 | 1038 | 1041 | 1114 | 1206 => ErrorKind::Capacity,
+        _ => ErrorKind::Misconfigured,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::driver::ErrorKind;
+
+    use super::{Failure, kind_of_answer};
+
+    #[test]
+    fn answers_of_the_server_have_their_kind() {
+        for (number, meaning, expected) in [
+            (1020, "record has changed since last read", ErrorKind::Unreachable),
+            (1021, "disk full", ErrorKind::Capacity),
+            (1040, "too many connections", ErrorKind::Unreachable),
+            (1044, "no right to the database", ErrorKind::Denied),
+            (1045, "wrong password", ErrorKind::Denied),
+            (1047, "a node outside its cluster", ErrorKind::Unreachable),
+            (1049, "no such database", ErrorKind::Misconfigured),
+            (1053, "shutting down", ErrorKind::Unknown),
+            (1054, "no such column", ErrorKind::Foreign),
+            (1142, "missing right", ErrorKind::Denied),
+            (1146, "no such table", ErrorKind::Foreign),
+            (1205, "row kept locked", ErrorKind::Unreachable),
+            (1213, "deadlock", ErrorKind::Unreachable),
+            (1290, "read-only", ErrorKind::Unreachable),
+            (1317, "cancelled", ErrorKind::Unreachable),
+            (1665, "a binary log of statements", ErrorKind::Misconfigured),
+            (1690, "token used up", ErrorKind::Capacity),
+            (1927, "session ended by the administrator", ErrorKind::Unknown),
+            (9999, "anything else", ErrorKind::Misconfigured),
+        ] {
+            assert_eq!(kind_of_answer(number), expected, "{number}: {meaning}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_answered_is_unknown_unless_it_only_read() {
+        let broken = || {
+            let error = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+            Failure::from(sqlx::Error::from(error))
+        };
+        assert_eq!(broken().of_a_request().kind(), ErrorKind::Unknown);
+        assert_eq!(broken().of_a_look().kind(), ErrorKind::Unreachable);
+        assert_eq!(broken().while_connecting().kind(), ErrorKind::Unreachable);
+        assert!(broken().spoils_the_connection());
+    }
+}
