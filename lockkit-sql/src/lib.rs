@@ -4,12 +4,15 @@
 //!
 //! - `sqlite`: locks between the processes of one host, in a database file.
 //! - `postgres`: locks between hosts, in tables of a PostgreSQL database.
+//! - `mysql`: locks between hosts, in tables of a MySQL or MariaDB database.
 
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod backoff;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod seats;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

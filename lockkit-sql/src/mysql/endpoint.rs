@@ -5,7 +5,10 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
 use tokio::time::timeout;
 
+use super::claims;
 use super::error::Failure;
+use super::layout;
+use crate::seats::Source;
 
 const GREETING: &str = include_str!("sql/greeting.sql");
 
@@ -30,6 +33,17 @@ impl Endpoint {
         Self { options }
     }
 
+    /// Opens the first connection, and makes the tables if there are none.
+    pub(super) async fn found(&self) -> Result<MySqlConnection, Failure> {
+        self.within_limit(async {
+            let mut connection = self.greeted().await?;
+            layout::prepare(&mut connection).await?;
+            prepare_requests(&mut connection).await?;
+            Ok(connection)
+        })
+        .await
+    }
+
     /// Opens a connection and makes sure that the other end takes writes.
     pub(super) async fn greeted(&self) -> Result<MySqlConnection, Failure> {
         let mut connection = self.options.connect().await?;
@@ -48,6 +62,38 @@ impl Endpoint {
     ) -> Result<T, Failure> {
         let late = Failure::NoConnection { limit: CONNECT_LIMIT, last: None };
         timeout(CONNECT_LIMIT, connecting).await.unwrap_or(Err(late))
+    }
+}
+
+impl Source for Endpoint {
+    type Connection = MySqlConnection;
+    type Failure = Failure;
+
+    fn late(limit: Duration, last: Option<Failure>) -> Failure {
+        Failure::NoConnection { limit, last: last.map(Box::new) }
+    }
+
+    fn is_lasting(failure: &Failure) -> bool {
+        failure.is_lasting()
+    }
+
+    async fn connect(&self) -> Result<MySqlConnection, Failure> {
+        self.within_limit(async {
+            let mut connection = self.greeted().await?;
+            prepare_requests(&mut connection).await?;
+            Ok(connection)
+        })
+        .await
+    }
+
+    /// Spares the server a line in its log.
+    async fn close(connection: MySqlConnection) {
+        const LIMIT: Duration = Duration::from_secs(1);
+        match timeout(LIMIT, connection.close()).await {
+            Ok(Ok(())) => (),
+            Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
+            Err(_) => tracing::debug!("a connection was not closed within {LIMIT:?}"),
+        }
     }
 }
 
@@ -70,12 +116,10 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Says goodbye, which spares the server a line in its log.
-pub(super) async fn close(connection: MySqlConnection) {
-    const LIMIT: Duration = Duration::from_secs(1);
-    match timeout(LIMIT, connection.close()).await {
-        Ok(Ok(())) => (),
-        Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
-        Err(_) => tracing::debug!("a connection was not closed within {LIMIT:?}"),
+/// So that each request is one round trip, from the first on.
+async fn prepare_requests(connection: &mut MySqlConnection) -> Result<(), Failure> {
+    for request in [claims::TAKE, claims::RENEW, claims::RELEASE] {
+        connection.prepare(sqlx::SqlStr::from_static(request)).await?;
     }
+    Ok(())
 }

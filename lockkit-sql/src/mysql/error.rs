@@ -7,6 +7,8 @@ use std::time::Duration;
 use lockkit_core::driver::{DriverError, ErrorKind};
 use sqlx::mysql::MySqlDatabaseError;
 
+use crate::seats::NoSeat;
+
 /// What went wrong between us and the server.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Failure {
@@ -33,6 +35,15 @@ pub(super) enum Failure {
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         Self::Client(Arc::new(error))
+    }
+}
+
+impl From<NoSeat> for Failure {
+    fn from(reason: NoSeat) -> Self {
+        match reason {
+            NoSeat::Busy => Self::Busy,
+            NoSeat::Closed => Self::Closed,
+        }
     }
 }
 
@@ -91,6 +102,11 @@ impl Failure {
     /// statement was part of goes on.
     pub(super) fn is_impatience(&self) -> bool {
         self.number() == Some(LOCK_WAIT_TIMEOUT)
+    }
+
+    /// Whether a right to a table is missing.
+    pub(super) fn is_denial(&self) -> bool {
+        matches!(self.number(), Some(1142 | 1143))
     }
 
     /// Whether the connection is of no use any more.

@@ -1,9 +1,33 @@
 //! Locks between hosts, in a MySQL or MariaDB database.
+//!
+//! A lock is a lease, kept as a row. Taking, renewing and releasing is one statement each, which
+//! decides with the row locked and tells what it did in its reply: one round trip. Leases count on
+//! the server's clock. Waiters ask again from time to time, since the server tells nobody of a
+//! release; acquisitions that ask for it are served first come, first served.
+//!
+//! ```no_run
+//! # async fn example() -> lockkit_core::Result<()> {
+//! use lockkit_sql::mysql::MysqlDriver;
+//!
+//! let url = "mysql://user:password@localhost/shop".parse()?;
+//! let driver = MysqlDriver::connect(&url).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it guarantees, and what it stores, is told in `docs/mysql.md`.
 
-#![expect(dead_code, reason = "the driver that uses it is being built")]
-
+mod claims;
 mod config;
+mod connections;
+mod diagnosis;
+mod driver;
 mod endpoint;
 mod error;
+mod inspect;
+mod layout;
+mod queue;
+mod sweep;
 
 pub use config::PARAMETERS;
+pub use driver::{CAPABILITIES, MysqlDriver};

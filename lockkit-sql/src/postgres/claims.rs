@@ -7,8 +7,9 @@ use lockkit_core::{FencingToken, LockName};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use super::connections::{Connections, Urgency, Value};
+use super::connections::{Connections, Value};
 use super::error::Failure;
+use crate::seats::Urgency;
 
 pub(super) const TAKE: &str = "SELECT is_granted, last_token, remaining \
      FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8)";

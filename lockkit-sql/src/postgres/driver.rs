@@ -11,8 +11,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::claims::{self, Answer};
 use super::config::{Config, ID};
-use super::connections::{Connections, Urgency};
+use super::connections::Connections;
 use super::subscription::{Joined, Subscription};
+use crate::seats::Urgency;
 
 const SWEEP: &str = "SELECT lockkit_sweep()";
 const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);

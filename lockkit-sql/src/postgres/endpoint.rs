@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::claims;
 use super::error::Failure;
 use super::layout;
+use crate::seats::Source;
 
 const GREETING: &str = include_str!("sql/greeting.sql");
 
@@ -43,16 +44,6 @@ impl Endpoint {
         self.within_limit(async {
             let mut connection = self.greeted().await?;
             layout::prepare(&mut connection).await?;
-            prepare_requests(&mut connection).await?;
-            Ok(connection)
-        })
-        .await
-    }
-
-    /// Opens a connection for requests.
-    pub(super) async fn connect(&self) -> Result<PgConnection, Failure> {
-        self.within_limit(async {
-            let mut connection = self.greeted().await?;
             prepare_requests(&mut connection).await?;
             Ok(connection)
         })
@@ -115,6 +106,38 @@ impl Endpoint {
     ) -> Result<T, Failure> {
         let late = Failure::NoConnection { limit: CONNECT_LIMIT, last: None };
         timeout(CONNECT_LIMIT, connecting).await.unwrap_or(Err(late))
+    }
+}
+
+impl Source for Endpoint {
+    type Connection = PgConnection;
+    type Failure = Failure;
+
+    fn late(limit: Duration, last: Option<Failure>) -> Failure {
+        Failure::NoConnection { limit, last: last.map(Box::new) }
+    }
+
+    fn is_lasting(failure: &Failure) -> bool {
+        failure.is_lasting()
+    }
+
+    async fn connect(&self) -> Result<PgConnection, Failure> {
+        self.within_limit(async {
+            let mut connection = self.greeted().await?;
+            prepare_requests(&mut connection).await?;
+            Ok(connection)
+        })
+        .await
+    }
+
+    /// Spares the server a line in its log.
+    async fn close(connection: PgConnection) {
+        const LIMIT: Duration = Duration::from_secs(1);
+        match timeout(LIMIT, connection.close()).await {
+            Ok(Ok(())) => (),
+            Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
+            Err(_) => tracing::debug!("a connection was not closed within {LIMIT:?}"),
+        }
     }
 }
 
@@ -187,14 +210,4 @@ async fn prepare_requests(connection: &mut PgConnection) -> Result<(), Failure> 
         connection.prepare(sqlx::SqlStr::from_static(request)).await?;
     }
     Ok(())
-}
-
-/// Says goodbye, which spares the server a line in its log.
-pub(super) async fn close(connection: PgConnection) {
-    const LIMIT: Duration = Duration::from_secs(1);
-    match timeout(LIMIT, connection.close()).await {
-        Ok(Ok(())) => (),
-        Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
-        Err(_) => tracing::debug!("a connection was not closed within {LIMIT:?}"),
-    }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use lockkit_core::driver::{DriverError, ErrorKind};
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
+use crate::seats::NoSeat;
+
 /// What went wrong between us and the server.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Failure {
@@ -46,6 +48,15 @@ impl From<sqlx::Error> for Failure {
                 Self::Pooled
             }
             _ => Self::Client(Arc::new(error)),
+        }
+    }
+}
+
+impl From<NoSeat> for Failure {
+    fn from(reason: NoSeat) -> Self {
+        match reason {
+            NoSeat::Busy => Self::Busy,
+            NoSeat::Closed => Self::Closed,
         }
     }
 }

@@ -9,10 +9,11 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::claims::{self, duration};
-use super::connections::{Urgency, Value};
+use super::connections::Value;
 use super::diagnosis;
 use super::driver::PostgresDriver;
 use super::error::Failure;
+use crate::seats::Urgency;
 
 const STATUS: &str = include_str!("sql/status.sql");
 const HELD: &str = include_str!("sql/held.sql");

@@ -1,0 +1,134 @@
+//! The requests about one claim that are one statement each.
+
+use std::time::Duration;
+
+use lockkit_core::driver::{Claim, ErrorKind};
+use lockkit_core::{FencingToken, LockName};
+
+use super::connections::{Connections, Value, Within};
+use super::error::Failure;
+use crate::seats::Urgency;
+
+pub(super) const TAKE: &str = include_str!("sql/take.sql");
+pub(super) const RENEW: &str = include_str!("sql/renew.sql");
+pub(super) const RELEASE: &str = include_str!("sql/release.sql");
+
+/// What a claim finds that asks.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Granted { token: FencingToken },
+    Taken { remaining: Option<Duration> },
+}
+
+/// What a claim finds that lets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Released {
+    /// It held the lock until now.
+    Freed,
+    /// Its hold had run out.
+    TooLate,
+    /// It had no hold.
+    Nothing,
+}
+
+/// Takes the lock if nobody holds it and nobody has a place.
+pub(super) async fn take(
+    connections: &Connections,
+    claim: &Claim,
+    within: Within,
+) -> Result<Answer, Failure> {
+    let [namespace, name, owner] = of_claim(claim);
+    let (label, lease) = (label(claim), lease(claim));
+    let nothing = Value::Integer(0);
+    let values = [
+        namespace,
+        name,
+        owner.clone(),
+        label.clone(),
+        lease.clone(),
+        owner.clone(),
+        owner.clone(),
+        nothing.clone(),
+        nothing.clone(),
+        nothing,
+        owner,
+        label,
+        lease.clone(),
+        lease.clone(),
+        lease,
+    ];
+    let answer = connections.write(TAKE, &values, Urgency::Asks, within).await?;
+    // A number without a sign on its way, which was negative.
+    match answer.last_insert_id().cast_signed() {
+        number @ 1.. => Ok(Answer::Granted { token: token(number)? }),
+        number => {
+            Ok(Answer::Taken { remaining: Some(Duration::from_micros(number.unsigned_abs())) })
+        }
+    }
+}
+
+/// Makes what the claim holds last for another TTL; whether it holds anything.
+pub(super) async fn renew(
+    connections: &Connections,
+    claim: &Claim,
+    within: Within,
+) -> Result<bool, Failure> {
+    let answer = connections.write(RENEW, &renewal(claim), Urgency::Keeps, within).await?;
+    Ok(answer.rows_affected() > 0)
+}
+
+/// Ends what the claim holds.
+pub(super) async fn release(
+    connections: &Connections,
+    claim: &Claim,
+    within: Within,
+) -> Result<Released, Failure> {
+    let answer = connections.write(RELEASE, &of_claim(claim), Urgency::Keeps, within).await?;
+    Ok(match answer.last_insert_id() {
+        1 => Released::Freed,
+        2 => Released::TooLate,
+        _ => Released::Nothing,
+    })
+}
+
+/// What a renewal is told.
+pub(super) fn renewal(claim: &Claim) -> [Value; 5] {
+    let ([namespace, name, owner], lease) = (of_claim(claim), lease(claim));
+    [lease.clone(), lease, namespace, name, owner]
+}
+
+/// What names a lock.
+pub(super) fn of(name: &LockName) -> [Value; 2] {
+    [Value::text(name.namespace().as_str()), Value::text(name.as_str())]
+}
+
+/// What names a claim.
+pub(super) fn of_claim(claim: &Claim) -> [Value; 3] {
+    let [namespace, name] = of(claim.name());
+    [namespace, name, Value::text(claim.owner().to_string())]
+}
+
+pub(super) fn lease(claim: &Claim) -> Value {
+    Value::Integer(micros(claim.ttl()))
+}
+
+pub(super) fn label(claim: &Claim) -> Value {
+    Value::text(claim.label().as_str())
+}
+
+/// The lease in the server's unit, not shorter than asked for.
+pub(super) fn micros(ttl: Duration) -> i64 {
+    i64::try_from(ttl.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
+}
+
+/// What a row says of a length of time, in microseconds.
+pub(super) fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+pub(super) fn token(number: i64) -> Result<FencingToken, Failure> {
+    u64::try_from(number)
+        .ok()
+        .and_then(FencingToken::new)
+        .ok_or(Failure::found(ErrorKind::Foreign, "the fencing token of the row is not positive"))
+}

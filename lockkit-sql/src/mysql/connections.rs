@@ -1,0 +1,224 @@
+//! The connections of one driver, and how requests are sent on one of them.
+
+use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlQueryResult, MySqlRow};
+use tokio::time::{Duration, Instant, sleep, timeout_at};
+
+use super::endpoint::Endpoint;
+use super::error::Failure;
+use crate::seats::{Seat, Seats, Urgency};
+
+/// How often a request is sent again that met another one.
+const MOST_CONFLICTS: u32 = 20;
+
+/// For how long a request must have time to be sent again that waited in vain for a row: for longer
+/// than the server waits (`sql/greeting.sql`).
+const PATIENCE: Duration = Duration::from_millis(1_250);
+
+/// The connections of one driver.
+#[derive(Debug)]
+pub(super) struct Connections {
+    seats: Seats<Endpoint>,
+}
+
+/// How long requests may take together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Within {
+    limit: Duration,
+    deadline: Instant,
+}
+
+impl Within {
+    /// As long as `limit`, from now on.
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { limit, deadline: Instant::now() + limit }
+    }
+
+    fn left(self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    async fn run<T>(
+        self,
+        asking: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, Failure> {
+        let answer = timeout_at(self.deadline, asking).await;
+        Ok(answer.map_err(|_| Failure::NoAnswer(self.limit))??)
+    }
+}
+
+/// A parameter of a request.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    /// All text is kept as bytes.
+    Bytes(Vec<u8>),
+    Integer(i64),
+}
+
+impl Value {
+    pub(super) fn text(text: impl AsRef<str>) -> Self {
+        Self::Bytes(text.as_ref().into())
+    }
+}
+
+/// Statements that are carried out together or not at all.
+pub(super) trait Steps: Sync {
+    type Answer: Send;
+
+    /// Carries them out. Repeated where they met others.
+    fn take(
+        &self,
+        transaction: &mut Transaction<'_>,
+    ) -> impl Future<Output = Result<Self::Answer, Failure>> + Send;
+}
+
+impl Connections {
+    /// Connects for the first time, with one attempt.
+    pub(super) async fn open(endpoint: Endpoint, number: usize) -> Result<Self, Failure> {
+        let first = endpoint.found().await?;
+        Ok(Self { seats: Seats::new(endpoint, first, number) })
+    }
+
+    /// Sends a statement that writes, a transaction by itself, and waits for its answer, and for a
+    /// connection before that.
+    ///
+    /// Sent again where the server says that it met another one and was not carried out.
+    pub(super) async fn write(
+        &self,
+        statement: &'static str,
+        values: &[Value],
+        urgency: Urgency,
+        within: Within,
+    ) -> Result<MySqlQueryResult, Failure> {
+        let mut conversation = self.converse(urgency, within).await?;
+        let mut conflicts = 0;
+        loop {
+            let answer = conversation.write(statement, values).await;
+            match &answer {
+                Err(failure) if is_worth_another_try(failure, &mut conflicts, within) => {
+                    sleep(short()).await;
+                }
+                _ => return conversation.end(answer),
+            }
+        }
+    }
+
+    /// Sends a statement that reads, in the same way.
+    pub(super) async fn read(
+        &self,
+        statement: &'static str,
+        values: &[Value],
+        within: Within,
+    ) -> Result<Vec<MySqlRow>, Failure> {
+        let mut conversation = self.converse(Urgency::Asks, within).await?;
+        let answer = conversation.read(statement, values).await;
+        conversation.end(answer)
+    }
+
+    /// Sends several statements as one transaction. What is not committed when this ends is rolled
+    /// back: by us, or by the server, which sees the connection closed.
+    pub(super) async fn transact<S: Steps>(
+        &self,
+        steps: &S,
+        urgency: Urgency,
+        within: Within,
+    ) -> Result<S::Answer, Failure> {
+        let mut conversation = self.converse(urgency, within).await?;
+        let mut conflicts = 0;
+        loop {
+            let answer = conversation.transact(steps).await;
+            match &answer {
+                Err(failure) if is_worth_another_try(failure, &mut conflicts, within) => {
+                    sleep(short()).await;
+                }
+                _ => return conversation.end(answer),
+            }
+        }
+    }
+
+    /// Closes the connections. Requests fail from now on.
+    pub(super) async fn close(&self) {
+        self.seats.close().await;
+    }
+
+    async fn converse(&self, urgency: Urgency, within: Within) -> Result<Transaction<'_>, Failure> {
+        let (seat, connection) = self.seats.sit(urgency, within.deadline, within.limit).await?;
+        Ok(Transaction { seats: &self.seats, seat, connection, within })
+    }
+}
+
+fn is_worth_another_try(failure: &Failure, conflicts: &mut u32, within: Within) -> bool {
+    *conflicts += 1;
+    match failure.is_impatience() {
+        true => within.left() > PATIENCE,
+        false => failure.is_conflict() && *conflicts <= MOST_CONFLICTS,
+    }
+}
+
+fn short() -> Duration {
+    Duration::from_micros(fastrand::u64(0..1_000))
+}
+
+/// Requests on one connection. It is closed with whatever was begun on it, unless the last answer
+/// shows that nothing is left open.
+pub(super) struct Transaction<'a> {
+    seats: &'a Seats<Endpoint>,
+    seat: Seat<'a, Endpoint>,
+    connection: MySqlConnection,
+    within: Within,
+}
+
+impl Transaction<'_> {
+    pub(super) async fn write(
+        &mut self,
+        statement: &'static str,
+        values: &[Value],
+    ) -> Result<MySqlQueryResult, Failure> {
+        self.within.run(query(statement, values).execute(&mut self.connection)).await
+    }
+
+    pub(super) async fn read(
+        &mut self,
+        statement: &'static str,
+        values: &[Value],
+    ) -> Result<Vec<MySqlRow>, Failure> {
+        self.within.run(query(statement, values).fetch_all(&mut self.connection)).await
+    }
+
+    async fn transact<S: Steps>(&mut self, steps: &S) -> Result<S::Answer, Failure> {
+        self.say("START TRANSACTION").await?;
+        let answer = steps.take(self).await;
+        match &answer {
+            Ok(_) => self.say("COMMIT").await?,
+            Err(failure) if failure.spoils_the_connection() => (),
+            // A time-out leaves the transaction open, a deadlock does not.
+            Err(_) => self.say("ROLLBACK").await?,
+        }
+        answer
+    }
+
+    async fn say(&mut self, statement: &'static str) -> Result<(), Failure> {
+        self.within.run(sqlx::raw_sql(statement).execute(&mut self.connection)).await?;
+        Ok(())
+    }
+
+    fn end<T>(self, answer: Result<T, Failure>) -> Result<T, Failure> {
+        match &answer {
+            Err(failure) if failure.spoils_the_connection() => {
+                let endpoint = self.seats.source();
+                tracing::debug!(%endpoint, %failure, "giving up a connection");
+                self.seats.leave_idle_ones();
+            }
+            _ => self.seat.give_back(self.connection),
+        }
+        answer
+    }
+}
+
+type Query = sqlx::query::Query<'static, MySql, MySqlArguments>;
+
+fn query(statement: &'static str, values: &[Value]) -> Query {
+    values.iter().cloned().fold(sqlx::query(statement), |query, value| match value {
+        Value::Bytes(bytes) => query.bind(bytes),
+        Value::Integer(integer) => query.bind(integer),
+    })
+}

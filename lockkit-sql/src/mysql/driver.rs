@@ -1,0 +1,151 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Attempt, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken, Vouch,
+};
+use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::claims::{self, Answer, Released};
+use super::config::{Config, ID};
+use super::connections::{Connections, Within};
+use super::error::Failure;
+use super::queue;
+use super::sweep::sweep;
+
+const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
+
+/// What the driver for MySQL and MariaDB promises.
+///
+/// A lease of 200 ms leaves 40 ms for a request, of which syncing the server's log is a part.
+pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
+    .fairness(Fairness::OnRequest)
+    .fencing()
+    .inspection()
+    .ttl(Duration::from_millis(200), Capabilities::MAX_TTL);
+
+/// Locks in a MySQL or MariaDB database.
+///
+/// It keeps a few connections. They are made when they are needed and made anew when they break;
+/// they end with [`close`](Driver::close) or when the driver is dropped.
+#[derive(Debug)]
+pub struct MysqlDriver {
+    pub(super) connections: Arc<Connections>,
+    pub(super) call_limit: Option<Duration>,
+    housekeeping: AbortOnDropHandle<()>,
+}
+
+impl MysqlDriver {
+    /// Connects to `mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE`, and makes the tables if there
+    /// are none. Tries once, and fails within 5 seconds.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Config`] if the URL cannot be used.
+    /// - [`Error::Misconfigured`] if the server cannot: it is read-only, has no such database, an
+    ///   unknown layout version, or no way to keep the password secret.
+    /// - [`Error::Denied`] for a wrong password or a missing right.
+    /// - [`Error::Foreign`] if the tables are not as lockkit makes them.
+    /// - [`Error::Capacity`] if the server has no connection left.
+    /// - [`Error::Unreachable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: connections that were begun are closed; tables that were made stay.
+    pub async fn connect(url: &BackendUrl) -> Result<Self> {
+        let Config { endpoint, call_limit, connections } = Config::from_url(url)?;
+        let opened = Connections::open(endpoint, connections).await;
+        let connections = opened
+            .map(Arc::new)
+            .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
+        let housekeeping = tokio::spawn(keep_house(connections.clone()));
+        Ok(Self { connections, call_limit, housekeeping: AbortOnDropHandle::new(housekeeping) })
+    }
+
+    /// How long the requests about the claim may take together.
+    fn within(&self, claim: &Claim) -> Within {
+        Within::new(self.call_limit.unwrap_or(claim.call_limit()))
+    }
+}
+
+#[async_trait]
+impl Driver for MysqlDriver {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let within = self.within(claim);
+        let answer = match claims::take(&self.connections, claim, within).await {
+            Ok(Answer::Taken { .. }) if claim.is_fair() => {
+                queue::stand(&self.connections, claim, within).await
+            }
+            answer => answer,
+        };
+        answer.map(Into::into).map_err(Failure::of_a_request)
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        match claims::renew(&self.connections, claim, self.within(claim)).await {
+            Ok(true) => Ok(Renewal::Held(Vouch::FromRequest)),
+            Ok(false) => Ok(Renewal::Lost),
+            Err(failure) => Err(failure.of_a_request()),
+        }
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        let within = self.within(claim);
+        let released = claims::release(&self.connections, claim, within).await;
+        let released = released.map_err(Failure::of_a_request)?;
+        if released == Released::Freed {
+            return Ok(Release::Freed);
+        }
+        if claim.is_fair() {
+            let left = queue::leave(&self.connections, claim, within).await;
+            left.map_err(Failure::of_a_request)?;
+        }
+        Ok(Release::NotHeld)
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+
+    async fn close(&self) {
+        self.housekeeping.abort();
+        self.connections.close().await;
+    }
+}
+
+impl From<Answer> for Attempt {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Granted { token } => Self::Granted(Grant::new().token(token)),
+            Answer::Taken { remaining } => {
+                let taken = Taken::new();
+                Self::Taken(remaining.map_or(taken.clone(), |remaining| taken.free_in(remaining)))
+            }
+        }
+    }
+}
+
+/// Removes what nobody has used for long, every hour; and one time in fifty at once, for
+/// applications whose processes never get that old.
+async fn keep_house(connections: Arc<Connections>) {
+    if fastrand::u32(0..50) != 0 {
+        sleep(SWEEP_EVERY.mul_f64(fastrand::f64())).await;
+    }
+    loop {
+        if let Err(failure) = sweep(&connections).await {
+            tracing::debug!(%failure, "idle rows were not removed");
+        }
+        sleep(SWEEP_EVERY).await;
+    }
+}

@@ -1,0 +1,162 @@
+//! Who holds and who waits, as the rows tell.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
+use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
+use sqlx::Row as _;
+use sqlx::mysql::MySqlRow;
+
+use super::claims::{self, RELEASE, duration};
+use super::connections::{Steps, Transaction, Value, Within};
+use super::diagnosis;
+use super::driver::MysqlDriver;
+use super::error::Failure;
+use super::queue::Lock;
+use crate::seats::Urgency;
+
+const STATUS: &str = include_str!("sql/status.sql");
+const HELD: &str = include_str!("sql/held.sql");
+
+/// As long as a request about a claim takes at most.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+
+#[async_trait]
+impl Inspect for MysqlDriver {
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        let ([namespace, lock], [of_namespace, of_lock]) = (claims::of(name), claims::of(name));
+        let values = [namespace, lock, of_namespace, of_lock];
+        let rows = self.read(STATUS, &values).await.map_err(Failure::of_a_look)?;
+        status_of(name.clone(), &rows).map_err(Failure::of_a_look)
+    }
+
+    async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+        let value = Value::text(namespace.as_str());
+        let rows = self.read(HELD, &[value.clone(), value]).await.map_err(Failure::of_a_look)?;
+        rows.chunk_by(|row, next| bytes_of(row, "name").ok() == bytes_of(next, "name").ok())
+            .map(|rows| status_of(name_of(namespace, &rows[0])?, rows))
+            .collect::<Result<_, _>>()
+            .map_err(Failure::of_a_look)
+    }
+
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError> {
+        let steps = Break { name, owner };
+        let within = self.inspection_limit();
+        let broken = self.connections.transact(&steps, Urgency::Keeps, within).await;
+        broken.map_err(Failure::of_a_request)
+    }
+
+    async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
+        diagnosis::diagnose(self, namespace).await.map_err(Failure::of_a_look)
+    }
+}
+
+impl MysqlDriver {
+    /// A request that only reads.
+    pub(super) async fn read(
+        &self,
+        statement: &'static str,
+        values: &[Value],
+    ) -> Result<Vec<MySqlRow>, Failure> {
+        self.connections.read(statement, values, self.inspection_limit()).await
+    }
+
+    fn inspection_limit(&self) -> Within {
+        Within::new(self.call_limit.unwrap_or(CALL_LIMIT))
+    }
+}
+
+/// Ends the hold, if it is that of `owner` or none is named, and says whose it was.
+struct Break<'a> {
+    name: &'a LockName,
+    owner: Option<OwnerId>,
+}
+
+impl Steps for Break<'_> {
+    type Answer = Option<Holder>;
+
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Option<Holder>, Failure> {
+        let lock = Lock::locked(transaction, self.name).await?.filter(Lock::is_held);
+        let Some((lock, held_by)) = lock.and_then(|mut lock| {
+            let owner = lock.owner.take()?;
+            Some((lock, owner))
+        }) else {
+            return Ok(None);
+        };
+        let owner = owner_of(&held_by)?;
+        if self.owner.is_some_and(|named| named != owner) {
+            return Ok(None);
+        }
+        let [namespace, name] = claims::of(self.name);
+        transaction.write(RELEASE, &[namespace, name, Value::Bytes(held_by)]).await?;
+        let times = (lock.time - lock.since, lock.expires - lock.time);
+        holder(owner, lock.label.as_deref(), lock.token, times).map(Some)
+    }
+}
+
+/// How the lock stands whose rows these are.
+fn status_of(name: LockName, rows: &[MySqlRow]) -> Result<LockStatus, Failure> {
+    let mut status = LockStatus::free(name);
+    let mut waiters = Vec::new();
+    for row in rows {
+        let owner = owner_of(bytes_of(row, "owner")?)?;
+        let label: Option<&[u8]> = row.try_get("label")?;
+        let age: i64 = row.try_get("age")?;
+        match row.try_get::<i64, _>("is_place")? {
+            0 => {
+                let times = (age, row.try_get("remaining")?);
+                status = status.held_by(holder(owner, label, row.try_get("token")?, times)?);
+            }
+            _ => {
+                let waiter = Waiter::new(owner).waiting_for(duration(age));
+                waiters.push(match label.and_then(label_of) {
+                    Some(label) => waiter.label(label),
+                    None => waiter,
+                });
+            }
+        }
+    }
+    Ok(status.waited_for_by(waiters))
+}
+
+/// Whose hold it is; `times` are its age and what remains of it.
+fn holder(
+    owner: OwnerId,
+    label: Option<&[u8]>,
+    token: i64,
+    (age, remaining): (i64, i64),
+) -> Result<Holder, Failure> {
+    let holder = Holder::new(owner)
+        .token(claims::token(token)?)
+        .held_for(duration(age))
+        .free_in(duration(remaining));
+    Ok(match label.and_then(label_of) {
+        Some(label) => holder.label(label),
+        None => holder,
+    })
+}
+
+fn owner_of(bytes: &[u8]) -> Result<OwnerId, Failure> {
+    let owner = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
+    owner.ok_or(Failure::found(ErrorKind::Foreign, "an owner in a row is none"))
+}
+
+/// A label decides nothing, so one that is none is only left out.
+fn label_of(bytes: &[u8]) -> Option<Label> {
+    Label::new(std::str::from_utf8(bytes).ok()?).ok()
+}
+
+fn name_of(namespace: &Namespace, row: &MySqlRow) -> Result<LockName, Failure> {
+    let name = std::str::from_utf8(bytes_of(row, "name")?).ok();
+    name.and_then(|name| LockName::new(namespace, name).ok())
+        .ok_or(Failure::found(ErrorKind::Foreign, "a name in a row is none"))
+}
+
+fn bytes_of<'r>(row: &'r MySqlRow, column: &str) -> Result<&'r [u8], Failure> {
+    Ok(row.try_get(column)?)
+}

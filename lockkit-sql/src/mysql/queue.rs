@@ -1,0 +1,156 @@
+//! The places of those who want to be served in order.
+//!
+//! A statement that takes a lock sees in the lock's own row whether anybody has a place. Whoever is
+//! refused and wants one changes both tables, in a transaction that locks the lock's row first: so
+//! places come and go one at a time, and each reads what is committed at every isolation.
+
+use lockkit_core::LockName;
+use lockkit_core::driver::{Claim, OwnerId};
+use sqlx::Row as _;
+use sqlx::mysql::MySqlRow;
+
+use super::claims::{self, Answer, duration, token};
+use super::connections::{Connections, Steps, Transaction, Value, Within};
+use super::error::Failure;
+use crate::seats::Urgency;
+
+const LOCK: &str = include_str!("sql/lock.sql");
+const DROP_DEAD: &str =
+    "DELETE FROM lockkit_place WHERE namespace = ? AND name = ? AND expires <= ?";
+const FIRST: &str = "SELECT owner FROM lockkit_place WHERE namespace = ? AND name = ? \
+     ORDER BY arrival LIMIT 1";
+const ARRIVE: &str = include_str!("sql/arrive.sql");
+const STAY: &str = "UPDATE lockkit_place SET expires = GREATEST(expires, ?) \
+     WHERE namespace = ? AND name = ? AND owner = ?";
+const LEAVE: &str = "DELETE FROM lockkit_place WHERE namespace = ? AND name = ? AND owner = ?";
+const REQUEUE: &str = include_str!("sql/requeue.sql");
+const GRANT: &str = include_str!("sql/grant.sql");
+
+/// Takes the lock if it is free and the claim's turn; else leaves a place, or keeps it for another
+/// lease.
+pub(super) async fn stand(
+    connections: &Connections,
+    claim: &Claim,
+    within: Within,
+) -> Result<Answer, Failure> {
+    connections.transact(&Stand { claim }, Urgency::Asks, within).await
+}
+
+/// Removes the claim's place.
+pub(super) async fn leave(
+    connections: &Connections,
+    claim: &Claim,
+    within: Within,
+) -> Result<(), Failure> {
+    connections.transact(&Leave { claim }, Urgency::Keeps, within).await
+}
+
+struct Stand<'a> {
+    claim: &'a Claim,
+}
+
+impl Steps for Stand<'_> {
+    type Answer = Answer;
+
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Answer, Failure> {
+        let claim = self.claim;
+        let ([namespace, name, owner], of_lock) =
+            (claims::of_claim(claim), claims::of(claim.name()));
+        let Some(lock) = Lock::locked(transaction, claim.name()).await? else {
+            // Removed since the ask that was refused: the next one makes it anew.
+            return Ok(Answer::Taken { remaining: None });
+        };
+        if lock.is_held_by(claim.owner()) {
+            // An ask that was given up has landed late.
+            transaction.write(claims::RENEW, &claims::renewal(claim)).await?;
+            return Ok(Answer::Granted { token: token(lock.token)? });
+        }
+        let dead = [namespace.clone(), name.clone(), Value::Integer(lock.time)];
+        transaction.write(DROP_DEAD, &dead).await?;
+        let rows = transaction.read(FIRST, &of_lock).await?;
+        let first = rows.first().map(|row| row.try_get::<Vec<u8>, _>("owner")).transpose()?;
+        let is_turn = first.is_none_or(|first| first == claim.owner().to_string().as_bytes());
+        if is_turn && !lock.is_held() {
+            transaction.write(LEAVE, &[namespace.clone(), name.clone(), owner.clone()]).await?;
+            requeue(transaction, claim.name()).await?;
+            let values = [owner, claims::label(claim), claims::lease(claim), namespace, name];
+            let granted = transaction.write(GRANT, &values).await?;
+            return Ok(Answer::Granted { token: token(granted.last_insert_id().cast_signed())? });
+        }
+        let end = Value::Integer(lock.time.saturating_add(claims::micros(claim.ttl())));
+        let stay = [end.clone(), namespace.clone(), name.clone(), owner.clone()];
+        if transaction.write(STAY, &stay).await?.rows_affected() == 0 {
+            let [of_namespace, of_name] = of_lock;
+            let (label, time) = (claims::label(claim), Value::Integer(lock.time));
+            let values = [namespace, name, owner, label, time, end, of_namespace, of_name];
+            transaction.write(ARRIVE, &values).await?;
+        }
+        requeue(transaction, claim.name()).await?;
+        let remaining = lock.is_held().then(|| duration(lock.expires - lock.time));
+        Ok(Answer::Taken { remaining })
+    }
+}
+
+struct Leave<'a> {
+    claim: &'a Claim,
+}
+
+impl Steps for Leave<'_> {
+    type Answer = ();
+
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<(), Failure> {
+        let name = self.claim.name();
+        // Even if there is no such row, there may be none to come before the place has gone.
+        transaction.read(LOCK, &claims::of(name)).await?;
+        transaction.write(LEAVE, &claims::of_claim(self.claim)).await?;
+        requeue(transaction, name).await
+    }
+}
+
+/// Keeps the lock's own row in step with the places.
+async fn requeue(transaction: &mut Transaction<'_>, name: &LockName) -> Result<(), Failure> {
+    let ([namespace, lock], [of_namespace, of_lock]) = (claims::of(name), claims::of(name));
+    transaction.write(REQUEUE, &[namespace, lock, of_namespace, of_lock]).await?;
+    Ok(())
+}
+
+/// The row of a lock, which the transaction has locked, and what time it was then.
+#[derive(Debug)]
+pub(super) struct Lock {
+    pub(super) owner: Option<Vec<u8>>,
+    pub(super) label: Option<Vec<u8>>,
+    pub(super) token: i64,
+    pub(super) since: i64,
+    pub(super) expires: i64,
+    pub(super) time: i64,
+}
+
+impl Lock {
+    /// Locks the row, if there is one.
+    pub(super) async fn locked(
+        transaction: &mut Transaction<'_>,
+        name: &LockName,
+    ) -> Result<Option<Self>, Failure> {
+        let rows = transaction.read(LOCK, &claims::of(name)).await?;
+        rows.first().map(Self::read).transpose()
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.owner.is_some() && self.expires > self.time
+    }
+
+    pub(super) fn is_held_by(&self, owner: OwnerId) -> bool {
+        self.is_held() && self.owner.as_deref() == Some(owner.to_string().as_bytes())
+    }
+
+    fn read(row: &MySqlRow) -> Result<Self, Failure> {
+        Ok(Self {
+            owner: row.try_get("owner")?,
+            label: row.try_get("label")?,
+            token: row.try_get("token")?,
+            since: row.try_get("since")?,
+            expires: row.try_get("expires")?,
+            time: row.try_get("time")?,
+        })
+    }
+}

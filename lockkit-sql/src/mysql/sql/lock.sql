@@ -1,0 +1,5 @@
+-- ? namespace, name
+-- Locks the row of a lock for the transaction. The time is that after the wait for it.
+SELECT owner, label, token, since, lease, expires, beat,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS time
+  FROM lockkit_lock WHERE namespace = ? AND name = ? FOR UPDATE

@@ -1,0 +1,8 @@
+-- ? namespace, name
+-- Removes the row if it is idle still: it is locked by now.
+DELETE FROM lockkit_lock
+ WHERE namespace = ? AND name = ?
+   AND since < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - 25 * 3600000000
+   AND expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - 25 * 3600000000
+   AND queued < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - 25 * 3600000000
+   AND token < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - 25 * 3600000000

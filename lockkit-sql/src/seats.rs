@@ -1,0 +1,253 @@
+//! A few connections to a server, each used for one request after the other.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+use tokio::time::{Duration, Instant, sleep, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::backoff::Backoff;
+
+/// Where connections come from.
+pub(crate) trait Source: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {
+    type Connection: fmt::Debug + Send + 'static;
+    type Failure: Clone + fmt::Debug + fmt::Display + From<NoSeat> + Send + 'static;
+
+    /// What to say when there was no connection in time, and how the last attempt went.
+    fn late(limit: Duration, last: Option<Self::Failure>) -> Self::Failure;
+
+    /// Whether to wait for another connection does not help.
+    fn is_lasting(failure: &Self::Failure) -> bool;
+
+    /// Opens a connection. Ends by itself.
+    fn connect(&self) -> impl Future<Output = Result<Self::Connection, Self::Failure>> + Send;
+
+    /// Says goodbye.
+    fn close(connection: Self::Connection) -> impl Future<Output = ()> + Send;
+}
+
+/// Why a request has nowhere to sit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NoSeat {
+    /// All seats are taken.
+    Busy,
+    /// There are none any more.
+    Closed,
+}
+
+/// The connections of one driver.
+///
+/// Nobody keeps one while waiting for a lock. One is left for renewals and releases, so that these
+/// wait for no ask. A connection is made when a request needs it, by a task of its own: a request
+/// that gives up waiting does not undo what the next one waits for.
+#[derive(Debug)]
+pub(crate) struct Seats<S: Source> {
+    shared: Arc<Shared<S>>,
+    /// One less than there are seats.
+    permits_of_asks: Semaphore,
+}
+
+/// Who may use all connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Renewals and releases.
+    Keeps,
+    /// Whatever else.
+    Asks,
+}
+
+impl<S: Source> Seats<S> {
+    /// As many as `number`, of which one has a connection already.
+    pub(crate) fn new(source: S, first: S::Connection, number: usize) -> Self {
+        let mut seats = VecDeque::new();
+        seats.resize_with(number - 1, || State::Empty);
+        seats.push_back(State::Ready(first));
+        let attempts = Mutex::default();
+        let (permits, seats) = (Semaphore::new(number), Mutex::new(seats));
+        Self {
+            shared: Arc::new(Shared { source, permits, seats, attempts }),
+            permits_of_asks: Semaphore::new(number - 1),
+        }
+    }
+
+    /// A seat with a connection, as soon as there is one; after `limit`, which ends at `deadline`,
+    /// none.
+    pub(crate) async fn sit(
+        &self,
+        urgency: Urgency,
+        deadline: Instant,
+        limit: Duration,
+    ) -> Result<(Seat<'_, S>, S::Connection), S::Failure> {
+        let sitting = timeout_at(deadline, self.wait(urgency));
+        let mut seat = sitting.await.map_err(|_| NoSeat::Busy)?.map_err(|_| NoSeat::Closed)?;
+        let connection = seat.connection(deadline, limit).await?;
+        Ok((seat, connection))
+    }
+
+    pub(crate) fn source(&self) -> &S {
+        &self.shared.source
+    }
+
+    /// Gives up the connections on which nobody sits: what ended one of them has probably ended
+    /// the others that nobody looks at.
+    pub(crate) fn leave_idle_ones(&self) {
+        for state in &mut *self.shared.seats() {
+            if matches!(state, State::Ready(_)) {
+                *state = State::Empty;
+            }
+        }
+    }
+
+    /// Closes the connections. Nobody sits down from now on.
+    pub(crate) async fn close(&self) {
+        self.shared.permits.close();
+        self.permits_of_asks.close();
+        let seats = std::mem::take(&mut *self.shared.seats());
+        for state in seats {
+            if let State::Ready(connection) = state {
+                S::close(connection).await;
+            }
+        }
+    }
+
+    async fn wait(&self, urgency: Urgency) -> Result<Seat<'_, S>, AcquireError> {
+        let of_asks = match urgency {
+            Urgency::Keeps => None,
+            Urgency::Asks => Some(self.permits_of_asks.acquire().await?),
+        };
+        let permit = self.shared.permits.acquire().await?;
+        // There is one for each permit, until the seats are taken away.
+        let state = self.shared.seats().pop_back().unwrap_or(State::Empty);
+        Ok(Seat { shared: &self.shared, state, _permits: (permit, of_asks) })
+    }
+}
+
+impl<S: Source> Drop for Seats<S> {
+    fn drop(&mut self) {
+        self.shared.permits.close();
+        // Also those that are being made.
+        self.shared.seats().clear();
+    }
+}
+
+#[derive(Debug)]
+struct Shared<S: Source> {
+    source: S,
+    /// As many as there are seats.
+    permits: Semaphore,
+    /// Those that nobody sits on, the ready ones last.
+    seats: Mutex<VecDeque<State<S>>>,
+    attempts: Mutex<Attempts<S>>,
+}
+
+/// How connecting went lately.
+#[derive(Debug)]
+struct Attempts<S: Source> {
+    backoff: Backoff,
+    last: Option<S::Failure>,
+}
+
+impl<S: Source> Default for Attempts<S> {
+    fn default() -> Self {
+        Self { backoff: Backoff::default(), last: None }
+    }
+}
+
+#[derive(Debug)]
+enum State<S: Source> {
+    Empty,
+    Opening(AbortOnDropHandle<Result<S::Connection, S::Failure>>),
+    Ready(S::Connection),
+}
+
+/// The right to use one connection. Left with whatever [`State`] it has by then: empty, unless the
+/// connection was given back.
+#[derive(Debug)]
+pub(crate) struct Seat<'a, S: Source> {
+    shared: &'a Arc<Shared<S>>,
+    state: State<S>,
+    _permits: (SemaphorePermit<'a>, Option<SemaphorePermit<'a>>),
+}
+
+impl<S: Source> Seat<'_, S> {
+    /// Leaves the connection for the next request.
+    pub(crate) fn give_back(mut self, connection: S::Connection) {
+        self.state = State::Ready(connection);
+    }
+
+    async fn connection(
+        &mut self,
+        deadline: Instant,
+        limit: Duration,
+    ) -> Result<S::Connection, S::Failure> {
+        loop {
+            if let State::Opening(opening) = &mut self.state {
+                // A failure from before this request says little: the cause may be gone.
+                let is_old = opening.is_finished();
+                let Ok(opened) = timeout_at(deadline, opening).await else {
+                    return Err(S::late(limit, self.shared.attempts().last.clone()));
+                };
+                self.state = State::Empty;
+                match opened {
+                    Ok(Ok(connection)) => return Ok(connection),
+                    Ok(Err(failure)) if S::is_lasting(&failure) && !is_old => return Err(failure),
+                    Ok(Err(_)) => (),
+                    // Only the end of the runtime takes the task away.
+                    Err(_) => return Err(NoSeat::Closed.into()),
+                }
+            }
+            match std::mem::replace(&mut self.state, State::Empty) {
+                State::Ready(connection) => return Ok(connection),
+                _ => {
+                    let opening = tokio::spawn(open(Arc::clone(self.shared)));
+                    self.state = State::Opening(AbortOnDropHandle::new(opening));
+                }
+            }
+        }
+    }
+}
+
+impl<S: Source> Drop for Seat<'_, S> {
+    fn drop(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::Empty);
+        let mut seats = self.shared.seats();
+        match state {
+            _ if self.shared.permits.is_closed() => (),
+            State::Ready(_) => seats.push_back(state),
+            _ => seats.push_front(state),
+        }
+    }
+}
+
+impl<S: Source> Shared<S> {
+    fn seats(&self) -> MutexGuard<'_, VecDeque<State<S>>> {
+        // Every change is one call.
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attempts(&self) -> MutexGuard<'_, Attempts<S>> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes a connection, after a pause if the last attempt failed.
+async fn open<S: Source>(shared: Arc<Shared<S>>) -> Result<S::Connection, S::Failure> {
+    let pause = shared.attempts().backoff.pause();
+    sleep(pause).await;
+    let opened = shared.source.connect().await;
+    let mut attempts = shared.attempts();
+    match &opened {
+        Ok(_) => {
+            attempts.backoff.succeeded();
+            attempts.last = None;
+        }
+        Err(failure) => {
+            tracing::debug!(endpoint = %shared.source, %failure, "could not connect");
+            attempts.backoff.failed();
+            attempts.last = Some(failure.clone());
+        }
+    }
+    opened
+}
