@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         })
         .sever(sever)
         .restart(|| async { Ok(server()?.restart()?) })
-        .ttl(Duration::from_millis(1000))
+        // MySQL takes more than a second to start.
+        .ttl(Duration::from_millis(if BACKEND.id() == MYSQL.id() { 3000 } else { 1000 }))
         .main()
 }

@@ -92,6 +92,8 @@ fn arguments(port: u16, data: &Path) -> Vec<String> {
         format!("--init-file={data}/first.sql"),
         format!("--pid-file={data}/pid"),
         format!("--socket={data}/socket"),
+        // A server that starts removes what it takes for its own remains: also its neighbours'.
+        format!("--tmpdir={data}"),
         "--bind-address=127.0.0.1".into(),
         format!("--port={port}"),
         "--max-connections=300".into(),

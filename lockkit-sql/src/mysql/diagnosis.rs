@@ -11,7 +11,7 @@ use super::error::Failure;
 
 const SETTINGS: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
      ('version', 'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', \
-      'sync_binlog', 'binlog_format', 'wsrep_on', 'max_connections', \
+      'sync_binlog', 'binlog_format', 'wsrep_on', 'max_connections', 'read_only', \
       'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')";
 const FIGURES: &str = "SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected'";
 const TIME: &str = "SELECT SLEEP(0.001) AS pause, SYSDATE(6) = NOW(6) AS stands_still";
@@ -46,7 +46,7 @@ pub(super) async fn diagnose(
     let settings = Settings::of(driver).await?;
     Ok(vec![
         version(&settings),
-        rights(driver).await?,
+        rights(&settings, driver).await?,
         persistence(&settings),
         replication(&settings, driver).await,
         cluster(&settings),
@@ -102,7 +102,14 @@ fn version(settings: &Settings) -> Diagnosis {
     }
 }
 
-async fn rights(driver: &MysqlDriver) -> Result<Diagnosis, Failure> {
+async fn rights(settings: &Settings, driver: &MysqlDriver) -> Result<Diagnosis, Failure> {
+    if !matches!(settings.get("read_only"), "OFF" | "0") {
+        return Ok(Diagnosis::error(
+            "rights",
+            "the server is read-only, as replicas are",
+            "connect to the server that takes writes",
+        ));
+    }
     let mut missing = Vec::new();
     for (right, statement) in RIGHTS {
         match driver.read(statement, &[]).await {

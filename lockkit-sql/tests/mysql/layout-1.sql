@@ -1,0 +1,42 @@
+-- Layout 1. Each statement may be repeated, and by many at once: whoever comes later finds what is
+-- there. The version is told last, so that what has one is whole.
+--
+-- Text is kept as bytes, so that case and spaces count. Times are the server's, lengths and points
+-- alike in microseconds, points counted from 1970.
+
+-- Who holds which lock. The row outlives its holds, so that tokens go on from where they were.
+CREATE TABLE IF NOT EXISTS lockkit_lock (
+    namespace VARBINARY(64) NOT NULL,
+    name      VARBINARY(512) NOT NULL,
+    owner     VARBINARY(32),     -- 32 hexadecimal digits; null where nobody holds it
+    label     VARBINARY(128),    -- what the owner calls itself
+    token     BIGINT NOT NULL,   -- the last one given
+    since     BIGINT NOT NULL,   -- when it was granted, or since when nobody holds it
+    lease     BIGINT NOT NULL,   -- the longest lease that the owner has asked for
+    expires   BIGINT NOT NULL,   -- when the hold ends; 0 where it was released
+    queued    BIGINT NOT NULL,   -- until when somebody has a place
+    beat      BIGINT NOT NULL,   -- rises by 2 with each grant, by 1 with each renewal
+    settled   BIGINT NOT NULL,   -- the same, but within a statement, which tells so what it did
+    PRIMARY KEY (namespace, name)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- Who waits for which lock and is to be served in order.
+CREATE TABLE IF NOT EXISTS lockkit_place (
+    namespace VARBINARY(64) NOT NULL,
+    name      VARBINARY(512) NOT NULL,
+    owner     VARBINARY(32) NOT NULL,
+    label     VARBINARY(128) NOT NULL,
+    arrival   BIGINT NOT NULL,   -- given while the lock's row is locked
+    since     BIGINT NOT NULL,   -- when the owner asked first
+    expires   BIGINT NOT NULL,   -- a lease after the owner asked last
+    PRIMARY KEY (namespace, name, owner),
+    KEY lockkit_place_order (namespace, name, arrival)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+CREATE TABLE IF NOT EXISTS lockkit_layout (
+    only_row TINYINT NOT NULL,
+    version  INT NOT NULL,
+    PRIMARY KEY (only_row)
+) ENGINE = InnoDB;
+
+INSERT IGNORE INTO lockkit_layout (only_row, version) VALUES (1, 1);

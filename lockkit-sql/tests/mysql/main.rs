@@ -1,0 +1,25 @@
+//! The driver for MySQL and MariaDB against real servers, and the weather between them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod diagnosis;
+mod layout;
+mod queue;
+mod rows;
+mod support;
+mod users;
+mod weather;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let trials = [
+        layout::trials(),
+        rows::trials(),
+        queue::trials(),
+        weather::trials(),
+        users::trials(),
+        diagnosis::trials(),
+    ];
+    lockkit_testkit::run(trials.into_iter().flatten().collect())
+}

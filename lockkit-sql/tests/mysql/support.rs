@@ -1,0 +1,191 @@
+use std::time::Duration;
+
+use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, ErrorKind, OwnerId, Taken};
+use lockkit_core::{FencingToken, LockName, Namespace};
+use lockkit_sql::mysql::MysqlDriver;
+use lockkit_testkit::{Backend, MARIADB, MYSQL, Server, Unavailable};
+use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
+
+pub(crate) const NAME: &str = "orders/{42} ü";
+
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+
+/// What time it is, in SQL.
+pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
+
+/// For so long the server tells of transactions as it did before.
+const STALE: Duration = Duration::from_millis(120);
+
+/// A MariaDB; or a MySQL, where tests are given one.
+pub(crate) fn backend() -> &'static Backend {
+    match std::env::var_os(MYSQL.url_variable()) {
+        Some(_) => &MYSQL,
+        None => &MARIADB,
+    }
+}
+
+/// The URL of a server that tests share.
+pub(crate) fn shared() -> Result<String, Unavailable> {
+    backend().url()
+}
+
+/// A server for one test alone.
+pub(crate) fn private() -> Result<Server, Unavailable> {
+    backend().start()
+}
+
+/// A database of one's own, and a plain client to look and to tamper.
+pub(crate) struct Database {
+    pub(crate) url: String,
+    raw: MySqlConnection,
+}
+
+impl Database {
+    /// On the server that this is the URL of.
+    pub(crate) async fn on(server: &str) -> Self {
+        let mut raw = MySqlConnection::connect(server).await.unwrap();
+        let name = format!("lockkit_{}", OwnerId::random());
+        raw.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
+        Self::at(&format!("{}/{name}", server.rsplit_once('/').unwrap().0)).await
+    }
+
+    /// The one that this is the URL of.
+    pub(crate) async fn at(url: &str) -> Self {
+        Self { raw: MySqlConnection::connect(url).await.unwrap(), url: url.into() }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.url.rsplit_once('/').unwrap().1
+    }
+
+    /// The URL for another user.
+    pub(crate) fn url_of(&self, user: &str) -> String {
+        self.url.replace("://root@", &format!("://{user}@"))
+    }
+
+    pub(crate) async fn driver(&self) -> MysqlDriver {
+        driver(&self.url).await
+    }
+
+    /// Carries out statements.
+    pub(crate) async fn run(&mut self, statements: &str) {
+        sqlx::raw_sql(AssertSqlSafe(statements)).execute(&mut self.raw).await.unwrap();
+    }
+
+    /// The one value that a query yields.
+    pub(crate) async fn ask<T>(&mut self, query: &str) -> T
+    where
+        T: for<'r> sqlx::Decode<'r, MySql> + sqlx::Type<MySql> + Send + Unpin,
+    {
+        let query: sqlx::query::Query<'_, MySql, MySqlArguments> =
+            sqlx::query(AssertSqlSafe(query));
+        query.persistent(false).fetch_one(&mut self.raw).await.unwrap().get(0)
+    }
+
+    /// The one text that a query yields.
+    pub(crate) async fn text(&mut self, query: &str) -> String {
+        let bytes: Vec<u8> = self.ask(query).await;
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// The ids of the sessions in this database, but for this client's.
+    pub(crate) async fn sessions(&mut self) -> Vec<u64> {
+        let (own, name): (u64, _) =
+            (self.ask("SELECT CONNECTION_ID()").await, self.name().to_owned());
+        let rows = self.raw.fetch_all("SHOW PROCESSLIST").await.unwrap();
+        rows.iter()
+            .filter(|row| row.get::<Option<String>, _>("db").as_ref() == Some(&name))
+            .map(|row| {
+                row.try_get("Id").unwrap_or_else(|_| row.get::<i64, _>("Id").cast_unsigned())
+            })
+            .filter(|id| *id != own)
+            .collect()
+    }
+
+    /// Ends the sessions of everybody else in this database.
+    pub(crate) async fn kill_sessions(&mut self) {
+        for id in self.sessions().await {
+            // It may have ended by itself.
+            _ = self.raw.execute(AssertSqlSafe(format!("KILL {id}"))).await;
+        }
+    }
+
+    /// Waits until as many sessions are left.
+    pub(crate) async fn sessions_fall_to(&mut self, number: usize) {
+        while self.sessions().await.len() > number {
+            tokio::time::sleep(millis(5)).await;
+        }
+    }
+
+    /// Waits until so many transactions of the server wait for somebody's lock.
+    pub(crate) async fn waits_reach(&mut self, number: i64) {
+        let waits =
+            "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+        while self.ask::<i64>(waits).await < number {
+            tokio::time::sleep(STALE).await;
+        }
+    }
+
+    /// How many transactions of other sessions in this database are open.
+    pub(crate) async fn transactions(&mut self) -> usize {
+        tokio::time::sleep(STALE).await;
+        let sessions = self.sessions().await;
+        let rows = self
+            .raw
+            .fetch_all("SELECT trx_mysql_thread_id AS id FROM information_schema.innodb_trx")
+            .await
+            .unwrap();
+        let ids = rows.iter().map(|row| row.get::<u64, _>("id"));
+        ids.filter(|id| sessions.contains(id)).count()
+    }
+}
+
+/// With a limit to calls that a machine under load keeps, also for short leases.
+pub(crate) async fn driver(url: &str) -> MysqlDriver {
+    let mark = if url.contains('?') { '&' } else { '?' };
+    impatient_driver(&format!("{url}{mark}call_limit=10s")).await
+}
+
+/// With limits to calls that follow from the lease.
+pub(crate) async fn impatient_driver(url: &str) -> MysqlDriver {
+    MysqlDriver::connect(&url.parse().unwrap()).await.unwrap()
+}
+
+pub(crate) fn claim(ttl: Duration) -> Claim {
+    named(NAME, ttl)
+}
+
+pub(crate) fn named(name: &str, ttl: Duration) -> Claim {
+    Claim::new(LockName::new(&Namespace::default(), name).unwrap(), ttl)
+}
+
+pub(crate) fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(crate) async fn take(driver: &MysqlDriver, claim: &Claim) -> FencingToken {
+    match driver.try_acquire(claim).await.unwrap() {
+        Attempt::Granted(grant) => grant.fencing_token().unwrap(),
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub(crate) async fn refused(driver: &MysqlDriver, claim: &Claim) -> Taken {
+    match driver.try_acquire(claim).await.unwrap() {
+        Attempt::Taken(taken) => taken,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// The kind of the error, and a text with all causes.
+pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T, DriverError>) -> (ErrorKind, String) {
+    let error = result.unwrap_err();
+    let kind = error.kind();
+    (kind, causes(&*error.into_source()))
+}
+
+pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.map(|error| format!("{error}; ")).collect()
+}

@@ -1,0 +1,436 @@
+//! Servers that die, hang, refuse or turn into something else, and a network that loses things.
+
+use std::pin::pin;
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use libtest_mimic::Trial;
+use lockkit_core::Error;
+use lockkit_core::driver::{Driver, ErrorKind, Release, Renewal};
+use lockkit_sql::mysql::MysqlDriver;
+use lockkit_testkit::{Hold, Proxy, Server, trial};
+use tokio::time::sleep;
+
+use crate::support::{
+    Database, LONG, NOW, causes, claim, driver, impatient_driver, kind, millis, named, private,
+    refused, shared, take,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_restarted_server_is_found_again", private, restarted),
+        trial("ended_sessions_are_replaced", shared, terminated),
+        trial("a_swallowed_answer_is_unknown_and_replaces_the_connection", private, swallowed),
+        trial("a_reset_or_a_partition_is_got_over", private, cut),
+        trial("a_transaction_that_is_cut_off_is_rolled_back", private, half_open),
+        trial("a_request_that_was_not_sent_is_not_unknown", private, away),
+        trial("attempts_to_connect_are_few", private, attempts),
+        trial("a_row_that_somebody_keeps_locked_holds_up_nobody_else", shared, locked),
+        trial("a_row_that_was_locked_for_long_is_waited_for_again", shared, locked_for_long),
+        trial("a_cancelled_request_has_done_nothing", shared, cancelled),
+        trial("a_read_only_server_is_refused_and_later_unreachable", private, read_only),
+        trial("a_wrong_password_is_denied_and_not_told", shared, password),
+        trial("a_database_that_is_not_there_is_said", shared, no_database),
+        trial("too_many_connections_are_capacity", shared, too_many),
+        trial("encryption_that_is_not_to_be_had_is_said", shared, unencrypted),
+        trial("a_late_request_leaves_one_lease_at_most", private, late),
+        trial("a_look_may_be_broken_off", private, broken_off),
+        trial("a_closed_driver_leaves_no_connection", shared, closed),
+    ]
+}
+
+async fn restarted(server: Server) {
+    let driver = driver(&server.url()).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    let token = take(&driver, &holder).await;
+    refused(&driver, &waiter).await;
+    server.restart().unwrap();
+    // One answer may be in doubt: that of the connection on which the end was noticed.
+    let mut failures = 0;
+    while let Err(error) = driver.renew(&holder).await {
+        assert!(error.kind().is_transient(), "{error}");
+        failures += 1;
+    }
+    assert!(failures <= 1, "{failures}");
+    assert_eq!(take(&driver, &holder).await, token, "holds outlive the server");
+    assert_eq!(driver.release(&holder).await.unwrap(), Release::Freed);
+    refused(&driver, &claim(LONG)).await;
+    assert!(take(&driver, &waiter).await > token, "places too");
+}
+
+async fn terminated(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    refused(&driver, &waiter).await;
+    // At once, so that all connections are made.
+    let others: Vec<_> = (0..20).map(|number| named(&number.to_string(), LONG)).collect();
+    join_all(others.iter().map(|other| take(&driver, other))).await;
+    assert!(database.sessions().await.len() > 2);
+    database.kill_sessions().await;
+    let mut failures = 0;
+    while let Err(error) = driver.renew(&holder).await {
+        assert_eq!(error.kind(), ErrorKind::Unknown);
+        failures += 1;
+    }
+    assert!(failures <= 1, "{failures}");
+    for other in &others {
+        assert_ne!(driver.renew(other).await.unwrap(), Renewal::Lost);
+    }
+    driver.release(&holder).await.unwrap();
+    take(&driver, &waiter).await;
+}
+
+async fn swallowed(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
+    let claim = claim(millis(5000));
+    take(&driver, &claim).await;
+    driver.release(&claim).await.unwrap();
+
+    proxy.answers().swallow();
+    let start = Instant::now();
+    let (kind, text) = kind(driver.try_acquire(&claim).await);
+    assert_eq!(kind, ErrorKind::Unknown, "{text}");
+    assert!(start.elapsed() >= millis(1000), "the limit is a fifth of the lease");
+    proxy.answers().pass();
+
+    let mut database = Database::at(&server.url()).await;
+    let token: i64 = database.ask("SELECT token FROM lockkit_lock WHERE owner IS NOT NULL").await;
+    let found = i64::try_from(take(&driver, &claim).await.get()).unwrap();
+    assert_eq!(found, token, "the grant whose answer was lost");
+}
+
+async fn cut(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
+    let (holder, waiter) = (claim(millis(10_000)), claim(millis(10_000)).fair());
+    let token = take(&driver, &holder).await;
+    refused(&driver, &waiter).await;
+    proxy.reset().await;
+    while let Err(error) = driver.renew(&holder).await {
+        assert_eq!(error.kind(), ErrorKind::Unknown);
+    }
+    proxy.requests().swallow();
+    proxy.answers().swallow();
+    assert_eq!(kind(driver.renew(&holder).await).0, ErrorKind::Unknown);
+    proxy.requests().pass();
+    proxy.answers().pass();
+    while driver.renew(&holder).await.is_err() {}
+    assert_eq!(take(&driver, &holder).await, token);
+    driver.release(&holder).await.unwrap();
+    assert!(take(&driver, &waiter).await > token);
+}
+
+/// The network takes a request in the middle of a transaction: the connection is closed, and the
+/// server takes back what was done.
+async fn half_open(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let far = impatient_driver(&server.url_at(proxy.addr())).await;
+    let mut database = Database::at(&server.url()).await;
+    let near = driver(&server.url()).await;
+    let (holder, waiter) = (claim(LONG), claim(millis(2500)).fair());
+    take(&near, &holder).await;
+    let hold = proxy.requests().hold("COMMIT");
+    assert_eq!(kind(far.try_acquire(&waiter).await).0, ErrorKind::Unknown);
+    drop(hold);
+    // Whether or not the commit arrives in the end, nothing stays locked.
+    while database.transactions().await > 0 {}
+    assert_ne!(near.renew(&holder).await.unwrap(), Renewal::Lost);
+    near.release(&waiter).await.unwrap();
+    assert_eq!(database.ask::<i64>("SELECT COUNT(*) FROM lockkit_place").await, 0);
+    near.release(&holder).await.unwrap();
+    take(&near, &claim(LONG)).await;
+}
+
+async fn away(server: Server) {
+    let driver = impatient_driver(&server.url()).await;
+    let claim = claim(millis(1000));
+    take(&driver, &claim).await;
+    server.kill();
+    while kind(driver.renew(&claim).await).0 == ErrorKind::Unknown {}
+    let (kind, text) = kind(driver.renew(&claim).await);
+    assert_eq!(kind, ErrorKind::Unreachable);
+    assert!(text.contains("no connection within 200ms") && text.contains("refused"), "{text}");
+    server.restart().unwrap();
+    while driver.try_acquire(&claim).await.is_err() {}
+}
+
+async fn attempts(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
+    let claim = claim(millis(2500));
+    take(&driver, &claim).await;
+    server.kill();
+    let (start, before) = (Instant::now(), proxy.connections());
+    while start.elapsed() < millis(3000) {
+        _ = driver.renew(&claim).await;
+    }
+    let busy = proxy.connections() - before;
+    // The pauses allow for 12; a hammering client makes thousands.
+    assert!((2..=20).contains(&busy), "{busy} attempts in 3 s");
+    // And none while nobody calls, once those that are under way have ended.
+    let mut before = 0;
+    while proxy.connections() != before {
+        before = proxy.connections();
+        sleep(millis(1500)).await;
+    }
+}
+
+async fn locked(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = impatient_driver(&format!("{}?connections=3", database.url)).await;
+    let (stuck, other) = (claim(millis(10_000)), named("other", LONG));
+    for claim in [&stuck, &other] {
+        take(&driver, claim).await;
+    }
+    let name = stuck.name();
+    database
+        .run(&format!(
+            "START TRANSACTION; SELECT token FROM lockkit_lock \
+             WHERE namespace = 'lockkit' AND name = '{name}' FOR UPDATE"
+        ))
+        .await;
+    let asking = async {
+        let start = Instant::now();
+        let another = claim(millis(10_000)).fair();
+        let (first, second) =
+            tokio::join!(driver.try_acquire(&stuck), driver.try_acquire(&another));
+        for answer in [first, second] {
+            // The server has given up by itself, so that nothing is in doubt.
+            let (kind, text) = kind(answer);
+            assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+            assert!(text.contains("1205"), "{text}");
+        }
+        assert!(start.elapsed() >= millis(900));
+    };
+    let keeping = async {
+        assert_ne!(driver.renew(&other).await.unwrap(), Renewal::Lost);
+        assert_eq!(driver.release(&other).await.unwrap(), Release::Freed);
+    };
+    let mut asking = pin!(asking);
+    tokio::select! {
+        biased;
+        () = &mut asking => panic!("renewals wait for asks"),
+        () = keeping => (),
+    }
+    asking.await;
+    assert_eq!(database.transactions().await, 0, "a session is left waiting");
+    database.run("COMMIT").await;
+    assert_ne!(driver.renew(&stuck).await.unwrap(), Renewal::Lost);
+}
+
+async fn locked_for_long(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let (held, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &held).await;
+    refused(&driver, &waiter).await;
+    for lock in ["lockkit_lock", "lockkit_place"] {
+        database.run(&format!("START TRANSACTION; SELECT COUNT(*) FROM {lock} FOR UPDATE")).await;
+        let asking = async {
+            refused(&driver, &waiter).await;
+            assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+        };
+        let committing = async {
+            // Longer than the server lets anybody wait.
+            sleep(millis(1500)).await;
+            database.run("COMMIT").await;
+        };
+        tokio::join!(asking, committing);
+        assert_eq!(database.transactions().await, 0);
+    }
+}
+
+async fn cancelled(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = impatient_driver(&database.url).await;
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    database.run("START TRANSACTION; SELECT COUNT(*) FROM lockkit_lock FOR UPDATE").await;
+    let releasing = async {
+        let (kind, text) = kind(driver.release(&held).await);
+        assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+        assert!(text.contains("1317"), "{text}");
+    };
+    let cancelling = async {
+        database.waits_reach(1).await;
+        for id in database.sessions().await {
+            database.run(&format!("KILL QUERY {id}")).await;
+        }
+    };
+    tokio::join!(releasing, cancelling);
+    database.run("COMMIT").await;
+    assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+}
+
+async fn read_only(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    // Who may write on a replica all the same is refused when it connects; others later, too.
+    database
+        .run(
+            "CREATE USER app@'127.0.0.1'; \
+             GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON shop.* TO app@'127.0.0.1'",
+        )
+        .await;
+    let app = database.url_of("app");
+    let driver = impatient_driver(&app).await;
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    database.run("SET GLOBAL read_only = ON").await;
+    for url in [&app, &server.url()] {
+        let error = MysqlDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+        assert!(causes(&error).contains("read-only"), "{error:?}");
+    }
+    let (kind, text) = kind(driver.renew(&held).await);
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    assert!(text.contains("1290"), "{text}");
+    // Each time on a new connection, which may lead to a server that takes writes.
+    database.run("SET GLOBAL read_only = OFF").await;
+    while let Err(error) = driver.renew(&held).await {
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+    }
+}
+
+async fn password(server: String) {
+    let mut database = Database::on(&server).await;
+    let user = database.name()[..24].to_owned();
+    database
+        .run(&format!(
+            "CREATE USER '{user}'@'127.0.0.1' IDENTIFIED BY 'right'; \
+             GRANT ALL ON {}.* TO '{user}'@'127.0.0.1'",
+            database.name()
+        ))
+        .await;
+    for wrong in [&format!("{user}:hunter2"), "nobody_at_all"] {
+        let url = database.url_of(wrong);
+        let error = MysqlDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Denied(_)), "{wrong}: {error:?}");
+        let told = format!("{error:?} {}", causes(&error));
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+    let driver = driver(&database.url_of(&format!("{user}:right"))).await;
+    take(&driver, &claim(LONG)).await;
+    assert!(!format!("{driver:?}").contains("right"), "{driver:?}");
+}
+
+async fn no_database(server: String) {
+    let url = format!("{server}_that_is_not_there");
+    let error = MysqlDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(causes(&error).contains("Unknown database"), "{error:?}");
+}
+
+async fn too_many(server: String) {
+    let mut database = Database::on(&server).await;
+    let user = database.name()[..24].to_owned();
+    database
+        .run(&format!(
+            "CREATE USER '{user}'@'127.0.0.1' WITH MAX_USER_CONNECTIONS 1; \
+             GRANT ALL ON {}.* TO '{user}'@'127.0.0.1'",
+            database.name()
+        ))
+        .await;
+    let url = database.url_of(&user);
+    let _first = driver(&url).await;
+    let error = MysqlDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Capacity(_)), "{error:?}");
+}
+
+/// MariaDB has no certificate unless it is given one, MySQL one that nobody has signed.
+async fn unencrypted(server: String) {
+    for mode in ["required", "verify_identity"] {
+        if mode == "required" && crate::support::backend().id() == "mysql" {
+            continue;
+        }
+        let url = format!("{server}?ssl-mode={mode}");
+        let error = MysqlDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Misconfigured(_)), "{mode}: {error:?}");
+    }
+    take(
+        &driver(&format!("{}?ssl-mode=disabled", Database::on(&server).await.url)).await,
+        &claim(LONG),
+    )
+    .await;
+}
+
+/// A request that the network keeps lands after its claim was given up.
+async fn late(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (far, near) =
+        (impatient_driver(&server.url_at(proxy.addr())).await, driver(&server.url()).await);
+    let mut database = Database::at(&server.url()).await;
+    let ttl = millis(2500);
+    let held =
+        format!("SELECT COUNT(*) FROM lockkit_lock WHERE owner IS NOT NULL AND expires > {NOW}");
+    let land = async |hold: Hold| {
+        let answered = proxy.answers().bytes();
+        hold.go_on();
+        proxy.answers().bytes_reach(answered + 1).await;
+    };
+
+    // An ask that lands late holds the lock for a lease,
+    let ask = claim(ttl);
+    let hold = proxy.requests().hold(ask.owner().to_string());
+    assert_eq!(kind(far.try_acquire(&ask).await).0, ErrorKind::Unknown);
+    assert_eq!(near.release(&ask).await.unwrap(), Release::NotHeld);
+    let start = Instant::now();
+    land(hold).await;
+    while database.ask::<i64>(&held).await == 0 {}
+    while database.ask::<i64>(&held).await > 0 {}
+    assert!(start.elapsed() >= ttl);
+
+    // and neither a renewal nor a release leaves anything.
+    for renews in [true, false] {
+        let holder = claim(ttl);
+        take(&near, &holder).await;
+        let hold = proxy.requests().hold(holder.owner().to_string());
+        let (late, _) = match renews {
+            true => kind(far.renew(&holder).await),
+            false => kind(far.release(&holder).await),
+        };
+        assert_eq!(late, ErrorKind::Unknown);
+        assert_eq!(near.release(&holder).await.unwrap(), Release::Freed);
+        let successor = claim(LONG);
+        take(&near, &successor).await;
+        land(hold).await;
+        assert_eq!(near.release(&successor).await.unwrap(), Release::Freed);
+        assert_eq!(database.ask::<i64>(&held).await, 0);
+    }
+}
+
+async fn broken_off(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&format!("{}?connections=2", server.url_at(proxy.addr()))).await;
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    for _ in 0..5 {
+        proxy.answers().delay(millis(50));
+        let looking = driver.inspect().unwrap().look(held.name());
+        assert!(tokio::time::timeout(millis(20), looking).await.is_err());
+        proxy.answers().pass();
+        let seen = driver.inspect().unwrap().look(held.name()).await.unwrap();
+        assert_eq!(seen.holder().unwrap().owner(), held.owner());
+        assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    }
+}
+
+async fn closed(server: String) {
+    let mut database = Database::on(&server).await;
+    for close in [true, false] {
+        let driver = database.driver().await;
+        let (holder, waiter) = (claim(millis(200)), claim(millis(200)).waiting());
+        take(&driver, &holder).await;
+        driver.try_acquire(&waiter).await.unwrap();
+        driver.release(&holder).await.unwrap();
+        if close {
+            driver.close().await;
+            assert_eq!(kind(driver.try_acquire(&holder).await).0, ErrorKind::Unreachable);
+        }
+        // A closed driver has none while it is still there.
+        let _kept = close.then_some(driver);
+        database.sessions_fall_to(0).await;
+    }
+}
