@@ -1,8 +1,19 @@
 //! `LOCKKIT_REQUIRE`: whose absence is a failure.
 
-/// The drivers that lockkit has. A suite knows its own as well.
-const KNOWN: &[&str] =
-    &["memory", "file", "sqlite", "postgres", "mysql", "redis", "redlock", "zookeeper", "etcd"];
+/// The drivers that lockkit has, and another server that one of them works with. A suite knows its
+/// own as well.
+const KNOWN: &[&str] = &[
+    "memory",
+    "file",
+    "sqlite",
+    "postgres",
+    "mysql",
+    "mariadb",
+    "redis",
+    "redlock",
+    "zookeeper",
+    "etcd",
+];
 
 /// Whether `LOCKKIT_REQUIRE` names `driver`.
 pub(crate) fn is_required(driver: &str) -> Result<bool, String> {

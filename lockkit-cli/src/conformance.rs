@@ -101,6 +101,11 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
              DELETE FROM lockkit_lock WHERE starts_with(namespace, '{namespace}')",
             namespace = namespace.as_str(),
         )),
+        "mysql" | "mariadb" => say(format!(
+            "the rows of the locks stay for a day, for their fencing tokens; to remove them now: \
+             DELETE FROM lockkit_lock WHERE namespace LIKE '{namespace}%'",
+            namespace = namespace.as_str(),
+        )),
         // Nothing stays.
         _ => (),
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkit_conformance::Suite;
 use lockkit_sql::mysql::{CAPABILITIES, MysqlDriver};
-use lockkit_testkit::{Backend, MARIADB, MYSQL, Server, Unavailable};
+use lockkit_testkit::{Backend, MARIADB, MYSQL, Server, Unavailable, or_skip};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
 
@@ -39,7 +39,8 @@ fn main() -> ExitCode {
     }
 
     Suite::new("mysql", CAPABILITIES)
-        .skip_unless(|| server().map(|_| ()))
+        // `LOCKKIT_REQUIRE` names the server, not the driver.
+        .skip_unless(|| Ok(or_skip(SERVER.as_ref().map(|_| ()).map_err(Clone::clone))?))
         .connect(|| async {
             // The default limit for the shortest leases is too short for a machine under load.
             let url = format!("{}?call_limit=5s", server()?.url());

@@ -57,6 +57,7 @@ pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
 /// What stands in the table of backends for the scheme of the URL.
 fn scheme(url: &BackendUrl) -> &str {
     match url.scheme() {
+        "mariadb" => "mysql",
         "postgresql" => "postgres",
         scheme => scheme,
     }
@@ -67,6 +68,8 @@ async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
         "memory" => Arc::new(memory::MemoryDriver::connect(url)?),
         #[cfg(feature = "file")]
         "file" => Arc::new(lockkit_file::FileDriver::connect(url).await?),
+        #[cfg(feature = "mysql")]
+        "mysql" => Arc::new(lockkit_sql::mysql::MysqlDriver::connect(url).await?),
         #[cfg(feature = "postgres")]
         "postgres" => Arc::new(lockkit_sql::postgres::PostgresDriver::connect(url).await?),
         #[cfg(feature = "redis")]
@@ -132,6 +135,15 @@ pub const BACKENDS: &[Backend] = &[
     },
     #[cfg(not(feature = "postgres"))]
     Backend::off("postgres", "postgres"),
+    #[cfg(feature = "mysql")]
+    Backend {
+        scheme: "mysql",
+        feature: Some("mysql"),
+        capabilities: Some(lockkit_sql::mysql::CAPABILITIES),
+        parameters: lockkit_sql::mysql::PARAMETERS,
+    },
+    #[cfg(not(feature = "mysql"))]
+    Backend::off("mysql", "mysql"),
     #[cfg(feature = "redis")]
     Backend {
         scheme: "redis",
@@ -143,7 +155,13 @@ pub const BACKENDS: &[Backend] = &[
     Backend::off("redis", "redis"),
 ];
 
-#[cfg(not(all(feature = "file", feature = "postgres", feature = "redis", feature = "sqlite")))]
+#[cfg(not(all(
+    feature = "file",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite"
+)))]
 impl Backend {
     const fn off(scheme: &'static str, feature: &'static str) -> Self {
         Self { scheme, feature: Some(feature), capabilities: None, parameters: &[] }

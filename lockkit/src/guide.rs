@@ -18,6 +18,9 @@ pub mod sqlite {}
 #[doc = include_str!("../docs/postgres.md")]
 pub mod postgres {}
 
+#[doc = include_str!("../docs/mysql.md")]
+pub mod mysql {}
+
 #[doc = include_str!("../docs/redis.md")]
 pub mod redis {}
 

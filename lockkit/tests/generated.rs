@@ -2,6 +2,7 @@
 #![cfg(all(
     feature = "file",
     feature = "metrics",
+    feature = "mysql",
     feature = "postgres",
     feature = "redis",
     feature = "sqlite"
@@ -36,6 +37,7 @@ fn example(backend: &Backend) -> &'static str {
         "file" => "`file:/var/lib/app/locks`",
         "sqlite" => "`sqlite:/var/lib/app/locks.db`",
         "postgres" => "`postgres://user:password@host:5432/database`",
+        "mysql" => "`mysql://user:password@host:3306/database`, `mariadb://…`",
         "redis" => "`redis://user:password@host:6379/0`",
         other => panic!("no example of a URL for {other}"),
     }

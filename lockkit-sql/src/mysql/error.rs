@@ -56,12 +56,8 @@ impl Failure {
     /// The error of an attempt to connect: nothing was asked for yet.
     pub(super) fn while_connecting(self) -> DriverError {
         let kind = match &self {
-            // Not a MySQL at all, or no TLS where it is demanded.
-            Self::Client(error)
-                if matches!(**error, sqlx::Error::Protocol(_) | sqlx::Error::Tls(_)) =>
-            {
-                ErrorKind::Misconfigured
-            }
+            // Not a MySQL at all, no TLS where it is demanded, or a certificate not to be trusted.
+            Self::Client(error) if is_about_the_set_up(error) => ErrorKind::Misconfigured,
             other if other.number().is_some_and(|number| FULL.contains(&number)) => {
                 ErrorKind::Capacity
             }
@@ -147,6 +143,14 @@ impl Failure {
             }
             _ => None,
         }
+    }
+}
+
+fn is_about_the_set_up(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Protocol(_) | sqlx::Error::Tls(_) => true,
+        sqlx::Error::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
+        _ => false,
     }
 }
 

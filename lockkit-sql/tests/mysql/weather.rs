@@ -39,6 +39,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
+/// The URL for whoever comes through the proxy, which is to see what is said.
+fn in_plain(server: &Server, proxy: &Proxy) -> String {
+    format!("{}?ssl-mode=disabled", server.url_at(proxy.addr()))
+}
+
 async fn restarted(server: Server) {
     let driver = driver(&server.url()).await;
     let (holder, waiter) = (claim(LONG), claim(LONG).fair());
@@ -127,7 +132,7 @@ async fn cut(server: Server) {
 /// server takes back what was done.
 async fn half_open(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
-    let far = impatient_driver(&server.url_at(proxy.addr())).await;
+    let far = impatient_driver(&in_plain(&server, &proxy)).await;
     let mut database = Database::at(&server.url()).await;
     let near = driver(&server.url()).await;
     let (holder, waiter) = (claim(LONG), claim(millis(2500)).fair());
@@ -360,7 +365,7 @@ async fn unencrypted(server: String) {
 async fn late(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     let (far, near) =
-        (impatient_driver(&server.url_at(proxy.addr())).await, driver(&server.url()).await);
+        (impatient_driver(&in_plain(&server, &proxy)).await, driver(&server.url()).await);
     let mut database = Database::at(&server.url()).await;
     let ttl = millis(2500);
     let held =
