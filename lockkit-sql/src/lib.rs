@@ -14,5 +14,7 @@ pub mod mysql;
 pub mod postgres;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod seats;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod session;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

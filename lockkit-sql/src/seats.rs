@@ -61,9 +61,17 @@ pub(crate) enum Urgency {
 impl<S: Source> Seats<S> {
     /// As many as `number`, of which one has a connection already.
     pub(crate) fn new(source: S, first: S::Connection, number: usize) -> Self {
+        let seats = Self::empty(source, number);
+        if let Some(seat) = seats.shared.seats().back_mut() {
+            *seat = State::Ready(first);
+        }
+        seats
+    }
+
+    /// As many as `number`, without a connection until there is a request.
+    pub(crate) fn empty(source: S, number: usize) -> Self {
         let mut seats = VecDeque::new();
-        seats.resize_with(number - 1, || State::Empty);
-        seats.push_back(State::Ready(first));
+        seats.resize_with(number, || State::Empty);
         let attempts = Mutex::default();
         let (permits, seats) = (Semaphore::new(number), Mutex::new(seats));
         Self {

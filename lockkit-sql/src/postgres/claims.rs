@@ -11,10 +11,13 @@ use super::connections::{Connections, Value};
 use super::error::Failure;
 use crate::seats::Urgency;
 
-pub(super) const TAKE: &str = "SELECT is_granted, last_token, remaining \
+const TAKE: &str = "SELECT is_granted, last_token, remaining \
      FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8)";
-pub(super) const RENEW: &str = "SELECT lockkit_renew($1, $2, $3, $4, $5) AS is_held";
-pub(super) const RELEASE: &str = "SELECT lockkit_release($1, $2, $3, $4) AS was_held";
+const RENEW: &str = "SELECT lockkit_renew($1, $2, $3, $4, $5) AS is_held";
+const RELEASE: &str = "SELECT lockkit_release($1, $2, $3, $4) AS was_held";
+
+/// What is asked of every connection for requests.
+pub(super) const REQUESTS: &[&str] = &[TAKE, RENEW, RELEASE];
 
 /// What [`take`] finds.
 #[derive(Debug)]

@@ -1,9 +1,10 @@
 use std::time::Duration;
 
 use lockkit_core::driver::CALL_LIMIT;
-use lockkit_core::{BackendUrl, Parameter, Result};
+use lockkit_core::{BackendUrl, Capabilities, Lease, Parameter, Parameters, Result};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
+use super::claims;
 use super::endpoint::Endpoint;
 
 /// What the driver is called, and the scheme of its URLs.
@@ -12,29 +13,58 @@ pub(super) const ID: &str = "postgres";
 /// The parameters of a PostgreSQL URL, beside the [common ones](lockkit_core::COMMON).
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
+    HOLD,
     Parameter::new(
         "connections",
         "how many connections to use for requests, 2 to 100; one more where somebody waits",
         "4",
     ),
-    Parameter::new(
-        "schema",
-        "where the tables are; lower-case letters, digits and `_`",
-        "the first schema of the user's search path",
-    ),
-    Parameter::new(
-        "sslmode",
-        "`disable`, `allow`, `prefer`, `require`, `verify-ca` or `verify-full`",
-        "prefer",
-    ),
-    Parameter::new(
-        "sslrootcert",
-        "file with the certificates to trust",
-        "those that the system trusts",
-    ),
-    Parameter::new("sslcert", "file with the client's certificate", "none"),
-    Parameter::new("sslkey", "file with the key to it", "none"),
+    SCHEMA,
+    SSLMODE,
+    SSLROOTCERT,
+    SSLCERT,
+    SSLKEY,
 ];
+
+/// The same, of one with `hold=session`.
+pub const SESSION_PARAMETERS: &[Parameter] = &[
+    CALL_LIMIT,
+    HOLD,
+    Parameter::new(
+        "keys",
+        "what the server knows a lock by: `hashed`, from namespace and name, or `exact`: names are \
+         numbers, which other software locks by `pg_advisory_lock`",
+        "hashed",
+    ),
+    SCHEMA,
+    SSLMODE,
+    SSLROOTCERT,
+    SSLCERT,
+    SSLKEY,
+];
+
+const HOLD: Parameter = Parameter::new(
+    "hold",
+    "what a hold is kept by: `lease`, a row, or `session`, a lock of the server's for a connection",
+    "lease",
+);
+const SCHEMA: Parameter = Parameter::new(
+    "schema",
+    "where the tables are; lower-case letters, digits and `_`",
+    "the first schema of the user's search path",
+);
+const SSLMODE: Parameter = Parameter::new(
+    "sslmode",
+    "`disable`, `allow`, `prefer`, `require`, `verify-ca` or `verify-full`",
+    "prefer",
+);
+const SSLROOTCERT: Parameter = Parameter::new(
+    "sslrootcert",
+    "file with the certificates to trust",
+    "those that the system trusts",
+);
+const SSLCERT: Parameter = Parameter::new("sslcert", "file with the client's certificate", "none");
+const SSLKEY: Parameter = Parameter::new("sslkey", "file with the key to it", "none");
 
 /// What a URL says.
 #[derive(Debug)]
@@ -46,60 +76,119 @@ pub(super) struct Config {
 
 impl Config {
     pub(super) fn from_url(url: &BackendUrl) -> Result<Self> {
-        if url.scheme() != ID && url.scheme() != "postgresql" {
-            return Err(url.error("the scheme of a PostgreSQL database is `postgres`"));
-        }
+        check_scheme(url)?;
         let parameters = url.parameters(PARAMETERS)?;
+        check_hold(&parameters, "lease")?;
         let call_limit = parameters.call_limit()?;
         let connections = parameters.parsed("connections")?.unwrap_or(4);
         if !(2..=100).contains(&connections) {
             return Err(parameters.bad("connections", "a number from 2 to 100"));
         }
-        let [host] = url.hosts() else {
-            return Err(url.error("one host is needed, as in `postgres://localhost/shop`"));
-        };
-        // What is not set here comes from the variables of libpq. Its password file is left alone:
-        // the client would look there for another host's.
-        let mut options = PgConnectOptions::new_without_pgpass()
-            .host(host.name())
-            .application_name("lockkit")
-            // No numbers with a fraction are read, and poolers refuse the setting.
-            .extra_float_digits(None);
-        if let Some(port) = host.port() {
-            options = options.port(port);
-        }
-        if let Some(user) = url.user() {
-            options = options.username(user);
-        }
-        if let Some(password) = url.password() {
-            options = options.password(password);
-        }
-        match url.path().trim_start_matches('/') {
-            "" => (),
-            database if !database.contains('/') => options = options.database(database),
-            _ => return Err(url.error("the path is the name of a database, as in `/shop`")),
-        }
-        if let Some(schema) = parameters.text("schema") {
-            if !is_identifier(schema) {
-                let reason = "1 to 63 of `a-z`, `0-9` and `_`, and no digit first";
-                return Err(parameters.bad("schema", reason));
-            }
-            options = options.options([("search_path", schema)]);
-        }
-        if let Some(mode) = parameters.parsed::<PgSslMode>("sslmode")? {
-            options = options.ssl_mode(mode);
-        }
-        for (name, set) in [
-            ("sslrootcert", PgConnectOptions::ssl_root_cert as fn(_, _) -> _),
-            ("sslcert", PgConnectOptions::ssl_client_cert),
-            ("sslkey", PgConnectOptions::ssl_client_key),
-        ] {
-            if let Some(file) = parameters.text(name) {
-                options = set(options, file);
-            }
-        }
-        Ok(Self { endpoint: Endpoint::new(options), call_limit, connections })
+        let endpoint = Endpoint::new(options(url, &parameters)?, claims::REQUESTS);
+        Ok(Self { endpoint, call_limit, connections })
     }
+}
+
+/// What a URL with `hold=session` says.
+#[derive(Debug)]
+pub(super) struct SessionConfig {
+    pub(super) options: PgConnectOptions,
+    pub(super) call_limit: Option<Duration>,
+    pub(super) ttl: Duration,
+    pub(super) keys: Keys,
+}
+
+/// What a session locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keys {
+    /// A part of a hash of namespace and name.
+    Hashed,
+    /// The number that the name is.
+    Exact,
+}
+
+impl SessionConfig {
+    pub(super) fn from_url(url: &BackendUrl, can: &Capabilities) -> Result<Self> {
+        check_scheme(url)?;
+        let parameters = url.parameters(SESSION_PARAMETERS)?;
+        check_hold(&parameters, "session")?;
+        let call_limit = parameters.call_limit()?;
+        let ttl = parameters.duration("ttl")?.unwrap_or(Lease::default().ttl());
+        if ttl < can.min_ttl || ttl > can.max_ttl {
+            let reason =
+                format!("a session can be kept for {:?} to {:?}", can.min_ttl, can.max_ttl);
+            return Err(parameters.bad("ttl", reason));
+        }
+        let keys = match parameters.text("keys") {
+            None | Some("hashed") => Keys::Hashed,
+            Some("exact") => Keys::Exact,
+            Some(_) => return Err(parameters.bad("keys", "`hashed` or `exact`")),
+        };
+        Ok(Self { options: options(url, &parameters)?, call_limit, ttl, keys })
+    }
+}
+
+fn check_scheme(url: &BackendUrl) -> Result<()> {
+    match url.scheme() {
+        ID | "postgresql" => Ok(()),
+        _ => Err(url.error("the scheme of a PostgreSQL database is `postgres`")),
+    }
+}
+
+/// Whether the driver that was asked to connect is the one that the URL means.
+fn check_hold(parameters: &Parameters<'_>, ours: &str) -> Result<()> {
+    match parameters.text("hold").unwrap_or("lease") {
+        hold if hold == ours => Ok(()),
+        "lease" | "session" => Err(parameters.bad("hold", "it means the other driver")),
+        _ => Err(parameters.bad("hold", "`lease` or `session`")),
+    }
+}
+
+fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<PgConnectOptions> {
+    let [host] = url.hosts() else {
+        return Err(url.error("one host is needed, as in `postgres://localhost/shop`"));
+    };
+    // What is not set here comes from the variables of libpq. Its password file is left alone:
+    // the client would look there for another host's.
+    let mut options = PgConnectOptions::new_without_pgpass()
+        .host(host.name())
+        .application_name("lockkit")
+        // No numbers with a fraction are read, and poolers refuse the setting.
+        .extra_float_digits(None);
+    if let Some(port) = host.port() {
+        options = options.port(port);
+    }
+    if let Some(user) = url.user() {
+        options = options.username(user);
+    }
+    if let Some(password) = url.password() {
+        options = options.password(password);
+    }
+    match url.path().trim_start_matches('/') {
+        "" => (),
+        database if !database.contains('/') => options = options.database(database),
+        _ => return Err(url.error("the path is the name of a database, as in `/shop`")),
+    }
+    if let Some(schema) = parameters.text("schema") {
+        if !is_identifier(schema) {
+            let reason = "1 to 63 of `a-z`, `0-9` and `_`, and no digit first";
+            return Err(parameters.bad("schema", reason));
+        }
+        options = options.options([("search_path", schema)]);
+    }
+    if let Some(mode) = parameters.parsed::<PgSslMode>("sslmode")? {
+        options = options.ssl_mode(mode);
+    }
+    for (name, set) in [
+        ("sslrootcert", PgConnectOptions::ssl_root_cert as fn(_, _) -> _),
+        ("sslcert", PgConnectOptions::ssl_client_cert),
+        ("sslkey", PgConnectOptions::ssl_client_key),
+    ] {
+        if let Some(file) = parameters.text(name) {
+            options = set(options, file);
+        }
+    }
+    Ok(options)
 }
 
 /// Whether it means the same with and without quotes.
@@ -114,7 +203,8 @@ fn is_identifier(text: &str) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::Config;
+    use super::{Config, Keys, SessionConfig};
+    use crate::postgres::session::CAPABILITIES;
 
     fn config(url: &str) -> lockkit_core::Result<Config> {
         Config::from_url(&url.parse().unwrap())
@@ -150,7 +240,27 @@ mod tests {
             ("postgres://h?schema=1a", "no digit first"),
             ("postgres://h?schema=", "no digit first"),
             ("postgres://h?sslmode=maybe", "sslmode"),
+            ("postgres://h?hold=session", "the other driver"),
+            ("postgres://h?hold=on", "`lease` or `session`"),
             ("postgres://h?fast=1", "known are: namespace, ttl, label, max_hold, call_limit"),
+        ] {
+            let error = config(url).unwrap_err().to_string();
+            assert!(error.contains(reason), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_url_of_sessions_says_what_they_lock_and_for_how_long() {
+        let config = |url: &str| SessionConfig::from_url(&url.parse().unwrap(), &CAPABILITIES);
+        let plain = config("postgres://h/d?hold=session").unwrap();
+        assert_eq!((plain.ttl, plain.keys), (Duration::from_secs(30), Keys::Hashed));
+        let full = config("postgres://h/d?hold=session&ttl=2s&keys=exact").unwrap();
+        assert_eq!((full.ttl, full.keys), (Duration::from_secs(2), Keys::Exact));
+        for (url, reason) in [
+            ("postgres://h", "the other driver"),
+            ("postgres://h?hold=session&keys=mine", "`hashed` or `exact`"),
+            ("postgres://h?hold=session&ttl=100ms", "kept for 500ms to"),
+            ("postgres://h?hold=session&connections=4", "known are"),
         ] {
             let error = config(url).unwrap_err().to_string();
             assert!(error.contains(reason), "{url}: {error}");

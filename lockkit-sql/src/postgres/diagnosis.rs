@@ -17,7 +17,7 @@ const OLDEST: i32 = 14;
 /// What a request must be able to take, in milliseconds.
 const LONG_REQUEST: i64 = 5_000;
 /// An hour, in microseconds: more than servers' clocks should ever differ by.
-const FAR_AHEAD: i64 = 60 * 60 * 1_000_000;
+pub(super) const FAR_AHEAD: i64 = 60 * 60 * 1_000_000;
 const MANY_DEAD_ROWS: i64 = 100_000;
 
 /// Looks, and changes nothing.
@@ -161,7 +161,7 @@ fn clock(tokens: Result<Vec<PgRow>, Failure>) -> Diagnosis {
     }
 }
 
-fn connections(row: &PgRow) -> Result<Diagnosis, Failure> {
+pub(super) fn connections(row: &PgRow) -> Result<Diagnosis, Failure> {
     let most: i64 = row.try_get("most_connections")?;
     let used: i64 = row.try_get("connections")?;
     let found = format!("{used} of {most} connections are in use");
@@ -205,7 +205,7 @@ fn vacuum(row: &PgRow) -> Result<Diagnosis, Failure> {
     })
 }
 
-fn news(row: &PgRow) -> Result<Diagnosis, Failure> {
+pub(super) fn news(row: &PgRow) -> Result<Diagnosis, Failure> {
     let used: f64 = row.try_get("news_queue")?;
     Ok(match used {
         ..0.5 => Diagnosis::good("news", "the server's queue of notifications has room"),

@@ -104,7 +104,7 @@ impl Driver for PostgresDriver {
         match &answer {
             Ok(Answer::Granted { .. }) => self.subscription.leave(name, owner),
             Ok(Answer::Taken { holder, .. }) => {
-                self.subscription.wait(name, owner, *holder, joined);
+                self.subscription.wait(name, owner, Some(*holder), joined);
             }
             // Nobody releases a claim that was not carried out.
             Err(_) if joined == Joined::Now => self.subscription.leave(name, owner),

@@ -8,7 +8,6 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions, 
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
 use tokio::time::timeout;
 
-use super::claims;
 use super::error::Failure;
 use super::layout;
 use crate::seats::Source;
@@ -25,13 +24,16 @@ const CHANNEL: &str = "lockkit";
 #[derive(Clone)]
 pub(super) struct Endpoint {
     options: PgConnectOptions,
+    /// What will be asked most.
+    requests: &'static [&'static str],
     /// Whether a new connection had a session that was used before.
     is_pooled: Arc<AtomicBool>,
 }
 
 impl Endpoint {
-    pub(super) fn new(options: PgConnectOptions) -> Self {
-        Self { options: options.disable_statement_logging(), is_pooled: Arc::default() }
+    pub(super) fn new(options: PgConnectOptions, requests: &'static [&'static str]) -> Self {
+        let options = options.disable_statement_logging();
+        Self { options, requests, is_pooled: Arc::default() }
     }
 
     /// Whether a pooler was found that gives each transaction another session.
@@ -44,8 +46,29 @@ impl Endpoint {
         self.within_limit(async {
             let mut connection = self.greeted().await?;
             layout::prepare(&mut connection).await?;
-            prepare_requests(&mut connection).await?;
+            self.prepare_requests(&mut connection).await?;
             Ok(connection)
+        })
+        .await
+    }
+
+    /// Makes sure that no pooler gives sessions to whoever has a request, before anything is set in
+    /// one that others would meet; then makes the tables if there are none.
+    pub(super) async fn found_for_sessions(&self) -> Result<(), Failure> {
+        self.within_limit(async {
+            let mut one = self.options.connect().await?;
+            let mut other = self.options.connect().await?;
+            let pid = self.greet(&mut one).await?;
+            // What a pooler gives to the next request is what it got back last.
+            let is_shared = pid == self.greet(&mut other).await?;
+            if is_shared || self.is_pooled() || pid != pid_of(&mut one).await? {
+                return Err(Failure::Pooled);
+            }
+            layout::prepare(&mut one).await?;
+            for connection in [one, other] {
+                Self::close(connection).await;
+            }
+            Ok(())
         })
         .await
     }
@@ -100,6 +123,14 @@ impl Endpoint {
         Ok(row.try_get("pid")?)
     }
 
+    /// So that each request is one round trip, from the first on.
+    async fn prepare_requests(&self, connection: &mut PgConnection) -> Result<(), Failure> {
+        for request in self.requests {
+            connection.prepare(sqlx::SqlStr::from_static(request)).await?;
+        }
+        Ok(())
+    }
+
     async fn within_limit<T>(
         &self,
         connecting: impl Future<Output = Result<T, Failure>>,
@@ -124,7 +155,7 @@ impl Source for Endpoint {
     async fn connect(&self) -> Result<PgConnection, Failure> {
         self.within_limit(async {
             let mut connection = self.greeted().await?;
-            prepare_requests(&mut connection).await?;
+            self.prepare_requests(&mut connection).await?;
             Ok(connection)
         })
         .await
@@ -185,13 +216,20 @@ impl Listener {
     /// Makes sure that the other end is there, and still the one that listens.
     pub(super) async fn check(&mut self) -> Result<(), Failure> {
         const LIMIT: Duration = Duration::from_secs(3);
-        let asking = one_row(&mut self.listener, "SELECT pg_backend_pid() AS pid");
-        let row = timeout(LIMIT, asking).await.map_err(|_| Failure::NoAnswer(LIMIT))??;
-        match row.try_get::<i32, _>("pid")? == self.session {
+        let asking = pid_of(&mut self.listener);
+        let pid = timeout(LIMIT, asking).await.map_err(|_| Failure::NoAnswer(LIMIT))??;
+        match pid == self.session {
             true => Ok(()),
             false => Err(Failure::Pooled),
         }
     }
+}
+
+/// Which session of the server answers.
+async fn pid_of<'c>(
+    executor: impl sqlx::Executor<'c, Database = sqlx::Postgres>,
+) -> Result<i32, Failure> {
+    Ok(one_row(executor, "SELECT pg_backend_pid() AS pid").await?.try_get("pid")?)
 }
 
 /// Sends a statement by itself, without preparing it: that works through every pooler.
@@ -202,12 +240,4 @@ async fn one_row<'c>(
     // All rows, so that nothing of the answer is left on the connection.
     let rows = executor.fetch_all(sqlx::raw_sql(statement)).await?;
     rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)
-}
-
-/// So that each request is one round trip, from the first on.
-async fn prepare_requests(connection: &mut PgConnection) -> Result<(), Failure> {
-    for request in [claims::TAKE, claims::RENEW, claims::RELEASE] {
-        connection.prepare(sqlx::SqlStr::from_static(request)).await?;
-    }
-    Ok(())
 }

@@ -144,7 +144,7 @@ impl Failure {
         self.answer().map(PgDatabaseError::code)
     }
 
-    fn answer(&self) -> Option<&PgDatabaseError> {
+    pub(super) fn answer(&self) -> Option<&PgDatabaseError> {
         match self {
             Self::Client(error) => error.as_database_error()?.try_downcast_ref(),
             _ => None,

@@ -49,7 +49,7 @@ impl Inspect for PostgresDriver {
         let values = [namespace, lock, owner, Value::Patience];
         let broken = self.connections.request(BREAK, &values, Urgency::Keeps, limit).await;
         let rows = broken.map_err(Failure::of_a_request)?;
-        rows.first().map(holder_of).transpose().map_err(Failure::of_a_request)
+        rows.first().map(leased_by).transpose().map_err(Failure::of_a_request)
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
@@ -79,18 +79,22 @@ fn status_of(name: LockName, rows: &[PgRow]) -> Result<LockStatus, Failure> {
     let mut waiters = Vec::new();
     for row in rows {
         match row.try_get("kind")? {
-            "hold" => status = status.held_by(holder_of(row)?),
+            "hold" => status = status.held_by(leased_by(row)?),
             _ => waiters.push(waiter_of(row)?),
         }
     }
     Ok(status.waited_for_by(waiters))
 }
 
-fn holder_of(row: &PgRow) -> Result<Holder, Failure> {
+fn leased_by(row: &PgRow) -> Result<Holder, Failure> {
+    Ok(holder_of(row)?.free_in(duration(row.try_get("remaining")?)))
+}
+
+/// Who holds a lock whose row this is, whatever ends the hold.
+pub(super) fn holder_of(row: &PgRow) -> Result<Holder, Failure> {
     let holder = Holder::new(owner_of(row)?)
         .token(claims::token(row.try_get("token")?)?)
-        .held_for(duration(row.try_get("age")?))
-        .free_in(duration(row.try_get("remaining")?));
+        .held_for(duration(row.try_get("age")?));
     Ok(match label_of(row)? {
         Some(label) => holder.label(label),
         None => holder,
@@ -121,7 +125,7 @@ fn text_of(row: &PgRow) -> Result<&str, sqlx::Error> {
     row.try_get("name")
 }
 
-fn name_of(namespace: &Namespace, row: &PgRow) -> Result<LockName, Failure> {
+pub(super) fn name_of(namespace: &Namespace, row: &PgRow) -> Result<LockName, Failure> {
     LockName::new(namespace, text_of(row)?)
         .map_err(|error| Failure::found(ErrorKind::Foreign, format!("a name in a row: {error}")))
 }

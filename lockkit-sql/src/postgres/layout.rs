@@ -16,7 +16,7 @@ const VERSION: i32 = 1;
 const MAKING: i64 = 0x6c6b_6974;
 
 /// The columns of our tables, as `objects.sql` finds them.
-const TABLES: [(&str, &str); 3] = [
+const TABLES: [(&str, &str); 4] = [
     ("lockkit_layout", "only_row boolean NOT NULL, version integer NOT NULL"),
     (
         "lockkit_lock",
@@ -28,9 +28,14 @@ const TABLES: [(&str, &str); 3] = [
         "namespace text NOT NULL, name text NOT NULL, owner text NOT NULL, label text NOT NULL, \
          arrival bigint NOT NULL, since bigint NOT NULL, expires bigint NOT NULL",
     ),
+    (
+        "lockkit_session",
+        "key bigint NOT NULL, namespace text NOT NULL, name text NOT NULL, owner text, label text, \
+         token bigint NOT NULL, since bigint NOT NULL, pid integer, awaited bigint NOT NULL",
+    ),
 ];
 
-const FUNCTIONS: [&str; 10] = [
+const FUNCTIONS: [&str; 15] = [
     "lockkit_begin",
     "lockkit_break",
     "lockkit_first_place",
@@ -39,6 +44,11 @@ const FUNCTIONS: [&str; 10] = [
     "lockkit_now",
     "lockkit_release",
     "lockkit_renew",
+    "lockkit_session_break",
+    "lockkit_session_release",
+    "lockkit_session_status",
+    "lockkit_session_sweep",
+    "lockkit_session_take",
     "lockkit_sweep",
     "lockkit_take",
 ];

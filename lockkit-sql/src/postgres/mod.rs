@@ -27,6 +27,7 @@ mod endpoint;
 mod error;
 mod inspect;
 mod layout;
+pub mod session;
 mod subscription;
 
 pub use config::PARAMETERS;

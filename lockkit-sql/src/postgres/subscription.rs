@@ -55,23 +55,30 @@ impl Subscription {
         }
     }
 
-    /// Listens for `owner`, whose ask was refused in favour of a holder with this token.
-    /// `joined` is what [`join`](Self::join) said before that ask.
+    /// Listens for `owner`, whose ask was refused in favour of a holder with this token, where
+    /// grants are pushed at all. `joined` is what [`join`](Self::join) said before that ask.
     pub(super) fn wait(
         &self,
         name: &LockName,
         owner: OwnerId,
-        holder: FencingToken,
+        holder: Option<FencingToken>,
         joined: Joined,
     ) {
         let mut waiters = self.board.waiters();
         let are_told = waiters.are_told;
         let mailbox = waiters.of(name).entry(owner).or_default();
-        mailbox.holder = Some(holder);
+        mailbox.holder = holder;
         // The subscription came to stand between the ask and now: something may be missed.
         mailbox.ask_again |= are_told && joined == Joined::NotYet;
         drop(waiters);
         self.board.wanted.notify_one();
+    }
+
+    /// Tells who waits in this process to ask again.
+    pub(super) fn tell(&self, name: &LockName) {
+        if let Some(mailboxes) = self.board.waiters().by_lock.get_mut(&key(name)) {
+            mailboxes.values_mut().for_each(Mailbox::ask_again);
+        }
     }
 
     /// Listens no longer for `owner`.

@@ -141,8 +141,9 @@ pub(in crate::checks) async fn a_break_for_an_owner_is_one_step(context: &Contex
 
 pub(in crate::checks) async fn an_inspected_name_is_never_code(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
-    let witness = context.long_claim()?;
-    let intact = holder.take(&witness).await?.fencing_token();
+    // On a connection of its own, which outlives a session that is broken.
+    let (keeper, witness) = (context.connect().await?, context.long_claim()?);
+    let intact = keeper.take(&witness).await?.fencing_token();
     for shape in names::HOSTILE {
         let claim = Claim::new(context.name(shape)?, context.long());
         is_nobodys(&other, claim.name(), None, &format!("{:?} is free", claim.name())).await?;
@@ -153,7 +154,7 @@ pub(in crate::checks) async fn an_inspected_name_is_never_code(context: &Context
         let why = format!("the hold of {:?} was broken", claim.name());
         is_seen_free(context, &other, claim.name(), &why).await?;
         is_seen(&other, &witness, intact).await?;
-        holder.keep(&witness).await?;
+        keeper.keep(&witness).await?;
     }
     Ok(())
 }

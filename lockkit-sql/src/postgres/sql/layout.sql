@@ -259,4 +259,131 @@ BEGIN
 END
 $$;
 
+-- Who holds which lock by a session, as the functions below do it: an advisory lock of the server,
+-- which alone decides. The row tells the rest, and outlives the holds for the token's sake.
+CREATE TABLE lockkit_session (
+    key       bigint PRIMARY KEY,       -- what is locked
+    namespace text COLLATE "C" NOT NULL,
+    name      text COLLATE "C" NOT NULL,
+    owner     text COLLATE "C",         -- who took it last, 32 hexadecimal digits
+    label     text,                     -- what the owner calls itself
+    token     bigint NOT NULL,          -- the last one given
+    since     bigint NOT NULL,          -- when it was granted
+    pid       integer,                  -- the session that it was granted to
+    awaited   bigint NOT NULL           -- until when somebody waits
+) WITH (fillfactor = 50);
+
+-- Who holds the lock, if anybody does. A session that took it otherwise has no owner.
+CREATE FUNCTION lockkit_session_status(_key bigint)
+RETURNS TABLE (
+    pid integer, program text, namespace text, name text, owner text, label text, token bigint,
+    age bigint
+) LANGUAGE sql AS $$
+    SELECT l.pid, a.application_name, s.namespace, s.name, s.owner, s.label, s.token,
+           lockkit_now() - s.since
+      FROM pg_locks AS l
+      LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+      LEFT JOIN lockkit_session AS s
+             ON s.key = _key AND s.pid = l.pid AND a.application_name = 'lockkit'
+     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+       AND (l.classid::bigint << 32 | l.objid::bigint) = _key
+     LIMIT 1
+$$;
+
+-- Takes the lock for the session, which must not have it: it would be let in. Refused, an owner that
+-- waits leaves its mark, and had better ask again after it is there: the holder may not have seen it.
+CREATE FUNCTION lockkit_session_take(
+    _key bigint, _namespace text, _name text, _owner text, _label text, _ttl bigint, _waits boolean,
+    OUT is_granted boolean, OUT last_token bigint, OUT ask_again boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    now bigint;
+BEGIN
+    is_granted := pg_try_advisory_lock(_key);
+    ask_again := false;
+    now := lockkit_now();
+    IF is_granted THEN
+        INSERT INTO lockkit_session AS s
+            (key, namespace, name, owner, label, token, since, pid, awaited)
+        VALUES (_key, _namespace, _name, _owner, _label, now, now, pg_backend_pid(), 0)
+        ON CONFLICT (key) DO UPDATE
+           SET namespace = _namespace, name = _name, owner = _owner, label = _label,
+               token = greatest(s.token + 1, lockkit_now()), since = lockkit_now(),
+               pid = pg_backend_pid()
+        RETURNING s.token INTO last_token;
+    ELSIF _waits THEN
+        INSERT INTO lockkit_session AS s (key, namespace, name, token, since, awaited)
+        VALUES (_key, _namespace, _name, 0, 0, now + _ttl)
+        ON CONFLICT (key) DO UPDATE SET awaited = now + _ttl WHERE s.awaited < now + _ttl / 2;
+        ask_again := FOUND;
+    END IF;
+END
+$$;
+
+-- Unlocks; whether the session had it. The mark is read afterwards: whoever leaves one later finds
+-- the lock free.
+CREATE FUNCTION lockkit_session_release(_key bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    was_held boolean := pg_advisory_unlock(_key);
+    lock     lockkit_session;
+BEGIN
+    SELECT * INTO lock FROM lockkit_session AS s WHERE s.key = _key;
+    IF was_held AND lock.awaited > lockkit_now() THEN
+        PERFORM pg_notify('lockkit', concat_ws(E'\n', lock.namespace, lock.name, 'released'));
+    END IF;
+    RETURN was_held;
+END
+$$;
+
+-- Ends the session that holds the lock, if it is that of `_owner` or `_owner` is null, and if the
+-- session holds nothing else; `others` is what else it holds. The hold is returned as it was.
+CREATE FUNCTION lockkit_session_break(_key bigint, _owner text, _patience bigint)
+RETURNS TABLE (
+    pid integer, program text, namespace text, name text, owner text, label text, token bigint,
+    age bigint, others text, is_over boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    mark lockkit_session;
+BEGIN
+    SELECT * INTO pid, program, namespace, name, owner, label, token, age
+      FROM lockkit_session_status(_key);
+    IF pid IS NULL OR owner <> _owner OR (owner IS NULL AND _owner IS NOT NULL) THEN
+        RETURN;
+    END IF;
+    SELECT string_agg(coalesce(s.name, o.key::text), ', ' ORDER BY s.name) INTO others
+      FROM (SELECT l.classid::bigint << 32 | l.objid::bigint AS key
+              FROM pg_locks AS l
+             WHERE l.locktype = 'advisory' AND l.granted
+               AND l.pid = lockkit_session_break.pid) AS o
+      LEFT JOIN lockkit_session AS s ON s.key = o.key
+     WHERE o.key <> _key;
+    is_over := false;
+    IF owner IS NOT NULL AND others IS NULL THEN
+        is_over := pg_terminate_backend(pid, _patience);
+        SELECT * INTO mark FROM lockkit_session AS s WHERE s.key = _key;
+        IF is_over AND mark.awaited > lockkit_now() THEN
+            PERFORM pg_notify('lockkit', concat_ws(E'\n', mark.namespace, mark.name, 'released'));
+        END IF;
+    END IF;
+    RETURN NEXT;
+END
+$$;
+
+-- Removes rows of locks that nobody has used for more than a day.
+CREATE FUNCTION lockkit_session_sweep() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    idle_since bigint := lockkit_now() - 25::bigint * 3600 * 1000000;
+BEGIN
+    DELETE FROM lockkit_session AS s WHERE s.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM lockkit_session AS o
+         WHERE greatest(o.token, o.since, o.awaited) < idle_since
+           AND NOT EXISTS (
+               SELECT FROM pg_locks AS l
+                WHERE l.locktype = 'advisory'
+                  AND (l.classid::bigint << 32 | l.objid::bigint) = o.key)
+         LIMIT 1000 FOR UPDATE SKIP LOCKED));
+END
+$$;
+
 INSERT INTO lockkit_layout (version) VALUES (1);

@@ -1,0 +1,89 @@
+//! Whether the server is fit to keep locks of sessions.
+
+use lockkit_core::{Diagnosis, Namespace};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::driver::PostgresSessionDriver;
+use crate::postgres::connections::Value;
+use crate::postgres::diagnosis::{FAR_AHEAD, connections, news};
+use crate::postgres::error::Failure;
+
+const HEALTH: &str = include_str!("../sql/session_health.sql");
+
+/// Looks, and changes nothing.
+pub(super) async fn diagnose(
+    driver: &PostgresSessionDriver,
+    namespace: &Namespace,
+) -> Result<Vec<Diagnosis>, Failure> {
+    let rows = driver.read(HEALTH, &[Value::text(namespace.as_str())]).await?;
+    let Some(row) = rows.first() else { return Err(sqlx::Error::RowNotFound.into()) };
+    Ok(vec![
+        Diagnosis::good(
+            "version",
+            format!("PostgreSQL {}, layout version 1", row.try_get::<&str, _>("version")?),
+        ),
+        rights(row)?,
+        Diagnosis::good(
+            "session",
+            format!("the server ends it after {:?} without a heartbeat", driver.session.ttl()),
+        ),
+        failover(row)?,
+        locks(row)?,
+        clock(row)?,
+        connections(row)?,
+        news(row)?,
+    ])
+}
+
+fn rights(row: &PgRow) -> Result<Diagnosis, Failure> {
+    let (who, missing): (&str, &str) = (row.try_get("who")?, row.try_get("missing_rights")?);
+    Ok(match missing {
+        "" => Diagnosis::good("rights", format!("{who} has all rights that locks need")),
+        missing => Diagnosis::error(
+            "rights",
+            format!("{who} lacks rights on the table lockkit_session ({missing})"),
+            format!("GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_session TO \"{who}\""),
+        ),
+    })
+}
+
+fn failover(row: &PgRow) -> Result<Diagnosis, Failure> {
+    Ok(match row.try_get::<i64, _>("standbys")? {
+        0 => Diagnosis::good("failover", "no standby is connected, as far as this user may see"),
+        standbys => Diagnosis::warning(
+            "failover",
+            format!("{standbys} standbys: a failover frees all locks before their holders know"),
+            "let resources check fencing tokens, or use leases: `hold=lease`",
+        ),
+    })
+}
+
+fn locks(row: &PgRow) -> Result<Diagnosis, Failure> {
+    let (used, most): (i64, i64) = (row.try_get("locks")?, row.try_get("most_locks")?);
+    let found = format!("{used} advisory locks are held, in a table made for {most} locks");
+    Ok(match used * 2 < most {
+        true => Diagnosis::good("locks", found),
+        false => Diagnosis::warning(
+            "locks",
+            format!("{found} of all kinds: where it is full, the others' statements fail as well"),
+            "raise max_locks_per_transaction",
+        ),
+    })
+}
+
+fn clock(row: &PgRow) -> Result<Diagnosis, Failure> {
+    Ok(match row.try_get::<Option<i64>, _>("ahead")? {
+        Some(ahead @ FAR_AHEAD..) => Diagnosis::warning(
+            "clock",
+            format!(
+                "tokens are {} s ahead of the server's clock: it was set back, or was wrong",
+                ahead / 1_000_000
+            ),
+            "look at the server's time synchronisation",
+        ),
+        _ => {
+            Diagnosis::good("clock", "tokens of the namespace are not ahead of the server's clock")
+        }
+    })
+}

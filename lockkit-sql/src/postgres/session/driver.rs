@@ -1,0 +1,145 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
+};
+use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
+
+use super::server::{PostgresServer, REQUESTS};
+use crate::postgres::config::{ID, SessionConfig};
+use crate::postgres::connections::Connections;
+use crate::postgres::endpoint::Endpoint;
+use crate::postgres::error::Failure;
+use crate::postgres::subscription::{Joined, Subscription};
+use crate::session::{Outcome, Session};
+
+/// What the driver of PostgreSQL sessions promises.
+pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
+    .fencing()
+    .notification()
+    .inspection()
+    .ttl(Duration::from_millis(500), Capabilities::MAX_TTL);
+
+/// Locks that a session with a PostgreSQL server holds.
+///
+/// It keeps one connection for the session, one for news while somebody waits, and one for looking
+/// at locks once that was done. They end with [`close`](Driver::close) or when the driver is
+/// dropped.
+#[derive(Debug)]
+pub struct PostgresSessionDriver {
+    pub(super) session: Session<PostgresServer>,
+    /// For what must not stand in line with the locks' requests.
+    pub(super) lookout: Connections,
+    pub(super) call_limit: Option<Duration>,
+}
+
+impl PostgresSessionDriver {
+    /// Connects to `postgres://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]?hold=session`, and makes the
+    /// tables if there are none. Tries once, and fails within 5 seconds.
+    ///
+    /// The session's TTL is that of the URL, 30 seconds without one.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Config`] if the URL cannot be used.
+    /// - [`Error::Misconfigured`] if the server cannot: a standby, older than PostgreSQL 14, no such
+    ///   database, an unknown layout version, a pooler that pools transactions.
+    /// - [`Error::Denied`] for a wrong password or a missing right.
+    /// - [`Error::Foreign`] if the tables are not as lockkit makes them.
+    /// - [`Error::Capacity`] if the server has no connection left.
+    /// - [`Error::Unreachable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: connections that were begun are closed; tables that were made stay.
+    pub async fn connect(url: &BackendUrl) -> Result<Self> {
+        let config = SessionConfig::from_url(url, &CAPABILITIES)?;
+        let SessionConfig { options, call_limit, ttl, keys } = config;
+        let failed = |failure: Failure| Error::connecting(ID, failure.while_connecting());
+        let endpoint = Endpoint::new(options.clone(), REQUESTS);
+        endpoint.found_for_sessions().await.map_err(failed)?;
+        let plain = Endpoint::new(options, &[]);
+        let subscription = Subscription::new(plain.clone());
+        let server = PostgresServer { endpoint, keys, subscription };
+        let session = Session::open(server, ttl).await.map_err(failed)?;
+        Ok(Self { session, lookout: Connections::new(plain, 2), call_limit })
+    }
+
+    fn limit(&self, claim: &Claim) -> Duration {
+        self.call_limit.unwrap_or(claim.call_limit())
+    }
+
+    fn subscription(&self) -> &Subscription {
+        &self.session.server().subscription
+    }
+}
+
+#[async_trait]
+impl Driver for PostgresSessionDriver {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let limit = self.limit(claim);
+        if !claim.waits() {
+            return attempt(self.session.take(claim, limit).await);
+        }
+        let (name, owner) = (claim.name(), claim.owner());
+        let joined = self.subscription().join(name, owner);
+        let answer = self.session.take(claim, limit).await;
+        match &answer {
+            Ok(Outcome::Granted { .. }) => self.subscription().leave(name, owner),
+            Ok(Outcome::Taken) => self.subscription().wait(name, owner, None, joined),
+            // Nobody releases a claim that was not carried out.
+            Err(_) if joined == Joined::Now => self.subscription().leave(name, owner),
+            Err(_) => (),
+        }
+        attempt(answer)
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        let renewal = self.session.renew(claim, self.limit(claim)).await;
+        renewal.map_err(Failure::of_a_request)
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        if claim.waits() {
+            self.subscription().leave(claim.name(), claim.owner());
+        }
+        let release = self.session.release(claim, self.limit(claim)).await;
+        release.map_err(Failure::of_a_request)
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        tokio::select! {
+            () = self.session.lost(claim) => Change::Lost,
+            change = self.subscription().changed(claim.name(), claim.owner()) => change,
+        }
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+
+    async fn close(&self) {
+        self.subscription().close();
+        self.session.close().await;
+        self.lookout.close().await;
+    }
+}
+
+fn attempt(answer: Result<Outcome, Failure>) -> Result<Attempt, DriverError> {
+    match answer {
+        Ok(Outcome::Granted { token, vouch }) => {
+            Ok(Attempt::Granted(Grant::new().token(token).vouch(vouch)))
+        }
+        Ok(Outcome::Taken) => Ok(Attempt::Taken(Taken::new())),
+        Err(failure) => Err(failure.of_a_request()),
+    }
+}

@@ -1,0 +1,132 @@
+//! Who holds, as the server's locks and our rows tell.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
+use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::diagnosis;
+use super::driver::PostgresSessionDriver;
+use crate::postgres::connections::Value;
+use crate::postgres::error::Failure;
+use crate::postgres::inspect::{holder_of, name_of};
+use crate::seats::Urgency;
+use crate::session::Server as _;
+
+const STATUS: &str = "SELECT pid, program, namespace, name, owner, label, token, age \
+     FROM lockkit_session_status($1)";
+const HELD: &str = include_str!("../sql/sessions.sql");
+const BREAK: &str = "SELECT pid, program, namespace, name, owner, label, token, age, others, is_over \
+     FROM lockkit_session_break($1, $2, $3)";
+
+/// As long as a request about a claim takes at most.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+
+#[async_trait]
+impl Inspect for PostgresSessionDriver {
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        let look = async {
+            let key = self.session.server().key(name)?;
+            let rows = self.read(STATUS, &[Value::Integer(key)]).await?;
+            let status = LockStatus::free(name.clone());
+            Ok(match rows.first() {
+                Some(row) => status.held_by(holder(name, row)?),
+                None => status,
+            })
+        };
+        look.await.map_err(Failure::of_a_look)
+    }
+
+    async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+        let values = [Value::text(namespace.as_str())];
+        let rows = self.read(HELD, &values).await.map_err(Failure::of_a_look)?;
+        rows.iter()
+            .map(|row| {
+                let name = name_of(namespace, row)?;
+                let holder = holder(&name, row)?;
+                Ok(LockStatus::free(name).held_by(holder))
+            })
+            .collect::<Result<_, _>>()
+            .map_err(Failure::of_a_look)
+    }
+
+    /// Ends the session, so only where it holds nothing else.
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError> {
+        let limit = self.inspection_limit();
+        let broken = async {
+            let key = Value::Integer(self.session.server().key(name)?);
+            let owner = Value::Text(owner.map(|owner| owner.to_string()));
+            let values = [key, owner, Value::Patience];
+            let rows = self.lookout.request(BREAK, &values, Urgency::Keeps, limit).await?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            let pid: i32 = row.try_get("pid")?;
+            let others: Option<&str> = row.try_get("others")?;
+            match (row.try_get("is_over")?, row.try_get::<Option<&str>, _>("owner")?, others) {
+                (true, ..) => holder(name, row).map(Some),
+                (false, None, _) => Err(Failure::found(
+                    ErrorKind::Unsupported,
+                    format!("another program holds it, by the session {pid}"),
+                )),
+                (false, Some(_), Some(others)) => Err(Failure::found(
+                    ErrorKind::Unsupported,
+                    format!(
+                        "a hold ends with its session only, and the session {pid} holds these \
+                         locks as well: {others}; SELECT pg_terminate_backend({pid}) ends all"
+                    ),
+                )),
+                (false, Some(_), None) => Err(Failure::NoAnswer(limit)),
+            }
+        };
+        broken.await.map_err(Failure::of_a_request)
+    }
+
+    async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
+        diagnosis::diagnose(self, namespace).await.map_err(Failure::of_a_look)
+    }
+}
+
+impl PostgresSessionDriver {
+    /// A request that only reads.
+    pub(super) async fn read(
+        &self,
+        statement: &'static str,
+        values: &[Value],
+    ) -> Result<Vec<PgRow>, Failure> {
+        let limit = self.inspection_limit();
+        self.lookout.request(statement, values, Urgency::Asks, limit).await
+    }
+
+    fn inspection_limit(&self) -> Duration {
+        self.call_limit.unwrap_or(CALL_LIMIT)
+    }
+}
+
+/// Who holds the lock of this name. Of a session that took the key otherwise, as another program or
+/// under another name, only the process is known: its id makes up for that of an owner.
+fn holder(name: &LockName, row: &PgRow) -> Result<Holder, Failure> {
+    let row_is_of: (Option<&str>, Option<&str>) = (row.try_get("namespace")?, row.try_get("name")?);
+    if row_is_of == (Some(name.namespace().as_str()), Some(name.as_str())) {
+        return holder_of(row);
+    }
+    let pid: i32 = row.try_get("pid")?;
+    let owner = format!("{pid:032x}").parse().map_err(|error| {
+        Failure::found(ErrorKind::Foreign, format!("the session {pid} has no id: {error}"))
+    })?;
+    let program: Option<&str> = row.try_get("program")?;
+    let called = match program {
+        None | Some("") => format!("session {pid}"),
+        Some(program) => format!("session {pid} of {program}"),
+    };
+    // A label decides nothing, so one that is none is only left out.
+    Ok(match Label::new(&called) {
+        Ok(label) => Holder::new(owner).label(label),
+        Err(_) => Holder::new(owner),
+    })
+}

@@ -1,0 +1,26 @@
+//! Locks that a session with the PostgreSQL server holds: its advisory locks.
+//!
+//! A driver has one session for all its locks, over a connection of its own. The server ends it
+//! after being idle for the TTL; a heartbeat keeps it from that. When it ends, for whatever reason,
+//! all locks of the driver are lost.
+//!
+//! ```no_run
+//! # async fn example() -> lockkit_core::Result<()> {
+//! use lockkit_sql::postgres::session::PostgresSessionDriver;
+//!
+//! let url = "postgres://user:password@localhost/shop?hold=session&ttl=10s".parse()?;
+//! let driver = PostgresSessionDriver::connect(&url).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it guarantees, and what it stores, is told in `docs/sql-sessions.md`.
+
+mod diagnosis;
+mod driver;
+mod inspect;
+mod server;
+
+pub use driver::{CAPABILITIES, PostgresSessionDriver};
+
+pub use super::config::SESSION_PARAMETERS as PARAMETERS;

@@ -1,0 +1,14 @@
+-- $1 idle time-out, $2 patience with rows that others keep locked, in milliseconds;
+-- $3 to $5 when keepalives begin, their spacing and the end of unacknowledged data, as PostgreSQL
+-- has them: seconds, seconds, milliseconds.
+-- What the administrator has set for the role may end a statement or the session: here it is set
+-- for locks. All of it ends with the session.
+SELECT set_config('idle_session_timeout', $1, false) AS idle,
+       set_config('lock_timeout', $2, false),
+       set_config('tcp_keepalives_idle', $3, false),
+       set_config('tcp_keepalives_interval', $4, false),
+       set_config('tcp_keepalives_count', '3', false),
+       set_config('tcp_user_timeout', $5, false),
+       set_config('statement_timeout', '0', false),
+       set_config('idle_in_transaction_session_timeout', '0', false),
+       set_config('default_transaction_isolation', 'read committed', false)

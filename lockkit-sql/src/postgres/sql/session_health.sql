@@ -1,0 +1,17 @@
+-- How the server is set up, as far as locks of sessions are concerned.
+SELECT current_setting('server_version') AS version,
+       current_setting('max_connections')::bigint AS most_connections,
+       (SELECT sum(numbackends)::bigint FROM pg_stat_database) AS connections,
+       -- What the table of locks was made for, https://www.postgresql.org/docs/current/runtime-config-locks.html
+       current_setting('max_locks_per_transaction')::bigint
+           * (current_setting('max_connections')::bigint
+              + current_setting('max_prepared_transactions')::bigint) AS most_locks,
+       (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory') AS locks,
+       (SELECT count(*) FROM pg_stat_replication) AS standbys,
+       pg_notification_queue_usage() AS news_queue,
+       current_user::text AS who,
+       array_to_string(ARRAY(
+           SELECT r.name
+             FROM (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE')) AS r (name)
+            WHERE NOT has_table_privilege('lockkit_session', r.name)), ', ') AS missing_rights,
+       (SELECT max(token) - lockkit_now() FROM lockkit_session WHERE namespace = $1) AS ahead

@@ -1,0 +1,130 @@
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::time::Duration;
+
+use lockkit_core::driver::{Instant, OwnerId, Release, Vouch};
+use lockkit_core::{FencingToken, LockName};
+
+/// What this process knows of its session and of who holds what by it.
+///
+/// It stands in front of the server: a session lets itself in twice, and two names that come to the
+/// same key rather exclude each other than both get in.
+#[derive(Debug)]
+pub(super) struct Registry<K> {
+    life: Option<Life>,
+    holds: HashMap<K, Hold>,
+    /// Whose hold ended with a session, until they have released.
+    lost: HashSet<OwnerId>,
+    /// How releases went that nobody waited for any more, until they are repeated.
+    released: HashMap<OwnerId, Release>,
+}
+
+/// How long the session is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Life {
+    /// When the last statement left that was answered.
+    pub(super) since: Instant,
+    /// What the server has set.
+    pub(super) ttl: Duration,
+}
+
+impl Life {
+    /// When the server may have ended the session, for all that is known.
+    pub(super) fn end(self) -> Instant {
+        self.since + self.ttl
+    }
+
+    /// When to send something, so that holds that are renewed at a third of the lease find it fresh.
+    pub(super) fn next_beat(self) -> Instant {
+        self.since + self.ttl / 4
+    }
+
+    pub(super) fn vouch(self) -> Vouch {
+        Vouch::Lease { since: self.since, ttl: self.ttl }
+    }
+}
+
+#[derive(Debug)]
+struct Hold {
+    name: LockName,
+    owner: OwnerId,
+    token: FencingToken,
+}
+
+/// How an ask went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Granted { token: FencingToken, vouch: Vouch },
+    Taken,
+}
+
+impl<K: Eq + Hash> Registry<K> {
+    pub(super) fn new() -> Self {
+        let (holds, released) = (HashMap::new(), HashMap::new());
+        Self { life: None, holds, lost: HashSet::new(), released }
+    }
+
+    pub(super) fn life(&self) -> Option<Life> {
+        self.life
+    }
+
+    pub(super) fn begin(&mut self, life: Life) {
+        self.life = Some(life);
+    }
+
+    /// A statement was answered that left then.
+    pub(super) fn answered(&mut self, sent: Instant) {
+        if let Some(life) = &mut self.life {
+            life.since = life.since.max(sent);
+        }
+    }
+
+    /// The session is over, and all its locks are lost. Returns which.
+    pub(super) fn end(&mut self) -> Vec<LockName> {
+        self.life = None;
+        let holds = self.holds.drain().map(|(_, hold)| {
+            self.lost.insert(hold.owner);
+            hold.name
+        });
+        holds.collect()
+    }
+
+    /// What needs no server to answer an ask: none if the session holds nothing there.
+    pub(super) fn known(&self, key: &K, owner: OwnerId) -> Option<Outcome> {
+        let (hold, life) = (self.holds.get(key)?, self.life?);
+        Some(match hold.owner == owner {
+            true => Outcome::Granted { token: hold.token, vouch: life.vouch() },
+            false => Outcome::Taken,
+        })
+    }
+
+    pub(super) fn granted(&mut self, key: K, name: LockName, owner: OwnerId, token: FencingToken) {
+        self.lost.remove(&owner);
+        self.released.remove(&owner);
+        self.holds.insert(key, Hold { name, owner, token });
+    }
+
+    pub(super) fn holds(&self, key: &K, owner: OwnerId) -> bool {
+        self.holds.get(key).is_some_and(|hold| hold.owner == owner)
+    }
+
+    pub(super) fn has_lost(&self, owner: OwnerId) -> bool {
+        self.lost.contains(&owner)
+    }
+
+    /// The server does not hold it for us any more.
+    pub(super) fn let_go(&mut self, key: &K) {
+        self.holds.remove(key);
+    }
+
+    /// How the release went whose answer came when nobody waited for it.
+    pub(super) fn note_release(&mut self, owner: OwnerId, release: Release) {
+        self.released.insert(owner, release);
+    }
+
+    /// Forgets the owner, who holds nothing, and says how its release went.
+    pub(super) fn forget(&mut self, owner: OwnerId) -> Release {
+        self.lost.remove(&owner);
+        self.released.remove(&owner).unwrap_or(Release::NotHeld)
+    }
+}

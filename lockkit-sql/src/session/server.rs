@@ -1,0 +1,101 @@
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::Claim;
+use lockkit_core::{FencingToken, LockName};
+
+use crate::seats::NoSeat;
+
+/// A server that locks can be held on by a session.
+#[async_trait]
+pub(crate) trait Server: Debug + Send + Sync + 'static {
+    /// A session. Dropping it closes the connection, by which the server ends it.
+    type Connection: Send + 'static;
+    /// What the server knows a lock by.
+    type Key: Clone + Debug + Eq + Hash + Send + Sync + 'static;
+    type Failure: Failing;
+
+    /// What the server knows the lock by.
+    fn key(&self, name: &LockName) -> Result<Self::Key, Self::Failure>;
+
+    /// Connects, within a limit of its own.
+    async fn connect(&self) -> Result<Self::Connection, Self::Failure>;
+
+    /// Has the server end the session after being idle for `ttl`, and returns what it has set,
+    /// which is not less.
+    async fn begin(
+        &self,
+        connection: &mut Self::Connection,
+        ttl: Duration,
+    ) -> Result<Duration, Self::Failure>;
+
+    /// Sends one statement.
+    async fn send(
+        &self,
+        connection: &mut Self::Connection,
+        request: &Request<'_, Self::Key>,
+    ) -> Result<Reply, Self::Failure>;
+
+    /// Says goodbye.
+    async fn close(&self, connection: Self::Connection);
+
+    /// Somebody in this process may get the lock now.
+    fn freed(&self, name: &LockName);
+}
+
+/// A statement of a session.
+#[derive(Debug)]
+pub(crate) enum Request<'a, K> {
+    /// Lock and token. Only where the session does not hold the lock, since it would let itself in.
+    Take { key: &'a K, claim: &'a Claim },
+    /// Unlock, and tell who waits.
+    Release { key: &'a K },
+    /// Unlock, and nothing else that could fail.
+    GiveBack { key: &'a K },
+    /// Nothing, but an answer.
+    Beat,
+    /// Remove what nobody has used for long.
+    Sweep,
+}
+
+/// What a statement came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Granted(FencingToken),
+    /// Somebody else holds it. Worth another ask at once if the holder was told only now that
+    /// somebody waits: it may have released before.
+    Taken {
+        ask_again: bool,
+    },
+    /// Whether the lock was held until now.
+    Unlocked(bool),
+    Alive,
+}
+
+/// What goes wrong on a server.
+pub(crate) trait Failing:
+    std::error::Error + Clone + From<NoSeat> + Send + Sync + 'static
+{
+    /// Sent, and not answered for so long.
+    fn no_answer(limit: Duration) -> Self;
+    /// There was no connection for so long.
+    fn no_connection(limit: Duration, last: Option<Self>) -> Self;
+
+    /// Whether connecting again is of no use.
+    fn is_lasting(&self) -> bool;
+    /// What is left of the session whose statement failed.
+    fn after(&self) -> After;
+}
+
+/// What is left of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// The statement failed, and the session goes on.
+    Stands,
+    /// The server has said that it ends the session.
+    Ended,
+    /// The connection broke: the server may not know it yet.
+    Broken,
+}
