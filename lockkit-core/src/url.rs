@@ -68,6 +68,12 @@ impl BackendUrl {
         &self.path
     }
 
+    /// The value of one parameter, unchecked: for what chooses the driver, which knows the others.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.query.iter().find(|(other, _)| other == name)?;
+        Some(value)
+    }
+
     /// The parameters, checked against those that the driver knows beside the [`COMMON`] ones.
     ///
     /// # Errors
@@ -145,8 +151,7 @@ pub struct Parameters<'a> {
 impl<'a> Parameters<'a> {
     /// The value as text.
     pub fn text(&self, name: &str) -> Option<&'a str> {
-        let (_, value) = self.url.query.iter().find(|(other, _)| other == name)?;
-        Some(value)
+        self.url.parameter(name)
     }
 
     /// The value as anything that can be parsed.

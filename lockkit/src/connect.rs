@@ -41,7 +41,8 @@ pub async fn connect(url: &str) -> Result<Locker> {
 ///
 /// As [`connect`].
 pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
-    let Some(backend) = BACKENDS.iter().find(|backend| backend.scheme == scheme(url)) else {
+    let backends = if wants_session(url) { SESSION_BACKENDS } else { BACKENDS };
+    let Some(backend) = backends.iter().find(|backend| backend.scheme == scheme(url)) else {
         let known: Vec<_> = BACKENDS.iter().map(|backend| backend.scheme).collect();
         return Err(url.error(format!("the scheme is unknown; known are: {}", known.join(", "))));
     };
@@ -63,8 +64,24 @@ fn scheme(url: &BackendUrl) -> &str {
     }
 }
 
+/// Whether holds are to be kept by a session, where the backend has such.
+fn wants_session(url: &BackendUrl) -> bool {
+    url.parameter("hold") == Some("session")
+        && SESSION_BACKENDS.iter().any(|backend| backend.scheme == scheme(url))
+}
+
 async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
     Ok(match scheme(url) {
+        #[cfg(feature = "postgres")]
+        "postgres" if wants_session(url) => {
+            use lockkit_sql::postgres::session::PostgresSessionDriver;
+            Arc::new(PostgresSessionDriver::connect(url).await?)
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" if wants_session(url) => {
+            use lockkit_sql::mysql::session::MysqlSessionDriver;
+            Arc::new(MysqlSessionDriver::connect(url).await?)
+        }
         "memory" => Arc::new(memory::MemoryDriver::connect(url)?),
         #[cfg(feature = "file")]
         "file" => Arc::new(lockkit_file::FileDriver::connect(url).await?),
@@ -153,6 +170,29 @@ pub const BACKENDS: &[Backend] = &[
     },
     #[cfg(not(feature = "redis"))]
     Backend::off("redis", "redis"),
+];
+
+/// Those of them whose holds may be kept by a session, and what is otherwise with `hold=session` in
+/// the URL.
+pub const SESSION_BACKENDS: &[Backend] = &[
+    #[cfg(feature = "postgres")]
+    Backend {
+        scheme: "postgres",
+        feature: Some("postgres"),
+        capabilities: Some(lockkit_sql::postgres::session::CAPABILITIES),
+        parameters: lockkit_sql::postgres::session::PARAMETERS,
+    },
+    #[cfg(not(feature = "postgres"))]
+    Backend::off("postgres", "postgres"),
+    #[cfg(feature = "mysql")]
+    Backend {
+        scheme: "mysql",
+        feature: Some("mysql"),
+        capabilities: Some(lockkit_sql::mysql::session::CAPABILITIES),
+        parameters: lockkit_sql::mysql::session::PARAMETERS,
+    },
+    #[cfg(not(feature = "mysql"))]
+    Backend::off("mysql", "mysql"),
 ];
 
 #[cfg(not(all(

@@ -3,5 +3,5 @@
 mod connect;
 pub mod guide;
 
-pub use connect::{BACKENDS, Backend, connect, connect_url};
+pub use connect::{BACKENDS, Backend, SESSION_BACKENDS, connect, connect_url};
 pub use lockkit_core::*;

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
-use lockkit::{BACKENDS, Backend, COMMON, METRICS, Parameter};
+use lockkit::{BACKENDS, Backend, COMMON, METRICS, Parameter, SESSION_BACKENDS};
 
 /// Compares the part of `file` between the marks with `expected`, or writes it.
 fn check(file: &str, mark: &str, expected: &str) {
@@ -49,7 +49,8 @@ fn the_table_of_backends() {
         "| URL | turned on by | a hold ends with | order of waiters | fencing token | told of a release |\n\
          | --- | --- | --- | --- | --- | --- |\n",
     );
-    for backend in BACKENDS {
+    let rows = BACKENDS.iter().map(|backend| (backend, ""));
+    for (backend, how) in rows.chain(SESSION_BACKENDS.iter().map(|it| (it, " `hold=session`"))) {
         let can = backend.capabilities.unwrap();
         let add = match backend.feature {
             Some(feature) => format!("`cargo add lockkit -F {feature}`"),
@@ -58,7 +59,7 @@ fn the_table_of_backends() {
         let yes = |is| if is { "yes" } else { "no" };
         writeln!(
             table,
-            "| {} | {add} | {} | {} | {} | {} |",
+            "| {}{how} | {add} | {} | {} | {} | {} |",
             example(backend),
             can.liveness,
             can.fairness,
@@ -75,6 +76,9 @@ fn the_parameters_of_urls() {
     let mut text = format!("## Every URL\n\n{}", parameters(COMMON));
     for Backend { scheme, parameters: own, .. } in BACKENDS {
         write!(text, "\n## `{scheme}:`\n\n{}", parameters(own)).unwrap();
+    }
+    for Backend { scheme, parameters: own, .. } in SESSION_BACKENDS {
+        write!(text, "\n## `{scheme}:` with `hold=session`\n\n{}", parameters(own)).unwrap();
     }
     check("docs/urls.md", "parameters", &text);
 }

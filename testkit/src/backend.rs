@@ -120,7 +120,11 @@ impl Backend {
     }
 }
 
-fn find_program(name: &str, folders: Vec<PathBuf>, is_it: fn(&Path) -> bool) -> Option<PathBuf> {
+pub(crate) fn find_program(
+    name: &str,
+    folders: Vec<PathBuf>,
+    is_it: fn(&Path) -> bool,
+) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         path.metadata()
             .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)

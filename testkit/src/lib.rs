@@ -32,6 +32,7 @@
 
 mod backend;
 mod mysql;
+mod pgbouncer;
 mod port;
 mod postgres;
 mod process;
@@ -43,6 +44,7 @@ mod trial;
 
 pub use crate::backend::{Backend, Unavailable};
 pub use crate::mysql::{MARIADB, MYSQL};
+pub use crate::pgbouncer::{PgBouncer, PoolMode};
 pub use crate::postgres::POSTGRES;
 pub use crate::proxy::{Direction, Hold, Proxy};
 pub use crate::redis::REDIS;

@@ -13,6 +13,9 @@ pub(super) const TAKE: &str = include_str!("sql/take.sql");
 pub(super) const RENEW: &str = include_str!("sql/renew.sql");
 pub(super) const RELEASE: &str = include_str!("sql/release.sql");
 
+/// What is asked of every connection for requests.
+pub(super) const REQUESTS: &[&str] = &[TAKE, RENEW, RELEASE];
+
 /// What a claim finds that asks.
 #[derive(Debug)]
 pub(super) enum Answer {

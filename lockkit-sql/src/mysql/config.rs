@@ -1,10 +1,12 @@
 use std::time::Duration;
 
 use lockkit_core::driver::CALL_LIMIT;
-use lockkit_core::{BackendUrl, Parameter, Result};
+use lockkit_core::{BackendUrl, Capabilities, Parameter, Parameters, Result};
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
+use super::claims;
 use super::endpoint::Endpoint;
+use crate::session::hold::{self, Hold};
 
 /// What the driver is called, and the scheme of its URLs.
 pub(super) const ID: &str = "mysql";
@@ -12,21 +14,52 @@ pub(super) const ID: &str = "mysql";
 /// The parameters of a MySQL or MariaDB URL, beside the [common ones](lockkit_core::COMMON).
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
+    HOLD,
     Parameter::new("connections", "how many connections to use, 2 to 100", "4"),
-    Parameter::new(
-        "socket",
-        "path of the server's socket, to be used instead of host and port",
-        "none",
-    ),
-    Parameter::new(
-        "ssl-mode",
-        "`disabled`, `preferred`, `required`, `verify_ca` or `verify_identity`",
-        "preferred",
-    ),
-    Parameter::new("ssl-ca", "file with the certificates to trust", "those that the system trusts"),
-    Parameter::new("ssl-cert", "file with the client's certificate", "none"),
-    Parameter::new("ssl-key", "file with the key to it", "none"),
+    SOCKET,
+    SSL_MODE,
+    SSL_CA,
+    SSL_CERT,
+    SSL_KEY,
 ];
+
+/// The parameters of one with `hold=session`.
+pub const SESSION_PARAMETERS: &[Parameter] = &[
+    CALL_LIMIT,
+    HOLD,
+    Parameter::new(
+        "keys",
+        "what the server knows a lock by: `hashed`, from namespace and name, or `exact`, the name, \
+         which other software locks by `GET_LOCK`",
+        "hashed",
+    ),
+    SOCKET,
+    SSL_MODE,
+    SSL_CA,
+    SSL_CERT,
+    SSL_KEY,
+];
+
+const HOLD: Parameter = Parameter::new(
+    "hold",
+    "what a hold is kept by: `lease`, a row, or `session`, a lock of the server's for a connection",
+    "lease",
+);
+const SOCKET: Parameter = Parameter::new(
+    "socket",
+    "path of the server's socket, to be used instead of host and port",
+    "none",
+);
+const SSL_MODE: Parameter = Parameter::new(
+    "ssl-mode",
+    "`disabled`, `preferred`, `required`, `verify_ca` or `verify_identity`",
+    "preferred",
+);
+const SSL_CA: Parameter =
+    Parameter::new("ssl-ca", "file with the certificates to trust", "those that the system trusts");
+const SSL_CERT: Parameter =
+    Parameter::new("ssl-cert", "file with the client's certificate", "none");
+const SSL_KEY: Parameter = Parameter::new("ssl-key", "file with the key to it", "none");
 
 /// What a URL says.
 #[derive(Debug)]
@@ -38,51 +71,77 @@ pub(super) struct Config {
 
 impl Config {
     pub(super) fn from_url(url: &BackendUrl) -> Result<Self> {
-        if url.scheme() != ID && url.scheme() != "mariadb" {
-            let reason = "the scheme of a MySQL or MariaDB database is `mysql` or `mariadb`";
-            return Err(url.error(reason));
-        }
+        check_scheme(url)?;
         let parameters = url.parameters(PARAMETERS)?;
+        hold::check(&parameters, "lease")?;
         let call_limit = parameters.call_limit()?;
         let connections = parameters.parsed("connections")?.unwrap_or(4);
         if !(2..=100).contains(&connections) {
             return Err(parameters.bad("connections", "a number from 2 to 100"));
         }
-        let [host] = url.hosts() else {
-            return Err(url.error("one host is needed, as in `mysql://app@localhost/shop`"));
-        };
-        let Some(user) = url.user() else {
-            return Err(url.error("a user is needed, as in `mysql://app@localhost/shop`"));
-        };
-        let database = match url.path().trim_start_matches('/') {
-            database if !database.is_empty() && !database.contains('/') => database,
-            _ => return Err(url.error("the path is the name of a database, as in `/shop`")),
-        };
-        let mut options =
-            MySqlConnectOptions::new().host(host.name()).username(user).database(database);
-        if let Some(port) = host.port() {
-            options = options.port(port);
-        }
-        if let Some(password) = url.password() {
-            options = options.password(password);
-        }
-        if let Some(socket) = parameters.text("socket") {
-            options = options.socket(socket);
-        }
-        if let Some(mode) = parameters.parsed::<MySqlSslMode>("ssl-mode")? {
-            options = options.ssl_mode(mode);
-        }
-        for (name, set) in [
-            ("ssl-ca", MySqlConnectOptions::ssl_ca as fn(_, _) -> _),
-            ("ssl-cert", MySqlConnectOptions::ssl_client_cert),
-            ("ssl-key", MySqlConnectOptions::ssl_client_key),
-        ] {
-            if let Some(file) = parameters.text(name) {
-                options = set(options, file);
-            }
-        }
-        Ok(Self { endpoint: Endpoint::new(options), call_limit, connections })
+        let endpoint = Endpoint::new(options(url, &parameters)?, claims::REQUESTS);
+        Ok(Self { endpoint, call_limit, connections })
     }
+}
+
+/// What a URL with `hold=session` says.
+#[derive(Debug)]
+pub(super) struct SessionConfig {
+    pub(super) options: MySqlConnectOptions,
+    pub(super) hold: Hold,
+}
+
+impl SessionConfig {
+    pub(super) fn from_url(url: &BackendUrl, can: &Capabilities) -> Result<Self> {
+        check_scheme(url)?;
+        let parameters = url.parameters(SESSION_PARAMETERS)?;
+        let hold = Hold::from_parameters(&parameters, can)?;
+        Ok(Self { options: options(url, &parameters)?, hold })
+    }
+}
+
+fn check_scheme(url: &BackendUrl) -> Result<()> {
+    match url.scheme() {
+        ID | "mariadb" => Ok(()),
+        _ => Err(url.error("the scheme of a MySQL or MariaDB database is `mysql` or `mariadb`")),
+    }
+}
+
+fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<MySqlConnectOptions> {
+    let [host] = url.hosts() else {
+        return Err(url.error("one host is needed, as in `mysql://app@localhost/shop`"));
+    };
+    let Some(user) = url.user() else {
+        return Err(url.error("a user is needed, as in `mysql://app@localhost/shop`"));
+    };
+    let database = match url.path().trim_start_matches('/') {
+        database if !database.is_empty() && !database.contains('/') => database,
+        _ => return Err(url.error("the path is the name of a database, as in `/shop`")),
+    };
+    let mut options =
+        MySqlConnectOptions::new().host(host.name()).username(user).database(database);
+    if let Some(port) = host.port() {
+        options = options.port(port);
+    }
+    if let Some(password) = url.password() {
+        options = options.password(password);
+    }
+    if let Some(socket) = parameters.text("socket") {
+        options = options.socket(socket);
+    }
+    if let Some(mode) = parameters.parsed::<MySqlSslMode>("ssl-mode")? {
+        options = options.ssl_mode(mode);
+    }
+    for (name, set) in [
+        ("ssl-ca", MySqlConnectOptions::ssl_ca as fn(_, _) -> _),
+        ("ssl-cert", MySqlConnectOptions::ssl_client_cert),
+        ("ssl-key", MySqlConnectOptions::ssl_client_key),
+    ] {
+        if let Some(file) = parameters.text(name) {
+            options = set(options, file);
+        }
+    }
+    Ok(options)
 }
 
 #[cfg(test)]
@@ -125,6 +184,7 @@ mod tests {
             ("mysql://me@h/d?connections=1", "2 to 100"),
             ("mysql://me@h/d?connections=many", "connections"),
             ("mysql://me@h/d?ssl-mode=maybe", "ssl-mode"),
+            ("mysql://me@h/d?hold=session", "the other driver"),
             ("mysql://me@h/d?fast=1", "known are: namespace, ttl, label, max_hold, call_limit"),
         ] {
             let error = config(url).unwrap_err().to_string();

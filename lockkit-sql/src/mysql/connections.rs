@@ -78,6 +78,11 @@ impl Connections {
         Ok(Self { seats: Seats::new(endpoint, first, number) })
     }
 
+    /// Connects when there is a request, for the first time too.
+    pub(super) fn new(endpoint: Endpoint, number: usize) -> Self {
+        Self { seats: Seats::empty(endpoint, number) }
+    }
+
     /// Sends a statement that writes, a transaction by itself, and waits for its answer, and for a
     /// connection before that.
     ///

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use lockkit_core::{Diagnosis, Namespace};
 use sqlx::Row as _;
 
-use super::connections::Value;
+use super::connections::{Connections, Value, Within};
 use super::driver::MysqlDriver;
 use super::error::Failure;
 
@@ -36,14 +36,14 @@ const OLDEST_MARIADB: (u32, u32) = (10, 6);
 const OLDEST_MYSQL: (u32, u32) = (8, 0);
 
 /// An hour, in microseconds: more than servers' clocks should ever differ by.
-const FAR_AHEAD: i64 = 60 * 60 * 1_000_000;
+pub(super) const FAR_AHEAD: i64 = 60 * 60 * 1_000_000;
 
 /// Looks, and changes nothing.
 pub(super) async fn diagnose(
     driver: &MysqlDriver,
     namespace: &Namespace,
 ) -> Result<Vec<Diagnosis>, Failure> {
-    let settings = Settings::of(driver).await?;
+    let settings = Settings::of(&driver.connections, driver.inspection_limit()).await?;
     Ok(vec![
         version(&settings),
         rights(&settings, driver).await?,
@@ -57,13 +57,13 @@ pub(super) async fn diagnose(
 
 /// The server's variables and figures that matter here, as text. Which there are depends on what
 /// it is.
-struct Settings(HashMap<String, String>);
+pub(super) struct Settings(HashMap<String, String>);
 
 impl Settings {
-    async fn of(driver: &MysqlDriver) -> Result<Self, Failure> {
+    pub(super) async fn of(connections: &Connections, within: Within) -> Result<Self, Failure> {
         let mut settings = HashMap::new();
         for statement in [SETTINGS, FIGURES] {
-            for row in driver.read(statement, &[]).await? {
+            for row in connections.read(statement, &[], within).await? {
                 settings.insert(row.try_get(0)?, row.try_get(1)?);
             }
         }
@@ -74,7 +74,7 @@ impl Settings {
         self.0.get(name).map_or("", String::as_str)
     }
 
-    fn is_on(&self, name: &str) -> bool {
+    pub(super) fn is_on(&self, name: &str) -> bool {
         matches!(self.get(name), "ON" | "1")
     }
 
@@ -83,7 +83,7 @@ impl Settings {
     }
 }
 
-fn version(settings: &Settings) -> Diagnosis {
+pub(super) fn version(settings: &Settings) -> Diagnosis {
     let version = settings.get("version");
     let mut numbers = version.split(['.', '-']).map_while(|number| number.parse().ok());
     let numbers = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -247,7 +247,7 @@ async fn clock(driver: &MysqlDriver, namespace: &Namespace) -> Diagnosis {
     }
 }
 
-fn connections(settings: &Settings) -> Diagnosis {
+pub(super) fn connections(settings: &Settings) -> Diagnosis {
     let (most, used) = (settings.number("max_connections"), settings.number("Threads_connected"));
     let found = format!("{used} of {most} connections are in use");
     match used * 10 < most * 9 {

@@ -5,7 +5,6 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
 use tokio::time::timeout;
 
-use super::claims;
 use super::error::Failure;
 use super::layout;
 use crate::seats::Source;
@@ -19,10 +18,12 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 #[derive(Clone)]
 pub(super) struct Endpoint {
     options: MySqlConnectOptions,
+    /// What will be asked most.
+    requests: &'static [&'static str],
 }
 
 impl Endpoint {
-    pub(super) fn new(options: MySqlConnectOptions) -> Self {
+    pub(super) fn new(options: MySqlConnectOptions, requests: &'static [&'static str]) -> Self {
         // What the client would set by itself stands in the greeting.
         let options = options
             .disable_statement_logging()
@@ -30,7 +31,7 @@ impl Endpoint {
             .no_engine_substitution(false)
             .timezone(None)
             .set_names(false);
-        Self { options }
+        Self { options, requests }
     }
 
     /// Opens the first connection, and makes the tables if there are none.
@@ -38,7 +39,7 @@ impl Endpoint {
         self.within_limit(async {
             let mut connection = self.greeted().await?;
             layout::prepare(&mut connection).await?;
-            prepare_requests(&mut connection).await?;
+            self.prepare_requests(&mut connection).await?;
             Ok(connection)
         })
         .await
@@ -54,6 +55,32 @@ impl Endpoint {
             true => Err(Failure::ReadOnly),
             false => Ok(connection),
         }
+    }
+
+    /// So that each request is one round trip, from the first on.
+    async fn prepare_requests(&self, connection: &mut MySqlConnection) -> Result<(), Failure> {
+        for request in self.requests {
+            connection.prepare(sqlx::SqlStr::from_static(request)).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that locks of a session are those of all that use the database; then makes the
+    /// tables if there are none.
+    pub(super) async fn found_for_sessions(&self) -> Result<(), Failure> {
+        const CLUSTER: &str = "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'";
+        self.within_limit(async {
+            let mut connection = self.greeted().await?;
+            for variable in connection.fetch_all(sqlx::raw_sql(CLUSTER)).await? {
+                if variable.try_get::<&str, _>("Value")? == "ON" {
+                    return Err(Failure::Galera);
+                }
+            }
+            layout::prepare(&mut connection).await?;
+            Self::close(connection).await;
+            Ok(())
+        })
+        .await
     }
 
     pub(super) async fn within_limit<T>(
@@ -80,7 +107,7 @@ impl Source for Endpoint {
     async fn connect(&self) -> Result<MySqlConnection, Failure> {
         self.within_limit(async {
             let mut connection = self.greeted().await?;
-            prepare_requests(&mut connection).await?;
+            self.prepare_requests(&mut connection).await?;
             Ok(connection)
         })
         .await
@@ -114,12 +141,4 @@ impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.to_string())
     }
-}
-
-/// So that each request is one round trip, from the first on.
-async fn prepare_requests(connection: &mut MySqlConnection) -> Result<(), Failure> {
-    for request in [claims::TAKE, claims::RENEW, claims::RELEASE] {
-        connection.prepare(sqlx::SqlStr::from_static(request)).await?;
-    }
-    Ok(())
 }

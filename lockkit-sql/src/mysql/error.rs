@@ -26,6 +26,12 @@ pub(super) enum Failure {
     Closed,
     #[error("the server is read-only, as replicas are")]
     ReadOnly,
+    #[error(
+        "the server is a node of a Galera cluster, where locks of sessions are each node's own; use `hold=lease`"
+    )]
+    Galera,
+    #[error("something in between gives each statement another session")]
+    Pooled,
     #[error("{text}")]
     Found { kind: ErrorKind, text: Cow<'static, str> },
     #[error(transparent)]
@@ -120,7 +126,7 @@ impl Failure {
         match self {
             Self::NoAnswer(_) => None,
             Self::NoConnection { .. } | Self::Busy | Self::Closed => Some(ErrorKind::Unreachable),
-            Self::ReadOnly => Some(ErrorKind::Misconfigured),
+            Self::ReadOnly | Self::Galera | Self::Pooled => Some(ErrorKind::Misconfigured),
             Self::Found { kind, .. } => Some(*kind),
             Self::Client(error) => match &**error {
                 sqlx::Error::Database(_) => self.number().map(kind_of_answer),
@@ -163,7 +169,7 @@ const FULL: [u16; 3] = [1040, 1203, 1226];
 /// The server takes no writes: read-only in three ways, or a node outside its cluster.
 const NO_WRITES: [u16; 4] = [1290, 1792, 1836, 1047];
 /// The server ends, or has ended the session: perhaps after the commit.
-const ENDED: [u16; 4] = [1053, 1927, 3169, 4031];
+pub(super) const ENDED: [u16; 4] = [1053, 1927, 3169, 4031];
 
 /// What an answer of that number means
 /// (<https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html>,

@@ -66,7 +66,7 @@ impl MysqlDriver {
         self.connections.read(statement, values, self.inspection_limit()).await
     }
 
-    fn inspection_limit(&self) -> Within {
+    pub(super) fn inspection_limit(&self) -> Within {
         Within::new(self.call_limit.unwrap_or(CALL_LIMIT))
     }
 }
@@ -141,22 +141,22 @@ fn holder(
     })
 }
 
-fn owner_of(bytes: &[u8]) -> Result<OwnerId, Failure> {
+pub(super) fn owner_of(bytes: &[u8]) -> Result<OwnerId, Failure> {
     let owner = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
     owner.ok_or(Failure::found(ErrorKind::Foreign, "an owner in a row is none"))
 }
 
 /// A label decides nothing, so one that is none is only left out.
-fn label_of(bytes: &[u8]) -> Option<Label> {
+pub(super) fn label_of(bytes: &[u8]) -> Option<Label> {
     Label::new(std::str::from_utf8(bytes).ok()?).ok()
 }
 
-fn name_of(namespace: &Namespace, row: &MySqlRow) -> Result<LockName, Failure> {
+pub(super) fn name_of(namespace: &Namespace, row: &MySqlRow) -> Result<LockName, Failure> {
     let name = std::str::from_utf8(bytes_of(row, "name")?).ok();
     name.and_then(|name| LockName::new(namespace, name).ok())
         .ok_or(Failure::found(ErrorKind::Foreign, "a name in a row is none"))
 }
 
-fn bytes_of<'r>(row: &'r MySqlRow, column: &str) -> Result<&'r [u8], Failure> {
+pub(super) fn bytes_of<'r>(row: &'r MySqlRow, column: &str) -> Result<&'r [u8], Failure> {
     Ok(row.try_get(column)?)
 }

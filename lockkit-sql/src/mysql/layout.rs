@@ -14,7 +14,7 @@ const VERSIONS: &str = "SELECT MAX(version) AS version FROM lockkit_layout";
 const VERSION: i32 = 1;
 
 /// The columns of our tables, as `objects.sql` finds them.
-const TABLES: [(&str, &str); 3] = [
+const TABLES: [(&str, &str); 4] = [
     ("lockkit_layout", "only_row tinyint not null key, version int not null"),
     (
         "lockkit_lock",
@@ -28,6 +28,13 @@ const TABLES: [(&str, &str); 3] = [
         "namespace varbinary(64) not null key, name varbinary(512) not null key, \
          owner varbinary(32) not null key, label varbinary(128) not null, \
          arrival bigint not null, since bigint not null, expires bigint not null",
+    ),
+    (
+        "lockkit_session",
+        "locked varbinary(64) not null key, namespace varbinary(64) not null, \
+         name varbinary(512) not null, owner varbinary(32) not null, \
+         label varbinary(128) not null, session varbinary(32) not null, since bigint not null, \
+         token bigint not null",
     ),
 ];
 

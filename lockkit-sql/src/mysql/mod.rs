@@ -27,6 +27,7 @@ mod error;
 mod inspect;
 mod layout;
 mod queue;
+pub mod session;
 mod sweep;
 
 pub use config::PARAMETERS;

@@ -1,11 +1,12 @@
 use std::time::Duration;
 
 use lockkit_core::driver::CALL_LIMIT;
-use lockkit_core::{BackendUrl, Capabilities, Lease, Parameter, Parameters, Result};
+use lockkit_core::{BackendUrl, Capabilities, Parameter, Parameters, Result};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use super::claims;
 use super::endpoint::Endpoint;
+use crate::session::hold::{self, Hold};
 
 /// What the driver is called, and the scheme of its URLs.
 pub(super) const ID: &str = "postgres";
@@ -78,7 +79,7 @@ impl Config {
     pub(super) fn from_url(url: &BackendUrl) -> Result<Self> {
         check_scheme(url)?;
         let parameters = url.parameters(PARAMETERS)?;
-        check_hold(&parameters, "lease")?;
+        hold::check(&parameters, "lease")?;
         let call_limit = parameters.call_limit()?;
         let connections = parameters.parsed("connections")?.unwrap_or(4);
         if !(2..=100).contains(&connections) {
@@ -93,38 +94,15 @@ impl Config {
 #[derive(Debug)]
 pub(super) struct SessionConfig {
     pub(super) options: PgConnectOptions,
-    pub(super) call_limit: Option<Duration>,
-    pub(super) ttl: Duration,
-    pub(super) keys: Keys,
-}
-
-/// What a session locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keys {
-    /// A part of a hash of namespace and name.
-    Hashed,
-    /// The number that the name is.
-    Exact,
+    pub(super) hold: Hold,
 }
 
 impl SessionConfig {
     pub(super) fn from_url(url: &BackendUrl, can: &Capabilities) -> Result<Self> {
         check_scheme(url)?;
         let parameters = url.parameters(SESSION_PARAMETERS)?;
-        check_hold(&parameters, "session")?;
-        let call_limit = parameters.call_limit()?;
-        let ttl = parameters.duration("ttl")?.unwrap_or(Lease::default().ttl());
-        if ttl < can.min_ttl || ttl > can.max_ttl {
-            let reason =
-                format!("a session can be kept for {:?} to {:?}", can.min_ttl, can.max_ttl);
-            return Err(parameters.bad("ttl", reason));
-        }
-        let keys = match parameters.text("keys") {
-            None | Some("hashed") => Keys::Hashed,
-            Some("exact") => Keys::Exact,
-            Some(_) => return Err(parameters.bad("keys", "`hashed` or `exact`")),
-        };
-        Ok(Self { options: options(url, &parameters)?, call_limit, ttl, keys })
+        let hold = Hold::from_parameters(&parameters, can)?;
+        Ok(Self { options: options(url, &parameters)?, hold })
     }
 }
 
@@ -132,15 +110,6 @@ fn check_scheme(url: &BackendUrl) -> Result<()> {
     match url.scheme() {
         ID | "postgresql" => Ok(()),
         _ => Err(url.error("the scheme of a PostgreSQL database is `postgres`")),
-    }
-}
-
-/// Whether the driver that was asked to connect is the one that the URL means.
-fn check_hold(parameters: &Parameters<'_>, ours: &str) -> Result<()> {
-    match parameters.text("hold").unwrap_or("lease") {
-        hold if hold == ours => Ok(()),
-        "lease" | "session" => Err(parameters.bad("hold", "it means the other driver")),
-        _ => Err(parameters.bad("hold", "`lease` or `session`")),
     }
 }
 
@@ -203,8 +172,9 @@ fn is_identifier(text: &str) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::{Config, Keys, SessionConfig};
+    use super::{Config, SessionConfig};
     use crate::postgres::session::CAPABILITIES;
+    use crate::session::hold::Keys;
 
     fn config(url: &str) -> lockkit_core::Result<Config> {
         Config::from_url(&url.parse().unwrap())
@@ -253,9 +223,9 @@ mod tests {
     fn a_url_of_sessions_says_what_they_lock_and_for_how_long() {
         let config = |url: &str| SessionConfig::from_url(&url.parse().unwrap(), &CAPABILITIES);
         let plain = config("postgres://h/d?hold=session").unwrap();
-        assert_eq!((plain.ttl, plain.keys), (Duration::from_secs(30), Keys::Hashed));
+        assert_eq!((plain.hold.ttl, plain.hold.keys), (Duration::from_secs(30), Keys::Hashed));
         let full = config("postgres://h/d?hold=session&ttl=2s&keys=exact").unwrap();
-        assert_eq!((full.ttl, full.keys), (Duration::from_secs(2), Keys::Exact));
+        assert_eq!((full.hold.ttl, full.hold.keys), (Duration::from_secs(2), Keys::Exact));
         for (url, reason) in [
             ("postgres://h", "the other driver"),
             ("postgres://h?hold=session&keys=mine", "`hashed` or `exact`"),

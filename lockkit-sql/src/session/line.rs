@@ -41,6 +41,7 @@ impl<S: Server> Session<S> {
             clock: Clock::system(),
             line: Arc::default(),
             registry: Mutex::new(Registry::new()),
+            traces: Mutex::default(),
             attempts: Mutex::default(),
             ended: Notify::new(),
             began: Notify::new(),
@@ -180,11 +181,25 @@ struct Shared<S: Server> {
     /// The connection, while there is a session and no statement is under way.
     line: Arc<Turns<Option<S::Connection>>>,
     registry: Mutex<Registry<S::Key>>,
+    traces: Mutex<Traces<S::Trace>>,
     attempts: Mutex<Attempts<S::Failure>>,
     ended: Notify,
     began: Notify,
     closed: CancellationToken,
     runtime: Handle,
+}
+
+/// Which sessions the server may have of ours.
+struct Traces<T> {
+    alive: Option<T>,
+    /// The last one that ended without a goodbye.
+    dead: Option<T>,
+}
+
+impl<T> Default for Traces<T> {
+    fn default() -> Self {
+        Self { alive: None, dead: None }
+    }
 }
 
 /// How connecting went lately.
@@ -209,6 +224,10 @@ impl<S: Server> Shared<S> {
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn traces(&self) -> MutexGuard<'_, Traces<S::Trace>> {
+        self.traces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn last_attempt(&self) -> Option<S::Failure> {
         self.attempts().last.clone()
     }
@@ -221,6 +240,11 @@ impl<S: Server> Shared<S> {
     /// The session is over.
     fn end(&self) {
         let lost = self.registry().end();
+        let mut traces = self.traces();
+        if let Some(trace) = traces.alive.take() {
+            traces.dead = Some(trace);
+        }
+        drop(traces);
         self.ended.notify_waiters();
         for name in &lost {
             self.server.freed(name);
@@ -366,8 +390,12 @@ impl<S: Server> Turn<S> {
             Err(failure) => match failure.after() {
                 // It may have been unlocked, or not; afterwards it is.
                 After::Stands if self.give_back(&key).await => Release::Freed,
-                After::Ended => return Ok(shared.registry().forget(claim.owner())),
-                _ => return Err(failure),
+                After::Stands => return Err(failure),
+                // The session took the lock along, as soon as the server knows.
+                After::Ended | After::Broken => match self.begin().await {
+                    Ok(()) => return Ok(shared.registry().forget(claim.owner())),
+                    Err(_) => return Err(failure),
+                },
             },
         };
         let mut registry = shared.registry();
@@ -438,8 +466,19 @@ impl<S: Server> Turn<S> {
     async fn try_to_begin(&mut self) -> Result<(), S::Failure> {
         let Shared { server, clock, ttl, .. } = &*self.shared;
         let mut connection = server.connect().await?;
+        let dead = self.shared.traces().dead.clone();
+        if let Some(dead) = dead
+            && let Err(failure) = server.bury(&mut connection, &dead).await
+        {
+            // Its time-out will end it.
+            tracing::debug!(?server, %failure, "an earlier session may still be there");
+            if failure.after() != After::Stands {
+                return Err(failure);
+            }
+        }
         let since = clock.now();
-        let ttl = server.begin(&mut connection, *ttl).await?;
+        let (ttl, trace) = server.begin(&mut connection, *ttl).await?;
+        *self.shared.traces() = Traces { alive: Some(trace), dead: None };
         self.shared.registry().begin(Life { since, ttl });
         *self.line = Some(connection);
         Ok(())

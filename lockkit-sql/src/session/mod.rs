@@ -5,10 +5,13 @@
 //! whatever is sent on it, at the least a heartbeat, refreshes the lease. When the session ends, all
 //! its locks are lost, and a new one is opened when it is asked for.
 
+pub(crate) mod hold;
+mod key;
 mod line;
 mod registry;
 mod server;
 
+pub(crate) use key::hash;
 pub(crate) use line::Session;
 pub(crate) use registry::Outcome;
 pub(crate) use server::{After, Failing, Reply, Request, Server};

@@ -1,5 +1,6 @@
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +16,8 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
     type Connection: Send + 'static;
     /// What the server knows a lock by.
     type Key: Clone + Debug + Eq + Hash + Send + Sync + 'static;
+    /// Which session it is, for another one to end it.
+    type Trace: Clone + Debug + Send + Sync + 'static;
     type Failure: Failing;
 
     /// What the server knows the lock by.
@@ -24,12 +27,20 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
     async fn connect(&self) -> Result<Self::Connection, Self::Failure>;
 
     /// Has the server end the session after being idle for `ttl`, and returns what it has set,
-    /// which is not less.
+    /// which is not less, and which session it is.
     async fn begin(
         &self,
         connection: &mut Self::Connection,
         ttl: Duration,
-    ) -> Result<Duration, Self::Failure>;
+    ) -> Result<(Duration, Self::Trace), Self::Failure>;
+
+    /// Sees to it that an earlier session is over, and its locks free, which the server may not know
+    /// yet: a connection can break at one end alone. Ends by itself.
+    async fn bury(
+        &self,
+        connection: &mut Self::Connection,
+        trace: &Self::Trace,
+    ) -> Result<(), Self::Failure>;
 
     /// Sends one statement.
     async fn send(
@@ -98,4 +109,20 @@ pub(crate) enum After {
     Ended,
     /// The connection broke: the server may not know it yet.
     Broken,
+}
+
+impl After {
+    /// After an error that is no answer of the server's.
+    pub(crate) fn error_of_the_client(error: &sqlx::Error) -> Self {
+        match error {
+            // What was answered cannot be read.
+            sqlx::Error::ColumnNotFound(_)
+            | sqlx::Error::ColumnDecode { .. }
+            | sqlx::Error::Decode(_)
+            | sqlx::Error::RowNotFound => Self::Stands,
+            // The other side has closed the connection.
+            sqlx::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => Self::Ended,
+            _ => Self::Broken,
+        }
+    }
 }

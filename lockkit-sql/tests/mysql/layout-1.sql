@@ -33,6 +33,20 @@ CREATE TABLE IF NOT EXISTS lockkit_place (
     KEY lockkit_place_order (namespace, name, arrival)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
+-- Who holds which lock by a session: a lock of GET_LOCK, which alone decides. The row tells the rest,
+-- and outlives the holds for the token's sake.
+CREATE TABLE IF NOT EXISTS lockkit_session (
+    locked    VARBINARY(64) NOT NULL,  -- what the server knows the lock by
+    namespace VARBINARY(64) NOT NULL,
+    name      VARBINARY(512) NOT NULL,
+    owner     VARBINARY(32) NOT NULL,  -- who took it last
+    label     VARBINARY(128) NOT NULL,
+    session   VARBINARY(32) NOT NULL,  -- another lock, which the session holds all its life
+    since     BIGINT NOT NULL,
+    token     BIGINT NOT NULL,         -- the last one given
+    PRIMARY KEY (locked)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
 CREATE TABLE IF NOT EXISTS lockkit_layout (
     only_row TINYINT NOT NULL,
     version  INT NOT NULL,

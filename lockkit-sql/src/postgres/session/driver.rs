@@ -12,6 +12,7 @@ use crate::postgres::connections::Connections;
 use crate::postgres::endpoint::Endpoint;
 use crate::postgres::error::Failure;
 use crate::postgres::subscription::{Joined, Subscription};
+use crate::session::hold::Hold;
 use crate::session::{Outcome, Session};
 
 /// What the driver of PostgreSQL sessions promises.
@@ -54,8 +55,8 @@ impl PostgresSessionDriver {
     ///
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        let config = SessionConfig::from_url(url, &CAPABILITIES)?;
-        let SessionConfig { options, call_limit, ttl, keys } = config;
+        let SessionConfig { options, hold } = SessionConfig::from_url(url, &CAPABILITIES)?;
+        let Hold { call_limit, ttl, keys } = hold;
         let failed = |failure: Failure| Error::connecting(ID, failure.while_connecting());
         let endpoint = Endpoint::new(options.clone(), REQUESTS);
         endpoint.found_for_sessions().await.map_err(failed)?;

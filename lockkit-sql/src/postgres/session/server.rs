@@ -3,18 +3,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::ErrorKind;
 use lockkit_core::{FencingToken, LockName};
-use sha2::{Digest as _, Sha256};
+use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow, PgSeverity, Postgres};
-use sqlx::{Connection as _, Row as _};
-use tokio::time::timeout;
 
 use crate::postgres::claims;
-use crate::postgres::config::Keys;
 use crate::postgres::endpoint::Endpoint;
 use crate::postgres::error::Failure;
 use crate::postgres::subscription::Subscription;
 use crate::seats::Source as _;
-use crate::session::{After, Failing, Reply, Request, Server};
+use crate::session::hold::Keys;
+use crate::session::{self, After, Failing, Reply, Request, Server};
 
 const SESSION: &str = include_str!("../sql/session.sql");
 const TAKE: &str = "SELECT is_granted, last_token, ask_again \
@@ -22,6 +20,9 @@ const TAKE: &str = "SELECT is_granted, last_token, ask_again \
 const RELEASE: &str = "SELECT lockkit_session_release($1) AS was_held";
 const GIVE_BACK: &str = "SELECT pg_advisory_unlock($1) AS was_held";
 const BEAT: &str = "SELECT pg_backend_pid() AS pid";
+/// The end of a session is waited for, in milliseconds.
+const BURY: &str = "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity \
+     WHERE pid = $1 AND backend_start::text = $2";
 const SWEEP: &str = "SELECT lockkit_session_sweep()";
 
 /// What is asked of every session.
@@ -43,10 +44,18 @@ pub(super) struct PostgresSession {
     pid: Option<i32>,
 }
 
+/// Which session: process ids are given again.
+#[derive(Clone, Debug)]
+pub(super) struct Trace {
+    pid: i32,
+    start: String,
+}
+
 #[async_trait]
 impl Server for PostgresServer {
     type Connection = PostgresSession;
     type Key = i64;
+    type Trace = Trace;
     type Failure = Failure;
 
     fn key(&self, name: &LockName) -> Result<i64, Failure> {
@@ -64,17 +73,23 @@ impl Server for PostgresServer {
         &self,
         session: &mut PostgresSession,
         ttl: Duration,
-    ) -> Result<Duration, Failure> {
+    ) -> Result<(Duration, Trace), Failure> {
         // Rounded up to what the server counts in.
         let idle = i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
         let (patience, seconds) = ((idle / 5).max(1), |part: i64| (idle / part / 1000).max(1));
-        let query = [idle, patience, seconds(3), seconds(9), idle]
+        let asking = [idle, patience, seconds(3), seconds(9), idle]
             .into_iter()
             .fold(query(SESSION), |query, setting| query.bind(setting.to_string()));
-        query.fetch_all(&mut session.connection).await?;
-        let row = one(query_scalar(&mut session.connection).await?)?;
-        session.pid = Some(row.try_get("pid")?);
-        Ok(Duration::from_millis(idle.unsigned_abs()))
+        let row = one(asking.fetch_all(&mut session.connection).await?)?;
+        let trace = Trace { pid: row.try_get("pid")?, start: row.try_get("start")? };
+        session.pid = Some(trace.pid);
+        Ok((Duration::from_millis(idle.unsigned_abs()), trace))
+    }
+
+    async fn bury(&self, session: &mut PostgresSession, trace: &Trace) -> Result<(), Failure> {
+        let asking = query(BURY).bind(trace.pid).bind(trace.start.clone());
+        asking.fetch_all(&mut session.connection).await?;
+        Ok(())
     }
 
     async fn send(
@@ -96,13 +111,7 @@ impl Server for PostgresServer {
             Request::Beat => query(BEAT),
             Request::Sweep => query(SWEEP),
         };
-        let rows = match query.fetch_all(&mut session.connection).await.map_err(Failure::from) {
-            Err(failure) if failure.after() == After::Ended => {
-                see_out(&mut session.connection).await;
-                return Err(failure);
-            }
-            rows => rows?,
-        };
+        let rows = query.fetch_all(&mut session.connection).await?;
         let row = one(rows)?;
         match request {
             Request::Take { .. } => answer_of_an_ask(&row),
@@ -124,20 +133,9 @@ impl Server for PostgresServer {
     }
 }
 
-/// Returns when the server has let go of what the session held: it says that it ends the session
-/// before that, and closes the connection after it.
-async fn see_out(connection: &mut PgConnection) {
-    const LIMIT: Duration = Duration::from_secs(1);
-    match timeout(LIMIT, connection.ping()).await {
-        Ok(outcome) => tracing::debug!(?outcome, "the server has ended the session"),
-        Err(_) => tracing::debug!("the server is slow to end the session"),
-    }
-}
-
-/// 64 bits of a wide hash, which is not that of whoever else hashes names.
+/// 64 bits of the hash.
 fn hashed(name: &LockName) -> i64 {
-    let hash = Sha256::new().chain_update("lockkit session\0").chain_update(name.digest());
-    let hash = hash.finalize();
+    let hash = session::hash(name);
     i64::from_be_bytes(std::array::from_fn(|at| hash[at]))
 }
 
@@ -167,10 +165,6 @@ fn query(statement: &'static str) -> Query {
     sqlx::query(statement)
 }
 
-async fn query_scalar(connection: &mut PgConnection) -> Result<Vec<PgRow>, Failure> {
-    Ok(query(BEAT).fetch_all(connection).await?)
-}
-
 fn one(rows: Vec<PgRow>) -> Result<PgRow, Failure> {
     rows.into_iter().next().ok_or(Failure::found(ErrorKind::Foreign, "a statement has no answer"))
 }
@@ -194,26 +188,9 @@ impl Failing for Failure {
             (Some(_), _) => After::Ended,
             // What was answered cannot be read.
             (None, Self::Found { .. }) => After::Stands,
-            (None, Self::Client(error)) if error.is_about_an_answer() => After::Stands,
+            (None, Self::Client(error)) => After::error_of_the_client(error),
             (None, _) => After::Broken,
         }
-    }
-}
-
-/// Errors of the client library that are no errors of the connection.
-trait IsAboutAnAnswer {
-    fn is_about_an_answer(&self) -> bool;
-}
-
-impl IsAboutAnAnswer for sqlx::Error {
-    fn is_about_an_answer(&self) -> bool {
-        matches!(
-            self,
-            Self::ColumnNotFound(_)
-                | Self::ColumnDecode { .. }
-                | Self::Decode(_)
-                | Self::RowNotFound
-        )
     }
 }
 

@@ -3,7 +3,9 @@
 -- has them: seconds, seconds, milliseconds.
 -- What the administrator has set for the role may end a statement or the session: here it is set
 -- for locks. All of it ends with the session.
-SELECT set_config('idle_session_timeout', $1, false) AS idle,
+SELECT pg_backend_pid() AS pid,
+       (SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()) AS start,
+       set_config('idle_session_timeout', $1, false),
        set_config('lock_timeout', $2, false),
        set_config('tcp_keepalives_idle', $3, false),
        set_config('tcp_keepalives_interval', $4, false),

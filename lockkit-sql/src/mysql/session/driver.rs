@@ -1,0 +1,115 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
+};
+use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
+
+use super::server::{MysqlServer, REQUESTS};
+use crate::mysql::config::{ID, SessionConfig};
+use crate::mysql::connections::Connections;
+use crate::mysql::endpoint::Endpoint;
+use crate::mysql::error::Failure;
+use crate::session::hold::Hold;
+use crate::session::{Outcome, Session};
+
+/// What the driver of MySQL and MariaDB sessions promises.
+pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
+    .fencing()
+    .inspection()
+    .ttl(Duration::from_secs(1), Capabilities::MAX_TTL);
+
+/// Locks that a session with a MySQL or MariaDB server holds.
+///
+/// It keeps one connection for the session, and one for looking at locks once that was done. They
+/// end with [`close`](Driver::close) or when the driver is dropped.
+#[derive(Debug)]
+pub struct MysqlSessionDriver {
+    pub(super) session: Session<MysqlServer>,
+    /// For what must not stand in line with the locks' requests.
+    pub(super) lookout: Connections,
+    pub(super) call_limit: Option<Duration>,
+}
+
+impl MysqlSessionDriver {
+    /// Connects to `mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE?hold=session`, and makes the tables
+    /// if there are none. Tries once, and fails within 5 seconds.
+    ///
+    /// The session's TTL is that of the URL, 30 seconds without one, rounded up to whole seconds.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Config`] if the URL cannot be used.
+    /// - [`Error::Misconfigured`] if the server cannot: it is read-only, or a node of a Galera
+    ///   cluster, has no such database, an unknown layout version, or no way to keep the password
+    ///   secret.
+    /// - [`Error::Denied`] for a wrong password or a missing right.
+    /// - [`Error::Foreign`] if the tables are not as lockkit makes them.
+    /// - [`Error::Capacity`] if the server has no connection left.
+    /// - [`Error::Unreachable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: connections that were begun are closed; tables that were made stay.
+    pub async fn connect(url: &BackendUrl) -> Result<Self> {
+        let SessionConfig { options, hold } = SessionConfig::from_url(url, &CAPABILITIES)?;
+        let Hold { call_limit, ttl, keys } = hold;
+        let failed = |failure: Failure| Error::connecting(ID, failure.while_connecting());
+        let endpoint = Endpoint::new(options.clone(), REQUESTS);
+        endpoint.found_for_sessions().await.map_err(failed)?;
+        let session = Session::open(MysqlServer { endpoint, keys }, ttl).await.map_err(failed)?;
+        let lookout = Connections::new(Endpoint::new(options, &[]), 2);
+        Ok(Self { session, lookout, call_limit })
+    }
+
+    fn limit(&self, claim: &Claim) -> Duration {
+        self.call_limit.unwrap_or(claim.call_limit())
+    }
+}
+
+#[async_trait]
+impl Driver for MysqlSessionDriver {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        match self.session.take(claim, self.limit(claim)).await {
+            Ok(Outcome::Granted { token, vouch }) => {
+                Ok(Attempt::Granted(Grant::new().token(token).vouch(vouch)))
+            }
+            Ok(Outcome::Taken) => Ok(Attempt::Taken(Taken::new())),
+            Err(failure) => Err(failure.of_a_request()),
+        }
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        let renewal = self.session.renew(claim, self.limit(claim)).await;
+        renewal.map_err(Failure::of_a_request)
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        let release = self.session.release(claim, self.limit(claim)).await;
+        release.map_err(Failure::of_a_request)
+    }
+
+    /// Tells of the end of the session only.
+    async fn changed(&self, claim: &Claim) -> Change {
+        self.session.lost(claim).await;
+        Change::Lost
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+
+    async fn close(&self) {
+        self.session.close().await;
+        self.lookout.close().await;
+    }
+}

@@ -1,0 +1,159 @@
+//! Who holds, as the server's locks and our rows tell.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
+use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace};
+use sqlx::Row as _;
+use sqlx::mysql::MySqlRow;
+use tokio::time::sleep;
+
+use super::diagnosis;
+use super::driver::MysqlSessionDriver;
+use super::server::END;
+use crate::mysql::claims::{self, duration};
+use crate::mysql::connections::{Value, Within};
+use crate::mysql::error::Failure;
+use crate::mysql::inspect::{bytes_of, label_of, name_of, owner_of};
+use crate::seats::Urgency;
+use crate::session::Server as _;
+
+const STATUS: &str = include_str!("../sql/session_status.sql");
+const HELD: &str = include_str!("../sql/session_held.sql");
+const OTHERS: &str = include_str!("../sql/session_others.sql");
+
+/// As long as a request about a claim takes at most.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+
+#[async_trait]
+impl Inspect for MysqlSessionDriver {
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        let look = async {
+            let status = LockStatus::free(name.clone());
+            Ok(match self.status(name, self.inspection_limit()).await? {
+                Some(row) => status.held_by(holder(name, &row)?),
+                None => status,
+            })
+        };
+        look.await.map_err(Failure::of_a_look)
+    }
+
+    async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+        let values = [Value::text(namespace.as_str())];
+        let rows = self.read(HELD, &values).await.map_err(Failure::of_a_look)?;
+        rows.iter()
+            .map(|row| {
+                let name = name_of(namespace, row)?;
+                let holder = holder(&name, row)?;
+                Ok(LockStatus::free(name).held_by(holder))
+            })
+            .collect::<Result<_, _>>()
+            .map_err(Failure::of_a_look)
+    }
+
+    /// Ends the session, so only where it holds nothing else.
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError> {
+        self.end_session(name, owner).await.map_err(Failure::of_a_request)
+    }
+
+    async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
+        diagnosis::diagnose(self, namespace).await.map_err(Failure::of_a_look)
+    }
+}
+
+impl MysqlSessionDriver {
+    /// A request that only reads.
+    pub(super) async fn read(
+        &self,
+        statement: &'static str,
+        values: &[Value],
+    ) -> Result<Vec<MySqlRow>, Failure> {
+        self.lookout.read(statement, values, self.inspection_limit()).await
+    }
+
+    async fn end_session(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, Failure> {
+        const PAUSE: Duration = Duration::from_millis(1);
+        let within = self.inspection_limit();
+        let Some(row) = self.status(name, within).await? else { return Ok(None) };
+        let (id, held) = (row.try_get::<i64, _>("id")?, holder(name, &row)?);
+        if owner.is_some_and(|owner| owner != held.owner()) {
+            return Ok(None);
+        }
+        let Some(session) = row.try_get::<Option<&[u8]>, _>("session")? else {
+            return Err(Failure::found(
+                ErrorKind::Unsupported,
+                format!("another program holds it, by the session {id}"),
+            ));
+        };
+        let values = [Value::Bytes(session.into()), self.locked(name)?];
+        let others = self.lookout.read(OTHERS, &values, within).await?;
+        if !others.is_empty() {
+            let others: Vec<_> = others
+                .iter()
+                .map(|row| Ok(String::from_utf8_lossy(bytes_of(row, "name")?).into_owned()))
+                .collect::<Result<_, Failure>>()?;
+            return Err(Failure::found(
+                ErrorKind::Unsupported,
+                format!(
+                    "a hold ends with its session only, and the session {id} holds these locks as \
+                     well: {}; KILL {id} ends all",
+                    others.join(", ")
+                ),
+            ));
+        }
+        self.lookout.write(END, &[Value::Integer(id)], Urgency::Keeps, within).await?;
+        // It takes the server a moment.
+        while let Some(row) = self.status(name, within).await?
+            && row.try_get::<i64, _>("id")? == id
+        {
+            sleep(PAUSE).await;
+        }
+        Ok(Some(held))
+    }
+
+    async fn status(&self, name: &LockName, within: Within) -> Result<Option<MySqlRow>, Failure> {
+        let values = [self.locked(name)?, self.locked(name)?];
+        Ok(self.lookout.read(STATUS, &values, within).await?.into_iter().next())
+    }
+
+    fn locked(&self, name: &LockName) -> Result<Value, Failure> {
+        Ok(Value::text(self.session.server().key(name)?.as_str()))
+    }
+
+    pub(super) fn inspection_limit(&self) -> Within {
+        Within::new(self.call_limit.unwrap_or(CALL_LIMIT))
+    }
+}
+
+/// Who holds the lock of this name. Of a session that took it otherwise, as another program or under
+/// another name, only the id is known, which makes up for that of an owner.
+fn holder(name: &LockName, row: &MySqlRow) -> Result<Holder, Failure> {
+    let row_is_of: (Option<&[u8]>, Option<&[u8]>) =
+        (row.try_get("namespace")?, row.try_get("name")?);
+    let ours = (name.namespace().as_str().as_bytes(), name.as_str().as_bytes());
+    if row_is_of != (Some(ours.0), Some(ours.1)) {
+        let id: i64 = row.try_get("id")?;
+        let holder = Holder::new(owner_of(format!("{id:032x}").as_bytes())?);
+        // A label decides nothing, so one that is none is only left out.
+        return Ok(match Label::new(&format!("session {id}")) {
+            Ok(label) => holder.label(label),
+            Err(_) => holder,
+        });
+    }
+    let holder = Holder::new(owner_of(bytes_of(row, "owner")?)?)
+        .token(claims::token(row.try_get("token")?)?)
+        .held_for(duration(row.try_get("age")?));
+    Ok(match label_of(bytes_of(row, "label")?) {
+        Some(label) => holder.label(label),
+        None => holder,
+    })
+}

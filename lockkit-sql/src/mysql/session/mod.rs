@@ -1,0 +1,26 @@
+//! Locks that a session with a MySQL or MariaDB server holds: those of `GET_LOCK`.
+//!
+//! A driver has one session for all its locks, over a connection of its own. The server ends it
+//! after being idle for the TTL, in whole seconds; a heartbeat keeps it from that. When it ends, for
+//! whatever reason, all locks of the driver are lost. Waiters ask again from time to time.
+//!
+//! ```no_run
+//! # async fn example() -> lockkit_core::Result<()> {
+//! use lockkit_sql::mysql::session::MysqlSessionDriver;
+//!
+//! let url = "mysql://user:password@localhost/shop?hold=session&ttl=10s".parse()?;
+//! let driver = MysqlSessionDriver::connect(&url).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it guarantees, and what it stores, is told in `docs/sql-sessions.md`.
+
+mod diagnosis;
+mod driver;
+mod inspect;
+mod server;
+
+pub use driver::{CAPABILITIES, MysqlSessionDriver};
+
+pub use super::config::SESSION_PARAMETERS as PARAMETERS;

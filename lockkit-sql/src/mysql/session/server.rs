@@ -1,0 +1,266 @@
+use std::fmt::Write as _;
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::LockName;
+use lockkit_core::driver::{ErrorKind, OwnerId};
+use sqlx::Row as _;
+use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
+use tokio::time::sleep;
+
+use crate::mysql::claims;
+use crate::mysql::endpoint::Endpoint;
+use crate::mysql::error::{ENDED, Failure};
+use crate::seats::Source as _;
+use crate::session::hold::Keys;
+use crate::session::{self, After, Failing, Reply, Request, Server};
+
+const BEGIN: &str = "SET SESSION wait_timeout = ?";
+const SESSION: &str = "SELECT GET_LOCK(?, 0) = 1 AS is_ours, CONNECTION_ID() AS id, \
+     CAST(@@session.wait_timeout AS SIGNED) AS idle";
+const TAKE: &str = include_str!("../sql/session_take.sql");
+const RELEASE: &str = "SELECT COALESCE(RELEASE_LOCK(?), 0) AS was_held";
+const BEAT: &str = "SELECT CONNECTION_ID() AS id";
+const LIVES: &str = "SELECT COALESCE(IS_USED_LOCK(?) = ?, 0) AS lives";
+pub(super) const END: &str = "KILL ?";
+const SWEEP: &str = include_str!("../sql/session_sweep.sql");
+
+/// What is asked of every session.
+pub(super) const REQUESTS: &[&str] = &[TAKE, RELEASE, BEAT];
+
+/// The longest name of a lock that MySQL takes.
+const LONGEST: usize = 64;
+
+/// A MySQL or MariaDB on which sessions hold locks.
+#[derive(Debug)]
+pub(super) struct MysqlServer {
+    pub(super) endpoint: Endpoint,
+    pub(super) keys: Keys,
+}
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct MysqlSession {
+    connection: MySqlConnection,
+    /// What it calls itself in rows: a lock that it holds all its life.
+    mark: String,
+    /// Which one it is, unless somebody in between gives us another each time.
+    id: Option<u64>,
+}
+
+/// What the server knows a lock by.
+///
+/// MySQL takes no heed of case, MariaDB does: two names that are the same for one of them exclude
+/// each other within a driver, since a session lets itself in twice.
+#[derive(Clone, Debug)]
+pub(super) struct Key(String);
+
+impl Key {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn folded(&self) -> String {
+        self.0.trim_end().to_lowercase()
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.folded() == other.folded()
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.folded().hash(state);
+    }
+}
+
+/// Which session: after a restart of the server its id may be another's, the mark is not.
+#[derive(Clone, Debug)]
+pub(super) struct Trace {
+    id: u64,
+    mark: String,
+}
+
+#[async_trait]
+impl Server for MysqlServer {
+    type Connection = MysqlSession;
+    type Key = Key;
+    type Trace = Trace;
+    type Failure = Failure;
+
+    fn key(&self, name: &LockName) -> Result<Key, Failure> {
+        match self.keys {
+            Keys::Hashed => Ok(hashed(name)),
+            Keys::Exact if name.as_str().len() <= LONGEST => Ok(Key(name.as_str().into())),
+            Keys::Exact => Err(Failure::found(
+                ErrorKind::Unsupported,
+                "with `keys=exact` the name of a lock has at most 64 bytes",
+            )),
+        }
+    }
+
+    async fn connect(&self) -> Result<MysqlSession, Failure> {
+        let mark = OwnerId::random().to_string();
+        Ok(MysqlSession { connection: self.endpoint.connect().await?, mark, id: None })
+    }
+
+    async fn begin(
+        &self,
+        session: &mut MysqlSession,
+        ttl: Duration,
+    ) -> Result<(Duration, Trace), Failure> {
+        // Rounded up to what the server counts in.
+        let seconds = i64::try_from(ttl.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i64::MAX);
+        query(BEGIN).bind(seconds).execute(&mut session.connection).await?;
+        let asking = query(SESSION).bind(session.mark.clone());
+        let row = one(asking.fetch_all(&mut session.connection).await?)?;
+        let trace = Trace { id: row.try_get("id")?, mark: session.mark.clone() };
+        session.id = Some(trace.id);
+        let idle = u64::try_from(row.try_get::<i64, _>("idle")?).unwrap_or(0);
+        let granted = Duration::from_secs(idle);
+        if row.try_get::<Option<i32>, _>("is_ours")? != Some(1) || granted < ttl {
+            let text = "the server does not let the session set its time-out or lock anything";
+            return Err(Failure::found(ErrorKind::Misconfigured, text));
+        }
+        Ok((granted, trace))
+    }
+
+    async fn bury(&self, session: &mut MysqlSession, trace: &Trace) -> Result<(), Failure> {
+        const PAUSE: Duration = Duration::from_millis(2);
+        for attempt in 0..500 {
+            let asking = query(LIVES).bind(trace.mark.clone()).bind(trace.id);
+            let row = one(asking.fetch_all(&mut session.connection).await?)?;
+            if row.try_get::<i64, _>("lives")? == 0 {
+                return Ok(());
+            }
+            if attempt == 0 {
+                query(END).bind(trace.id).execute(&mut session.connection).await?;
+            }
+            sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    async fn send(
+        &self,
+        session: &mut MysqlSession,
+        request: &Request<'_, Key>,
+    ) -> Result<Reply, Failure> {
+        let MysqlSession { connection, mark, id } = session;
+        match request {
+            Request::Take { key, claim } => {
+                let name = claim.name();
+                let [namespace, name] = [name.namespace().as_str(), name.as_str()];
+                let (owner, label) = (claim.owner().to_string(), claim.label().as_str());
+                let values = [namespace, name, &owner, label, mark].map(|text| text.to_owned());
+                let values = [key.0.clone()]
+                    .into_iter()
+                    .chain(values.clone())
+                    .chain([key.0.clone()])
+                    .chain(values);
+                let asking = values.fold(query(TAKE), |query, text| query.bind(text.into_bytes()));
+                let answer = asking.execute(connection).await?;
+                match answer.rows_affected() {
+                    0 => Ok(Reply::Taken { ask_again: false }),
+                    _ => Ok(Reply::Granted(claims::token(
+                        i64::try_from(answer.last_insert_id()).unwrap_or(0),
+                    )?)),
+                }
+            }
+            Request::Release { key } | Request::GiveBack { key } => {
+                let row = query(RELEASE).bind(key.0.clone()).fetch_all(connection).await?;
+                let was_held: i64 = one(row)?.try_get("was_held")?;
+                Ok(Reply::Unlocked(was_held == 1))
+            }
+            Request::Beat => {
+                let row = one(query(BEAT).fetch_all(connection).await?)?;
+                match *id == Some(row.try_get("id")?) {
+                    true => Ok(Reply::Alive),
+                    false => Err(Failure::Pooled),
+                }
+            }
+            Request::Sweep => {
+                query(SWEEP).execute(connection).await?;
+                Ok(Reply::Alive)
+            }
+        }
+    }
+
+    async fn close(&self, session: MysqlSession) {
+        Endpoint::close(session.connection).await;
+    }
+
+    /// Waiters ask again by themselves.
+    fn freed(&self, _: &LockName) {}
+}
+
+/// The hash in hexadecimal digits, all that `GET_LOCK` takes.
+fn hashed(name: &LockName) -> Key {
+    let mut text = String::with_capacity(LONGEST);
+    for byte in session::hash(name) {
+        // Writing to a string cannot fail.
+        _ = write!(text, "{byte:02x}");
+    }
+    Key(text)
+}
+
+type Query = sqlx::query::Query<'static, MySql, MySqlArguments>;
+
+fn query(statement: &'static str) -> Query {
+    sqlx::query(statement)
+}
+
+fn one(rows: Vec<MySqlRow>) -> Result<MySqlRow, Failure> {
+    rows.into_iter().next().ok_or(Failure::found(ErrorKind::Foreign, "a statement has no answer"))
+}
+
+impl Failing for Failure {
+    fn no_answer(limit: Duration) -> Self {
+        Self::NoAnswer(limit)
+    }
+
+    fn no_connection(limit: Duration, last: Option<Self>) -> Self {
+        Self::NoConnection { limit, last: last.map(Box::new) }
+    }
+
+    fn is_lasting(&self) -> bool {
+        Self::is_lasting(self)
+    }
+
+    fn after(&self) -> After {
+        match (self.number(), self) {
+            (Some(number), _) if ENDED.contains(&number) => After::Ended,
+            (Some(_), _) | (None, Self::Found { .. }) => After::Stands,
+            (None, Self::Client(error)) => After::error_of_the_client(error),
+            (None, _) => After::Broken,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::{LockName, Namespace};
+
+    use super::{Key, hashed};
+
+    /// Who has another key does not lock what others hold: a change here is a change of layout.
+    #[test]
+    fn keys_are_as_they_were() {
+        let name = LockName::new(&Namespace::default(), "orders/42").unwrap();
+        let key = hashed(&name);
+        assert_eq!(&key.as_str()[..16], "41a3db66e9b48257");
+        assert_eq!(key.as_str().len(), 64);
+    }
+
+    #[test]
+    fn what_is_one_lock_for_some_server_is_one_key() {
+        assert_eq!(Key("Foo".into()), Key("foo ".into()));
+        assert_ne!(Key("foo".into()), Key("fo".into()));
+    }
+}

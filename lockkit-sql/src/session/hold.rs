@@ -1,0 +1,47 @@
+use std::time::Duration;
+
+use lockkit_core::{Capabilities, Lease, Parameters, Result};
+
+/// What the parameters of a URL with `hold=session` say, whatever the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) call_limit: Option<Duration>,
+    pub(crate) ttl: Duration,
+    pub(crate) keys: Keys,
+}
+
+/// What the server knows a lock by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// A hash of namespace and name.
+    Hashed,
+    /// What the name is, so that other software can lock it too.
+    Exact,
+}
+
+impl Hold {
+    pub(crate) fn from_parameters(parameters: &Parameters<'_>, can: &Capabilities) -> Result<Self> {
+        check(parameters, "session")?;
+        let ttl = parameters.duration("ttl")?.unwrap_or(Lease::default().ttl());
+        if ttl < can.min_ttl || ttl > can.max_ttl {
+            let reason =
+                format!("a session can be kept for {:?} to {:?}", can.min_ttl, can.max_ttl);
+            return Err(parameters.bad("ttl", reason));
+        }
+        let keys = match parameters.text("keys") {
+            None | Some("hashed") => Keys::Hashed,
+            Some("exact") => Keys::Exact,
+            Some(_) => return Err(parameters.bad("keys", "`hashed` or `exact`")),
+        };
+        Ok(Self { call_limit: parameters.call_limit()?, ttl, keys })
+    }
+}
+
+/// Whether the driver that was asked to connect is the one that the URL means.
+pub(crate) fn check(parameters: &Parameters<'_>, ours: &str) -> Result<()> {
+    match parameters.text("hold").unwrap_or("lease") {
+        hold if hold == ours => Ok(()),
+        "lease" | "session" => Err(parameters.bad("hold", "it means the other driver")),
+        _ => Err(parameters.bad("hold", "`lease` or `session`")),
+    }
+}

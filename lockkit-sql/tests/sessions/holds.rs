@@ -1,0 +1,203 @@
+//! What a session holds, and what stands in front of it.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use futures_util::future::join_all;
+use libtest_mimic::Trial;
+use lockkit_core::driver::{ErrorKind, Release, Renewal};
+use lockkit_core::{Error, Namespace};
+use lockkit_testkit::{POSTGRES, Server, trial};
+
+use crate::support::{
+    Raw, claim, claim_in, driver, kind, locker, millis, on_each, refused, take, take_in_the_end,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = vec![
+        trial("postgres::a_full_lock_table_is_capacity", || POSTGRES.start_with(SMALL), full),
+        trial("postgres::a_failed_ask_leaves_no_lock", || POSTGRES.start(), failed),
+    ];
+    trials.extend(on_each("many_locks_are_one_session", many));
+    trials.extend(on_each("another_program_shares_exact_keys", shared));
+    trials.extend(on_each("an_exact_key_is_one_lock_in_every_namespace", exact));
+    trials.extend(on_each("a_name_that_is_no_key_is_refused", no_key));
+    trials.extend(on_each("a_dropped_acquisition_leaves_nothing_on_the_server", dropped));
+    trials.extend(on_each("a_lease_of_its_own_is_refused", leases));
+    trials.extend(on_each("a_closed_driver_leaves_nothing", closed));
+    trials
+}
+
+async fn many(server: Server) {
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let claims: Vec<_> = (0..500).map(|number| claim(&number.to_string())).collect();
+    let tokens = join_all(claims.iter().map(|claim| take(&*driver, claim))).await;
+    assert_eq!(tokens.len(), 500);
+    assert_eq!((raw.sessions().await, raw.locks().await), (1, 500));
+    for claim in &claims {
+        assert_eq!(driver.release(claim).await.unwrap(), Release::Freed);
+    }
+    assert_eq!((raw.sessions().await, raw.locks().await), (1, 0));
+}
+
+async fn shared(server: Server) {
+    const NUMBER: &str = "-4611686018427387904";
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "keys=exact").await);
+    assert!(raw.takes(NUMBER).await);
+    let claim = claim(NUMBER);
+    refused(&*driver, &claim).await;
+    raw.gives_back(NUMBER).await;
+    take(&*driver, &claim).await;
+    assert!(!raw.takes(NUMBER).await, "another program got in");
+    driver.release(&claim).await.unwrap();
+    assert!(raw.takes(NUMBER).await);
+}
+
+/// The session would let itself in.
+async fn exact(server: Server) {
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "keys=exact").await);
+    let (one, other) = (claim("42"), claim_in(&Namespace::new("other").unwrap(), "42"));
+    let first = take(&*driver, &one).await;
+    refused(&*driver, &other).await;
+    assert_eq!(driver.renew(&other).await.unwrap(), Renewal::Lost);
+    assert_eq!(driver.release(&other).await.unwrap(), Release::NotHeld);
+    assert_eq!(driver.release(&one).await.unwrap(), Release::Freed);
+    assert!(take(&*driver, &other).await > first, "tokens go with the key");
+    driver.release(&other).await.unwrap();
+    assert!(raw.takes("42").await, "it was locked more often than unlocked");
+}
+
+async fn no_key(server: Server) {
+    let exact = driver(&server.url(), "keys=exact").await;
+    let name = match server.url().starts_with("postgres") {
+        true => "orders/42".into(),
+        false => "x".repeat(65),
+    };
+    let (kind, text) = kind(exact.try_acquire(&claim(&name)).await);
+    assert_eq!(kind, ErrorKind::Unsupported, "{text}");
+    assert_eq!(exact.release(&claim(&name)).await.unwrap(), Release::NotHeld);
+    let hashed = driver(&server.url(), "").await;
+    take(&*hashed, &claim(&name)).await;
+}
+
+async fn dropped(server: Server) {
+    let mut raw = Raw::to(&server).await;
+    let (one, other) =
+        (locker(&server.url(), millis(10_000)).await, locker(&server.url(), millis(10_000)).await);
+    let (free, held) = (one.lock("free").unwrap(), one.lock("held").unwrap());
+    let holder = other.lock("held").unwrap().acquire().await.unwrap();
+    let mut are_done = false;
+    for polls in 0..200 {
+        are_done = poll_times(polls, free.acquire()).await;
+        poll_times(polls, held.acquire()).await;
+        // The one that is held, and nothing else, as soon as the answers have come.
+        while raw.locks().await > 1 || raw.transactions().await > 0 {
+            tokio::time::sleep(millis(1)).await;
+        }
+        if are_done {
+            break;
+        }
+    }
+    assert!(are_done, "an acquisition takes that many polls");
+    // One session each, and one for news.
+    assert!(raw.sessions().await <= 4);
+    holder.release().await.unwrap();
+    one.shutdown().await;
+    other.shutdown().await;
+    while raw.sessions().await > 0 {
+        tokio::time::sleep(millis(1)).await;
+    }
+}
+
+/// Polls so often at the most, with time for others in between; whether it was done.
+async fn poll_times<T>(polls: usize, future: impl Future<Output = T>) -> bool {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        let poll = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
+        if poll.is_ready() {
+            return true;
+        }
+        tokio::time::sleep(millis(1)).await;
+    }
+    false
+}
+
+async fn leases(server: Server) {
+    let locker = locker(&server.url(), millis(5_000)).await;
+    let lock = locker.lock("orders").unwrap();
+    let options = lockkit_core::AcquireOptions::new().ttl(millis(5_000));
+    let error = lock.acquire_with(options).await.unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    let guard = lock.acquire().await.unwrap();
+    assert!(guard.valid_for().unwrap() <= millis(5_000));
+    guard.release().await.unwrap();
+}
+
+async fn closed(server: Server) {
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let held = claim("orders");
+    take(&*driver, &held).await;
+    driver.inspect().unwrap().look(held.name()).await.unwrap();
+    driver.close().await;
+    while raw.sessions().await > 0 {
+        tokio::time::sleep(millis(1)).await;
+    }
+    assert_eq!(raw.locks().await, 0);
+    assert_eq!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    let (kind, text) = kind(driver.try_acquire(&held).await);
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+}
+
+const SMALL: &[&str] = &[
+    "-c",
+    "max_locks_per_transaction=10",
+    "-c",
+    "max_connections=10",
+    "-c",
+    "max_wal_senders=0",
+    "-c",
+    "fsync=off",
+];
+
+async fn full(server: Server) {
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let mut held = Vec::new();
+    let (kind, text) = loop {
+        let claim = claim(&held.len().to_string());
+        match driver.try_acquire(&claim).await {
+            Ok(_) => held.push(claim),
+            Err(error) => break kind::<()>(Err(error)),
+        }
+        assert!(held.len() < 20_000, "the table has no end");
+    };
+    assert_eq!(kind, ErrorKind::Capacity, "{text}");
+    assert!(text.contains("shared memory"), "{text}");
+    // The session is none the worse for it,
+    assert_ne!(driver.renew(&held[0]).await.unwrap(), Renewal::Lost);
+    assert_eq!(usize::try_from(raw.locks().await).unwrap(), held.len());
+    // and goes on as soon as there is room.
+    let freed = held.split_off(held.len() - 20);
+    for claim in &freed {
+        assert_eq!(driver.release(claim).await.unwrap(), Release::Freed);
+    }
+    take(&*driver, &freed[0]).await;
+}
+
+/// A session's lock outlives the failure of the statement that took it.
+async fn failed(server: Server) {
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let claim = claim("orders");
+    take(&*driver, &claim).await;
+    driver.release(&claim).await.unwrap();
+    raw.run("ALTER TABLE lockkit_session ADD CHECK (owner = '') NOT VALID").await;
+    let (kind, text) = kind(driver.try_acquire(&claim).await);
+    assert!(text.contains("violates check constraint"), "{kind:?}: {text}");
+    assert_eq!(raw.locks().await, 0, "the lock was left behind");
+    raw.run("ALTER TABLE lockkit_session DROP CONSTRAINT lockkit_session_owner_check").await;
+    take_in_the_end(&*driver, &claim).await;
+    let other = crate::support::driver(&server.url(), "").await;
+    refused(&*other, &crate::support::claim("orders")).await;
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+    take(&*other, &claim).await;
+}

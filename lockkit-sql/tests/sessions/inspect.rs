@@ -1,0 +1,78 @@
+//! What is seen of sessions, also of other programs', and how they are broken.
+
+use libtest_mimic::Trial;
+use lockkit_core::driver::{ErrorKind, OwnerId, Renewal};
+use lockkit_core::{Grade, Namespace};
+use lockkit_testkit::Server;
+
+use crate::support::{Raw, claim, driver, kind, of_a_process, on_each, take};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    [
+        on_each("another_program_is_seen_and_not_broken", foreign),
+        on_each("a_break_says_what_else_would_end", others),
+        on_each("a_diagnosis_knows_the_time_out", diagnosed),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+async fn foreign(server: Server) {
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "keys=exact").await);
+    let claim = claim("42");
+    // A row that tells of an earlier hold.
+    take(&*driver, &claim).await;
+    driver.release(&claim).await.unwrap();
+    assert!(raw.takes("42").await);
+    let id = raw.ask("SELECT pg_backend_pid()::bigint", "SELECT CAST(CONNECTION_ID() AS SIGNED)");
+    let id = id.await;
+    let inspect = driver.inspect().unwrap();
+    let status = inspect.look(claim.name()).await.unwrap();
+    let holder = status.holder().unwrap();
+    assert_eq!(holder.owner(), of_a_process(id));
+    assert_eq!(holder.fencing_token(), None);
+    assert!(holder.called().unwrap().as_str().contains(&format!("session {id}")));
+    assert!(inspect.held(&Namespace::default()).await.unwrap().is_empty());
+    for owner in [None, Some(holder.owner())] {
+        match inspect.break_hold(claim.name(), owner).await {
+            Ok(None) => assert!(owner.is_some()),
+            broken => {
+                let (kind, text) = kind(broken);
+                assert_eq!(kind, ErrorKind::Unsupported);
+                assert!(text.contains("another program"), "{text}");
+            }
+        }
+    }
+    raw.gives_back("42").await;
+}
+
+async fn others(server: Server) {
+    let (holder, outside) = (driver(&server.url(), "").await, driver(&server.url(), "").await);
+    let (one, other) = (claim("orders/1"), claim("orders/2"));
+    for claim in [&one, &other] {
+        take(&*holder, claim).await;
+    }
+    let inspect = outside.inspect().unwrap();
+    let (kind, text) = kind(inspect.break_hold(one.name(), Some(one.owner())).await);
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("orders/2") && !text.contains("orders/1,"), "{text}");
+    for claim in [&one, &other] {
+        assert_ne!(holder.renew(claim).await.unwrap(), Renewal::Lost);
+    }
+    let nobody = inspect.break_hold(one.name(), Some(OwnerId::random())).await.unwrap();
+    assert!(nobody.is_none());
+    holder.release(&other).await.unwrap();
+    let broken = inspect.break_hold(one.name(), Some(one.owner())).await.unwrap();
+    assert_eq!(broken.map(|broken| broken.owner()), Some(one.owner()));
+    take(&*outside, &claim("orders/1")).await;
+    assert_eq!(holder.renew(&one).await.unwrap(), Renewal::Lost);
+}
+
+async fn diagnosed(server: Server) {
+    let driver = driver(&server.url(), "ttl=7s").await;
+    let findings = driver.inspect().unwrap().diagnose(&Namespace::default()).await.unwrap();
+    assert!(findings.iter().all(|finding| finding.grade() != Grade::Error), "{findings:?}");
+    let session = findings.iter().find(|finding| finding.topic() == "session").unwrap();
+    assert!(session.finding().contains("7s"), "{session:?}");
+}

@@ -1,0 +1,23 @@
+//! Locks of sessions against real servers, and the weather between them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod holds;
+mod inspect;
+mod pooler;
+mod requests;
+mod support;
+mod weather;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let trials = [
+        holds::trials(),
+        inspect::trials(),
+        pooler::trials(),
+        requests::trials(),
+        weather::trials(),
+    ];
+    lockkit_testkit::run(trials.into_iter().flatten().collect())
+}

@@ -1,0 +1,91 @@
+//! PgBouncer between the driver and the server.
+
+use libtest_mimic::Trial;
+use lockkit_core::Error;
+use lockkit_core::driver::{Driver as _, Release, Renewal};
+use lockkit_sql::postgres::PostgresDriver;
+use lockkit_testkit::{POSTGRES, PgBouncer, PoolMode, Server, Unavailable, trial};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions as _, Connection as _, Row as _};
+
+use crate::support::{causes, claim, connect, driver, refused, take};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("pgbouncer::transactions_are_refused", || pooled(PoolMode::Transaction), refuses),
+        trial("pgbouncer::sessions_work", || pooled(PoolMode::Session), works),
+        trial("pgbouncer::leases_work_with_sessions", || pooled(PoolMode::Session), leases),
+        trial(
+            "pgbouncer::leases_say_that_transactions_are_pooled",
+            || pooled(PoolMode::Transaction),
+            no_leases,
+        ),
+    ]
+}
+
+fn pooled(mode: PoolMode) -> Result<(Server, PgBouncer), Unavailable> {
+    let server = POSTGRES.start()?;
+    let pooler = PgBouncer::start(&server, mode)?;
+    Ok((server, pooler))
+}
+
+async fn refuses((server, pooler): (Server, PgBouncer)) {
+    let error = connect(&pooler.url("postgres"), "ttl=2s").await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(causes(&error).contains("pooler"), "{error:?}");
+    // Whoever gets the sessions of the server next finds them as they were.
+    let options: PgConnectOptions = pooler.url("postgres").parse().unwrap();
+    let mut next = options.extra_float_digits(None).connect().await.unwrap();
+    for setting in ["idle_session_timeout", "tcp_user_timeout", "lock_timeout"] {
+        let asking = sqlx::query("SELECT setting FROM pg_settings WHERE name = $1").bind(setting);
+        let row = asking.persistent(false).fetch_one(&mut next).await.unwrap();
+        assert_eq!(row.get::<&str, _>(0), "0", "{setting}");
+    }
+    let mut raw = PgConnection::connect(&server.url()).await.unwrap();
+    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    assert_eq!(sqlx::query(locks).fetch_one(&mut raw).await.unwrap().get::<i64, _>(0), 0);
+}
+
+async fn works((server, pooler): (Server, PgBouncer)) {
+    let (far, near) = (driver(&pooler.url("postgres"), "").await, driver(&server.url(), "").await);
+    let held = claim("orders");
+    take(&*far, &held).await;
+    refused(&*near, &claim("orders")).await;
+    assert_ne!(far.renew(&held).await.unwrap(), Renewal::Lost);
+    assert_eq!(far.release(&held).await.unwrap(), Release::Freed);
+    take(&*near, &claim("orders")).await;
+    refused(&*far, &claim("orders")).await;
+}
+
+async fn leases((server, pooler): (Server, PgBouncer)) {
+    let driver = |url: String| async move {
+        let url = format!("{url}?call_limit=10s").parse().unwrap();
+        PostgresDriver::connect(&url).await.unwrap()
+    };
+    let (far, near) = (driver(pooler.url("postgres")).await, driver(server.url()).await);
+    let held = claim("orders");
+    take(&far, &held).await;
+    refused(&near, &claim("orders")).await;
+    assert_eq!(far.release(&held).await.unwrap(), Release::Freed);
+}
+
+/// PgBouncer 1.18 carries no prepared statements over.
+async fn no_leases((_server, pooler): (Server, PgBouncer)) {
+    let url = format!("{}?call_limit=10s", pooler.url("postgres")).parse().unwrap();
+    let said = async {
+        let (one, other) =
+            (PostgresDriver::connect(&url).await?, PostgresDriver::connect(&url).await?);
+        for driver in [one, other] {
+            let taken = driver.try_acquire(&claim("orders")).await;
+            taken.map_err(|error| Error::connecting("postgres", error))?;
+        }
+        Ok(())
+    };
+    match said.await {
+        Err(error) => {
+            assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+            assert!(causes(&error).contains("pooler"), "{error:?}");
+        }
+        Ok(()) => panic!("a pooler that breaks prepared statements was not noticed"),
+    }
+}

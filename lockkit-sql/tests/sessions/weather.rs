@@ -1,0 +1,216 @@
+//! Servers that die, administrators who end sessions, and a network that loses things.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use lockkit_core::Error;
+use lockkit_core::driver::{Change, ErrorKind, Release, Renewal};
+use lockkit_testkit::{Proxy, Server};
+
+use crate::support::{
+    Raw, claim, driver, impatient_driver, kind, locker, millis, on_each, refused, take,
+    take_in_the_end,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    [
+        on_each("a_restart_of_the_server_ends_all_holds", restarted),
+        on_each("a_session_that_was_ended_is_found_out", ended),
+        on_each("a_cut_off_holder_is_freed_by_the_time_out", cut_off),
+        on_each("a_reset_connection_frees_its_locks", reset),
+        on_each("a_late_answer_to_an_ask_is_picked_up", late_ask),
+        on_each("a_late_answer_to_a_release_is_picked_up", late_release),
+        on_each("what_is_never_answered_ends_the_session", unanswered),
+        on_each("a_stopped_holder_is_freed_and_learns_it", stopped),
+        on_each("an_idle_session_is_kept_alive", idle),
+        on_each("a_late_release_leaves_the_next_session_alone", stale),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+async fn restarted(server: Server) {
+    let locker = locker(&server.url(), millis(3_000)).await;
+    let lock = locker.lock("orders").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let first = guard.fencing_token();
+    server.restart().unwrap();
+    guard.lost().await;
+    assert!(!guard.is_held());
+    let next = lock.acquire().await.unwrap();
+    assert!(next.fencing_token() > first, "tokens outlive the server");
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+    assert!(next.is_held());
+    next.release().await.unwrap();
+}
+
+async fn ended(server: Server) {
+    let driver = driver(&server.url(), "ttl=30s").await;
+    let (one, other) = (claim("one"), claim("other"));
+    for claim in [&one, &other] {
+        take(&*driver, claim).await;
+    }
+    Raw::to(&server).await.end_sessions().await;
+    // Found out by the next request, and then known of every lock.
+    assert_eq!(driver.renew(&one).await.unwrap(), Renewal::Lost);
+    assert_eq!(driver.changed(&other).await, Change::Lost);
+    assert_eq!(driver.release(&other).await.unwrap(), Release::NotHeld);
+    // What is lost is not taken again by itself, and what is asked for again is.
+    assert_eq!(driver.renew(&one).await.unwrap(), Renewal::Lost);
+    take(&*driver, &one).await;
+    assert_ne!(driver.renew(&one).await.unwrap(), Renewal::Lost);
+}
+
+async fn cut_off(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (far, near) = (
+        locker(&server.url_at(proxy.addr()), millis(2_000)).await,
+        driver(&server.url(), "").await,
+    );
+    let guard = far.lock("orders").unwrap().acquire().await.unwrap();
+    proxy.requests().swallow();
+    proxy.answers().swallow();
+    let waiting = claim("orders");
+    refused(&*near, &waiting).await;
+    let next = take_in_the_end(&*near, &waiting).await;
+    assert!(!guard.is_held(), "two believe that they hold the lock");
+    assert!(Some(next) > guard.fencing_token());
+    // The way back.
+    proxy.requests().pass();
+    proxy.answers().pass();
+    near.release(&waiting).await.unwrap();
+    far.lock("orders").unwrap().acquire().await.unwrap().release().await.unwrap();
+}
+
+/// The server does not know of it until the driver tells it, with the next session.
+async fn reset(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let far = driver(&server.url_at(proxy.addr()), "ttl=1h").await;
+    let near = driver(&server.url(), "").await;
+    let (held, other) = (claim("orders"), claim("other"));
+    take(&*far, &held).await;
+    proxy.reset().await;
+    assert_eq!(far.renew(&held).await.unwrap(), Renewal::Lost);
+    take(&*far, &other).await;
+    take(&*near, &claim("orders")).await;
+}
+
+async fn late_ask(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr()), "ttl=1h&call_limit=200ms").await;
+    let mut raw = Raw::to(&server).await;
+    let claim = claim("orders");
+    let hold = proxy.requests().hold(claim.owner().to_string());
+    assert_eq!(kind(driver.try_acquire(&claim).await).0, ErrorKind::Unknown);
+    // Whoever asks meanwhile does not get in between.
+    assert_eq!(kind(driver.try_acquire(&claim).await).0, ErrorKind::Unreachable);
+    hold.go_on();
+    let token = take_in_the_end(&*driver, &claim).await;
+    let found = "SELECT token FROM lockkit_session";
+    assert_eq!(raw.ask(found, found).await, i64::try_from(token.get()).unwrap());
+    assert_eq!((raw.locks().await, raw.sessions().await), (1, 1), "there was another session");
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+    assert_eq!(raw.locks().await, 0);
+}
+
+async fn late_release(server: Server) {
+    const NUMBER: &str = "1234605616436508552"; // 0x1122334455667788
+    let proxy = Proxy::start(server.addr()).await;
+    let url = server.url_at(proxy.addr());
+    let driver = impatient_driver(&url, "ttl=1h&call_limit=200ms&keys=exact").await;
+    let claim = claim(NUMBER);
+    take_in_the_end(&*driver, &claim).await;
+    let hold = match url.starts_with("postgres") {
+        true => proxy.requests().hold([0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88]),
+        false => proxy.requests().hold(NUMBER),
+    };
+    assert_eq!(kind(driver.release(&claim).await).0, ErrorKind::Unknown);
+    hold.go_on();
+    let release = loop {
+        match driver.release(&claim).await {
+            Ok(release) => break release,
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+        }
+    };
+    assert_eq!(release, Release::Freed, "the answer that came late");
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::NotHeld);
+    assert!(Raw::to(&server).await.takes(NUMBER).await);
+}
+
+async fn unanswered(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let url = server.url_at(proxy.addr());
+    let driver = impatient_driver(&url, "ttl=2s&call_limit=200ms").await;
+    let (held, asked) = (claim("held"), claim("asked"));
+    take_in_the_end(&*driver, &held).await;
+    proxy.answers().swallow();
+    assert_eq!(kind(driver.try_acquire(&asked).await).0, ErrorKind::Unknown);
+    assert_eq!(driver.changed(&held).await, Change::Lost);
+    proxy.answers().pass();
+    // The lock went to the session, and with it.
+    let other = crate::support::driver(&server.url(), "").await;
+    for name in ["held", "asked"] {
+        take_in_the_end(&*other, &claim(name)).await;
+    }
+    for claim in [&held, &asked] {
+        assert_eq!(driver.renew(claim).await.unwrap(), Renewal::Lost);
+    }
+}
+
+/// Its runtime stands still for longer than the time-out, as that of a process that was stopped.
+async fn stopped(server: Server) {
+    let url = server.url();
+    let (held, is_held) = tokio::sync::oneshot::channel();
+    let (go_on, wait) = mpsc::channel();
+    let holder = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let locker = locker(&url, Duration::from_secs(1)).await;
+            let lock = locker.lock("orders").unwrap();
+            let guard = lock.acquire().await.unwrap();
+            held.send(guard.fencing_token()).unwrap();
+            wait.recv().unwrap();
+            assert!(!guard.is_held());
+            assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+            // It works again, at its turn.
+            assert!(lock.try_acquire().await.unwrap().is_none());
+            locker.shutdown().await;
+        });
+    });
+    let first = is_held.await.unwrap();
+    let other = driver(&server.url(), "").await;
+    let claim = claim("orders");
+    assert!(Some(take_in_the_end(&*other, &claim).await) > first);
+    go_on.send(()).unwrap();
+    tokio::task::spawn_blocking(move || holder.join().unwrap()).await.unwrap();
+    assert_eq!(other.release(&claim).await.unwrap(), Release::Freed);
+}
+
+async fn idle(server: Server) {
+    let driver = driver(&server.url(), "ttl=1s").await;
+    let mut raw = Raw::to(&server).await;
+    let which = (
+        "SELECT pid::bigint FROM pg_stat_activity WHERE application_name = 'lockkit'",
+        "SELECT id FROM information_schema.processlist WHERE db = 'shop' AND id <> CONNECTION_ID()",
+    );
+    let session = raw.ask(which.0, which.1).await;
+    let held = claim("orders");
+    take(&*driver, &held).await;
+    tokio::time::sleep(millis(3_500)).await;
+    assert_eq!(raw.ask(which.0, which.1).await, session, "the session was ended");
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+}
+
+async fn stale(server: Server) {
+    let driver = driver(&server.url(), "").await;
+    let (old, new) = (claim("orders"), claim("orders"));
+    take(&*driver, &old).await;
+    Raw::to(&server).await.end_sessions().await;
+    assert_eq!(driver.renew(&old).await.unwrap(), Renewal::Lost);
+    take(&*driver, &new).await;
+    assert_eq!(driver.release(&old).await.unwrap(), Release::NotHeld);
+    assert_eq!(driver.renew(&old).await.unwrap(), Renewal::Lost);
+    assert_eq!(driver.release(&new).await.unwrap(), Release::Freed);
+}
