@@ -88,6 +88,10 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
         }
     }
     locker.shutdown().await;
+    let table = match url.parameter("hold") {
+        Some("session") => "lockkit_session",
+        _ => "lockkit_lock",
+    };
     match url.scheme() {
         "file" => remove_folders(Path::new(url.path()), namespace.as_str())
             .map_err(|error| Error::config(url.path(), error.to_string()))?,
@@ -98,12 +102,12 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
         )),
         "postgres" | "postgresql" => say(format!(
             "the rows of the locks stay for a day, for their fencing tokens; to remove them now: \
-             DELETE FROM lockkit_lock WHERE starts_with(namespace, '{namespace}')",
+             DELETE FROM {table} WHERE starts_with(namespace, '{namespace}')",
             namespace = namespace.as_str(),
         )),
         "mysql" | "mariadb" => say(format!(
             "the rows of the locks stay for a day, for their fencing tokens; to remove them now: \
-             DELETE FROM lockkit_lock WHERE namespace LIKE '{namespace}%'",
+             DELETE FROM {table} WHERE namespace LIKE '{namespace}%'",
             namespace = namespace.as_str(),
         )),
         // Nothing stays.

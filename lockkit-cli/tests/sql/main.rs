@@ -17,16 +17,8 @@ fn main() -> ExitCode {
     let trials = [&POSTGRES, &MARIADB].into_iter().flat_map(|backend: &'static Backend| {
         let named = |name: &str| format!("{}::{name}", backend.id());
         [
-            // Without the limit of a trial: there can be many rounds.
-            Trial::ignorable_test(named("a_plain_file_counts_exactly"), || {
-                match or_skip(backend.url()) {
-                    Ok(url) => {
-                        count(&Locks::new(), &url, &unique("counter"));
-                        Ok(Completion::Completed)
-                    }
-                    Err(reason) => Ok(Completion::ignored_with(reason)),
-                }
-            }),
+            counts(named("a_plain_file_counts_exactly"), backend, ""),
+            counts(named("a_plain_file_counts_exactly_by_sessions"), backend, "?hold=session"),
             trial(&named("a_broken_hold_goes_to_the_next"), || backend.url(), broken),
             trial(&named("the_doctor_finds_the_server_sound"), || backend.url(), sound),
             trial(&named("checks_tell_what_they_leave"), || backend.url(), conformance),
@@ -34,6 +26,17 @@ fn main() -> ExitCode {
         ]
     });
     run(trials.collect())
+}
+
+/// Without the limit of a trial: there can be many rounds.
+fn counts(name: String, backend: &'static Backend, parameters: &'static str) -> Trial {
+    Trial::ignorable_test(name, move || match or_skip(backend.url()) {
+        Ok(url) => {
+            count(&Locks::new(), &format!("{url}{parameters}"), &unique("counter"));
+            Ok(Completion::Completed)
+        }
+        Err(reason) => Ok(Completion::ignored_with(reason)),
+    })
 }
 
 /// A name that no other run has on a server that is shared.
