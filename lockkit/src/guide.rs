@@ -21,6 +21,9 @@ pub mod postgres {}
 #[doc = include_str!("../docs/mysql.md")]
 pub mod mysql {}
 
+#[doc = include_str!("../docs/sql-sessions.md")]
+pub mod sql_sessions {}
+
 #[doc = include_str!("../docs/redis.md")]
 pub mod redis {}
 

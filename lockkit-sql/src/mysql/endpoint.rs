@@ -38,7 +38,7 @@ impl Endpoint {
     pub(super) async fn found(&self) -> Result<MySqlConnection, Failure> {
         self.within_limit(async {
             let mut connection = self.greeted().await?;
-            layout::prepare(&mut connection).await?;
+            layout::prepare(&mut connection, layout::OF_LEASES).await?;
             self.prepare_requests(&mut connection).await?;
             Ok(connection)
         })
@@ -76,7 +76,7 @@ impl Endpoint {
                     return Err(Failure::Galera);
                 }
             }
-            layout::prepare(&mut connection).await?;
+            layout::prepare(&mut connection, layout::OF_SESSIONS).await?;
             Self::close(connection).await;
             Ok(())
         })

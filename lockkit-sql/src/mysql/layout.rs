@@ -38,11 +38,18 @@ const TABLES: [(&str, &str); 4] = [
     ),
 ];
 
+/// Which tables leases and sessions need. Whoever has no right to a table does not see it.
+pub(super) const OF_LEASES: &[&str] = &["lockkit_layout", "lockkit_lock", "lockkit_place"];
+pub(super) const OF_SESSIONS: &[&str] = &["lockkit_layout", "lockkit_session"];
+
 /// Makes sure that the tables are ours; where there are none, makes them. Many processes may do
 /// this at once.
-pub(super) async fn prepare(connection: &mut MySqlConnection) -> Result<(), Failure> {
+pub(super) async fn prepare(
+    connection: &mut MySqlConnection,
+    needed: &[&str],
+) -> Result<(), Failure> {
     const PAUSE: Duration = Duration::from_millis(20);
-    while !check(connection).await? {
+    while !check(connection, needed).await? {
         let made = sqlx::raw_sql(LAYOUT).execute(&mut *connection).await;
         match made.map_err(Failure::from) {
             // Somebody else is at it. Who connects has a limit.
@@ -54,9 +61,9 @@ pub(super) async fn prepare(connection: &mut MySqlConnection) -> Result<(), Fail
 }
 
 /// Whether the tables are there, and ours.
-async fn check(connection: &mut MySqlConnection) -> Result<bool, Failure> {
+async fn check(connection: &mut MySqlConnection, needed: &[&str]) -> Result<bool, Failure> {
     let objects = sqlx::raw_sql(OBJECTS).fetch_all(&mut *connection).await?;
-    let mut missing = TABLES.map(|(table, _)| table).to_vec();
+    let mut missing = needed.to_vec();
     let mut altered = Vec::new();
     for object in &objects {
         let (name, made_of): (&str, &str) = (object.try_get("name")?, object.try_get("made_of")?);

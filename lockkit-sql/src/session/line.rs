@@ -345,7 +345,11 @@ impl<S: Server> Turn<S> {
                         return Err(failure);
                     }
                     // A session that ended takes along what it took: ask on a new one.
-                    After::Ended | After::Broken if !has_reconnected => has_reconnected = true,
+                    After::Ended | After::Broken
+                        if !has_reconnected && !self.progress.is_left() =>
+                    {
+                        has_reconnected = true;
+                    }
                     After::Ended | After::Broken => return Err(failure),
                 },
             }
