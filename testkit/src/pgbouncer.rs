@@ -24,6 +24,7 @@ pub struct PgBouncer {
 }
 
 /// For how long PgBouncer gives a client a session of the server.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolMode {
     /// For as long as the client is connected.

@@ -201,7 +201,7 @@ impl Transaction<'_> {
         answer
     }
 
-    async fn say(&mut self, statement: &'static str) -> Result<(), Failure> {
+    pub(super) async fn say(&mut self, statement: &'static str) -> Result<(), Failure> {
         self.within.run(sqlx::raw_sql(statement).execute(&mut self.connection)).await?;
         Ok(())
     }

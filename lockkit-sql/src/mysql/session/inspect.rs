@@ -11,9 +11,9 @@ use tokio::time::sleep;
 
 use super::diagnosis;
 use super::driver::MysqlSessionDriver;
-use super::server::END;
+use super::server::{END, WHOM};
 use crate::mysql::claims::{self, duration};
-use crate::mysql::connections::{Value, Within};
+use crate::mysql::connections::{Steps, Transaction, Value, Within};
 use crate::mysql::error::Failure;
 use crate::mysql::inspect::{bytes_of, label_of, name_of, owner_of};
 use crate::seats::Urgency;
@@ -110,7 +110,7 @@ impl MysqlSessionDriver {
                 ),
             ));
         }
-        self.lookout.write(END, &[Value::Integer(id)], Urgency::Keeps, within).await?;
+        self.lookout.transact(&End(id), Urgency::Keeps, within).await?;
         // It takes the server a moment.
         while let Some(row) = self.status(name, within).await?
             && row.try_get::<i64, _>("id")? == id
@@ -131,6 +131,18 @@ impl MysqlSessionDriver {
 
     pub(super) fn inspection_limit(&self) -> Within {
         Within::new(self.call_limit.unwrap_or(CALL_LIMIT))
+    }
+}
+
+/// Ends the session of this id.
+struct End(i64);
+
+impl Steps for End {
+    type Answer = ();
+
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<(), Failure> {
+        transaction.write(WHOM, &[Value::Integer(self.0)]).await?;
+        transaction.say(END).await
     }
 }
 

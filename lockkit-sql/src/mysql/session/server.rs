@@ -23,7 +23,9 @@ const TAKE: &str = include_str!("../sql/session_take.sql");
 const RELEASE: &str = "SELECT COALESCE(RELEASE_LOCK(?), 0) AS was_held";
 const BEAT: &str = "SELECT CONNECTION_ID() AS id";
 const LIVES: &str = "SELECT COALESCE(IS_USED_LOCK(?) = ?, 0) AS lives";
-pub(super) const END: &str = "KILL ?";
+/// KILL takes no parameter on MySQL 9.
+pub(super) const WHOM: &str = "SET @lockkit_session = ?";
+pub(super) const END: &str = "KILL @lockkit_session";
 const SWEEP: &str = include_str!("../sql/session_sweep.sql");
 
 /// What is asked of every session.
@@ -140,7 +142,8 @@ impl Server for MysqlServer {
                 return Ok(());
             }
             if attempt == 0 {
-                query(END).bind(trace.id).execute(&mut session.connection).await?;
+                query(WHOM).bind(trace.id).execute(&mut session.connection).await?;
+                sqlx::raw_sql(END).execute(&mut session.connection).await?;
             }
             sleep(PAUSE).await;
         }

@@ -1,0 +1,107 @@
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::driver::{Clock, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex as Turns, Notify};
+use tokio_util::sync::CancellationToken;
+
+use super::registry::Registry;
+use super::server::Server;
+use crate::backoff::Backoff;
+
+/// What a driver's requests and tasks share.
+pub(super) struct Shared<S: Server> {
+    pub(super) server: S,
+    /// What is wished of the server.
+    pub(super) ttl: Duration,
+    pub(super) clock: Clock,
+    /// The connection, while there is a session and no statement is under way.
+    pub(super) line: Arc<Turns<Option<S::Connection>>>,
+    pub(super) registry: Mutex<Registry<S::Key>>,
+    pub(super) traces: Mutex<Traces<S::Trace>>,
+    pub(super) attempts: Mutex<Attempts<S::Failure>>,
+    pub(super) ended: Notify,
+    pub(super) began: Notify,
+    pub(super) closed: CancellationToken,
+    pub(super) runtime: Handle,
+}
+
+/// Which sessions the server may have of ours.
+pub(super) struct Traces<T> {
+    pub(super) alive: Option<T>,
+    /// The last one that ended without a goodbye.
+    pub(super) dead: Option<T>,
+}
+
+impl<T> Default for Traces<T> {
+    fn default() -> Self {
+        Self { alive: None, dead: None }
+    }
+}
+
+/// How connecting went lately.
+pub(super) struct Attempts<F> {
+    pub(super) backoff: Backoff,
+    pub(super) last: Option<F>,
+}
+
+impl<F> Default for Attempts<F> {
+    fn default() -> Self {
+        Self { backoff: Backoff::default(), last: None }
+    }
+}
+
+impl<S: Server> Shared<S> {
+    pub(super) fn new(server: S, ttl: Duration) -> Self {
+        Self {
+            server,
+            ttl,
+            clock: Clock::system(),
+            line: Arc::default(),
+            registry: Mutex::new(Registry::new()),
+            traces: Mutex::default(),
+            attempts: Mutex::default(),
+            ended: Notify::new(),
+            began: Notify::new(),
+            closed: CancellationToken::new(),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Nothing panics while it holds this, or the next.
+    pub(super) fn registry(&self) -> MutexGuard<'_, Registry<S::Key>> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn attempts(&self) -> MutexGuard<'_, Attempts<S::Failure>> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn traces(&self) -> MutexGuard<'_, Traces<S::Trace>> {
+        self.traces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn last_attempt(&self) -> Option<S::Failure> {
+        self.attempts().last.clone()
+    }
+
+    /// Whether the session stood at some time since then.
+    pub(super) fn has_answered_since(&self, asked: Instant) -> bool {
+        self.registry().life().is_some_and(|life| life.since >= asked)
+    }
+
+    /// The session is over.
+    pub(super) fn end(&self) {
+        let lost = self.registry().end();
+        let mut traces = self.traces();
+        if let Some(trace) = traces.alive.take() {
+            traces.dead = Some(trace);
+        }
+        drop(traces);
+        self.ended.notify_waiters();
+        for name in &lost {
+            self.server.freed(name);
+        }
+    }
+}

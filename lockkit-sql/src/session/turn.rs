@@ -1,0 +1,283 @@
+use std::fmt;
+use std::sync::Arc;
+
+use lockkit_core::driver::{Claim, Instant, Release, Renewal};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::sleep;
+
+use super::begun::Progress;
+use super::registry::{Life, Outcome};
+use super::server::{After, Failing, Reply, Request, Server};
+use super::shared::{Attempts, Shared, Traces};
+use crate::seats::NoSeat;
+
+/// The right to use the session.
+pub(super) struct Turn<S: Server> {
+    pub(super) shared: Arc<Shared<S>>,
+    pub(super) line: OwnedMutexGuard<Option<S::Connection>>,
+    pub(super) progress: Arc<Progress>,
+}
+
+impl<S: Server> Turn<S> {
+    pub(super) async fn take(
+        mut self,
+        key: S::Key,
+        claim: Claim,
+        asked: Instant,
+    ) -> Result<Outcome, S::Failure> {
+        let shared = self.shared.clone();
+        let (mut has_asked_again, mut has_reconnected) = (false, false);
+        loop {
+            self.stand().await?;
+            let known = shared.registry().known(&key, claim.owner());
+            let request = match known {
+                None => Request::Take { key: &key, claim: &claim },
+                // Also what an earlier ask of the same claim came to, after its caller had left.
+                Some(known) if shared.has_answered_since(asked) => return Ok(known),
+                // The session may have ended without our knowing.
+                Some(_) => Request::Beat,
+            };
+            match self.send(&request).await {
+                Ok(Reply::Alive) => (),
+                Ok(Reply::Granted(token)) => {
+                    let mut registry = shared.registry();
+                    // It may be over by the clock since the answer came.
+                    let Some(life) = registry.life() else { continue };
+                    registry.granted(key, claim.name().clone(), claim.owner(), token);
+                    return Ok(Outcome::Granted { token, vouch: life.vouch() });
+                }
+                Ok(Reply::Taken { ask_again: true }) if !has_asked_again => has_asked_again = true,
+                Ok(_) => return Ok(Outcome::Taken),
+                Err(failure) => match failure.after() {
+                    After::Stands => {
+                        // What failed may have been what came after the lock.
+                        self.give_back(&key).await;
+                        return Err(failure);
+                    }
+                    // A session that ended takes along what it took: ask on a new one.
+                    After::Ended | After::Broken
+                        if !has_reconnected && !self.progress.is_left() =>
+                    {
+                        has_reconnected = true;
+                    }
+                    After::Ended | After::Broken => return Err(failure),
+                },
+            }
+        }
+    }
+
+    pub(super) async fn renew(
+        mut self,
+        key: S::Key,
+        claim: Claim,
+        asked: Instant,
+    ) -> Result<Renewal, S::Failure> {
+        let shared = self.shared.clone();
+        let vouch = || {
+            let registry = shared.registry();
+            let life = registry.life().filter(|_| registry.holds(&key, claim.owner()));
+            life.filter(|life| life.since >= asked).map(Life::vouch)
+        };
+        // Somebody else's statement may have found out meanwhile.
+        if let Some(vouch) = vouch() {
+            return Ok(Renewal::Held(vouch));
+        }
+        if self.is_over() {
+            return Ok(Renewal::Lost);
+        }
+        let answer = self.send(&Request::Beat).await;
+        match (vouch(), answer) {
+            (Some(vouch), Ok(_)) => Ok(Renewal::Held(vouch)),
+            (_, Err(failure)) if failure.after() == After::Stands => Err(failure),
+            _ => Ok(Renewal::Lost),
+        }
+    }
+
+    pub(super) async fn release(
+        mut self,
+        key: S::Key,
+        claim: Claim,
+    ) -> Result<Release, S::Failure> {
+        let shared = self.shared.clone();
+        if self.is_over() || !shared.registry().holds(&key, claim.owner()) {
+            return Ok(shared.registry().forget(claim.owner()));
+        }
+        let answer = match self.send(&Request::Release { key: &key }).await {
+            Ok(Reply::Unlocked(true)) => Release::Freed,
+            Ok(_) => Release::NotHeld,
+            Err(failure) => match failure.after() {
+                // It may have been unlocked, or not; afterwards it is.
+                After::Stands if self.give_back(&key).await => Release::Freed,
+                After::Stands => return Err(failure),
+                // The session took the lock along, as soon as the server knows.
+                After::Ended | After::Broken => match self.begin().await {
+                    Ok(()) => return Ok(shared.registry().forget(claim.owner())),
+                    Err(_) => return Err(failure),
+                },
+            },
+        };
+        let mut registry = shared.registry();
+        registry.let_go(&key);
+        if self.progress.is_left() {
+            registry.note_release(claim.owner(), answer);
+        }
+        drop(registry);
+        shared.server.freed(claim.name());
+        Ok(answer)
+    }
+
+    pub(super) async fn beat(&mut self) {
+        if !self.is_over()
+            && let Err(failure) = self.send(&Request::Beat).await
+        {
+            tracing::debug!(server = ?self.shared.server, %failure, "no heartbeat");
+        }
+    }
+
+    /// Unlocks, whether it is locked or not; a session on which that fails is given up.
+    async fn give_back(&mut self, key: &S::Key) -> bool {
+        let answer = self.send(&Request::GiveBack { key }).await;
+        if let Err(failure) = &answer
+            && failure.after() == After::Stands
+        {
+            self.give_up(failure);
+        }
+        answer.is_ok()
+    }
+
+    /// Makes sure that there is a session.
+    async fn stand(&mut self) -> Result<(), S::Failure> {
+        if self.is_over() {
+            let pause = self.shared.attempts().backoff.pause();
+            sleep(pause).await;
+            self.begin().await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn begin(&mut self) -> Result<(), S::Failure> {
+        let shared = self.shared.clone();
+        let begun = tokio::select! {
+            begun = self.try_to_begin() => begun,
+            () = shared.closed.cancelled() => Err(NoSeat::Closed.into()),
+        };
+        let mut attempts = shared.attempts();
+        match begun {
+            Ok(()) => {
+                *attempts = Attempts::default();
+                drop(attempts);
+                shared.began.notify_one();
+                Ok(())
+            }
+            Err(failure) => {
+                tracing::debug!(server = ?shared.server, %failure, "no session");
+                attempts.backoff.failed();
+                attempts.last = Some(failure.clone());
+                Err(match failure.is_lasting() {
+                    true => failure,
+                    false => S::Failure::no_connection(shared.ttl, Some(failure)),
+                })
+            }
+        }
+    }
+
+    async fn try_to_begin(&mut self) -> Result<(), S::Failure> {
+        let Shared { server, clock, ttl, .. } = &*self.shared;
+        let mut connection = server.connect().await?;
+        let dead = self.shared.traces().dead.clone();
+        if let Some(dead) = dead
+            && let Err(failure) = server.bury(&mut connection, &dead).await
+        {
+            // Its time-out will end it.
+            tracing::debug!(?server, %failure, "an earlier session may still be there");
+            if failure.after() != After::Stands {
+                return Err(failure);
+            }
+        }
+        let since = clock.now();
+        let (ttl, trace) = server.begin(&mut connection, *ttl).await?;
+        *self.shared.traces() = Traces { alive: Some(trace), dead: None };
+        self.shared.registry().begin(Life { since, ttl });
+        *self.line = Some(connection);
+        Ok(())
+    }
+
+    /// Whether there is no session; one that has had no answer for too long is ended.
+    pub(super) fn is_over(&mut self) -> bool {
+        let life = self.shared.registry().life();
+        let stands = life.is_some_and(|life| self.shared.clock.now() < life.end());
+        if life.is_some() && !stands {
+            self.give_up(&"it had no answer for the length of its time-out");
+        }
+        !stands || self.line.is_none()
+    }
+
+    fn give_up(&mut self, why: &dyn fmt::Display) {
+        tracing::debug!(server = ?self.shared.server, %why, "the session is over");
+        *self.line = None;
+        self.shared.end();
+    }
+
+    /// Sends a statement, if somebody still wants it, and waits for its answer until the session is
+    /// over by the clock.
+    pub(super) async fn send(
+        &mut self,
+        request: &Request<'_, S::Key>,
+    ) -> Result<Reply, S::Failure> {
+        let shared = self.shared.clone();
+        if self.progress.is_left() && !self.progress.is_sent() {
+            return Err(NoSeat::Busy.into());
+        }
+        let Some(life) = shared.registry().life() else { return Err(NoSeat::Closed.into()) };
+        let Some(mut connection) = self.line.take() else { return Err(NoSeat::Closed.into()) };
+        self.progress.send();
+        // Whatever takes this away takes the session along.
+        let under_way = UnderWay { shared: &shared, is_answered: false };
+        let sent = shared.clock.now();
+        let answer = tokio::select! {
+            biased;
+            answer = shared.server.send(&mut connection, request) => answer,
+            () = shared.clock.sleep_until(life.end()) => Err(S::Failure::no_answer(life.ttl)),
+            () = shared.closed.cancelled() => Err(NoSeat::Closed.into()),
+        };
+        let stands = match &answer {
+            Ok(_) => true,
+            Err(failure) => failure.after() == After::Stands,
+        };
+        if stands && shared.clock.now() < life.end() {
+            shared.registry().answered(sent);
+            under_way.answered();
+            *self.line = Some(connection);
+            return answer;
+        }
+        if let Err(failure) = &answer {
+            tracing::debug!(server = ?shared.server, %failure, "the session is over");
+        }
+        // Closed before the others learn of it, so that the server does too.
+        drop(connection);
+        drop(under_way);
+        match stands {
+            true => Err(S::Failure::no_answer(life.ttl)),
+            false => answer,
+        }
+    }
+}
+
+struct UnderWay<'a, S: Server> {
+    shared: &'a Shared<S>,
+    is_answered: bool,
+}
+
+impl<S: Server> UnderWay<'_, S> {
+    fn answered(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl<S: Server> Drop for UnderWay<'_, S> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.shared.end();
+        }
+    }
+}
