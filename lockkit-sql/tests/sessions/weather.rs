@@ -1,5 +1,6 @@
 //! Servers that die, administrators who end sessions, and a network that loses things.
 
+use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -7,6 +8,9 @@ use libtest_mimic::Trial;
 use lockkit_core::Error;
 use lockkit_core::driver::{Change, ErrorKind, Release, Renewal};
 use lockkit_testkit::{Proxy, Server};
+use tokio::io::{AsyncReadExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::support::{
     Raw, claim, driver, impatient_driver, kind, locker, millis, on_each, refused, take,
@@ -86,15 +90,53 @@ async fn cut_off(server: Server) {
 
 /// The server does not know of it until the driver tells it, with the next session.
 async fn reset(server: Server) {
-    let proxy = Proxy::start(server.addr()).await;
-    let far = driver(&server.url_at(proxy.addr()), "ttl=1h").await;
+    let network = Network::start(server.addr()).await;
+    let far = driver(&server.url_at(network.addr), "ttl=1h").await;
     let near = driver(&server.url(), "").await;
     let (held, other) = (claim("orders"), claim("other"));
     take(&*far, &held).await;
-    proxy.reset().await;
+    network.forget_clients();
     assert_eq!(far.renew(&held).await.unwrap(), Renewal::Lost);
+    refused(&*near, &claim("orders")).await;
     take(&*far, &other).await;
     take(&*near, &claim("orders")).await;
+}
+
+/// Forwards, and can reset the clients' ends of its connections alone: what a router does that has
+/// forgotten them.
+struct Network {
+    addr: SocketAddr,
+    forget: watch::Sender<u32>,
+}
+
+impl Network {
+    async fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let forget = watch::Sender::new(0);
+        let forgotten = forget.clone();
+        tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut server = TcpStream::connect(server).await.unwrap();
+                let mut forgotten = forgotten.subscribe();
+                tokio::spawn(async move {
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut client, &mut server) => return,
+                        _ = forgotten.changed() => client.set_zero_linger().unwrap(),
+                    }
+                    drop(client);
+                    // As if it were still there, until the server has enough of it.
+                    _ = server.read_to_end(&mut Vec::new()).await;
+                });
+            }
+        });
+        Self { addr, forget }
+    }
+
+    fn forget_clients(&self) {
+        self.forget.send_modify(|times| *times += 1);
+    }
 }
 
 async fn late_ask(server: Server) {
@@ -143,20 +185,23 @@ async fn unanswered(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     let url = server.url_at(proxy.addr());
     let driver = impatient_driver(&url, "ttl=2s&call_limit=200ms").await;
-    let (held, asked) = (claim("held"), claim("asked"));
+    let (held, asked, next) = (claim("held"), claim("asked"), claim("next"));
     take_in_the_end(&*driver, &held).await;
-    proxy.answers().swallow();
+    let hold = proxy.requests().hold(asked.owner().to_string());
     assert_eq!(kind(driver.try_acquire(&asked).await).0, ErrorKind::Unknown);
     assert_eq!(driver.changed(&held).await, Change::Lost);
-    proxy.answers().pass();
-    // The lock went to the session, and with it.
+    // The next session has ended the first. What nobody waits for was not asked for again.
+    take_in_the_end(&*driver, &next).await;
     let other = crate::support::driver(&server.url(), "").await;
     for name in ["held", "asked"] {
-        take_in_the_end(&*other, &claim(name)).await;
+        take(&*other, &claim(name)).await;
     }
     for claim in [&held, &asked] {
         assert_eq!(driver.renew(claim).await.unwrap(), Renewal::Lost);
+        assert_eq!(driver.release(claim).await.unwrap(), Release::NotHeld);
     }
+    hold.go_on();
+    assert_ne!(driver.renew(&next).await.unwrap(), Renewal::Lost);
 }
 
 /// Its runtime stands still for longer than the time-out, as that of a process that was stopped.
