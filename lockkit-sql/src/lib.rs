@@ -5,6 +5,8 @@
 //! - `sqlite`: locks between the processes of one host, in a database file.
 //! - `postgres`: locks between hosts, in tables of a PostgreSQL database.
 //! - `mysql`: locks between hosts, in tables of a MySQL or MariaDB database.
+//!
+//! With each of them: locks inside the user's own [transactions](transaction).
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod backoff;
@@ -18,3 +20,5 @@ mod seats;
 mod session;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub mod transaction;

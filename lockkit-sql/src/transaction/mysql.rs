@@ -1,0 +1,123 @@
+//! What is special about MySQL and MariaDB.
+
+use std::time::Duration;
+
+use lockkit_core::{FencingToken, LockName, Wait};
+use sqlx::mysql::{MySqlConnection, MySqlDatabaseError};
+use sqlx::{Connection as _, MySql, Row as _};
+use tokio::time::{Instant, sleep};
+
+use super::backend;
+use super::error::Meaning;
+
+const TABLES: &str = include_str!("sql/mysql.sql");
+
+impl super::Database for MySql {}
+impl super::RowLocks for MySql {}
+
+impl backend::Database for MySql {
+    const BEGIN: &'static str = "BEGIN";
+
+    async fn create_tables(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        if connection.is_in_transaction() {
+            let text = "a transaction is open, and MySQL would commit it to make the tables";
+            return Err(sqlx::Error::Configuration(text.into()));
+        }
+        let are_there: bool = sqlx::query_scalar(
+            "SELECT count(*) > 0 FROM information_schema.tables \
+             WHERE table_schema = database() AND table_name = 'lockkit_transaction_layout'",
+        )
+        .fetch_one(&mut *connection)
+        .await?;
+        // The number is written last: without one, somebody is still at it, or gave up.
+        if !are_there || Self::version(connection).await?.is_none() {
+            sqlx::raw_sql(TABLES).execute(connection).await?;
+        }
+        Ok(())
+    }
+
+    async fn version(connection: &mut MySqlConnection) -> Result<Option<i32>, sqlx::Error> {
+        sqlx::query_scalar("SELECT max(version) FROM lockkit_transaction_layout")
+            .fetch_one(connection)
+            .await
+    }
+
+    async fn pass_gate(
+        connection: &mut MySqlConnection,
+        resource: &LockName,
+        token: FencingToken,
+    ) -> Result<i64, sqlx::Error> {
+        // The number comes with the answer, unless the row is new: then it is 0.
+        let done = sqlx::query(
+            "INSERT INTO lockkit_gate (namespace, resource, token) VALUES (?, ?, ?) \
+             ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, VALUES(token)))",
+        )
+        .bind(resource.namespace().as_str().as_bytes())
+        .bind(resource.as_str().as_bytes())
+        .bind(super::column(token))
+        .execute(connection)
+        .await?;
+        match done.last_insert_id() {
+            0 => Ok(super::column(token)),
+            highest => i64::try_from(highest).map_err(|error| sqlx::Error::Decode(error.into())),
+        }
+    }
+}
+
+impl backend::RowLocks for MySql {
+    async fn row_lock(
+        connection: &mut MySqlConnection,
+        name: &LockName,
+        wait: Wait,
+    ) -> Result<bool, sqlx::Error> {
+        /// The server counts in seconds; what is left of one is spent asking so often.
+        const PAUSE: Duration = Duration::from_millis(10);
+        let (patience, rest) = match wait {
+            Wait::No => (0, Duration::ZERO),
+            Wait::AtMost(limit) => {
+                (limit.as_secs().min(FOR_EVER), Duration::from_nanos(limit.subsec_nanos().into()))
+            }
+            _ => (FOR_EVER, Duration::ZERO),
+        };
+        if ask(connection, name, patience).await? {
+            return Ok(true);
+        }
+        let deadline = Instant::now() + rest;
+        while Instant::now() < deadline {
+            sleep(PAUSE.min(deadline - Instant::now())).await;
+            if ask(connection, name, 0).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The greatest `innodb_lock_wait_timeout`.
+const FOR_EVER: u64 = 1_073_741_824;
+
+async fn ask(
+    connection: &mut MySqlConnection,
+    name: &LockName,
+    patience: u64,
+) -> Result<bool, sqlx::Error> {
+    let rows = sqlx::query("CALL lockkit_row_lock(?, ?, ?)")
+        .bind(name.namespace().as_str().as_bytes())
+        .bind(name.as_str().as_bytes())
+        .bind(patience)
+        // All of the answer, so that nothing of it is left on the connection.
+        .fetch_all(connection)
+        .await?;
+    rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("is_locked")
+}
+
+pub(super) fn meaning(error: &MySqlDatabaseError) -> Meaning {
+    match (error.number(), error.code()) {
+        // A row that changed since the snapshot, where the server looks.
+        (1020, _) => Meaning::Conflict,
+        // A deadlock, or a snapshot that our procedure refused.
+        (_, Some("40001")) => Meaning::Conflict,
+        (1146 | 1305, _) => Meaning::NotSetUp,
+        _ => Meaning::Other,
+    }
+}
