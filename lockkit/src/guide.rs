@@ -24,6 +24,10 @@ pub mod mysql {}
 #[doc = include_str!("../docs/sql-sessions.md")]
 pub mod sql_sessions {}
 
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+#[doc = include_str!("../docs/transactions.md")]
+pub mod transactions {}
+
 #[doc = include_str!("../docs/redis.md")]
 pub mod redis {}
 

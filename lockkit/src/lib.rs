@@ -2,6 +2,8 @@
 
 mod connect;
 pub mod guide;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub mod sql;
 
 pub use connect::{BACKENDS, Backend, SESSION_BACKENDS, connect, connect_url};
 pub use lockkit_core::*;

@@ -1,0 +1,3 @@
+//! What only SQL databases can do.
+
+pub use lockkit_sql::transaction;
