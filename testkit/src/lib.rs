@@ -3,6 +3,7 @@
 //! - A [`Backend`] such as [`REDIS`] finds its program and starts [`Server`]s on free loopback ports.
 //!   They end with the process that started them, also when that is killed.
 //! - A [`Proxy`] stands between a client and a server and delays, swallows, holds or cuts.
+//! - An [`Authority`] signs certificates for servers that speak TLS.
 //! - [`trial`] makes a test that shows as ignored, with the reason, where its server is missing.
 //!   `LOCKKIT_REQUIRE=redis,...` turns that into a failure.
 //!
@@ -31,6 +32,7 @@
 //! ```
 
 mod backend;
+mod certificates;
 mod mysql;
 mod pgbouncer;
 mod port;
@@ -43,6 +45,7 @@ mod server;
 mod trial;
 
 pub use crate::backend::{Backend, Unavailable};
+pub use crate::certificates::{Authority, Identity};
 pub use crate::mysql::{MARIADB, MYSQL};
 pub use crate::pgbouncer::{PgBouncer, PoolMode};
 pub use crate::postgres::POSTGRES;

@@ -58,6 +58,20 @@ impl Server {
         self.folder.join("data")
     }
 
+    /// Copies a file into that folder, for the server alone to read, and says where it is.
+    ///
+    /// # Errors
+    /// If it cannot be read or written.
+    pub fn add_file(&self, from: &Path, name: &str) -> io::Result<PathBuf> {
+        let path = self.data().join(name);
+        fs::copy(from, &path)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        if let Some(User { id, group }) = self.user()? {
+            chown(&path, Some(id), Some(group))?;
+        }
+        Ok(path)
+    }
+
     /// The last lines of its log.
     pub fn log_tail(&self) -> String {
         tail(&self.log_path())
