@@ -1,6 +1,7 @@
 //! What PostgreSQL's errors mean for a lock.
 
 use std::borrow::Cow;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,6 +77,8 @@ impl Failure {
             {
                 ErrorKind::Misconfigured
             }
+            // A certificate that is not to be trusted.
+            Self::Client(error) if is_invalid_data(error) => ErrorKind::Misconfigured,
             other if other.code() == Some(TOO_MANY_CONNECTIONS) => ErrorKind::Capacity,
             // What poolers say to a setting that they do not pass on.
             other if other.code() == Some(PROTOCOL_VIOLATION) => ErrorKind::Misconfigured,
@@ -150,6 +153,11 @@ impl Failure {
             _ => None,
         }
     }
+}
+
+/// As which the TLS library reports what it does not accept.
+fn is_invalid_data(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData)
 }
 
 const TOO_MANY_CONNECTIONS: &str = "53300";

@@ -7,7 +7,9 @@ mod layout;
 mod news;
 mod queue;
 mod rows;
+mod statements;
 mod support;
+mod tls;
 mod weather;
 
 use std::process::ExitCode;
@@ -16,8 +18,10 @@ fn main() -> ExitCode {
     let trials = [
         layout::trials(),
         rows::trials(),
+        statements::trials(),
         queue::trials(),
         news::trials(),
+        tls::trials(),
         weather::trials(),
         diagnosis::trials(),
     ];
