@@ -59,6 +59,8 @@ fn prepare_mariadb(_: &Path, data: &Path, _: Option<User>) -> io::Result<()> {
     let mut command = Command::new("mariadb-install-db");
     command.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
     command.arg(format!("--datadir={}", data.display())).args(as_whom());
+    // It runs a server, too, which removes what it takes for its own remains.
+    command.arg(format!("--tmpdir={}", data.display()));
     make(command, data)
 }
 
