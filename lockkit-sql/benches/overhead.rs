@@ -1,0 +1,158 @@
+//! What lockkit costs over the database itself: `cargo bench -p lockkit-sql [-- DATABASE...]`, the
+//! databases being `postgres`.
+//!
+//! Client and server share one CPU, because their placement alone changes a round trip manifold.
+//! Each figure is a ratio of two things measured in the same run, alternately, each on the same
+//! client library: lockkit, and exactly the statements that it sends, sent by hand on a connection
+//! that is held.
+#![expect(clippy::print_stdout, reason = "a benchmark reports")]
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use lockkit_core::driver::{Claim, Driver, OwnerId};
+use lockkit_core::{BackendUrl, Label, Locker};
+use lockkit_sql::postgres::PostgresDriver;
+use lockkit_testkit::{Backend, POSTGRES};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use sqlx::{Connection as _, PgConnection};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const ROUNDS: usize = 15;
+const PAIRS: usize = 1_000;
+const TTL: Duration = Duration::from_secs(30);
+
+fn main() -> Result<()> {
+    share_one_cpu()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if is_wanted(&POSTGRES) {
+        // Its disk is not what is measured.
+        let server = POSTGRES.start_with(&["-c", "synchronous_commit=off", "-c", "fsync=off"])?;
+        let url = server.url();
+        runtime.block_on(async {
+            let connect = async || PostgresDriver::connect(&url.parse::<BackendUrl>()?).await;
+            let (one, other) = (connect().await?, connect().await?);
+            pairs("postgres", one, other, PostgresByHand(PgConnection::connect(&url).await?)).await
+        })?;
+    }
+    Ok(())
+}
+
+fn is_wanted(backend: &Backend) -> bool {
+    let mut wanted = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
+    wanted.peek().is_none() || wanted.any(|word| word == backend.id())
+}
+
+/// Servers that are started from here on inherit it.
+fn share_one_cpu() -> Result<()> {
+    let allowed = sched_getaffinity(None)?;
+    let last = (0..CpuSet::MAX_CPU).rev().find(|&cpu| allowed.is_set(cpu)).ok_or("no CPU")?;
+    let mut one = CpuSet::new();
+    one.set(last);
+    Ok(sched_setaffinity(None, &one)?)
+}
+
+/// The statements that a driver sends, sent by hand.
+#[async_trait]
+trait ByHand {
+    async fn take(&mut self, name: &str, owner: OwnerId) -> Result<()>;
+    async fn release(&mut self, name: &str, owner: OwnerId) -> Result<()>;
+}
+
+/// Acquire and release, nobody else about.
+async fn pairs(
+    what: &str,
+    driver: impl Driver,
+    for_locker: impl Driver,
+    mut raw: impl ByHand,
+) -> Result<()> {
+    let locker = Locker::new(for_locker);
+    let lock = locker.lock("pair")?;
+    let (mut by_hand, mut by_driver, mut by_lockkit) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let [mut hand, mut through_driver, mut lockkit] =
+            [(); 3].map(|()| Vec::with_capacity(PAIRS));
+        for _ in 0..PAIRS {
+            let start = Instant::now();
+            let owner = OwnerId::random();
+            raw.take("by-hand", owner).await?;
+            raw.release("by-hand", owner).await?;
+            hand.push(start.elapsed());
+
+            let start = Instant::now();
+            let claim = Claim::new(lock.name().clone(), TTL);
+            driver.try_acquire(&claim).await?;
+            driver.release(&claim).await?;
+            through_driver.push(start.elapsed());
+
+            let start = Instant::now();
+            lock.acquire().await?.release().await?;
+            lockkit.push(start.elapsed());
+        }
+        // The first round warms up.
+        if round > 0 {
+            let hand = median(&mut hand);
+            by_hand.push(hand);
+            by_driver.push(ratio(median(&mut through_driver), hand));
+            by_lockkit.push(ratio(median(&mut lockkit), hand));
+        }
+    }
+    println!(
+        "{what}, uncontended pair, p50: by hand {:?}; driver {} of it; lockkit {} of it",
+        median(&mut by_hand),
+        spread(&mut by_driver),
+        spread(&mut by_lockkit)
+    );
+    driver.close().await;
+    locker.shutdown().await;
+    Ok(())
+}
+
+struct PostgresByHand(PgConnection);
+
+#[async_trait]
+impl ByHand for PostgresByHand {
+    async fn take(&mut self, name: &str, owner: OwnerId) -> Result<()> {
+        let take = "SELECT is_granted, last_token, remaining \
+                    FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8)";
+        sqlx::query(take)
+            .bind("lockkit")
+            .bind(name)
+            .bind(owner.to_string())
+            .bind(Label::of_this_process().as_str())
+            .bind(i64::try_from(TTL.as_micros())?)
+            .bind(true)
+            .bind(false)
+            .bind(2_250)
+            .fetch_all(&mut self.0)
+            .await?;
+        Ok(())
+    }
+
+    async fn release(&mut self, name: &str, owner: OwnerId) -> Result<()> {
+        sqlx::query("SELECT lockkit_release($1, $2, $3, $4) AS was_held")
+            .bind("lockkit")
+            .bind(name)
+            .bind(owner.to_string())
+            .bind(2_250)
+            .fetch_all(&mut self.0)
+            .await?;
+        Ok(())
+    }
+}
+
+fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
+    values.sort_by(|one, other| one.partial_cmp(other).expect("no value is NaN"));
+    values[values.len() / 2]
+}
+
+fn ratio(one: Duration, other: Duration) -> f64 {
+    one.as_secs_f64() / other.as_secs_f64()
+}
+
+fn spread(ratios: &mut [f64]) -> String {
+    let middle = median(ratios);
+    format!("{middle:.2} ({:.2} to {:.2})", ratios[0], ratios[ratios.len() - 1])
+}
