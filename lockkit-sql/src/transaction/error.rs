@@ -144,11 +144,26 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Somebody changed or removed the row since it was read: the conflict of optimistic locking.
+/// An update by key and version did not change one row: somebody changed or removed it since it was
+/// read, which is the conflict of optimistic locking.
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the row was changed since it was read")]
-pub struct Changed;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// How many rows it changed instead. Several are no conflict, but a condition that does not
+    /// name one row: roll back.
+    pub rows_affected: u64,
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rows_affected {
+            0 => f.write_str("the row was changed since it was read"),
+            several => write!(f, "an update of one row by key and version changed {several}"),
+        }
+    }
+}
+
+impl std::error::Error for Changed {}
 
 /// Makes sure that an update found the row as it was read: that it changed one row.
 ///
@@ -156,22 +171,17 @@ pub struct Changed;
 /// raises the version: `UPDATE … SET …, version = version + 1 WHERE id = … AND version = …`.
 ///
 /// ```
-/// # use lockkit_sql::transaction::{Changed, as_read};
+/// # use lockkit_sql::transaction::as_read;
 /// assert_eq!(as_read(1), Ok(()));
 /// assert_eq!(as_read(0).unwrap_err().to_string(), "the row was changed since it was read");
 /// ```
 ///
 /// # Errors
 ///
-/// [`Changed`] if it changed none. [`retry`](super::retry) then reads again.
-///
-/// # Panics
-///
-/// If it changed several: its condition does not name one row, and it is better not committed.
+/// [`Changed`] if it did not. If it changed none, [`retry`](super::retry) reads again.
 pub fn as_read(rows_affected: u64) -> Result<(), Changed> {
     match rows_affected {
         1 => Ok(()),
-        0 => Err(Changed),
-        several => panic!("an update by key and version changed {several} rows"),
+        rows_affected => Err(Changed { rows_affected }),
     }
 }

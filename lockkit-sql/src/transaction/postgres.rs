@@ -25,7 +25,8 @@ impl super::RowLocks for Postgres {}
 /// [row lock](super::row_lock) there.
 ///
 /// The key is the first 64 bits, as a big-endian number, of [`LockName::digest`]. Two names with
-/// the same key, which is most unlikely, keep each other out.
+/// the same key, which is most unlikely, keep each other out. Advisory locks that sessions hold have
+/// other keys.
 ///
 /// A transaction gets in a lock that it has. Rolling back to a savepoint gives up the locks that were
 /// taken since.

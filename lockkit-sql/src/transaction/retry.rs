@@ -102,19 +102,23 @@ pub async fn begin<DB: Database>(pool: &Pool<DB>) -> Result<Transaction<'static,
 /// # assert!(OrderError::from(changed).is_conflict());
 /// ```
 pub trait Retryable {
-    /// Whether it is a deadlock, a failure to serialize, a busy SQLite, or [`Changed`].
+    /// Whether it is a deadlock, a failure to serialize, a busy SQLite, or a row that [`Changed`].
     fn is_conflict(&self) -> bool;
 }
 
 impl Retryable for Error {
     fn is_conflict(&self) -> bool {
-        matches!(self, Self::Conflict(_) | Self::Changed(_))
+        match self {
+            Self::Conflict(_) => true,
+            Self::Changed(changed) => changed.is_conflict(),
+            _ => false,
+        }
     }
 }
 
 impl Retryable for Changed {
     fn is_conflict(&self) -> bool {
-        true
+        self.rows_affected == 0
     }
 }
 
@@ -130,7 +134,7 @@ impl Retryable for BoxError {
     fn is_conflict(&self) -> bool {
         let first: &(dyn StdError + 'static) = &**self;
         std::iter::successors(Some(first), |&error| error.source()).any(|error| {
-            error.is::<Changed>()
+            error.downcast_ref().is_some_and(Changed::is_conflict)
                 || error.downcast_ref().is_some_and(Error::is_conflict)
                 || error.downcast_ref().is_some_and(sqlx::Error::is_conflict)
         })

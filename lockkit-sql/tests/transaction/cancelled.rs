@@ -34,7 +34,7 @@ async fn is_clean<DB: Tested>(shop: &mut Shop<DB>, pool: &Pool<DB>) {
 
 async fn dropped<DB: Tested, W: Way<DB>>(home: Home) {
     let mut shop = Shop::<DB>::at(home).await;
-    let pool = shop.pool(1).await;
+    let (pool, _proxy) = shop.slow_pool().await;
     let work = || {
         retry(2, || async {
             let mut tx = begin(&pool).await?;
@@ -90,11 +90,12 @@ async fn waiting<DB: Tested, W: Way<DB>>(home: Home) {
 
 async fn beginning<DB: Tested>(home: Home) {
     let mut shop = Shop::<DB>::at(home).await;
-    let pool = shop.pool(1).await;
+    let (pool, proxy) = shop.slow_pool().await;
     let mut polls = 1;
     while polled(begin(&pool), polls).await.map(Result::unwrap).is_none() {
         is_clean(&mut shop, &pool).await;
         polls += 1;
     }
+    assert!(proxy.is_none() || polls > 1, "it was not dropped in between");
     is_clean(&mut shop, &pool).await;
 }

@@ -197,6 +197,9 @@ async fn errors(home: Home) {
     let boxed: BoxError = Box::new(Wrapped(changed()));
     assert!(boxed.is_conflict(), "a source of another error");
     assert!(!sqlx::Error::RowNotFound.is_conflict());
+    let several = as_read(2).unwrap_err();
+    assert!(!several.is_conflict() && !Error::from(several).is_conflict());
+    assert_eq!(several.to_string(), "an update of one row by key and version changed 2");
     let mut transaction = shop.pool(1).await.begin().await.unwrap();
     let error = Sqlite::execute(&mut transaction, "nonsense").await.unwrap_err();
     assert!(!error.is_conflict());

@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -8,7 +9,7 @@ use lockkit_core::driver::OwnerId;
 use lockkit_core::{FencingToken, LockName, Namespace, Wait};
 use lockkit_sql::transaction::postgres::xact_lock;
 use lockkit_sql::transaction::{self, Database, Error, RowLocks, row_lock};
-use lockkit_testkit::{MARIADB, POSTGRES, Unavailable, trial};
+use lockkit_testkit::{MARIADB, POSTGRES, Proxy, Unavailable, trial};
 use sqlx::pool::PoolOptions;
 use sqlx::{
     AssertSqlSafe, Connection as _, MySql, MySqlConnection, PgConnection, Pool, Postgres, Row as _,
@@ -66,6 +67,19 @@ impl<DB: Tested> Shop<DB> {
     pub(crate) async fn pool(&self, connections: u32) -> Pool<DB> {
         let options = PoolOptions::new().max_connections(connections);
         options.connect(&self.url).await.unwrap()
+    }
+
+    /// One connection, whose answers take long enough to be waited for.
+    pub(crate) async fn slow_pool(&self) -> (Pool<DB>, Option<Proxy>) {
+        let Some((before, rest)) = self.url.split_once("@127.0.0.1:") else {
+            return (self.pool(1).await, None);
+        };
+        let (port, database) = rest.split_once('/').unwrap();
+        let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap()))).await;
+        proxy.answers().delay(millis(2));
+        let url = format!("{before}@{}/{database}", proxy.addr());
+        let options = PoolOptions::new().max_connections(1);
+        (options.connect(&url).await.unwrap(), Some(proxy))
     }
 
     /// A connection whose transactions have that isolation level.
