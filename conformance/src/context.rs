@@ -68,6 +68,7 @@ pub(crate) struct Setup {
     pub(crate) restart: Option<Hook>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) virtual_time: bool,
+    pub(crate) by_votes: bool,
     /// Held alone by checks that disturb the backend.
     pub(crate) backend: Arc<RwLock<()>>,
 }
@@ -84,6 +85,7 @@ impl Setup {
             restart: None,
             ttl: None,
             virtual_time: false,
+            by_votes: false,
             backend: Arc::default(),
         }
     }
@@ -142,6 +144,11 @@ impl Context {
     }
 
     /// The lease to ask for.
+    /// Whether claims that ask at the same time may all be refused.
+    pub(crate) fn is_by_votes(&self) -> bool {
+        self.setup.by_votes
+    }
+
     pub(crate) fn ttl(&self) -> Duration {
         self.setup.ttl()
     }

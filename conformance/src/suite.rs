@@ -118,6 +118,14 @@ impl Suite {
         self
     }
 
+    /// Says that the driver asks several backends, which vote: of claims that ask at the same time,
+    /// it may be that none gets a majority.
+    #[must_use]
+    pub fn by_votes(mut self) -> Self {
+        Arc::make_mut(&mut self.setup).by_votes = true;
+        self
+    }
+
     /// Shows every check as ignored if `ready` fails, with the error as the reason: there is no
     /// server to run against, say. Where the environment variable `LOCKKIT_REQUIRE` names the
     /// driver (a list with commas between), it is a failure instead.

@@ -1,6 +1,7 @@
 //! What a backend must do: for authors of drivers. Users of locks need none of it.
 
 pub mod filesystem;
+mod node;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -13,6 +14,7 @@ pub use crate::clock::{Clock, Instant};
 pub use crate::inspect::Inspect;
 pub use crate::url::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
+pub use node::{Node, Run};
 
 /// Translates three questions to a backend: take it, keep it, let it go.
 ///
@@ -111,6 +113,12 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     /// The part that looks at locks from outside. Some exactly if
     /// [declared](Capabilities::inspection).
     fn inspect(&self) -> Option<&dyn Inspect> {
+        None
+    }
+
+    /// The part that tells which backend it is, for a quorum. A driver without it can be part of
+    /// one, but a restart of its backend goes unnoticed there.
+    fn node(&self) -> Option<&dyn Node> {
         None
     }
 

@@ -17,7 +17,9 @@ mod faults;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
@@ -25,8 +27,8 @@ use tokio::sync::Notify;
 pub use self::faults::{Fault, Faults};
 use crate::clock::{Clock, Instant};
 use crate::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, OwnerId, Release,
-    Renewal, Taken,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Node, OwnerId, Release,
+    Renewal, Run, Taken,
 };
 use crate::{
     BackendUrl, Capabilities, Diagnosis, Fairness, FencingToken, Holder, Label, Liveness, LockName,
@@ -50,8 +52,9 @@ pub struct MemoryDriver {
 }
 
 /// What a server would be.
-#[derive(Default)]
 struct Backend {
+    /// No other of this process has it.
+    number: u64,
     state: Mutex<State>,
     faults: Faults,
 }
@@ -162,6 +165,10 @@ impl Driver for MemoryDriver {
         Some(self)
     }
 
+    fn node(&self) -> Option<&dyn Node> {
+        Some(self)
+    }
+
     async fn changed(&self, claim: &Claim) -> Change {
         loop {
             let Some(mailbox) = self.backend.lock().mailboxes.find(claim.owner()) else {
@@ -205,6 +212,22 @@ impl Inspect for MemoryDriver {
             "these locks live and end with this process, and no other process sees them",
             "for locks between processes, choose another backend",
         )])
+    }
+}
+
+/// It lasts as long as the process, and remembers all the while.
+#[async_trait]
+impl Node for MemoryDriver {
+    async fn run(&self, _: Duration) -> Result<Run, DriverError> {
+        Ok(Run::new(format!("memory {}", self.backend.number)).durable())
+    }
+}
+
+impl Default for Backend {
+    fn default() -> Self {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        Self { number, state: Mutex::default(), faults: Faults::default() }
     }
 }
 

@@ -98,6 +98,18 @@ impl BackendUrl {
         Ok(Parameters { url: self })
     }
 
+    /// The URL of one of its hosts, with another scheme and only those parameters that `known`
+    /// or [`COMMON`] names: for a driver over several drivers.
+    #[must_use]
+    pub fn of_host(&self, scheme: &str, host: &Host, known: &[Parameter]) -> Self {
+        let mut url = self.clone();
+        url.scheme = scheme.into();
+        url.hosts = vec![host.clone()];
+        let is_known = |name: &str| COMMON.iter().chain(known).any(|known| known.name == name);
+        url.query.retain(|(name, _)| is_known(name));
+        url
+    }
+
     /// An error that says what is wrong with this URL.
     pub fn error(&self, reason: impl Into<String>) -> Error {
         Error::config(self.to_string(), reason)
@@ -349,6 +361,14 @@ mod tests {
 
     fn url(text: &str) -> BackendUrl {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_host_of_several_has_a_url_of_its_own() {
+        const KNOWN: &[Parameter] = &[CALL_LIMIT];
+        let all = url("redlock://me:pw@a:1,b/2?ttl=1s&max_ttl=2s&call_limit=3s");
+        let one = all.of_host("redis", &all.hosts()[1], KNOWN);
+        assert_eq!(one, url("redis://me:pw@b/2?ttl=1s&call_limit=3s"));
     }
 
     #[test]

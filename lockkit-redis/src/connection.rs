@@ -1,8 +1,8 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use lockkit_core::driver::DriverError;
+use lockkit_core::driver::{DriverError, Run};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 use tokio::sync::{Notify, watch};
@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use crate::backoff::Backoff;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
+use crate::node;
 
 /// The connection for requests: one at a time, shared by all calls.
 ///
@@ -65,6 +66,31 @@ impl Connection {
         Err(failure.of_a_call())
     }
 
+    /// Which run of the server the calls go to. Asked once a connection.
+    pub(crate) async fn run(&self, limit: Duration) -> Result<Run, DriverError> {
+        let asking = async {
+            let open = self.shared.up().await?;
+            if let Some(run) = open.run.get() {
+                return Ok::<_, Failure>(Ok(run.clone()));
+            }
+            let mut connection = open.connection.clone();
+            let info = redis::cmd("INFO").send(&mut connection).await?;
+            // A user may lack the right to ask, or the server the command.
+            let mut ask_fsync = redis::cmd("CONFIG");
+            ask_fsync.arg("GET").arg("appendfsync");
+            let run = node::run(info, ask_fsync.send(&mut connection).await.ok());
+            if let Ok(run) = &run {
+                _ = open.run.set(run.clone());
+            }
+            Ok(run)
+        };
+        match timeout(limit, asking).await {
+            Ok(Ok(run)) => run,
+            Ok(Err(failure)) => Err(failure.while_connecting()),
+            Err(_) => Err(Failure::NoAnswer(limit).while_connecting()),
+        }
+    }
+
     /// Closes the connection. Calls fail from now on.
     pub(crate) fn close(&self) {
         self.supervisor.0.abort();
@@ -116,6 +142,8 @@ enum Link {
 struct Open {
     id: u64,
     connection: MultiplexedConnection,
+    /// Which run of the server it leads to, once somebody has asked.
+    run: OnceLock<Run>,
     _running: AbortOnDrop,
 }
 
@@ -158,7 +186,12 @@ impl Shared {
             shared.drop_connection(id);
         });
         let running = AbortOnDrop(running.abort_handle());
-        self.set(Link::Up(Arc::new(Open { id, connection, _running: running })));
+        self.set(Link::Up(Arc::new(Open {
+            id,
+            connection,
+            run: OnceLock::new(),
+            _running: running,
+        })));
         Ok(())
     }
 

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Node, Release, Renewal,
     Taken, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, FencingToken, Liveness};
@@ -136,6 +136,10 @@ impl Driver for RedisDriver {
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+
+    fn node(&self) -> Option<&dyn Node> {
         Some(self)
     }
 

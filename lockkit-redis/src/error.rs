@@ -27,7 +27,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The error of an attempt to connect: nothing was asked for yet.
+    /// The error of an attempt to connect, or to find out what is there: nothing was asked for yet.
     pub(crate) fn while_connecting(self) -> DriverError {
         let kind = match &self {
             Self::Redis(error) if error.kind() == redis::ErrorKind::Parse => {

@@ -24,6 +24,7 @@ mod endpoint;
 mod error;
 mod inspect;
 mod layout;
+mod node;
 mod script;
 mod subscription;
 

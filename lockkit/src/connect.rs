@@ -91,6 +91,8 @@ async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
         "postgres" => Arc::new(lockkit_sql::postgres::PostgresDriver::connect(url).await?),
         #[cfg(feature = "redis")]
         "redis" => Arc::new(lockkit_redis::RedisDriver::connect(url).await?),
+        #[cfg(feature = "redlock")]
+        "redlock" => Arc::new(redlock(url).await?),
         #[cfg(feature = "sqlite")]
         "sqlite" => Arc::new(lockkit_sql::sqlite::SqliteDriver::connect(url).await?),
         // Every scheme that stands in the table has a driver, unless its feature is off.
@@ -101,6 +103,34 @@ async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
         }
     })
 }
+
+/// A majority over the Redis servers that the URL names.
+#[cfg(feature = "redlock")]
+async fn redlock(url: &BackendUrl) -> Result<lockkit_redlock::RedlockDriver> {
+    let settings = lockkit_redlock::Settings::from_url(url, &REDLOCK)?;
+    let mut driver = lockkit_redlock::RedlockDriver::builder().settings(settings);
+    for host in url.hosts() {
+        let node = url.of_host("redis", host, lockkit_redis::PARAMETERS);
+        driver = driver.node_at(host.to_string(), move || {
+            let node = node.clone();
+            async move { lockkit_redis::RedisDriver::connect(&node).await }
+        });
+    }
+    driver.connect().await
+}
+
+/// Those of the quorum and those of its nodes.
+#[cfg(feature = "redlock")]
+static REDLOCK: [Parameter; lockkit_redlock::PARAMETERS.len() + lockkit_redis::PARAMETERS.len()] = {
+    let (own, of_nodes) = (lockkit_redlock::PARAMETERS, lockkit_redis::PARAMETERS);
+    let mut all = [own[0]; _];
+    let mut at = 0;
+    while at < all.len() {
+        all[at] = if at < own.len() { own[at] } else { of_nodes[at - own.len()] };
+        at += 1;
+    }
+    all
+};
 
 /// A backend that [`connect`] knows.
 #[non_exhaustive]
@@ -118,7 +148,7 @@ pub struct Backend {
 }
 
 /// The backends, those whose feature is off included.
-pub const BACKENDS: &[Backend] = &[
+pub static BACKENDS: &[Backend] = &[
     Backend {
         scheme: "memory",
         feature: None,
@@ -170,11 +200,20 @@ pub const BACKENDS: &[Backend] = &[
     },
     #[cfg(not(feature = "redis"))]
     Backend::off("redis", "redis"),
+    #[cfg(feature = "redlock")]
+    Backend {
+        scheme: "redlock",
+        feature: Some("redlock"),
+        capabilities: Some(lockkit_redlock::CAPABILITIES),
+        parameters: &REDLOCK,
+    },
+    #[cfg(not(feature = "redlock"))]
+    Backend::off("redlock", "redlock"),
 ];
 
 /// Those of them whose holds may be kept by a session, and what is otherwise with `hold=session` in
 /// the URL.
-pub const SESSION_BACKENDS: &[Backend] = &[
+pub static SESSION_BACKENDS: &[Backend] = &[
     #[cfg(feature = "postgres")]
     Backend {
         scheme: "postgres",
@@ -199,7 +238,7 @@ pub const SESSION_BACKENDS: &[Backend] = &[
     feature = "file",
     feature = "mysql",
     feature = "postgres",
-    feature = "redis",
+    feature = "redlock",
     feature = "sqlite"
 )))]
 impl Backend {

@@ -4,7 +4,7 @@
     feature = "metrics",
     feature = "mysql",
     feature = "postgres",
-    feature = "redis",
+    feature = "redlock",
     feature = "sqlite"
 ))]
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
@@ -39,6 +39,7 @@ fn example(backend: &Backend) -> &'static str {
         "postgres" => "`postgres://user:password@host:5432/database`",
         "mysql" => "`mysql://user:password@host:3306/database`, `mariadb://…`",
         "redis" => "`redis://user:password@host:6379/0`",
+        "redlock" => "`redlock://host1,host2,host3`",
         other => panic!("no example of a URL for {other}"),
     }
 }

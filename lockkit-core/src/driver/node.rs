@@ -1,0 +1,80 @@
+//! What a quorum must know of a backend that is one of its nodes.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::DriverError;
+
+/// The part of a [`Driver`](super::Driver) that tells which backend it talks to, and since when
+/// that remembers: for drivers over several drivers.
+#[async_trait]
+pub trait Node: Send + Sync {
+    /// Which run of the backend the requests go to.
+    ///
+    /// If it is the same before and after a request, that run has answered the request. Asks the
+    /// backend only where the connection is a new one, and takes `limit` at most.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ErrorKind`](super::ErrorKind) but `Unknown`.
+    async fn run(&self, limit: Duration) -> Result<Run, DriverError>;
+}
+
+/// One run of a backend, from its start to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    id: String,
+    age: Duration,
+    durable: bool,
+    primary: bool,
+}
+
+impl Run {
+    /// The run of this id, which no other has, of this or another backend. Taken to have just
+    /// begun, on a primary that forgets everything when it ends, unless more is said.
+    pub fn new(id: impl Into<String>) -> Self {
+        Self { id: id.into(), age: Duration::ZERO, durable: false, primary: true }
+    }
+
+    /// Says how long it has lasted, at least.
+    #[must_use]
+    pub fn lasting(mut self, age: Duration) -> Self {
+        self.age = age;
+        self
+    }
+
+    /// Says that the backend begins with all that it acknowledged in earlier runs.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
+        self
+    }
+
+    /// Says that the backend copies another one.
+    #[must_use]
+    pub fn replica(mut self) -> Self {
+        self.primary = false;
+        self
+    }
+
+    /// What tells it from all others.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// How long it had lasted, at least, when the backend was asked.
+    pub fn age(&self) -> Duration {
+        self.age
+    }
+
+    /// Whether the backend began with all that it had acknowledged before.
+    pub fn is_durable(&self) -> bool {
+        self.durable
+    }
+
+    /// Whether the backend decides by itself, and copies no other.
+    pub fn is_primary(&self) -> bool {
+        self.primary
+    }
+}

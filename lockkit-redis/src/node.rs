@@ -1,0 +1,38 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{DriverError, Node, Run};
+use redis::Value;
+
+use crate::driver::{RedisDriver, parse};
+
+/// What tells a run of a server from others, since when it runs, and what it keeps.
+#[async_trait]
+impl Node for RedisDriver {
+    async fn run(&self, limit: Duration) -> Result<Run, DriverError> {
+        self.connection.run(limit).await
+    }
+}
+
+/// What the server says about itself, in the answers to `INFO` and `CONFIG GET appendfsync`.
+pub(crate) fn run(info: Value, fsync: Option<Value>) -> Result<Run, DriverError> {
+    let info: String = parse(info)?;
+    let field = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_default()
+    };
+    let mut run = Run::new(field("run_id"));
+    // In whole seconds, rounded down, on the server's wall clock.
+    if let Ok(seconds) = field("uptime_in_seconds").parse() {
+        run = run.lasting(Duration::from_secs(seconds));
+    }
+    let fsync: Option<(String, String)> = fsync.and_then(|fsync| parse(fsync).ok());
+    let syncs_always = fsync.is_some_and(|(_, value)| value == "always");
+    if field("aof_enabled") == "1" && syncs_always {
+        run = run.durable();
+    }
+    if field("role") == "slave" {
+        run = run.replica();
+    }
+    Ok(run)
+}

@@ -1,0 +1,166 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use lockkit_core::driver::{Clock, Driver, DriverError, ErrorKind};
+use lockkit_core::{Error, Result};
+use tokio::time::timeout;
+
+use crate::ballot::{self, Votes};
+use crate::driver::{ID, RedlockDriver, silent};
+use crate::electorate::Electorate;
+use crate::member::{Connect, Member};
+use crate::settings::{Odd, Settings};
+
+/// How long connecting may take.
+const LIMIT: Duration = Duration::from_secs(4);
+/// How long to wait for the last nodes once a majority is there.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// Names the nodes of a [`RedlockDriver`].
+#[derive(Default)]
+pub struct RedlockBuilder {
+    members: Vec<Member>,
+    settings: Settings,
+}
+
+impl RedlockBuilder {
+    /// How the nodes are treated.
+    #[must_use]
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Adds a node that is connected already. The name is for messages.
+    #[must_use]
+    pub fn node(mut self, name: impl Into<String>, driver: impl Driver) -> Self {
+        self.members.push(Member::connected(name.into(), Arc::new(driver)));
+        self
+    }
+
+    /// Adds a node that is to be connected to, again and again in the background where that fails:
+    /// a node may be down when the others are not.
+    #[must_use]
+    pub fn node_at<F, D>(
+        mut self,
+        name: impl Into<String>,
+        connect: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<D>> + Send + 'static,
+        D: Driver,
+    {
+        let connect: Connect = Box::new(move || {
+            let connecting = connect();
+            Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Driver>) })
+        });
+        self.members.push(Member::to_be_connected(name.into(), connect));
+        self
+    }
+
+    /// Connects to the nodes, and is done when a majority is there: within 5 seconds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for a number of nodes that makes no sense; [`Error::Misconfigured`] if a
+    /// node is a replica, is another node by another name, or does not keep leases;
+    /// [`Error::Unreachable`] without a majority; what a node says that does not pass by itself.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: nothing is locked yet.
+    pub async fn connect(self) -> Result<RedlockDriver> {
+        let Self { members, settings } = self;
+        let refused = |reason: &str| Err(Error::config("Redlock", reason));
+        match members.len() {
+            0 => return refused("no node is named"),
+            1 if !settings.allows(Odd::Single) => {
+                return refused(
+                    "one node is no majority: name three or five, or use its driver itself",
+                );
+            }
+            number if number % 2 == 0 && !settings.allows(Odd::Even) => {
+                return refused("an even number of nodes stands no more failures than one less");
+            }
+            _ => (),
+        }
+        let driver = RedlockDriver::new(Electorate::new(members, settings));
+        let quorum = &driver.quorum;
+        let nodes = quorum.nodes.len();
+
+        let needed = quorum.nodes.quorum();
+        let is_settled = |meetings: &Votes<Result<()>>| {
+            ballot::count(meetings, Result::is_ok) >= needed
+                || meetings.iter().flatten().any(is_lasting)
+        };
+        let meetings = (0..nodes).map(|at| meet(Arc::clone(&quorum.nodes), at)).collect();
+        let meetings = ballot::hold(meetings, LIMIT, &quorum.stragglers, is_settled).await;
+        // Those that are only a little slower.
+        quorum.stragglers.close();
+        _ = timeout(GRACE, quorum.stragglers.wait()).await;
+        quorum.stragglers.reopen();
+        let (mut there, mut failures) = (0, Vec::new());
+        for (at, meeting) in meetings.into_iter().enumerate() {
+            let member = &quorum.nodes.members[at];
+            if let Some(bar) = quorum.nodes.bar(at) {
+                let reason = format!("node {}: {bar}", member.name);
+                let error = DriverError::new(ErrorKind::Misconfigured, reason);
+                return Err(Error::connecting(ID, error));
+            }
+            failures.push(match meeting {
+                _ if member.driver().is_ok() => {
+                    there += 1;
+                    None
+                }
+                Some(Err(error)) if !error.is_transient() => return Err(error),
+                Some(Err(error)) => Some(DriverError::new(ErrorKind::Unreachable, error)),
+                _ => Some(silent()),
+            });
+        }
+        if there < needed {
+            return Err(Error::connecting(ID, quorum.no_majority(there, failures, true)));
+        }
+        for (at, _) in failures.iter().enumerate().filter(|(_, failure)| failure.is_some()) {
+            let (nodes, over) = (Arc::clone(&quorum.nodes), quorum.over.clone());
+            quorum.stragglers.spawn(async move {
+                tokio::select! {
+                    () = over.cancelled() => (),
+                    () = nodes.members[at].keep_connecting() => (),
+                }
+            });
+        }
+        Ok(driver)
+    }
+}
+
+impl fmt::Debug for RedlockBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedlockBuilder")
+            .field("nodes", &self.members)
+            .field("settings", &self.settings)
+            .finish()
+    }
+}
+
+fn is_lasting(meeting: &Result<()>) -> bool {
+    meeting.as_ref().is_err_and(|error| !error.is_transient())
+}
+
+/// Connects to a node, unless that was done, and finds out what it is.
+fn meet(nodes: Arc<Electorate>, at: usize) -> BoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        let member = &nodes.members[at];
+        if member.driver().is_err() {
+            member.connect().await?;
+        }
+        if member.driver().is_ok_and(|driver| driver.node().is_none()) {
+            let node = &member.name;
+            tracing::warn!(%node, "a node does not tell of its restarts, and will not sit out");
+        }
+        // Whether it may vote is asked again each time.
+        _ = nodes.voter(at, &Clock::system(), LIMIT / 2).await;
+        Ok(())
+    })
+}

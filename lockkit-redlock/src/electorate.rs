@@ -1,0 +1,143 @@
+//! The nodes, and which of them may vote.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::Liveness;
+use lockkit_core::driver::{Clock, Driver, DriverError, ErrorKind, Instant, Run};
+
+use crate::member::Member;
+use crate::settings::{Odd, Settings};
+
+/// All nodes, and what is known of the backends behind them.
+#[derive(Debug)]
+pub(crate) struct Electorate {
+    pub(crate) members: Vec<Member>,
+    pub(crate) settings: Settings,
+    standings: Mutex<Vec<Standing>>,
+}
+
+/// What is known of the backend behind a node.
+#[derive(Clone, Debug, Default)]
+struct Standing {
+    run: Option<Run>,
+    /// Until when it may have forgotten a lock that is still held.
+    sits_out_until: Option<Instant>,
+    bar: Option<Bar>,
+}
+
+/// Why a node may not vote.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Bar {
+    #[error("it is the same backend as {0}, and has no vote of its own")]
+    Duplicate(String),
+    #[error("it is a replica: locks belong on nodes that copy no other")]
+    Replica,
+    #[error("its holds are no leases")]
+    NoLeases,
+}
+
+/// A node that may vote.
+pub(crate) struct Voter {
+    pub(crate) driver: Arc<dyn Driver>,
+    run: Option<String>,
+}
+
+impl Voter {
+    /// Whether both are the same run of the same backend.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.run == other.run
+    }
+}
+
+impl Electorate {
+    pub(crate) fn new(members: Vec<Member>, settings: Settings) -> Self {
+        let standings = Mutex::new(vec![Standing::default(); members.len()]);
+        Self { members, settings, standings }
+    }
+
+    /// How many nodes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// How many make a majority: of all nodes, whatever became of them.
+    pub(crate) fn quorum(&self) -> usize {
+        self.len() / 2 + 1
+    }
+
+    /// The node, if it may vote now.
+    pub(crate) async fn voter(
+        &self,
+        at: usize,
+        clock: &Clock,
+        limit: Duration,
+    ) -> Result<Voter, DriverError> {
+        let unreachable = |reason| DriverError::new(ErrorKind::Unreachable, reason);
+        let driver =
+            self.members[at].driver().map_err(|reason| unreachable(String::from(&*reason)))?;
+        if driver.capabilities().liveness != Liveness::Lease {
+            return Err(DriverError::new(ErrorKind::Misconfigured, Bar::NoLeases));
+        }
+        let Some(node) = driver.node() else { return Ok(Voter { driver, run: None }) };
+        let run = node.run(limit).await?;
+        let id = run.id().to_owned();
+        let now = clock.now();
+        match self.standing_in(at, run, now) {
+            Standing { bar: Some(bar), .. } => Err(DriverError::new(ErrorKind::Misconfigured, bar)),
+            Standing { sits_out_until: Some(until), .. } if until > now => {
+                let left = until.saturating_duration_since(now);
+                let reason = "it was restarted, and may have forgotten locks that are held";
+                Err(unreachable(format!("{reason}: no vote for another {left:.1?}")))
+            }
+            _ => Ok(Voter { driver, run: Some(id) }),
+        }
+    }
+
+    /// What keeps a node from voting for good, as far as is known.
+    pub(crate) fn bar(&self, at: usize) -> Option<Bar> {
+        let driver = self.members[at].driver();
+        if driver.is_ok_and(|driver| driver.capabilities().liveness != Liveness::Lease) {
+            return Some(Bar::NoLeases);
+        }
+        self.standings()[at].bar.clone()
+    }
+
+    /// Notes which run of its backend a node is in.
+    fn standing_in(&self, at: usize, run: Run, now: Instant) -> Standing {
+        let mut standings = self.standings();
+        let earlier = standings[at].run.as_ref();
+        if earlier.is_some_and(|earlier| earlier.id() == run.id()) {
+            return standings[at].clone();
+        }
+        let silence = self.settings.silence_after_restart();
+        let sits_out_until = match earlier {
+            _ if run.is_durable() => None,
+            // We saw the change, so our own clock tells: the backend's may have been set.
+            Some(_) => Some(now + silence),
+            None => Some(now + silence.saturating_sub(run.age())),
+        };
+        let twin = standings.iter().enumerate().find(|&(other, standing)| {
+            other != at && standing.run.as_ref().is_some_and(|other| other.id() == run.id())
+        });
+        let bar = match twin {
+            Some((twin, _)) if !self.settings.allows(Odd::Duplicates) => {
+                Some(Bar::Duplicate(self.members[twin].name.clone()))
+            }
+            _ if !run.is_primary() && !self.settings.allows(Odd::Replicas) => Some(Bar::Replica),
+            _ => None,
+        };
+        if let Some(bar) = &bar {
+            tracing::error!(node = %self.members[at].name, %bar, "a node has no vote");
+        } else if earlier.is_some() {
+            tracing::warn!(node = %self.members[at].name, ?run, "a node was restarted");
+        }
+        standings[at] = Standing { run: Some(run), sits_out_until, bar };
+        standings[at].clone()
+    }
+
+    fn standings(&self) -> MutexGuard<'_, Vec<Standing>> {
+        // Nothing panics while it holds the lock.
+        self.standings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,237 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use lockkit_core::driver::{Clock, Driver, DriverError, ErrorKind, Inspect, OwnerId};
+use lockkit_core::{Diagnosis, Grade, Holder, LockName, LockStatus, Namespace};
+
+use crate::ballot::{self, Votes, count, reached};
+use crate::driver::{Quorum, RedlockDriver, silent};
+use crate::member::{Member, causes};
+
+/// How long to wait for the nodes.
+const LIMIT: Duration = Duration::from_secs(3);
+
+type Answer<T> = Result<T, DriverError>;
+
+/// Whoever a majority says holds a lock holds it.
+#[async_trait]
+impl Inspect for RedlockDriver {
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        let look = {
+            let name = name.clone();
+            move |inspect: Arc<dyn Driver>| -> BoxFuture<'static, Answer<LockStatus>> {
+                let name = name.clone();
+                Box::pin(async move { inspector(&*inspect)?.look(&name).await })
+            }
+        };
+        let quorum = self.quorum.nodes.quorum();
+        let is_settled =
+            |votes: &Votes<_>| is_agreed(votes, quorum, |seen| hold(seen).into_iter().collect());
+        let seen = self.quorum.poll(look, is_settled).await?;
+        Ok(self.quorum.agreed(name.clone(), seen.iter()))
+    }
+
+    async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+        let namespace = namespace.clone();
+        let list = move |inspect: Arc<dyn Driver>| -> BoxFuture<'static, Answer<Vec<LockStatus>>> {
+            let namespace = namespace.clone();
+            Box::pin(async move { inspector(&*inspect)?.held(&namespace).await })
+        };
+        let quorum = self.quorum.nodes.quorum();
+        let is_settled = |votes: &Votes<Answer<Vec<LockStatus>>>| {
+            is_agreed(votes, quorum, |seen| seen.iter().filter_map(hold).collect())
+        };
+        let mut by_name: BTreeMap<LockName, Vec<LockStatus>> = BTreeMap::new();
+        for status in self.quorum.poll(list, is_settled).await?.into_iter().flatten() {
+            by_name.entry(status.name().clone()).or_default().push(status);
+        }
+        let agreed = by_name.into_iter().map(|(name, seen)| self.quorum.agreed(name, seen.iter()));
+        Ok(agreed.filter(|status| status.holder().is_some()).collect())
+    }
+
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError> {
+        let status = self.look(name).await?;
+        let meant = |holder: &&Holder| owner.is_none_or(|owner| holder.owner() == owner);
+        let Some(holder) = status.holder().filter(meant) else { return Ok(None) };
+        let (name, owner) = (name.clone(), Some(holder.owner()));
+        let break_it =
+            move |inspect: Arc<dyn Driver>| -> BoxFuture<'static, Answer<Option<Holder>>> {
+                let name = name.clone();
+                Box::pin(async move { inspector(&*inspect)?.break_hold(&name, owner).await })
+            };
+        let votes = self.quorum.ask_all(break_it, |_| false).await;
+        let broken = count(&votes, |vote| matches!(vote, Ok(Some(_))));
+        let answered = count(&votes, Result::is_ok);
+        // The nodes that have not answered are too few to keep it.
+        if answered > self.quorum.nodes.len() - self.quorum.nodes.quorum() {
+            return Ok((broken > 0).then(|| holder.clone()));
+        }
+        Err(self.quorum.no_majority(answered, failures(votes), false))
+    }
+
+    async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
+        let quorum = &self.quorum;
+        let (total, needed) = (quorum.nodes.len(), quorum.nodes.quorum());
+        let mut findings = Vec::new();
+        let mut voters = 0;
+        for (at, member) in quorum.nodes.members.iter().enumerate() {
+            let name = &member.name;
+            match quorum.nodes.voter(at, &Clock::system(), LIMIT).await {
+                Ok(voter) => {
+                    voters += 1;
+                    if voter.driver.node().is_none() {
+                        findings.push(Diagnosis::warning(
+                            "restarts",
+                            format!("{name} does not tell when it was restarted"),
+                            "let it keep its locks over a restart",
+                        ));
+                    }
+                }
+                Err(error) => findings.push(Diagnosis::warning(
+                    "nodes",
+                    format!("{name} has no vote: {}", causes(&*error.into_source())),
+                    "see to that node",
+                )),
+            }
+        }
+        let found = format!("{voters} of {total} nodes vote, {needed} are needed");
+        findings.insert(
+            0,
+            match voters {
+                voters if voters < needed => {
+                    Diagnosis::error("majority", found, "see to the other nodes")
+                }
+                _ => Diagnosis::good("majority", found),
+            },
+        );
+        if !quorum.nodes.settings.delayed_restart {
+            findings.push(Diagnosis::warning(
+                "restarts",
+                "a node that has lost its locks in a restart votes at once",
+                "leave out delayed_restart=false",
+            ));
+        }
+        let namespace = namespace.clone();
+        let diagnose =
+            move |inspect: Arc<dyn Driver>| -> BoxFuture<'static, Answer<Vec<Diagnosis>>> {
+                let namespace = namespace.clone();
+                Box::pin(async move { inspector(&*inspect)?.diagnose(&namespace).await })
+            };
+        let votes = quorum.ask_all(diagnose, |_| false).await;
+        for (vote, member) in votes.into_iter().zip(&quorum.nodes.members) {
+            let found = vote.and_then(Result::ok).into_iter().flatten();
+            findings.extend(found.filter_map(|finding| of_node(&member.name, &finding)));
+        }
+        Ok(findings)
+    }
+}
+
+/// Whether the nodes that have not answered yet cannot change who a majority says holds what.
+fn is_agreed<T>(
+    votes: &Votes<Answer<T>>,
+    quorum: usize,
+    held: impl Fn(&T) -> Vec<(&LockName, OwnerId)>,
+) -> bool {
+    let open = votes.iter().filter(|vote| vote.is_none()).count();
+    let mut counts: BTreeMap<_, usize> = BTreeMap::new();
+    for hold in votes.iter().flatten().flatten().flat_map(held) {
+        *counts.entry(hold).or_default() += 1;
+    }
+    let answered = count(votes, Result::is_ok);
+    answered >= quorum
+        && open < quorum
+        && counts.values().all(|&count| count >= quorum || count + open < quorum)
+}
+
+fn hold(status: &LockStatus) -> Option<(&LockName, OwnerId)> {
+    Some((status.name(), status.holder()?.owner()))
+}
+
+/// What is wrong with a node.
+fn of_node(name: &str, found: &Diagnosis) -> Option<Diagnosis> {
+    let finding = format!("{name}: {}", found.finding());
+    let advice = found.advice().unwrap_or_default();
+    match found.grade() {
+        Grade::Good => None,
+        Grade::Warning => Some(Diagnosis::warning(found.topic(), finding, advice)),
+        // The others may do without it.
+        _ => Some(Diagnosis::warning(found.topic(), finding, advice)),
+    }
+}
+
+fn inspector(driver: &dyn Driver) -> Answer<&dyn Inspect> {
+    driver.inspect().ok_or_else(|| {
+        DriverError::new(ErrorKind::Unsupported, "its driver does not tell who holds a lock")
+    })
+}
+
+fn failures<T>(votes: Votes<Answer<T>>) -> impl Iterator<Item = Option<DriverError>> {
+    votes.into_iter().map(|vote| match vote {
+        None => Some(silent()),
+        Some(vote) => vote.err(),
+    })
+}
+
+impl Quorum {
+    /// Asks every node and returns what those have said that answered: a majority.
+    async fn poll<T: Send + 'static>(
+        &self,
+        ask: impl Fn(Arc<dyn Driver>) -> BoxFuture<'static, Answer<T>>,
+        is_settled: impl FnMut(&Votes<Answer<T>>) -> bool,
+    ) -> Answer<Vec<T>> {
+        let votes = self.ask_all(ask, is_settled).await;
+        match count(&votes, Result::is_ok) {
+            answered if answered < self.nodes.quorum() => {
+                Err(self.no_majority(answered, failures(votes), true))
+            }
+            _ => Ok(votes.into_iter().flatten().filter_map(Result::ok).collect()),
+        }
+    }
+
+    async fn ask_all<T: Send + 'static>(
+        &self,
+        ask: impl Fn(Arc<dyn Driver>) -> BoxFuture<'static, Answer<T>>,
+        is_settled: impl FnMut(&Votes<Answer<T>>) -> bool,
+    ) -> Votes<Answer<T>> {
+        let request = |member: &Member| match member.driver() {
+            Ok(driver) => ask(driver),
+            Err(reason) => {
+                let error = DriverError::new(ErrorKind::Unreachable, String::from(&*reason));
+                Box::pin(std::future::ready(Err(error)))
+            }
+        };
+        let requests = self.nodes.members.iter().map(request).collect();
+        ballot::hold(requests, LIMIT, &self.stragglers, is_settled).await
+    }
+
+    /// What a majority says about a lock.
+    fn agreed<'a>(&self, name: LockName, seen: impl Iterator<Item = &'a LockStatus>) -> LockStatus {
+        let mut by_owner: BTreeMap<OwnerId, Vec<&Holder>> = BTreeMap::new();
+        for holder in seen.filter_map(LockStatus::holder) {
+            by_owner.entry(holder.owner()).or_default().push(holder);
+        }
+        let quorum = self.nodes.quorum();
+        let majority = by_owner.into_iter().find(|(_, holders)| holders.len() >= quorum);
+        let status = LockStatus::free(name);
+        let Some((owner, holders)) = majority else { return status };
+        let mut holder = Holder::new(owner);
+        if let Some(label) = holders.iter().find_map(|holder| holder.called()) {
+            holder = holder.label(label.clone());
+        }
+        if let Some(since) = reached(holders.iter().filter_map(|holder| holder.since()), quorum) {
+            holder = holder.held_for(since);
+        }
+        if let Some(left) = reached(holders.iter().filter_map(|holder| holder.remaining()), quorum)
+        {
+            holder = holder.free_in(left);
+        }
+        status.held_by(holder)
+    }
+}

@@ -1,0 +1,426 @@
+//! The quorum over nodes in memory that go down, hang and forget, in virtual time.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lockkit_core::driver::{Attempt, Claim, Driver, ErrorKind, Inspect, Release, Renewal, Vouch};
+use lockkit_core::{Error, Locker};
+use lockkit_redlock::RedlockDriver;
+use support::{Mode, TestNode, claim, over, settings};
+use tokio::time::{Instant, sleep};
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn nodes<const N: usize>() -> [TestNode; N] {
+    std::array::from_fn(|_| TestNode::new())
+}
+
+async fn take(driver: &RedlockDriver, claim: &Claim) -> Option<Duration> {
+    match driver.try_acquire(claim).await.unwrap() {
+        Attempt::Granted(grant) => match grant.vouched() {
+            Vouch::Lease { ttl, .. } => Some(ttl),
+            other => panic!("{other:?}"),
+        },
+        Attempt::Taken(_) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What nodes still have, once everything that was under way has ended.
+async fn left_behind(nodes: &[TestNode]) -> usize {
+    sleep(Duration::from_millis(1)).await;
+    nodes.iter().filter(|node| !node.is_idle()).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_hang_or_are_down_hold_nobody_up() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    for (mode, other) in
+        [(Mode::Hung, Mode::Hung), (Mode::Down, Mode::Hung), (Mode::Down, Mode::Down)]
+    {
+        nodes[0].set(mode);
+        nodes[3].set(other);
+        let (claim, start) = (claim(TTL), Instant::now());
+        assert!(take(&driver, &claim).await.is_some());
+        assert!(matches!(driver.renew(&claim).await, Ok(Renewal::Held(_))));
+        assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+        // The release lingers a moment for them.
+        assert_eq!(start.elapsed(), Duration::from_millis(1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_majority_nothing_is_left() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    for mode in [Mode::Down, Mode::Hung, Mode::Mute] {
+        nodes[..3].iter().for_each(|node| node.set(mode));
+        let claim = claim(TTL);
+        let error = driver.try_acquire(&claim).await.unwrap_err();
+        let expected = if mode == Mode::Down { ErrorKind::Unreachable } else { ErrorKind::Unknown };
+        assert_eq!(error.kind(), expected, "{mode:?}");
+        let reason = error.into_source().to_string();
+        assert!(reason.contains("2 nodes have answered, 3 are needed"), "{reason}");
+        assert_eq!(left_behind(&nodes[3..]).await, 0, "{mode:?}");
+        // What a mute node has granted goes when it can be told.
+        nodes[..3].iter().for_each(|node| node.set(Mode::Up));
+        sleep(TTL / 2).await;
+        assert_eq!(left_behind(&nodes).await, 0, "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_late_grant_of_a_round_that_failed_is_given_back() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    nodes[0].set(Mode::Down);
+    nodes[1].set(Mode::Slow(Duration::from_secs(1)));
+    driver.try_acquire(&claim(TTL)).await.unwrap_err();
+    sleep(Duration::from_secs(1) + Duration::from_millis(1)).await;
+    assert_eq!(nodes[1].grants(), 1);
+    // The release is as slow.
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+/// Nor does the release overtake the ask.
+#[tokio::test(start_paused = true)]
+async fn a_node_is_released_after_it_has_answered() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    nodes[0].set(Mode::Down);
+    nodes[1].set(Mode::Slow(Duration::from_secs(1)));
+    let claim = claim(TTL);
+    let (asked, ()) = tokio::join!(driver.try_acquire(&claim), async {
+        sleep(Duration::from_millis(10)).await;
+        nodes[1].set(Mode::Up);
+    });
+    asked.unwrap_err();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(nodes[1].grants(), 1);
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_hangs_is_not_asked_again_and_again() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    nodes[0].set(Mode::Down);
+    nodes[1].set(Mode::Hung);
+    let claim = claim(TTL);
+    for _ in 0..10 {
+        driver.try_acquire(&claim).await.unwrap_err();
+    }
+    nodes[1].set(Mode::Up);
+    sleep(TTL).await;
+    assert_eq!(nodes[1].asks(), 1);
+}
+
+/// A straggler of the first round must neither take nor remove what the second one decides.
+#[tokio::test(start_paused = true)]
+async fn what_is_late_from_one_round_leaves_the_next_alone() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    nodes[0].set(Mode::Down);
+    nodes[1].set(Mode::Slow(Duration::from_millis(300)));
+    let claim = claim(TTL);
+    driver.try_acquire(&claim).await.unwrap_err();
+    nodes[0].set(Mode::Up);
+    assert!(take(&driver, &claim).await.is_some());
+    sleep(Duration::from_secs(2)).await;
+    let status = driver.look(claim.name()).await.unwrap();
+    assert_eq!(status.holder().unwrap().owner(), claim.owner());
+    assert!(matches!(driver.renew(&claim).await, Ok(Renewal::Held(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_node_is_collected_and_a_slow_majority_is_none() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    nodes[0].set(Mode::Slow(Duration::from_millis(200)));
+    let held = claim(TTL);
+    assert!(take(&driver, &held).await.is_some());
+    sleep(Duration::from_millis(201)).await;
+    assert_eq!(nodes[0].grants(), 1);
+    driver.release(&held).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(left_behind(&nodes).await, 0);
+
+    nodes[..3].iter().for_each(|node| node.set(Mode::Slow(Duration::from_millis(200))));
+    assert!(driver.try_acquire(&claim(TTL)).await.is_err());
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+/// The grant counts from before the first request, with each node's own lease.
+#[tokio::test(start_paused = true)]
+async fn the_vouch_is_the_smallest_of_the_majority() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    nodes[0].set(Mode::Down);
+    nodes[2].vouch_for(Duration::from_secs(4));
+    let held = claim(TTL);
+    assert_eq!(take(&driver, &held).await, Some(Duration::from_secs(4)));
+    nodes[0].set(Mode::Up);
+    assert!(matches!(
+        driver.renew(&held).await,
+        Ok(Renewal::Held(Vouch::Lease { ttl, .. })) if ttl == Duration::from_secs(4)
+    ));
+    // By the next one the node that was down has it, too.
+    sleep(Duration::from_millis(1)).await;
+    assert!(matches!(
+        driver.renew(&held).await,
+        Ok(Renewal::Held(Vouch::Lease { ttl, .. })) if ttl == TTL
+    ));
+    // What is left of a lease must be worth having.
+    nodes[1].vouch_for(Duration::from_millis(900));
+    nodes[2].vouch_for(Duration::from_millis(900));
+    driver.release(&held).await.unwrap();
+    assert!(driver.try_acquire(&claim(TTL)).await.is_err());
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_takes_a_majority_that_still_had_it() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    nodes[0].forget();
+    nodes[1].forget();
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+    // Both have it again; another two may lose it now.
+    nodes[2].forget();
+    nodes[3].forget();
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+    nodes[..3].iter().for_each(TestNode::forget);
+    assert_eq!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    assert_eq!(left_behind(&nodes).await, 0, "nothing of a lost hold stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_without_answers_is_in_doubt() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    nodes[..3].iter().for_each(|node| node.set(Mode::Down));
+    assert_eq!(driver.renew(&held).await.unwrap_err().kind(), ErrorKind::Unreachable);
+    nodes[0].set(Mode::Up);
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_reaches_nodes_that_come_back() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    nodes[0].set(Mode::Down);
+    nodes[1].set(Mode::Hung);
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+    assert_eq!(left_behind(&nodes).await, 2);
+    nodes.iter().for_each(|node| node.set(Mode::Up));
+    sleep(TTL / 2).await;
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_forgot_sits_out() {
+    let max_ttl = Duration::from_secs(20);
+    let nodes = nodes::<3>();
+    let driver = settings(&nodes, "max_ttl=20s").await.unwrap();
+    let held = claim(max_ttl);
+    take(&driver, &held).await.unwrap();
+    // Two empty nodes would be a majority for anybody.
+    nodes[0].restart_empty();
+    nodes[1].restart_empty();
+    let other = claim(max_ttl);
+    let error = driver.try_acquire(&other).await.unwrap_err();
+    let reason = error.into_source().to_string();
+    assert!(reason.contains("may have forgotten locks that are held"), "{reason}");
+    // It is lost to its holder all the same.
+    assert_eq!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    sleep(max_ttl + Duration::from_millis(900)).await;
+    driver.try_acquire(&other).await.unwrap_err();
+    sleep(Duration::from_millis(200)).await;
+    assert!(take(&driver, &other).await.is_some());
+
+    // A node that keeps its locks need not.
+    driver.release(&other).await.unwrap();
+    nodes[2].restart_durable();
+    nodes[1].set(Mode::Down);
+    assert!(take(&driver, &claim(max_ttl)).await.is_some());
+}
+
+/// The control: this is what the delayed restart is for.
+#[tokio::test(start_paused = true)]
+async fn without_the_delay_two_hold() {
+    let nodes = nodes::<3>();
+    let driver = settings(&nodes, "delayed_restart=false").await.unwrap();
+    let held = claim(TTL);
+    nodes[2].set(Mode::Down);
+    take(&driver, &held).await.unwrap();
+    nodes[2].set(Mode::Up);
+    nodes[0].restart_empty();
+    assert!(take(&driver, &claim(TTL)).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_just_started_sits_out_for_what_is_left() {
+    let nodes = nodes::<3>();
+    nodes.iter().for_each(TestNode::restart_empty);
+    nodes[0].has_run_for(Duration::from_secs(55));
+    nodes[1].has_run_for(Duration::from_secs(58));
+    let driver = over(&nodes).await;
+    driver.try_acquire(&claim(TTL)).await.unwrap_err();
+    sleep(Duration::from_millis(6_100)).await;
+    assert!(take(&driver, &claim(TTL)).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_in_the_middle_of_an_ask_voids_the_answer() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    nodes[0].set(Mode::Down);
+    nodes[1].restarts_at_the_next_ask();
+    driver.try_acquire(&claim(TTL)).await.unwrap_err();
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn numbers_that_make_no_sense_are_refused() {
+    assert!(matches!(settings(&[], "").await, Err(Error::Config { .. })));
+    for (number, allow) in [(1, "single"), (2, "even"), (4, "even")] {
+        let nodes: Vec<_> = (0..number).map(|_| TestNode::new()).collect();
+        assert!(matches!(settings(&nodes, "").await, Err(Error::Config { .. })), "{number}");
+        settings(&nodes, &format!("allow={allow}")).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_backend_by_two_names_and_replicas_are_refused() {
+    let [one, two] = nodes();
+    let twice = [one.clone(), one.clone(), two.clone()];
+    let error = settings(&twice, "").await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(format!("{error:?}").contains("same backend"), "{error:?}");
+    settings(&twice, "allow=duplicates").await.unwrap();
+
+    let copies = [one, two, TestNode::new()];
+    copies[2].is_a_replica();
+    let error = settings(&copies, "").await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(format!("{error:?}").contains("replica"), "{error:?}");
+    settings(&copies, "allow=replicas").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_down_at_first_joins_later() {
+    let nodes = nodes::<3>();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let (late, counted) = (nodes[2].clone(), attempts.clone());
+    let driver = RedlockDriver::builder()
+        .node("one", nodes[0].clone())
+        .node("two", nodes[1].clone())
+        .node_at("three", move || {
+            let attempt = counted.fetch_add(1, Ordering::Relaxed);
+            let late = late.clone();
+            async move {
+                match attempt {
+                    0..3 => Err(support::nobody_there()),
+                    _ => Ok(late),
+                }
+            }
+        })
+        .connect()
+        .await
+        .unwrap();
+    nodes[0].set(Mode::Down);
+    driver.try_acquire(&claim(TTL)).await.unwrap_err();
+    sleep(Duration::from_secs(1)).await;
+    assert!(take(&driver, &claim(TTL)).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_there_is_said() {
+    let connect = || async { Err::<TestNode, _>(support::nobody_there()) };
+    let nodes = ["one", "two", "three"];
+    let driver =
+        nodes.iter().fold(RedlockDriver::builder(), |driver, name| driver.node_at(*name, connect));
+    let error = driver.connect().await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    let text = format!("{error:?}");
+    assert!(nodes.iter().all(|name| text.contains(name)), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_contenders_all_get_their_turn() {
+    let nodes = nodes::<5>();
+    nodes.iter().for_each(|node| node.set(Mode::Fickle(Duration::from_millis(20))));
+    let (inside, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut tasks = Vec::new();
+    for _ in 0..10 {
+        let locker = Locker::new(over(&nodes).await);
+        let (inside, done) = (inside.clone(), done.clone());
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..20 {
+                let lock = locker.lock("contended").unwrap();
+                let guard = lock.acquire_timeout(Duration::from_secs(120)).await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                sleep(Duration::from_millis(1)).await;
+                assert!(guard.is_held());
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+            locker.shutdown().await;
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(done.load(Ordering::SeqCst), 200);
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+/// Dropped after each of its polls, an acquisition leaves nothing on any node.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_acquisition_leaves_nothing() {
+    let nodes = nodes::<5>();
+    nodes[..4].iter().for_each(|node| node.set(Mode::Slow(Duration::from_millis(3))));
+    nodes[4].set(Mode::Mute);
+    let locker = Locker::new(over(&nodes).await);
+    let lock = locker.lock("dropped").unwrap();
+    for polls in 0..100 {
+        let mut acquiring = Box::pin(lock.acquire());
+        let mut ended = false;
+        for _ in 0..polls {
+            tokio::select! {
+                biased;
+                guard = &mut acquiring => {
+                    guard.unwrap().release().await.unwrap();
+                    ended = true;
+                    break;
+                }
+                () = sleep(Duration::from_micros(500)) => (),
+            }
+        }
+        drop(acquiring);
+        nodes[4].set(Mode::Up);
+        sleep(Duration::from_secs(120)).await;
+        assert_eq!(left_behind(&nodes).await, 0, "after {polls} polls");
+        if ended {
+            assert!(polls > 2);
+            return;
+        }
+        nodes[4].set(Mode::Mute);
+    }
+    panic!("it never ended");
+}

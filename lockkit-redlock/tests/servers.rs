@@ -1,0 +1,279 @@
+//! Five Redis servers: the contract, with all of them and with one down or slow, and the weather.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libtest_mimic::Arguments;
+use lockkit_conformance::Suite;
+use lockkit_core::driver::{Attempt, Claim, Driver, Inspect, Release, Renewal};
+use lockkit_core::{BackendUrl, BoxError, Error, LockName, Namespace};
+use lockkit_redis::RedisDriver;
+use lockkit_redlock::{CAPABILITIES, PARAMETERS, RedlockDriver, Settings};
+use lockkit_testkit::{Proxy, REDIS, Server, Unavailable, or_skip, trial};
+use tokio::time::{Instant, sleep, timeout};
+
+const TTL: Duration = Duration::from_secs(2);
+/// Fresh servers would sit out for a minute.
+const YOUNG: &str = "max_ttl=2s&node_timeout=1s";
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(8);
+    let mut trials = Vec::new();
+    for (id, weather) in
+        [("redlock", None), ("one_down", Some(Weather::Down)), ("one_slow", Some(Weather::Slow))]
+    {
+        trials.extend(suite(id, weather));
+    }
+    trials.extend([
+        trial("two_killed_in_mid_acquire_leave_nothing", five, two_killed),
+        trial("a_stopped_node_slows_nobody", five, one_stopped),
+        trial("a_node_restarted_empty_lets_nobody_in", five, restarted_empty),
+        trial("without_the_delay_there_are_two_holders", five, control),
+        trial("a_server_that_keeps_its_locks_votes_at_once", five_durable, durable),
+        trial("one_server_by_two_addresses_is_refused", five, duplicates),
+        trial("a_server_that_comes_back_votes_again", five, comes_back),
+        trial("an_answer_that_is_swallowed_leaves_nothing", five, swallowed),
+    ]);
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn five() -> Result<Vec<Server>, Unavailable> {
+    (0..5).map(|_| REDIS.start()).collect()
+}
+
+fn five_durable() -> Result<Vec<Server>, Unavailable> {
+    let keep = ["--appendonly", "yes", "--appendfsync", "always"];
+    (0..5).map(|_| REDIS.start_with(&keep)).collect()
+}
+
+#[derive(Clone, Copy)]
+enum Weather {
+    Down,
+    /// Each answer of one comes 200 ms late.
+    Slow,
+}
+
+/// The contract, on servers that are shared by its checks.
+fn suite(id: &'static str, weather: Option<Weather>) -> Vec<libtest_mimic::Trial> {
+    type Backend = (Vec<Server>, Vec<String>, Option<Proxy>, tokio::runtime::Runtime);
+    let backend: Arc<std::sync::OnceLock<Result<Backend, String>>> = Arc::default();
+    let (ready, connect) = (backend.clone(), backend);
+    let start = move || -> Result<Backend, Unavailable> {
+        let servers = five()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let mut urls: Vec<_> = servers.iter().map(Server::url).collect();
+        let proxy = matches!(weather, Some(Weather::Slow)).then(|| {
+            runtime.block_on(async {
+                let proxy = Proxy::start(servers[0].addr()).await;
+                proxy.answers().delay(Duration::from_millis(200));
+                proxy
+            })
+        });
+        if let Some(proxy) = &proxy {
+            urls[0] = servers[0].url_at(proxy.addr());
+        }
+        if matches!(weather, Some(Weather::Down)) {
+            servers[0].kill();
+        }
+        Ok((servers, urls, proxy, runtime))
+    };
+    Suite::new("redlock", CAPABILITIES)
+        .by_votes()
+        .ttl(TTL)
+        .skip_unless(move || {
+            let backend = ready.get_or_init(|| or_skip(start()));
+            backend.as_ref().map(|_| ()).map_err(|reason| reason.clone().into())
+        })
+        .connect(move || {
+            let urls = connect.get().and_then(|backend| backend.as_ref().ok()).unwrap().1.clone();
+            // They were started just now.
+            async move {
+                Ok::<_, BoxError>(over(urls, "delayed_restart=false&node_timeout=1s").await?)
+            }
+        })
+        .trials()
+        .into_iter()
+        .map(|trial| trial.with_kind(id))
+        .collect()
+}
+
+async fn over(urls: Vec<String>, parameters: &str) -> Result<RedlockDriver, Error> {
+    let url: BackendUrl = format!("redlock:?{parameters}").parse()?;
+    let settings = Settings::from_url(&url, PARAMETERS)?;
+    let mut driver = RedlockDriver::builder().settings(settings);
+    for url in urls {
+        let url: BackendUrl = url.parse()?;
+        driver = driver.node_at(url.to_string(), move || {
+            let url = url.clone();
+            async move { RedisDriver::connect(&url).await }
+        });
+    }
+    driver.connect().await
+}
+
+/// Over servers that have run for long enough to vote.
+async fn over_servers(servers: &[Server], parameters: &str) -> RedlockDriver {
+    over_urls(servers.iter().map(Server::url).collect(), parameters).await
+}
+
+async fn over_urls(urls: Vec<String>, parameters: &str) -> RedlockDriver {
+    let driver = over(urls, parameters).await.unwrap();
+    let probe = claim("probe");
+    while !matches!(driver.try_acquire(&probe).await, Ok(Attempt::Granted(_))) {
+        sleep(Duration::from_millis(50)).await;
+    }
+    driver.release(&probe).await.unwrap();
+    driver
+}
+
+fn claim(name: &str) -> Claim {
+    Claim::new(LockName::new(&Namespace::default(), name).unwrap(), TTL)
+}
+
+async fn granted(driver: &RedlockDriver, claim: &Claim) -> bool {
+    matches!(driver.try_acquire(claim).await, Ok(Attempt::Granted(_)))
+}
+
+/// Waits until none of these servers knows of a hold of that name.
+async fn nothing_is_left_on(servers: &[Server], name: &str) {
+    for server in servers {
+        let driver = RedisDriver::connect(&server.url().parse().unwrap()).await.unwrap();
+        while driver.look(claim(name).name()).await.unwrap().holder().is_some() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+async fn two_killed(servers: Vec<Server>) {
+    let proxies = [Proxy::start(servers[0].addr()).await, Proxy::start(servers[1].addr()).await];
+    let mut urls: Vec<_> = servers.iter().map(Server::url).collect();
+    for (at, proxy) in proxies.iter().enumerate() {
+        urls[at] = servers[at].url_at(proxy.addr());
+    }
+    // With the third one down, these two would make the majority.
+    let driver = over_urls(urls, YOUNG).await;
+    servers[2].kill();
+    let claim = claim("killed").with_ttl(Duration::from_millis(1900));
+    let holds = [
+        proxies[0].requests().hold(claim.owner().to_string()),
+        proxies[1].requests().hold(claim.owner().to_string()),
+    ];
+    let asking = driver.try_acquire(&claim);
+    tokio::pin!(asking);
+    tokio::select! {
+        answer = &mut asking => panic!("{answer:?}"),
+        () = async { for hold in &holds { hold.caught().await; } } => (),
+    }
+    servers[0].kill();
+    servers[1].kill();
+    asking.await.unwrap_err();
+    nothing_is_left_on(&servers[3..], "killed").await;
+}
+
+async fn one_stopped(servers: Vec<Server>) {
+    let driver = over_servers(&servers, YOUNG).await;
+    servers[0].stop().unwrap();
+    // Asks, renewals and releases end when the others have answered, not when this one fails.
+    let claims: Vec<_> = (0..20).map(|at| claim(&format!("stopped {at}"))).collect();
+    let all = async {
+        for claim in &claims {
+            assert!(granted(&driver, claim).await);
+            assert!(matches!(driver.renew(claim).await, Ok(Renewal::Held(_))));
+            assert_eq!(driver.release(claim).await.unwrap(), Release::Freed);
+        }
+    };
+    // Sixty requests that waited for it would take at least twenty call limits.
+    timeout(10 * claims[0].call_limit(), all).await.unwrap();
+    servers[0].cont().unwrap();
+    for claim in &claims {
+        nothing_is_left_on(&servers[..1], claim.name().as_str()).await;
+    }
+}
+
+async fn restarted_empty(servers: Vec<Server>) {
+    let driver = over_servers(&servers, YOUNG).await;
+    assert!(granted(&driver, &claim("kept")).await);
+    let start = Instant::now();
+    for server in &servers[..3] {
+        server.restart().unwrap();
+    }
+    let others = over(servers.iter().map(Server::url).collect(), YOUNG).await.unwrap();
+    while start.elapsed() < TTL {
+        for driver in [&driver, &others] {
+            assert!(!granted(driver, &claim("kept")).await, "two hold it");
+        }
+    }
+    while !granted(&others, &claim("kept")).await {
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn control(servers: Vec<Server>) {
+    let forgetful = "delayed_restart=false&node_timeout=1s";
+    let driver = over(servers.iter().map(Server::url).collect(), forgetful).await.unwrap();
+    assert!(granted(&driver, &claim("forgotten")).await);
+    for server in &servers[..3] {
+        server.restart().unwrap();
+    }
+    let others = over(servers.iter().map(Server::url).collect(), forgetful).await.unwrap();
+    assert!(granted(&others, &claim("forgotten")).await);
+}
+
+async fn durable(servers: Vec<Server>) {
+    let driver = over(servers.iter().map(Server::url).collect(), "max_ttl=1h&node_timeout=1s")
+        .await
+        .unwrap();
+    let held = claim("durable");
+    assert!(granted(&driver, &held).await);
+    for server in &servers[..3] {
+        server.restart().unwrap();
+    }
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+    assert!(!granted(&driver, &claim("durable")).await);
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+    assert!(granted(&driver, &claim("durable")).await);
+}
+
+async fn duplicates(servers: Vec<Server>) {
+    let proxy = Proxy::start(servers[0].addr()).await;
+    let urls = || vec![servers[0].url(), servers[1].url(), servers[0].url_at(proxy.addr())];
+    let error = over(urls(), "").await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    over(urls(), "allow=duplicates").await.unwrap();
+}
+
+async fn comes_back(servers: Vec<Server>) {
+    let driver = over_servers(&servers, YOUNG).await;
+    servers[0].kill();
+    assert!(granted(&driver, &claim("while it is down")).await);
+    servers[0].restart().unwrap();
+    servers[1].kill();
+    servers[2].kill();
+    while !granted(&driver, &claim("when it is back")).await {
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn swallowed(servers: Vec<Server>) {
+    let proxy = Proxy::start(servers[0].addr()).await;
+    let mut urls: Vec<_> = servers.iter().map(Server::url).collect();
+    urls[0] = servers[0].url_at(proxy.addr());
+    let driver = over_urls(urls, YOUNG).await;
+    servers[1].kill();
+    servers[2].kill();
+    proxy.answers().swallow();
+    let claim = claim("swallowed");
+    driver.try_acquire(&claim).await.unwrap_err();
+    nothing_is_left_on(&servers[3..], "swallowed").await;
+    proxy.answers().pass();
+    proxy.reset().await;
+    nothing_is_left_on(&servers[..1], "swallowed").await;
+}

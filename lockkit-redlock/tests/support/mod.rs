@@ -1,0 +1,264 @@
+//! Nodes in memory that can go down, hang, and forget.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Attempt, Claim, Driver, DriverError, ErrorKind, Inspect, Node, Release, Renewal, Run, Vouch,
+};
+use lockkit_core::memory::{self, MemoryDriver};
+use lockkit_core::{Capabilities, Error, LockName, Namespace};
+use lockkit_redlock::{PARAMETERS, RedlockDriver, Settings};
+use tokio::time::sleep;
+
+/// A claim to a lock that all of them want.
+pub(crate) fn claim(ttl: Duration) -> Claim {
+    Claim::new(LockName::new(&Namespace::default(), "wanted").unwrap(), ttl)
+}
+
+pub(crate) async fn over(nodes: &[TestNode]) -> RedlockDriver {
+    settings(nodes, "").await.unwrap()
+}
+
+pub(crate) async fn settings(nodes: &[TestNode], parameters: &str) -> Result<RedlockDriver, Error> {
+    let url = format!("redlock:?{parameters}").parse().unwrap();
+    let driver = RedlockDriver::builder().settings(Settings::from_url(&url, PARAMETERS).unwrap());
+    let named = nodes.iter().enumerate();
+    named
+        .fold(driver, |driver, (at, node)| driver.node(format!("node {at}"), node.clone()))
+        .connect()
+        .await
+}
+
+pub(crate) fn nobody_there() -> Error {
+    Error::connecting("test", DriverError::new(ErrorKind::Unreachable, "nobody there"))
+}
+
+/// How a node behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Up,
+    /// Refuses connections.
+    Down,
+    /// Does nothing with a request and never answers.
+    Hung,
+    /// Carries requests out and never answers.
+    Mute,
+    /// Carries requests out so much later.
+    Slow(Duration),
+    /// Carries requests out within so much time.
+    Fickle(Duration),
+}
+
+/// A memory driver with faults. Clones are the same node.
+#[derive(Clone, Debug)]
+pub(crate) struct TestNode(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    mode: Mode,
+    backend: MemoryDriver,
+    run: Run,
+    asks: usize,
+    grants: usize,
+    vouch: Option<Duration>,
+    restarts_at_the_next_ask: bool,
+}
+
+impl TestNode {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            mode: Mode::Up,
+            backend: MemoryDriver::new(),
+            run: new_run().lasting(Duration::from_secs(3600)),
+            asks: 0,
+            grants: 0,
+            vouch: None,
+            restarts_at_the_next_ask: false,
+        })))
+    }
+
+    pub(crate) fn set(&self, mode: Mode) {
+        self.0.lock().unwrap().mode = mode;
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.0.lock().unwrap().backend.is_idle()
+    }
+
+    /// How many asks have come.
+    pub(crate) fn asks(&self) -> usize {
+        self.0.lock().unwrap().asks
+    }
+
+    /// How many asks it has granted.
+    pub(crate) fn grants(&self) -> usize {
+        self.0.lock().unwrap().grants
+    }
+
+    /// Its leases last only for so long from now on.
+    pub(crate) fn vouch_for(&self, ttl: Duration) {
+        self.0.lock().unwrap().vouch = Some(ttl);
+    }
+
+    /// Loses its locks without a restart.
+    pub(crate) fn forget(&self) {
+        self.0.lock().unwrap().backend = MemoryDriver::new();
+    }
+
+    pub(crate) fn restart_empty(&self) {
+        self.forget();
+        self.0.lock().unwrap().run = new_run();
+    }
+
+    pub(crate) fn restart_durable(&self) {
+        self.0.lock().unwrap().run = new_run().durable();
+    }
+
+    pub(crate) fn has_run_for(&self, age: Duration) {
+        let mut state = self.0.lock().unwrap();
+        state.run = state.run.clone().lasting(age);
+    }
+
+    pub(crate) fn is_a_replica(&self) {
+        let mut state = self.0.lock().unwrap();
+        state.run = state.run.clone().replica();
+    }
+
+    pub(crate) fn restarts_at_the_next_ask(&self) {
+        self.0.lock().unwrap().restarts_at_the_next_ask = true;
+    }
+
+    async fn request<T>(
+        &self,
+        claim: &Claim,
+        carry_out: impl AsyncFnOnce(MemoryDriver) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        let backend = || self.0.lock().unwrap().backend.clone();
+        let unanswered = || DriverError::new(ErrorKind::Unknown, "no answer");
+        let mode = self.0.lock().unwrap().mode;
+        match mode {
+            Mode::Up => carry_out(backend()).await,
+            Mode::Down => Err(DriverError::new(ErrorKind::Unreachable, "it is down")),
+            Mode::Hung => {
+                sleep(claim.call_limit()).await;
+                Err(unanswered())
+            }
+            Mode::Mute => {
+                carry_out(backend()).await?;
+                sleep(claim.call_limit()).await;
+                Err(unanswered())
+            }
+            Mode::Fickle(most) => {
+                sleep(most.mul_f64(fastrand::f64())).await;
+                carry_out(backend()).await
+            }
+            Mode::Slow(delay) => {
+                sleep(delay).await;
+                carry_out(backend()).await
+            }
+        }
+    }
+}
+
+fn new_run() -> Run {
+    Run::new(lockkit_core::driver::OwnerId::random().to_string())
+}
+
+#[async_trait]
+impl Driver for TestNode {
+    fn id(&self) -> &'static str {
+        "test"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        memory::CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.0.lock().unwrap().asks += 1;
+        let attempt = self.request(claim, async |backend| backend.try_acquire(claim).await).await?;
+        let mut state = self.0.lock().unwrap();
+        if std::mem::take(&mut state.restarts_at_the_next_ask) {
+            state.run = new_run();
+        }
+        Ok(match attempt {
+            Attempt::Granted(grant) => {
+                state.grants += 1;
+                let vouch = |ttl| Vouch::Lease { since: claim.now(), ttl };
+                Attempt::Granted(
+                    state
+                        .vouch
+                        .map(vouch)
+                        .into_iter()
+                        .fold(grant, |grant, vouch| grant.vouch(vouch)),
+                )
+            }
+            other => other,
+        })
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        let renewal = self.request(claim, async |backend| backend.renew(claim).await).await?;
+        let vouch = self.0.lock().unwrap().vouch;
+        Ok(match (renewal, vouch) {
+            (Renewal::Held(_), Some(ttl)) => {
+                Renewal::Held(Vouch::Lease { since: claim.now(), ttl })
+            }
+            (other, _) => other,
+        })
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        self.request(claim, async |backend| backend.release(claim).await).await
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+
+    fn node(&self) -> Option<&dyn Node> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Node for TestNode {
+    async fn run(&self, _: Duration) -> Result<Run, DriverError> {
+        Ok(self.0.lock().unwrap().run.clone())
+    }
+}
+
+#[async_trait]
+impl Inspect for TestNode {
+    async fn look(&self, name: &LockName) -> Result<lockkit_core::LockStatus, DriverError> {
+        let backend = self.0.lock().unwrap().backend.clone();
+        backend.look(name).await
+    }
+
+    async fn held(
+        &self,
+        namespace: &Namespace,
+    ) -> Result<Vec<lockkit_core::LockStatus>, DriverError> {
+        let backend = self.0.lock().unwrap().backend.clone();
+        backend.held(namespace).await
+    }
+
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<lockkit_core::driver::OwnerId>,
+    ) -> Result<Option<lockkit_core::Holder>, DriverError> {
+        let backend = self.0.lock().unwrap().backend.clone();
+        backend.break_hold(name, owner).await
+    }
+
+    async fn diagnose(
+        &self,
+        namespace: &Namespace,
+    ) -> Result<Vec<lockkit_core::Diagnosis>, DriverError> {
+        let backend = self.0.lock().unwrap().backend.clone();
+        backend.diagnose(namespace).await
+    }
+}
