@@ -82,7 +82,9 @@ impl RedlockBuilder {
                 );
             }
             number if number % 2 == 0 && !settings.allows(Odd::Even) => {
-                return refused("an even number of nodes stands no more failures than one less would");
+                return refused(
+                    "an even number of nodes stands no more failures than one less would",
+                );
             }
             _ => (),
         }

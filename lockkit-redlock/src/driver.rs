@@ -291,7 +291,7 @@ impl Quorum {
         Err(self.no_majority(answered, failures, false))
     }
 
-    /// Renews at a node.
+    /// Renews at a node. One that may not vote is asked as well: that it has lost the hold counts.
     fn keep(
         self,
         at: usize,
@@ -303,19 +303,21 @@ impl Quorum {
             let _lane = lanes.enter(at).await;
             let driver = match self.nodes.members[at].driver() {
                 Ok(driver) => driver,
-                Err(reason) => return Kept::Failed(unreachable(String::from(&*reason))),
+                Err(reason) => return Kept::Failed(unreachable(&*reason)),
             };
             let voter = self.voter(at, &claim).await;
-            match driver.renew(&claim).await {
-                Ok(Renewal::Held(vouch)) => match &voter {
-                    Ok(voter) => match self.confirmed(at, &claim, voter).await {
-                        Ok(()) => Kept::Held(good_until(vouch, asked, claim.ttl())),
-                        Err(error) => Kept::Failed(error),
-                    },
-                    Err(_) => Kept::Lost,
-                },
-                Ok(Renewal::Lost) => Kept::Lost,
-                Ok(_) => Kept::Failed(strange()),
+            let vouch = match driver.renew(&claim).await {
+                Ok(Renewal::Held(vouch)) => vouch,
+                Ok(Renewal::Lost) => return Kept::Lost,
+                Ok(_) => return Kept::Failed(strange()),
+                Err(error) => return Kept::Failed(error),
+            };
+            let confirmed = match &voter {
+                Ok(voter) => self.confirmed(at, &claim, voter).await,
+                Err(_) => voter.map(|_| ()),
+            };
+            match confirmed {
+                Ok(()) => Kept::Held(good_until(vouch, asked, claim.ttl())),
                 Err(error) => Kept::Failed(error),
             }
         })
