@@ -31,6 +31,9 @@ pub mod transactions {}
 #[doc = include_str!("../docs/redis.md")]
 pub mod redis {}
 
+#[doc = include_str!("../docs/redlock.md")]
+pub mod redlock {}
+
 #[doc = include_str!("../docs/run.md")]
 pub mod run {}
 
