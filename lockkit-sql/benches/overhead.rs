@@ -115,8 +115,8 @@ struct PostgresByHand(PgConnection);
 #[async_trait]
 impl ByHand for PostgresByHand {
     async fn take(&mut self, name: &str, owner: OwnerId) -> Result<()> {
-        let take = "SELECT is_granted, last_token, remaining \
-                    FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8)";
+        let take = "SELECT is_granted, last_token, remaining, last_beat, last_lease \
+                    FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         sqlx::query(take)
             .bind("lockkit")
             .bind(name)
@@ -125,6 +125,9 @@ impl ByHand for PostgresByHand {
             .bind(i64::try_from(TTL.as_micros())?)
             .bind(true)
             .bind(false)
+            .bind(false)
+            .bind(0_i64)
+            .bind(0_i64)
             .bind(2_250)
             .fetch_all(&mut self.0)
             .await?;
@@ -132,10 +135,11 @@ impl ByHand for PostgresByHand {
     }
 
     async fn release(&mut self, name: &str, owner: OwnerId) -> Result<()> {
-        sqlx::query("SELECT lockkit_release($1, $2, $3, $4) AS was_held")
+        sqlx::query("SELECT lockkit_release($1, $2, $3, $4, $5) AS was_held")
             .bind("lockkit")
             .bind(name)
             .bind(owner.to_string())
+            .bind(false)
             .bind(2_250)
             .fetch_all(&mut self.0)
             .await?;

@@ -18,6 +18,8 @@ pub mod postgres;
 mod seats;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod session;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod sights;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]

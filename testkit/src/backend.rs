@@ -7,7 +7,9 @@ use std::sync::OnceLock;
 use rustix::process::Signal;
 
 use crate::Server;
+use crate::clock::SteppedClock;
 use crate::process::User;
+use crate::server::Wall;
 
 /// A kind of server that tests need, for example [`REDIS`](crate::REDIS): which programs can play
 /// it and how they are started.
@@ -50,6 +52,13 @@ pub enum Unavailable {
         backend: &'static str,
         /// The programs that were looked for.
         programs: &'static [&'static str],
+    },
+    /// The system cannot do it: a reason to skip.
+    #[error("{what} needs Linux")]
+    #[non_exhaustive]
+    Unsupported {
+        /// What was asked for.
+        what: &'static str,
     },
     /// The program is there but does not come up: never a reason to skip.
     #[error("{backend} did not come up: {reason}\n--- end of its log ---\n{log}")]
@@ -111,12 +120,33 @@ impl Backend {
     /// # Errors
     /// [`Unavailable`] if the program is missing or does not come up.
     pub fn start_with(&'static self, arguments: &[&str]) -> Result<Server, Unavailable> {
-        let program = self
-            .programs
+        let arguments = arguments.iter().map(|&argument| argument.into()).collect();
+        Server::start(self, self.find()?, arguments, Wall::True)
+    }
+
+    /// As [`Backend::start`], with a wall clock that can be [stepped](Server::step_clock). Not all
+    /// programs take their time from the C library, which is where it is stepped: MariaDB and
+    /// PostgreSQL do.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the program or a C compiler is missing, the program does not come up, or
+    /// this is not Linux.
+    pub fn start_with_clock(&'static self) -> Result<Server, Unavailable> {
+        const COMPILERS: &[&str] = &[SteppedClock::COMPILER];
+        if cfg!(not(target_os = "linux")) {
+            return Err(Unavailable::Unsupported { what: "a clock that can be stepped" });
+        }
+        if find_program(SteppedClock::COMPILER, Vec::new(), |_| true).is_none() {
+            return Err(Unavailable::Missing { backend: self.id, programs: COMPILERS });
+        }
+        Server::start(self, self.find()?, Vec::new(), Wall::Stepped)
+    }
+
+    fn find(&self) -> Result<PathBuf, Unavailable> {
+        self.programs
             .iter()
             .find_map(|name| find_program(name, (self.folders)(), self.is_it))
-            .ok_or(Unavailable::Missing { backend: self.id, programs: self.programs })?;
-        Server::start(self, program, arguments.iter().map(|&argument| argument.into()).collect())
+            .ok_or(Unavailable::Missing { backend: self.id, programs: self.programs })
     }
 }
 

@@ -33,6 +33,7 @@
 
 mod backend;
 mod certificates;
+mod clock;
 mod mysql;
 mod pgbouncer;
 mod port;

@@ -74,7 +74,7 @@ impl PgBouncer {
             }
         }
         let log = File::create(folder.join("log"))?;
-        let mut process = watchdog.run(program, [settings], user, Signal::KILL, log)?;
+        let mut process = watchdog.run(program, [settings], [], user, Signal::KILL, log)?;
         wait_until_ready(&mut process, port)?;
         Ok(PgBouncer { port, _process: process, _watchdog: watchdog })
     }

@@ -1,4 +1,4 @@
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, PipeWriter, Write};
 use std::os::unix::process::CommandExt;
@@ -85,6 +85,7 @@ impl Watchdog {
         &self,
         program: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        environment: impl IntoIterator<Item = (&'static str, OsString)>,
         user: Option<User>,
         kill: Signal,
         log: File,
@@ -92,7 +93,7 @@ impl Watchdog {
         let pipe = self.pipe.as_ref().ok_or_else(|| io::Error::other("the watchdog has gone"))?;
         let pipe = pipe.try_clone()?;
         let mut command = shell(RUN);
-        command.arg(program).args(arguments);
+        command.arg(program).args(arguments).envs(environment);
         command.stdin(pipe.try_clone()?).stdout(log.try_clone()?).stderr(log);
         if let Some(user) = user {
             user.is_to_run(&mut command);

@@ -44,6 +44,7 @@ fn sort_out<T>(found: Result<T, Unavailable>, required: &str) -> Result<T, Strin
         Err(missing @ Unavailable::Missing { backend, .. }) if !required.contains(&backend) => {
             Err(missing.to_string())
         }
+        Err(unsupported @ Unavailable::Unsupported { .. }) => Err(unsupported.to_string()),
         Err(unavailable) => panic!("{unavailable}"),
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 
+use crate::clock::SteppedClock;
 use crate::port::{free_port, is_free};
 use crate::process::{Process, User, Watchdog};
 use crate::{Backend, Unavailable};
@@ -25,6 +26,14 @@ pub struct Server {
     process: Mutex<Option<Process>>,
     watchdog: Watchdog,
     folder: PathBuf,
+    clock: Option<SteppedClock>,
+}
+
+/// Which wall clock a server goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wall {
+    True,
+    Stepped,
 }
 
 impl Server {
@@ -123,10 +132,22 @@ impl Server {
         self.restart()
     }
 
+    /// Sets the server's wall clock so many seconds before the true time, or behind it if negative:
+    /// of a server that was [started with one](Backend::start_with_clock).
+    ///
+    /// # Errors
+    /// If it has none, or cannot be reached.
+    pub fn step_clock(&self, seconds: i64) -> io::Result<()> {
+        let clock = self.clock.as_ref();
+        let clock = clock.ok_or_else(|| io::Error::other("the server goes by the true time"))?;
+        clock.step(seconds * 1_000_000_000)
+    }
+
     pub(crate) fn start(
         backend: &'static Backend,
         program: PathBuf,
         arguments: Vec<String>,
+        wall: Wall,
     ) -> Result<Server, Unavailable> {
         const PORTS_TO_TRY: usize = 10;
         let failed = |error: io::Error| Unavailable::Failed {
@@ -138,7 +159,11 @@ impl Server {
         let watchdog = Watchdog::start(folder.path()).map_err(failed)?;
         let folder = folder.keep();
         let process = Mutex::new(None);
-        let mut server = Server { backend, program, arguments, port: 0, process, watchdog, folder };
+        let mut server =
+            Server { backend, program, arguments, port: 0, process, watchdog, folder, clock: None };
+        if wall == Wall::Stepped {
+            server.clock = Some(SteppedClock::in_folder(&server.folder).map_err(failed)?);
+        }
         let mut tried = 0;
         loop {
             server.port = free_port().map_err(failed)?;
@@ -169,7 +194,9 @@ impl Server {
         let arguments = (self.backend.arguments)(self.port, &data);
         let arguments = arguments.iter().chain(&self.arguments);
         let kill = self.backend.kill;
-        let mut process = self.watchdog.run(&self.program, arguments, user, kill, log)?;
+        let environment = self.clock.iter().flat_map(SteppedClock::environment);
+        let program = &self.program;
+        let mut process = self.watchdog.run(program, arguments, environment, user, kill, log)?;
         self.wait_until_ready(&mut process)?;
         Ok(process)
     }

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Claim, ErrorKind};
 use lockkit_core::{FencingToken, LockName};
+use sqlx::Row as _;
 
 use super::connections::{Connections, Value, Within};
 use super::error::Failure;
 use crate::seats::Urgency;
+use crate::sights::{RunOut, Takeover};
 
 pub(super) const TAKE: &str = include_str!("sql/take.sql");
 pub(super) const RENEW: &str = include_str!("sql/renew.sql");
@@ -16,11 +18,24 @@ pub(super) const RELEASE: &str = include_str!("sql/release.sql");
 /// What is asked of every connection for requests.
 pub(super) const REQUESTS: &[&str] = &[TAKE, RENEW, RELEASE];
 
+const RUN_OUT: &str = "SELECT token, beat, lease FROM lockkit_lock \
+     WHERE namespace = ? AND name = ? AND owner IS NOT NULL \
+       AND expires <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
+
+/// What a refusal says is left where nothing is.
+const NONE_LEFT: Duration = Duration::from_micros(1);
+
 /// What a claim finds that asks.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Granted { token: FencingToken },
-    Taken { remaining: Option<Duration> },
+    Granted {
+        token: FencingToken,
+    },
+    /// With the hold in the way, if it has run out and may not be taken over.
+    Taken {
+        remaining: Option<Duration>,
+        run_out: Option<RunOut>,
+    },
 }
 
 /// What a claim finds that lets go.
@@ -38,11 +53,12 @@ pub(super) enum Released {
 pub(super) async fn take(
     connections: &Connections,
     claim: &Claim,
+    takeover: Takeover,
     within: Within,
 ) -> Result<Answer, Failure> {
     let [namespace, name, owner] = of_claim(claim);
     let (label, lease) = (label(claim), lease(claim));
-    let nothing = Value::Integer(0);
+    let (observes, token_seen, beat_seen) = takeover.parts();
     let values = [
         namespace,
         name,
@@ -51,9 +67,9 @@ pub(super) async fn take(
         lease.clone(),
         owner.clone(),
         owner.clone(),
-        nothing.clone(),
-        nothing.clone(),
-        nothing,
+        Value::Integer(observes.into()),
+        Value::Integer(token_seen),
+        Value::Integer(beat_seen),
         owner,
         label,
         lease.clone(),
@@ -65,9 +81,31 @@ pub(super) async fn take(
     match answer.last_insert_id().cast_signed() {
         number @ 1.. => Ok(Answer::Granted { token: token(number)? }),
         number => {
-            Ok(Answer::Taken { remaining: Some(Duration::from_micros(number.unsigned_abs())) })
+            let remaining = Duration::from_micros(number.unsigned_abs());
+            let run_out = match takeover {
+                Takeover::Only(_) if remaining <= NONE_LEFT => {
+                    run_out(connections, claim.name(), within).await?
+                }
+                _ => None,
+            };
+            Ok(Answer::Taken { remaining: Some(remaining), run_out })
         }
     }
+}
+
+/// The hold in the way, if it has run out.
+async fn run_out(
+    connections: &Connections,
+    name: &LockName,
+    within: Within,
+) -> Result<Option<RunOut>, Failure> {
+    let rows = connections.read(RUN_OUT, &of(name), within).await?;
+    rows.first()
+        .map(|row| {
+            let (token, beat) = (row.try_get("token")?, row.try_get("beat")?);
+            Ok(RunOut { token, beat, lease: duration(row.try_get("lease")?) })
+        })
+        .transpose()
 }
 
 /// Makes what the claim holds last for another TTL; whether it holds anything.

@@ -7,6 +7,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use super::claims;
 use super::endpoint::Endpoint;
 use crate::session::hold::{self, Hold};
+use crate::sights::OBSERVE;
 
 /// What the driver is called, and the scheme of its URLs.
 pub(super) const ID: &str = "mysql";
@@ -16,6 +17,7 @@ pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     HOLD,
     Parameter::new("connections", "how many connections to use, 2 to 100", "4"),
+    OBSERVE,
     SOCKET,
     SSL_MODE,
     SSL_CA,
@@ -67,6 +69,7 @@ pub(super) struct Config {
     pub(super) endpoint: Endpoint,
     pub(super) call_limit: Option<Duration>,
     pub(super) connections: usize,
+    pub(super) observe: bool,
 }
 
 impl Config {
@@ -79,8 +82,9 @@ impl Config {
         if !(2..=100).contains(&connections) {
             return Err(parameters.bad("connections", "a number from 2 to 100"));
         }
+        let observe = parameters.parsed("observe")?.unwrap_or(false);
         let endpoint = Endpoint::new(options(url, &parameters)?, claims::REQUESTS);
-        Ok(Self { endpoint, call_limit, connections })
+        Ok(Self { endpoint, call_limit, connections, observe })
     }
 }
 
@@ -161,11 +165,12 @@ mod tests {
         assert_eq!((plain.call_limit, plain.connections), (None, 4));
         let full = config(
             "mariadb://me:hunter2@[::1]:7000/shop?call_limit=2s&ttl=10s&connections=2\
-             &ssl-mode=verify_identity&ssl-ca=ca.pem",
+             &observe=true&ssl-mode=verify_identity&ssl-ca=ca.pem",
         )
         .unwrap();
         assert_eq!(full.endpoint.to_string(), "[::1]:7000/shop");
         assert_eq!((full.call_limit, full.connections), (Some(Duration::from_secs(2)), 2));
+        assert!(full.observe && !plain.observe);
         assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
         let local = config("mysql://me@localhost/shop?socket=/run/mysqld.sock").unwrap();
         assert_eq!(local.endpoint.to_string(), "/run/mysqld.sock/shop");
@@ -183,6 +188,7 @@ mod tests {
             ("mysql://me@h/d?call_limit=0s", "at most 30s"),
             ("mysql://me@h/d?connections=1", "2 to 100"),
             ("mysql://me@h/d?connections=many", "connections"),
+            ("mysql://me@h/d?observe=maybe", "observe"),
             ("mysql://me@h/d?ssl-mode=maybe", "ssl-mode"),
             ("mysql://me@h/d?hold=session", "the other driver"),
             ("mysql://me@h/d?fast=1", "known are: namespace, ttl, label, max_hold, call_limit"),

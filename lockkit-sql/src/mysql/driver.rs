@@ -15,6 +15,7 @@ use super::connections::{Connections, Within};
 use super::error::Failure;
 use super::queue;
 use super::sweep::sweep;
+use crate::sights::{Sights, Takeover};
 
 const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
 
@@ -35,6 +36,8 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 pub struct MysqlDriver {
     pub(super) connections: Arc<Connections>,
     pub(super) call_limit: Option<Duration>,
+    /// What was seen of leases that ran out, where the server's clock does not decide alone.
+    pub(super) sights: Option<Sights>,
     housekeeping: AbortOnDropHandle<()>,
 }
 
@@ -56,13 +59,38 @@ impl MysqlDriver {
     ///
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        let Config { endpoint, call_limit, connections } = Config::from_url(url)?;
+        let Config { endpoint, call_limit, connections, observe } = Config::from_url(url)?;
         let opened = Connections::open(endpoint, connections).await;
         let connections = opened
             .map(Arc::new)
             .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
         let housekeeping = tokio::spawn(keep_house(connections.clone()));
-        Ok(Self { connections, call_limit, housekeeping: AbortOnDropHandle::new(housekeeping) })
+        Ok(Self {
+            connections,
+            call_limit,
+            sights: observe.then(Sights::default),
+            housekeeping: AbortOnDropHandle::new(housekeeping),
+        })
+    }
+
+    /// Takes note of a hold that has run out; who is refused for it learns when to ask again.
+    fn observe(&self, claim: &Claim, answer: Answer) -> Attempt {
+        match (answer, &self.sights) {
+            (Answer::Granted { token }, sights) => {
+                if let Some(sights) = sights {
+                    sights.forget(claim.name());
+                }
+                Attempt::Granted(Grant::new().token(token))
+            }
+            (Answer::Taken { run_out: Some(run_out), .. }, Some(sights)) => {
+                let remaining = sights.note(claim.name(), run_out, claim.now());
+                Attempt::Taken(Taken::new().free_in(remaining))
+            }
+            (Answer::Taken { remaining, .. }, _) => Attempt::Taken(match remaining {
+                Some(remaining) => Taken::new().free_in(remaining),
+                None => Taken::new(),
+            }),
+        }
     }
 
     /// How long the requests about the claim may take together.
@@ -83,13 +111,15 @@ impl Driver for MysqlDriver {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         let within = self.within(claim);
-        let answer = match claims::take(&self.connections, claim, within).await {
+        let takeover = Takeover::of(self.sights.as_ref(), claim);
+        let answer = match claims::take(&self.connections, claim, takeover, within).await {
             Ok(Answer::Taken { .. }) if claim.is_fair() => {
-                queue::stand(&self.connections, claim, within).await
+                queue::stand(&self.connections, claim, takeover, within).await
             }
             answer => answer,
         };
-        answer.map(Into::into).map_err(Failure::of_a_request)
+        let answer = answer.map_err(Failure::of_a_request)?;
+        Ok(self.observe(claim, answer))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
@@ -121,18 +151,6 @@ impl Driver for MysqlDriver {
     async fn close(&self) {
         self.housekeeping.abort();
         self.connections.close().await;
-    }
-}
-
-impl From<Answer> for Attempt {
-    fn from(answer: Answer) -> Self {
-        match answer {
-            Answer::Granted { token } => Self::Granted(Grant::new().token(token)),
-            Answer::Taken { remaining } => {
-                let taken = Taken::new();
-                Self::Taken(remaining.map_or(taken.clone(), |remaining| taken.free_in(remaining)))
-            }
-        }
     }
 }
 

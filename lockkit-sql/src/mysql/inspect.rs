@@ -45,7 +45,7 @@ impl Inspect for MysqlDriver {
         name: &LockName,
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
-        let steps = Break { name, owner };
+        let steps = Break { name, owner, run_out: self.sights.is_some() };
         let within = self.inspection_limit();
         let broken = self.connections.transact(&steps, Urgency::Keeps, within).await;
         broken.map_err(Failure::of_a_request)
@@ -75,13 +75,16 @@ impl MysqlDriver {
 struct Break<'a> {
     name: &'a LockName,
     owner: Option<OwnerId>,
+    /// Also a hold that has run out, which nobody may take over yet.
+    run_out: bool,
 }
 
 impl Steps for Break<'_> {
     type Answer = Option<Holder>;
 
     async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Option<Holder>, Failure> {
-        let lock = Lock::locked(transaction, self.name).await?.filter(Lock::is_held);
+        let lock = Lock::locked(transaction, self.name).await?;
+        let lock = lock.filter(|lock| self.run_out || lock.is_held());
         let Some((lock, held_by)) = lock.and_then(|mut lock| {
             let owner = lock.owner.take()?;
             Some((lock, owner))

@@ -13,6 +13,7 @@ use super::claims::{self, Answer, duration, token};
 use super::connections::{Connections, Steps, Transaction, Value, Within};
 use super::error::Failure;
 use crate::seats::Urgency;
+use crate::sights::{RunOut, Takeover};
 
 const LOCK: &str = include_str!("sql/lock.sql");
 const DROP_DEAD: &str =
@@ -31,9 +32,10 @@ const GRANT: &str = include_str!("sql/grant.sql");
 pub(super) async fn stand(
     connections: &Connections,
     claim: &Claim,
+    takeover: Takeover,
     within: Within,
 ) -> Result<Answer, Failure> {
-    connections.transact(&Stand { claim }, Urgency::Asks, within).await
+    connections.transact(&Stand { claim, takeover }, Urgency::Asks, within).await
 }
 
 /// Removes the claim's place.
@@ -47,6 +49,7 @@ pub(super) async fn leave(
 
 struct Stand<'a> {
     claim: &'a Claim,
+    takeover: Takeover,
 }
 
 impl Steps for Stand<'_> {
@@ -58,7 +61,7 @@ impl Steps for Stand<'_> {
             (claims::of_claim(claim), claims::of(claim.name()));
         let Some(lock) = Lock::locked(transaction, claim.name()).await? else {
             // Removed since the ask that was refused: the next one makes it anew.
-            return Ok(Answer::Taken { remaining: None });
+            return Ok(Answer::Taken { remaining: None, run_out: None });
         };
         if lock.is_held_by(claim.owner()) {
             // An ask that was given up has landed late.
@@ -70,7 +73,8 @@ impl Steps for Stand<'_> {
         let rows = transaction.read(FIRST, &of_lock).await?;
         let first = rows.first().map(|row| row.try_get::<Vec<u8>, _>("owner")).transpose()?;
         let is_turn = first.is_none_or(|first| first == claim.owner().to_string().as_bytes());
-        if is_turn && !lock.is_held() {
+        let run_out = lock.run_out(claim.owner()).filter(|found| !self.takeover.allows(*found));
+        if is_turn && !lock.is_held() && run_out.is_none() {
             transaction.write(LEAVE, &[namespace.clone(), name.clone(), owner.clone()]).await?;
             requeue(transaction, claim.name()).await?;
             let values = [owner, claims::label(claim), claims::lease(claim), namespace, name];
@@ -87,7 +91,7 @@ impl Steps for Stand<'_> {
         }
         requeue(transaction, claim.name()).await?;
         let remaining = lock.is_held().then(|| duration(lock.expires - lock.time));
-        Ok(Answer::Taken { remaining })
+        Ok(Answer::Taken { remaining, run_out })
     }
 }
 
@@ -100,7 +104,7 @@ impl Steps for Leave<'_> {
 
     async fn take(&self, transaction: &mut Transaction<'_>) -> Result<(), Failure> {
         let name = self.claim.name();
-        // Even if there is no such row, there may be none to come before the place has gone.
+        // First of all, as everybody does who changes places.
         transaction.read(LOCK, &claims::of(name)).await?;
         transaction.write(LEAVE, &claims::of_claim(self.claim)).await?;
         requeue(transaction, name).await
@@ -121,6 +125,8 @@ pub(super) struct Lock {
     pub(super) label: Option<Vec<u8>>,
     pub(super) token: i64,
     pub(super) since: i64,
+    lease: i64,
+    beat: i64,
     pub(super) expires: i64,
     pub(super) time: i64,
 }
@@ -143,12 +149,21 @@ impl Lock {
         self.is_held() && self.owner.as_deref() == Some(owner.to_string().as_bytes())
     }
 
+    /// The hold of somebody else that has run out.
+    fn run_out(&self, but_of: OwnerId) -> Option<RunOut> {
+        let owner = self.owner.as_deref()?;
+        let is_one = !self.is_held() && owner != but_of.to_string().as_bytes();
+        is_one.then(|| RunOut { token: self.token, beat: self.beat, lease: duration(self.lease) })
+    }
+
     fn read(row: &MySqlRow) -> Result<Self, Failure> {
         Ok(Self {
             owner: row.try_get("owner")?,
             label: row.try_get("label")?,
             token: row.try_get("token")?,
             since: row.try_get("since")?,
+            lease: row.try_get("lease")?,
+            beat: row.try_get("beat")?,
             expires: row.try_get("expires")?,
             time: row.try_get("time")?,
         })

@@ -10,11 +10,12 @@ use sqlx::postgres::PgRow;
 use super::connections::{Connections, Value};
 use super::error::Failure;
 use crate::seats::Urgency;
+use crate::sights::{RunOut, Takeover};
 
-const TAKE: &str = "SELECT is_granted, last_token, remaining \
-     FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8)";
+const TAKE: &str = "SELECT is_granted, last_token, remaining, last_beat, last_lease \
+     FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
 const RENEW: &str = "SELECT lockkit_renew($1, $2, $3, $4, $5) AS is_held";
-const RELEASE: &str = "SELECT lockkit_release($1, $2, $3, $4) AS was_held";
+const RELEASE: &str = "SELECT lockkit_release($1, $2, $3, $4, $5) AS was_held";
 
 /// What is asked of every connection for requests.
 pub(super) const REQUESTS: &[&str] = &[TAKE, RENEW, RELEASE];
@@ -22,17 +23,26 @@ pub(super) const REQUESTS: &[&str] = &[TAKE, RENEW, RELEASE];
 /// What [`take`] finds.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Granted { token: FencingToken },
-    Taken { holder: FencingToken, remaining: Duration },
+    Granted {
+        token: FencingToken,
+    },
+    /// With the hold in the way, if it has run out and may not be taken over.
+    Taken {
+        holder: FencingToken,
+        remaining: Duration,
+        run_out: Option<RunOut>,
+    },
 }
 
 /// Takes the lock if it is free and the claim's turn; else leaves a place if the claim is fair.
 pub(super) async fn take(
     connections: &Connections,
     claim: &Claim,
+    takeover: Takeover,
     limit: Duration,
 ) -> Result<Answer, DriverError> {
     let [namespace, name] = of(claim.name());
+    let (observes, seen_token, seen_beat) = takeover.parts();
     let values = [
         namespace,
         name,
@@ -41,6 +51,9 @@ pub(super) async fn take(
         micros(claim.ttl()),
         Value::Boolean(claim.waits()),
         Value::Boolean(claim.is_fair()),
+        Value::Boolean(observes),
+        Value::Integer(seen_token),
+        Value::Integer(seen_beat),
         Value::Patience,
     ];
     let row = connections.request(TAKE, &values, Urgency::Asks, limit).await;
@@ -50,8 +63,16 @@ pub(super) async fn take(
         Ok(match row.try_get("is_granted")? {
             true => Answer::Granted { token },
             false => {
-                let remaining = duration(row.try_get("remaining")?);
-                Answer::Taken { holder: token, remaining }
+                let remaining: i64 = row.try_get("remaining")?;
+                let run_out = match remaining {
+                    1.. => None,
+                    _ => Some(RunOut {
+                        token: row.try_get("last_token")?,
+                        beat: row.try_get("last_beat")?,
+                        lease: duration(row.try_get("last_lease")?),
+                    }),
+                };
+                Answer::Taken { holder: token, remaining: duration(remaining), run_out }
             }
         })
     })
@@ -74,11 +95,12 @@ pub(super) async fn renew(
 pub(super) async fn release(
     connections: &Connections,
     claim: &Claim,
+    observes: bool,
     limit: Duration,
 ) -> Result<bool, DriverError> {
     let [namespace, name] = of(claim.name());
     let owner = Value::text(claim.owner().to_string());
-    let values = [namespace, name, owner, Value::Patience];
+    let values = [namespace, name, owner, Value::Boolean(observes), Value::Patience];
     let row = connections.request(RELEASE, &values, Urgency::Keeps, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("was_held")?))
 }

@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use super::claims;
 use super::endpoint::Endpoint;
 use crate::session::hold::{self, Hold};
+use crate::sights::OBSERVE;
 
 /// What the driver is called, and the scheme of its URLs.
 pub(super) const ID: &str = "postgres";
@@ -20,6 +21,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "how many connections to use for requests, 2 to 100; one more where somebody waits",
         "4",
     ),
+    OBSERVE,
     SCHEMA,
     SSLMODE,
     SSLROOTCERT,
@@ -73,6 +75,7 @@ pub(super) struct Config {
     pub(super) endpoint: Endpoint,
     pub(super) call_limit: Option<Duration>,
     pub(super) connections: usize,
+    pub(super) observe: bool,
 }
 
 impl Config {
@@ -85,8 +88,9 @@ impl Config {
         if !(2..=100).contains(&connections) {
             return Err(parameters.bad("connections", "a number from 2 to 100"));
         }
+        let observe = parameters.parsed("observe")?.unwrap_or(false);
         let endpoint = Endpoint::new(options(url, &parameters)?, claims::REQUESTS);
-        Ok(Self { endpoint, call_limit, connections })
+        Ok(Self { endpoint, call_limit, connections, observe })
     }
 }
 
@@ -187,11 +191,12 @@ mod tests {
         assert_eq!((plain.call_limit, plain.connections), (None, 4));
         let full = config(
             "postgresql://me:hunter2@[::1]:7000/shop?call_limit=2s&ttl=10s&connections=2\
-             &schema=locks&sslmode=verify-full&sslrootcert=ca.pem",
+             &observe=true&schema=locks&sslmode=verify-full&sslrootcert=ca.pem",
         )
         .unwrap();
         assert_eq!(full.endpoint.to_string(), "[::1]:7000/shop");
         assert_eq!((full.call_limit, full.connections), (Some(Duration::from_secs(2)), 2));
+        assert!(full.observe && !plain.observe);
         assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
     }
 
@@ -209,6 +214,7 @@ mod tests {
             ("postgres://h?schema=a%3Bb", "no digit first"),
             ("postgres://h?schema=1a", "no digit first"),
             ("postgres://h?schema=", "no digit first"),
+            ("postgres://h?observe=maybe", "observe"),
             ("postgres://h?sslmode=maybe", "sslmode"),
             ("postgres://h?hold=session", "the other driver"),
             ("postgres://h?hold=on", "`lease` or `session`"),

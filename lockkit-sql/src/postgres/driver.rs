@@ -14,6 +14,7 @@ use super::config::{Config, ID};
 use super::connections::Connections;
 use super::subscription::{Joined, Subscription};
 use crate::seats::Urgency;
+use crate::sights::{Sights, Takeover};
 
 const SWEEP: &str = "SELECT lockkit_sweep()";
 const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
@@ -39,6 +40,8 @@ pub struct PostgresDriver {
     pub(super) connections: Arc<Connections>,
     subscription: Subscription,
     pub(super) call_limit: Option<Duration>,
+    /// What was seen of leases that ran out, where the server's clock does not decide alone.
+    pub(super) sights: Option<Sights>,
     housekeeping: AbortOnDropHandle<()>,
 }
 
@@ -63,7 +66,7 @@ impl PostgresDriver {
     ///
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        let Config { endpoint, call_limit, connections } = Config::from_url(url)?;
+        let Config { endpoint, call_limit, connections, observe } = Config::from_url(url)?;
         let opened = Connections::open(endpoint.clone(), connections).await;
         let connections = opened
             .map(Arc::new)
@@ -73,8 +76,26 @@ impl PostgresDriver {
             connections,
             subscription: Subscription::new(endpoint),
             call_limit,
+            sights: observe.then(Sights::default),
             housekeeping: AbortOnDropHandle::new(housekeeping),
         })
+    }
+
+    /// Takes note of a hold that has run out; who is refused for it learns when to ask again.
+    fn observe(&self, claim: &Claim, answer: Answer) -> Attempt {
+        match (answer, &self.sights) {
+            (Answer::Granted { token }, sights) => {
+                if let Some(sights) = sights {
+                    sights.forget(claim.name());
+                }
+                Attempt::Granted(Grant::new().token(token))
+            }
+            (Answer::Taken { run_out: Some(run_out), .. }, Some(sights)) => {
+                let remaining = sights.note(claim.name(), run_out, claim.now());
+                Attempt::Taken(Taken::new().free_in(remaining))
+            }
+            (Answer::Taken { remaining, .. }, _) => Attempt::Taken(Taken::new().free_in(remaining)),
+        }
     }
 
     /// How long a request about the claim may take.
@@ -95,12 +116,14 @@ impl Driver for PostgresDriver {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         let limit = self.limit(claim);
+        let takeover = Takeover::of(self.sights.as_ref(), claim);
         if !claim.waits() {
-            return claims::take(&self.connections, claim, limit).await.map(Into::into);
+            let answer = claims::take(&self.connections, claim, takeover, limit).await?;
+            return Ok(self.observe(claim, answer));
         }
         let (name, owner) = (claim.name(), claim.owner());
         let joined = self.subscription.join(name, owner);
-        let answer = claims::take(&self.connections, claim, limit).await;
+        let answer = claims::take(&self.connections, claim, takeover, limit).await;
         match &answer {
             Ok(Answer::Granted { .. }) => self.subscription.leave(name, owner),
             Ok(Answer::Taken { holder, .. }) => {
@@ -110,7 +133,7 @@ impl Driver for PostgresDriver {
             Err(_) if joined == Joined::Now => self.subscription.leave(name, owner),
             Err(_) => (),
         }
-        answer.map(Into::into)
+        Ok(self.observe(claim, answer?))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
@@ -124,7 +147,9 @@ impl Driver for PostgresDriver {
         if claim.waits() {
             self.subscription.leave(claim.name(), claim.owner());
         }
-        match claims::release(&self.connections, claim, self.limit(claim)).await? {
+        match claims::release(&self.connections, claim, self.sights.is_some(), self.limit(claim))
+            .await?
+        {
             true => Ok(Release::Freed),
             false => Ok(Release::NotHeld),
         }
@@ -142,15 +167,6 @@ impl Driver for PostgresDriver {
         self.housekeeping.abort();
         self.subscription.close();
         self.connections.close().await;
-    }
-}
-
-impl From<Answer> for Attempt {
-    fn from(answer: Answer) -> Self {
-        match answer {
-            Answer::Granted { token } => Self::Granted(Grant::new().token(token)),
-            Answer::Taken { remaining, .. } => Self::Taken(Taken::new().free_in(remaining)),
-        }
     }
 }
 

@@ -17,7 +17,8 @@ use crate::seats::Urgency;
 
 const STATUS: &str = include_str!("sql/status.sql");
 const HELD: &str = include_str!("sql/held.sql");
-const BREAK: &str = "SELECT owner, label, token, age, remaining FROM lockkit_break($1, $2, $3, $4)";
+const BREAK: &str =
+    "SELECT owner, label, token, age, remaining FROM lockkit_break($1, $2, $3, $4, $5)";
 
 /// As long as a request about a claim takes at most.
 const CALL_LIMIT: Duration = Duration::from_secs(3);
@@ -46,7 +47,8 @@ impl Inspect for PostgresDriver {
         let limit = self.inspection_limit();
         let [namespace, lock] = claims::of(name);
         let owner = Value::Text(owner.map(|owner| owner.to_string()));
-        let values = [namespace, lock, owner, Value::Patience];
+        let observes = Value::Boolean(self.sights.is_some());
+        let values = [namespace, lock, owner, observes, Value::Patience];
         let broken = self.connections.request(BREAK, &values, Urgency::Keeps, limit).await;
         let rows = broken.map_err(Failure::of_a_request)?;
         rows.first().map(leased_by).transpose().map_err(Failure::of_a_request)

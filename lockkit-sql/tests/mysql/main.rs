@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod clock;
 mod diagnosis;
 mod layout;
 mod queue;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         weather::trials(),
         users::trials(),
         diagnosis::trials(),
+        clock::trials(),
     ];
     lockkit_testkit::run(trials.into_iter().flatten().collect())
 }

@@ -10,7 +10,9 @@ use lockkit_core::{Fifo, Lock, Locker, Namespace};
 use lockkit_testkit::trial;
 use tokio::time::{sleep, timeout};
 
-use crate::support::{Database, LONG, NAME, driver, millis, named, refused, shared, take};
+use crate::support::{
+    Database, LONG, NAME, driver, impatient_driver, millis, named, refused, shared, take,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -66,7 +68,9 @@ async fn dropped(server: String) {
 
 async fn thousand(server: String) {
     let mut database = Database::on(&server).await;
-    let driver = driver(&format!("{}?connections=2", database.url)).await;
+    // They stand in line for one connection, on a machine under load.
+    let url = format!("{}?connections=2&call_limit=30s", database.url);
+    let driver = impatient_driver(&url).await;
     let name = |number: usize| format!("{}", number % 100);
     let holders: Vec<_> = (0..100).map(|number| named(&name(number), LONG)).collect();
     let waiters: Vec<_> = (0..1000).map(|number| named(&name(number), LONG).fair()).collect();

@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("attempts_to_connect_are_few", private, attempts),
         trial("a_row_that_somebody_keeps_locked_holds_up_nobody_else", shared, locked),
         trial("a_row_that_was_locked_for_long_is_waited_for_again", shared, locked_for_long),
+        trial("a_transaction_that_is_given_up_leaves_nothing_locked", shared, given_up),
         trial("a_cancelled_request_has_done_nothing", shared, cancelled),
         trial("a_read_only_server_is_refused_and_later_unreachable", private, read_only),
         trial("a_wrong_password_is_denied_and_not_told", shared, password),
@@ -185,7 +186,7 @@ async fn attempts(server: Server) {
 
 async fn locked(server: String) {
     let mut database = Database::on(&server).await;
-    let driver = impatient_driver(&format!("{}?connections=3", database.url)).await;
+    let driver = impatient_driver(&format!("{}?connections=2", database.url)).await;
     let (stuck, other) = (claim(millis(10_000)), named("other", LONG));
     for claim in [&stuck, &other] {
         take(&driver, claim).await;
@@ -197,31 +198,29 @@ async fn locked(server: String) {
              WHERE namespace = 'lockkit' AND name = '{name}' FOR UPDATE"
         ))
         .await;
-    let asking = async {
-        let start = Instant::now();
-        let another = claim(millis(10_000)).fair();
-        let (first, second) =
-            tokio::join!(driver.try_acquire(&stuck), driver.try_acquire(&another));
-        for answer in [first, second] {
-            // The server has given up by itself, so that nothing is in doubt.
-            let (kind, text) = kind(answer);
-            assert_eq!(kind, ErrorKind::Unreachable, "{text}");
-            assert!(text.contains("1205"), "{text}");
-        }
-        assert!(start.elapsed() >= millis(900));
-    };
+    let (start, another) = (Instant::now(), claim(millis(10_000)).fair());
+    let mut first = pin!(driver.try_acquire(&stuck));
+    let mut second = pin!(driver.try_acquire(&another));
     let keeping = async {
         assert_ne!(driver.renew(&other).await.unwrap(), Renewal::Lost);
         assert_eq!(driver.release(&other).await.unwrap(), Release::Freed);
     };
-    let mut asking = pin!(asking);
     tokio::select! {
         biased;
-        () = &mut asking => panic!("renewals wait for asks"),
+        _ = &mut first => panic!("renewals wait for asks"),
+        _ = &mut second => panic!("renewals wait for asks"),
         () = keeping => (),
     }
-    asking.await;
-    assert_eq!(database.transactions().await, 0, "a session is left waiting");
+    // The server gives up by itself, so that nothing is in doubt.
+    let (first, second) = tokio::join!(first, second);
+    let (given_up, text) = kind(first);
+    assert_eq!(given_up, ErrorKind::Unreachable, "{text}");
+    assert!(text.contains("1205"), "{text}");
+    assert!(start.elapsed() >= millis(900));
+    // This one came to sit too late for that.
+    assert!(kind(second).0.is_transient());
+    // Whoever was not waited for gives up by itself, too.
+    while database.transactions().await > 0 {}
     database.run("COMMIT").await;
     assert_ne!(driver.renew(&stuck).await.unwrap(), Renewal::Lost);
 }
@@ -246,6 +245,23 @@ async fn locked_for_long(server: String) {
         tokio::join!(asking, committing);
         assert_eq!(database.transactions().await, 0);
     }
+}
+
+async fn given_up(server: String) {
+    let mut database = Database::on(&server).await;
+    let (near, far) = (database.driver().await, impatient_driver(&database.url).await);
+    let (held, waiter) = (claim(LONG), claim(millis(10_000)).fair());
+    take(&near, &held).await;
+    refused(&far, &waiter).await;
+    database.run("START TRANSACTION; SELECT COUNT(*) FROM lockkit_place FOR UPDATE").await;
+    // It has the lock's row by then, and gives up before the place's.
+    let (kind, text) = kind(far.try_acquire(&waiter).await);
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    assert!(text.contains("1205"), "{text}");
+    assert_eq!(database.transactions().await, 0);
+    assert_ne!(near.renew(&held).await.unwrap(), Renewal::Lost);
+    database.run("COMMIT").await;
+    refused(&far, &waiter).await;
 }
 
 async fn cancelled(server: String) {
@@ -316,9 +332,18 @@ async fn password(server: String) {
         let told = format!("{error:?} {}", causes(&error));
         assert!(!told.contains("hunter2"), "{told}");
     }
-    let driver = driver(&database.url_of(&format!("{user}:right"))).await;
-    take(&driver, &claim(LONG)).await;
-    assert!(!format!("{driver:?}").contains("right"), "{driver:?}");
+    let right = database.url_of(&format!("{user}:right"));
+    let in_plain = format!("{right}?ssl-mode=disabled");
+    if crate::support::backend().id() == "mysql" {
+        // A password that the server has not seen yet is not sent in plain.
+        let error = MysqlDriver::connect(&in_plain.parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+        assert!(causes(&error).contains("TLS"), "{error:?}");
+    }
+    let encrypted = driver(&right).await;
+    take(&encrypted, &claim(LONG)).await;
+    assert!(!format!("{encrypted:?}").contains("right"), "{encrypted:?}");
+    refused(&driver(&in_plain).await, &claim(LONG)).await;
 }
 
 async fn no_database(server: String) {

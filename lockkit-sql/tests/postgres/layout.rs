@@ -32,15 +32,16 @@ async fn as_it_was(server: String) {
     let token = take(&driver, &holder).await;
     refused(&driver, &waiter).await;
 
-    let about = format!("lockkit/{NAME}/{}/{}/{token}/{token}", holder.owner(), holder.label());
-    let row =
-        "SELECT concat_ws('/', namespace, name, owner, label, token, since) FROM lockkit_lock";
+    let about =
+        format!("lockkit/{NAME}/{}/{}/{token}/{token}/30000000/1", holder.owner(), holder.label());
+    let row = "SELECT concat_ws('/', namespace, name, owner, label, token, since, lease, beat) \
+               FROM lockkit_lock";
     assert_eq!(database.ask::<String>(row).await, about);
     let lasts = "SELECT expires - since FROM lockkit_lock";
     assert_eq!(database.ask::<i64>(lasts).await, 30_000_000);
-    let about = format!("lockkit/{NAME}/{}/{}/1/20000000", waiter.owner(), waiter.label());
-    let row = "SELECT concat_ws('/', namespace, name, owner, label, arrival, expires - since) \
-               FROM lockkit_place";
+    let about = format!("lockkit/{NAME}/{}/{}/1/20000000/20000000", waiter.owner(), waiter.label());
+    let row = "SELECT concat_ws('/', namespace, name, owner, label, arrival, lease, \
+               expires - since) FROM lockkit_place";
     assert_eq!(database.ask::<String>(row).await, about);
 
     driver.release(&waiter).await.unwrap();

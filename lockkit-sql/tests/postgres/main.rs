@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod clock;
 mod diagnosis;
 mod layout;
 mod news;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         tls::trials(),
         weather::trials(),
         diagnosis::trials(),
+        clock::trials(),
     ];
     lockkit_testkit::run(trials.into_iter().flatten().collect())
 }

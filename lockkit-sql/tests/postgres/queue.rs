@@ -140,8 +140,8 @@ async fn between(server: String) {
     database
         .run(&format!(
             "BEGIN; SELECT FROM lockkit_lock FOR UPDATE; \
-             INSERT INTO lockkit_place (namespace, name, owner, label, since, expires) \
-             SELECT namespace, name, '{}', 'l', lockkit_now(), lockkit_now() + 30000000 \
+             INSERT INTO lockkit_place (namespace, name, owner, label, since, lease, expires) \
+             SELECT namespace, name, '{}', 'l', lockkit_now(), 1, lockkit_now() + 30000000 \
              FROM lockkit_lock",
             waiter.owner()
         ))

@@ -87,9 +87,9 @@ async fn synced(server: String) {
     let mut database = Database::on(&server).await;
     database.driver().await;
     for (request, expected) in [
-        ("lockkit_take('n', 'a', 'o', 'l', 1000000, false, false, 1000)", "on"),
+        ("lockkit_take('n', 'a', 'o', 'l', 1000000, false, false, false, 0, 0, 1000)", "on"),
         ("lockkit_renew('n', 'a', 'o', 1000000, 1000)", "on"),
-        ("lockkit_release('n', 'a', 'o', 1000)", "on"),
+        ("lockkit_release('n', 'a', 'o', false, 1000)", "on"),
         ("lockkit_now()", "off"),
     ] {
         database.run("BEGIN; SET LOCAL synchronous_commit = off").await;
@@ -118,9 +118,9 @@ async fn sweep(server: String) {
     database.run(&age("'old'", &format!("token = {long_ago}"))).await;
     database
         .run(&format!(
-            "INSERT INTO lockkit_place (namespace, name, owner, label, since, expires) \
-             VALUES ('lockkit', 'old', 'o', 'l', 0, {long_ago}), \
-                    ('lockkit', 'held', 'o', 'l', 0, lockkit_now())"
+            "INSERT INTO lockkit_place (namespace, name, owner, label, since, lease, expires) \
+             VALUES ('lockkit', 'old', 'o', 'l', 0, 1, {long_ago}), \
+                    ('lockkit', 'held', 'o', 'l', 0, 1, lockkit_now())"
         ))
         .await;
     // A row that somebody works with is left for another time, and not waited for.

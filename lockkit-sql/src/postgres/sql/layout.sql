@@ -16,7 +16,9 @@ CREATE TABLE lockkit_lock (
     label     text,                     -- what the owner calls itself
     token     bigint NOT NULL,          -- the last one given
     since     bigint NOT NULL,          -- when it was granted
+    lease     bigint NOT NULL,          -- the longest lease that the owner has asked for
     expires   bigint NOT NULL,          -- when the hold ends, or since when nobody holds it
+    beat      bigint NOT NULL,          -- rises with each grant and each renewal
     awaited   bigint NOT NULL,          -- until when somebody waits who has no place
     PRIMARY KEY (namespace, name)
 ) WITH (fillfactor = 50); -- room for the next versions of a row on its own page
@@ -29,6 +31,7 @@ CREATE TABLE lockkit_place (
     label     text NOT NULL,
     arrival   bigint NOT NULL GENERATED ALWAYS AS IDENTITY, -- given while the lock's row is locked
     since     bigint NOT NULL,          -- when the owner asked first
+    lease     bigint NOT NULL,          -- the longest lease that it has asked for
     expires   bigint NOT NULL,          -- a lease after the owner asked last
     PRIMARY KEY (namespace, name, owner)
 );
@@ -74,7 +77,7 @@ DECLARE
 BEGIN
     UPDATE lockkit_lock AS l
        SET owner = _first.owner, label = _first.label, token = greatest(l.token + 1, _now),
-           since = _now, expires = _first.expires
+           since = _now, lease = _first.lease, expires = _first.expires, beat = l.beat + 1
      WHERE l.namespace = _first.namespace AND l.name = _first.name
     RETURNING l.* INTO lock;
     DELETE FROM lockkit_place AS p
@@ -104,12 +107,15 @@ BEGIN
 END
 $$;
 
--- Takes the lock if nobody holds it or waits before `_owner`, or if `_owner` has it already.
--- `last_token` is that of the hold, whoever has it; `remaining` is what is left of another's.
+-- Takes the lock if nobody holds it or waits before `_owner`, or if `_owner` has it already. Who
+-- observes takes over a hold of another's that has run out only if it is as it was seen.
+-- `last_token`, `last_beat` and `last_lease` are those of the hold, whoever has it; `remaining` is
+-- what is left of another's.
 CREATE FUNCTION lockkit_take(
     _namespace text, _name text, _owner text, _label text, _ttl bigint, _waits boolean,
-    _fair boolean, _patience integer,
-    OUT is_granted boolean, OUT last_token bigint, OUT remaining bigint
+    _fair boolean, _observes boolean, _seen_token bigint, _seen_beat bigint, _patience integer,
+    OUT is_granted boolean, OUT last_token bigint, OUT remaining bigint,
+    OUT last_beat bigint, OUT last_lease bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     lock  lockkit_lock;
@@ -133,26 +139,31 @@ BEGIN
         SELECT * INTO lock FROM lockkit_lock AS l
          WHERE l.namespace = _namespace AND l.name = _name FOR UPDATE;
         EXIT WHEN FOUND;
-        INSERT INTO lockkit_lock (namespace, name, token, since, expires, awaited)
-        VALUES (_namespace, _name, 0, 0, 0, 0) ON CONFLICT DO NOTHING;
+        INSERT INTO lockkit_lock (namespace, name, token, since, lease, expires, beat, awaited)
+        VALUES (_namespace, _name, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING;
     END LOOP;
     -- Not the time at which the wait for the row began.
     now := lockkit_now();
 
     IF lock.owner = _owner AND lock.expires > now THEN
-        UPDATE lockkit_lock AS l SET expires = greatest(l.expires, now + _ttl)
+        UPDATE lockkit_lock AS l
+           SET expires = greatest(l.expires, now + _ttl), lease = greatest(l.lease, _ttl),
+               beat = l.beat + 1
          WHERE l.namespace = _namespace AND l.name = _name;
         is_granted := true;
         last_token := lock.token;
         RETURN;
     END IF;
 
-    IF lock.owner IS NULL OR lock.expires <= now THEN
+    IF lock.owner IS NULL
+       OR lock.expires <= now AND (NOT _observes OR lock.owner = _owner
+                                   OR lock.token = _seen_token AND lock.beat = _seen_beat)
+    THEN
         first := lockkit_first_place(_namespace, _name, now);
         IF first.owner IS NULL OR first.owner = _owner THEN
             UPDATE lockkit_lock AS l
                SET owner = _owner, label = _label, token = greatest(l.token + 1, now),
-                   since = now, expires = now + _ttl
+                   since = now, lease = _ttl, expires = now + _ttl, beat = l.beat + 1
              WHERE l.namespace = _namespace AND l.name = _name
             RETURNING l.token INTO last_token;
             IF first.owner IS NOT NULL THEN
@@ -166,16 +177,19 @@ BEGIN
     END IF;
 
     last_token := lock.token;
+    last_beat := lock.beat;
+    last_lease := lock.lease;
     remaining := lock.expires - now;
     IF _fair THEN
-        UPDATE lockkit_place AS p SET expires = greatest(p.expires, now + _ttl)
+        UPDATE lockkit_place AS p
+           SET expires = greatest(p.expires, now + _ttl), lease = greatest(p.lease, _ttl)
          WHERE p.namespace = _namespace AND p.name = _name AND p.owner = _owner;
         IF NOT FOUND THEN
             -- Lest the dead pile up behind the living.
             DELETE FROM lockkit_place AS p
              WHERE p.namespace = _namespace AND p.name = _name AND p.expires <= now;
-            INSERT INTO lockkit_place (namespace, name, owner, label, since, expires)
-            VALUES (_namespace, _name, _owner, _label, now, now + _ttl);
+            INSERT INTO lockkit_place (namespace, name, owner, label, since, lease, expires)
+            VALUES (_namespace, _name, _owner, _label, now, _ttl, now + _ttl);
         END IF;
     ELSIF _waits THEN
         UPDATE lockkit_lock AS l SET awaited = greatest(l.awaited, now + _ttl)
@@ -190,7 +204,9 @@ CREATE FUNCTION lockkit_renew(
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM lockkit_begin(_patience);
-    UPDATE lockkit_lock AS l SET expires = greatest(l.expires, lockkit_now() + _ttl)
+    UPDATE lockkit_lock AS l
+       SET expires = greatest(l.expires, lockkit_now() + _ttl), lease = greatest(l.lease, _ttl),
+           beat = l.beat + 1
      WHERE l.namespace = _namespace AND l.name = _name AND l.owner = _owner
        AND l.expires > lockkit_now();
     RETURN FOUND;
@@ -198,9 +214,10 @@ END
 $$;
 
 -- Removes every trace of `_owner`; whether it held the lock until now. A lock that is free then
--- goes on to who waits.
-CREATE FUNCTION lockkit_release(_namespace text, _name text, _owner text, _patience integer)
-RETURNS boolean LANGUAGE plpgsql AS $$
+-- goes on to who waits; one whose hold has run out does not, where that is to be observed.
+CREATE FUNCTION lockkit_release(
+    _namespace text, _name text, _owner text, _observes boolean, _patience integer
+) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     lock lockkit_lock;
     now  bigint;
@@ -215,7 +232,7 @@ BEGIN
     IF lock.owner IS DISTINCT FROM _owner THEN
         DELETE FROM lockkit_place AS p
          WHERE p.namespace = _namespace AND p.name = _name AND p.owner = _owner;
-        IF lock.owner IS NOT NULL AND lock.expires > now THEN
+        IF lock.owner IS NOT NULL AND (_observes OR lock.expires > now) THEN
             RETURN false;
         END IF;
     END IF;
@@ -224,9 +241,11 @@ BEGIN
 END
 $$;
 
--- Ends the hold, if it is that of `_owner` or `_owner` is null, and returns it as it was.
-CREATE FUNCTION lockkit_break(_namespace text, _name text, _owner text, _patience integer)
-RETURNS TABLE (owner text, label text, token bigint, age bigint, remaining bigint)
+-- Ends the hold, if it is that of `_owner` or `_owner` is null, and returns it as it was. Who
+-- observes ends also one that has run out, which others may not take over yet.
+CREATE FUNCTION lockkit_break(
+    _namespace text, _name text, _owner text, _observes boolean, _patience integer
+) RETURNS TABLE (owner text, label text, token bigint, age bigint, remaining bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     lock lockkit_lock;
@@ -236,7 +255,7 @@ BEGIN
     SELECT * INTO lock FROM lockkit_lock AS l
      WHERE l.namespace = _namespace AND l.name = _name FOR UPDATE;
     now := lockkit_now();
-    IF lock.expires > now AND lock.owner = coalesce(_owner, lock.owner) THEN
+    IF (_observes OR lock.expires > now) AND lock.owner = coalesce(_owner, lock.owner) THEN
         PERFORM lockkit_let_go(lock, now);
         RETURN QUERY
         SELECT lock.owner, lock.label, lock.token, now - lock.since, lock.expires - now;
