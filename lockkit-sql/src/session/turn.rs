@@ -1,9 +1,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use lockkit_core::driver::{Claim, Instant, Release, Renewal};
+use lockkit_core::driver::{self, Claim, Release, Renewal};
 use tokio::sync::OwnedMutexGuard;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::begun::Progress;
 use super::registry::{Life, Outcome};
@@ -23,7 +23,7 @@ impl<S: Server> Turn<S> {
         mut self,
         key: S::Key,
         claim: Claim,
-        asked: Instant,
+        asked: driver::Instant,
     ) -> Result<Outcome, S::Failure> {
         let shared = self.shared.clone();
         let (mut has_asked_again, mut has_reconnected) = (false, false);
@@ -70,7 +70,7 @@ impl<S: Server> Turn<S> {
         mut self,
         key: S::Key,
         claim: Claim,
-        asked: Instant,
+        asked: driver::Instant,
     ) -> Result<Renewal, S::Failure> {
         let shared = self.shared.clone();
         let vouch = || {
@@ -156,7 +156,7 @@ impl<S: Server> Turn<S> {
     }
 
     pub(super) async fn begin(&mut self) -> Result<(), S::Failure> {
-        let shared = self.shared.clone();
+        let (shared, started) = (self.shared.clone(), Instant::now());
         let begun = tokio::select! {
             begun = self.try_to_begin() => begun,
             () = shared.closed.cancelled() => Err(NoSeat::Closed.into()),
@@ -175,7 +175,7 @@ impl<S: Server> Turn<S> {
                 attempts.last = Some(failure.clone());
                 Err(match failure.is_lasting() {
                     true => failure,
-                    false => S::Failure::no_connection(shared.ttl, Some(failure)),
+                    false => S::Failure::no_connection(started.elapsed(), Some(failure)),
                 })
             }
         }
