@@ -1,5 +1,5 @@
 //! What lockkit costs over the database itself: `cargo bench -p lockkit-sql [-- DATABASE...]`, the
-//! databases being `postgres`.
+//! databases being `postgres` and `mariadb`: leases as rows, and locks that a session holds.
 //!
 //! Client and server share one CPU, because their placement alone changes a round trip manifold.
 //! Each figure is a ratio of two things measured in the same run, alternately, each on the same
@@ -13,10 +13,13 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use lockkit_core::driver::{Claim, Driver, OwnerId};
 use lockkit_core::{BackendUrl, Label, Locker};
+use lockkit_sql::mysql::MysqlDriver;
+use lockkit_sql::mysql::session::MysqlSessionDriver;
 use lockkit_sql::postgres::PostgresDriver;
-use lockkit_testkit::{Backend, POSTGRES};
+use lockkit_sql::postgres::session::PostgresSessionDriver;
+use lockkit_testkit::{Backend, MARIADB, POSTGRES};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, MySqlConnection, PgConnection};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -27,17 +30,38 @@ const TTL: Duration = Duration::from_secs(30);
 fn main() -> Result<()> {
     share_one_cpu()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Their disks are not what is measured.
     if is_wanted(&POSTGRES) {
-        // Its disk is not what is measured.
         let server = POSTGRES.start_with(&["-c", "synchronous_commit=off", "-c", "fsync=off"])?;
-        let url = server.url();
-        runtime.block_on(async {
-            let connect = async || PostgresDriver::connect(&url.parse::<BackendUrl>()?).await;
-            let (one, other) = (connect().await?, connect().await?);
-            pairs("postgres", one, other, PostgresByHand(PgConnection::connect(&url).await?)).await
-        })?;
+        runtime.block_on(postgres(&server.url()))?;
+    }
+    if is_wanted(&MARIADB) {
+        let server = MARIADB.start_with(&["--innodb-flush-log-at-trx-commit=0"])?;
+        runtime.block_on(mariadb(&server.url()))?;
     }
     Ok(())
+}
+
+async fn postgres(url: &str) -> Result<()> {
+    let by_hand = async || PgConnection::connect(url).await;
+    let connect = async || PostgresDriver::connect(&url.parse::<BackendUrl>()?).await;
+    let (one, other) = (connect().await?, connect().await?);
+    pairs("postgres", one, other, PostgresRows(by_hand().await?)).await?;
+    let url = format!("{url}?hold=session&ttl=30s");
+    let connect = async || PostgresSessionDriver::connect(&url.parse::<BackendUrl>()?).await;
+    let (one, other) = (connect().await?, connect().await?);
+    pairs("postgres session", one, other, PostgresSession(by_hand().await?)).await
+}
+
+async fn mariadb(url: &str) -> Result<()> {
+    let by_hand = async || MySqlConnection::connect(url).await;
+    let connect = async || MysqlDriver::connect(&url.parse::<BackendUrl>()?).await;
+    let (one, other) = (connect().await?, connect().await?);
+    pairs("mariadb", one, other, MysqlRows(by_hand().await?)).await?;
+    let url = format!("{url}?hold=session&ttl=30s");
+    let connect = async || MysqlSessionDriver::connect(&url.parse::<BackendUrl>()?).await;
+    let (one, other) = (connect().await?, connect().await?);
+    pairs("mariadb session", one, other, MysqlSession(by_hand().await?)).await
 }
 
 fn is_wanted(backend: &Backend) -> bool {
@@ -110,10 +134,10 @@ async fn pairs(
     Ok(())
 }
 
-struct PostgresByHand(PgConnection);
+struct PostgresRows(PgConnection);
 
 #[async_trait]
-impl ByHand for PostgresByHand {
+impl ByHand for PostgresRows {
     async fn take(&mut self, name: &str, owner: OwnerId) -> Result<()> {
         let take = "SELECT is_granted, last_token, remaining, last_beat, last_lease \
                     FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
@@ -143,6 +167,94 @@ impl ByHand for PostgresByHand {
             .bind(2_250)
             .fetch_all(&mut self.0)
             .await?;
+        Ok(())
+    }
+}
+
+struct PostgresSession(PgConnection);
+
+#[async_trait]
+impl ByHand for PostgresSession {
+    async fn take(&mut self, name: &str, owner: OwnerId) -> Result<()> {
+        let take = "SELECT is_granted, last_token, ask_again \
+                    FROM lockkit_session_take($1, $2, $3, $4, $5, $6, $7)";
+        sqlx::query(take)
+            .bind(4711_i64)
+            .bind("lockkit")
+            .bind(name)
+            .bind(owner.to_string())
+            .bind(Label::of_this_process().as_str())
+            .bind(i64::try_from(TTL.as_micros())?)
+            .bind(true)
+            .fetch_all(&mut self.0)
+            .await?;
+        Ok(())
+    }
+
+    async fn release(&mut self, _: &str, _: OwnerId) -> Result<()> {
+        let release = "SELECT lockkit_session_release($1) AS was_held";
+        sqlx::query(release).bind(4711_i64).fetch_all(&mut self.0).await?;
+        Ok(())
+    }
+}
+
+struct MysqlRows(MySqlConnection);
+
+#[async_trait]
+impl ByHand for MysqlRows {
+    async fn take(&mut self, name: &str, owner: OwnerId) -> Result<()> {
+        let (owner, label) = (owner.to_string(), Label::of_this_process().as_str().to_owned());
+        let (owner, label) = (owner.as_bytes(), label.as_bytes());
+        let ttl = i64::try_from(TTL.as_micros())?;
+        sqlx::query(include_str!("../src/mysql/sql/take.sql"))
+            .bind("lockkit".as_bytes())
+            .bind(name.as_bytes())
+            .bind(owner)
+            .bind(label)
+            .bind(ttl)
+            .bind(owner)
+            .bind(owner)
+            .bind(0_i64)
+            .bind(0_i64)
+            .bind(0_i64)
+            .bind(owner)
+            .bind(label)
+            .bind(ttl)
+            .bind(ttl)
+            .bind(ttl)
+            .execute(&mut self.0)
+            .await?;
+        Ok(())
+    }
+
+    async fn release(&mut self, name: &str, owner: OwnerId) -> Result<()> {
+        sqlx::query(include_str!("../src/mysql/sql/release.sql"))
+            .bind("lockkit".as_bytes())
+            .bind(name.as_bytes())
+            .bind(owner.to_string().as_bytes())
+            .execute(&mut self.0)
+            .await?;
+        Ok(())
+    }
+}
+
+struct MysqlSession(MySqlConnection);
+
+#[async_trait]
+impl ByHand for MysqlSession {
+    async fn take(&mut self, name: &str, owner: OwnerId) -> Result<()> {
+        let (owner, label) = (owner.to_string(), Label::of_this_process().as_str().to_owned());
+        let of_hold = ["lockkit", name, &owner, &label, "by hand"];
+        let values = [name].into_iter().chain(of_hold).chain([name]).chain(of_hold);
+        let take = sqlx::query(include_str!("../src/mysql/sql/session_take.sql"));
+        let take = values.fold(take, |take, value| take.bind(value.as_bytes()));
+        take.execute(&mut self.0).await?;
+        Ok(())
+    }
+
+    async fn release(&mut self, name: &str, _: OwnerId) -> Result<()> {
+        let release = "SELECT COALESCE(RELEASE_LOCK(?), 0) AS was_held";
+        sqlx::query(release).bind(name.as_bytes()).fetch_all(&mut self.0).await?;
         Ok(())
     }
 }
