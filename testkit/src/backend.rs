@@ -1,4 +1,5 @@
 use std::env;
+use std::fmt;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -6,10 +7,11 @@ use std::sync::OnceLock;
 
 use rustix::process::Signal;
 
-use crate::Server;
 use crate::clock::SteppedClock;
+use crate::ensemble::Joining;
 use crate::process::User;
 use crate::server::Wall;
+use crate::{Ensemble, Server};
 
 /// A kind of server that tests need, for example [`REDIS`](crate::REDIS): which programs can play
 /// it and how they are started.
@@ -36,6 +38,8 @@ pub struct Backend {
     /// Whether the process of that id, with its data in that folder, answers at that port.
     pub(crate) is_ready: fn(port: u16, pid: u32, data: &Path) -> io::Result<bool>,
     pub(crate) url: fn(port: u16) -> String,
+    /// How several of it make one backend, if they can.
+    pub(crate) ensemble: Option<Joining>,
     /// The server that this process started for whoever calls [`Backend::url`].
     pub(crate) shared: OnceLock<Result<Server, Unavailable>>,
 }
@@ -105,9 +109,8 @@ impl Backend {
 
     /// Starts a server for the caller alone, without persistence. It ends when it is dropped.
     ///
-    /// Blocks until the server answers (Redis: some 20 ms, PostgreSQL: some 600, MariaDB: a
-    /// second or two), on purpose: so it
-    /// works under a paused clock too.
+    /// Blocks until the server answers (Redis: some 20 ms, etcd: some 200, PostgreSQL: some 600,
+    /// MariaDB: a second or two), on purpose: so it works under a paused clock too.
     ///
     /// # Errors
     /// [`Unavailable`] if the program is missing or does not come up.
@@ -121,7 +124,7 @@ impl Backend {
     /// [`Unavailable`] if the program is missing or does not come up.
     pub fn start_with(&'static self, arguments: &[&str]) -> Result<Server, Unavailable> {
         let arguments = arguments.iter().map(|&argument| argument.into()).collect();
-        Server::start(self, self.find()?, arguments, Wall::True)
+        Server::start(self, self.program()?, arguments, Wall::True)
     }
 
     /// As [`Backend::start`], with a wall clock that can be [stepped](Server::step_clock). Not all
@@ -139,10 +142,29 @@ impl Backend {
         if find_program(SteppedClock::COMPILER, Vec::new(), |_| true).is_none() {
             return Err(Unavailable::Missing { backend: self.id, programs: COMPILERS });
         }
-        Server::start(self, self.find()?, Vec::new(), Wall::Stepped)
+        Server::start(self, self.program()?, Vec::new(), Wall::Stepped)
     }
 
-    fn find(&self) -> Result<PathBuf, Unavailable> {
+    /// Starts an ensemble of so many members for the caller alone. It ends when it is dropped.
+    ///
+    /// Blocks until all members serve.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the program is missing, if a member does not come up, or if the backend
+    /// has no ensembles.
+    pub fn start_ensemble(&'static self, members: usize) -> Result<Ensemble, Unavailable> {
+        let program = self.program()?;
+        let Some(joining) = self.ensemble else {
+            return Err(self.failed(&"it has no ensembles", String::new()));
+        };
+        Ensemble::start(self, joining, &program, members)
+    }
+
+    pub(crate) fn failed(&self, reason: &dyn fmt::Display, log: String) -> Unavailable {
+        Unavailable::Failed { backend: self.id, reason: reason.to_string(), log }
+    }
+
+    fn program(&self) -> Result<PathBuf, Unavailable> {
         self.programs
             .iter()
             .find_map(|name| find_program(name, (self.folders)(), self.is_it))

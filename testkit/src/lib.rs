@@ -2,6 +2,8 @@
 //!
 //! - A [`Backend`] such as [`REDIS`] finds its program and starts [`Server`]s on free loopback ports.
 //!   They end with the process that started them, also when that is killed.
+//! - [`Backend::start_ensemble`] starts several that are one backend, each to be killed, stopped and
+//!   restarted by itself.
 //! - A [`Proxy`] stands between a client and a server and delays, swallows, holds or cuts.
 //! - An [`Authority`] signs certificates for servers that speak TLS.
 //! - [`trial`] makes a test that shows as ignored, with the reason, where its server is missing.
@@ -34,6 +36,8 @@
 mod backend;
 mod certificates;
 mod clock;
+mod ensemble;
+mod etcd;
 mod mysql;
 mod pgbouncer;
 mod port;
@@ -47,6 +51,8 @@ mod trial;
 
 pub use crate::backend::{Backend, Unavailable};
 pub use crate::certificates::{Authority, Identity};
+pub use crate::ensemble::Ensemble;
+pub use crate::etcd::ETCD;
 pub use crate::mysql::{MARIADB, MYSQL};
 pub use crate::pgbouncer::{PgBouncer, PoolMode};
 pub use crate::postgres::POSTGRES;
@@ -57,4 +63,4 @@ pub use crate::server::Server;
 pub use crate::trial::{run, trial};
 
 /// Every backend with a server that this crate can start.
-pub static BACKENDS: [&Backend; 4] = [&MARIADB, &MYSQL, &POSTGRES, &REDIS];
+pub static BACKENDS: [&Backend; 5] = [&ETCD, &MARIADB, &MYSQL, &POSTGRES, &REDIS];

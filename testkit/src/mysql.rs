@@ -24,6 +24,7 @@ pub static MARIADB: Backend = Backend {
     arguments,
     is_ready,
     url: |port| format!("mariadb://root@127.0.0.1:{port}/shop"),
+    ensemble: None,
     shared: OnceLock::new(),
 };
 
@@ -40,6 +41,7 @@ pub static MYSQL: Backend = Backend {
     arguments: arguments_of_mysql,
     is_ready,
     url: |port| format!("mysql://root@127.0.0.1:{port}/shop"),
+    ensemble: None,
     shared: OnceLock::new(),
 };
 

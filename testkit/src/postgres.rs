@@ -23,6 +23,7 @@ pub static POSTGRES: Backend = Backend {
     arguments,
     is_ready,
     url: |port| format!("postgres://postgres@127.0.0.1:{port}/postgres"),
+    ensemble: None,
     shared: OnceLock::new(),
 };
 

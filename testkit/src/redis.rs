@@ -21,6 +21,7 @@ pub static REDIS: Backend = Backend {
     arguments,
     is_ready,
     url: |port| format!("redis://127.0.0.1:{port}"),
+    ensemble: None,
     shared: OnceLock::new(),
 };
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::geteuid;
 
 use crate::clock::SteppedClock;
+use crate::ensemble::Seat;
 use crate::port::{free_port, is_free};
 use crate::process::{Process, User, Watchdog};
 use crate::{Backend, Unavailable};
@@ -24,6 +25,8 @@ pub struct Server {
     port: u16,
     /// `None` while it is killed. Ends before the watchdog, which takes the folder along.
     process: Mutex<Option<Process>>,
+    /// Its place, if it is a member of an ensemble.
+    seat: Option<Seat>,
     watchdog: Watchdog,
     folder: PathBuf,
     clock: Option<SteppedClock>,
@@ -111,7 +114,7 @@ impl Server {
 
     /// Kills the server if it runs and starts it on the same port, with the data that it had written
     /// to its folder: by default Redis writes none, with `--appendonly yes` each change, as
-    /// PostgreSQL does.
+    /// PostgreSQL and etcd do.
     ///
     /// # Errors
     /// [`Unavailable::Failed`] if it does not come up.
@@ -150,17 +153,8 @@ impl Server {
         wall: Wall,
     ) -> Result<Server, Unavailable> {
         const PORTS_TO_TRY: usize = 10;
-        let failed = |error: io::Error| Unavailable::Failed {
-            backend: backend.id,
-            reason: error.to_string(),
-            log: String::new(),
-        };
-        let folder = tempfile::Builder::new().prefix("lockkit-").tempdir().map_err(failed)?;
-        let watchdog = Watchdog::start(folder.path()).map_err(failed)?;
-        let folder = folder.keep();
-        let process = Mutex::new(None);
-        let mut server =
-            Server { backend, program, arguments, port: 0, process, watchdog, folder, clock: None };
+        let failed = |error: io::Error| backend.failed(&error, String::new());
+        let mut server = Server::at_rest(backend, program, arguments, None).map_err(failed)?;
         if wall == Wall::Stepped {
             server.clock = Some(SteppedClock::in_folder(&server.folder).map_err(failed)?);
         }
@@ -176,11 +170,55 @@ impl Server {
         }
     }
 
+    /// A member of an ensemble, which is yet to be [begun](Server::begin).
+    pub(crate) fn member(
+        backend: &'static Backend,
+        program: PathBuf,
+        seat: Seat,
+    ) -> io::Result<Server> {
+        let port = seat.port();
+        let server = Server::at_rest(backend, program, Vec::new(), Some(seat))?;
+        Ok(Server { port, ..server })
+    }
+
+    fn at_rest(
+        backend: &'static Backend,
+        program: PathBuf,
+        arguments: Vec<String>,
+        seat: Option<Seat>,
+    ) -> io::Result<Server> {
+        let folder = tempfile::Builder::new().prefix("lockkit-").tempdir()?;
+        let watchdog = Watchdog::start(folder.path())?;
+        let (folder, process) = (folder.keep(), Mutex::new(None));
+        let clock = None;
+        Ok(Server { backend, program, arguments, port: 0, process, seat, watchdog, folder, clock })
+    }
+
+    /// Starts the process, and leaves it to [`settle`](Server::settle) to wait for it.
+    pub(crate) fn begin(&self) -> Result<(), Unavailable> {
+        let process = self.spawn().map_err(|error| self.failed(&error))?;
+        *self.process() = Some(process);
+        Ok(())
+    }
+
+    /// Waits until a server that was begun is ready.
+    pub(crate) fn settle(&self) -> Result<(), Unavailable> {
+        let mut process = self.process();
+        let process = process.as_mut().ok_or_else(|| self.failed(&killed()))?;
+        self.wait_until_ready(process).map_err(|error| self.failed(&error))
+    }
+
     fn launch(&self) -> Result<Process, Unavailable> {
         self.try_launch().map_err(|error| self.failed(&error))
     }
 
     fn try_launch(&self) -> io::Result<Process> {
+        let mut process = self.spawn()?;
+        self.wait_until_ready(&mut process)?;
+        Ok(process)
+    }
+
+    fn spawn(&self) -> io::Result<Process> {
         let (data, user) = (self.data(), self.user()?);
         fs::create_dir_all(&data)?;
         if fs::read_dir(&data)?.next().is_none() {
@@ -191,14 +229,14 @@ impl Server {
             (self.backend.prepare)(&self.program, &data, user)?;
         }
         let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
-        let arguments = (self.backend.arguments)(self.port, &data);
+        let arguments = match &self.seat {
+            Some(seat) => seat.arguments(&data)?,
+            None => (self.backend.arguments)(self.port, &data),
+        };
         let arguments = arguments.iter().chain(&self.arguments);
-        let kill = self.backend.kill;
         let environment = self.clock.iter().flat_map(SteppedClock::environment);
         let program = &self.program;
-        let mut process = self.watchdog.run(program, arguments, environment, user, kill, log)?;
-        self.wait_until_ready(&mut process)?;
-        Ok(process)
+        self.watchdog.run(program, arguments, environment, user, self.backend.kill, log)
     }
 
     fn wait_until_ready(&self, process: &mut Process) -> io::Result<()> {
@@ -229,11 +267,8 @@ impl Server {
     }
 
     fn failed(&self, error: &io::Error) -> Unavailable {
-        Unavailable::Failed {
-            backend: self.backend.id,
-            reason: format!("{} at port {}: {error}", self.program.display(), self.port),
-            log: self.log_tail(),
-        }
+        let reason = format_args!("{} at port {}: {error}", self.program.display(), self.port);
+        self.backend.failed(&reason, self.log_tail())
     }
 
     fn log_path(&self) -> PathBuf {

@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use lockkit_testkit::{MARIADB, POSTGRES, Proxy, REDIS, Server, Unavailable, run, trial};
+use lockkit_testkit::{ETCD, MARIADB, POSTGRES, Proxy, REDIS, Server, Unavailable, run, trial};
 
 fn main() -> ExitCode {
     run(vec![
@@ -69,6 +69,53 @@ fn main() -> ExitCode {
                 drop(server);
                 assert!(TcpStream::connect(addr).is_err());
                 assert!(!data.exists(), "the folder stays");
+            },
+        ),
+        trial(
+            "an_etcd_keeps_its_data",
+            || ETCD.start(),
+            |server| async move {
+                let addr = server.addr();
+                assert_eq!(server.url(), format!("etcd://127.0.0.1:{}", server.port()));
+                let version = || post(addr, "/v3/kv/range", r#"{"key":"aQ=="}"#);
+                post(addr, "/v3/kv/put", r#"{"key":"aQ==","value":"aQ=="}"#);
+                assert!(version().contains(r#""version":"1""#));
+                server.restart().unwrap();
+                assert!(version().contains(r#""version":"1""#));
+                server.restart_empty().unwrap();
+                assert!(!version().contains("version"));
+            },
+        ),
+        trial(
+            "an_ensemble_goes_on_without_its_leader",
+            || ETCD.start_ensemble(3),
+            |ensemble| async move {
+                let ports: Vec<_> = ensemble.members().iter().map(Server::port).collect();
+                let [one, two, three] = ports[..] else { panic!("{ports:?}") };
+                let url = format!("etcd://127.0.0.1:{one},127.0.0.1:{two},127.0.0.1:{three}");
+                assert_eq!(ensemble.url(), url);
+                let first = ensemble.leader();
+                let put = r#"{"key":"aQ==","value":"aQ=="}"#;
+                post(ensemble.members()[first].addr(), "/v3/kv/put", put);
+                ensemble.members()[first].kill();
+                let second = ensemble.leader();
+                assert_ne!(first, second);
+                let get = |member: usize| {
+                    post(ensemble.members()[member].addr(), "/v3/kv/range", r#"{"key":"aQ=="}"#)
+                };
+                assert!(get(second).contains(r#""version":"1""#));
+                ensemble.members()[first].restart().unwrap();
+                assert!(get(first).contains(r#""version":"1""#));
+            },
+        ),
+        trial(
+            "with_servers_starts_an_ensemble",
+            || ETCD.start_ensemble(3),
+            |_| async move {
+                let command = ["etcd:3", "--", "sh", "-c", "echo $LOCKKIT_TEST_ETCD_URL"];
+                let output = with_servers(&command).output().unwrap();
+                let url = String::from_utf8(output.stdout).unwrap();
+                assert_eq!(url.matches("127.0.0.1:").count(), 3, "{url}");
             },
         ),
         trial(
@@ -190,15 +237,17 @@ fn main() -> ExitCode {
             "with_servers_says_what_is_wrong",
             || Ok(()),
             |()| async move {
-                let cases: [(&[&str], i32, &str); 5] = [
+                let cases: [(&[&str], i32, &str); 7] = [
                     (&[], 64, "usage"),
                     (&["redis", "true"], 64, "usage"),
                     (&["redis", "--"], 64, "usage"),
                     (
                         &["reddis", "--", "true"],
                         64,
-                        "no server for `reddis`, there is mariadb, mysql, postgres, redis",
+                        "no server for `reddis`, there is etcd, mariadb, mysql, postgres, redis",
                     ),
+                    (&["redis:0", "--", "true"], 64, "an ensemble has 1 to 9 members"),
+                    (&["redis:many", "--", "true"], 64, "an ensemble has 1 to 9 members"),
                     (&["--", "/no/such/program"], 127, "/no/such/program"),
                 ];
                 for (arguments, code, message) in cases {
@@ -236,6 +285,15 @@ fn ask(addr: SocketAddr, command: &str) -> String {
     let mut stream = TcpStream::connect(addr).unwrap();
     write!(stream, "{command}\r\n").unwrap();
     line(&mut stream)
+}
+
+fn post(addr: SocketAddr, path: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    let length = body.len();
+    write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 fn line(stream: &mut TcpStream) -> String {

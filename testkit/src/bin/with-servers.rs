@@ -1,4 +1,5 @@
-//! Runs a command with private servers: `with-servers redis -- COMMAND [ARGUMENT...]`.
+//! Runs a command with private servers: `with-servers redis -- COMMAND [ARGUMENT...]`, with an
+//! ensemble of three where it says `etcd:3`.
 //!
 //! Each server's URL stands in `LOCKKIT_TEST_<ID>_URL`. The servers end with the command, whose exit
 //! code is handed on (128+n for a signal).
@@ -8,7 +9,7 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
-use lockkit_testkit::{BACKENDS, Backend, Server};
+use lockkit_testkit::{BACKENDS, Backend, Ensemble, Server};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,19 +42,24 @@ impl Stop {
 }
 
 async fn run(arguments: Vec<OsString>) -> Result<u8, Stop> {
-    let usage =
-        || Stop::new(Stop::USAGE, "usage: with-servers BACKEND... -- COMMAND [ARGUMENT...]");
+    let usage = || {
+        Stop::new(Stop::USAGE, "usage: with-servers BACKEND[:MEMBERS]... -- COMMAND [ARGUMENT...]")
+    };
     let end_of_backends = arguments.iter().position(|word| word == "--").ok_or_else(usage)?;
     let (program, rest) = arguments[end_of_backends + 1..].split_first().ok_or_else(usage)?;
     let mut command = Command::new(program);
     command.args(rest);
     // They end when this is dropped.
-    let mut servers: Vec<Server> = Vec::new();
-    for backend in arguments[..end_of_backends].iter().map(find) {
-        let backend = backend?;
-        let server = backend.start().map_err(|error| Stop::new(Stop::NO_SERVER, error))?;
-        command.env(backend.url_variable(), server.url());
-        servers.push(server);
+    let mut servers: Vec<Started> = Vec::new();
+    for wanted in arguments[..end_of_backends].iter().map(find) {
+        let (backend, members) = wanted?;
+        let started = match members {
+            None => backend.start().map(Started::Server),
+            Some(members) => backend.start_ensemble(members).map(Started::Ensemble),
+        };
+        let started = started.map_err(|error| Stop::new(Stop::NO_SERVER, error))?;
+        command.env(backend.url_variable(), started.url());
+        servers.push(started);
     }
     let status = attend(&mut command).await.map_err(|error| {
         let code = match error.kind() {
@@ -65,12 +71,40 @@ async fn run(arguments: Vec<OsString>) -> Result<u8, Stop> {
     Ok(code_of(status))
 }
 
-fn find(id: &OsString) -> Result<&'static Backend, Stop> {
+enum Started {
+    Server(Server),
+    Ensemble(Ensemble),
+}
+
+impl Started {
+    fn url(&self) -> String {
+        match self {
+            Self::Server(server) => server.url(),
+            Self::Ensemble(ensemble) => ensemble.url(),
+        }
+    }
+}
+
+/// The backend, and of how many members if it says so.
+fn find(wanted: &OsString) -> Result<(&'static Backend, Option<usize>), Stop> {
     let known = BACKENDS.map(Backend::id).join(", ");
-    BACKENDS.into_iter().find(|backend| id == backend.id()).ok_or_else(|| {
-        let message = format!("no server for `{}`, there is {known}", id.display());
-        Stop::new(Stop::USAGE, message)
-    })
+    let text = wanted.to_string_lossy();
+    let (id, members) = match text.split_once(':') {
+        Some((id, members)) => (id, Some(members)),
+        None => (&*text, None),
+    };
+    let Some(backend) = BACKENDS.into_iter().find(|backend| id == backend.id()) else {
+        let message = format!("no server for `{}`, there is {known}", wanted.display());
+        return Err(Stop::new(Stop::USAGE, message));
+    };
+    match members.map(str::parse) {
+        None => Ok((backend, None)),
+        Some(Ok(members @ 1..=9)) => Ok((backend, Some(members))),
+        Some(_) => {
+            let message = format!("`{}`: an ensemble has 1 to 9 members", wanted.display());
+            Err(Stop::new(Stop::USAGE, message))
+        }
+    }
 }
 
 /// Runs the command to its end. The servers must outlast it, so that signals do not end this
