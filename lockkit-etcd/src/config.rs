@@ -1,0 +1,132 @@
+use std::time::Duration;
+
+use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+use lockkit_core::driver::CALL_LIMIT;
+use lockkit_core::{BackendUrl, Parameter, Result};
+
+use crate::members::Members;
+
+/// What the driver is called, and the scheme of its URLs.
+pub(crate) const ID: &str = "etcd";
+/// The scheme of URLs of clusters that speak TLS.
+const ID_WITH_TLS: &str = "etcds";
+
+const DEFAULT_PORT: u16 = 2379;
+
+/// The parameters of an `etcd:` URL, beside the [common ones](lockkit_core::COMMON).
+pub const PARAMETERS: &[Parameter] = &[
+    CALL_LIMIT,
+    Parameter::new(
+        "cacert",
+        "file with the certificates to trust; for `etcds:`",
+        "those that the system trusts",
+    ),
+    Parameter::new("cert", "file with the client's certificate; for `etcds:`", "none"),
+    Parameter::new("key", "file with the key to it; for `etcds:`", "none"),
+];
+
+/// What a URL says.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) members: Members,
+    pub(crate) call_limit: Option<Duration>,
+}
+
+impl Config {
+    pub(crate) async fn from_url(url: &BackendUrl) -> Result<Self> {
+        let with_tls = match url.scheme() {
+            ID => false,
+            ID_WITH_TLS => true,
+            _ => return Err(url.error("the scheme of etcd is `etcd`, or `etcds` with TLS")),
+        };
+        let parameters = url.parameters(PARAMETERS)?;
+        let call_limit = parameters.call_limit()?;
+        if url.hosts().is_empty() {
+            return Err(url.error("a host is needed, as in `etcd://localhost`"));
+        }
+        if !matches!(url.path(), "" | "/") {
+            return Err(url.error("etcd has no path; `namespace` keeps applications apart"));
+        }
+        let credentials = match (url.user(), url.password()) {
+            (Some(user), Some(password)) => Some((user.into(), password.into())),
+            (None, None) => None,
+            _ => return Err(url.error("a user and a password go together")),
+        };
+        let mut options = ConnectOptions::new()
+            // A member that is cut off from the others would keep its watchers in silence.
+            .with_require_leader(true)
+            // Servers hang up on whoever looks more often than every 5 s, or when nothing is going on.
+            .with_keep_alive(Duration::from_secs(10), Duration::from_secs(5))
+            .with_keep_alive_while_idle(false);
+        let file = async |name| match parameters.text(name) {
+            Some(_) if !with_tls => Err(parameters.bad(name, "it is for `etcds:`")),
+            Some(path) => match tokio::fs::read(path).await {
+                Ok(content) => Ok(Some(content)),
+                Err(error) => Err(parameters.bad(name, format!("{path}: {error}"))),
+            },
+            None => Ok(None),
+        };
+        let (cacert, cert, key) = (file("cacert").await?, file("cert").await?, file("key").await?);
+        if with_tls {
+            let mut tls = match cacert {
+                Some(cacert) => TlsOptions::new().ca_certificate(Certificate::from_pem(cacert)),
+                None => TlsOptions::new().with_native_roots(),
+            };
+            match (cert, key) {
+                (Some(cert), Some(key)) => tls = tls.identity(Identity::from_pem(cert, key)),
+                (None, None) => (),
+                _ => return Err(url.error("the parameters `cert` and `key` go together")),
+            }
+            options = options.with_tls(tls);
+        }
+        let protocol = if with_tls { "https" } else { "http" };
+        let member = |host: &lockkit_core::Host| {
+            let name = match host.name() {
+                address if address.contains(':') => format!("[{address}]"),
+                name => name.to_owned(),
+            };
+            format!("{protocol}://{name}:{}", host.port().unwrap_or(DEFAULT_PORT))
+        };
+        let members = url.hosts().iter().map(member).collect();
+        Ok(Self { members: Members::new(members, options, credentials), call_limit })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Config;
+
+    async fn config(url: &str) -> lockkit_core::Result<Config> {
+        Config::from_url(&url.parse().unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn a_url_says_where_and_how() {
+        let plain = config("etcd://localhost").await.unwrap();
+        assert_eq!(format!("{:?}", plain.members), r#"["http://localhost:2379"]"#);
+        assert_eq!(plain.call_limit, None);
+        let full = config("etcds://me:hunter2@one:1,[::1]/?call_limit=2s&ttl=10s").await.unwrap();
+        assert_eq!(format!("{:?}", full.members), r#"["https://one:1", "https://[::1]:2379"]"#);
+        assert_eq!(full.call_limit, Some(Duration::from_secs(2)));
+        assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_used_is_said() {
+        for (url, reason) in [
+            ("http://h", "scheme"),
+            ("etcd:", "a host is needed"),
+            ("etcd://h/shop", "no path"),
+            ("etcd://me@h", "go together"),
+            ("etcd://h?call_limit=0s", "at most 30s"),
+            ("etcd://h?cacert=x.pem", "it is for `etcds:`"),
+            ("etcds://h?cacert=/no/such/file", "/no/such/file: No such file"),
+            ("etcd://h?fast=1", "known are: namespace, ttl, label, max_hold, call_limit"),
+        ] {
+            let error = config(url).await.unwrap_err().to_string();
+            assert!(error.contains(reason), "{url}: {error}");
+        }
+    }
+}

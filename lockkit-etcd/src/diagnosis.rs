@@ -1,0 +1,282 @@
+//! Whether the cluster is fit to keep locks.
+
+use std::collections::HashSet;
+
+use etcd_client::{AlarmAction, AlarmType, Client, GetOptions, StatusResponse};
+use futures_util::future::join_all;
+use lockkit_core::{Diagnosis, Namespace};
+
+use crate::driver::EtcdDriver;
+use crate::error::Failure;
+use crate::layout;
+
+/// What a cluster keeps at the most unless it is told otherwise: 2 GiB.
+const USUAL_QUOTA: i64 = 2 * 1024 * 1024 * 1024;
+
+/// Releases with faults that locks notice, and those that mend them, as etcd's list of changes has
+/// it (<https://github.com/etcd-io/etcd/tree/main/CHANGELOG>).
+const FAULTS: &[Fault] = &[
+    Fault {
+        mended_in: &[(3, 4, 31), (3, 5, 13)],
+        text: "a leader that was replaced may end leases that are kept alive",
+    },
+    Fault {
+        mended_in: &[(3, 4, 38), (3, 5, 23)],
+        text: "a lease that is over may be answered as kept alive",
+    },
+    Fault {
+        mended_in: &[(3, 4, 42), (3, 5, 28)],
+        text: "a member that was stopped may answer with what was before",
+    },
+];
+
+struct Fault {
+    mended_in: &'static [(u32, u32, u32)],
+    text: &'static str,
+}
+
+impl Fault {
+    fn is_in(&self, version: (u32, u32, u32)) -> bool {
+        let (major, minor, patch) = version;
+        let mended = self.mended_in.iter().find(|mended| (mended.0, mended.1) == (major, minor));
+        match mended {
+            Some(mended) => patch < mended.2,
+            // Older lines were never mended; newer ones began after it.
+            None => self.mended_in.iter().all(|mended| (major, minor) < (mended.0, mended.1)),
+        }
+    }
+}
+
+/// Looks, and changes nothing.
+pub(crate) async fn diagnose(
+    driver: &EtcdDriver,
+    namespace: &Namespace,
+) -> Result<Vec<Diagnosis>, Failure> {
+    let limit = driver.inspection_limit();
+    let members = &driver.members;
+    let status = |member| {
+        members.ask(member, limit, async move |client: Client| {
+            client.maintenance_client().status().await
+        })
+    };
+    let statuses: Vec<Result<StatusResponse, Failure>> =
+        join_all((0..members.len()).map(status)).await;
+    if let Some(Err(failure)) = statuses.iter().find(|status| status.is_err())
+        && statuses.iter().all(Result::is_err)
+    {
+        return Err(failure.clone());
+    }
+    let alarm = |client: Client| async move {
+        client.maintenance_client().alarm(AlarmAction::Get, AlarmType::None, None).await
+    };
+    let alarms = members
+        .call(limit, alarm)
+        .await
+        .outcome
+        .map(|answer| answer.alarms().iter().map(|alarm| alarm.alarm()).collect::<Vec<_>>());
+    let list = |client: Client| async move { client.cluster_client().member_list().await };
+    let listed = members.call(limit, list).await.outcome.map(|answer| answer.members().len());
+    let rights = rights(driver, namespace).await;
+    let answers: Vec<&StatusResponse> = statuses.iter().flatten().collect();
+    let mut findings = vec![version(&answers), reachable(driver, &statuses), cluster(&answers)];
+    findings.push(size(driver, listed));
+    findings.push(leader(&answers));
+    findings.push(alarm_of(alarms));
+    findings.push(quota(&answers));
+    findings.push(rights);
+    Ok(findings)
+}
+
+fn version(answers: &[&StatusResponse]) -> Diagnosis {
+    let mut versions: Vec<&str> = answers.iter().map(|answer| answer.version()).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    let found = format!("etcd {}", versions.join(" and "));
+    let faults: Vec<&str> = FAULTS
+        .iter()
+        .filter(|fault| {
+            versions.iter().any(|text| parse(text).is_some_and(|version| fault.is_in(version)))
+        })
+        .map(|fault| fault.text)
+        .collect();
+    match faults[..] {
+        [] => Diagnosis::good("version", found),
+        _ => Diagnosis::warning(
+            "version",
+            format!("{found} has known faults: {}", faults.join("; ")),
+            "upgrade to 3.4.42, 3.5.28, 3.6 or later",
+        ),
+    }
+}
+
+fn parse(version: &str) -> Option<(u32, u32, u32)> {
+    let mut numbers = version.split(['.', '-', '+']).map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??, numbers.next()??))
+}
+
+fn reachable(driver: &EtcdDriver, statuses: &[Result<StatusResponse, Failure>]) -> Diagnosis {
+    let silent: Vec<String> = statuses
+        .iter()
+        .enumerate()
+        .filter_map(|(member, status)| {
+            let failure = status.as_ref().err()?;
+            Some(format!("{} ({failure})", driver.members.name(member)))
+        })
+        .collect();
+    match silent[..] {
+        [] => Diagnosis::good("members", "all members of the URL answer"),
+        _ => Diagnosis::warning(
+            "members",
+            format!("members of the URL do not answer: {}", silent.join(", ")),
+            "bring them back, or take them out of the URL",
+        ),
+    }
+}
+
+fn cluster(answers: &[&StatusResponse]) -> Diagnosis {
+    let ids = answers.iter().filter_map(|answer| Some(answer.header()?.cluster_id()));
+    match ids.collect::<HashSet<_>>().len() {
+        0 | 1 => Diagnosis::good("cluster", "the members of the URL are of one cluster"),
+        clusters => Diagnosis::error(
+            "cluster",
+            format!("the members of the URL are of {clusters} clusters, each with its own locks"),
+            "name the members of one cluster only",
+        ),
+    }
+}
+
+fn size(driver: &EtcdDriver, listed: Result<usize, Failure>) -> Diagnosis {
+    let named = driver.members.len();
+    match listed {
+        Err(failure) => Diagnosis::warning(
+            "size",
+            format!("how many members the cluster has cannot be seen: {failure}"),
+            "look with a user who may",
+        ),
+        Ok(1) => Diagnosis::warning(
+            "size",
+            "the cluster has one member: no locks while it is down",
+            "add two more",
+        ),
+        Ok(members) if members % 2 == 0 => Diagnosis::warning(
+            "size",
+            format!(
+                "the cluster has {members} members, of which no more may fail than of one less"
+            ),
+            "add one, or remove one",
+        ),
+        Ok(members) if named < members => Diagnosis::warning(
+            "size",
+            format!("the URL names {named} of {members} members"),
+            "name all of them, so that one that fails can be gone from",
+        ),
+        Ok(members) => Diagnosis::good("size", format!("the cluster has {members} members")),
+    }
+}
+
+fn leader(answers: &[&StatusResponse]) -> Diagnosis {
+    let led = answers.iter().filter(|answer| answer.leader() != 0).count();
+    if led < answers.len() {
+        return Diagnosis::error(
+            "leader",
+            format!("{} of {} members know no leader", answers.len() - led, answers.len()),
+            "look whether a majority of the members runs and reaches one another",
+        );
+    }
+    match answers.iter().any(|answer| answer.is_learner()) {
+        true => Diagnosis::warning(
+            "leader",
+            "the URL names a member that only learns, which takes no requests",
+            "promote it, or take it out of the URL",
+        ),
+        false => Diagnosis::good("leader", "the members have a leader"),
+    }
+}
+
+fn alarm_of(alarms: Result<Vec<AlarmType>, Failure>) -> Diagnosis {
+    match alarms {
+        Err(failure) => Diagnosis::warning(
+            "alarms",
+            format!("whether there are alarms cannot be seen: {failure}"),
+            "look with a user who may",
+        ),
+        Ok(alarms) if alarms.contains(&AlarmType::Corrupt) => Diagnosis::error(
+            "alarms",
+            "members differ in their data",
+            "stop the cluster, and restore it",
+        ),
+        Ok(alarms) if alarms.contains(&AlarmType::Nospace) => Diagnosis::error(
+            "alarms",
+            "the database is full: no lock can be taken",
+            "compact and defragment it, then `etcdctl alarm disarm`",
+        ),
+        Ok(_) => Diagnosis::good("alarms", "there are none"),
+    }
+}
+
+fn quota(answers: &[&StatusResponse]) -> Diagnosis {
+    let size = answers.iter().map(|answer| answer.db_size()).max().unwrap_or(0);
+    let told = answers.iter().map(|answer| answer.db_size_quota()).filter(|&quota| quota > 0).min();
+    let quota = told.unwrap_or(USUAL_QUOTA);
+    let megabytes = |bytes: i64| bytes / (1024 * 1024);
+    let found = format!(
+        "the database has {} MiB of {}{} MiB",
+        megabytes(size),
+        if told.is_some() { "" } else { "usually " },
+        megabytes(quota),
+    );
+    match size < quota / 10 * 8 {
+        true => Diagnosis::good("quota", found),
+        false => Diagnosis::warning(
+            "quota",
+            found,
+            "compact and defragment it, or raise --quota-backend-bytes",
+        ),
+    }
+}
+
+async fn rights(driver: &EtcdDriver, namespace: &Namespace) -> Diagnosis {
+    let prefix = layout::prefix_of(namespace);
+    let read = |client: Client| {
+        let options = GetOptions::new().with_prefix().with_count_only();
+        let prefix = prefix.clone();
+        async move { client.kv_client().get(prefix, Some(options)).await }
+    };
+    match driver.members.call(driver.inspection_limit(), read).await.outcome {
+        Ok(_) => Diagnosis::good("rights", format!("keys under {prefix} can be read")),
+        Err(failure) => Diagnosis::error(
+            "rights",
+            format!("keys under {prefix} cannot be read: {failure}"),
+            format!(
+                "etcdctl role grant-permission ROLE --prefix=true readwrite {}",
+                layout::root()
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FAULTS, parse};
+
+    #[test]
+    fn faults_are_told_by_the_version() {
+        for (text, faults) in [
+            ("3.3.27", 3),
+            ("3.4.23", 3),
+            ("3.4.31", 2),
+            ("3.4.42", 0),
+            ("3.5.16", 2),
+            ("3.5.23", 1),
+            ("3.5.28", 0),
+            ("3.6.0", 0),
+            ("3.6.0-rc.1", 0),
+            ("4.0.0", 0),
+        ] {
+            let version = parse(text).unwrap();
+            let found = FAULTS.iter().filter(|fault| fault.is_in(version)).count();
+            assert_eq!(found, faults, "{text}");
+        }
+        assert_eq!(parse("unknown"), None);
+    }
+}

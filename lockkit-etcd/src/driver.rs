@@ -1,0 +1,111 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use etcd_client::{Client, GetOptions};
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal,
+};
+use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
+
+use crate::claims::Claims;
+use crate::config::{Config, ID};
+use crate::layout;
+use crate::members::Members;
+
+/// How long connecting may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(4);
+
+/// What the etcd driver promises.
+///
+/// Leases last for whole seconds, and for no less than the cluster lets them: half as long again as
+/// it takes to choose a leader, which is 2 seconds unless it is set otherwise.
+pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
+    .fairness(Fairness::Fifo)
+    .fencing()
+    .notification()
+    .inspection()
+    .ttl(Duration::from_secs(1), Capabilities::MAX_TTL);
+
+/// Locks in an etcd cluster.
+///
+/// It keeps one connection to the member in use, and goes to another when that one fails: requests,
+/// one stream for keepalives and one for news go over it. They end with [`close`](Driver::close) or
+/// when the driver is dropped.
+#[derive(Debug)]
+pub struct EtcdDriver {
+    pub(crate) members: Arc<Members>,
+    claims: Claims,
+    pub(crate) call_limit: Option<Duration>,
+}
+
+impl EtcdDriver {
+    /// Connects to `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]`, or `etcds:` for TLS.
+    /// Tries each member once, and fails within 5 seconds.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Config`] if the URL cannot be used.
+    /// - [`Error::Misconfigured`] if the cluster cannot: no TLS where it is demanded, or members of
+    ///   different clusters.
+    /// - [`Error::Denied`] for a wrong password or a missing right.
+    /// - [`Error::Unreachable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: connections that were begun are closed.
+    pub async fn connect(url: &BackendUrl) -> Result<Self> {
+        let Config { members, call_limit } = Config::from_url(url).await?;
+        let anything = |client: Client| async move {
+            let options = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
+            client.kv_client().get(layout::root(), Some(options)).await
+        };
+        let answer = members.call(CONNECT_LIMIT, anything).await.outcome;
+        answer
+            .and_then(|answer| members.check(answer.header()))
+            .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
+        let members = Arc::new(members);
+        Ok(Self { claims: Claims::new(Arc::clone(&members)), members, call_limit })
+    }
+
+    /// How long a request about the claim may take.
+    fn limit(&self, claim: &Claim) -> Duration {
+        self.call_limit.unwrap_or(claim.call_limit())
+    }
+}
+
+#[async_trait]
+impl Driver for EtcdDriver {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.claims.take(claim, self.limit(claim)).await
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        self.claims.renew(claim, self.limit(claim)).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        self.claims.release(claim, self.limit(claim)).await
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        self.claims.changed(claim).await
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+
+    async fn close(&self) {
+        self.claims.close().await;
+        self.members.close();
+    }
+}

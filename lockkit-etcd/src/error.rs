@@ -1,0 +1,233 @@
+//! What etcd's errors mean for a lock.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{DriverError, ErrorKind};
+use tonic::{Code, ConnectError};
+
+/// What went wrong between us and the cluster.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+    #[error("the driver was closed")]
+    Closed,
+    #[error("the member {member} belongs to another cluster than the others")]
+    OtherCluster { member: String },
+    #[error("{0}")]
+    Foreign(&'static str),
+    #[error("the place in the queue was lost; it can be taken again")]
+    Displaced,
+    #[error("the stream ended")]
+    Ended,
+    #[error("etcd lets nothing be watched: {0}")]
+    WatchRefused(String),
+    #[error(transparent)]
+    Client(Arc<etcd_client::Error>),
+}
+
+impl From<etcd_client::Error> for Failure {
+    fn from(error: etcd_client::Error) -> Self {
+        Self::Client(Arc::new(error))
+    }
+}
+
+impl Failure {
+    /// The error of an attempt to connect: nothing was asked for yet.
+    pub(crate) fn while_connecting(self) -> DriverError {
+        match self.kind() {
+            ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, self),
+            // Not etcd at all, or no TLS where it is demanded.
+            ErrorKind::Unreachable if self.is_about_tls() => {
+                DriverError::new(ErrorKind::Misconfigured, self)
+            }
+            kind => DriverError::new(kind, self),
+        }
+    }
+
+    /// The error of a request: what was not answered may have been carried out.
+    pub(crate) fn of_a_request(self) -> DriverError {
+        DriverError::new(self.kind(), self)
+    }
+
+    /// The error of a request that only reads.
+    pub(crate) fn of_a_look(self) -> DriverError {
+        match self.kind() {
+            ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, self),
+            kind => DriverError::new(kind, self),
+        }
+    }
+
+    /// Whether another member may do better.
+    pub(crate) fn is_about_the_member(&self) -> bool {
+        match self {
+            Self::NoAnswer(_) | Self::Ended => true,
+            Self::Client(_) => self.kind().is_transient(),
+            _ => false,
+        }
+    }
+
+    /// Whether the lease of the request is over.
+    pub(crate) fn is_a_lost_lease(&self) -> bool {
+        self.status().is_some_and(|(code, _)| code == Code::NotFound)
+    }
+
+    /// Whether the cluster wants no user, although it was given one.
+    pub(crate) fn needs_no_user(&self) -> bool {
+        self.status().is_some_and(|(_, message)| message.ends_with("authentication is not enabled"))
+    }
+
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoAnswer(_) | Self::Ended => ErrorKind::Unknown,
+            Self::WatchRefused(_) => ErrorKind::Denied,
+            Self::Closed | Self::Displaced => ErrorKind::Unreachable,
+            Self::OtherCluster { .. } => ErrorKind::Misconfigured,
+            Self::Foreign(_) => ErrorKind::Foreign,
+            Self::Client(error) => match &**error {
+                etcd_client::Error::GRpcStatus(_) if self.was_not_sent() => ErrorKind::Unreachable,
+                etcd_client::Error::GRpcStatus(status) => {
+                    kind_of_answer(status.code(), status.message())
+                }
+                // A stream that broke, or was never opened.
+                etcd_client::Error::WatchError(_)
+                | etcd_client::Error::LeaseKeepAliveError(_)
+                | etcd_client::Error::IoError(_)
+                | etcd_client::Error::EndpointError(_)
+                | etcd_client::Error::Internal(_) => ErrorKind::Unknown,
+                _ => ErrorKind::Misconfigured,
+            },
+        }
+    }
+
+    fn status(&self) -> Option<(Code, &str)> {
+        match self {
+            Self::Client(error) => match &**error {
+                etcd_client::Error::GRpcStatus(status) => Some((status.code(), status.message())),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether there was no connection that the request could go out on.
+    fn was_not_sent(&self) -> bool {
+        self.causes().any(|cause| cause.is::<ConnectError>())
+    }
+
+    fn is_about_tls(&self) -> bool {
+        self.causes()
+            .filter_map(|cause| cause.downcast_ref::<io::Error>())
+            .any(|error| error.kind() == io::ErrorKind::InvalidData)
+    }
+
+    fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+        let mut next = match self {
+            Self::Client(error) => match &**error {
+                etcd_client::Error::GRpcStatus(status) => Some(status as &(dyn StdError + 'static)),
+                _ => None,
+            },
+            _ => None,
+        };
+        std::iter::from_fn(move || {
+            let cause = next?;
+            next = cause.source();
+            Some(cause)
+        })
+    }
+}
+
+/// What an answer of the server means
+/// (<https://github.com/etcd-io/etcd/blob/main/api/v3rpc/rpctypes/error.go>). Where it says that it
+/// gave up, the request may be carried out all the same.
+fn kind_of_answer(code: Code, message: &str) -> ErrorKind {
+    match code {
+        Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Denied,
+        Code::ResourceExhausted if message.ends_with("too many requests") => ErrorKind::Unreachable,
+        Code::ResourceExhausted => ErrorKind::Capacity,
+        Code::Unavailable if message.ends_with("no leader") => ErrorKind::Unreachable,
+        // A lease that is over: the next ask has another.
+        Code::NotFound => ErrorKind::Unreachable,
+        Code::InvalidArgument if message.contains("authentication failed") => ErrorKind::Denied,
+        Code::InvalidArgument if message.ends_with("user name is empty") => ErrorKind::Denied,
+        // Rights were changed while the request was under way.
+        Code::InvalidArgument if message.contains("revision") && message.contains("auth") => {
+            ErrorKind::Unreachable
+        }
+        // The member only learns, or leads no more.
+        Code::FailedPrecondition
+            if message.ends_with("learner") || message.ends_with("not leader") =>
+        {
+            ErrorKind::Unreachable
+        }
+        Code::InvalidArgument
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::DataLoss => ErrorKind::Misconfigured,
+        _ => ErrorKind::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::driver::ErrorKind;
+    use tonic::Code;
+
+    use super::{Failure, kind_of_answer};
+
+    #[test]
+    fn answers_of_the_server_have_their_kind() {
+        for (code, message, expected) in [
+            (Code::Unavailable, "etcdserver: request timed out", ErrorKind::Unknown),
+            (Code::Unavailable, "etcdserver: leader changed", ErrorKind::Unknown),
+            (Code::Unavailable, "etcdserver: no leader", ErrorKind::Unreachable),
+            (Code::Unavailable, "transport error", ErrorKind::Unknown),
+            (Code::Cancelled, "operation was canceled", ErrorKind::Unknown),
+            (Code::DeadlineExceeded, "context deadline exceeded", ErrorKind::Unknown),
+            (Code::Unknown, "raft: proposal dropped", ErrorKind::Unknown),
+            (
+                Code::ResourceExhausted,
+                "etcdserver: mvcc: database space exceeded",
+                ErrorKind::Capacity,
+            ),
+            (Code::ResourceExhausted, "etcdserver: too many requests", ErrorKind::Unreachable),
+            (Code::PermissionDenied, "etcdserver: permission denied", ErrorKind::Denied),
+            (Code::Unauthenticated, "etcdserver: invalid auth token", ErrorKind::Denied),
+            (Code::InvalidArgument, "etcdserver: user name is empty", ErrorKind::Denied),
+            (
+                Code::InvalidArgument,
+                "etcdserver: authentication failed, invalid user ID or password",
+                ErrorKind::Denied,
+            ),
+            (
+                Code::InvalidArgument,
+                "etcdserver: revision of auth store is old",
+                ErrorKind::Unreachable,
+            ),
+            (
+                Code::FailedPrecondition,
+                "etcdserver: rpc not supported for learner",
+                ErrorKind::Unreachable,
+            ),
+            (Code::InvalidArgument, "etcdserver: request is too large", ErrorKind::Misconfigured),
+            (Code::NotFound, "etcdserver: requested lease not found", ErrorKind::Unreachable),
+            (Code::DataLoss, "etcdserver: corrupt cluster", ErrorKind::Misconfigured),
+            (Code::Unimplemented, "unknown service", ErrorKind::Misconfigured),
+        ] {
+            assert_eq!(kind_of_answer(code, message), expected, "{code:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_answered_is_unknown_unless_it_only_read() {
+        let silent = || Failure::NoAnswer(std::time::Duration::from_secs(1));
+        assert_eq!(silent().of_a_request().kind(), ErrorKind::Unknown);
+        assert_eq!(silent().of_a_look().kind(), ErrorKind::Unreachable);
+        assert_eq!(silent().while_connecting().kind(), ErrorKind::Unreachable);
+        assert_eq!(Failure::Closed.of_a_request().kind(), ErrorKind::Unreachable);
+    }
+}

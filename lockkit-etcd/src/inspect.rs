@@ -1,0 +1,159 @@
+//! Who holds and who waits, as the keys tell.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use etcd_client::{Client, GetOptions, KeyValue, SortOrder, SortTarget};
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use lockkit_core::driver::{DriverError, Inspect, OwnerId};
+use lockkit_core::{
+    Diagnosis, FencingToken, Holder, Label, LockName, LockStatus, Namespace, Waiter,
+};
+
+use crate::diagnosis;
+use crate::driver::EtcdDriver;
+use crate::error::Failure;
+use crate::layout::{self, Queue};
+use crate::queue;
+
+/// As long as a request about a claim takes at most.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+
+/// How many leases are asked for at once.
+const MOST_AT_ONCE: usize = 16;
+
+#[async_trait]
+impl Inspect for EtcdDriver {
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        let keys = self.keys(Queue::of(name).prefix(), 0).await.map_err(Failure::of_a_look)?;
+        self.status_of(name.clone(), &keys).await.map_err(Failure::of_a_look)
+    }
+
+    async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+        let keys = self.keys(&layout::prefix_of(namespace), 0).await.map_err(Failure::of_a_look)?;
+        let mut queues: Vec<(LockName, Vec<KeyValue>)> = Vec::new();
+        let mut named: Vec<_> = keys
+            .into_iter()
+            .filter_map(|kv| layout::name_at(kv.key(), namespace).map(|name| (name, kv)))
+            .collect();
+        // Stable, so that each queue stays in its order.
+        named.sort_by(|(one, _), (other, _)| one.cmp(other));
+        for (name, kv) in named {
+            match queues.last_mut() {
+                Some((last, queue)) if *last == name => queue.push(kv),
+                _ => queues.push((name, vec![kv])),
+            }
+        }
+        let statuses = queues
+            .into_iter()
+            .map(|(name, queue)| async move { self.status_of(name, &queue).await });
+        let statuses: Result<Vec<_>, _> =
+            stream::iter(statuses).buffered(MOST_AT_ONCE).try_collect().await;
+        let is_held = |status: &LockStatus| status.holder().is_some();
+        statuses
+            .map(|statuses| statuses.into_iter().filter(is_held).collect())
+            .map_err(Failure::of_a_look)
+    }
+
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError> {
+        let (queue, limit) = (Queue::of(name), self.inspection_limit());
+        // Another may hold it by the time it is broken. This ends when one stays for long enough.
+        loop {
+            let keys = self.keys(queue.prefix(), 1).await.map_err(Failure::of_a_look)?;
+            let Some(first) = keys.first() else { return Ok(None) };
+            let holder = self.holder_of(&queue, first).await.map_err(Failure::of_a_look)?;
+            if owner.is_some_and(|owner| holder.owner() != owner) {
+                return Ok(None);
+            }
+            let broken = queue::leave(&self.members, first.key(), first.create_revision(), limit);
+            if broken.await.outcome.map_err(Failure::of_a_request)? {
+                return Ok(Some(holder));
+            }
+        }
+    }
+
+    async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
+        diagnosis::diagnose(self, namespace).await.map_err(Failure::of_a_look)
+    }
+}
+
+impl EtcdDriver {
+    /// The keys that begin with `prefix`, the first created first: all, or as many as `limit` says.
+    async fn keys(&self, prefix: &str, limit: i64) -> Result<Vec<KeyValue>, Failure> {
+        let options = GetOptions::new().with_prefix().with_limit(limit);
+        let options = options.with_sort(SortTarget::Create, SortOrder::Ascend);
+        let read = |client: Client| {
+            let options = options.clone();
+            async move { client.kv_client().get(prefix, Some(options)).await }
+        };
+        let mut answer = self.members.call(self.inspection_limit(), read).await.outcome?;
+        self.members.check(answer.header())?;
+        Ok(answer.take_kvs())
+    }
+
+    /// How the lock stands whose keys these are.
+    async fn status_of(&self, name: LockName, keys: &[KeyValue]) -> Result<LockStatus, Failure> {
+        let queue = Queue::of(&name);
+        let status = LockStatus::free(name);
+        let Some((first, others)) = keys.split_first() else { return Ok(status) };
+        let holder = self.holder_of(&queue, first).await?;
+        let waiters: Result<_, _> = others.iter().map(|kv| waiter_of(&queue, kv)).collect();
+        Ok(status.held_by(holder).waited_for_by(waiters?))
+    }
+
+    async fn holder_of(&self, queue: &Queue, kv: &KeyValue) -> Result<Holder, Failure> {
+        let token = u64::try_from(kv.create_revision()).ok().and_then(FencingToken::new);
+        let mut holder = Holder::new(owner_of(queue, kv)?)
+            .token(token.ok_or(Failure::Foreign("a revision that is not positive"))?);
+        if let Some(label) = label_of(kv) {
+            holder = holder.label(label);
+        }
+        Ok(match self.remaining(kv.lease()).await? {
+            Some(remaining) => holder.free_in(remaining),
+            None => holder,
+        })
+    }
+
+    /// How long a lease lasts yet; `None` for a key without one.
+    async fn remaining(&self, lease: i64) -> Result<Option<Duration>, Failure> {
+        /// The server counts in seconds that are over: this is the middle of what is meant.
+        const HALF: Duration = Duration::from_millis(500);
+        if lease == 0 {
+            return Ok(None);
+        }
+        let ask =
+            |client: Client| async move { client.lease_client().time_to_live(lease, None).await };
+        let answer = self.members.call(self.inspection_limit(), ask).await.outcome?;
+        let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        // Below nothing is one that is over, whose keys go any moment.
+        Ok(Some(match answer.ttl() {
+            ..0 => Duration::ZERO,
+            left => (seconds(left) + HALF).min(seconds(answer.granted_ttl())),
+        }))
+    }
+
+    pub(crate) fn inspection_limit(&self) -> Duration {
+        self.call_limit.unwrap_or(CALL_LIMIT)
+    }
+}
+
+fn waiter_of(queue: &Queue, kv: &KeyValue) -> Result<Waiter, Failure> {
+    let waiter = Waiter::new(owner_of(queue, kv)?);
+    Ok(match label_of(kv) {
+        Some(label) => waiter.label(label),
+        None => waiter,
+    })
+}
+
+fn owner_of(queue: &Queue, kv: &KeyValue) -> Result<OwnerId, Failure> {
+    queue.owner_at(kv.key()).ok_or(Failure::Foreign("a key in the queue is none of lockkit's"))
+}
+
+/// A label decides nothing, so one that is none is only left out.
+fn label_of(kv: &KeyValue) -> Option<Label> {
+    Label::new(kv.value_str().ok()?).ok()
+}

@@ -1,0 +1,253 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
+use lockkit_core::driver::Instant as Stamp;
+use tokio::select;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::backoff::Backoff;
+use crate::error::Failure;
+use crate::leases::Lease;
+use crate::members::Members;
+
+/// The stream on which leases are kept alive, shared by all leases of a driver.
+///
+/// It is opened when it is needed and opened anew, on another member, when it ends or falls silent:
+/// what was asked on it is asked again, while there is time. An answer counts from when the request
+/// left that it answers.
+#[derive(Debug)]
+pub(crate) struct Keepalive {
+    asks: mpsc::UnboundedSender<Ask>,
+    supervisor: AbortOnDropHandle<()>,
+}
+
+#[derive(Debug)]
+struct Ask {
+    lease: Arc<Lease>,
+    limit: Duration,
+    until: Instant,
+    answer: Option<oneshot::Sender<Result<bool, Failure>>>,
+}
+
+impl Ask {
+    fn answered(self, alive: bool) {
+        self.report(Ok(alive));
+    }
+
+    fn report(self, outcome: Result<bool, Failure>) {
+        // Whoever asked may not wait for the answer.
+        _ = self.answer.map(|answer| answer.send(outcome));
+    }
+}
+
+impl Keepalive {
+    pub(crate) fn new(members: Arc<Members>) -> Self {
+        let (asks, inbox) = mpsc::unbounded_channel();
+        let supervisor = AbortOnDropHandle::new(tokio::spawn(supervise(members, inbox)));
+        Self { asks, supervisor }
+    }
+
+    /// Makes the lease last for another TTL, and returns whether there is such a lease.
+    pub(crate) async fn renew(&self, lease: &Arc<Lease>, limit: Duration) -> Result<bool, Failure> {
+        let (answer, answered) = oneshot::channel();
+        self.send(lease, limit, Some(answer));
+        answered.await.unwrap_or(Err(Failure::Closed))
+    }
+
+    /// The same, without waiting for the answer.
+    pub(crate) fn touch(&self, lease: &Arc<Lease>, limit: Duration) {
+        self.send(lease, limit, None);
+    }
+
+    /// Ends the stream.
+    pub(crate) fn close(&self) {
+        self.supervisor.abort();
+    }
+
+    fn send(
+        &self,
+        lease: &Arc<Lease>,
+        limit: Duration,
+        answer: Option<oneshot::Sender<Result<bool, Failure>>>,
+    ) {
+        let (lease, until) = (Arc::clone(lease), Instant::now() + limit);
+        // After the end of the task the answer's channel breaks, which says so.
+        _ = self.asks.send(Ask { lease, limit, until, answer });
+    }
+}
+
+/// Keeps a stream while something is asked.
+async fn supervise(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
+    let mut line = Line { waiting: VecDeque::new(), members };
+    let mut backoff = Backoff::default();
+    loop {
+        if line.waiting.is_empty() {
+            let Some(ask) = inbox.recv().await else { return };
+            line.waiting.push_back(ask);
+        }
+        line.drop_late();
+        let Some(first) = line.waiting.pop_front() else { continue };
+        let member = line.members.current();
+        match line.open(member, first).await {
+            Ok(Some((keeper, stream))) => {
+                backoff.succeeded();
+                if let Err(failure) = line.serve(member, keeper, stream, &mut inbox).await {
+                    tracing::debug!(member = line.members.name(member), %failure, "no keepalives");
+                    line.members.leave(member);
+                }
+            }
+            // The stream ended with the answer that there is no such lease.
+            Ok(None) => (),
+            Err(failure) => {
+                tracing::debug!(member = line.members.name(member), %failure, "no keepalives");
+                line.members.leave(member);
+                backoff.failed();
+                sleep(backoff.pause() / 4).await;
+            }
+        }
+    }
+}
+
+/// What is to be sent.
+struct Line {
+    waiting: VecDeque<Ask>,
+    members: Arc<Members>,
+}
+
+impl Line {
+    /// Opens a stream, which takes an ask to begin with.
+    async fn open(
+        &mut self,
+        member: usize,
+        ask: Ask,
+    ) -> Result<Option<(LeaseKeeper, LeaseKeepAliveStream)>, Failure> {
+        let stamp = ask.lease.now();
+        let id = ask.lease.id();
+        let opening =
+            async { Ok(self.members.client(member).await?.lease_client().keep_alive(id).await) };
+        let outcome = timeout_at(self.patience(&ask), opening).await;
+        let failure = match outcome {
+            Ok(Ok(Ok(opened))) => {
+                ask.lease.refreshed(stamp);
+                ask.answered(true);
+                return Ok(Some(opened));
+            }
+            // This is how the library says it of the first answer.
+            Ok(Ok(Err(etcd_client::Error::LeaseKeepAliveError(reason))))
+                if reason == "lease not found" =>
+            {
+                ask.lease.is_over();
+                ask.answered(false);
+                return Ok(None);
+            }
+            Ok(Ok(Err(error))) => error.into(),
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure::NoAnswer(ask.limit),
+        };
+        match failure.is_about_the_member() {
+            true => self.waiting.push_front(ask),
+            false => ask.report(Err(failure.clone())),
+        }
+        Err(failure)
+    }
+
+    /// Sends and receives until the stream ends or is silent, or another member is in use.
+    async fn serve(
+        &mut self,
+        member: usize,
+        LeaseKeeper { sender, .. }: LeaseKeeper,
+        mut stream: LeaseKeepAliveStream,
+        inbox: &mut mpsc::UnboundedReceiver<Ask>,
+    ) -> Result<(), Failure> {
+        let mut changes = self.members.changes();
+        let mut sent: VecDeque<(Stamp, Instant, Ask)> = VecDeque::new();
+        let outcome = loop {
+            if *changes.borrow_and_update() != member {
+                break Ok(());
+            }
+            let next = self.waiting.front().map(|ask| (ask.lease.now(), ask.lease.id()));
+            let send = async {
+                match next {
+                    Some((stamp, id)) => {
+                        let mut keeper = LeaseKeeper { id, sender: sender.clone() };
+                        keeper.keep_alive().await.map(|()| stamp)
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            let silence = sent.front().map(|(_, patience, _)| *patience);
+            select! {
+                message = stream.message() => match message {
+                    Ok(Some(answer)) => {
+                        let asked = sent.iter().position(|(.., ask)| ask.lease.id() == answer.id());
+                        if let Some((stamp, _, ask)) = asked.and_then(|at| sent.remove(at)) {
+                            let alive = answer.ttl() > 0;
+                            match alive {
+                                true => ask.lease.refreshed(stamp),
+                                false => ask.lease.is_over(),
+                            }
+                            ask.answered(alive);
+                        }
+                    }
+                    Ok(None) => break Err(Failure::Ended),
+                    Err(error) => break Err(error.into()),
+                },
+                outcome = send => match (outcome, self.waiting.pop_front()) {
+                    (Ok(stamp), Some(ask)) => {
+                        let patience = self.patience(&ask);
+                        sent.push_back((stamp, patience, ask));
+                    }
+                    (Err(error), ask) => {
+                        self.waiting.extend(ask);
+                        break Err(error.into());
+                    }
+                    (Ok(_), None) => (),
+                },
+                ask = inbox.recv() => match ask {
+                    Some(ask) => self.waiting.push_back(ask),
+                    None => break Ok(()),
+                },
+                () = until(silence) => {
+                    let limit = sent.front().map_or(Duration::ZERO, |(.., ask)| ask.limit);
+                    break Err(Failure::NoAnswer(limit));
+                }
+                _ = changes.changed() => (),
+            }
+        };
+        // What was not answered is asked again.
+        for (.., ask) in sent.into_iter().rev() {
+            self.waiting.push_front(ask);
+        }
+        outcome
+    }
+
+    /// Until when an answer is waited for, rather than asking another member.
+    fn patience(&self, ask: &Ask) -> Instant {
+        match self.members.len() {
+            1 => ask.until,
+            _ => ask.until.min(Instant::now() + ask.limit / 2),
+        }
+    }
+
+    fn drop_late(&mut self) {
+        let now = Instant::now();
+        let (late, waiting) = self.waiting.drain(..).partition(|ask| ask.until <= now);
+        self.waiting = waiting;
+        let late: VecDeque<Ask> = late;
+        for ask in late {
+            let failure = Failure::NoAnswer(ask.limit);
+            ask.report(Err(failure));
+        }
+    }
+}
+
+async fn until(end: Option<Instant>) {
+    match end {
+        Some(end) => sleep_until(end).await,
+        None => std::future::pending().await,
+    }
+}

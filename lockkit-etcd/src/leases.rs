@@ -1,0 +1,320 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockkit_core::driver::{Clock, ErrorKind, Instant};
+use tokio::select;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::error::Failure;
+use crate::keepalive::Keepalive;
+use crate::members::{Members, Reply};
+
+/// How many leases are kept for the next ones to come.
+const MOST_IDLE: usize = 64;
+/// How long a lease is kept that nobody uses.
+const LONGEST_IDLE: Duration = Duration::from_secs(600);
+/// How long a request about leases may take that nobody waits for.
+const UPKEEP_LIMIT: Duration = Duration::from_secs(3);
+
+/// A lease of the server's, which one claim at a time has.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    id: i64,
+    /// What was asked for, in the server's unit.
+    seconds: i64,
+    ttl: Duration,
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    since: Instant,
+    is_over: bool,
+}
+
+impl Lease {
+    pub(crate) fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// What the server granted, which may be more than was asked for.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// When the last request left that was answered and made it last for a full TTL.
+    pub(crate) fn since(&self) -> Instant {
+        self.state().since
+    }
+
+    /// Whether it would last for a full TTL if it was asked for now, but for half a percent.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.age() < self.ttl / 200
+    }
+
+    /// Whether the server said that there is no such lease.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state().is_over
+    }
+
+    /// Takes note that a request that left at `since` made it last for a full TTL.
+    pub(crate) fn refreshed(&self, since: Instant) {
+        let mut state = self.state();
+        state.since = state.since.max(since);
+    }
+
+    /// Takes note that there is no such lease.
+    pub(crate) fn is_over(&self) {
+        self.state().is_over = true;
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        self.now().saturating_duration_since(self.since())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Leases that are kept alive for the next claims, so that an acquisition need not wait for one to
+/// be granted.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    pool: Arc<Pool>,
+    retired: mpsc::UnboundedSender<i64>,
+    upkeep: AbortOnDropHandle<()>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    members: Arc<Members>,
+    keepalive: Arc<Keepalive>,
+    clock: Clock,
+    idle: Mutex<Idle>,
+    /// Something is to be done sooner than was planned.
+    sooner: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    /// By what was asked for.
+    leases: HashMap<i64, Vec<IdleLease>>,
+    count: usize,
+    /// When the next look is due.
+    planned: Option<Instant>,
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct IdleLease {
+    lease: Arc<Lease>,
+    /// Since when nobody uses it.
+    unused_since: Instant,
+}
+
+impl Leases {
+    pub(crate) fn new(members: Arc<Members>, keepalive: Arc<Keepalive>) -> Self {
+        let pool = Arc::new(Pool {
+            members,
+            keepalive,
+            clock: Clock::system(),
+            idle: Mutex::default(),
+            sooner: Notify::new(),
+        });
+        let (retired, inbox) = mpsc::unbounded_channel();
+        let upkeep = AbortOnDropHandle::new(tokio::spawn(keep_up(Arc::clone(&pool), inbox)));
+        Self { pool, retired, upkeep }
+    }
+
+    /// A lease that nobody else has, of at least `ttl`: from the pool, else a new one.
+    pub(crate) async fn take(&self, ttl: Duration, limit: Duration) -> Result<Arc<Lease>, Failure> {
+        let idle = self.pool.idle().take(seconds(ttl));
+        match idle {
+            Some(lease) => Ok(lease),
+            None => self.grant(ttl, limit).await,
+        }
+    }
+
+    /// A new lease of at least `ttl`.
+    pub(crate) async fn grant(
+        &self,
+        ttl: Duration,
+        limit: Duration,
+    ) -> Result<Arc<Lease>, Failure> {
+        let (clock, members) = (self.pool.clock.clone(), &self.pool.members);
+        let (seconds, since) = (seconds(ttl), clock.now());
+        let granted = members
+            .call(limit, |client| async move { client.lease_client().grant(seconds, None).await })
+            .await
+            // What was granted and not answered runs out, and nobody knows it.
+            .outcome?;
+        members.check(granted.header())?;
+        let Ok(ttl) = u64::try_from(granted.ttl()) else {
+            return Err(Failure::Foreign("the server granted a lease that is over already"));
+        };
+        let state = Mutex::new(State { since, is_over: false });
+        let ttl = Duration::from_secs(ttl);
+        Ok(Arc::new(Lease { id: granted.id(), seconds, ttl, clock, state }))
+    }
+
+    /// Takes back a lease that no request can name any more.
+    pub(crate) fn give_back(&self, lease: Arc<Lease>) {
+        let due = lease.since() + lease.ttl / 3;
+        let mut idle = self.pool.idle();
+        if lease.is_gone() {
+            return;
+        }
+        if idle.is_closed || idle.count >= MOST_IDLE {
+            self.retire(&lease);
+            return;
+        }
+        let unused_since = self.pool.clock.now();
+        idle.leases.entry(lease.seconds).or_default().push(IdleLease { lease, unused_since });
+        idle.count += 1;
+        if idle.planned.is_none_or(|planned| due < planned) {
+            idle.planned = Some(due);
+            self.pool.sooner.notify_one();
+        }
+    }
+
+    /// Ends a lease, some time.
+    pub(crate) fn retire(&self, lease: &Lease) {
+        // The task has ended if the driver is closed; the lease runs out then.
+        _ = self.retired.send(lease.id);
+    }
+
+    /// Ends a lease that an unanswered request named, so that the request is refused should it
+    /// still arrive.
+    pub(crate) async fn revoke(&self, lease: &Lease, limit: Duration) -> Result<(), Failure> {
+        self.pool.revoke(lease.id, limit).await?;
+        lease.is_over();
+        Ok(())
+    }
+
+    /// Gives all leases back to the server.
+    pub(crate) async fn close(&self) {
+        const LIMIT: Duration = Duration::from_secs(1);
+        self.upkeep.abort();
+        let leases: Vec<_> = {
+            let mut idle = self.pool.idle();
+            idle.is_closed = true;
+            idle.count = 0;
+            idle.leases.drain().flat_map(|(_, leases)| leases).collect()
+        };
+        let revocations = leases.iter().map(|idle| self.pool.revoke(idle.lease.id, LIMIT));
+        if timeout(LIMIT, join_all(revocations)).await.is_err() {
+            tracing::debug!("leases were not given back within {LIMIT:?}: they run out");
+        }
+    }
+}
+
+impl Pool {
+    async fn revoke(&self, id: i64, limit: Duration) -> Result<(), Failure> {
+        let revoke =
+            |client: etcd_client::Client| async move { client.lease_client().revoke(id).await };
+        let Reply { outcome, .. } = self.members.call(limit, revoke).await;
+        match outcome {
+            Err(failure) if !failure.is_a_lost_lease() => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps alive what is due, lets go of what nobody used for long, and returns until when there
+    /// is nothing more to do.
+    fn look_after(&self) -> (Vec<i64>, Option<Instant>) {
+        let now = self.clock.now();
+        let mut idle = self.idle();
+        let mut retired = Vec::new();
+        for leases in idle.leases.values_mut() {
+            leases.retain(|IdleLease { lease, unused_since }| {
+                if lease.is_gone() {
+                    return false;
+                }
+                let is_old = now.saturating_duration_since(*unused_since) >= LONGEST_IDLE;
+                if is_old {
+                    retired.push(lease.id);
+                } else if lease.age() >= lease.ttl / 3 {
+                    self.keepalive.touch(lease, (lease.ttl / 5).min(UPKEEP_LIMIT));
+                }
+                !is_old
+            });
+        }
+        idle.leases.retain(|_, leases| !leases.is_empty());
+        idle.count = idle.leases.values().map(Vec::len).sum();
+        let next = idle.leases.values().flatten().map(|IdleLease { lease, .. }| {
+            // What was asked for just now is looked at again soon.
+            (lease.since() + lease.ttl / 3).max(now + lease.ttl / 12)
+        });
+        let next = next.min();
+        idle.planned = next;
+        (retired, next)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        // Nothing panics while it holds the lock.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Idle {
+    fn take(&mut self, seconds: i64) -> Option<Arc<Lease>> {
+        let leases = self.leases.get_mut(&seconds)?;
+        while let Some(IdleLease { lease, .. }) = leases.pop() {
+            self.count -= 1;
+            // One that could not be kept alive is left to run out.
+            if !lease.is_gone() && lease.age() < lease.ttl / 2 {
+                return Some(lease);
+            }
+        }
+        None
+    }
+}
+
+/// Looks after leases that nobody uses.
+async fn keep_up(pool: Arc<Pool>, mut retired: mpsc::UnboundedReceiver<i64>) {
+    const MOST_AT_ONCE: usize = 32;
+    let mut ids = Vec::new();
+    loop {
+        let (old, next) = pool.look_after();
+        ids.extend(old);
+        for id in ids.chunks(MOST_AT_ONCE) {
+            for outcome in join_all(id.iter().map(|&id| pool.revoke(id, UPKEEP_LIMIT))).await {
+                if let Err(failure) = outcome
+                    && failure.kind() != ErrorKind::Unreachable
+                {
+                    tracing::debug!(%failure, "a lease was not given back: it runs out");
+                }
+            }
+        }
+        ids.clear();
+        let rest = async {
+            match next {
+                Some(next) => pool.clock.sleep_until(next).await,
+                None => std::future::pending().await,
+            }
+        };
+        select! {
+            () = rest => (),
+            () = pool.sooner.notified() => (),
+            count = retired.recv_many(&mut ids, MOST_AT_ONCE) => if count == 0 {
+                return;
+            },
+        }
+    }
+}
+
+/// In the server's unit, not shorter than asked for.
+fn seconds(ttl: Duration) -> i64 {
+    i64::try_from(ttl.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i64::MAX)
+}

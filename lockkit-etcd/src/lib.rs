@@ -1,0 +1,36 @@
+//! etcd driver of lockkit: locks in an etcd cluster, first come, first served.
+//!
+//! Whoever wants a lock puts a key of its own into the lock's queue, in the one transaction that
+//! also reads the queue; who was first holds the lock. Keys hang on leases from a pool that is kept
+//! alive, so that an uncontended acquisition is one request. A waiter watches the key before its
+//! own. The fencing token is the revision at which the key was created.
+//!
+//! Applications reach it through the facade crate `lockkit` and its feature `etcd`. To build it
+//! takes `protoc`, the compiler of protocol buffers.
+//!
+//! ```no_run
+//! # async fn example() -> lockkit_core::Result<()> {
+//! let url = "etcd://one:2379,two:2379,three:2379".parse()?;
+//! let driver = lockkit_etcd::EtcdDriver::connect(&url).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it guarantees, and what it stores, is told in `docs/etcd.md`.
+
+mod backoff;
+mod claims;
+mod config;
+mod diagnosis;
+mod driver;
+mod error;
+mod inspect;
+mod keepalive;
+mod layout;
+mod leases;
+mod members;
+mod queue;
+mod watch;
+
+pub use config::PARAMETERS;
+pub use driver::{CAPABILITIES, EtcdDriver};
