@@ -112,7 +112,7 @@ impl Claims {
         claim: &Claim,
         limit: Duration,
     ) -> Result<Option<Place>, Failure> {
-        if let Some(place) = self.look(entry, limit).await? {
+        if let Some(place) = self.look(entry, claim, limit).await? {
             if place.ahead.is_none() && !self.is_long_enough(entry, claim) {
                 self.lengthen(entry, claim, limit).await?;
             }
@@ -125,15 +125,7 @@ impl Claims {
             match &place {
                 // It was put with another one, which this driver does not keep alive.
                 Ok(Some(place)) if place.lease != lease.id() => {
-                    let Entry { key, value, .. } = entry;
-                    let (members, created) = (&self.members, place.created);
-                    let id = lease.id();
-                    let moved = queue::change_lease(members, key, created, value, id, limit).await;
-                    entry.traces().in_doubt |= moved.in_doubt;
-                    if !moved.outcome? {
-                        entry.displaced();
-                        return Err(Failure::Displaced);
-                    }
+                    self.hang(entry, place.created, &lease, limit).await?;
                 }
                 Err(failure) if failure.is_a_lost_lease() => {
                     lease.is_over();
@@ -189,21 +181,50 @@ impl Claims {
     }
 
     /// Where the claim stands that has a place; `None` if it has none, or has it no longer.
-    async fn look(&self, entry: &Entry, limit: Duration) -> Result<Option<Place>, Failure> {
+    async fn look(
+        &self,
+        entry: &Entry,
+        claim: &Claim,
+        limit: Duration,
+    ) -> Result<Option<Place>, Failure> {
         let (Some(lease), Some(created)) = entry.place() else { return Ok(None) };
         let look = queue::look(&self.members, &entry.queue, &entry.key, created, limit);
         let (seen, is_alive) = tokio::join!(look, self.refresh(&lease, limit));
         match seen.outcome? {
-            Seen::Present(place) if is_alive? => {
+            Seen::Present(place) => {
+                if !is_alive? {
+                    // The server is about to remove it, and has let nobody pass yet.
+                    let lease = self.lease(entry, claim, true, limit).await?;
+                    self.hang(entry, created, &lease, limit).await?;
+                }
                 entry.traces().is_granted |= place.ahead.is_none();
                 Ok(Some(place))
             }
-            // The key goes with its lease this moment.
-            Seen::Present(_) => Err(Failure::Displaced),
             Seen::Absent => {
                 entry.displaced();
                 self.watch.leave(entry.owner);
                 Ok(None)
+            }
+        }
+    }
+
+    /// Hangs the key, which is there, on the lease of the claim.
+    async fn hang(
+        &self,
+        entry: &Entry,
+        created: i64,
+        lease: &Lease,
+        limit: Duration,
+    ) -> Result<(), Failure> {
+        let Entry { key, value, .. } = entry;
+        let change = queue::change_lease(&self.members, key, created, value, lease.id(), limit);
+        let changed = change.await;
+        entry.traces().in_doubt |= changed.in_doubt;
+        match changed.outcome? {
+            true => Ok(()),
+            false => {
+                entry.displaced();
+                Err(Failure::Displaced)
             }
         }
     }

@@ -4,7 +4,7 @@
 //! that are down.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ pub(crate) struct Members {
     current: watch::Sender<usize>,
     /// The cluster that the members belong to; 0 while it is not known.
     cluster: AtomicU64,
+    is_closed: AtomicBool,
 }
 
 struct Member {
@@ -53,7 +54,8 @@ impl Members {
         // So that the clients of an application do not all go to the same.
         let first = fastrand::usize(..members.len().max(1));
         let (current, cluster) = (watch::Sender::new(first), AtomicU64::new(0));
-        Self { members, options, credentials, current, cluster }
+        let is_closed = AtomicBool::new(false);
+        Self { members, options, credentials, current, cluster, is_closed }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -143,7 +145,8 @@ impl Members {
 
     /// The client of a member, which is connected when it is first used.
     pub(crate) async fn client(&self, member: usize) -> Result<Client, Failure> {
-        let Some(member) = self.members.get(member) else { return Err(Failure::Closed) };
+        let member = self.members.get(member).filter(|_| !self.is_closed.load(Ordering::Relaxed));
+        let Some(member) = member else { return Err(Failure::Closed) };
         if let Some(client) = &*member.client() {
             return Ok(client.clone());
         }
@@ -165,6 +168,7 @@ impl Members {
 
     /// Ends the connections.
     pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
         self.members.iter().for_each(|member| *member.client() = None);
     }
 

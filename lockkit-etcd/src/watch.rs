@@ -166,10 +166,8 @@ struct Ward {
     key: Vec<u8>,
     created: i64,
     role: Role,
-    /// Up to which revision it is known what became of the key.
+    /// How far the cluster was at the look that this watch follows.
     seen: i64,
-    /// Whether to watch from now, also where that leaves a gap.
-    from_now: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,21 +178,11 @@ enum Role {
 
 impl Ward {
     fn new(owner: OwnerId, key: Vec<u8>, created: i64, role: Role, seen: i64) -> Self {
-        // For the loss of the own key a tenth of a second is soon enough.
-        let from_now = role != Role::Own;
-        Self { owner, key, created, role, seen, from_now }
+        Self { owner, key, created, role, seen }
     }
 
     fn is_of(&self, key: &[u8], created: i64) -> bool {
         self.key == key && self.created == created
-    }
-
-    fn options(&self, id: i64) -> WatchOptions {
-        let options = WatchOptions::new().with_watch_id(id);
-        match self.from_now {
-            true => options,
-            false => options.with_start_revision(self.seen + 1),
-        }
     }
 }
 
@@ -287,7 +275,8 @@ impl Board {
     }
 
     fn target(&self, id: i64) -> Option<(Vec<u8>, WatchOptions)> {
-        self.state().wards.get(&id).map(|ward| (ward.key.clone(), ward.options(id)))
+        let options = WatchOptions::new().with_watch_id(id);
+        self.state().wards.get(&id).map(|ward| (ward.key.clone(), options))
     }
 
     fn deliver(&self, message: &WatchResponse) -> Result<(), Failure> {
@@ -300,9 +289,9 @@ impl Board {
                 state.wards.insert(id, ward);
                 return Err(Failure::WatchRefused(message.cancel_reason().into()));
             }
-            // The revisions to begin with are no longer there.
+            // The watch was so far behind that what it missed is no longer there.
             let (owner, role) = (ward.owner, ward.role);
-            let id = self.add(&mut state, Ward { from_now: true, ..ward });
+            let id = self.add(&mut state, ward);
             let watches = state.watches(owner);
             match role {
                 Role::Own => watches.own = Some(id),
@@ -315,7 +304,8 @@ impl Board {
         let (owner, mut news) = (ward.owner, None);
         if message.created() {
             let begins_after = message.header().map_or(i64::MAX, |header| header.revision());
-            if ward.from_now && begins_after > ward.seen {
+            // A holder looks again at its next renewal at the latest.
+            if ward.role != Role::Own && begins_after > ward.seen {
                 news = Some(News::LookAgain);
             }
         }

@@ -39,9 +39,7 @@ fn arguments(port: u16, data: &Path) -> Vec<String> {
     // It never hears of another member. Any port will do.
     let peer = "http://127.0.0.1:0".to_owned();
     let cluster = format!("{name}={peer}");
-    let mut arguments = common(port, data, &name, &peer, &cluster);
-    arguments.extend(["--initial-advertise-peer-urls".into(), peer]);
-    arguments
+    arguments_of(port, data, &name, &name, &peer, &cluster)
 }
 
 fn arguments_of_member(seat: &Seat, data: &Path) -> io::Result<Vec<String>> {
@@ -52,15 +50,20 @@ fn arguments_of_member(seat: &Seat, data: &Path) -> io::Result<Vec<String>> {
     let (own, own_peer) = (name(seat.index), peer(seat.index));
     // By its name `is_ready` knows it.
     fs::write(data.join("name"), &own)?;
-    let mut arguments = common(seat.port(), data, &own, &own_peer, &all.join(","));
-    // Leaders are chosen within half a second, and leases may be as short as one.
-    let haste = ["--heartbeat-interval", "50", "--election-timeout", "500"].map(String::from);
-    arguments.extend(haste);
-    arguments.extend(["--initial-advertise-peer-urls".into(), own_peer]);
-    Ok(arguments)
+    // The times of elections are left alone: a busy machine keeps no shorter ones.
+    let token = format!("{:x}", seat.tag);
+    Ok(arguments_of(seat.port(), data, &own, &token, &own_peer, &all.join(",")))
 }
 
-fn common(port: u16, data: &Path, name: &str, peer: &str, cluster: &str) -> Vec<String> {
+/// Of the token and the peers the cluster's id is made.
+fn arguments_of(
+    port: u16,
+    data: &Path,
+    name: &str,
+    token: &str,
+    peer: &str,
+    cluster: &str,
+) -> Vec<String> {
     let client = format!("http://127.0.0.1:{port}");
     let data = data.join("db").display().to_string();
     [
@@ -69,7 +72,9 @@ fn common(port: u16, data: &Path, name: &str, peer: &str, cluster: &str) -> Vec<
         ["--listen-client-urls", &client],
         ["--advertise-client-urls", &client],
         ["--listen-peer-urls", peer],
+        ["--initial-advertise-peer-urls", peer],
         ["--initial-cluster", cluster],
+        ["--initial-cluster-token", token],
         ["--log-level", "error"],
     ]
     .into_iter()

@@ -1,0 +1,147 @@
+//! What stands in the cluster: keys, leases, and how many requests it takes.
+
+use libtest_mimic::Trial;
+use lockkit_core::Label;
+use lockkit_core::driver::{Claim, Driver, Release};
+use lockkit_testkit::{ETCD, Server, trial};
+
+use crate::support::{LONG, Raw, claim, driver, key, locker, millis, named, refused, take};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("keys_are_as_they_were", || ETCD.start(), layout),
+        trial("an_uncontended_acquisition_is_one_request", || ETCD.start(), one_request),
+        trial("claims_have_leases_of_their_own", || ETCD.start(), own_leases),
+        trial("a_longer_lease_takes_the_key_along", || ETCD.start(), longer),
+        trial("what_the_server_grants_counts", || ETCD.start(), granted),
+        trial("leases_that_nobody_uses_are_kept_alive", || ETCD.start(), kept_alive),
+        trial("drops_at_every_poll_leave_nothing", || ETCD.start(), dropped),
+        trial("a_closed_driver_gives_everything_back", || ETCD.start(), closed),
+    ]
+}
+
+async fn layout(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let claim = claim(LONG).with_label(Label::new("web 3").unwrap());
+    let token = take(&driver, &claim).await;
+    let found = raw.client.get(key(claim.owner()), None).await.unwrap();
+    let kv = &found.kvs()[0];
+    assert_eq!(kv.value(), b"web 3");
+    assert_eq!(kv.create_revision().to_string(), token.to_string());
+    assert_eq!(raw.leases().await, [kv.lease()]);
+}
+
+async fn one_request(server: Server) {
+    let (driver, raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let warm = claim(LONG);
+    take(&driver, &warm).await;
+    driver.release(&warm).await.unwrap();
+    let (txns, grants) = (raw.requests("KV", "Txn"), raw.requests("Lease", "LeaseGrant"));
+    for number in 0..10 {
+        let claim = if number % 2 == 0 { claim(LONG) } else { claim(LONG).waiting() };
+        take(&driver, &claim).await;
+        assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+    }
+    assert_eq!(raw.requests("KV", "Txn") - txns, 20, "one to take and one to release");
+    assert_eq!(raw.requests("Lease", "LeaseGrant"), grants, "leases come from the pool");
+}
+
+async fn own_leases(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let (one, other) = (named("one", LONG), named("other", LONG));
+    take(&driver, &one).await;
+    take(&driver, &other).await;
+    let keys = raw.keys().await;
+    assert_ne!(keys[0].1, keys[1].1);
+    driver.release(&one).await.unwrap();
+    let third = named("third", LONG);
+    take(&driver, &third).await;
+    assert_eq!(raw.keys().await[1].1, keys[0].1, "a lease is used again");
+}
+
+async fn longer(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let short = claim(millis(5000));
+    let token = take(&driver, &short).await;
+    let before = raw.keys().await[0].1;
+    driver.renew(&short.clone().with_ttl(LONG)).await.unwrap();
+    let after = raw.keys().await[0].1;
+    assert_ne!(before, after);
+    let lease = raw.client.lease_time_to_live(after, None).await.unwrap();
+    assert_eq!(lease.granted_ttl(), 600);
+    assert_eq!(take(&driver, &short).await, token, "it is the same hold");
+}
+
+async fn granted(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    // The server grants 2 s at the least.
+    let short = claim(millis(1000));
+    take(&driver, &short).await;
+    let lease = raw.leases().await[0];
+    let lease = raw.client.lease_time_to_live(lease, None).await.unwrap();
+    assert_eq!(lease.granted_ttl(), 2);
+    let locker = locker(&server.url(), millis(1000)).await;
+    let guard = locker.lock("other").unwrap().acquire().await.unwrap();
+    assert!(guard.valid_for().unwrap() > millis(1000));
+}
+
+async fn kept_alive(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let claim = claim(millis(2000));
+    take(&driver, &claim).await;
+    driver.release(&claim).await.unwrap();
+    let idle = raw.leases().await;
+    let grants = raw.requests("Lease", "LeaseGrant");
+    // Another lease, which nobody keeps alive, tells how time goes by at the server.
+    let other = raw.client.lease_grant(4, None).await.unwrap().id();
+    while raw.leases().await.contains(&other) {
+        tokio::time::sleep(millis(50)).await;
+    }
+    assert_eq!(raw.leases().await, idle);
+    take(&driver, &claim).await;
+    assert_eq!(raw.requests("Lease", "LeaseGrant"), grants + 1, "only the other one");
+}
+
+async fn dropped(server: Server) {
+    let mut raw = Raw::on(server.port()).await;
+    let holder = driver(&server.url()).await;
+    for is_held in [false, true] {
+        let held: Claim = claim(LONG);
+        if is_held {
+            take(&holder, &held).await;
+        }
+        let locker = locker(&server.url(), LONG).await;
+        let lock = locker.lock("orders/42").unwrap();
+        for polls in 1..12 {
+            let mut acquiring = Box::pin(lock.acquire());
+            for _ in 0..polls {
+                let step = tokio::time::timeout(millis(3), &mut acquiring).await;
+                if step.is_ok() {
+                    break;
+                }
+            }
+        }
+        locker.shutdown().await;
+        if is_held {
+            assert_eq!(raw.keys().await.len(), 1, "the holder's");
+            holder.release(&held).await.unwrap();
+        }
+    }
+    holder.close().await;
+    raw.is_clean().await;
+}
+
+async fn closed(server: Server) {
+    let (one, other) = (driver(&server.url()).await, driver(&server.url()).await);
+    let mut raw = Raw::on(server.port()).await;
+    let (held, waiting) = (claim(LONG), claim(LONG).fair());
+    take(&one, &held).await;
+    refused(&other, &waiting).await;
+    one.release(&held).await.unwrap();
+    take(&other, &waiting).await;
+    other.release(&waiting).await.unwrap();
+    one.close().await;
+    other.close().await;
+    raw.is_clean().await;
+    assert!(one.try_acquire(&claim(LONG)).await.is_err());
+}

@@ -1,0 +1,16 @@
+//! The etcd driver against real servers and clusters, and the weather between them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod keys;
+mod leader;
+mod news;
+mod support;
+mod weather;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let trials = [keys::trials(), news::trials(), weather::trials(), leader::trials()];
+    lockkit_testkit::run(trials.into_iter().flatten().collect())
+}

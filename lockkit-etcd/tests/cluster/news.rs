@@ -1,0 +1,198 @@
+//! Who waits is told, whatever becomes of the stream on which it is told.
+
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, Renewal};
+use lockkit_etcd::EtcdDriver;
+use lockkit_testkit::{ETCD, Proxy, Server, trial};
+
+use crate::support::{LONG, Raw, claim, driver, key, locker, millis, refused, take};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_release_hands_over_without_a_request", || ETCD.start(), handed_over),
+        trial("a_waiter_in_the_middle_looks_again", || ETCD.start(), in_the_middle),
+        trial("a_waiter_watches_two_keys", || ETCD.start(), two_keys),
+        trial("what_is_written_meanwhile_is_noticed", || ETCD.start(), written_meanwhile),
+        trial("a_watch_that_is_cut_at_the_release_misses_nothing", || ETCD.start(), cut),
+        trial("a_compaction_is_got_over", || ETCD.start(), compacted),
+        trial("a_revoked_lease_is_a_loss", || ETCD.start(), revoked),
+        trial("a_deleted_key_is_a_loss", || ETCD.start(), deleted),
+        trial("a_waiter_learns_that_its_place_is_gone", || ETCD.start(), place_gone),
+        trial("ended_streams_lose_nothing", || ETCD.start(), ended),
+    ]
+}
+
+/// Waits until the server watches so many keys.
+async fn watched(raw: &Raw, keys: u64) {
+    while raw.watchers() != keys {
+        tokio::time::sleep(millis(5)).await;
+    }
+}
+
+async fn handed_over(server: Server) {
+    let (one, other) = (driver(&server.url()).await, driver(&server.url()).await);
+    let raw = Raw::on(server.port()).await;
+    let (held, waiting) = (claim(LONG), claim(LONG).fair());
+    take(&one, &held).await;
+    refused(&other, &waiting).await;
+    watched(&raw, 2).await;
+    one.release(&held).await.unwrap();
+    let txns = raw.requests("KV", "Txn");
+    let Change::Granted(grant) = other.changed(&waiting).await else { panic!("not granted") };
+    assert_eq!(raw.requests("KV", "Txn"), txns, "it took a request");
+    assert_eq!(grant.fencing_token().unwrap(), take(&other, &waiting).await);
+    assert!(matches!(other.renew(&waiting).await.unwrap(), Renewal::Held(_)));
+}
+
+async fn in_the_middle(server: Server) {
+    let driver = driver(&server.url()).await;
+    let held = claim(LONG);
+    let [first, second] = [claim(LONG).fair(), claim(LONG).fair()];
+    take(&driver, &held).await;
+    refused(&driver, &first).await;
+    refused(&driver, &second).await;
+    driver.release(&first).await.unwrap();
+    assert_eq!(driver.changed(&second).await, Change::AskAgain);
+    refused(&driver, &second).await;
+    driver.release(&held).await.unwrap();
+    granted(&driver, &second).await;
+}
+
+async fn two_keys(server: Server) {
+    let driver = driver(&server.url()).await;
+    let raw = Raw::on(server.port()).await;
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    let waiting: Vec<Claim> = (0..5).map(|_| claim(LONG).fair()).collect();
+    for waiting in &waiting {
+        refused(&driver, waiting).await;
+    }
+    // The own one and the one before, and no more for a longer queue.
+    watched(&raw, 10).await;
+    for waiting in &waiting {
+        driver.release(waiting).await.unwrap();
+    }
+    watched(&raw, 0).await;
+}
+
+async fn written_meanwhile(server: Server) {
+    let (one, other) = (driver(&server.url()).await, driver(&server.url()).await);
+    let proxy = Proxy::start(server.addr()).await;
+    let behind = driver(&server.url_at(proxy.addr())).await;
+    let (held, waiting) = (claim(LONG), claim(LONG).fair());
+    take(&one, &held).await;
+    // The release comes in after the look and before the watch.
+    let watch = proxy.requests().hold(held.owner().to_string());
+    refused(&behind, &waiting).await;
+    watch.caught().await;
+    one.release(&held).await.unwrap();
+    refused(&other, &claim(LONG)).await;
+    watch.go_on();
+    granted(&behind, &waiting).await;
+}
+
+async fn cut(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (one, other) = (driver(&server.url()).await, driver(&server.url_at(proxy.addr())).await);
+    let raw = Raw::on(server.port()).await;
+    let (held, waiting) = (claim(LONG), claim(LONG).fair());
+    take(&one, &held).await;
+    refused(&other, &waiting).await;
+    watched(&raw, 2).await;
+    proxy.answers().swallow();
+    one.release(&held).await.unwrap();
+    proxy.reset().await;
+    proxy.answers().pass();
+    granted(&other, &waiting).await;
+}
+
+async fn compacted(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (one, other) = (driver(&server.url()).await, driver(&server.url_at(proxy.addr())).await);
+    let mut raw = Raw::on(server.port()).await;
+    let (held, waiting) = (claim(LONG), claim(LONG).fair());
+    take(&one, &held).await;
+    refused(&other, &waiting).await;
+    watched(&raw, 2).await;
+    proxy.refuse().await;
+    proxy.reset().await;
+    for _ in 0..10 {
+        raw.client.put("other", "", None).await.unwrap();
+    }
+    one.release(&held).await.unwrap();
+    let revision = raw.revision().await;
+    raw.client.compact(revision, None).await.unwrap();
+    proxy.accept().await;
+    granted(&other, &waiting).await;
+}
+
+/// Goes on as the engine does, but for its polls, which would take 200 s here.
+async fn granted(driver: &EtcdDriver, waiting: &Claim) {
+    loop {
+        match driver.changed(waiting).await {
+            Change::Granted(_) => return,
+            Change::AskAgain => match driver.try_acquire(waiting).await {
+                Ok(Attempt::Granted(_)) => return,
+                Ok(_) => (),
+                Err(error) => assert!(error.kind().is_transient(), "{error}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn revoked(server: Server) {
+    let locker = locker(&server.url(), LONG).await;
+    let mut raw = Raw::on(server.port()).await;
+    let guard = locker.lock("orders/42").unwrap().acquire().await.unwrap();
+    watched(&raw, 1).await;
+    let lease = raw.leases().await[0];
+    raw.client.lease_revoke(lease).await.unwrap();
+    guard.lost().await;
+    assert!(!guard.is_held());
+
+    let driver = driver(&server.url()).await;
+    let claim = claim(LONG);
+    take(&driver, &claim).await;
+    let lease = raw.keys().await[0].1;
+    raw.client.lease_revoke(lease).await.unwrap();
+    assert_eq!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
+}
+
+async fn deleted(server: Server) {
+    let locker = locker(&server.url(), LONG).await;
+    let mut raw = Raw::on(server.port()).await;
+    let guard = locker.lock("orders/42").unwrap().acquire().await.unwrap();
+    watched(&raw, 1).await;
+    raw.client.delete(key(guard.owner()), None).await.unwrap();
+    guard.lost().await;
+}
+
+async fn place_gone(server: Server) {
+    let driver = driver(&server.url()).await;
+    let mut raw = Raw::on(server.port()).await;
+    let (held, waiting) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &held).await;
+    refused(&driver, &waiting).await;
+    watched(&raw, 2).await;
+    raw.client.delete(key(waiting.owner()), None).await.unwrap();
+    assert_eq!(driver.changed(&waiting).await, Change::Lost);
+    refused(&driver, &waiting).await;
+    assert_eq!(raw.keys().await.len(), 2, "it has a place again");
+}
+
+async fn ended(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let locker = locker(&server.url_at(proxy.addr()), millis(5000)).await;
+    let mut raw = Raw::on(server.port()).await;
+    let guard = locker.lock("orders/42").unwrap().acquire().await.unwrap();
+    // Time goes by at the server for longer than the lease lasts.
+    let other = raw.client.lease_grant(10, None).await.unwrap().id();
+    while raw.leases().await.contains(&other) {
+        proxy.reset().await;
+        assert!(guard.is_held());
+        tokio::time::sleep(millis(300)).await;
+    }
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}

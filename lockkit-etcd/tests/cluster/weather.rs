@@ -1,0 +1,273 @@
+//! Servers that die, hang, refuse or are full, and a network that loses things.
+
+use std::time::Instant;
+
+use etcd_client::{Permission, PermissionType};
+use libtest_mimic::Trial;
+use lockkit_core::Error;
+use lockkit_core::driver::{Driver, ErrorKind, Release, Renewal};
+use lockkit_etcd::EtcdDriver;
+use lockkit_testkit::{ETCD, Proxy, Server, trial};
+use tokio::net::TcpListener;
+
+use crate::support::{
+    LONG, Raw, causes, claim, driver, impatient_driver, kind, locker, millis, named, refused, take,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_swallowed_answer_is_unknown_and_found_again", || ETCD.start(), swallowed),
+        trial("a_put_that_lands_after_the_release_is_refused", || ETCD.start(), late),
+        trial("a_refusal_in_doubt_is_unknown", || ETCD.start(), in_doubt),
+        trial("a_request_that_was_not_sent_is_not_unknown", || ETCD.start(), away),
+        trial("a_server_without_its_data_is_got_over", || ETCD.start(), emptied),
+        trial("a_severed_holder_is_lost_before_another_holds", || ETCD.start(), severed),
+        trial("a_full_database_is_capacity_and_lets_go", full, nospace),
+        trial("a_wrong_password_is_denied_and_not_told", || ETCD.start(), password),
+        trial("a_token_that_ran_out_is_renewed", || ETCD.start(), renewed_token),
+        trial("a_missing_right_is_denied", || ETCD.start(), rights),
+        trial("members_of_two_clusters_are_told_apart", two_clusters, other_cluster),
+        trial("what_is_no_etcd_is_told_in_time", || Ok(()), no_etcd),
+    ]
+}
+
+async fn swallowed(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
+    let mut raw = Raw::on(server.port()).await;
+    let claim = claim(millis(5000));
+    take(&driver, &claim).await;
+    driver.release(&claim).await.unwrap();
+
+    proxy.answers().swallow();
+    let start = Instant::now();
+    let (kind, text) = kind(driver.try_acquire(&claim).await);
+    assert_eq!(kind, ErrorKind::Unknown, "{text}");
+    assert!(start.elapsed() >= millis(1000), "the limit is a fifth of the lease");
+    proxy.reset().await;
+    proxy.answers().pass();
+
+    let (key, _) = raw.keys().await.remove(0);
+    let put = raw.client.get(key, None).await.unwrap();
+    while driver.try_acquire(&claim).await.is_err() {}
+    let found = take(&driver, &claim).await;
+    assert_eq!(found.to_string(), put.kvs()[0].create_revision().to_string());
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+    assert!(raw.keys().await.is_empty());
+}
+
+/// Two ways to one server, so that one can be slow and the other not; the one in use comes first.
+async fn two_ways(server: &Server) -> ([Proxy; 2], EtcdDriver) {
+    let [one, other] = [Proxy::start(server.addr()).await, Proxy::start(server.addr()).await];
+    let ports = [one.addr().port(), other.addr().port()];
+    let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}", ports[0], ports[1]);
+    let driver = impatient_driver(&url).await;
+    let ways = if one.connections() > 0 { [one, other] } else { [other, one] };
+    (ways, driver)
+}
+
+async fn late(server: Server) {
+    let ([slow, _fast], driver) = two_ways(&server).await;
+    let mut raw = Raw::on(server.port()).await;
+    let claim = claim(millis(5000));
+    let put = slow.requests().hold(claim.owner().to_string());
+    // The put is held on the one way, and carried out on the other.
+    take(&driver, &claim).await;
+    put.caught().await;
+    let lease = raw.keys().await[0].1;
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+    assert!(!raw.leases().await.contains(&lease), "the lease that it named goes on");
+    let before = slow.answers().bytes();
+    put.go_on();
+    slow.answers().bytes_reach(before + 1).await;
+    assert!(raw.keys().await.is_empty());
+}
+
+async fn in_doubt(server: Server) {
+    let ([slow, _fast], driver) = two_ways(&server).await;
+    let mut raw = Raw::on(server.port()).await;
+    let (held, tried) = (claim(LONG), claim(millis(5000)));
+    take(&driver, &held).await;
+    let put = slow.requests().hold(tried.owner().to_string());
+    let (kind, text) = kind(driver.try_acquire(&tried).await);
+    assert_eq!(kind, ErrorKind::Unknown, "the first attempt may yet be carried out: {text}");
+    assert_eq!(driver.release(&tried).await.unwrap(), Release::NotHeld);
+    let lease = raw.keys().await[0].1;
+    assert_eq!(raw.leases().await, [lease], "the lease that the attempt named goes on");
+    put.go_on();
+}
+
+async fn away(server: Server) {
+    let driver = impatient_driver(&server.url()).await;
+    let claim = claim(millis(2000));
+    take(&driver, &claim).await;
+    server.kill();
+    while kind(driver.try_acquire(&named("other", LONG)).await).0 == ErrorKind::Unknown {}
+    let (kind, text) = kind(driver.try_acquire(&named("other", LONG)).await);
+    assert_eq!(kind, ErrorKind::Unreachable);
+    assert!(text.contains("refused"), "{text}");
+    server.restart().unwrap();
+    while driver.try_acquire(&claim).await.is_err() {}
+}
+
+async fn emptied(server: Server) {
+    let driver = impatient_driver(&server.url()).await;
+    // One lease in the pool, and one in use.
+    for number in ["one", "two"] {
+        take(&driver, &named(number, LONG)).await;
+    }
+    let held = named("three", LONG);
+    take(&driver, &held).await;
+    let idle = named("four", LONG);
+    take(&driver, &idle).await;
+    driver.release(&idle).await.unwrap();
+    server.restart_empty().unwrap();
+    while driver.renew(&held).await.is_err() {}
+    assert_eq!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    take(&driver, &named("five", LONG)).await;
+}
+
+async fn severed(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let cut_off = locker(&server.url_at(proxy.addr()), millis(3000)).await;
+    let other = locker(&server.url(), millis(3000)).await;
+    let guard = cut_off.lock("orders/42").unwrap().acquire().await.unwrap();
+    proxy.requests().swallow();
+    proxy.answers().swallow();
+    let next = other.lock("orders/42").unwrap().acquire().await.unwrap();
+    assert!(!guard.is_held(), "two believe to hold it");
+    assert!(next.fencing_token() > guard.fencing_token());
+    proxy.reset().await;
+    proxy.requests().pass();
+    proxy.answers().pass();
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. } | Error::Unreachable { .. })));
+    assert!(next.is_held());
+}
+
+fn full() -> Result<Server, lockkit_testkit::Unavailable> {
+    ETCD.start_with(&["--quota-backend-bytes", "8388608"])
+}
+
+async fn nospace(server: Server) {
+    let driver = driver(&server.url()).await;
+    let mut raw = Raw::on(server.port()).await;
+    let held = named("held", LONG);
+    take(&driver, &held).await;
+    let megabyte = vec![0; 1024 * 1024];
+    let mut number = 0;
+    while raw.client.put(format!("fill/{number}"), megabyte.clone(), None).await.is_ok() {
+        number += 1;
+    }
+    let findings = driver.inspect().unwrap().diagnose(held.name().namespace()).await.unwrap();
+    let alarms = findings.iter().find(|finding| finding.topic() == "alarms").unwrap();
+    assert_eq!(alarms.grade(), lockkit_core::Grade::Error, "{alarms:?}");
+    let (kind, text) = kind(driver.try_acquire(&claim(LONG)).await);
+    assert_eq!(kind, ErrorKind::Capacity, "{text}");
+    assert!(matches!(driver.renew(&held).await.unwrap(), Renewal::Held(_)));
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+}
+
+/// Sets up `root` and `app`, who may do what locks need, both with the password `hunter2`.
+async fn demand_a_user(raw: &mut Raw) {
+    let client = &mut raw.client;
+    for user in ["root", "app", "stranger"] {
+        client.user_add(user, "hunter2", None).await.unwrap();
+        client.role_add(user).await.unwrap();
+        client.user_grant_role(user, user).await.unwrap();
+    }
+    let all = Permission::new(PermissionType::Readwrite, "lockkit/v1/").with_prefix();
+    client.role_grant_permission("app", all).await.unwrap();
+    client.auth_enable().await.unwrap();
+}
+
+fn url_of(server: &Server, user: &str) -> String {
+    server.url().replace("etcd://", &format!("etcd://{user}@"))
+}
+
+async fn password(server: Server) {
+    // A user is not in the way where none is demanded.
+    EtcdDriver::connect(&url_of(&server, "app:hunter2").parse().unwrap()).await.unwrap();
+    demand_a_user(&mut Raw::on(server.port()).await).await;
+    for url in [url_of(&server, "app:hunter3"), server.url()] {
+        let error = EtcdDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+        assert!(!causes(&error).contains("hunter"), "{}", causes(&error));
+    }
+    let driver = driver(&url_of(&server, "app:hunter2")).await;
+    assert!(!format!("{driver:?}").contains("hunter2"));
+    let (held, waiting) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &held).await;
+    refused(&driver, &waiting).await;
+    driver.release(&held).await.unwrap();
+    driver.changed(&waiting).await;
+    take(&driver, &waiting).await;
+}
+
+async fn renewed_token(server: Server) {
+    demand_a_user(&mut Raw::on(server.port()).await).await;
+    let driver = driver(&url_of(&server, "app:hunter2")).await;
+    let (held, waiting) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &held).await;
+    refused(&driver, &waiting).await;
+    // It forgets all tokens, and keeps the data.
+    server.restart().unwrap();
+    while let Err(error) = driver.renew(&held).await {
+        assert!(error.kind().is_transient(), "{error}");
+    }
+    driver.release(&held).await.unwrap();
+    // Told by a watch on a new stream, with a new token: no poll comes in between.
+    loop {
+        use lockkit_core::driver::{Attempt, Change};
+        if let Change::Granted(_) = driver.changed(&waiting).await {
+            break;
+        }
+        if let Ok(Attempt::Granted(_)) = driver.try_acquire(&waiting).await {
+            break;
+        }
+    }
+}
+
+async fn rights(server: Server) {
+    demand_a_user(&mut Raw::on(server.port()).await).await;
+    let url = url_of(&server, "stranger:hunter2");
+    let error = EtcdDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+}
+
+fn two_clusters() -> Result<(Server, Server), lockkit_testkit::Unavailable> {
+    Ok((ETCD.start()?, ETCD.start()?))
+}
+
+async fn other_cluster((one, other): (Server, Server)) {
+    let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}", one.port(), other.port());
+    let driver = driver(&url).await;
+    let claim = claim(LONG);
+    take(&driver, &claim).await;
+    let findings = driver.inspect().unwrap().diagnose(claim.name().namespace()).await.unwrap();
+    let cluster = findings.iter().find(|finding| finding.topic() == "cluster").unwrap();
+    assert_eq!(cluster.grade(), lockkit_core::Grade::Error, "{cluster:?}");
+    match Raw::on(one.port()).await.keys().await.is_empty() {
+        true => other.kill(),
+        false => one.kill(),
+    }
+    let (kind, text) = loop {
+        let (kind, text) = kind(driver.try_acquire(&claim).await);
+        if !kind.is_transient() {
+            break (kind, text);
+        }
+    };
+    assert_eq!(kind, ErrorKind::Misconfigured, "{text}");
+    assert!(text.contains("another cluster"), "{text}");
+}
+
+async fn no_etcd(_: ()) {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("etcd://{}", silent.local_addr().unwrap());
+    let start = Instant::now();
+    let error = EtcdDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    assert!(start.elapsed() < millis(30_000));
+    drop(silent);
+    let error = EtcdDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(causes(&error).contains("refused"), "{}", causes(&error));
+}
