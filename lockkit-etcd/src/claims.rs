@@ -12,7 +12,8 @@ use crate::keepalive::Keepalive;
 use crate::layout::Queue;
 use crate::leases::{Lease, Leases};
 use crate::members::Members;
-use crate::queue::{self, Place, Seen};
+use crate::queue::{self, Ahead, Place, Seen};
+use crate::reader::Reader;
 use crate::watch::{News, Watch};
 
 /// What this process asked for and has not released: which lease a claim has, and what the cluster
@@ -22,6 +23,7 @@ pub(crate) struct Claims {
     members: Arc<Members>,
     keepalive: Arc<Keepalive>,
     leases: Leases,
+    reader: Reader,
     watch: Watch,
     entries: Mutex<Entries>,
 }
@@ -52,6 +54,8 @@ struct Traces {
     longer: Option<Arc<Lease>>,
     /// When the key was created, once that was answered.
     created: Option<i64>,
+    /// Who was just before it at the last look.
+    ahead: Option<Ahead>,
     is_granted: bool,
     /// Whether a request that names a lease was not answered, and may be carried out yet.
     in_doubt: bool,
@@ -61,8 +65,9 @@ impl Claims {
     pub(crate) fn new(members: Arc<Members>) -> Self {
         let keepalive = Arc::new(Keepalive::new(Arc::clone(&members)));
         let leases = Leases::new(Arc::clone(&members), Arc::clone(&keepalive));
+        let reader = Reader::new(Arc::clone(&members));
         let watch = Watch::new(Arc::clone(&members));
-        Self { members, keepalive, leases, watch, entries: Mutex::default() }
+        Self { members, keepalive, leases, reader, watch, entries: Mutex::default() }
     }
 
     /// Takes the lock if it is free and the claim's turn; else leaves a place if the claim waits.
@@ -188,7 +193,8 @@ impl Claims {
         limit: Duration,
     ) -> Result<Option<Place>, Failure> {
         let (Some(lease), Some(created)) = entry.place() else { return Ok(None) };
-        let look = queue::look(&self.members, &entry.queue, &entry.key, created, limit);
+        let known = entry.traces().ahead.clone();
+        let look = queue::look(&self.members, &entry.queue, &entry.key, created, known, limit);
         let (seen, is_alive) = tokio::join!(look, self.refresh(&lease, limit));
         match seen.outcome? {
             Seen::Present(place) => {
@@ -197,7 +203,7 @@ impl Claims {
                     let lease = self.lease(entry, claim, true, limit).await?;
                     self.hang(entry, created, &lease, limit).await?;
                 }
-                entry.traces().is_granted |= place.ahead.is_none();
+                entry.stands_at(&place);
                 Ok(Some(place))
             }
             Seen::Absent => {
@@ -257,9 +263,9 @@ impl Claims {
     /// goes on.
     async fn keep(&self, entry: &Entry, limit: Duration) -> Result<bool, Failure> {
         let (Some(lease), Some(created)) = entry.place() else { return Ok(false) };
-        let stands = queue::stands(&self.members, &entry.key, created, limit);
+        let stands = self.reader.stands(&entry.key, created, limit);
         let (stands, is_alive) = tokio::join!(stands, self.refresh(&lease, limit));
-        match (stands.outcome, is_alive) {
+        match (stands, is_alive) {
             // Either is enough to know.
             (Ok(false), _) | (_, Ok(false)) => Ok(false),
             (Ok(true), Ok(true)) => Ok(true),
@@ -354,9 +360,13 @@ impl Claims {
         }
         match self.watch.changed(entry.owner).await {
             News::LookAgain => Change::AskAgain,
+            News::Moved => {
+                entry.traces().ahead = None;
+                Change::AskAgain
+            }
             News::Lost => Change::Lost,
             News::Granted => {
-                entry.traces().is_granted = true;
+                entry.first();
                 self.watch.granted(entry.owner);
                 match entry.grant() {
                     Some(Ok(grant)) => Change::Granted(grant),
@@ -369,6 +379,7 @@ impl Claims {
     /// Ends all streams and gives back the leases that nobody uses.
     pub(crate) async fn close(&self) {
         self.watch.close();
+        self.reader.close();
         self.leases.close().await;
         self.keepalive.close();
     }
@@ -449,18 +460,29 @@ impl Entry {
 
     /// Takes note of what an ask came to.
     fn note(&self, place: &Result<Option<Place>, Failure>, in_doubt: bool) {
-        let mut traces = self.traces();
-        traces.in_doubt |= in_doubt;
+        self.traces().in_doubt |= in_doubt;
         if let Ok(Some(place)) = place {
-            traces.created = Some(place.created);
-            traces.is_granted |= place.ahead.is_none();
+            self.stands_at(place);
         }
+    }
+
+    fn stands_at(&self, place: &Place) {
+        let mut traces = self.traces();
+        traces.created = Some(place.created);
+        traces.ahead.clone_from(&place.ahead);
+        traces.is_granted |= place.ahead.is_none();
+    }
+
+    /// Takes note that nobody is ahead any more.
+    fn first(&self) {
+        let mut traces = self.traces();
+        (traces.ahead, traces.is_granted) = (None, true);
     }
 
     /// Takes note that the key is gone.
     fn displaced(&self) {
         let mut traces = self.traces();
-        (traces.created, traces.is_granted) = (None, false);
+        (traces.created, traces.ahead, traces.is_granted) = (None, None, false);
         if traces.lease.as_ref().is_some_and(|lease| lease.is_gone()) {
             traces.lease = None;
         }

@@ -30,6 +30,8 @@ mod layout;
 mod leases;
 mod members;
 mod queue;
+mod reader;
+pub mod transaction;
 mod watch;
 
 pub use config::PARAMETERS;

@@ -117,14 +117,36 @@ pub(crate) async fn try_enter(
     })
 }
 
-/// Reads where the own key, which was created then, stands in the queue.
+/// Reads where the own key, which was created then, stands in the queue. To read all of a long queue
+/// costs the server as much as it is long, so that is not done while who is known to be ahead is there.
 pub(crate) async fn look(
     members: &Members,
     queue: &Queue,
     key: &str,
     created: i64,
+    known: Option<Ahead>,
     limit: Duration,
 ) -> Reply<Seen> {
+    if let Some(ahead) = known {
+        let own = GetOptions::new().with_keys_only();
+        let reads = [TxnOp::get(key, Some(own.clone())), TxnOp::get(&*ahead.key, Some(own))];
+        let reply = send(members, Txn::new().and_then(reads), limit).await;
+        let reply = reply.and_then(|answer| {
+            let at = |created: i64| move |kv: &KeyValue| kv.create_revision() == created;
+            let Some(own) = keys(&answer, 0)?.into_iter().find(at(created)) else {
+                return Ok(Some(Seen::Absent));
+            };
+            let is_there = keys(&answer, 1)?.iter().any(at(ahead.created));
+            let (lease, revision) = (own.lease(), revision(&answer));
+            let place = Place { created, lease, ahead: Some(ahead), revision };
+            Ok(is_there.then_some(Seen::Present(place)))
+        });
+        match reply.outcome {
+            Ok(None) => (),
+            Ok(Some(seen)) => return Reply { outcome: Ok(seen), in_doubt: false },
+            Err(failure) => return Reply { outcome: Err(failure), in_doubt: false },
+        }
+    }
     let own = GetOptions::new().with_keys_only();
     let before = GetOptions::new().with_prefix().with_limit(2).with_keys_only();
     let before = before
@@ -140,20 +162,6 @@ pub(crate) async fn look(
         let revision = revision(&answer);
         Ok(Seen::Present(Place { created, lease: own.lease(), ahead, revision }))
     })
-}
-
-/// Whether the own key, which was created then, is there.
-pub(crate) async fn stands(
-    members: &Members,
-    key: &str,
-    created: i64,
-    limit: Duration,
-) -> Reply<bool> {
-    let own = GetOptions::new().with_keys_only();
-    let txn = Txn::new().and_then([TxnOp::get(key, Some(own))]);
-    let reply = send(members, txn, limit).await;
-    reply
-        .and_then(|answer| Ok(keys(&answer, 0)?.iter().any(|own| own.create_revision() == created)))
 }
 
 /// Hangs the own key, which was created then, on another lease; whether it was there.

@@ -39,8 +39,10 @@ pub(crate) struct Watch {
 /// What there is to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// Another look may find the queue otherwise.
+    /// Something may have been missed.
     LookAgain,
+    /// The one ahead has gone, and was not the first.
+    Moved,
     /// The one ahead held the lock, and has gone.
     Granted,
     /// The own key is gone.
@@ -98,6 +100,7 @@ impl Watch {
         let mut state = self.board.state();
         let Some(watches) = state.owners.get_mut(&owner) else { return };
         watches.mailbox.granted = false;
+        watches.mailbox.moved = false;
         watches.mailbox.look_again = false;
         let ahead = watches.ahead.take();
         self.board.forget(&mut state, ahead);
@@ -198,6 +201,7 @@ struct Watches {
 struct Mailbox {
     lost: bool,
     granted: bool,
+    moved: bool,
     look_again: bool,
     arrival: Arc<Notify>,
 }
@@ -207,6 +211,7 @@ impl Mailbox {
         match news {
             News::Lost => self.lost = true,
             News::Granted => self.granted = true,
+            News::Moved => self.moved = true,
             News::LookAgain => self.look_again = true,
         }
         self.arrival.notify_one();
@@ -215,10 +220,12 @@ impl Mailbox {
     fn take(&mut self) -> Option<News> {
         let is_lost = std::mem::take(&mut self.lost);
         let is_granted = std::mem::take(&mut self.granted) && !is_lost;
+        let is_moved = std::mem::take(&mut self.moved);
         let looks_again = std::mem::take(&mut self.look_again);
         is_lost
             .then_some(News::Lost)
             .or(is_granted.then_some(News::Granted))
+            .or(is_moved.then_some(News::Moved))
             .or(looks_again.then_some(News::LookAgain))
     }
 }
@@ -316,7 +323,7 @@ impl Board {
                 news = Some(match ward.role {
                     Role::Own => News::Lost,
                     Role::Ahead { holds: true } => News::Granted,
-                    Role::Ahead { holds: false } => News::LookAgain,
+                    Role::Ahead { holds: false } => News::Moved,
                 });
             }
         }

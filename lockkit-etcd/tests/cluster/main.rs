@@ -6,11 +6,18 @@ mod keys;
 mod leader;
 mod news;
 mod support;
+mod transaction;
 mod weather;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let trials = [keys::trials(), news::trials(), weather::trials(), leader::trials()];
+    let trials = [
+        keys::trials(),
+        news::trials(),
+        weather::trials(),
+        leader::trials(),
+        transaction::trials(),
+    ];
     lockkit_testkit::run(trials.into_iter().flatten().collect())
 }
