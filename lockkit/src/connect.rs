@@ -58,6 +58,7 @@ pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
 /// What stands in the table of backends for the scheme of the URL.
 fn scheme(url: &BackendUrl) -> &str {
     match url.scheme() {
+        "etcds" => "etcd",
         "mariadb" => "mysql",
         "postgresql" => "postgres",
         scheme => scheme,
@@ -83,6 +84,8 @@ async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
             Arc::new(MysqlSessionDriver::connect(url).await?)
         }
         "memory" => Arc::new(memory::MemoryDriver::connect(url)?),
+        #[cfg(feature = "etcd")]
+        "etcd" => Arc::new(lockkit_etcd::EtcdDriver::connect(url).await?),
         #[cfg(feature = "file")]
         "file" => Arc::new(lockkit_file::FileDriver::connect(url).await?),
         #[cfg(feature = "mysql")]
@@ -209,6 +212,15 @@ pub static BACKENDS: &[Backend] = &[
     },
     #[cfg(not(feature = "redlock"))]
     Backend::off("redlock", "redlock"),
+    #[cfg(feature = "etcd")]
+    Backend {
+        scheme: "etcd",
+        feature: Some("etcd"),
+        capabilities: Some(lockkit_etcd::CAPABILITIES),
+        parameters: lockkit_etcd::PARAMETERS,
+    },
+    #[cfg(not(feature = "etcd"))]
+    Backend::off("etcd", "etcd"),
 ];
 
 /// Those of them whose holds may be kept by a session, and what is otherwise with `hold=session` in
@@ -235,6 +247,7 @@ pub static SESSION_BACKENDS: &[Backend] = &[
 ];
 
 #[cfg(not(all(
+    feature = "etcd",
     feature = "file",
     feature = "mysql",
     feature = "postgres",

@@ -34,6 +34,9 @@ pub mod redis {}
 #[doc = include_str!("../docs/redlock.md")]
 pub mod redlock {}
 
+#[doc = include_str!("../docs/etcd.md")]
+pub mod etcd {}
+
 #[doc = include_str!("../docs/run.md")]
 pub mod run {}
 

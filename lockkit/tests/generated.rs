@@ -1,5 +1,6 @@
 //! The tables in the docs come from the code. `LOCKKIT_BLESS=1` writes them.
 #![cfg(all(
+    feature = "etcd",
     feature = "file",
     feature = "metrics",
     feature = "mysql",
@@ -40,6 +41,7 @@ fn example(backend: &Backend) -> &'static str {
         "mysql" => "`mysql://user:password@host:3306/database`, `mariadb://…`",
         "redis" => "`redis://user:password@host:6379/0`",
         "redlock" => "`redlock://host1,host2,host3`",
+        "etcd" => "`etcd://host:2379,host:2379,host:2379`",
         other => panic!("no example of a URL for {other}"),
     }
 }
