@@ -118,7 +118,8 @@ impl Backend {
         self.start_with(&[])
     }
 
-    /// As [`Backend::start`], with more arguments, which override the usual ones.
+    /// As [`Backend::start`], with more arguments, which override the usual ones. `{port}` in them is
+    /// the server's port.
     ///
     /// # Errors
     /// [`Unavailable`] if the program is missing or does not come up.

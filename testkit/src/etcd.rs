@@ -94,8 +94,8 @@ fn is_ready(port: u16, _: u32, data: &Path) -> io::Result<bool> {
         }
     };
     let health = ask(port, "GET", "/health")?;
-    // A server that wants to be spoken to in TLS serves; who it is cannot be asked.
-    if health.contains("HTTP request to an HTTPS server") {
+    // A server that wants to be spoken to in TLS hangs up; who it is cannot be asked.
+    if health.is_empty() || health.contains("HTTP request to an HTTPS server") {
         return Ok(true);
     }
     let members = ask(port, "POST", "/v3/cluster/member/list")?;

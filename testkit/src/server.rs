@@ -233,7 +233,9 @@ impl Server {
             Some(seat) => seat.arguments(&data)?,
             None => (self.backend.arguments)(self.port, &data),
         };
-        let arguments = arguments.iter().chain(&self.arguments);
+        let port = self.port.to_string();
+        let own = self.arguments.iter().map(|argument| argument.replace("{port}", &port));
+        let arguments = arguments.into_iter().chain(own);
         let environment = self.clock.iter().flat_map(SteppedClock::environment);
         let program = &self.program;
         self.watchdog.run(program, arguments, environment, user, self.backend.kill, log)

@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_wrong_password_is_denied_and_not_told", || ETCD.start(), password),
         trial("a_token_that_ran_out_is_renewed", || ETCD.start(), renewed_token),
         trial("a_missing_right_is_denied", || ETCD.start(), rights),
+        trial("tls_is_spoken_and_checked", with_tls, tls),
         trial("members_of_two_clusters_are_told_apart", two_clusters, other_cluster),
         trial("what_is_no_etcd_is_told_in_time", || Ok(()), no_etcd),
     ]
@@ -232,6 +233,39 @@ async fn rights(server: Server) {
     let url = url_of(&server, "stranger:hunter2");
     let error = EtcdDriver::connect(&url.parse().unwrap()).await.unwrap_err();
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+}
+
+/// Of an authority made for this: whose key is gone, so that it signs nothing else.
+fn file(name: &str) -> String {
+    format!("{}/tests/cluster/tls/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// It wants a certificate from its clients, too.
+fn with_tls() -> Result<Server, lockkit_testkit::Unavailable> {
+    let (ca, cert, key) = (file("ca.pem"), file("peer.pem"), file("peer.key"));
+    let https = ["--cert-file", &cert, "--key-file", &key];
+    let checked = ["--client-cert-auth", "--trusted-ca-file", &ca];
+    let url = "https://127.0.0.1:{port}";
+    let urls = ["--listen-client-urls", url, "--advertise-client-urls", url];
+    ETCD.start_with(&[&https[..], &checked[..], &urls[..]].concat())
+}
+
+async fn tls(server: Server) {
+    let url = server.url().replace("etcd:", "etcds:");
+    let (cacert, cert, key) = (file("ca.pem"), file("peer.pem"), file("peer.key"));
+    let driver = driver_at(&format!("{url}?cacert={cacert}&cert={cert}&key={key}")).await.unwrap();
+    let claim = claim(LONG);
+    take(&driver, &claim).await;
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+    // Without a certificate of ours, with an authority that nobody knows, and without TLS.
+    for url in [format!("{url}?cacert={cacert}"), url, server.url()] {
+        let error = driver_at(&url).await.unwrap_err();
+        assert!(!matches!(error, Error::Config { .. }), "{url}: {error:?}");
+    }
+}
+
+async fn driver_at(url: &str) -> lockkit_core::Result<EtcdDriver> {
+    EtcdDriver::connect(&url.parse().unwrap()).await
 }
 
 fn two_clusters() -> Result<(Server, Server), lockkit_testkit::Unavailable> {
