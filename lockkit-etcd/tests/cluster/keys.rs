@@ -54,9 +54,12 @@ async fn own_leases(server: Server) {
     let keys = raw.keys().await;
     assert_ne!(keys[0].1, keys[1].1);
     driver.release(&one).await.unwrap();
-    let third = named("third", LONG);
-    take(&driver, &third).await;
-    assert_eq!(raw.keys().await[1].1, keys[0].1, "a lease is used again");
+    for name in ["third", "fourth"] {
+        take(&driver, &named(name, LONG)).await;
+    }
+    let now: Vec<i64> = raw.keys().await.into_iter().map(|(_, lease)| lease).collect();
+    assert_eq!(now[1], keys[0].1, "a lease is used again");
+    assert!(now[2] != now[0] && now[2] != now[1], "two have one lease: {now:?}");
 }
 
 async fn longer(server: Server) {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libtest_mimic::Trial;
+use lockkit_core::FencingToken;
 use lockkit_core::driver::Driver;
-use lockkit_core::{FencingToken, LockGuard};
-use lockkit_testkit::{ETCD, Ensemble, trial};
-use tokio::sync::{mpsc, oneshot};
+use lockkit_testkit::{ETCD, Ensemble, Proxy, trial};
+use tokio::sync::mpsc;
 
-use crate::support::{LONG, claim, driver, locker, millis, named, take};
+use crate::support::{LONG, Raw, claim, driver, locker, millis, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let three = || ETCD.start_ensemble(3);
@@ -70,27 +70,25 @@ async fn in_a_change_of_leader(ensemble: &Ensemble, fail: impl FnOnce(usize)) {
 }
 
 async fn gone(ensemble: Ensemble) {
-    let locker = locker(&ensemble.url(), millis(10_000)).await;
-    let guard: LockGuard = locker.lock("orders/42").unwrap().acquire().await.unwrap();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let watch = tokio::spawn(async move {
-        tokio::select! {
-            () = guard.lost() => false,
-            _ = stopped => guard.is_held(),
-        }
-    });
-    // One after another, so that it was each one's turn.
+    let mut proxies = Vec::new();
     for member in ensemble.members() {
-        member.kill();
-        ensemble.leader();
-        let other = driver(&ensemble.url()).await;
-        let claim = named("other", LONG);
-        while other.try_acquire(&claim).await.is_err() {}
-        while other.release(&claim).await.is_err() {}
-        member.restart().unwrap();
+        proxies.push(Proxy::start(member.addr()).await);
     }
-    stop.send(()).unwrap();
-    assert!(watch.await.unwrap(), "the hold was lost");
+    let ports: Vec<u16> = proxies.iter().map(|proxy| proxy.addr().port()).collect();
+    let locker = locker(&ensemble.url_at(&ports), millis(6000)).await;
+    let guard = locker.lock("orders/42").unwrap().acquire().await.unwrap();
+    let in_use = proxies.iter().position(|proxy| proxy.open() > 0).unwrap();
+    ensemble.members()[in_use].kill();
+    let other = &ensemble.members()[ensemble.leader()];
+    let mut raw = Raw::on(other.port()).await;
+    // Time goes by at the cluster for longer than the lease lasts.
+    let lease = raw.client.lease_grant(9, None).await.unwrap().id();
+    while raw.leases().await.contains(&lease) {
+        tokio::time::sleep(millis(50)).await;
+    }
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    assert!(raw.keys().await.is_empty());
 }
 
 async fn down(ensemble: Ensemble) {
