@@ -133,6 +133,14 @@ async fn severed(server: Server) {
     let cut_off = locker(&server.url_at(proxy.addr()), millis(3000)).await;
     let other = locker(&server.url(), millis(3000)).await;
     let guard = cut_off.lock("orders/42").unwrap().acquire().await.unwrap();
+    // It is renewed, with a new stream and then on it, so that it counts from a keepalive.
+    for _ in 0..2 {
+        let mut left = guard.valid_for().unwrap();
+        while guard.valid_for().unwrap() <= left {
+            left = guard.valid_for().unwrap();
+            tokio::time::sleep(millis(5)).await;
+        }
+    }
     proxy.requests().swallow();
     proxy.answers().swallow();
     let next = other.lock("orders/42").unwrap().acquire().await.unwrap();
