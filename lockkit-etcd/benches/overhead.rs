@@ -35,13 +35,13 @@ fn main() -> Result<()> {
         let url: BackendUrl = server.url().parse()?;
         let raw = Raw::connect(server.port()).await?;
         if is_wanted("pairs") {
-            pairs(&raw, &url).await?;
+            Box::pin(pairs(&raw, &url)).await?;
         }
         if is_wanted("hand-overs") {
-            hand_overs(&raw, &url).await?;
+            Box::pin(hand_overs(&raw, &url)).await?;
         }
         if is_wanted("contended") {
-            contended(server.port(), &url).await?;
+            Box::pin(contended(server.port(), &url)).await?;
         }
         Ok(())
     })
