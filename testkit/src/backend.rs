@@ -33,8 +33,8 @@ pub struct Backend {
     /// What ends the program at once, and the processes that it has started.
     pub(crate) kill: Signal,
     /// What makes the program serve at 127.0.0.1 and that port, in the foreground, with its data in
-    /// that folder and no durability.
-    pub(crate) arguments: fn(port: u16, data: &Path) -> Vec<String>,
+    /// that folder and no durability. May write what it needs to its folder.
+    pub(crate) arguments: fn(port: u16, data: &Path) -> io::Result<Vec<String>>,
     /// Whether the process of that id, with its data in that folder, answers at that port.
     pub(crate) is_ready: fn(port: u16, pid: u32, data: &Path) -> io::Result<bool>,
     pub(crate) url: fn(port: u16) -> String,

@@ -24,7 +24,7 @@ pub struct Ensemble {
 pub(crate) struct Joining {
     /// How many ports a member has beside that for clients.
     pub(crate) peer_ports: usize,
-    /// As [`Backend::arguments`], for a member. May write what it needs to its folder.
+    /// As [`Backend::arguments`], for a member.
     pub(crate) arguments: fn(&Seat, data: &Path) -> io::Result<Vec<String>>,
     /// Whether the member at that port leads the others.
     pub(crate) is_leader: fn(port: u16) -> io::Result<bool>,

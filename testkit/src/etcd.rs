@@ -32,14 +32,14 @@ fn url(ports: &[u16]) -> String {
     format!("etcd://{}", hosts.join(","))
 }
 
-fn arguments(port: u16, data: &Path) -> Vec<String> {
+fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
     // No other server has the folder, and so its name.
     let folder = data.parent().and_then(Path::file_name).unwrap_or_default();
     let name = folder.to_string_lossy().into_owned();
     // It never hears of another member. Any port will do.
     let peer = "http://127.0.0.1:0".to_owned();
     let cluster = format!("{name}={peer}");
-    arguments_of(port, data, &name, &name, &peer, &cluster)
+    Ok(arguments_of(port, data, &name, &name, &peer, &cluster))
 }
 
 fn arguments_of_member(seat: &Seat, data: &Path) -> io::Result<Vec<String>> {

@@ -48,6 +48,7 @@ mod redis;
 mod require;
 mod server;
 mod trial;
+mod zookeeper;
 
 pub use crate::backend::{Backend, Unavailable};
 pub use crate::certificates::{Authority, Identity};
@@ -61,6 +62,7 @@ pub use crate::redis::REDIS;
 pub use crate::require::or_skip;
 pub use crate::server::Server;
 pub use crate::trial::{run, trial};
+pub use crate::zookeeper::ZOOKEEPER;
 
 /// Every backend with a server that this crate can start.
-pub static BACKENDS: [&Backend; 5] = [&ETCD, &MARIADB, &MYSQL, &POSTGRES, &REDIS];
+pub static BACKENDS: [&Backend; 6] = [&ETCD, &MARIADB, &MYSQL, &POSTGRES, &REDIS, &ZOOKEEPER];

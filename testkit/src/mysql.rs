@@ -83,12 +83,12 @@ fn make(mut command: Command, data: &Path) -> io::Result<()> {
     fs::write(data.join("first.sql"), FIRST_STATEMENTS)
 }
 
-fn arguments_of_mysql(port: u16, data: &Path) -> Vec<String> {
+fn arguments_of_mysql(port: u16, data: &Path) -> io::Result<Vec<String>> {
     let own = ["--mysqlx=OFF", "--secure-file-priv=NULL"].map(String::from);
-    arguments(port, data).into_iter().chain(own).collect()
+    Ok(arguments(port, data)?.into_iter().chain(own).collect())
 }
 
-fn arguments(port: u16, data: &Path) -> Vec<String> {
+fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
     let data = data.display();
     let settings = [
         "--no-defaults".into(), // has to be the first
@@ -106,7 +106,7 @@ fn arguments(port: u16, data: &Path) -> Vec<String> {
         "--performance-schema=OFF".into(),
         "--innodb-buffer-pool-size=32M".into(),
     ];
-    settings.into_iter().chain(as_whom()).collect()
+    Ok(settings.into_iter().chain(as_whom()).collect())
 }
 
 /// They refuse to be root unless they are told to.

@@ -72,7 +72,7 @@ fn prepare(program: &Path, data: &Path, user: Option<User>) -> io::Result<()> {
     fs::write(data.join("pg_hba.conf"), WHO_GETS_IN)
 }
 
-fn arguments(port: u16, data: &Path) -> Vec<String> {
+fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
     let settings = [
         "listen_addresses=127.0.0.1",
         "unix_socket_directories=",
@@ -82,10 +82,8 @@ fn arguments(port: u16, data: &Path) -> Vec<String> {
         "max_wal_senders=2",
     ];
     let settings = settings.into_iter().flat_map(|setting| ["-c".into(), setting.into()]);
-    ["-p".into(), port.to_string(), "-D".into(), data.display().to_string()]
-        .into_iter()
-        .chain(settings)
-        .collect()
+    let place = ["-p".into(), port.to_string(), "-D".into(), data.display().to_string()];
+    Ok(place.into_iter().chain(settings).collect())
 }
 
 /// Its own note tells the process id and whether it takes connections.

@@ -25,14 +25,18 @@ pub static REDIS: Backend = Backend {
     shared: OnceLock::new(),
 };
 
-fn arguments(port: u16, data: &Path) -> Vec<String> {
+fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
     let port = port.to_string();
     let data = data.display().to_string();
-    ["--port", &port, "--bind", "127.0.0.1", "--dir", &data]
-        .into_iter()
-        .chain(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-        .map(String::from)
-        .collect()
+    let arguments = ["--port", &port, "--bind", "127.0.0.1", "--dir", &data].into_iter().chain([
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--daemonize",
+        "no",
+    ]);
+    Ok(arguments.map(String::from).collect())
 }
 
 /// Asks for the process id, because another test's server may have been faster at this port.

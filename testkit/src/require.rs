@@ -89,7 +89,7 @@ mod tests {
     #[test]
     #[should_panic(
         expected = "LOCKKIT_REQUIRE names `reddis`, known are etcd, mariadb, mysql, postgres, \
-                    redis, memory, file, sqlite"
+                    redis, zookeeper, memory, file, sqlite"
     )]
     fn an_unknown_backend_is_a_failure() {
         let _ = sort_out(Ok(7), "reddis");

@@ -231,7 +231,7 @@ impl Server {
         let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
         let arguments = match &self.seat {
             Some(seat) => seat.arguments(&data)?,
-            None => (self.backend.arguments)(self.port, &data),
+            None => (self.backend.arguments)(self.port, &data)?,
         };
         let port = self.port.to_string();
         let own = self.arguments.iter().map(|argument| argument.replace("{port}", &port));

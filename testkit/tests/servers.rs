@@ -9,7 +9,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use lockkit_testkit::{ETCD, MARIADB, POSTGRES, Proxy, REDIS, Server, Unavailable, run, trial};
+use lockkit_testkit::{
+    ETCD, MARIADB, POSTGRES, Proxy, REDIS, Server, Unavailable, ZOOKEEPER, run, trial,
+};
 
 fn main() -> ExitCode {
     run(vec![
@@ -116,6 +118,33 @@ fn main() -> ExitCode {
                 let output = with_servers(&command).output().unwrap();
                 let url = String::from_utf8(output.stdout).unwrap();
                 assert_eq!(url.matches("127.0.0.1:").count(), 3, "{url}");
+            },
+        ),
+        trial(
+            "a_zookeeper_keeps_its_data_and_takes_its_folder_along",
+            || ZOOKEEPER.start(),
+            |server| async move {
+                let (addr, data) = (server.addr(), server.data());
+                fs::write(data.join("settings"), "tickTime=777\n").unwrap();
+                server.restart().unwrap();
+                assert!(ask_zookeeper(addr, "conf").contains("tickTime=777\n"));
+                server.restart_empty().unwrap();
+                assert!(ask_zookeeper(addr, "conf").contains("tickTime=200\n"));
+                drop(server);
+                assert!(TcpStream::connect(addr).is_err());
+                assert!(!data.exists(), "the folder stays");
+            },
+        ),
+        trial(
+            "an_ensemble_of_zookeepers_chooses_another_leader",
+            || ZOOKEEPER.start_ensemble(3),
+            |ensemble| async move {
+                let first = ensemble.leader();
+                ensemble.members()[first].kill();
+                let second = ensemble.leader();
+                assert_ne!(first, second);
+                ensemble.members()[first].restart().unwrap();
+                assert_eq!(ensemble.leader(), second);
             },
         ),
         trial(
@@ -244,7 +273,8 @@ fn main() -> ExitCode {
                     (
                         &["reddis", "--", "true"],
                         64,
-                        "no server for `reddis`, there is etcd, mariadb, mysql, postgres, redis",
+                        "no server for `reddis`, there is etcd, mariadb, mysql, postgres, redis, \
+                         zookeeper",
                     ),
                     (&["redis:0", "--", "true"], 64, "an ensemble has 1 to 9 members"),
                     (&["redis:many", "--", "true"], 64, "an ensemble has 1 to 9 members"),
@@ -313,4 +343,13 @@ fn announced(parent: &mut Child) -> SocketAddr {
     let mut url = String::new();
     BufReader::new(parent.stdout.take().unwrap()).read_line(&mut url).unwrap();
     url.trim_end().strip_prefix("redis://").unwrap().parse().unwrap()
+}
+
+/// A command of four letters.
+fn ask_zookeeper(addr: SocketAddr, command: &str) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.write_all(command.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
