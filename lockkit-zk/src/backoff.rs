@@ -1,0 +1,52 @@
+use std::time::Duration;
+
+const SHORTEST: Duration = Duration::from_millis(25);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Spaces attempts to connect: none after a success, then pauses that double up to a second.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    /// How long to wait before the next attempt.
+    pub(crate) fn pause(&self) -> Duration {
+        match self.failures {
+            0 => Duration::ZERO,
+            failures => {
+                let longest = LONGEST.min(SHORTEST * (1 << (failures - 1).min(6)));
+                longest.mul_f64(0.5 + fastrand::f64() / 2.0)
+            }
+        }
+    }
+
+    pub(crate) fn failed(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    pub(crate) fn succeeded(&mut self) {
+        self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Backoff;
+
+    #[test]
+    fn pauses_grow_in_an_outage_and_start_over_after_it() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.pause(), Duration::ZERO);
+        backoff.failed();
+        assert!((12..=25).contains(&backoff.pause().as_millis()));
+        for _ in 0..100 {
+            backoff.failed();
+        }
+        assert!((500..=1000).contains(&backoff.pause().as_millis()));
+        backoff.succeeded();
+        assert_eq!(backoff.pause(), Duration::ZERO);
+    }
+}

@@ -1,0 +1,155 @@
+//! What each claim of this driver has at the servers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lockkit_core::driver::{Claim, OwnerId};
+use tokio::time::Instant;
+
+use crate::session::Session;
+use crate::watch::Watch;
+
+/// The claims that have, or may have, a node.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(Mutex<HashMap<OwnerId, Arc<Entry>>>);
+
+/// One claim.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    claim: Claim,
+    state: Mutex<State>,
+    /// What `changed` listens to, kept from one call to the next.
+    pub(crate) watch: tokio::sync::Mutex<Option<Watch>>,
+}
+
+#[derive(Debug)]
+struct State {
+    trace: Trace,
+    /// When it was last asked for.
+    asked: Instant,
+    /// How many losses of the connection its holder was told of.
+    losses: u64,
+    /// Whether a delete was sent and not answered.
+    is_leaving: bool,
+}
+
+/// What there is of a claim at the servers.
+#[derive(Clone, Debug)]
+pub(crate) enum Trace {
+    Nothing,
+    /// A create was sent in that session and not answered.
+    Doubt(Arc<Session>),
+    /// A node that is not the first.
+    Place(Node, Option<Ahead>),
+    /// A node that is the first.
+    Hold(Node),
+}
+
+/// A node of a claim.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    /// In which it was made, and with which it ends.
+    pub(crate) session: Arc<Session>,
+    pub(crate) folder: Arc<str>,
+    pub(crate) name: String,
+    /// The number of the transaction that made it.
+    pub(crate) czxid: i64,
+}
+
+/// The node before that of a claim, when it was last looked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Ahead {
+    pub(crate) path: String,
+    /// Whether it was the first.
+    pub(crate) holds: bool,
+}
+
+impl Node {
+    pub(crate) fn path(&self) -> String {
+        [&self.folder, "/", &self.name].concat()
+    }
+}
+
+impl Claims {
+    /// The claim's, a new one if it has none.
+    pub(crate) fn enter(&self, claim: &Claim) -> Arc<Entry> {
+        let make = || Arc::new(Entry::new(claim.clone()));
+        self.all().entry(claim.owner()).or_insert_with(make).clone()
+    }
+
+    pub(crate) fn find(&self, owner: OwnerId) -> Option<Arc<Entry>> {
+        self.all().get(&owner).cloned()
+    }
+
+    pub(crate) fn remove(&self, owner: OwnerId) {
+        self.all().remove(&owner);
+    }
+
+    /// Those that wait and have not asked for a lease's time.
+    pub(crate) fn abandoned(&self) -> Vec<Arc<Entry>> {
+        let is_abandoned = |entry: &&Arc<Entry>| {
+            let state = entry.state();
+            matches!(state.trace, Trace::Place(..)) && state.asked.elapsed() > entry.claim.ttl()
+        };
+        self.all().values().filter(is_abandoned).cloned().collect()
+    }
+
+    pub(crate) fn clear(&self) {
+        self.all().clear();
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<Entry>>> {
+        // No step under the lock panics.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn new(claim: Claim) -> Self {
+        let trace = Trace::Nothing;
+        let state = State { trace, asked: Instant::now(), losses: 0, is_leaving: false };
+        Self { claim, state: Mutex::new(state), watch: tokio::sync::Mutex::default() }
+    }
+
+    pub(crate) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    pub(crate) fn trace(&self) -> Trace {
+        self.state().trace.clone()
+    }
+
+    pub(crate) fn set(&self, trace: Trace) {
+        let mut state = self.state();
+        state.trace = trace;
+        state.is_leaving = false;
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        matches!(self.state().trace, Trace::Nothing)
+    }
+
+    /// It is asked for now.
+    pub(crate) fn asks(&self) {
+        self.state().asked = Instant::now();
+    }
+
+    /// A delete of its node is sent. Says whether one was before and was not answered.
+    pub(crate) fn leaves(&self) -> bool {
+        std::mem::replace(&mut self.state().is_leaving, true)
+    }
+
+    pub(crate) fn losses(&self) -> u64 {
+        self.state().losses
+    }
+
+    /// Its holder knows of so many losses of the connection.
+    pub(crate) fn set_losses(&self, losses: u64) {
+        self.state().losses = losses;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No step under the lock panics.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,142 @@
+use std::time::Duration;
+
+use lockkit_core::driver::CALL_LIMIT;
+use lockkit_core::{BackendUrl, Lease, Parameter, Parameters, Result};
+
+use crate::endpoint::{Credentials, Endpoint};
+use crate::layout::{Dialect, Layout};
+
+/// What the driver is called, and the scheme of its URLs.
+pub(crate) const ID: &str = "zookeeper";
+
+/// The parameters of a `zookeeper:` URL, beside the [common ones](lockkit_core::COMMON). The `ttl`
+/// among those is how long the session is to be.
+pub const PARAMETERS: &[Parameter] = &[
+    CALL_LIMIT,
+    Parameter::new(
+        "dialect",
+        "whose nodes to share locks with: `lockkit`, `curator` or `kazoo`",
+        "lockkit",
+    ),
+    Parameter::new(
+        "tick",
+        "the servers' `tickTime`, such as `2s`, where they do not tell",
+        "asked of the servers",
+    ),
+];
+
+const DEFAULT_PORT: u16 = 2181;
+/// Of the path in a URL, in bytes. A request may have a million.
+const LONGEST_ROOT: usize = 1024;
+
+/// What a URL says.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) layout: Layout,
+    pub(crate) call_limit: Option<Duration>,
+}
+
+impl Config {
+    pub(crate) fn from_url(url: &BackendUrl) -> Result<Self> {
+        if url.scheme() != ID && url.scheme() != "zk" {
+            return Err(url.error("the scheme is not `zookeeper`"));
+        }
+        let parameters = url.parameters(PARAMETERS)?;
+        if url.hosts().is_empty() {
+            return Err(url.error("a host is needed, as in `zookeeper://localhost`"));
+        }
+        let hosts = url.hosts().iter();
+        let hosts = hosts.map(|host| (host.name().into(), host.port().unwrap_or(DEFAULT_PORT)));
+        let credentials = match (url.user(), url.password()) {
+            (Some(user), Some(password)) if !user.contains(':') => {
+                Some(Credentials::new(user, password))
+            }
+            (None, None) => None,
+            _ => return Err(url.error("a user without a colon needs a password, and the reverse")),
+        };
+        let session = parameters.duration("ttl")?.unwrap_or(Lease::default().ttl());
+        Ok(Self {
+            endpoint: Endpoint::new(hosts.collect(), credentials, session, tick(&parameters)?),
+            layout: Layout::new(
+                root(url)?,
+                parameters.parsed::<Dialect>("dialect")?.unwrap_or_default(),
+            ),
+            call_limit: parameters.call_limit()?,
+        })
+    }
+}
+
+fn tick(parameters: &Parameters<'_>) -> Result<Option<Duration>> {
+    const LONGEST: Duration = Duration::from_secs(60);
+    let tick = parameters.duration("tick")?;
+    if tick.is_some_and(|tick| tick.is_zero() || tick > LONGEST) {
+        return Err(parameters.bad("tick", "more than nothing and at most 60s"));
+    }
+    Ok(tick)
+}
+
+/// The path, as ZooKeeper takes it.
+fn root(url: &BackendUrl) -> Result<&str> {
+    let root = url.path().strip_suffix('/').unwrap_or(url.path());
+    let is_legal = |segment: &str| {
+        !["", ".", ".."].contains(&segment)
+            && segment.chars().all(|c| {
+                !c.is_control()
+                    && !('\u{e000}'..='\u{f8ff}').contains(&c)
+                    && !('\u{fff0}'..='\u{ffff}').contains(&c)
+            })
+    };
+    if !root.split('/').skip(1).all(is_legal) || root.len() > LONGEST_ROOT {
+        return Err(url.error("the path is no path of ZooKeeper, as in `/apps/shop`"));
+    }
+    if root == "/zookeeper" || root.starts_with("/zookeeper/") {
+        return Err(url.error("`/zookeeper` is the servers' own"));
+    }
+    Ok(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Config;
+
+    fn config(url: &str) -> lockkit_core::Result<Config> {
+        Config::from_url(&url.parse().unwrap())
+    }
+
+    #[test]
+    fn a_url_says_where_and_how() {
+        let plain = config("zookeeper://localhost").unwrap();
+        assert_eq!(plain.endpoint.to_string(), "localhost:2181");
+        assert_eq!((plain.layout.top(), plain.call_limit), ("/", None));
+        let full =
+            config("zk://me:pw@a,[::1]:7000/apps/shop/?ttl=10s&tick=1s&call_limit=2s").unwrap();
+        assert_eq!(full.endpoint.to_string(), "a:2181,[::1]:7000");
+        assert_eq!(full.layout.top(), "/apps/shop");
+        assert_eq!(full.call_limit, Some(Duration::from_secs(2)));
+        assert!(!format!("{full:?}").contains("pw"), "{full:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_said() {
+        for (url, reason) in [
+            ("redis://h", "scheme"),
+            ("zookeeper:", "a host is needed"),
+            ("zookeeper://me@h", "password"),
+            ("zookeeper://h//x", "no path"),
+            ("zookeeper://h/a/../b", "no path"),
+            ("zookeeper://h/%ef%bf%bf", "no path"),
+            ("zookeeper://h/zookeeper/x", "servers' own"),
+            ("zookeeper://h?dialect=java", "known are"),
+            ("zookeeper://h?tick=0s", "at most 60s"),
+            ("zookeeper://h?call_limit=31s", "at most 30s"),
+            ("zookeeper://h?fast=1", "call_limit, dialect"),
+        ] {
+            let error = config(url).unwrap_err().to_string();
+            assert!(error.contains(reason), "{url}: {error}");
+        }
+        assert!(config(&format!("zookeeper://h/{}", "x".repeat(1025))).is_err());
+    }
+}

@@ -1,0 +1,265 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal,
+};
+use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
+use tokio::select;
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::claims::{Claims, Entry, Node, Trace};
+use crate::config::{Config, ID};
+use crate::error::Failure;
+use crate::layout::Layout;
+use crate::queue::{self, Request, grant};
+use crate::session::{Limit, Session};
+use crate::sessions::{Event, Sessions};
+use crate::watch::{News, Watch};
+
+/// What the ZooKeeper driver promises.
+pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
+    .fairness(Fairness::Fifo)
+    .fencing()
+    .notification()
+    .inspection()
+    .ttl(Duration::from_millis(500), Capabilities::MAX_TTL);
+
+/// For how long a hold is not watched: most end before, and are spared a request and its event.
+const YOUNG: Duration = Duration::from_millis(50);
+
+/// Locks in ZooKeeper.
+///
+/// It has one session, which all its locks share and which it keeps alive; when it ends, another
+/// one is begun. It ends with [`close`](Driver::close) or when the driver is dropped.
+#[derive(Debug)]
+pub struct ZooKeeperDriver {
+    pub(crate) shared: Arc<Shared>,
+    keeper: AbortOnDropHandle<()>,
+}
+
+/// What the driver and its task have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) sessions: Sessions,
+    pub(crate) claims: Claims,
+    pub(crate) layout: Layout,
+    pub(crate) call_limit: Option<Duration>,
+}
+
+impl ZooKeeperDriver {
+    /// Connects to `zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/PATH]`. Tries one
+    /// server once, several again and again, and fails within 5 seconds.
+    ///
+    /// The locks are below `/PATH`, which is made when it is needed. A user is one of the scheme
+    /// `digest`, and then nobody else can use the locks. The session is to last for the `ttl` of
+    /// the URL; the servers have bounds for it.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Config`] if the URL cannot be used.
+    /// - [`Error::Misconfigured`] if the servers' sessions are too short.
+    /// - [`Error::Denied`] for credentials that are refused.
+    /// - [`Error::Unreachable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: a session that was begun is ended, or ends by itself.
+    pub async fn connect(url: &BackendUrl) -> Result<Self> {
+        let Config { endpoint, layout, call_limit } = Config::from_url(url)?;
+        let opened = Sessions::open(endpoint).await;
+        let sessions = opened.map_err(|failure| Error::connecting(ID, failure.without_effect()))?;
+        let shared = Arc::new(Shared { sessions, claims: Claims::default(), layout, call_limit });
+        let keeper = tokio::spawn(keep(shared.clone()));
+        Ok(Self { shared, keeper: AbortOnDropHandle::new(keeper) })
+    }
+}
+
+impl Shared {
+    /// For a request about the claim.
+    fn limit(&self, claim: &Claim) -> Limit {
+        Limit::new(self.call_limit.unwrap_or(claim.call_limit()))
+    }
+
+    async fn request<'a>(&'a self, claim: &'a Claim) -> Result<Request<'a>, DriverError> {
+        let limit = self.limit(claim);
+        let request = Request::new(&self.sessions, &self.layout, claim, limit).await;
+        request.map_err(Failure::without_effect)
+    }
+
+    /// Waits for the end of the node before that of a waiting claim.
+    async fn turn(&self, entry: &Entry, node: Node, ahead: crate::claims::Ahead) -> Change {
+        let mut watch = entry.watch.lock().await;
+        let session = node.session.clone();
+        let news = select! {
+            biased;
+            () = self.ended(&session) => return Change::Lost,
+            news = self.news(&mut watch, entry, &session, ahead.path) => news,
+        };
+        *watch = None;
+        // Once, and not at every call.
+        entry.set(Trace::Place(node.clone(), None));
+        match (news, grant(&node)) {
+            (News::Ended, _) => Change::Lost,
+            (News::Gone, Ok(grant)) if ahead.holds => {
+                entry.set_losses(self.sessions.losses());
+                entry.set(Trace::Hold(node));
+                Change::Granted(grant)
+            }
+            _ => Change::AskAgain,
+        }
+    }
+
+    /// Waits for the end of what a claim holds, or for a cause to doubt it.
+    async fn doubt(&self, entry: &Entry, node: Node) -> Change {
+        let mut watch = entry.watch.lock().await;
+        let session = node.session.clone();
+        select! {
+            biased;
+            event = self.sessions.event(&session, entry.losses()) => match event {
+                Event::Ended => Change::Lost,
+                Event::Disconnected(losses) => {
+                    entry.set_losses(losses);
+                    Change::AskAgain
+                }
+            },
+            news = async {
+                if watch.is_none() {
+                    sleep(YOUNG).await;
+                }
+                self.news(&mut watch, entry, &session, node.path()).await
+            } => {
+                *watch = None;
+                match news {
+                    News::Gone | News::Ended => Change::Lost,
+                    News::Blind => Change::AskAgain,
+                }
+            }
+        }
+    }
+
+    async fn news(
+        &self,
+        watch: &mut Option<Watch>,
+        entry: &Entry,
+        session: &Arc<Session>,
+        path: String,
+    ) -> News {
+        if !watch.as_ref().is_some_and(|watch| watch.is_on(session, &path)) {
+            *watch = None;
+        }
+        let limit = self.limit(entry.claim()).length();
+        watch.get_or_insert_with(|| Watch::new(session.clone(), path, limit)).news().await
+    }
+
+    async fn ended(&self, session: &Arc<Session>) {
+        while self.sessions.event(session, u64::MAX).await != Event::Ended {}
+    }
+
+    /// Removes the places of those who have stopped to ask.
+    async fn remove_abandoned(&self) {
+        for entry in self.claims.abandoned() {
+            let Trace::Place(node, _) = entry.trace() else { continue };
+            if !self.sessions.is_current(&node.session) {
+                continue;
+            }
+            let limit = self.limit(entry.claim());
+            match queue::delete(&node.session, &node.path(), limit).await {
+                Ok(()) => {
+                    entry.set(Trace::Nothing);
+                    self.claims.remove(entry.claim().owner());
+                }
+                Err(failure) => tracing::debug!(%failure, "a place was not removed"),
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Driver for ZooKeeperDriver {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let request = self.shared.request(claim).await?;
+        let entry = self.shared.claims.enter(claim);
+        entry.asks();
+        let answer = request.ask(&entry).await;
+        if entry.is_nothing() {
+            self.shared.claims.remove(claim.owner());
+        }
+        answer
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        let shared = &self.shared;
+        let Some(Trace::Hold(node)) = shared.claims.find(claim.owner()).map(|entry| entry.trace())
+        else {
+            return Ok(Renewal::Lost);
+        };
+        let limit = shared.limit(claim);
+        match shared.sessions.connected(limit).await {
+            _ if node.session.has_ended() => Ok(Renewal::Lost),
+            Err(failure) => Err(failure.without_effect()),
+            Ok(session) if !crate::session::is_same(&session, &node.session) => Ok(Renewal::Lost),
+            // The session stands, but somebody may have broken the hold.
+            Ok(session) => match queue::stands(&session, &node, limit).await {
+                Ok(true) => Ok(Renewal::Held(session.vouch())),
+                Ok(false) => Ok(Renewal::Lost),
+                Err(failure) => Err(failure.of_a_request()),
+            },
+        }
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        let entry = self.shared.claims.find(claim.owner());
+        let request = self.shared.request(claim).await?;
+        let answer = request.release(entry.as_deref()).await;
+        if answer.is_ok() {
+            self.shared.claims.remove(claim.owner());
+        }
+        answer
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        let Some(entry) = self.shared.claims.find(claim.owner()) else {
+            return std::future::pending().await;
+        };
+        match entry.trace() {
+            Trace::Place(node, Some(ahead)) => self.shared.turn(&entry, node, ahead).await,
+            Trace::Hold(node) => self.shared.doubt(&entry, node).await,
+            Trace::Nothing | Trace::Doubt(_) | Trace::Place(_, None) => {
+                std::future::pending().await
+            }
+        }
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+
+    async fn close(&self) {
+        self.keeper.abort();
+        self.shared.claims.clear();
+        self.shared.sessions.close().await;
+    }
+}
+
+/// Keeps the session alive, and nobody's place for whom nobody asks.
+async fn keep(shared: Arc<Shared>) {
+    let period = shared.sessions.endpoint().wish() / 4;
+    let removing = async {
+        loop {
+            sleep(period).await;
+            shared.remove_abandoned().await;
+        }
+    };
+    tokio::join!(shared.sessions.keep(shared.layout.top()), removing);
+}

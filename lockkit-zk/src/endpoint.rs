@@ -1,0 +1,213 @@
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockkit_core::driver::Clock;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use zookeeper_client::{Acls, Client, Connector};
+
+use crate::error::Failure;
+use crate::session::Session;
+
+/// How long one attempt to begin a session may take. All of connecting ends within 5 seconds.
+const CONNECT_LIMIT: Duration = Duration::from_millis(4500);
+/// After how long a server that falls silent is left for another one, at most.
+const SILENCE: Duration = Duration::from_secs(3);
+/// How long to wait before the next attempt.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a server may take to answer a command of four letters.
+const COMMAND_LIMIT: Duration = Duration::from_millis(500);
+/// How much of an answer to one is read.
+const LONGEST_ANSWER: u64 = 1 << 20;
+/// How many ticks a session takes for holds to be provable: two writes a tick apart, one tick of
+/// doubt, and some time to live.
+const LEAST_TICKS: u32 = 3;
+
+/// Where the servers are, and how to begin a session with them.
+#[derive(Clone)]
+pub(crate) struct Endpoint {
+    hosts: Vec<(String, u16)>,
+    credentials: Option<Credentials>,
+    /// How long sessions are to be.
+    wish: Duration,
+    /// What the user says that the servers' tick is.
+    tick: Option<Duration>,
+}
+
+/// Who we are, in the scheme `digest`.
+#[derive(Clone)]
+pub(crate) struct Credentials(String);
+
+impl Credentials {
+    pub(crate) fn new(user: &str, password: &str) -> Self {
+        Self([user, ":", password].concat())
+    }
+}
+
+impl Endpoint {
+    pub(crate) fn new(
+        hosts: Vec<(String, u16)>,
+        credentials: Option<Credentials>,
+        wish: Duration,
+        tick: Option<Duration>,
+    ) -> Self {
+        Self { hosts, credentials, wish, tick }
+    }
+
+    /// Begins a session: with one attempt where there is one server. Several have a leader to
+    /// choose now and then, for which they turn everybody away, so they are tried for a while.
+    pub(crate) async fn open(&self) -> Result<Session, Failure> {
+        let mut last = Failure::NoAnswer(CONNECT_LIMIT);
+        let opening = async {
+            loop {
+                match self.try_open().await {
+                    Err(failure) if self.hosts.len() > 1 && !failure.is_lasting() => {
+                        last = failure;
+                        sleep(PAUSE).await;
+                    }
+                    opened => return opened,
+                }
+            }
+        };
+        match timeout(CONNECT_LIMIT, opening).await {
+            Ok(opened) => opened,
+            Err(_) => Err(last),
+        }
+    }
+
+    async fn try_open(&self) -> Result<Session, Failure> {
+        let tick = self.tick().await?;
+        let wish = self.wish.max(LEAST_TICKS * tick);
+        let asked = Clock::system().now();
+        let client = self.connect(wish).await?;
+        let granted = client.session_timeout();
+        match granted < LEAST_TICKS * tick {
+            true => Err(Failure::ShortSessions { granted, tick }),
+            false => Ok(Session::new(client, asked, tick)),
+        }
+    }
+
+    /// Who may use the nodes that we make: whoever has our credentials, or, without any, everybody.
+    pub(crate) fn acls(&self) -> Acls<'static> {
+        match self.credentials {
+            Some(_) => Acls::creator_all(),
+            None => Acls::anyone_all(),
+        }
+    }
+
+    /// How many servers there are.
+    pub(crate) fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// How long sessions are to be.
+    pub(crate) fn wish(&self) -> Duration {
+        self.wish
+    }
+
+    /// The servers' answers to a command of four letters, those of them that answered.
+    pub(crate) async fn ask_all(&self, command: &'static str) -> Vec<String> {
+        let ask = |(host, port): &(String, u16)| {
+            let (host, port) = (host.clone(), *port);
+            async move { timeout(COMMAND_LIMIT, ask(&host, port, command)).await }
+        };
+        let answers = join_all(self.hosts.iter().map(ask)).await;
+        answers.into_iter().filter_map(|answer| answer.ok()?.ok()).collect()
+    }
+
+    /// The servers' tick, or more.
+    async fn tick(&self) -> Result<Duration, Failure> {
+        if let Some(tick) = self.tick {
+            return Ok(tick);
+        }
+        let answers = self.ask_all("conf").await;
+        match answers.iter().filter_map(|answer| millis(answer, "tickTime")).max() {
+            Some(tick) => Ok(tick),
+            None => self.tick_by_bounds().await,
+        }
+    }
+
+    /// What the tick is where the bounds of sessions follow from it, which is so unless they are
+    /// set: two ticks at least and twenty at most. The larger is taken, so that it takes both set,
+    /// and low, to err.
+    async fn tick_by_bounds(&self) -> Result<Duration, Failure> {
+        const SHORT: Duration = Duration::from_secs(1);
+        const LONG: Duration = Duration::from_secs(24 * 60 * 60);
+        let (short, long) = tokio::join!(self.connect(SHORT), self.connect(LONG));
+        let (short, long) = (short?.session_timeout(), long?.session_timeout());
+        // One that is as short as asked for says nothing: the bound is anywhere below.
+        let by_least = if short > SHORT { short / 2 } else { Duration::ZERO };
+        Ok(by_least.max(long / 20))
+    }
+
+    async fn connect(&self, session: Duration) -> Result<Client, Failure> {
+        let connector = self.connector().with_session_timeout(session);
+        // There is to be time left then, to prove the session to another one.
+        let silence = SILENCE.min(session / 3);
+        let connector = connector.with_connection_timeout(silence).with_fail_eagerly();
+        Ok(connector.connect(&self.to_string()).await?)
+    }
+
+    fn connector(&self) -> Connector {
+        match &self.credentials {
+            Some(Credentials(text)) => Client::connector().with_auth("digest", text.as_bytes()),
+            None => Client::connector(),
+        }
+    }
+}
+
+/// The hosts, as the client library takes them.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (host, port)) in self.hosts.iter().enumerate() {
+            f.write_str(if at > 0 { "," } else { "" })?;
+            match host.contains(':') {
+                true => write!(f, "[{host}]:{port}")?,
+                false => write!(f, "{host}:{port}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Without the password.
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+async fn ask(host: &str, port: u16, command: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect((host, port)).await?;
+    stream.write_all(command.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.take(LONGEST_ANSWER).read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+/// A setting of so many milliseconds, in the answer to `conf`.
+pub(crate) fn millis(answer: &str, setting: &str) -> Option<Duration> {
+    let value = |line: &str| line.strip_prefix(setting)?.strip_prefix('=')?.trim().parse().ok();
+    answer.lines().find_map(value).filter(|&millis| millis > 0).map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::millis;
+
+    #[test]
+    fn settings_are_read() {
+        let answer = "clientPort=2181\ntickTime=2000\nminSessionTimeout=-1\n";
+        assert_eq!(millis(answer, "tickTime"), Some(Duration::from_secs(2)));
+        assert_eq!(millis(answer, "minSessionTimeout"), None);
+        assert_eq!(
+            millis("conf is not executed because it is not in the whitelist.", "tickTime"),
+            None
+        );
+    }
+}

@@ -1,0 +1,165 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
+use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
+use zookeeper_client::{Client, Error, Stat};
+
+use crate::diagnosis;
+use crate::driver::{Shared, ZooKeeperDriver};
+use crate::error::Failure;
+use crate::layout::Contender;
+use crate::queue::token;
+use crate::session::{Limit, Session};
+
+/// How long a request may take unless the URL says otherwise: there is no lease to go by.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+/// How many nodes are asked for in one go.
+const AT_ONCE: usize = 64;
+
+#[async_trait]
+impl Inspect for ZooKeeperDriver {
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        self.shared.look(name).await
+    }
+
+    async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+        let shared = &self.shared;
+        let folder = shared.layout.namespace(namespace);
+        let listed = shared.list(&folder).await.map_err(Failure::without_effect)?;
+        let names = listed.iter().filter_map(|segment| shared.layout.name(namespace, segment));
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        let mut held = Vec::new();
+        for names in names.chunks(AT_ONCE) {
+            let looks = names.iter().map(|name| async move {
+                match shared.look(name).await {
+                    // Something of somebody else, where a lock would be.
+                    Err(error) if error.kind() == ErrorKind::Foreign => Ok(None),
+                    status => status.map(Some),
+                }
+            });
+            let found = try_join_all(looks).await?.into_iter().flatten();
+            held.extend(found.filter(|status| status.holder().is_some()));
+        }
+        Ok(held)
+    }
+
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError> {
+        let shared = &self.shared;
+        let queue = shared.queue(name).await.map_err(Failure::without_effect)?;
+        let Some(first) = queue.first() else { return Ok(None) };
+        if owner.is_some() && first.owner != owner {
+            return Ok(None);
+        }
+        let folder = shared.layout.lock(name);
+        let node = shared.node(&folder, first).await.map_err(Failure::without_effect)?;
+        let Some((data, stat)) = node else { return Ok(None) };
+        let holder = holder(first, &data, &stat)?;
+        let (limit, path) = (shared.inspection_limit(), [&folder, "/", &first.node].concat());
+        let session = shared.sessions.connected(limit).await.map_err(Failure::without_effect)?;
+        // The name of a node is used once, so this is nobody else's.
+        let delete = session.send(|| session.client().delete(&path, None));
+        match session.write(limit, delete).await {
+            Ok(()) => Ok(Some(holder)),
+            Err(failure) if failure.is_no_node() => Ok(None),
+            Err(failure) => Err(failure.of_a_request()),
+        }
+    }
+
+    async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
+        diagnosis::diagnose(&self.shared, namespace).await.map_err(Failure::without_effect)
+    }
+}
+
+impl Shared {
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        let queue = self.queue(name).await.map_err(Failure::without_effect)?;
+        let folder = self.layout.lock(name);
+        let mut nodes = Vec::with_capacity(queue.len());
+        for contenders in queue.chunks(AT_ONCE) {
+            let read = contenders.iter().map(|contender| self.node(&folder, contender));
+            nodes.extend(try_join_all(read).await.map_err(Failure::without_effect)?);
+        }
+        // Who has left meanwhile is left out.
+        let mut there =
+            queue.iter().zip(nodes).filter_map(|(contender, node)| Some((contender, node?)));
+        let mut status = LockStatus::free(name.clone());
+        if let Some((contender, (data, stat))) = there.next() {
+            status = status.held_by(holder(contender, &data, &stat)?);
+        }
+        let waiters = there.map(|(contender, (data, _))| waiter(contender, &data));
+        Ok(status.waited_for_by(waiters.collect::<Result<_, _>>()?))
+    }
+
+    /// The nodes of a lock, in the order in which they are served.
+    async fn queue(&self, name: &LockName) -> Result<Vec<Contender>, Failure> {
+        self.layout.queue(self.list(&self.layout.lock(name)).await?)
+    }
+
+    /// The nodes in a folder when the leader is asked, or later.
+    pub(crate) async fn list(&self, folder: &str) -> Result<Vec<String>, Failure> {
+        let limit = self.inspection_limit();
+        let session = self.sessions.connected(limit).await?;
+        list(&session, folder, limit).await
+    }
+
+    /// What a node has, if it is still there.
+    async fn node(
+        &self,
+        folder: &str,
+        contender: &Contender,
+    ) -> Result<Option<(Vec<u8>, Stat)>, Failure> {
+        let (limit, path) = (self.inspection_limit(), [folder, "/", &contender.node].concat());
+        let session = self.sessions.connected(limit).await?;
+        match session.read(limit, session.client().get_data(&path)).await {
+            Err(Failure::Client(Error::NoNode)) => Ok(None),
+            node => node.map(Some),
+        }
+    }
+
+    pub(crate) fn inspection_limit(&self) -> Limit {
+        Limit::new(self.call_limit.unwrap_or(CALL_LIMIT))
+    }
+}
+
+async fn list(session: &Session, folder: &str, limit: Limit) -> Result<Vec<String>, Failure> {
+    let client: &Client = session.client();
+    let (synced, listed) = (client.sync(folder), client.list_children(folder));
+    let (synced, listed) = tokio::join!(session.read(limit, synced), session.read(limit, listed));
+    synced?;
+    match listed {
+        Err(failure) if failure.is_no_node() => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+fn holder(contender: &Contender, data: &[u8], stat: &Stat) -> Result<Holder, DriverError> {
+    let holder = Holder::new(owner(contender)?).token(token(stat.czxid)?);
+    Ok(match label(data) {
+        Some(label) => holder.label(label),
+        None => holder,
+    })
+}
+
+fn waiter(contender: &Contender, data: &[u8]) -> Result<Waiter, DriverError> {
+    let waiter = Waiter::new(owner(contender)?);
+    Ok(match label(data) {
+        Some(label) => waiter.label(label),
+        None => waiter,
+    })
+}
+
+fn owner(contender: &Contender) -> Result<OwnerId, DriverError> {
+    contender.owner.ok_or_else(|| Failure::Foreign(contender.node.clone()).without_effect())
+}
+
+/// It decides nothing, so whoever put something else there hides nobody.
+fn label(data: &[u8]) -> Option<Label> {
+    Label::new(std::str::from_utf8(data).ok()?).ok()
+}

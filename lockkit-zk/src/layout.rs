@@ -1,0 +1,248 @@
+//! Where a lock's nodes are and what they are called. `docs/zookeeper.md` describes it; a change
+//! here is a change of layout.
+
+use std::str::FromStr;
+
+use lockkit_core::driver::OwnerId;
+use lockkit_core::{LockName, Namespace};
+use percent_encoding::percent_decode_str;
+
+use crate::error::Failure;
+
+/// Room for the longest name with every byte escaped, so that each name can be read back.
+const LONGEST_SEGMENT: usize = 3 * LockName::MAX_LEN;
+
+/// `ROOT/NAMESPACE/NAME/NODE`.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    root: String,
+    dialect: Dialect,
+}
+
+/// Whose nodes they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// `OWNER-SEQUENCE`.
+    #[default]
+    Lockkit,
+    /// `_c_UUID-lock-SEQUENCE`, as `InterProcessMutex` of Apache Curator has them.
+    Curator,
+    /// `OWNER__lock__SEQUENCE`, as `Lock` of Kazoo has them.
+    Kazoo,
+}
+
+impl FromStr for Dialect {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "lockkit" => Ok(Self::Lockkit),
+            "curator" => Ok(Self::Curator),
+            "kazoo" => Ok(Self::Kazoo),
+            _ => Err("known are `lockkit`, `curator` and `kazoo`"),
+        }
+    }
+}
+
+/// A node of a lock: it holds, or it waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contender {
+    /// What its node is called.
+    pub(crate) node: String,
+    /// Whose it is. A foreign client may call its nodes as it likes.
+    pub(crate) owner: Option<OwnerId>,
+}
+
+impl Layout {
+    /// Below `root`, which is empty or begins with a slash and ends with none.
+    pub(crate) fn new(root: impl Into<String>, dialect: Dialect) -> Self {
+        Self { root: root.into(), dialect }
+    }
+
+    /// A node above all others.
+    pub(crate) fn top(&self) -> &str {
+        if self.root.is_empty() { "/" } else { &self.root }
+    }
+
+    /// Where the locks of a namespace are.
+    pub(crate) fn namespace(&self, namespace: &Namespace) -> String {
+        let segment = match namespace.as_str() {
+            // The servers' own.
+            "zookeeper" => "%7aookeeper".into(),
+            _ => namespace.segment(),
+        };
+        [&self.root, "/", &segment].concat()
+    }
+
+    /// Where the nodes of a lock are.
+    pub(crate) fn lock(&self, name: &LockName) -> String {
+        let namespace = self.namespace(name.namespace());
+        [&namespace, "/", &name.segment(LONGEST_SEGMENT)].concat()
+    }
+
+    /// Which lock of the namespace has its nodes there.
+    pub(crate) fn name(&self, namespace: &Namespace, segment: &str) -> Option<LockName> {
+        let text = percent_decode_str(segment).decode_utf8().ok()?;
+        let name = LockName::new(namespace, &text).ok()?;
+        (name.segment(LONGEST_SEGMENT) == segment).then_some(name)
+    }
+
+    /// What the nodes of an owner begin with. The server adds the sequence.
+    pub(crate) fn prefix(&self, owner: OwnerId) -> String {
+        let id = owner.to_string();
+        match self.dialect {
+            Dialect::Lockkit => id + "-",
+            Dialect::Curator => {
+                let part = |from: usize, to: usize| &id[from..to];
+                let parts =
+                    [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-");
+                ["_c_", &parts, "-lock-"].concat()
+            }
+            Dialect::Kazoo => id + "__lock__",
+        }
+    }
+
+    /// The nodes of a lock in the order in which they are served.
+    pub(crate) fn queue(&self, nodes: Vec<String>) -> Result<Vec<Contender>, Failure> {
+        match self.dialect {
+            Dialect::Lockkit => {
+                let parsed = nodes.into_iter().map(|node| {
+                    let of_us = node.split_at_checked(32).and_then(|(owner, sequence)| {
+                        let sequence = sequence.strip_prefix('-')?.parse().ok()?;
+                        Some((sequence, owner.parse().ok()?))
+                    });
+                    match of_us {
+                        Some((sequence, owner)) => {
+                            Ok((sequence, Contender { node, owner: Some(owner) }))
+                        }
+                        None => Err(Failure::Foreign(node)),
+                    }
+                });
+                Ok(in_sequence(parsed.collect::<Result<_, _>>()?))
+            }
+            // Every child counts, by what stands behind the last `lock-`, as text.
+            Dialect::Curator => {
+                let key = |node: &str| match node.rsplit_once("lock-") {
+                    Some((_, sequence)) => sequence.to_owned(),
+                    None => node.to_owned(),
+                };
+                let mut nodes = nodes;
+                nodes.sort_by_cached_key(|node| key(node));
+                let owner = |node: &str| {
+                    let id = node.strip_prefix("_c_")?.get(..36)?.replace('-', "");
+                    id.parse().ok()
+                };
+                Ok(nodes.into_iter().map(|node| Contender { owner: owner(&node), node }).collect())
+            }
+            // Whatever is called otherwise is no contender.
+            Dialect::Kazoo => {
+                let parsed = nodes.into_iter().filter_map(|node| {
+                    let (owner, sequence) = node.rsplit_once("__lock__")?;
+                    let (sequence, owner) = (sequence.parse().ok()?, owner.parse().ok());
+                    Some((sequence, Contender { node, owner }))
+                });
+                Ok(in_sequence(parsed.collect()))
+            }
+        }
+    }
+}
+
+/// Sorted by sequence, a number that begins anew below zero after two billion.
+fn in_sequence(mut nodes: Vec<(i32, Contender)>) -> Vec<Contender> {
+    if let Some(&(first, _)) = nodes.first() {
+        nodes.sort_by_key(|(sequence, _)| sequence.wrapping_sub(first));
+    }
+    nodes.into_iter().map(|(_, contender)| contender).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::driver::OwnerId;
+    use lockkit_core::{LockName, Namespace};
+
+    use super::{Dialect, Layout};
+
+    const OWNER: &str = "0123456789abcdef0123456789abcdef";
+
+    fn order(dialect: Dialect, nodes: &[&str]) -> Vec<String> {
+        let nodes = nodes.iter().map(|node| (*node).into()).collect();
+        let queue = Layout::new("", dialect).queue(nodes).unwrap();
+        queue.into_iter().map(|contender| contender.node).collect()
+    }
+
+    #[test]
+    fn nodes_are_where_they_were() {
+        let layout = Layout::new("/apps/shop", Dialect::Lockkit);
+        let name = LockName::new(&Namespace::default(), "orders/{42} ü").unwrap();
+        assert_eq!(layout.lock(&name), "/apps/shop/lockkit/orders%2f%7b42%7d%20%c3%bc");
+        assert_eq!(layout.top(), "/apps/shop");
+        let plain = Layout::new("", Dialect::Lockkit);
+        let dots = LockName::new(&Namespace::new("zookeeper").unwrap(), "..").unwrap();
+        assert_eq!(plain.lock(&dots), "/%7aookeeper/%2e.");
+        assert_eq!(plain.top(), "/");
+    }
+
+    #[test]
+    fn nodes_are_called_as_they_were() {
+        let owner: OwnerId = OWNER.parse().unwrap();
+        for (dialect, prefix) in [
+            (Dialect::Lockkit, "0123456789abcdef0123456789abcdef-"),
+            (Dialect::Curator, "_c_01234567-89ab-cdef-0123-456789abcdef-lock-"),
+            (Dialect::Kazoo, "0123456789abcdef0123456789abcdef__lock__"),
+        ] {
+            let layout = Layout::new("", dialect);
+            assert_eq!(layout.prefix(owner), prefix);
+            let [contender] = &layout.queue(vec![format!("{prefix}0000000007")]).unwrap()[..]
+            else {
+                panic!("no contender")
+            };
+            assert_eq!(contender.owner, Some(owner));
+        }
+    }
+
+    #[test]
+    fn a_name_is_read_back() {
+        let layout = Layout::new("", Dialect::Lockkit);
+        let namespace = Namespace::default();
+        for text in ["orders/{42} ü", ".", "..", "%", "~", &"Ü".repeat(256)] {
+            let name = LockName::new(&namespace, text).unwrap();
+            let segment = layout.lock(&name)["/lockkit/".len()..].to_owned();
+            assert_eq!(layout.name(&namespace, &segment), Some(name));
+        }
+        assert_eq!(layout.name(&namespace, "Orders"), None, "not as lockkit writes it");
+    }
+
+    #[test]
+    fn who_came_first_is_served_first() {
+        let [a, b, c] = ["f", "0", "9"].map(|digit| digit.repeat(32));
+        let nodes = [format!("{a}-0000000012"), format!("{b}-0000000003"), format!("{c}-2147")];
+        let [one, two, three] = nodes.each_ref().map(String::as_str);
+        assert_eq!(order(Dialect::Lockkit, &[one, two, three]), [two, one, three]);
+        let curator = ["_c_b-lock-0000000002", "_c_a-lock-0000000010", "x-lock-0000000001", "0"];
+        assert_eq!(
+            order(Dialect::Curator, &curator),
+            [curator[3], curator[2], curator[0], curator[1]]
+        );
+        let kazoo = ["b__lock__0000000002", "a__rlock__0000000001", "z__lock__0000000001", "y"];
+        assert_eq!(order(Dialect::Kazoo, &kazoo), [kazoo[2], kazoo[0]]);
+    }
+
+    #[test]
+    fn a_sequence_that_begins_anew_keeps_its_order() {
+        let nodes = ["2147483646", "2147483647", "-2147483648", "-2147483647"]
+            .map(|sequence| format!("{OWNER}-{sequence}"));
+        let [a, b, c, d] = nodes.each_ref().map(String::as_str);
+        for shuffled in [[a, b, c, d], [d, c, b, a], [c, a, d, b], [b, d, a, c]] {
+            assert_eq!(order(Dialect::Lockkit, &shuffled), [a, b, c, d]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_node_of_ours_is_foreign() {
+        let layout = Layout::new("", Dialect::Lockkit);
+        for node in ["x", "", "_c_01234567-lock-0000000001", &format!("{OWNER}__lock__0000000001")]
+        {
+            assert!(layout.queue(vec![node.into()]).is_err(), "{node:?} was accepted");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! ZooKeeper driver of lockkit: locks that end with a session, and queues in order of arrival.
+//!
+//! A claim is an ephemeral sequential node; the first of a lock's nodes holds it, and each waiter
+//! watches the one before its own. Taking a free lock is one round trip. All locks of a locker
+//! share one session, which one heartbeat keeps alive.
+//!
+//! Applications reach it through the facade crate `lockkit` and its feature `zookeeper`.
+//!
+//! ```no_run
+//! # async fn example() -> lockkit_core::Result<()> {
+//! let driver = lockkit_zk::ZooKeeperDriver::connect(&"zookeeper://localhost".parse()?).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it guarantees, and what it stores, is told in `docs/zookeeper.md`.
+
+mod backoff;
+mod claims;
+mod config;
+mod diagnosis;
+mod driver;
+mod endpoint;
+mod error;
+mod inspect;
+mod layout;
+mod proof;
+mod queue;
+mod session;
+mod sessions;
+pub mod transaction;
+mod watch;
+
+pub use config::PARAMETERS;
+pub use driver::{CAPABILITIES, ZooKeeperDriver};

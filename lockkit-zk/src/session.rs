@@ -1,0 +1,160 @@
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::driver::{Clock, Instant, Vouch};
+use tokio::time::{Instant as Deadline, timeout_at};
+use zookeeper_client::{CheckWriteError, Client, Error, SessionState, StateWatcher};
+
+use crate::error::Failure;
+use crate::proof::Proof;
+
+/// A session with the servers, from its grant to its end.
+///
+/// The client library sends a request when its future is made, in the order of the calls, puts no
+/// limit to the answer, and carries out later what it cannot send now.
+#[derive(Debug)]
+pub(crate) struct Session {
+    client: Client,
+    tick: Duration,
+    proof: Mutex<Proof>,
+}
+
+/// How long one request, or all that belongs to it, may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    length: Duration,
+    end: Deadline,
+}
+
+impl Limit {
+    /// From now on.
+    pub(crate) fn new(length: Duration) -> Self {
+        Self { length, end: Deadline::now() + length }
+    }
+
+    pub(crate) fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// Waits for an answer no longer than that.
+    pub(crate) async fn bound<T>(&self, request: impl Future<Output = T>) -> Result<T, Failure> {
+        timeout_at(self.end, request).await.map_err(|_| Failure::NoAnswer(self.length))
+    }
+}
+
+/// A write and when it left, at the earliest.
+pub(crate) struct Sent<F> {
+    at: Instant,
+    request: F,
+}
+
+impl Session {
+    /// One that was asked for at `asked` and granted.
+    pub(crate) fn new(client: Client, asked: Instant, tick: Duration) -> Self {
+        Self { client, tick, proof: Mutex::new(Proof::new(asked, tick)) }
+    }
+
+    /// For requests that change nothing; others go through [`write`](Self::write).
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn id(&self) -> i64 {
+        self.client.session_id().0
+    }
+
+    /// How long it lives after the leader last heard of it, as granted.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.client.session_timeout()
+    }
+
+    pub(crate) fn tick(&self) -> Duration {
+        self.tick
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.client.state() == SessionState::SyncConnected
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.client.state().is_terminated()
+    }
+
+    /// Its states from now on.
+    pub(crate) fn states(&self) -> StateWatcher {
+        self.client.state_watcher()
+    }
+
+    /// Until when its nodes are known to stand.
+    pub(crate) fn vouch(&self) -> Vouch {
+        let ttl = self.timeout().saturating_sub(self.tick);
+        Vouch::Lease { since: self.proof().since(), ttl }
+    }
+
+    /// How far apart heartbeats are: a quarter of the session, or less where ticks are long, so
+    /// that one is proven well before the last proof is used up.
+    pub(crate) fn beat_interval(&self) -> Duration {
+        let spare = self.timeout().saturating_sub(2 * self.tick);
+        (self.timeout() / 4).min(spare / 6)
+    }
+
+    /// Writes nothing, which takes a majority as any write does.
+    pub(crate) async fn beat(&self, path: &str, limit: Limit) -> Result<(), Failure> {
+        let at = Clock::system().now();
+        let writer = self.client.new_check_writer(path, None)?;
+        let request = async {
+            match writer.commit().await {
+                // That the path is not there, or not for us, is an answer as well.
+                Ok(_)
+                | Err(CheckWriteError::CheckFailed { source: Error::NoNode | Error::NoAuth }) => {
+                    Ok(())
+                }
+                Err(
+                    CheckWriteError::RequestFailed { source }
+                    | CheckWriteError::CheckFailed { source },
+                ) => Err(source),
+                Err(CheckWriteError::OperationFailed { source, .. }) => Err(source),
+            }
+        };
+        self.write(limit, Sent { at, request }).await
+    }
+
+    /// Makes a write of a request, which is sent by making it.
+    pub(crate) fn send<F>(&self, request: impl FnOnce() -> F) -> Sent<F> {
+        let at = Clock::system().now();
+        Sent { at, request: request() }
+    }
+
+    /// Waits for the answer to a write, and takes notice of what it proves.
+    pub(crate) async fn write<T>(
+        &self,
+        limit: Limit,
+        Sent { at, request }: Sent<impl Future<Output = Result<T, Error>>>,
+    ) -> Result<T, Failure> {
+        let answer = limit.bound(request).await?;
+        let answer = answer.map_err(Failure::from);
+        if answer.as_ref().err().is_none_or(Failure::is_agreed) {
+            self.proof().add(at, Clock::system().now());
+        }
+        answer
+    }
+
+    /// Waits for the answer to a request that changes nothing.
+    pub(crate) async fn read<T>(
+        &self,
+        limit: Limit,
+        request: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Failure> {
+        Ok(limit.bound(request).await??)
+    }
+
+    fn proof(&self) -> MutexGuard<'_, Proof> {
+        // No step under the lock panics.
+        self.proof.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether both are the same session, not only of the same id.
+pub(crate) fn is_same(one: &Arc<Session>, other: &Arc<Session>) -> bool {
+    Arc::ptr_eq(one, other)
+}

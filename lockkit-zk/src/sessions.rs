@@ -1,0 +1,200 @@
+//! One session after the other, with one heartbeat.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::select;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::backoff::Backoff;
+use crate::endpoint::Endpoint;
+use crate::error::Failure;
+use crate::session::{Limit, Session, is_same};
+
+/// The sessions of one driver: there is one at a time.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    endpoint: Endpoint,
+    standing: watch::Sender<Standing>,
+    /// Why the last attempt to begin one failed.
+    last_failure: Mutex<Option<Failure>>,
+}
+
+/// How things stand between us and the servers.
+#[derive(Clone, Debug)]
+struct Standing {
+    /// `None` from the end of one session to the beginning of the next.
+    session: Option<Arc<Session>>,
+    is_connected: bool,
+    /// How often the connection was lost, in all.
+    losses: u64,
+    is_closed: bool,
+}
+
+/// What has happened to a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The connection was lost, so many times by now.
+    Disconnected(u64),
+    Ended,
+}
+
+impl Sessions {
+    /// Begins the first session, with one attempt.
+    pub(crate) async fn open(endpoint: Endpoint) -> Result<Self, Failure> {
+        let session = Some(Arc::new(endpoint.open().await?));
+        let standing = Standing { session, is_connected: true, losses: 0, is_closed: false };
+        let standing = watch::Sender::new(standing);
+        Ok(Self { endpoint, standing, last_failure: Mutex::default() })
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The session, once it is connected.
+    ///
+    /// What cannot be sent is not asked for: the client library would send it later.
+    pub(crate) async fn connected(&self, limit: Limit) -> Result<Arc<Session>, Failure> {
+        if let Some(session) = self.current().filter(|session| session.is_connected()) {
+            return Ok(session);
+        }
+        let mut standing = self.standing.subscribe();
+        let settled = standing.wait_for(|standing| standing.is_closed || standing.is_connected);
+        match limit.bound(settled).await {
+            // The sender lives as long as this.
+            Ok(Ok(standing)) => standing.session.clone().ok_or(Failure::Closed),
+            Ok(Err(_)) => Err(Failure::Closed),
+            Err(_) => match self.last_failure() {
+                Some(failure) if failure.is_lasting() => Err(failure),
+                last => {
+                    Err(Failure::NoConnection { limit: limit.length(), last: last.map(Box::new) })
+                }
+            },
+        }
+    }
+
+    /// Whether that session is the one there is.
+    pub(crate) fn is_current(&self, session: &Arc<Session>) -> bool {
+        self.standing.borrow().session.as_ref().is_some_and(|current| is_same(current, session))
+    }
+
+    /// Waits for the end of a session, or for a loss of connection after the first `known`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: nothing is consumed.
+    pub(crate) async fn event(&self, session: &Arc<Session>, known: u64) -> Event {
+        if session.has_ended() {
+            return Event::Ended;
+        }
+        let mut standing = self.standing.subscribe();
+        let is_it = |standing: &Standing| {
+            standing.session.as_ref().is_some_and(|current| is_same(current, session))
+        };
+        let news = standing.wait_for(|standing| !is_it(standing) || standing.losses > known).await;
+        match news {
+            Ok(standing) if is_it(&standing) => Event::Disconnected(standing.losses),
+            Ok(_) | Err(_) => Event::Ended,
+        }
+    }
+
+    /// How often the connection was lost until now.
+    pub(crate) fn losses(&self) -> u64 {
+        self.standing.borrow().losses
+    }
+
+    /// Keeps the session alive, and begins a new one when it has ended. Never returns.
+    pub(crate) async fn keep(&self, path: &str) {
+        let mut backoff = Backoff::default();
+        loop {
+            if let Some(session) = self.current() {
+                self.keep_one(&session, path).await;
+                self.stand(None);
+                tracing::warn!(session = session.id(), "the session has ended");
+            }
+            sleep(backoff.pause()).await;
+            match self.endpoint.open().await {
+                Ok(session) => {
+                    backoff.succeeded();
+                    self.set_last_failure(None);
+                    tracing::debug!(session = session.id(), "a session has begun");
+                    self.stand(Some(Arc::new(session)));
+                }
+                Err(failure) => {
+                    backoff.failed();
+                    tracing::debug!(endpoint = %self.endpoint, %failure, "no session");
+                    self.set_last_failure(Some(failure));
+                }
+            }
+        }
+    }
+
+    /// Returns when the session has ended.
+    async fn keep_one(&self, session: &Arc<Session>, path: &str) {
+        let mut states = session.states();
+        while !session.has_ended() {
+            self.stand(Some(session.clone()));
+            // At once after the connection is back, and not while it is away: what is sent then
+            // is sent later.
+            let beats = async {
+                while session.is_connected() {
+                    let limit = Limit::new(session.timeout() / 3);
+                    if let Err(failure) = session.beat(path, limit).await {
+                        tracing::debug!(session = session.id(), %failure, "no heartbeat");
+                    }
+                    sleep(session.beat_interval()).await;
+                }
+                std::future::pending().await
+            };
+            select! {
+                _ = states.changed() => (),
+                () = beats => (),
+            }
+        }
+    }
+
+    /// Tells everybody how things stand.
+    fn stand(&self, session: Option<Arc<Session>>) {
+        let is_connected = session.as_ref().is_some_and(|session| session.is_connected());
+        self.standing.send_modify(|standing| {
+            if standing.is_connected && !is_connected {
+                standing.losses += 1;
+            }
+            standing.is_connected = is_connected && !standing.is_closed;
+            standing.session = session.filter(|_| !standing.is_closed);
+        });
+    }
+
+    /// Ends the session, and waits until the servers know, if they answer.
+    pub(crate) async fn close(&self) {
+        const LIMIT: Duration = Duration::from_secs(1);
+        let mut session = None;
+        self.standing.send_modify(|standing| {
+            standing.is_closed = true;
+            standing.is_connected = false;
+            session = standing.session.take();
+        });
+        let Some(session) = session else { return };
+        let mut states = session.states();
+        // It ends when nobody has its client any more.
+        drop(session);
+        let ended = async { while !states.changed().await.is_terminated() {} };
+        if timeout(LIMIT, ended).await.is_err() {
+            tracing::debug!("the session was not ended within {LIMIT:?}");
+        }
+    }
+
+    fn current(&self) -> Option<Arc<Session>> {
+        self.standing.borrow().session.clone()
+    }
+
+    fn last_failure(&self) -> Option<Failure> {
+        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_last_failure(&self, failure: Option<Failure>) {
+        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+}

@@ -1,0 +1,62 @@
+//! The conformance suite, against one ZooKeeper, or against those that
+//! `LOCKKIT_TEST_ZOOKEEPER_URL` names.
+
+use std::process::ExitCode;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use lockkit_conformance::Suite;
+use lockkit_core::BoxError;
+use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER};
+use lockkit_zk::{CAPABILITIES, ZooKeeperDriver};
+use tokio::runtime::Runtime;
+
+/// A server, and what can cut the connections to it.
+struct Place {
+    server: Server,
+    proxy: Proxy,
+    runtime: Runtime,
+}
+
+fn main() -> ExitCode {
+    static PLACE: LazyLock<Result<Place, Unavailable>> = LazyLock::new(|| {
+        let server = ZOOKEEPER.start()?;
+        // One of its own, since that of a check ends with the check.
+        let runtime = Runtime::new().expect("a runtime for the proxy");
+        let proxy = runtime.block_on(Proxy::start(server.addr()));
+        Ok(Place { server, proxy, runtime })
+    });
+
+    fn place() -> Result<&'static Place, BoxError> {
+        PLACE.as_ref().map_err(|unavailable| unavailable.clone().into())
+    }
+
+    // Servers that are shared with others are neither cut off nor restarted.
+    match std::env::var(ZOOKEEPER.url_variable()) {
+        Ok(url) if !url.is_empty() => {
+            return Suite::new("zookeeper", CAPABILITIES)
+                .connect(move || {
+                    let url = format!("{url}?ttl=4s&call_limit=5s");
+                    async move { Ok(ZooKeeperDriver::connect(&url.parse()?).await?) }
+                })
+                .ttl(Duration::from_millis(1000))
+                .main();
+        }
+        _ => (),
+    }
+    Suite::new("zookeeper", CAPABILITIES)
+        .skip_unless(|| place().map(|_| ()))
+        .connect(|| async {
+            // The default limits for the shortest leases are too short for a machine under load.
+            let Place { server, proxy, .. } = place()?;
+            let url = format!("{}?ttl=4s&call_limit=5s", server.url_at(proxy.addr()));
+            Ok(ZooKeeperDriver::connect(&url.parse()?).await?)
+        })
+        .sever(|| async {
+            let Place { proxy, runtime, .. } = place()?;
+            Ok(runtime.spawn(proxy.reset()).await?)
+        })
+        .restart(|| async { Ok(place()?.server.restart()?) })
+        .ttl(Duration::from_millis(1000))
+        .main()
+}
