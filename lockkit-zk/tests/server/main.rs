@@ -1,0 +1,27 @@
+//! The driver against real servers, and the weather between them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod diagnosis;
+mod ensemble;
+mod layout;
+mod queue;
+mod sessions;
+mod support;
+mod transaction;
+mod weather;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let trials = [
+        layout::trials(),
+        queue::trials(),
+        sessions::trials(),
+        weather::trials(),
+        ensemble::trials(),
+        transaction::trials(),
+        diagnosis::trials(),
+    ];
+    lockkit_testkit::run(trials.into_iter().flatten().collect())
+}

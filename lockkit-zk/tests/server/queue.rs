@@ -1,0 +1,157 @@
+//! Who waits, for whom, and who is told of what.
+
+use std::pin::pin;
+
+use futures_util::poll;
+use libtest_mimic::Trial;
+use lockkit_core::Locker;
+use lockkit_core::driver::{Change, Driver, Release};
+use lockkit_testkit::{ZOOKEEPER, trial};
+
+use crate::support::{FOLDER, NAME, Place, claim, claim_for, driver, millis, refused, take, with};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("each_waiter_watches_the_one_before_only", || ZOOKEEPER.url(), watches),
+        trial("the_next_has_the_lock_without_asking", || ZOOKEEPER.url(), next),
+        trial("who_is_further_back_asks_again", || ZOOKEEPER.url(), further_back),
+        trial("who_leaves_takes_node_and_watch_along", || ZOOKEEPER.url(), leaving),
+        trial("a_place_that_nobody_asks_for_is_removed", || ZOOKEEPER.url(), abandoned),
+        trial("a_removed_place_is_taken_anew", || ZOOKEEPER.url(), removed),
+        trial("nothing_is_left_of_what_is_dropped", || ZOOKEEPER.url(), dropped),
+    ]
+}
+
+async fn watches(server: String) {
+    let place = Place::on(&server).await;
+    let driver = driver(&place.url).await;
+    let held = claim();
+    take(&driver, &held).await;
+    let waiting: Vec<_> = (0..5).map(|_| claim().fair()).collect();
+    for claim in &waiting {
+        refused(&driver, claim).await;
+    }
+    let listening = waiting.iter().map(|claim| driver.changed(claim));
+    let mut listening = pin!(futures_util::future::join_all(listening));
+    assert!(poll!(&mut listening).is_pending());
+    while place.watched().await.len() < 5 {
+        assert!(poll!(&mut listening).is_pending());
+    }
+    let mut watched = place.watched().await;
+    watched.sort_by_key(|node| node.rsplit_once('-').map(|(_, sequence)| sequence.to_owned()));
+    let owners = [&held].into_iter().chain(&waiting).map(|claim| claim.owner().to_string());
+    let expected: Vec<_> = owners
+        .take(5)
+        .enumerate()
+        .map(|(at, owner)| format!("{FOLDER}/{owner}-{at:010}"))
+        .collect();
+    assert_eq!(watched, expected);
+}
+
+async fn next(server: String) {
+    let place = Place::on(&server).await;
+    let (one, other) = (driver(&place.url).await, driver(&place.url).await);
+    let (held, waiting) = (claim(), claim().waiting());
+    let first = take(&one, &held).await;
+    refused(&other, &waiting).await;
+    let mut listening = pin!(other.changed(&waiting));
+    assert!(poll!(&mut listening).is_pending());
+    one.release(&held).await.unwrap();
+    let Change::Granted(grant) = listening.await else { panic!("asked to ask again") };
+    let token = grant.fencing_token().unwrap();
+    assert!(token > first);
+    assert_eq!(take(&other, &waiting).await, token);
+    let [node] = &place.nodes().await[..] else { panic!("more than one node") };
+    assert_eq!(place.node(node).await.1.czxid, i64::try_from(token.get()).unwrap());
+}
+
+async fn further_back(server: String) {
+    let place = Place::on(&server).await;
+    let driver = driver(&place.url).await;
+    let (held, before, waiting) = (claim(), claim().fair(), claim().fair());
+    take(&driver, &held).await;
+    refused(&driver, &before).await;
+    refused(&driver, &waiting).await;
+    assert_eq!(driver.release(&before).await.unwrap(), Release::NotHeld);
+    assert_eq!(driver.changed(&waiting).await, Change::AskAgain);
+    // Once, and not at every call.
+    assert!(poll!(pin!(driver.changed(&waiting))).is_pending());
+    refused(&driver, &waiting).await;
+    driver.release(&held).await.unwrap();
+    assert!(matches!(driver.changed(&waiting).await, Change::Granted(_)));
+}
+
+async fn leaving(server: String) {
+    let place = Place::on(&server).await;
+    let driver = driver(&place.url).await;
+    let (held, waiting) = (claim(), claim().fair());
+    take(&driver, &held).await;
+    refused(&driver, &waiting).await;
+    {
+        let mut listening = pin!(driver.changed(&waiting));
+        while place.watched().await.is_empty() {
+            assert!(poll!(&mut listening).is_pending());
+        }
+    }
+    // One that is not awaited any more stays, for the next call.
+    assert_eq!(place.watched().await.len(), 1);
+    driver.release(&waiting).await.unwrap();
+    place.watches_come_to(0).await;
+    assert_eq!(place.nodes().await.len(), 1);
+}
+
+async fn abandoned(server: String) {
+    let place = Place::on(&server).await;
+    let driver = driver(&with(&place.url, "ttl=1s")).await;
+    let (held, gone, waiting) = (claim(), claim_for(millis(500)).fair(), claim().fair());
+    take(&driver, &held).await;
+    refused(&driver, &gone).await;
+    refused(&driver, &waiting).await;
+    place.nodes_come_to(2).await;
+    driver.release(&held).await.unwrap();
+    take(&driver, &waiting).await;
+}
+
+async fn removed(server: String) {
+    let place = Place::on(&server).await;
+    let driver = driver(&place.url).await;
+    let (held, waiting) = (claim(), claim().fair());
+    take(&driver, &held).await;
+    refused(&driver, &waiting).await;
+    let node = format!("{}/{}-0000000001", place.path(FOLDER), waiting.owner());
+    place.raw.delete(&node, None).await.unwrap();
+    refused(&driver, &waiting).await;
+    assert_eq!(place.nodes().await.len(), 2);
+    driver.release(&held).await.unwrap();
+    take(&driver, &waiting).await;
+}
+
+/// Acquisitions and waits that are dropped after any number of polls.
+async fn dropped(server: String) {
+    const POLLS: usize = 40;
+    let place = Place::on(&server).await;
+    let locker = Locker::new(driver(&place.url).await);
+    let lock = locker.lock(NAME).unwrap();
+    for polls in 0..POLLS {
+        let mut acquiring = Box::pin(lock.acquire());
+        for _ in 0..polls {
+            if poll!(&mut acquiring).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    place.nodes_come_to(0).await;
+    let guard = lock.acquire().await.unwrap();
+    for polls in 0..POLLS {
+        let mut waiting = Box::pin(lock.acquire());
+        for _ in 0..polls {
+            assert!(poll!(&mut waiting).is_pending());
+            tokio::task::yield_now().await;
+        }
+    }
+    place.nodes_come_to(1).await;
+    guard.release().await.unwrap();
+    place.nodes_come_to(0).await;
+    place.watches_come_to(0).await;
+}

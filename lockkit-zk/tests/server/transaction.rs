@@ -1,0 +1,100 @@
+//! Writes that are bound to a hold.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use lockkit_core::Locker;
+use lockkit_testkit::{Proxy, ZOOKEEPER, trial};
+use lockkit_zk::transaction::{LONGEST, Refused, Transaction, node};
+use zookeeper_client::{Acls, CreateMode, Error};
+
+use crate::support::{NAME, Place, driver, with};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_holder_writes_and_a_stale_one_does_not", || ZOOKEEPER.url(), stale),
+        trial("a_session_that_has_ended_writes_nothing", || ZOOKEEPER.url(), ended),
+        trial("a_transaction_is_carried_out_as_a_whole", || ZOOKEEPER.url(), whole),
+        trial("what_is_too_long_is_not_sent", || ZOOKEEPER.url(), long),
+    ]
+}
+
+async fn stale(server: String) {
+    let place = Place::on(&server).await;
+    let (one, two) = (Arc::new(driver(&place.url).await), Arc::new(driver(&place.url).await));
+    let (lockers, resource) =
+        ([&one, &two].map(|driver| Locker::from_arc(driver.clone())), place.path("/stock"));
+    let guard = lockers[0].lock(NAME).unwrap().acquire().await.unwrap();
+    let mut write = Transaction::new(guard.owner());
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    write.create(&resource, "42", options).set_data(&resource, "41", Some(0));
+    assert_eq!(write.commit(&one).await.unwrap().len(), 2);
+    assert!(place.raw.check_stat(&node(&one, guard.owner()).unwrap()).await.unwrap().is_some());
+
+    lockers[1].break_hold(NAME, Some(guard.owner())).await.unwrap().unwrap();
+    let successor = lockers[1].lock(NAME).unwrap().acquire().await.unwrap();
+    let mut late = Transaction::new(guard.owner());
+    late.set_data(&resource, "0", None);
+    assert!(matches!(late.commit(&one).await, Err(Refused::Lost)));
+    assert_eq!(place.raw.get_data(&resource).await.unwrap().0, b"41");
+    let mut write = Transaction::new(successor.owner());
+    write.set_data(&resource, "40", None);
+    write.commit(&two).await.unwrap();
+    assert_eq!(place.raw.get_data(&resource).await.unwrap().0, b"40");
+    assert!(matches!(write.commit(&one).await, Err(Refused::Lost)), "held on another driver");
+}
+
+async fn ended(server: String) {
+    let place = Place::on(&server).await;
+    let addr = server.strip_prefix("zookeeper://").unwrap().parse().unwrap();
+    let proxy = Proxy::start(addr).await;
+    let driver = Arc::new(driver(&with(&place.url_by(proxy.addr()), "ttl=1s")).await);
+    let locker = Locker::from_arc(driver.clone());
+    let guard = locker.lock(NAME).unwrap().acquire().await.unwrap();
+    proxy.refuse().await;
+    proxy.reset().await;
+    place.nodes_come_to(0).await;
+    proxy.accept().await;
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let mut late = Transaction::new(guard.owner());
+    late.create(place.path("-late"), "", options);
+    assert!(matches!(late.commit(&driver).await, Err(Refused::Lost)));
+    assert!(place.raw.check_stat(&place.path("-late")).await.unwrap().is_none());
+}
+
+async fn whole(server: String) {
+    let place = Place::on(&server).await;
+    let driver = Arc::new(driver(&place.url).await);
+    let locker = Locker::from_arc(driver.clone());
+    let guard = locker.lock(NAME).unwrap().acquire().await.unwrap();
+    let options = || CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let (one, two) = (place.path("/one"), place.path("/two"));
+    let mut write = Transaction::new(guard.owner());
+    write.create(&one, "", options()).delete(&two, None);
+    match write.commit(&driver).await {
+        Err(Refused::Operation { index: 1, source: Error::NoNode }) => (),
+        other => panic!("{other:?}"),
+    }
+    assert!(place.raw.check_stat(&one).await.unwrap().is_none());
+    guard.release().await.unwrap();
+    assert!(matches!(write.commit(&driver).await, Err(Refused::Lost)));
+}
+
+async fn long(server: String) {
+    let place = Place::on(&server).await;
+    let driver = Arc::new(driver(&place.url).await);
+    let locker = Locker::from_arc(driver.clone());
+    let guard = locker.lock(NAME).unwrap().acquire().await.unwrap();
+    let options = || CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let path = place.path("/long");
+    for (length, fits) in [(LONGEST, false), (LONGEST - 1000, true)] {
+        let mut write = Transaction::new(guard.owner());
+        write.create(&path, vec![0; length], options());
+        match write.commit(&driver).await {
+            Ok(_) => assert!(fits),
+            Err(Refused::TooLong(_)) => assert!(!fits),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(guard.is_held());
+}

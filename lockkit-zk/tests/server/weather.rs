@@ -1,0 +1,221 @@
+//! Requests that are lost, answers that are, and those that land late.
+
+use std::time::Instant;
+
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Driver, ErrorKind, Release, Renewal};
+use lockkit_core::{Error, Locker};
+use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
+use lockkit_zk::ZooKeeperDriver;
+
+use crate::support::{
+    NAME, Place, claim, claim_for, driver, impatient_driver, kind, millis, refused, take, with,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_create_without_an_answer_is_adopted", || ZOOKEEPER.start(), swallowed),
+        trial("a_create_that_a_cut_left_open_is_adopted", || ZOOKEEPER.start(), cut_off),
+        trial("a_node_of_a_session_before_is_not_adopted", || ZOOKEEPER.start(), older),
+        trial("a_create_behind_a_release_is_removed", || ZOOKEEPER.start(), behind),
+        trial("a_create_on_a_connection_that_was_left_never_lands", || ZOOKEEPER.start(), left),
+        trial("a_release_at_the_moment_of_a_cut_frees", || ZOOKEEPER.start(), releasing),
+        trial("a_hung_server_ends_in_the_limit", || ZOOKEEPER.start(), hung),
+        trial("a_request_that_was_not_sent_is_not_unknown", || ZOOKEEPER.start(), away),
+        trial("nobody_there_is_unreachable", || ZOOKEEPER.start(), nobody),
+        trial("who_falls_silent_is_left_for_another", two, another),
+    ]
+}
+
+async fn swallowed(server: Server) {
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let driver = impatient_driver(&place.url_by(proxy.addr())).await;
+    let claim = claim_for(millis(2500));
+    proxy.answers().swallow();
+    let start = Instant::now();
+    let (kind, text) = kind(driver.try_acquire(&claim).await);
+    assert_eq!(kind, ErrorKind::Unknown, "{text}");
+    assert!(start.elapsed() >= millis(500), "the limit is a fifth of the lease");
+    proxy.answers().pass();
+    place.nodes_come_to(1).await;
+    let czxid = place.node(&place.nodes().await[0]).await.1.czxid;
+    assert_eq!(take(&driver, &claim).await.get(), u64::try_from(czxid).unwrap());
+    assert_eq!(place.nodes().await.len(), 1);
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+    assert_eq!(place.nodes().await, [""; 0]);
+}
+
+async fn cut_off(server: Server) {
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let driver = driver(&place.url_by(proxy.addr())).await;
+    let (claim, other) = (claim(), claim().fair());
+    proxy.answers().swallow();
+    let asking = driver.try_acquire(&claim);
+    let cutting = async {
+        place.nodes_come_to(1).await;
+        proxy.answers().pass();
+        proxy.reset().await;
+    };
+    let (answer, ()) = tokio::join!(asking, cutting);
+    assert_eq!(kind(answer).0, ErrorKind::Unknown);
+    take(&driver, &claim).await;
+    assert_eq!(place.nodes().await.len(), 1);
+    // A claim that is given up instead leaves nothing either.
+    refused(&driver, &other).await;
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+}
+
+/// The node of a session that ends is as good as gone, whoever sees it still.
+async fn older(server: Server) {
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let driver = driver(&place.url_by(proxy.addr())).await;
+    let claim = claim();
+    let first = take(&driver, &claim).await;
+    // As one that a session before has left: same owner, other session.
+    let name = place.nodes().await.remove(0);
+    driver.release(&claim).await.unwrap();
+    let path = format!("{}/{}", place.path(crate::support::FOLDER), &name[..33]);
+    let options = zookeeper_client::CreateMode::EphemeralSequential
+        .with_acls(zookeeper_client::Acls::anyone_all());
+    place.raw.create(&path, b"", &options).await.unwrap();
+    let second = take(&driver, &claim).await;
+    assert!(second > first);
+    let nodes = place.nodes().await;
+    let [node] = &nodes[..] else { panic!("{nodes:?}") };
+    assert_ne!(place.node(node).await.1.ephemeral_owner, place.raw.session_id().0);
+    // The same after a create in doubt.
+    driver.release(&claim).await.unwrap();
+    let held = proxy.requests().hold(&name[..33]);
+    let (answer, ()) = tokio::join!(driver.try_acquire(&claim), async {
+        held.caught().await;
+        place.raw.create(&path, b"", &options).await.unwrap();
+        proxy.reset().await;
+    });
+    assert_eq!(kind(answer).0, ErrorKind::Unknown);
+    take(&driver, &claim).await;
+    let nodes = place.nodes().await;
+    let [node] = &nodes[..] else { panic!("{nodes:?}") };
+    assert_ne!(place.node(node).await.1.ephemeral_owner, place.raw.session_id().0);
+}
+
+async fn behind(server: Server) {
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let driver = impatient_driver(&place.url_by(proxy.addr())).await;
+    let claim = claim_for(millis(1000));
+    let create = proxy.requests().hold(claim.owner().to_string());
+    assert_eq!(kind(driver.try_acquire(&claim).await).0, ErrorKind::Unknown);
+    create.caught().await;
+    // It goes the same way, so that it cannot be known whether it came before.
+    assert_eq!(kind(driver.release(&claim).await).0, ErrorKind::Unknown);
+    create.go_on();
+    while driver.release(&claim).await.is_err() {}
+    assert_eq!(place.nodes().await, [""; 0]);
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::NotHeld);
+}
+
+async fn left(server: Server) {
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let driver = impatient_driver(&with(&place.url_by(proxy.addr()), "ttl=2s")).await;
+    let claim = claim_for(millis(1000));
+    let before = proxy.connections();
+    let create = proxy.requests().hold(claim.owner().to_string());
+    assert_eq!(kind(driver.try_acquire(&claim).await).0, ErrorKind::Unknown);
+    create.caught().await;
+    // The silence makes the session go another way.
+    proxy.connections_reach(before + 1).await;
+    while driver.release(&claim).await.is_err() {}
+    let bytes = proxy.requests().bytes();
+    create.go_on();
+    // The session lives, and more of its requests have come through since.
+    proxy.requests().bytes_reach(bytes + 200).await;
+    assert_eq!(place.nodes().await, [""; 0]);
+    take(&driver, &claim_for(millis(1000))).await;
+}
+
+async fn releasing(server: Server) {
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let locker = Locker::new(driver(&place.url_by(proxy.addr())).await);
+    let lock = locker.lock(NAME).unwrap();
+    for lands in [false, true] {
+        let guard = lock.acquire().await.unwrap();
+        let mut delete = Some(proxy.requests().hold(guard.owner().to_string()));
+        let cutting = async {
+            delete.as_ref().unwrap().caught().await;
+            if lands {
+                proxy.answers().swallow();
+                delete = None;
+                place.nodes_come_to(0).await;
+                proxy.answers().pass();
+            }
+            proxy.reset().await;
+        };
+        let (released, ()) = tokio::join!(guard.release(), cutting);
+        // The connection was cut with the answer on its way: unknown, unless it was asked again.
+        assert!(matches!(released, Ok(()) | Err(Error::Unreachable(_))), "{released:?}");
+        place.nodes_come_to(0).await;
+    }
+    lock.acquire().await.unwrap().release().await.unwrap();
+}
+
+async fn hung(server: Server) {
+    let driver = impatient_driver(&server.url()).await;
+    let claim = claim_for(millis(1000));
+    take(&driver, &claim).await;
+    server.stop().unwrap();
+    let start = Instant::now();
+    let (kind, _) = kind(driver.renew(&claim).await);
+    assert!(kind.is_transient());
+    assert!(start.elapsed() < millis(1000));
+    let (url, start) = (server.url().parse().unwrap(), Instant::now());
+    assert!(matches!(ZooKeeperDriver::connect(&url).await, Err(Error::Unreachable(_))));
+    assert!(start.elapsed() < millis(5000));
+    server.cont().unwrap();
+    while let Err(error) = driver.release(&claim).await {
+        assert!(error.kind().is_transient(), "{error}");
+    }
+}
+
+async fn away(server: Server) {
+    let driver = impatient_driver(&server.url()).await;
+    let held = claim_for(millis(1000));
+    take(&driver, &held).await;
+    server.kill();
+    // The broken connection is noticed by itself; a call before that is unknown at worst.
+    while kind(driver.try_acquire(&claim_for(millis(1000))).await).0 == ErrorKind::Unknown {}
+    let (kind, text) = kind(driver.try_acquire(&claim_for(millis(1000))).await);
+    assert_eq!(kind, ErrorKind::Unreachable);
+    assert!(text.contains("no connection within 200ms"), "{text}");
+    server.restart().unwrap();
+    loop {
+        match driver.renew(&held).await {
+            Ok(Renewal::Held(_)) => break,
+            // The session had no time left, on a busy machine.
+            Ok(Renewal::Lost) => break,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+        }
+    }
+}
+
+async fn nobody(server: Server) {
+    let url = server.url().parse().unwrap();
+    server.kill();
+    let start = Instant::now();
+    assert!(matches!(ZooKeeperDriver::connect(&url).await, Err(Error::Unreachable(_))));
+    assert!(start.elapsed() < millis(5000));
+}
+
+fn two() -> Result<(Server, Server), Unavailable> {
+    Ok((ZOOKEEPER.start()?, ZOOKEEPER.start()?))
+}
+
+/// The first connection, too, finds the server that answers.
+async fn another((one, other): (Server, Server)) {
+    other.stop().unwrap();
+    let url = format!("zookeeper://{},{}", other.addr(), one.addr());
+    for _ in 0..3 {
+        let driver = driver(&url).await;
+        take(&driver, &claim()).await;
+        driver.close().await;
+    }
+}
