@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use humantime::format_duration;
 use lockkit::driver::{Clock, Instant};
-use lockkit::{AcquireOptions, DistributedLock, Error, Hold, Lease, LockGuard, Locker, Wait};
+use lockkit::{
+    AcquireOptions, DistributedLock, Error, Hold, Lease, Liveness, LockGuard, Locker, Wait,
+};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::Signal;
 use tokio::select;
@@ -100,6 +102,10 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
     let code = match acquired {
         Ok((guard, shared)) => {
             let driver = locker.driver().id();
+            let limits = match locker.capabilities().liveness {
+                Liveness::Session => limits.within(guard.valid_for()),
+                _ => limits,
+            };
             let end = under_lock(guard, driver, options, limits, terminal, &mut signals).await;
             drop(shared);
             match end {
@@ -182,6 +188,13 @@ impl Limits {
         }
         let reserve = (ttl / 6).min(Duration::from_millis(500));
         Ok(Self { grace: grace.max(reserve), reserve })
+    }
+
+    /// The same for a hold that is good for so long now: a session is as long as the backend
+    /// grants, which may be less than was asked for.
+    fn within(self, left: Option<Duration>) -> Self {
+        let most = left.map_or(Duration::MAX, |left| left / 2);
+        Self { grace: self.grace.min(most), reserve: self.reserve.min(most) }
     }
 }
 
