@@ -61,6 +61,7 @@ fn scheme(url: &BackendUrl) -> &str {
         "etcds" => "etcd",
         "mariadb" => "mysql",
         "postgresql" => "postgres",
+        "zk" => "zookeeper",
         scheme => scheme,
     }
 }
@@ -98,6 +99,8 @@ async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
         "redlock" => Arc::new(redlock(url).await?),
         #[cfg(feature = "sqlite")]
         "sqlite" => Arc::new(lockkit_sql::sqlite::SqliteDriver::connect(url).await?),
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => Arc::new(lockkit_zk::ZooKeeperDriver::connect(url).await?),
         // Every scheme that stands in the table has a driver, unless its feature is off.
         off => {
             return Err(url.error(format!(
@@ -221,6 +224,15 @@ pub static BACKENDS: &[Backend] = &[
     },
     #[cfg(not(feature = "etcd"))]
     Backend::off("etcd", "etcd"),
+    #[cfg(feature = "zookeeper")]
+    Backend {
+        scheme: "zookeeper",
+        feature: Some("zookeeper"),
+        capabilities: Some(lockkit_zk::CAPABILITIES),
+        parameters: lockkit_zk::PARAMETERS,
+    },
+    #[cfg(not(feature = "zookeeper"))]
+    Backend::off("zookeeper", "zookeeper"),
 ];
 
 /// Those of them whose holds may be kept by a session, and what is otherwise with `hold=session` in
@@ -252,7 +264,8 @@ pub static SESSION_BACKENDS: &[Backend] = &[
     feature = "mysql",
     feature = "postgres",
     feature = "redlock",
-    feature = "sqlite"
+    feature = "sqlite",
+    feature = "zookeeper"
 )))]
 impl Backend {
     const fn off(scheme: &'static str, feature: &'static str) -> Self {

@@ -37,6 +37,9 @@ pub mod redlock {}
 #[doc = include_str!("../docs/etcd.md")]
 pub mod etcd {}
 
+#[doc = include_str!("../docs/zookeeper.md")]
+pub mod zookeeper {}
+
 #[doc = include_str!("../docs/run.md")]
 pub mod run {}
 

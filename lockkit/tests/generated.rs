@@ -6,7 +6,8 @@
     feature = "mysql",
     feature = "postgres",
     feature = "redlock",
-    feature = "sqlite"
+    feature = "sqlite",
+    feature = "zookeeper"
 ))]
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -42,6 +43,7 @@ fn example(backend: &Backend) -> &'static str {
         "redis" => "`redis://user:password@host:6379/0`",
         "redlock" => "`redlock://host1,host2,host3`",
         "etcd" => "`etcd://host:2379,host:2379,host:2379`",
+        "zookeeper" => "`zookeeper://host1:2181,host2:2181,host3:2181/path`",
         other => panic!("no example of a URL for {other}"),
     }
 }
