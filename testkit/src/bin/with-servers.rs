@@ -54,7 +54,7 @@ async fn run(arguments: Vec<OsString>) -> Result<u8, Stop> {
     for wanted in arguments[..end_of_backends].iter().map(find) {
         let (backend, members) = wanted?;
         let started = match members {
-            None => backend.start().map(Started::Server),
+            None => backend.start().map(|server| Started::Server(Box::new(server))),
             Some(members) => backend.start_ensemble(members).map(Started::Ensemble),
         };
         let started = started.map_err(|error| Stop::new(Stop::NO_SERVER, error))?;
@@ -72,7 +72,7 @@ async fn run(arguments: Vec<OsString>) -> Result<u8, Stop> {
 }
 
 enum Started {
-    Server(Server),
+    Server(Box<Server>),
     Ensemble(Ensemble),
 }
 
