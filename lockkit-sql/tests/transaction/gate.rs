@@ -2,12 +2,11 @@
 
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
-use lockkit_core::{BoxError, FencingToken, Lease, LockName, Locker, Namespace, Renew};
-use lockkit_sql::sqlite::SqliteDriver;
+use lockkit_core::{BoxError, LockName, Namespace};
 use lockkit_sql::transaction::{Error, Retryable as _, begin, gate, retry};
 use sqlx::{MySql, Pool, Postgres, Sqlite};
 
-use crate::support::{ATTEMPTS, Home, Shop, Tested, millis, name, on, token};
+use crate::support::{ATTEMPTS, Home, Shop, Tested, name, on, token};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let all = [of::<Postgres>(), of::<MySql>(), of::<Sqlite>()];
@@ -23,7 +22,6 @@ fn of<DB: Tested>() -> Vec<Trial> {
         on::<DB, _>("a_lower_token_is_refused", refused::<DB>),
         on::<DB, _>("a_token_counts_once_it_is_committed", committed::<DB>),
         on::<DB, _>("resources_are_apart", apart::<DB>),
-        on::<DB, _>("a_stopped_holder_changes_nothing", stopped::<DB>),
         on::<DB, _>("of_many_holders_no_effect_comes_after_a_later_one", many::<DB>),
     ]
 }
@@ -80,36 +78,6 @@ async fn apart<DB: Tested>(home: Home) {
     for resource in [other, name("A"), name("a "), name("ä")] {
         pass(&pool, &resource, 33).await.unwrap();
     }
-}
-
-/// A holder that is paused for longer than its lease goes on as if nothing had happened.
-async fn stopped<DB: Tested>(home: Home) {
-    let mut shop = Shop::<DB>::at(home).await;
-    let pool = shop.pool(2).await;
-    let folder = tempfile::tempdir().unwrap();
-    let driver = SqliteDriver::open(folder.path().join("locks.db")).await.unwrap();
-    let lease = Lease::new(millis(200)).renew(Renew::Never);
-    let lock = Locker::new(driver).lock("stock").unwrap().leased(lease).unwrap();
-    let sell = async |token: FencingToken, pieces: i64| {
-        retry(ATTEMPTS, || async {
-            let mut tx = begin(&pool).await?;
-            gate(&mut tx, lock.name(), token).await?;
-            DB::execute(&mut tx, &format!("UPDATE stock SET pieces = {pieces} WHERE id = 1"))
-                .await?;
-            Ok::<_, BoxError>(tx.commit().await?)
-        })
-        .await
-    };
-
-    let first = lock.acquire().await.unwrap();
-    sell(first.fencing_token().unwrap(), 999).await.unwrap();
-    first.lost().await;
-    let second = lock.acquire().await.unwrap();
-    sell(second.fencing_token().unwrap(), 998).await.unwrap();
-
-    let error = sell(first.fencing_token().unwrap(), 997).await.unwrap_err();
-    assert!(matches!(error.downcast_ref(), Some(Error::Stale { .. })), "{error:?}");
-    assert_eq!(shop.pieces().await, 998);
 }
 
 /// An older holder that is within its transaction is waited for; the newer one has the last word.

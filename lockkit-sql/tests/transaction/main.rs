@@ -9,11 +9,15 @@ mod meeting;
 mod setup;
 mod snapshots;
 mod stock;
+mod stopped;
 mod support;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(code) = stopped::hold() {
+        return code;
+    }
     let trials = [
         setup::trials(),
         locks::trials(),
@@ -21,6 +25,7 @@ fn main() -> ExitCode {
         meeting::trials(),
         stock::trials(),
         gate::trials(),
+        stopped::trials(),
         cancelled::trials(),
     ];
     lockkit_testkit::run(trials.into_iter().flatten().collect())

@@ -1,4 +1,3 @@
-use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
@@ -56,15 +55,24 @@ pub(super) struct MysqlSession {
 /// MySQL takes no heed of case, MariaDB does: two names that are the same for one of them exclude
 /// each other within a driver, since a session lets itself in twice.
 #[derive(Clone, Debug)]
-pub(super) struct Key(String);
+pub(super) struct Key {
+    text: String,
+    /// Where it is another.
+    folded: Option<String>,
+}
 
 impl Key {
-    pub(super) fn as_str(&self) -> &str {
-        &self.0
+    fn new(text: &str) -> Self {
+        let folded = text.trim_end().to_lowercase();
+        Self { text: text.into(), folded: (folded != text).then_some(folded) }
     }
 
-    fn folded(&self) -> String {
-        self.0.trim_end().to_lowercase()
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    fn folded(&self) -> &str {
+        self.folded.as_deref().unwrap_or(&self.text)
     }
 }
 
@@ -99,7 +107,7 @@ impl Server for MysqlServer {
     fn key(&self, name: &LockName) -> Result<Key, Failure> {
         match self.keys {
             Keys::Hashed => Ok(hashed(name)),
-            Keys::Exact if name.as_str().len() <= LONGEST => Ok(Key(name.as_str().into())),
+            Keys::Exact if name.as_str().len() <= LONGEST => Ok(Key::new(name.as_str())),
             Keys::Exact => Err(Failure::found(
                 ErrorKind::Unsupported,
                 "with `keys=exact` the name of a lock has at most 64 bytes",
@@ -162,10 +170,10 @@ impl Server for MysqlServer {
                 let [namespace, name] = [name.namespace().as_str(), name.as_str()];
                 let (owner, label) = (claim.owner().to_string(), claim.label().as_str());
                 let values = [namespace, name, &owner, label, mark].map(|text| text.to_owned());
-                let values = [key.0.clone()]
+                let values = [key.text.clone()]
                     .into_iter()
                     .chain(values.clone())
-                    .chain([key.0.clone()])
+                    .chain([key.text.clone()])
                     .chain(values);
                 let asking = values.fold(query(TAKE), |query, text| query.bind(text.into_bytes()));
                 let answer = asking.execute(connection).await?;
@@ -177,7 +185,7 @@ impl Server for MysqlServer {
                 }
             }
             Request::Release { key } | Request::GiveBack { key } => {
-                let row = query(RELEASE).bind(key.0.clone()).fetch_all(connection).await?;
+                let row = query(RELEASE).bind(key.text.clone()).fetch_all(connection).await?;
                 let was_held: i64 = one(row)?.try_get("was_held")?;
                 Ok(Reply::Unlocked(was_held == 1))
             }
@@ -205,12 +213,12 @@ impl Server for MysqlServer {
 
 /// The hash in hexadecimal digits, all that `GET_LOCK` takes.
 fn hashed(name: &LockName) -> Key {
-    let mut text = String::with_capacity(LONGEST);
-    for byte in session::hash(name) {
-        // Writing to a string cannot fail.
-        _ = write!(text, "{byte:02x}");
-    }
-    Key(text)
+    const DIGITS: [char; 16] =
+        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    let halves = |byte: u8| [byte >> 4, byte & 0xf];
+    let digits = session::hash(name).into_iter().flat_map(halves);
+    let text = digits.map(|digit| DIGITS[usize::from(digit)]).collect();
+    Key { text, folded: None }
 }
 
 type Query = sqlx::query::Query<'static, MySql, MySqlArguments>;
@@ -263,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_is_one_lock_for_some_server_is_one_key() {
-        assert_eq!(Key("Foo".into()), Key("foo ".into()));
-        assert_ne!(Key("foo".into()), Key("fo".into()));
+        assert_eq!(Key::new("Foo"), Key::new("foo "));
+        assert_ne!(Key::new("foo"), Key::new("fo"));
     }
 }
