@@ -12,37 +12,31 @@ use tokio_util::task::TaskTracker;
 /// The answers so far, by node.
 pub(crate) type Votes<T> = Vec<Option<T>>;
 
+/// Whether more votes are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    No,
+    /// It would be as well to have the others, if they are not slow.
+    Nearly,
+    Yes,
+}
+
+impl From<bool> for Settled {
+    fn from(is_settled: bool) -> Self {
+        if is_settled { Self::Yes } else { Self::No }
+    }
+}
+
 /// Runs one request to each node and returns when the votes settle the matter, when all are in, or
-/// after `patience`.
+/// after `patience`. Where it is nearly settled, it waits for as long again.
 ///
 /// Every request has begun by then, and none is dropped: what is still under way goes on among
 /// `stragglers`.
-pub(crate) async fn hold<T: Send + 'static>(
+pub(crate) async fn hold<T: Send + 'static, S: Into<Settled>>(
     requests: Vec<BoxFuture<'static, T>>,
     patience: Duration,
     stragglers: &TaskTracker,
-    is_settled: impl FnMut(&Votes<T>) -> bool,
-) -> Votes<T> {
-    hold_for(requests, patience, false, stragglers, is_settled).await
-}
-
-/// Like [`hold`], but once the matter is settled waits for as long again: the others are about to
-/// answer, unless they are slow.
-pub(crate) async fn hold_a_little_longer<T: Send + 'static>(
-    requests: Vec<BoxFuture<'static, T>>,
-    patience: Duration,
-    stragglers: &TaskTracker,
-    is_settled: impl FnMut(&Votes<T>) -> bool,
-) -> Votes<T> {
-    hold_for(requests, patience, true, stragglers, is_settled).await
-}
-
-async fn hold_for<T: Send + 'static>(
-    requests: Vec<BoxFuture<'static, T>>,
-    patience: Duration,
-    lingers: bool,
-    stragglers: &TaskTracker,
-    mut is_settled: impl FnMut(&Votes<T>) -> bool,
+    mut is_settled: impl FnMut(&Votes<T>) -> S,
 ) -> Votes<T> {
     const LEAST: Duration = Duration::from_millis(1);
     let begun = Instant::now();
@@ -59,16 +53,17 @@ async fn hold_for<T: Send + 'static>(
     }
     let patience = tokio::time::sleep(patience);
     tokio::pin!(patience);
-    let mut settled = false;
+    let mut was_nearly_settled = false;
     loop {
-        if !settled && is_settled(&votes) {
-            if !lingers {
-                break;
+        match is_settled(&votes).into() {
+            Settled::Yes => break,
+            Settled::Nearly if !was_nearly_settled => {
+                was_nearly_settled = true;
+                let end = Instant::now() + begun.elapsed().max(LEAST);
+                let end = end.min(patience.deadline());
+                patience.as_mut().reset(end);
             }
-            settled = true;
-            let end = Instant::now() + begun.elapsed().max(LEAST);
-            let end = end.min(patience.deadline());
-            patience.as_mut().reset(end);
+            _ => (),
         }
         tokio::select! {
             biased;

@@ -13,7 +13,7 @@ use lockkit_core::{Capabilities, Liveness};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::ballot::{self, Votes, count, reached};
+use crate::ballot::{self, Settled, Votes, count, reached};
 use crate::builder::RedlockBuilder;
 use crate::electorate::{Electorate, Voter};
 use crate::lanes::{AllLanes, Lanes};
@@ -145,10 +145,17 @@ impl Quorum {
         let is_settled = |votes: &Votes<Vote>| {
             let (granted, taken) = (count(votes, is_granted), count(votes, is_taken));
             let open = votes.iter().filter(|vote| vote.is_none()).count();
+            let failed = nodes - granted - taken - open;
             // There is a majority, there can be none, or there can be no answer.
-            granted >= quorum
+            let is_clear = granted >= quorum
                 || granted + open < quorum && granted + taken >= quorum
-                || granted + taken + open < quorum
+                || granted + taken + open < quorum;
+            match is_clear {
+                true => Settled::Yes,
+                // Somebody else is at it: what we have is in the way meanwhile.
+                false if taken > 0 && granted + taken + failed >= quorum => Settled::Nearly,
+                false => Settled::No,
+            }
         };
         let round = Arc::new(Round { asked, is_given_up: AtomicBool::new(false) });
         let ask = |at| self.clone().ask(at, claim.clone(), lanes.clone(), round.clone());
@@ -343,14 +350,18 @@ impl Quorum {
             |votes: &Votes<Cleared>| count(votes, |vote| matches!(vote, Ok(Release::Freed)));
         let not_held =
             |votes: &Votes<Cleared>| count(votes, |vote| matches!(vote, Ok(Release::NotHeld)));
-        let is_settled =
-            |votes: &Votes<Cleared>| freed(votes) >= quorum || not_held(votes) > nodes - quorum;
+        // Else whoever comes next may find too few nodes free.
+        let is_settled = |votes: &Votes<Cleared>| match freed(votes) >= quorum
+            || not_held(votes) > nodes - quorum
+        {
+            true => Settled::Nearly,
+            false => Settled::No,
+        };
         let clear = |at| self.clone().clear(at, claim.clone(), lanes.clone());
         let clearing = (0..nodes).map(clear).collect();
         let limit = claim.call_limit();
         // Else whoever comes next may find too few nodes free.
-        let votes =
-            ballot::hold_a_little_longer(clearing, limit, &self.stragglers, is_settled).await;
+        let votes = ballot::hold(clearing, limit, &self.stragglers, is_settled).await;
         let (freed, not_held) = (freed(&votes), not_held(&votes));
         if not_held > nodes - quorum {
             return Ok(Release::NotHeld);

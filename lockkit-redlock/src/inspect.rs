@@ -7,8 +7,9 @@ use futures_util::future::BoxFuture;
 use lockkit_core::driver::{Clock, Driver, DriverError, ErrorKind, Inspect, OwnerId};
 use lockkit_core::{Diagnosis, Grade, Holder, LockName, LockStatus, Namespace};
 
-use crate::ballot::{self, Votes, count, reached};
+use crate::ballot::{self, Settled, Votes, count, reached};
 use crate::driver::{Quorum, RedlockDriver, silent};
+use crate::electorate::Electorate;
 use crate::member::{Member, causes};
 
 /// How long to wait for the nodes.
@@ -79,38 +80,27 @@ impl Inspect for RedlockDriver {
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
         let quorum = &self.quorum;
         let (total, needed) = (quorum.nodes.len(), quorum.nodes.quorum());
-        let mut findings = Vec::new();
-        let mut voters = 0;
-        for (at, member) in quorum.nodes.members.iter().enumerate() {
-            let name = &member.name;
-            match quorum.nodes.voter(at, &Clock::system(), LIMIT).await {
-                Ok(voter) => {
-                    voters += 1;
-                    if voter.driver.node().is_none() {
-                        findings.push(Diagnosis::warning(
-                            "restarts",
-                            format!("{name} does not tell when it was restarted"),
-                            "let it keep its locks over a restart",
-                        ));
-                    }
-                }
-                Err(error) => findings.push(Diagnosis::warning(
-                    "nodes",
-                    format!("{name} has no vote: {}", causes(&*error.into_source())),
-                    "see to that node",
-                )),
-            }
-        }
+        let asks = (0..total).map(|at| {
+            let (nodes, namespace) = (Arc::clone(&quorum.nodes), namespace.clone());
+            let examination = async move { examined(&nodes, at, &namespace).await };
+            Box::pin(examination) as BoxFuture<'static, Examined>
+        });
+        // Who takes much longer than most is not waited for.
+        let is_settled = |votes: &Votes<Examined>| match count(votes, |_| true) >= needed {
+            true => Settled::Nearly,
+            false => Settled::No,
+        };
+        let requests = asks.collect();
+        let examined = ballot::hold(requests, LIMIT, &quorum.stragglers, is_settled).await;
+
+        let voters = count(&examined, |examined| examined.votes);
         let found = format!("{voters} of {total} nodes vote, {needed} are needed");
-        findings.insert(
-            0,
-            match voters {
-                voters if voters < needed => {
-                    Diagnosis::error("majority", found, "see to the other nodes")
-                }
-                _ => Diagnosis::good("majority", found),
-            },
-        );
+        let mut findings = vec![match voters {
+            voters if voters < needed => {
+                Diagnosis::error("majority", found, "see to the other nodes")
+            }
+            _ => Diagnosis::good("majority", found),
+        }];
         if !quorum.nodes.settings.delayed_restart {
             findings.push(Diagnosis::warning(
                 "restarts",
@@ -118,19 +108,51 @@ impl Inspect for RedlockDriver {
                 "leave out delayed_restart=false",
             ));
         }
-        let namespace = namespace.clone();
-        let diagnose =
-            move |inspect: Arc<dyn Driver>| -> BoxFuture<'static, Answer<Vec<Diagnosis>>> {
-                let namespace = namespace.clone();
-                Box::pin(async move { inspector(&*inspect)?.diagnose(&namespace).await })
-            };
-        let votes = quorum.ask_all(diagnose, |_| false).await;
-        for (vote, member) in votes.into_iter().zip(&quorum.nodes.members) {
-            let found = vote.and_then(Result::ok).into_iter().flatten();
-            findings.extend(found.filter_map(|finding| of_node(&member.name, &finding)));
+        for (examined, member) in examined.into_iter().zip(&quorum.nodes.members) {
+            match examined {
+                Some(examined) => findings.extend(examined.findings),
+                None => findings.push(Diagnosis::warning(
+                    "nodes",
+                    format!("{} takes much longer than most to answer", member.name),
+                    "see to that node",
+                )),
+            }
         }
         Ok(findings)
     }
+}
+
+/// What was found out about a node.
+struct Examined {
+    votes: bool,
+    findings: Vec<Diagnosis>,
+}
+
+async fn examined(nodes: &Electorate, at: usize, namespace: &Namespace) -> Examined {
+    let name = &nodes.members[at].name;
+    let mut findings = Vec::new();
+    let voter = nodes.voter(at, &Clock::system(), LIMIT).await;
+    let votes = voter.is_ok();
+    match voter {
+        Err(error) => findings.push(Diagnosis::warning(
+            "nodes",
+            format!("{name} has no vote: {}", causes(&*error.into_source())),
+            "see to that node",
+        )),
+        Ok(voter) if voter.driver.node().is_none() => findings.push(Diagnosis::warning(
+            "restarts",
+            format!("{name} does not tell when it was restarted"),
+            "let it keep its locks over a restart",
+        )),
+        Ok(_) => (),
+    }
+    if let Ok(driver) = nodes.members[at].driver()
+        && let Some(inspect) = driver.inspect()
+        && let Ok(found) = inspect.diagnose(namespace).await
+    {
+        findings.extend(found.iter().filter_map(|finding| of_node(name, finding)));
+    }
+    Examined { votes, findings }
 }
 
 /// Whether the nodes that have not answered yet cannot change who a majority says holds what.
@@ -154,16 +176,11 @@ fn hold(status: &LockStatus) -> Option<(&LockName, OwnerId)> {
     Some((status.name(), status.holder()?.owner()))
 }
 
-/// What is wrong with a node.
+/// What is wrong with a node. The others may do without it.
 fn of_node(name: &str, found: &Diagnosis) -> Option<Diagnosis> {
     let finding = format!("{name}: {}", found.finding());
     let advice = found.advice().unwrap_or_default();
-    match found.grade() {
-        Grade::Good => None,
-        Grade::Warning => Some(Diagnosis::warning(found.topic(), finding, advice)),
-        // The others may do without it.
-        _ => Some(Diagnosis::warning(found.topic(), finding, advice)),
-    }
+    (found.grade() != Grade::Good).then(|| Diagnosis::warning(found.topic(), finding, advice))
 }
 
 fn inspector(driver: &dyn Driver) -> Answer<&dyn Inspect> {
