@@ -307,10 +307,15 @@ fn copy_core(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let copy = target.join("engine-defects");
     let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
-    let (before, rest) = manifest.split_once("members = [").ok_or("no members")?;
-    let (_, after) = rest.split_once(']').ok_or("no end of members")?;
+    let only_core = |manifest: &str, list: &str| {
+        let (before, rest) = manifest.split_once(list)?;
+        let (_, after) = rest.split_once(']')?;
+        Some([before, list, "\"lockkit-core\"]", after].concat())
+    };
+    let manifest = only_core(&manifest, "\nmembers = [").ok_or("no members")?;
+    let manifest = only_core(&manifest, "\ndefault-members = [").ok_or("no default members")?;
     copy_folder(&root.join("lockkit-core"), &copy.join("lockkit-core"))?;
-    fs::write(copy.join("Cargo.toml"), format!("{before}members = [\"lockkit-core\"]{after}"))?;
+    fs::write(copy.join("Cargo.toml"), manifest)?;
     fs::copy(root.join("Cargo.lock"), copy.join("Cargo.lock"))?;
     Ok(copy)
 }

@@ -168,14 +168,12 @@ impl Server for MysqlServer {
             Request::Take { key, claim } => {
                 let name = claim.name();
                 let [namespace, name] = [name.namespace().as_str(), name.as_str()];
-                let (owner, label) = (claim.owner().to_string(), claim.label().as_str());
-                let values = [namespace, name, &owner, label, mark].map(|text| text.to_owned());
-                let values = [key.text.clone()]
-                    .into_iter()
-                    .chain(values.clone())
-                    .chain([key.text.clone()])
-                    .chain(values);
-                let asking = values.fold(query(TAKE), |query, text| query.bind(text.into_bytes()));
+                let owner = claim.owner().to_string();
+                let of_hold = [namespace, name, &owner, claim.label().as_str(), mark];
+                let values = [key.as_str()].into_iter().chain(of_hold);
+                let values = values.chain([key.as_str()]).chain(of_hold);
+                let bind = |query: Query, text: &str| query.bind(text.as_bytes());
+                let asking = values.fold(query(TAKE), bind);
                 let answer = asking.execute(connection).await?;
                 match answer.rows_affected() {
                     0 => Ok(Reply::Taken { ask_again: false }),
@@ -185,7 +183,7 @@ impl Server for MysqlServer {
                 }
             }
             Request::Release { key } | Request::GiveBack { key } => {
-                let row = query(RELEASE).bind(key.text.clone()).fetch_all(connection).await?;
+                let row = query(RELEASE).bind(key.as_str()).fetch_all(connection).await?;
                 let was_held: i64 = one(row)?.try_get("was_held")?;
                 Ok(Reply::Unlocked(was_held == 1))
             }
