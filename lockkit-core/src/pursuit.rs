@@ -12,7 +12,7 @@ use crate::driver::{Attempt, Change, Claim, DriverError, ErrorKind, Grant, Taken
 use crate::engine::Engine;
 use crate::keeper::Acquired;
 use crate::options::Wait;
-use crate::pace::{Pause, jitter};
+use crate::pace::{Pause, jitter, spread};
 use crate::tenure::{Vouched, earlier};
 use crate::turns::Ticket;
 use crate::{BoxError, Error, Fairness, Operation, meter};
@@ -219,9 +219,9 @@ impl<'a> Pursuit<'a> {
                 let capabilities = self.engine.driver.capabilities();
                 let poll = match (self.has_place(), capabilities.notification) {
                     // A place is to be refreshed, and is served by a push.
-                    (true, true) => self.claim.ttl() / 3,
-                    (false, true) => (self.claim.ttl() / 3).min(Duration::from_secs(1)),
-                    (_, false) => self.pause.next(),
+                    (true, true) => jitter(self.claim.ttl() / 3),
+                    (false, true) => jitter((self.claim.ttl() / 3).min(Duration::from_secs(1))),
+                    (_, false) => spread(self.pause.next()),
                 };
                 // Few backends tell of an expiry; asking a moment after it is as good. One that is
                 // said to be over, again and again, is worth no hurry.
@@ -230,7 +230,7 @@ impl<'a> Pursuit<'a> {
                     Some(remaining) => remaining + Duration::from_millis(2),
                     None => poll,
                 };
-                Some(Asked::Again(now + jitter(poll).min(expiry)))
+                Some(Asked::Again(now + poll.min(expiry)))
             }
         }
     }

@@ -79,12 +79,6 @@ fn suite(id: &'static str, weather: Option<Weather>) -> Vec<libtest_mimic::Trial
         })
         .trials()
         .into_iter()
-        // Lockers that poll stand in each other's way, the more so with a node that is late: what
-        // the check allows for 64 of them is not enough then.
-        .filter(|trial| {
-            let is_slow = matches!(weather, Some(Weather::Slow));
-            !(is_slow && trial.name().ends_with("sixty_four_lockers_take_turns"))
-        })
         .map(|trial| trial.with_kind(id))
         .collect()
 }
