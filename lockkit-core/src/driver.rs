@@ -1,5 +1,6 @@
 //! What a backend must do: for authors of drivers. Users of locks need none of it.
 
+mod backoff;
 pub mod filesystem;
 mod node;
 
@@ -14,6 +15,7 @@ pub use crate::clock::{Clock, Instant};
 pub use crate::inspect::Inspect;
 pub use crate::url::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
+pub use backoff::Backoff;
 pub use node::{Node, Run};
 
 /// Translates three questions to a backend: take it, keep it, let it go.

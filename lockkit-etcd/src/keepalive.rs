@@ -3,13 +3,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
-use lockkit_core::driver::Instant as Stamp;
+use lockkit_core::driver::{Backoff, Instant as Stamp};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::backoff::Backoff;
 use crate::error::Failure;
 use crate::leases::Lease;
 use crate::members::Members;

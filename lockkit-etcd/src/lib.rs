@@ -18,7 +18,6 @@
 //!
 //! What it guarantees, and what it stores, is told in `docs/etcd.md`.
 
-mod backoff;
 mod claims;
 mod config;
 mod diagnosis;

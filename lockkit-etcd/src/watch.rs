@@ -4,13 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{EventType, WatchOptions, WatchRequestSender, WatchResponse, WatchStream};
-use lockkit_core::driver::OwnerId;
+use lockkit_core::driver::{Backoff, OwnerId};
 use tokio::select;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::backoff::Backoff;
 use crate::error::Failure;
 use crate::members::Members;
 use crate::queue::{Ahead, Place};

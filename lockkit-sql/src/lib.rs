@@ -8,8 +8,6 @@
 //!
 //! With each of them: locks inside the user's own [transactions](transaction).
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod backoff;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "postgres")]

@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use lockkit_core::driver::Backoff;
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
-
-use crate::backoff::Backoff;
 
 /// Where connections come from.
 pub(crate) trait Source: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {

@@ -15,7 +15,6 @@
 //!
 //! What it guarantees, and what it stores, is told in `docs/zookeeper.md`.
 
-mod backoff;
 mod claims;
 mod config;
 mod diagnosis;

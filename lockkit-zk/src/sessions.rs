@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lockkit_core::driver::Backoff;
 use tokio::select;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::backoff::Backoff;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::session::{Limit, Session, is_same};

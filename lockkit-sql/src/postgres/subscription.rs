@@ -3,7 +3,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkit_core::driver::{Change, Grant, OwnerId};
+use lockkit_core::driver::{Backoff, Change, Grant, OwnerId};
 use lockkit_core::{FencingToken, LockName};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -11,7 +11,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::endpoint::Endpoint;
 use super::error::Failure;
-use crate::backoff::Backoff;
 
 /// After so long without news, whether the server is still there is checked: a peer that vanished
 /// says nothing.

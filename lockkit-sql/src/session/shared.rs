@@ -1,14 +1,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkit_core::driver::{Clock, Instant};
+use lockkit_core::driver::{Backoff, Clock, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as Turns, Notify};
 use tokio_util::sync::CancellationToken;
 
 use super::registry::Registry;
 use super::server::Server;
-use crate::backoff::Backoff;
 
 /// What a driver's requests and tasks share.
 pub(super) struct Shared<S: Server> {

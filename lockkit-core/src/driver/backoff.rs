@@ -3,15 +3,28 @@ use std::time::Duration;
 const SHORTEST: Duration = Duration::from_millis(25);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Spaces attempts to connect: none after a success, then pauses that double up to a second.
-#[derive(Debug, Default)]
-pub(crate) struct Backoff {
+/// Spaces attempts to connect: none after a success, then pauses that double up to a second, with
+/// jitter, so that clients who lost a server together do not all come back at once.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use lockkit_core::driver::Backoff;
+///
+/// let mut backoff = Backoff::default();
+/// assert_eq!(backoff.pause(), Duration::ZERO);
+/// backoff.failed();
+/// assert!(backoff.pause() > Duration::ZERO);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
     /// How long to wait before the next attempt.
-    pub(crate) fn pause(&self) -> Duration {
+    #[must_use]
+    pub fn pause(&self) -> Duration {
         match self.failures {
             0 => Duration::ZERO,
             failures => {
@@ -21,11 +34,13 @@ impl Backoff {
         }
     }
 
-    pub(crate) fn failed(&mut self) {
+    /// The attempt failed: the next pause is longer.
+    pub fn failed(&mut self) {
         self.failures = self.failures.saturating_add(1);
     }
 
-    pub(crate) fn succeeded(&mut self) {
+    /// The attempt succeeded, so that the next is made without a pause.
+    pub fn succeeded(&mut self) {
         self.failures = 0;
     }
 }
