@@ -17,6 +17,7 @@ use crate::run::run;
 /// See the [crate's page](crate) for an example.
 pub struct Suite {
     setup: Arc<Setup>,
+    name: &'static str,
     ready: Option<Ready>,
     is_ready: OnceLock<Result<(), String>>,
 }
@@ -29,7 +30,15 @@ impl Suite {
     /// The capabilities are taken as data, so that listing the checks does no I/O.
     pub fn new(id: &'static str, capabilities: Capabilities) -> Self {
         let setup = Arc::new(Setup::new(id, capabilities));
-        Self { setup, ready: None, is_ready: OnceLock::new() }
+        Self { setup, name: id, ready: None, is_ready: OnceLock::new() }
+    }
+
+    /// What the checks' names begin with, where several suites are for one driver: its id unless
+    /// said otherwise.
+    #[must_use]
+    pub fn called(mut self, name: &'static str) -> Self {
+        self.name = name;
+        self
     }
 
     /// How to open a connection to the backend. Called several times within one check: each call
@@ -153,7 +162,7 @@ impl Suite {
         let suite = Arc::new(self);
         let trial = |check: &'static Check| {
             let suite = Arc::clone(&suite);
-            let name = format!("{}::{}", suite.setup.id, check.name());
+            let name = format!("{}::{}", suite.name, check.name());
             Trial::ignorable_test(name, move || match suite.run(check) {
                 Outcome::Passed => Ok(Completion::Completed),
                 Outcome::Ignored(reason) => Ok(Completion::ignored_with(reason)),

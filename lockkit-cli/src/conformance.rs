@@ -95,7 +95,7 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
     match url.scheme() {
         "file" => remove_folders(Path::new(url.path()), namespace.as_str())
             .map_err(|error| Error::config(url.path(), error.to_string()))?,
-        "redis" => say(format!(
+        "redis" | "rediss" | "redis+unix" | "unix" => say(format!(
             "the counters of fencing tokens stay, since a driver never removes them; to do so on \
              that server: redis-cli --scan --pattern '{{{namespace}*' | xargs redis-cli del",
             namespace = namespace.as_str(),

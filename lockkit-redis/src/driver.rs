@@ -38,19 +38,21 @@ pub struct RedisDriver {
 }
 
 impl RedisDriver {
-    /// Connects to `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`. Tries once, and fails
-    /// within 5 seconds.
+    /// Connects to `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, or with TLS to `rediss://…`,
+    /// or to `redis+unix://[USER:PASSWORD@]/PATH[?db=DATABASE]`. Tries once, and fails within 5
+    /// seconds.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] if the URL cannot be used, [`Error::Misconfigured`] if the server cannot,
-    /// as a replica, [`Error::Denied`] for a wrong password, and [`Error::Unreachable`].
+    /// as a replica or one whose certificate is not trusted, [`Error::Denied`] for a wrong password
+    /// or a client's certificate that the server refuses, and [`Error::Unreachable`].
     ///
     /// # Cancel safety
     ///
     /// Cancel-safe: a connection that was begun is closed.
     pub async fn connect(url: &BackendUrl) -> Result<Self, Error> {
-        let Config { endpoint, call_limit } = Config::from_url(url)?;
+        let Config { endpoint, call_limit } = Config::from_url(url).await?;
         let connection = Connection::open(endpoint.clone()).await.map_err(|failure| {
             if failure.is_about_the_database() {
                 return url.error(failure.to_string());

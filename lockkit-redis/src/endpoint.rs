@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -8,10 +9,12 @@ use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
 };
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use crate::error::Failure;
+use crate::tls::Tls;
 
 /// How long connecting may take, greeting included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
@@ -19,14 +22,22 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// Where the server is, and how to greet it.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
-    host: String,
-    port: u16,
+    address: Address,
     greeting: RedisConnectionInfo,
 }
 
+/// Where a server is.
+#[derive(Clone, Debug)]
+pub(crate) enum Address {
+    /// Encrypted if there is something to encrypt with.
+    Network { host: String, port: u16, tls: Option<Tls> },
+    /// A socket of this host, by its path.
+    Socket(PathBuf),
+}
+
 impl Endpoint {
-    pub(crate) fn new(host: &str, port: u16, greeting: RedisConnectionInfo) -> Self {
-        Self { host: host.into(), port, greeting }
+    pub(crate) fn new(address: Address, greeting: RedisConnectionInfo) -> Self {
+        Self { address, greeting }
     }
 
     /// As whom it greets.
@@ -67,27 +78,45 @@ impl Endpoint {
             .unwrap_or(Err(Failure::NoConnection { limit: CONNECT_LIMIT, last: None }))
     }
 
-    async fn stream(&self) -> RedisResult<TcpStream> {
-        let stream = TcpStream::connect((&*self.host, self.port)).await?;
-        stream.set_nodelay(true)?;
-        // A peer that vanished is noticed within half a minute, also where nothing is sent.
-        let keepalive = TcpKeepalive::new()
-            .with_time(Duration::from_secs(15))
-            .with_interval(Duration::from_secs(5));
-        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-        Ok(stream)
+    async fn stream(&self) -> Result<Box<dyn Stream>, Failure> {
+        Ok(match &self.address {
+            Address::Socket(path) => Box::new(UnixStream::connect(path).await?),
+            Address::Network { host, port, tls: None } => Box::new(dial(host, *port).await?),
+            Address::Network { host, port, tls: Some(tls) } => {
+                Box::new(tls.over(dial(host, *port).await?, host).await?)
+            }
+        })
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]", self.host)?,
-            false => f.write_str(&self.host)?,
+        match &self.address {
+            Address::Network { host, port, .. } if host.contains(':') => {
+                write!(f, "[{host}]:{port}")?;
+            }
+            Address::Network { host, port, .. } => write!(f, "{host}:{port}")?,
+            Address::Socket(path) => write!(f, "{}", path.display())?,
         }
-        write!(f, ":{}/{}", self.port, self.greeting.db())
+        write!(f, "/{}", self.greeting.db())
     }
 }
+
+async fn dial(host: &str, port: u16) -> RedisResult<TcpStream> {
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    // A peer that vanished is noticed within half a minute, also where nothing is sent.
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(15))
+        .with_interval(Duration::from_secs(5));
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    Ok(stream)
+}
+
+/// What a connection goes over.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// What moves the bytes of a connection.
 pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;

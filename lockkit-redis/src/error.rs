@@ -16,6 +16,8 @@ pub(crate) enum Failure {
     },
     #[error("the connection broke")]
     Broken,
+    #[error("no TLS connection: {0}")]
+    Tls(String),
     #[error("the driver was closed")]
     Closed,
     #[error("the server is a replica, which takes no writes")]
@@ -24,6 +26,12 @@ pub(crate) enum Failure {
     Mode(&'static str),
     #[error(transparent)]
     Redis(#[from] RedisError),
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Redis(error.into())
+    }
 }
 
 impl Failure {
@@ -65,7 +73,11 @@ impl Failure {
         match self {
             Self::NoAnswer(_) | Self::Broken => None,
             Self::NoConnection { .. } | Self::Closed => Some(ErrorKind::Unreachable),
-            Self::Replica | Self::Mode(_) => Some(ErrorKind::Misconfigured),
+            Self::Replica | Self::Mode(_) | Self::Tls(_) => Some(ErrorKind::Misconfigured),
+            // What a server says of a client's certificate, after the client is done connecting.
+            Self::Redis(error) if error.to_string().contains("received fatal alert") => {
+                Some(ErrorKind::Denied)
+            }
             Self::Redis(error) => match error.kind() {
                 redis::ErrorKind::Io | redis::ErrorKind::Parse => None,
                 redis::ErrorKind::AuthenticationFailed => Some(ErrorKind::Denied),

@@ -27,6 +27,7 @@ mod layout;
 mod node;
 mod script;
 mod subscription;
+mod tls;
 
 pub use config::PARAMETERS;
 pub use driver::{CAPABILITIES, RedisDriver};

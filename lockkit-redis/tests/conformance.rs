@@ -1,48 +1,131 @@
-//! The conformance suite, against one Redis.
+//! The conformance suite, against one Redis, by each of the ways that lead there.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use libtest_mimic::{Arguments, Trial};
 use lockkit_conformance::Suite;
+use lockkit_core::BoxError;
 use lockkit_redis::{CAPABILITIES, RedisDriver};
-use lockkit_testkit::{REDIS, Server, Unavailable};
+use lockkit_testkit::{Authority, REDIS, Server, Unavailable};
+use redis::{FromRedisValue, cmd};
+
+#[path = "server/documented.rs"]
+mod documented;
 
 fn main() -> ExitCode {
-    static SERVER: LazyLock<Result<Server, Unavailable>> = LazyLock::new(|| REDIS.start());
+    static NETWORK: Way = Way::new("redis", network);
+    static TLS: Way = Way::new("redis-tls", tls);
+    static SOCKET: Way = Way::new("redis-unix", socket);
 
-    fn server() -> Result<&'static Server, lockkit_core::BoxError> {
-        SERVER.as_ref().map_err(|unavailable| unavailable.clone().into())
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(8);
+    let mut trials = NETWORK.suite().trials();
+    for way in [&TLS, &SOCKET] {
+        trials.extend(way.suite().trials().into_iter().filter(concerns_connections));
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// What is left out is about the engine, to which all ways are one.
+fn concerns_connections(check: &Trial) -> bool {
+    ["::driver::", "_cut", "_restart", "_answer"].iter().any(|part| check.name().contains(part))
+}
+
+/// A way to a server.
+struct Way {
+    name: &'static str,
+    place: LazyLock<Result<Place, Unavailable>>,
+}
+
+/// A server, and the URL by which the driver gets there; parameters may follow it.
+struct Place {
+    server: Server,
+    url: String,
+    /// Whose certificates are used. They are files that go with it.
+    _authority: Option<Authority>,
+}
+
+impl Way {
+    const fn new(name: &'static str, place: fn() -> Result<Place, Unavailable>) -> Self {
+        Self { name, place: LazyLock::new(place) }
     }
 
-    async fn ask(words: &[&str]) -> Result<redis::Value, lockkit_core::BoxError> {
-        let client = redis::Client::open(server()?.url())?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        Ok(redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await?)
+    fn suite(&'static self) -> Suite {
+        Suite::new("redis", CAPABILITIES)
+            .called(self.name)
+            .skip_unless(move || self.place().map(|_| ()))
+            .connect(move || async {
+                // The default limit for the shortest leases is too short for a machine under load.
+                let url = format!("{}call_limit=5s", self.place()?.url);
+                Ok(RedisDriver::connect(&url.parse()?).await?)
+            })
+            .revoke(move |name| async move {
+                let suffix = format!(":lock:{name}");
+                let keys: Vec<String> = self.ask(&["KEYS", "*"]).await?;
+                for key in keys.iter().filter(|key| key.ends_with(&suffix)) {
+                    self.ask::<()>(&["DEL", key]).await?;
+                }
+                Ok(())
+            })
+            .sever(move || async {
+                self.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await?;
+                self.ask::<()>(&["CLIENT", "KILL", "TYPE", "pubsub"]).await
+            })
+            .restart(move || async {
+                self.place()?.server.restart()?;
+                Ok(())
+            })
+            .ttl(Duration::from_millis(1000))
     }
 
-    Suite::new("redis", CAPABILITIES)
-        .skip_unless(|| server().map(|_| ()))
-        .connect(|| async {
-            // The default limit for the shortest leases is too short for a machine under load.
-            let url = format!("{}?call_limit=5s", server()?.url());
-            Ok(RedisDriver::connect(&url.parse()?).await?)
-        })
-        .revoke(|name| async move {
-            let suffix = format!(":lock:{name}");
-            let keys = ask(&["KEYS", "*"]).await?;
-            let keys: Vec<String> = redis::from_redis_value(keys)?;
-            for key in keys.iter().filter(|key| key.ends_with(&suffix)) {
-                ask(&["DEL", key]).await?;
-            }
-            Ok(())
-        })
-        .sever(|| async {
-            ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await?;
-            ask(&["CLIENT", "KILL", "TYPE", "pubsub"]).await?;
-            Ok(())
-        })
-        .restart(|| async { Ok(server()?.restart()?) })
-        .ttl(Duration::from_millis(1000))
-        .main()
+    fn place(&self) -> Result<&Place, BoxError> {
+        self.place.as_ref().map_err(|unavailable| unavailable.clone().into())
+    }
+
+    /// As an administrator, in the database that the driver uses.
+    async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> Result<T, BoxError> {
+        let socket = self.place()?.server.data().join("redis.sock");
+        let database = if self.name == "redis-unix" { 2 } else { 0 };
+        let url = format!("redis+unix://{}?db={database}", socket.display());
+        let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+        Ok(cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await?)
+    }
+}
+
+fn network() -> Result<Place, Unavailable> {
+    let server = REDIS.start()?;
+    Ok(Place { url: format!("{}?", server.url()), server, _authority: None })
+}
+
+/// Nothing but TLS, clients show a certificate, and the user has the rights that are documented.
+fn tls() -> Result<Place, Unavailable> {
+    let authority = Authority::new(&REDIS)?;
+    let (shown, client) =
+        (authority.server("127.0.0.1").unwrap(), authority.client("app").unwrap());
+    let roots = authority.certificate();
+    let [roots, certificate, key] =
+        [&roots, &shown.certificate, &shown.key].map(|file| file.to_str().unwrap());
+    let rights = documented::rights("conformance");
+    let rights = rights.iter().take(2).flatten().map(String::as_str);
+    let mut arguments = vec!["--port", "0", "--tls-port", "{port}", "--tls-ca-cert-file", roots];
+    arguments.extend(["--tls-cert-file", certificate, "--tls-key-file", key, "--user", "app"]);
+    arguments.extend(rights);
+    let server = REDIS.start_with(&arguments)?;
+    let url = format!(
+        "rediss://app:pw@{}?cacert={roots}&cert={}&key={}&",
+        server.addr(),
+        client.certificate.display(),
+        client.key.display(),
+    );
+    Ok(Place { server, url, _authority: Some(authority) })
+}
+
+fn socket() -> Result<Place, Unavailable> {
+    let server = REDIS.start()?;
+    let socket = server.data().join("redis.sock");
+    Ok(Place { url: format!("redis+unix://{}?db=2&", socket.display()), server, _authority: None })
 }

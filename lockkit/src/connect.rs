@@ -61,6 +61,7 @@ fn scheme(url: &BackendUrl) -> &str {
         "etcds" => "etcd",
         "mariadb" => "mysql",
         "postgresql" => "postgres",
+        "redis+unix" | "rediss" | "unix" => "redis",
         "zk" => "zookeeper",
         scheme => scheme,
     }

@@ -1,5 +1,5 @@
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -25,6 +25,9 @@ pub static REDIS: Backend = Backend {
     shared: OnceLock::new(),
 };
 
+/// In the server's folder, to be reached whatever its port asks for: TLS, say.
+const SOCKET: &str = "redis.sock";
+
 fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
     let port = port.to_string();
     let data = data.display().to_string();
@@ -35,29 +38,20 @@ fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
         "no",
         "--daemonize",
         "no",
+        "--unixsocket",
+        SOCKET,
     ]);
     Ok(arguments.map(String::from).collect())
 }
 
-/// Asks for the process id, because another test's server may have been faster at this port.
-fn is_ready(port: u16, pid: u32, _: &Path) -> io::Result<bool> {
+/// Asks over the socket, which nobody else's server has. A server that cannot have its port as well
+/// ends.
+fn is_ready(_: u16, _: u32, data: &Path) -> io::Result<bool> {
     const PATIENCE: Duration = Duration::from_secs(1);
-    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+    let mut stream = UnixStream::connect(data.join(SOCKET))?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(b"PING\r\nINFO server\r\n")?;
-    let mut lines = BufReader::new(stream).lines();
-    match lines.next().transpose()?.as_deref() {
-        Some("+PONG") => {}
-        // A server that wants a password first serves; which one it is cannot be asked.
-        Some(refusal) => return Ok(refusal.starts_with("-NOAUTH")),
-        None => return Ok(false),
-    }
-    for line in lines {
-        match line?.strip_prefix("process_id:") {
-            Some(answered_by) => return Ok(answered_by == pid.to_string()),
-            None => continue,
-        }
-    }
-    Ok(false)
+    stream.write_all(b"PING\r\n")?;
+    let answer = BufReader::new(stream).lines().next().transpose()?;
+    // A server that wants a password first serves.
+    Ok(answer.is_some_and(|answer| answer == "+PONG" || answer.starts_with("-NOAUTH")))
 }

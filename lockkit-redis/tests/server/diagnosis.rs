@@ -6,6 +6,7 @@ use lockkit_core::{Diagnosis, Grade, Namespace};
 use lockkit_redis::RedisDriver;
 use lockkit_testkit::{REDIS, Server, trial};
 
+use crate::documented::rights as rights_of;
 use crate::support::{LONG, Raw, claim, driver, impatient_driver, kind, listen, refused, take};
 
 const SOUND: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
@@ -157,14 +158,7 @@ async fn rights(server: Server) {
 
 /// The rights that `docs/redis.md` tells to give are those that are needed, and no more.
 async fn documented(server: Server) {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/redis.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let mut blocks = page.split("```").filter_map(|it| it.strip_prefix("text\nACL SETUSER app "));
-    let (locks, looks) = (blocks.next().unwrap(), blocks.next().unwrap());
-    let words = |block: &str| -> Vec<String> {
-        let block = block.replace("NAMESPACE", "lockkit").replace("PASSWORD", "pw");
-        block.split_whitespace().map(Into::into).collect()
-    };
+    let [locks, looks, ..] = &*rights_of("lockkit:") else { panic!("two blocks of rights") };
     let mut raw = Raw::connect(&server.url()).await;
     let mut give = async |words: &[String]| {
         let words = words.iter().map(String::as_str);
@@ -172,7 +166,7 @@ async fn documented(server: Server) {
         raw.ask::<()>(&command).await;
     };
     give(&["reset".into()]).await;
-    give(&words(locks)).await;
+    give(locks).await;
     let url = server.url().replace("redis://", "redis://app:pw@");
     let app = driver(&url).await;
     let (holder, waiter) = (claim(LONG), claim(LONG).fair());
@@ -186,12 +180,12 @@ async fn documented(server: Server) {
     let missing = complaints(&app).await;
     assert_eq!(missing.len(), 2, "what the server tells, and the list: {missing:?}");
 
-    give(&words(looks)).await;
+    give(looks).await;
     assert_eq!(complaints(&app).await, Vec::<String>::new());
     assert_eq!(app.held(&Namespace::default()).await.unwrap().len(), 1);
     app.break_hold(waiter.name(), None).await.unwrap().unwrap();
 
-    for word in words(locks).iter().chain(&words(looks)) {
+    for word in locks.iter().chain(looks) {
         // A database other than the first is chosen before anything else.
         if let Some(right) = word.strip_prefix('+').filter(|&right| right != "select") {
             give(&[format!("-{right}")]).await;

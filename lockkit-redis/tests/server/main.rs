@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod diagnosis;
+mod documented;
 mod inspect;
 mod layout;
 mod news;
 mod queue;
+mod roads;
 mod support;
 mod tokens;
 mod weather;
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
         news::trials(),
         inspect::trials(),
         diagnosis::trials(),
+        roads::trials(),
         weather::trials(),
     ];
     lockkit_testkit::run(trials.into_iter().flatten().collect())

@@ -1,8 +1,10 @@
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lockkit_core::driver::{Attempt, Change, Claim, Driver, DriverError, ErrorKind, Taken};
 use lockkit_core::{FencingToken, LockName, Namespace};
 use lockkit_redis::RedisDriver;
+use lockkit_testkit::Server;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, cmd};
 
@@ -11,7 +13,13 @@ pub(crate) const NAME: &str = "orders/{42} ü";
 
 /// With a limit to calls that a machine under load keeps, also for short leases.
 pub(crate) async fn driver(url: &str) -> RedisDriver {
-    impatient_driver(&format!("{url}?call_limit=10s")).await
+    let and = if url.contains('?') { '&' } else { '?' };
+    impatient_driver(&format!("{url}{and}call_limit=10s")).await
+}
+
+/// Where a server is to be found beside its port.
+pub(crate) fn socket(server: &Server) -> PathBuf {
+    server.data().join("redis.sock")
 }
 
 /// With limits to calls that follow from the lease.

@@ -1,0 +1,109 @@
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+use crate::error::Failure;
+
+/// Which servers to trust, and what to show them.
+#[derive(Clone)]
+pub(crate) struct Tls(TlsConnector);
+
+/// The files that a URL names.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    /// Certificates to trust, instead of those that the system trusts.
+    pub(crate) roots: Option<PathBuf>,
+    /// The client's certificate, with those between it and a root, and the key to it.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl Tls {
+    /// Reads the files, and what the system trusts, which may take some milliseconds of work.
+    ///
+    /// # Errors
+    ///
+    /// Says what cannot be used, as a text that names the file.
+    pub(crate) fn load(files: &Files) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        match &files.roots {
+            Some(file) => {
+                for certificate in certificates(file)? {
+                    roots.add(certificate).map_err(|error| about(file, error))?;
+                }
+            }
+            // Of a system's many, some may be of a kind that rustls does not know.
+            None => {
+                let found = rustls_native_certs::load_native_certs();
+                let (usable, _) = roots.add_parsable_certificates(found.certs);
+                if usable == 0 {
+                    let reasons: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
+                    let reasons = reasons.join("; ");
+                    return Err(format!("this system trusts no certificates: {reasons}"));
+                }
+            }
+        }
+        // Named, so that it does not matter which providers an application has, or how many.
+        let provider = Arc::new(ring::default_provider());
+        let settings = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots);
+        let settings = match &files.identity {
+            None => settings.with_no_client_auth(),
+            Some((certificate, file)) => {
+                let key = PrivateKeyDer::from_pem_file(file).map_err(|error| about(file, error))?;
+                settings
+                    .with_client_auth_cert(certificates(certificate)?, key)
+                    .map_err(|error| about(certificate, error))?
+            }
+        };
+        Ok(Self(TlsConnector::from(Arc::new(settings))))
+    }
+
+    /// Encrypts a connection, to a server that has shown a certificate for `host`.
+    pub(crate) async fn over(
+        &self,
+        stream: TcpStream,
+        host: &str,
+    ) -> Result<TlsStream<TcpStream>, Failure> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| Failure::Tls(format!("no certificate can be for the host `{host}`")))?;
+        self.0.connect(name, stream).await.map_err(|error| match cause(&error) {
+            Some(cause) => Failure::Tls(cause.to_string()),
+            None => Failure::Redis(error.into()),
+        })
+    }
+}
+
+/// Without what it holds: there is a key in it.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    match certificates.map_err(|error| about(file, error))? {
+        none if Vec::is_empty(&none) => Err(about(file, "there is no certificate in it")),
+        certificates => Ok(certificates),
+    }
+}
+
+fn about(file: &Path, problem: impl fmt::Display) -> String {
+    format!("{}: {problem}", file.display())
+}
+
+/// What the two ends did not agree on; nothing if the connection broke.
+fn cause(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
