@@ -4,12 +4,18 @@ use std::time::Duration;
 use lockkit_core::driver::CALL_LIMIT;
 use lockkit_core::{BackendUrl, Parameter, Parameters, Result};
 
+use crate::dialect::Dialect;
 use crate::endpoint::{Address, Endpoint};
 use crate::tls::{Files, Tls};
 
 /// The parameters of a `redis:` URL, beside the [common ones](lockkit_core::COMMON).
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
+    Parameter::new(
+        "dialect",
+        "whose keys to share locks with: `lockkit`, or `plain` for `SET NX` as most others do it",
+        "lockkit",
+    ),
     Parameter::new("db", "the number of the database, where the path does not tell it", "0"),
     Parameter::new(
         "cacert",
@@ -27,6 +33,7 @@ const DEFAULT_PORT: u16 = 6379;
 pub(crate) struct Config {
     pub(crate) endpoint: Endpoint,
     pub(crate) call_limit: Option<Duration>,
+    pub(crate) dialect: Dialect,
 }
 
 impl Config {
@@ -43,6 +50,7 @@ impl Config {
         };
         let parameters = url.parameters(PARAMETERS)?;
         let call_limit = parameters.call_limit()?;
+        let dialect = parameters.parsed("dialect")?.unwrap_or_default();
         let files = files(url, &parameters, with_tls)?;
         let (address, database) = match is_socket {
             true => (socket(url)?, None),
@@ -74,7 +82,7 @@ impl Config {
             }
             (None, None) => (),
         }
-        Ok(Self { endpoint: Endpoint::new(address, greeting), call_limit })
+        Ok(Self { endpoint: Endpoint::new(address, greeting), call_limit, dialect })
     }
 }
 
@@ -154,6 +162,7 @@ mod tests {
             ("redis://h/-1", "number of a database"),
             ("redis://h/1?db=1", "already"),
             ("redis://h?db=x", "db"),
+            ("redis://h?dialect=redlock", "known are `lockkit` and `plain`"),
             ("redis://me@h", "password"),
             ("redis://h?call_limit=0s", "at most 30s"),
             ("redis://h?call_limit=31s", "at most 30s"),

@@ -14,9 +14,11 @@ use tokio::time::sleep;
 use self::pace::Reading;
 use self::server::{SETTINGS, Server};
 use crate::connection::Request;
+use crate::dialect::Dialect;
 use crate::driver::{RedisDriver, parse};
 use crate::layout::Layout;
-use crate::script::RIGHTS;
+use crate::plain::{self, PlainLayout};
+use crate::script::{self, RIGHTS};
 
 /// How often to measure a round trip; the quickest counts.
 const ROUND_TRIPS: usize = 3;
@@ -80,17 +82,17 @@ async fn rights(
     findings: &mut Vec<Diagnosis>,
 ) -> Result<(), DriverError> {
     let user = driver.endpoint.user();
+    let keys = match driver.dialect {
+        Dialect::Lockkit => format!("~{{{namespace}:* &{{{namespace}:*"),
+        // Names of locks may be anything, and nothing may follow what means all keys.
+        Dialect::Plain if *namespace == Namespace::default() => "~*".into(),
+        Dialect::Plain => format!("~{{{namespace}:* ~{}", plain::pattern(namespace)),
+    };
     let advice = |rights: &[String]| {
         let rights: String = rights.iter().map(|right| format!(" +{right}")).collect();
-        format!("`ACL SETUSER {user} ~{{{namespace}:* &{{{namespace}:*{rights}`")
+        format!("`ACL SETUSER {user} {keys}{rights}`")
     };
-    // Rights are given for a namespace, so that any lock in it will do.
-    let name = LockName::new(namespace, "any").expect("this is a good name");
-    let layout = Layout::of(&name);
-    let [lock, queue, deadlines, bucket] = layout.keys();
-    let arguments = [lock, queue, deadlines, bucket, layout.channel()];
-    let missing = ask::<Option<[Vec<String>; 3]>>(driver, RIGHTS.on(&[], &arguments)).await?;
-    let [locks, news, looks] = match missing {
+    let [locks, news, looks] = match missing(driver, namespace).await? {
         Ok(Some(missing)) => missing,
         Ok(None) => {
             findings.push(Diagnosis::warning(
@@ -131,6 +133,28 @@ async fn rights(
         findings.push(Diagnosis::good("rights", finding));
     }
     Ok(())
+}
+
+/// The rights that are missing for locks, for waiting without polling and for looking; nothing where
+/// the server cannot tell.
+async fn missing(
+    driver: &RedisDriver,
+    namespace: &Namespace,
+) -> Result<Result<Option<[Vec<String>; 3]>, String>, DriverError> {
+    // Rights are given for a namespace, so that any lock in it will do.
+    let name = LockName::new(namespace, "any").expect("this is a good name");
+    match driver.dialect {
+        Dialect::Lockkit => {
+            let layout = Layout::of(&name);
+            let [lock, queue, deadlines, bucket] = layout.keys();
+            let arguments = [lock, queue, deadlines, bucket, layout.channel()];
+            ask(driver, RIGHTS.on(&[], &arguments)).await
+        }
+        Dialect::Plain => {
+            let layout = PlainLayout::of(&name);
+            ask(driver, script::plain::RIGHTS.on(&[], &layout.keys())).await
+        }
+    }
 }
 
 /// How far away the server is, and how its clock goes.

@@ -5,25 +5,19 @@ use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Node, Release, Renewal,
     Taken, Vouch,
 };
-use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, FencingToken, Liveness};
+use lockkit_core::{BackendUrl, Capabilities, Error, FencingToken};
 use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::config::Config;
 use crate::connection::{Connection, Request};
+use crate::dialect::Dialect;
 use crate::endpoint::Endpoint;
 use crate::layout::Layout;
+use crate::plain;
 use crate::script::{RELEASE, RENEW, TAKE};
 use crate::subscription::{Joined, Subscription};
 
 const ID: &str = "redis";
-
-/// What the Redis driver promises.
-pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
-    .fairness(Fairness::OnRequest)
-    .fencing()
-    .notification()
-    .inspection()
-    .ttl(Capabilities::MIN_TTL, Capabilities::MAX_TTL);
 
 /// Locks on one Redis server.
 ///
@@ -35,6 +29,7 @@ pub struct RedisDriver {
     pub(crate) connection: Connection,
     subscription: Subscription,
     pub(crate) call_limit: Option<Duration>,
+    pub(crate) dialect: Dialect,
 }
 
 impl RedisDriver {
@@ -52,7 +47,7 @@ impl RedisDriver {
     ///
     /// Cancel-safe: a connection that was begun is closed.
     pub async fn connect(url: &BackendUrl) -> Result<Self, Error> {
-        let Config { endpoint, call_limit } = Config::from_url(url).await?;
+        let Config { endpoint, call_limit, dialect } = Config::from_url(url).await?;
         let connection = Connection::open(endpoint.clone()).await.map_err(|failure| {
             if failure.is_about_the_database() {
                 return url.error(failure.to_string());
@@ -60,7 +55,7 @@ impl RedisDriver {
             Error::connecting(ID, failure.while_connecting())
         })?;
         let subscription = Subscription::new(endpoint.clone());
-        Ok(Self { endpoint, connection, subscription, call_limit })
+        Ok(Self { endpoint, connection, subscription, call_limit, dialect })
     }
 
     async fn ask(&self, claim: &Claim, layout: &Layout) -> Result<Answer, DriverError> {
@@ -75,7 +70,11 @@ impl RedisDriver {
         })
     }
 
-    async fn call(&self, claim: &Claim, request: impl Request) -> Result<Value, DriverError> {
+    pub(crate) async fn call(
+        &self,
+        claim: &Claim,
+        request: impl Request,
+    ) -> Result<Value, DriverError> {
         self.connection.call(request, self.call_limit.unwrap_or(claim.call_limit())).await
     }
 }
@@ -87,10 +86,13 @@ impl Driver for RedisDriver {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        self.dialect.capabilities()
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        if self.dialect == Dialect::Plain {
+            return plain::try_acquire(self, claim).await;
+        }
         let layout = Layout::of(claim.name());
         if !claim.waits() {
             return self.ask(claim, &layout).await.map(Into::into);
@@ -111,6 +113,9 @@ impl Driver for RedisDriver {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        if self.dialect == Dialect::Plain {
+            return plain::renew(self, claim).await;
+        }
         let (layout, owner) = (Layout::of(claim.name()), claim.owner().to_string());
         let keys = [layout.lock()];
         match parse(self.call(claim, RENEW.on(&keys, &[&owner, &milliseconds(claim)])).await?)? {
@@ -120,6 +125,9 @@ impl Driver for RedisDriver {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        if self.dialect == Dialect::Plain {
+            return plain::release(self, claim).await;
+        }
         let layout = Layout::of(claim.name());
         let channel = layout.channel();
         if claim.waits() {
@@ -172,7 +180,7 @@ fn claimant(claim: &Claim) -> String {
 }
 
 /// The claim's lease in the server's unit, not shorter than asked for.
-fn milliseconds(claim: &Claim) -> String {
+pub(crate) fn milliseconds(claim: &Claim) -> String {
     claim.ttl().as_nanos().div_ceil(1_000_000).to_string()
 }
 
@@ -181,6 +189,6 @@ pub(crate) fn parse<T: FromRedisValue>(answer: Value) -> Result<T, DriverError> 
 }
 
 /// The script was carried out, so this is no unknown outcome but a server that is not one.
-fn unintelligible(error: impl std::error::Error + Send + Sync + 'static) -> DriverError {
+pub(crate) fn unintelligible(error: impl std::error::Error + Send + Sync + 'static) -> DriverError {
     DriverError::new(ErrorKind::Misconfigured, error)
 }

@@ -9,8 +9,10 @@ use redis::Value;
 
 use crate::connection::Request;
 use crate::diagnosis;
+use crate::dialect::Dialect;
 use crate::driver::{RedisDriver, parse};
 use crate::layout::Layout;
+use crate::plain;
 use crate::script::{BREAK, LOOK};
 
 /// How long a request may take unless the URL says otherwise: there is no lease to go by.
@@ -25,6 +27,9 @@ const LOOKS: usize = 64;
 #[async_trait]
 impl Inspect for RedisDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        if self.dialect == Dialect::Plain {
+            return plain::look(self, name).await;
+        }
         let layout = Layout::of(name);
         let answer = self.read(LOOK.on(&layout.keys(), &[layout.channel()])).await?;
         let (hold, places, listeners): (Option<Told>, Vec<(String, u64)>, Option<u64>) =
@@ -63,11 +68,14 @@ impl Inspect for RedisDriver {
         name: &LockName,
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
+        if self.dialect == Dialect::Plain {
+            return plain::break_hold(self, name, owner).await;
+        }
         let layout = Layout::of(name);
         let owner = owner.map(|owner| owner.to_string()).unwrap_or_default();
         let (keys, arguments) = (layout.keys(), [layout.channel(), &owner]);
         let request = BREAK.on(&keys, &arguments);
-        let answer = self.connection.call(request, self.inspection_limit()).await?;
+        let answer = self.write(request).await?;
         parse::<Option<Told>>(answer)?.map(holder).transpose()
     }
 
@@ -77,13 +85,16 @@ impl Inspect for RedisDriver {
 }
 
 impl RedisDriver {
+    /// Asks for something, on behalf of no claim.
+    pub(crate) async fn write(&self, request: impl Request) -> Result<Value, DriverError> {
+        self.connection.call(request, self.inspection_limit()).await
+    }
+
     /// Asks for something that changes nothing, so that it is never unknown what it has done.
     pub(crate) async fn read(&self, request: impl Request) -> Result<Value, DriverError> {
-        self.connection.call(request, self.inspection_limit()).await.map_err(|error| {
-            match error.kind() {
-                ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, error.into_source()),
-                _ => error,
-            }
+        self.write(request).await.map_err(|error| match error.kind() {
+            ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, error.into_source()),
+            _ => error,
         })
     }
 
@@ -93,13 +104,21 @@ impl RedisDriver {
 
     /// The locks of the namespace that have a key. The server may come by one twice.
     async fn names(&self, namespace: &Namespace) -> Result<BTreeSet<LockName>, DriverError> {
-        let pattern = Layout::pattern(namespace);
+        let pattern = match self.dialect {
+            Dialect::Lockkit => Layout::pattern(namespace),
+            Dialect::Plain => plain::pattern(namespace),
+        };
         let (mut names, mut cursor) = (BTreeSet::new(), 0_u64);
         for _ in 0..PAGES {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE);
             let (next, keys): (u64, Vec<Vec<u8>>) = parse(self.read(scan).await?)?;
-            names.extend(keys.iter().filter_map(|key| Layout::lock_at(key, namespace)));
+            match self.dialect {
+                Dialect::Lockkit => {
+                    names.extend(keys.iter().filter_map(|key| Layout::lock_at(key, namespace)));
+                }
+                Dialect::Plain => names.extend(plain::locks_at(self, &keys, namespace).await?),
+            }
             match next {
                 0 => return Ok(names),
                 next => cursor = next,
@@ -138,6 +157,6 @@ fn waiter((claimant, since): (String, u64)) -> Result<Waiter, DriverError> {
     })
 }
 
-fn foreign(error: impl std::error::Error + Send + Sync + 'static) -> DriverError {
+pub(crate) fn foreign(error: impl std::error::Error + Send + Sync + 'static) -> DriverError {
     DriverError::new(ErrorKind::Foreign, error)
 }

@@ -50,6 +50,12 @@ impl Layout {
         [self.lock(), self.queue(), self.deadlines(), self.bucket()]
     }
 
+    /// A further key of the lock, beside those that this dialect has.
+    pub(crate) fn sibling(&self, kind: &str, name: &LockName) -> String {
+        let tag = self.bucket().trim_end_matches(":bucket");
+        format!("{tag}:{kind}:{name}", name = name.as_str())
+    }
+
     /// A hash: `owner`, `token`, `label`, and `since`, the server's time of the grant in
     /// milliseconds. Its expiry is the end of the lease.
     pub(crate) fn lock(&self) -> &str {

@@ -9,6 +9,7 @@ use crate::connection::Request;
 pub(crate) static TAKE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(
         include_str!("scripts/lock.lua"),
+        include_str!("scripts/token.lua"),
         include_str!("scripts/queue.lua"),
         include_str!("scripts/take.lua")
     ))
@@ -22,6 +23,7 @@ pub(crate) static RENEW: LazyLock<Script> =
 pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(
         include_str!("scripts/lock.lua"),
+        include_str!("scripts/token.lua"),
         include_str!("scripts/queue.lua"),
         include_str!("scripts/release.lua")
     ))
@@ -31,6 +33,7 @@ pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
 pub(crate) static BREAK: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(
         include_str!("scripts/lock.lua"),
+        include_str!("scripts/token.lua"),
         include_str!("scripts/queue.lua"),
         include_str!("scripts/break.lua")
     ))
@@ -38,12 +41,75 @@ pub(crate) static BREAK: LazyLock<Script> = LazyLock::new(|| {
 
 /// Tells who holds and who waits: `scripts/look.lua`.
 pub(crate) static LOOK: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/lock.lua"), include_str!("scripts/look.lua")))
+    Script::new(concat!(
+        include_str!("scripts/lock.lua"),
+        include_str!("scripts/token.lua"),
+        include_str!("scripts/look.lua")
+    ))
 });
 
 /// Tells which rights are missing: `scripts/rights.lua`.
-pub(crate) static RIGHTS: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/rights.lua")));
+pub(crate) static RIGHTS: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("scripts/missing.lua"), include_str!("scripts/rights.lua")))
+});
+
+/// Those of the dialect `plain`: `scripts/plain/`.
+pub(crate) mod plain {
+    use std::sync::LazyLock;
+
+    use super::Script;
+
+    pub(crate) static TAKE: LazyLock<Script> = LazyLock::new(|| {
+        Script::new(concat!(
+            include_str!("scripts/token.lua"),
+            include_str!("scripts/plain/lock.lua"),
+            include_str!("scripts/plain/take.lua")
+        ))
+    });
+
+    pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| {
+        Script::new(concat!(
+            include_str!("scripts/token.lua"),
+            include_str!("scripts/plain/lock.lua"),
+            include_str!("scripts/plain/renew.lua")
+        ))
+    });
+
+    pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+        Script::new(concat!(
+            include_str!("scripts/token.lua"),
+            include_str!("scripts/plain/lock.lua"),
+            include_str!("scripts/plain/release.lua")
+        ))
+    });
+
+    pub(crate) static BREAK: LazyLock<Script> = LazyLock::new(|| {
+        Script::new(concat!(
+            include_str!("scripts/token.lua"),
+            include_str!("scripts/plain/lock.lua"),
+            include_str!("scripts/plain/break.lua")
+        ))
+    });
+
+    pub(crate) static LOOK: LazyLock<Script> = LazyLock::new(|| {
+        Script::new(concat!(
+            include_str!("scripts/token.lua"),
+            include_str!("scripts/plain/lock.lua"),
+            include_str!("scripts/plain/look.lua")
+        ))
+    });
+
+    /// Finds locks among keys.
+    pub(crate) static SEARCH: LazyLock<Script> =
+        LazyLock::new(|| Script::new(include_str!("scripts/plain/search.lua")));
+
+    pub(crate) static RIGHTS: LazyLock<Script> = LazyLock::new(|| {
+        Script::new(concat!(
+            include_str!("scripts/missing.lua"),
+            include_str!("scripts/plain/rights.lua")
+        ))
+    });
+}
 
 /// A script, known to a server by its hash once it was run there.
 #[derive(Debug)]

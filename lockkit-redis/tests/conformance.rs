@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use lockkit_conformance::Suite;
-use lockkit_core::BoxError;
-use lockkit_redis::{CAPABILITIES, RedisDriver};
+use lockkit_core::{BoxError, Capabilities};
+use lockkit_redis::{CAPABILITIES, PLAIN_CAPABILITIES, RedisDriver};
 use lockkit_testkit::{Authority, REDIS, Server, Unavailable};
 use redis::{FromRedisValue, cmd};
 
@@ -20,12 +20,14 @@ fn main() -> ExitCode {
     static NETWORK: Way = Way::new("redis", network);
     static TLS: Way = Way::new("redis-tls", tls);
     static SOCKET: Way = Way::new("redis-unix", socket);
+    static PLAIN: Way = Way::new("redis-plain", plain);
 
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(8);
-    let mut trials = NETWORK.suite().trials();
+    let mut trials = NETWORK.suite(CAPABILITIES).trials();
+    trials.extend(PLAIN.suite(PLAIN_CAPABILITIES).trials());
     for way in [&TLS, &SOCKET] {
-        trials.extend(way.suite().trials().into_iter().filter(concerns_connections));
+        trials.extend(way.suite(CAPABILITIES).trials().into_iter().filter(concerns_connections));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -54,8 +56,8 @@ impl Way {
         Self { name, place: LazyLock::new(place) }
     }
 
-    fn suite(&'static self) -> Suite {
-        Suite::new("redis", CAPABILITIES)
+    fn suite(&'static self, capabilities: Capabilities) -> Suite {
+        Suite::new("redis", capabilities)
             .called(self.name)
             .skip_unless(move || self.place().map(|_| ()))
             .connect(move || async {
@@ -64,9 +66,10 @@ impl Way {
                 Ok(RedisDriver::connect(&url.parse()?).await?)
             })
             .revoke(move |name| async move {
-                let suffix = format!(":lock:{name}");
                 let keys: Vec<String> = self.ask(&["KEYS", "*"]).await?;
-                for key in keys.iter().filter(|key| key.ends_with(&suffix)) {
+                let suffixes = [format!(":lock:{name}"), format!("conformance:{name}")];
+                let is_it = |key: &&String| suffixes.iter().any(|suffix| key.ends_with(suffix));
+                for key in keys.iter().filter(is_it) {
                     self.ask::<()>(&["DEL", key]).await?;
                 }
                 Ok(())
@@ -128,4 +131,9 @@ fn socket() -> Result<Place, Unavailable> {
     let server = REDIS.start()?;
     let socket = server.data().join("redis.sock");
     Ok(Place { url: format!("redis+unix://{}?db=2&", socket.display()), server, _authority: None })
+}
+
+fn plain() -> Result<Place, Unavailable> {
+    let server = REDIS.start()?;
+    Ok(Place { url: format!("{}?dialect=plain&", server.url()), server, _authority: None })
 }

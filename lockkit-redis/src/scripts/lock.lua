@@ -5,13 +5,6 @@
 local lock, queue, deadlines, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel = ARGV[1]
 
--- The server's time in microseconds, exact as a Lua number until the year 2255, and in
--- milliseconds, in which expiries are counted.
-local function clock()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2], time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
 -- The hold that there is; or nothing, and why if that is not because the lock is free.
 local function find_hold()
   local remaining = redis.call('PTTL', lock)

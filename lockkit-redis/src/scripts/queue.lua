@@ -1,4 +1,4 @@
--- Put after lock.lua and before each script that ends a hold or begins one.
+-- Put after lock.lua and token.lua and before each script that ends a hold or begins one.
 --
 -- ARGV  the channel, the claimant, ...
 --
@@ -8,27 +8,6 @@
 -- script has written stays written when it fails later.
 local claimant = ARGV[2]
 local owner = string.sub(claimant, 1, 32)
-
--- The next fencing token of the bucket; or nothing, and why there is none.
-local function next_token(time)
-  local known = redis.pcall('HMGET', bucket, 'layout', 'token')
-  if known.err then return nil, known end
-  local layout, last = known[1], known[2]
-  if not layout and not last and redis.call('EXISTS', bucket) == 0 then
-    return string.format('%.0f', time)
-  end
-  if not layout or not last or not string.match(last, '^%d+$') then
-    return nil, redis.error_reply('FOREIGN the token counter of the bucket is none of lockkit')
-  end
-  if layout ~= '1' then
-    return nil, redis.error_reply('LAYOUT the bucket has a layout that this version does not know')
-  end
-  local token = math.max(tonumber(last) + 1, time)
-  if token >= 9007199254740992 then -- 2^53, from where on a Lua number skips some
-    return nil, redis.error_reply('CAPACITY the fencing tokens of the bucket are used up')
-  end
-  return string.format('%.0f', token)
-end
 
 -- Gives the lock, which nobody holds, to `grantee` until `expiry`. The bucket comes first: where
 -- memory has run out, a script's first writing is refused and no later one.
@@ -77,7 +56,7 @@ local function successor()
   if redis.call('EXISTS', queue) == 0 then return nil end
   local time, now = clock()
   local first, deadline = first_place(now)
-  local token = first and next_token(time)
+  local token = first and next_token(bucket, time)
   if token then return first, token, now, deadline end
 end
 

@@ -16,7 +16,7 @@ end
 
 local first, deadline = first_place(now)
 if not hold then
-  local token, refusal = next_token(time)
+  local token, refusal = next_token(bucket, time)
   if not token then return refusal end
   if not first or first == claimant then
     grant(claimant, token, now, now + ttl)

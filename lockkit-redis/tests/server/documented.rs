@@ -7,7 +7,8 @@ pub(crate) fn rights(names: &str) -> Vec<Vec<String>> {
     let page = std::fs::read_to_string(page).unwrap();
     let blocks = page.split("```").filter_map(|it| it.strip_prefix("text\nACL SETUSER app "));
     let words = |block: &str| -> Vec<String> {
-        let block = block.replace("NAMESPACE:", names).replace("PASSWORD", "pw");
+        let block =
+            block.replace("NAMESPACE:", names).replace("PASSWORD", "pw").replace("~KEYS", "~*");
         block.split_whitespace().map(Into::into).collect()
     };
     blocks.map(words).collect()

@@ -7,6 +7,7 @@ mod documented;
 mod inspect;
 mod layout;
 mod news;
+mod plain;
 mod queue;
 mod roads;
 mod support;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         inspect::trials(),
         diagnosis::trials(),
         roads::trials(),
+        plain::trials(),
         weather::trials(),
     ];
     lockkit_testkit::run(trials.into_iter().flatten().collect())

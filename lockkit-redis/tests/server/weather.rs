@@ -299,7 +299,7 @@ async fn closed(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     for close in [true, false] {
         let driver = driver(&server.url_at(proxy.addr())).await;
-        let (holder, waiter) = (claim(millis(100)), claim(millis(100)).waiting());
+        let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
         take(&driver, &holder).await;
         listen(&driver, &waiter).await;
         assert_eq!(proxy.open(), 2);
