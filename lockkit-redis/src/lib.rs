@@ -23,6 +23,7 @@ mod dialect;
 mod driver;
 mod endpoint;
 mod error;
+pub mod gate;
 mod inspect;
 mod layout;
 mod node;

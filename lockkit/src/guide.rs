@@ -28,6 +28,7 @@ pub mod sql_sessions {}
 #[doc = include_str!("../docs/transactions.md")]
 pub mod transactions {}
 
+#[cfg(feature = "redis")]
 #[doc = include_str!("../docs/redis.md")]
 pub mod redis {}
 

@@ -2,6 +2,8 @@
 
 mod connect;
 pub mod guide;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod sql;
 

@@ -4,6 +4,7 @@
 
 mod diagnosis;
 mod documented;
+mod gate;
 mod inspect;
 mod layout;
 mod news;
@@ -17,6 +18,9 @@ mod weather;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(held) = gate::hold() {
+        return held;
+    }
     let trials = [
         layout::trials(),
         tokens::trials(),
@@ -25,6 +29,7 @@ fn main() -> ExitCode {
         inspect::trials(),
         diagnosis::trials(),
         roads::trials(),
+        gate::trials(),
         plain::trials(),
         weather::trials(),
     ];

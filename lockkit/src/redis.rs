@@ -1,0 +1,3 @@
+//! What only Redis can do.
+
+pub use lockkit_redis::gate;
