@@ -1,13 +1,17 @@
 //! What is found out about servers that are sound, and about others.
 
+use std::fs;
+
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Driver, ErrorKind, Inspect};
-use lockkit_core::{Diagnosis, Grade, Namespace};
+use lockkit_core::{Diagnosis, Error, Grade, Namespace};
 use lockkit_redis::RedisDriver;
 use lockkit_testkit::{REDIS, Server, trial};
 
 use crate::documented::rights as rights_of;
-use crate::support::{LONG, Raw, claim, driver, impatient_driver, kind, listen, refused, take};
+use crate::support::{
+    LONG, Raw, causes, claim, driver, impatient_driver, kind, listen, refused, take,
+};
 
 const SOUND: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
@@ -17,6 +21,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("what_a_server_forgets_is_found", || REDIS.start(), forgetful),
         trial("eviction_is_found", || REDIS.start(), evicting),
         trial("a_replica_is_found", || Ok((REDIS.start()?, REDIS.start()?)), replica),
+        trial("what_a_server_has_no_room_for_is_found", || REDIS.start_with(&SOUND), full),
+        trial("a_server_that_takes_no_writes_is_found", || REDIS.start_with(&SOUND), refusing),
+        trial("connections_that_do_not_last_are_found", || REDIS.start_with(&SOUND), short_lived),
+        trial("a_clock_that_jumps_is_found", || REDIS.start_with_clock(), jumping),
+        trial("a_node_of_a_cluster_is_refused", one_of_a_cluster, cluster),
         trial("missing_rights_are_found", || REDIS.start_with(&SOUND), rights),
         trial("documented_rights_are_enough", || REDIS.start_with(&SOUND), documented),
         trial("a_server_that_is_away_has_no_findings", || REDIS.start(), away),
@@ -107,6 +116,72 @@ async fn replica((primary, replica): (Server, Server)) {
             return;
         }
     }
+}
+
+async fn full(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
+    let used: u64 = raw.info("used_memory").await.parse().unwrap();
+    raw.ask::<()>(&["CONFIG", "SET", "maxmemory", &(used * 100 / 95).to_string()]).await;
+    let found = complaints(&driver).await;
+    assert!(found.iter().any(|it| it.starts_with("warning memory:")), "{found:?}");
+}
+
+async fn refusing(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
+    raw.ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let found = complaints(&driver).await;
+    assert!(found[0].starts_with("error replication:") && found[0].contains("0 of 1"), "{found:?}");
+    assert_eq!(kind(driver.try_acquire(&claim(LONG)).await).0, ErrorKind::Unreachable);
+    raw.ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+
+    // It cannot save: there is a folder where the file should be.
+    fs::create_dir(server.data().join("dump.rdb")).unwrap();
+    raw.ask::<()>(&["CONFIG", "SET", "save", "3600 1"]).await;
+    raw.ask::<()>(&["BGSAVE"]).await;
+    while raw.info("rdb_last_bgsave_status").await == "ok" {}
+    let found = complaints(&driver).await;
+    assert!(found[0].starts_with("error persistence:"), "{found:?}");
+    assert_eq!(kind(driver.try_acquire(&claim(LONG)).await).0, ErrorKind::Misconfigured);
+}
+
+async fn short_lived(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
+    for (setting, value) in [("timeout", "10"), ("tcp-keepalive", "0")] {
+        raw.ask::<()>(&["CONFIG", "SET", setting, value]).await;
+        let found = complaints(&driver).await;
+        assert!(found.len() == 1 && found[0].starts_with("warning connections:"), "{found:?}");
+        let advice = diagnose(&driver).await.iter().find_map(|it| it.advice().map(str::to_owned));
+        let command = advice.unwrap().trim_matches('`').to_owned();
+        raw.ask::<()>(&command.split(' ').collect::<Vec<_>>()).await;
+        assert_eq!(complaints(&driver).await, Vec::<String>::new());
+    }
+}
+
+async fn jumping(server: Server) {
+    let driver = driver(&server.url()).await;
+    let found = complaints(&driver).await;
+    assert!(!found.iter().any(|it| it.contains("clock:")), "{found:?}");
+    let stepping = async {
+        for hours in 1.. {
+            server.step_clock(3600 * hours).unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    let found = tokio::select! {
+        found = complaints(&driver) => found,
+        () = stepping => unreachable!("it goes on until the other has ended"),
+    };
+    assert!(found.iter().any(|it| it.starts_with("error clock:")), "{found:?}");
+}
+
+fn one_of_a_cluster() -> Result<Server, lockkit_testkit::Unavailable> {
+    REDIS.start_with(&["--cluster-enabled", "yes"])
+}
+
+async fn cluster(server: Server) {
+    let error = RedisDriver::connect(&server.url().parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(causes(&error).contains("node of a cluster"), "{error:?}");
 }
 
 async fn rights(server: Server) {

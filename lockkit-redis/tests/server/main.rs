@@ -5,6 +5,7 @@
 mod diagnosis;
 mod documented;
 mod gate;
+mod holder;
 mod inspect;
 mod layout;
 mod news;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         gate::trials(),
         plain::trials(),
         weather::trials(),
+        holder::trials(),
     ];
     lockkit_testkit::run(trials.into_iter().flatten().collect())
 }
