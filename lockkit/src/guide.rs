@@ -3,6 +3,10 @@
 #[doc = include_str!("../docs/safety.md")]
 pub mod safety {}
 
+#[cfg(feature = "redis")]
+#[doc = include_str!("../docs/choosing.md")]
+pub mod choosing {}
+
 #[doc = include_str!("../docs/urls.md")]
 pub mod urls {}
 

@@ -54,9 +54,12 @@ fn the_table_of_backends() {
         "| URL | turned on by | a hold ends with | order of waiters | fencing token | told of a release |\n\
          | --- | --- | --- | --- | --- | --- |\n",
     );
-    let rows = BACKENDS.iter().map(|backend| (backend, ""));
-    for (backend, how) in rows.chain(SESSION_BACKENDS.iter().map(|it| (it, " `hold=session`"))) {
-        let can = backend.capabilities.unwrap();
+    let rows = BACKENDS.iter().map(|backend| (backend, "", backend.capabilities.unwrap()));
+    let sessions = SESSION_BACKENDS.iter();
+    let sessions = sessions.map(|it| (it, " `hold=session`", it.capabilities.unwrap()));
+    let redis = BACKENDS.iter().filter(|backend| backend.scheme == "redis");
+    let plain = redis.map(|it| (it, " `dialect=plain`", lockkit_redis::PLAIN_CAPABILITIES));
+    for (backend, how, can) in rows.chain(sessions).chain(plain) {
         let add = match backend.feature {
             Some(feature) => format!("`cargo add lockkit -F {feature}`"),
             None => "`cargo add lockkit`".into(),
