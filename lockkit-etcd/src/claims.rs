@@ -1,26 +1,25 @@
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkit_core::FencingToken;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, DriverError, ErrorKind, Grant, OwnerId, Release, Renewal, Taken, Vouch,
+    Attempt, Change, Claim, DriverError, ErrorKind, OwnerId, Release, Renewal, Taken,
 };
 
+use crate::entry::{Entries, Entry, Standing, Traces};
 use crate::error::Failure;
 use crate::keepalive::Keepalive;
-use crate::layout::Queue;
+use crate::layout::Dialect;
 use crate::leases::{Lease, Leases};
 use crate::members::Members;
-use crate::queue::{self, Ahead, Place, Seen};
+use crate::queue::{self, Own, Place, Seen};
 use crate::reader::Reader;
 use crate::watch::{News, Watch};
 
-/// What this process asked for and has not released: which lease a claim has, and what the cluster
-/// may know of it.
+/// What the driver does for its claims.
 #[derive(Debug)]
 pub(crate) struct Claims {
     members: Arc<Members>,
+    dialect: Dialect,
     keepalive: Arc<Keepalive>,
     leases: Leases,
     reader: Reader,
@@ -28,46 +27,14 @@ pub(crate) struct Claims {
     entries: Mutex<Entries>,
 }
 
-#[derive(Debug, Default)]
-struct Entries {
-    all: HashMap<OwnerId, Arc<Entry>>,
-    /// How many there have to be for the next sweep.
-    many: usize,
-}
-
-#[derive(Debug)]
-struct Entry {
-    owner: OwnerId,
-    queue: Queue,
-    key: String,
-    /// What stands in the key: what the owner is called.
-    value: Box<[u8]>,
-    traces: Mutex<Traces>,
-}
-
-/// What the cluster may know of a claim.
-#[derive(Clone, Debug, Default)]
-struct Traces {
-    /// What the key hangs on, or may hang on yet.
-    lease: Option<Arc<Lease>>,
-    /// A longer one that was asked for.
-    longer: Option<Arc<Lease>>,
-    /// When the key was created, once that was answered.
-    created: Option<i64>,
-    /// Who was just before it at the last look.
-    ahead: Option<Ahead>,
-    is_granted: bool,
-    /// Whether a request that names a lease was not answered, and may be carried out yet.
-    in_doubt: bool,
-}
-
 impl Claims {
-    pub(crate) fn new(members: Arc<Members>) -> Self {
+    pub(crate) fn new(members: Arc<Members>, dialect: Dialect) -> Self {
         let keepalive = Arc::new(Keepalive::new(Arc::clone(&members)));
         let leases = Leases::new(Arc::clone(&members), Arc::clone(&keepalive));
         let reader = Reader::new(Arc::clone(&members));
         let watch = Watch::new(Arc::clone(&members));
-        Self { members, keepalive, leases, reader, watch, entries: Mutex::default() }
+        let entries = Mutex::default();
+        Self { members, dialect, keepalive, leases, reader, watch, entries }
     }
 
     /// Takes the lock if it is free and the claim's turn; else leaves a place if the claim waits.
@@ -85,7 +52,7 @@ impl Claims {
                     Ok(Attempt::Granted(grant?))
                 }
                 (Some(ahead), _) => {
-                    self.watch.wait(entry.owner, &entry.key, &place, ahead);
+                    self.watch.wait(entry.owner, &place, ahead);
                     Ok(Attempt::Taken(Taken::new()))
                 }
                 (None, None) => Err(Failure::Displaced.of_a_request()),
@@ -126,20 +93,15 @@ impl Claims {
         let mut from_pool = true;
         loop {
             let lease = self.lease(entry, claim, from_pool, limit).await?;
-            let place = self.enter(entry, claim, lease.id(), limit).await;
-            match &place {
-                // It was put with another one, which this driver does not keep alive.
-                Ok(Some(place)) if place.lease != lease.id() => {
-                    self.hang(entry, place.created, &lease, limit).await?;
+            let place = self.enter(entry, claim, &lease, limit).await;
+            if let Err(failure) = &place
+                && failure.is_a_lost_lease()
+            {
+                lease.is_over();
+                // A cluster that lost its data has lost those in the pool, too.
+                if std::mem::take(&mut from_pool) {
+                    continue;
                 }
-                Err(failure) if failure.is_a_lost_lease() => {
-                    lease.is_over();
-                    // A cluster that lost its data has lost those in the pool, too.
-                    if std::mem::take(&mut from_pool) {
-                        continue;
-                    }
-                }
-                _ => (),
             }
             return place;
         }
@@ -154,7 +116,7 @@ impl Claims {
         from_pool: bool,
         limit: Duration,
     ) -> Result<Arc<Lease>, Failure> {
-        let lease = match entry.place().0.filter(|lease| !lease.is_gone()) {
+        let lease = match entry.lease().filter(|lease| !lease.is_gone()) {
             Some(lease) => lease,
             None if from_pool => self.leases.take(claim.ttl(), limit).await?,
             None => self.leases.grant(claim.ttl(), limit).await?,
@@ -170,15 +132,15 @@ impl Claims {
         &self,
         entry: &Entry,
         claim: &Claim,
-        lease: i64,
+        lease: &Lease,
         limit: Duration,
     ) -> Result<Option<Place>, Failure> {
-        let Entry { queue, key, value, .. } = entry;
+        let own = Own { key: &entry.asks_with(lease), value: &entry.value, lease: lease.id() };
         let (place, in_doubt) = if claim.waits() {
-            let reply = queue::enter(&self.members, queue, key, value, lease, limit).await;
+            let reply = queue::enter(&self.members, &entry.queue, own, limit).await;
             (reply.outcome.map(Some), reply.in_doubt)
         } else {
-            let reply = queue::try_enter(&self.members, queue, key, value, lease, limit).await;
+            let reply = queue::try_enter(&self.members, &entry.queue, own, limit).await;
             (reply.outcome, reply.in_doubt)
         };
         entry.note(&place, in_doubt);
@@ -192,16 +154,17 @@ impl Claims {
         claim: &Claim,
         limit: Duration,
     ) -> Result<Option<Place>, Failure> {
-        let (Some(lease), Some(created)) = entry.place() else { return Ok(None) };
+        let Some(stands) = entry.standing() else { return Ok(None) };
         let known = entry.traces().ahead.clone();
-        let look = queue::look(&self.members, &entry.queue, &entry.key, created, known, limit);
-        let (seen, is_alive) = tokio::join!(look, self.refresh(&lease, limit));
+        let (key, created) = (&stands.key, stands.created);
+        let look = queue::look(&self.members, &entry.queue, key, created, known, limit);
+        let (seen, is_alive) = tokio::join!(look, self.refresh(&stands.lease, limit));
         match seen.outcome? {
             Seen::Present(place) => {
                 if !is_alive? {
                     // The server is about to remove it, and has let nobody pass yet.
                     let lease = self.lease(entry, claim, true, limit).await?;
-                    self.hang(entry, created, &lease, limit).await?;
+                    self.hang(entry, &stands, &lease, limit).await?;
                 }
                 entry.stands_at(&place);
                 Ok(Some(place))
@@ -218,13 +181,12 @@ impl Claims {
     async fn hang(
         &self,
         entry: &Entry,
-        created: i64,
+        stands: &Standing,
         lease: &Lease,
         limit: Duration,
     ) -> Result<(), Failure> {
-        let Entry { key, value, .. } = entry;
-        let change = queue::change_lease(&self.members, key, created, value, lease.id(), limit);
-        let changed = change.await;
+        let own = Own { key: &stands.key, value: &entry.value, lease: lease.id() };
+        let changed = queue::change_lease(&self.members, own, stands.created, limit).await;
         entry.traces().in_doubt |= changed.in_doubt;
         match changed.outcome? {
             true => Ok(()),
@@ -262,8 +224,8 @@ impl Claims {
     /// Refreshes the lease, and makes sure that the key is there: a hold may be broken whose lease
     /// goes on.
     async fn keep(&self, entry: &Entry, limit: Duration) -> Result<bool, Failure> {
-        let (Some(lease), Some(created)) = entry.place() else { return Ok(false) };
-        let stands = self.reader.stands(&entry.key, created, limit);
+        let Some(Standing { key, created, lease }) = entry.standing() else { return Ok(false) };
+        let stands = self.reader.stands(&key, created, limit);
         let (stands, is_alive) = tokio::join!(stands, self.refresh(&lease, limit));
         match (stands, is_alive) {
             // Either is enough to know.
@@ -280,15 +242,15 @@ impl Claims {
         claim: &Claim,
         limit: Duration,
     ) -> Result<bool, Failure> {
-        let (Some(_), Some(created)) = entry.place() else { return Ok(false) };
+        let Some(stands) = entry.standing() else { return Ok(false) };
         let longer = entry.traces().longer.clone().filter(|longer| longer.ttl() >= claim.ttl());
         let longer = match longer {
             Some(longer) => longer,
             None => self.leases.take(claim.ttl(), limit).await?,
         };
         entry.traces().longer = Some(Arc::clone(&longer));
-        let Entry { key, value, .. } = entry;
-        let change = queue::change_lease(&self.members, key, created, value, longer.id(), limit);
+        let own = Own { key: &stands.key, value: &entry.value, lease: longer.id() };
+        let change = queue::change_lease(&self.members, own, stands.created, limit);
         let (changed, is_alive) = tokio::join!(change, self.refresh(&longer, limit));
         entry.traces().in_doubt |= changed.in_doubt;
         if !is_alive? || !changed.outcome? {
@@ -298,7 +260,8 @@ impl Claims {
         match before {
             // An ask that was not answered may name it.
             Some(before) if in_doubt => self.leases.revoke(&before, limit).await?,
-            Some(before) => self.leases.give_back(before),
+            // The key is called after it: another claim would take that for its own.
+            Some(before) => self.leases.retire(&before),
             None => (),
         }
         Ok(true)
@@ -327,7 +290,7 @@ impl Claims {
         let traces = entry.traces().clone();
         let was_there = match traces.created {
             Some(created) => {
-                let left = queue::leave(&self.members, &*entry.key, created, limit).await;
+                let left = queue::leave(&self.members, &*traces.key, created, limit).await;
                 // Whether an earlier attempt had removed it, nobody can tell.
                 left.outcome? || left.in_doubt
             }
@@ -349,14 +312,18 @@ impl Claims {
         Ok(was_there)
     }
 
+    /// The key of whoever holds or waits, if it was answered that there is one.
+    pub(crate) fn key_of(&self, owner: OwnerId) -> Option<Arc<str>> {
+        Some(self.find(owner)?.standing()?.key)
+    }
+
     /// The next news for whoever holds or waits.
     pub(crate) async fn changed(&self, claim: &Claim) -> Change {
         let Some(entry) = self.find(claim.owner()) else { return std::future::pending().await };
-        let created = entry.traces().created;
-        if let Some(created) = created
+        if let Some(Standing { key, created, .. }) = entry.standing()
             && entry.traces().is_granted
         {
-            self.watch.hold(entry.owner, &entry.key, created);
+            self.watch.hold(entry.owner, &key, created);
         }
         match self.watch.changed(entry.owner).await {
             News::LookAgain => Change::AskAgain,
@@ -399,23 +366,16 @@ impl Claims {
     }
 
     fn entry(&self, claim: &Claim) -> Arc<Entry> {
-        let mut entries = self.entries();
-        entries.sweep();
-        let entry = || {
-            let (queue, owner) = (Queue::of(claim.name()), claim.owner());
-            let value = claim.label().as_str().as_bytes().into();
-            Arc::new(Entry { key: queue.key(owner), owner, queue, value, traces: Mutex::default() })
-        };
-        Arc::clone(entries.all.entry(claim.owner()).or_insert_with(entry))
+        self.entries().of(claim, self.dialect)
     }
 
     fn find(&self, owner: OwnerId) -> Option<Arc<Entry>> {
-        self.entries().all.get(&owner).cloned()
+        self.entries().find(owner)
     }
 
     /// Forgets a claim of which nothing is left, but for a lease that no request can name.
     fn forget(&self, entry: &Entry) {
-        self.entries().all.remove(&entry.owner);
+        self.entries().remove(entry.owner);
         self.watch.leave(entry.owner);
         let Traces { lease, longer, .. } = std::mem::take(&mut *entry.traces());
         for lease in [lease, longer].into_iter().flatten() {
@@ -426,94 +386,5 @@ impl Claims {
     fn entries(&self) -> MutexGuard<'_, Entries> {
         // Nothing panics while it holds the lock.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Entries {
-    /// Forgets the claims whose releases were never answered, a good while after the cluster has.
-    fn sweep(&mut self) {
-        const FEW: usize = 64;
-        if self.all.len() >= self.many.max(FEW) {
-            self.all.retain(|_, entry| !entry.is_forgotten());
-            self.many = self.all.len() * 2;
-        }
-    }
-}
-
-impl Entry {
-    /// Whether the lease must have run out long ago, and so whatever hung on it.
-    fn is_forgotten(&self) -> bool {
-        let (lease, _) = self.place();
-        lease.is_some_and(|lease| lease.age() > lease.ttl() * 4 + Duration::from_secs(10))
-    }
-
-    /// Whether something may yet be carried out, and whether the claim has a place.
-    fn doubts(&self) -> (bool, bool) {
-        let traces = self.traces();
-        (traces.in_doubt, traces.created.is_some())
-    }
-
-    fn traces(&self) -> MutexGuard<'_, Traces> {
-        // Nothing panics while it holds the lock.
-        self.traces.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes note of what an ask came to.
-    fn note(&self, place: &Result<Option<Place>, Failure>, in_doubt: bool) {
-        self.traces().in_doubt |= in_doubt;
-        if let Ok(Some(place)) = place {
-            self.stands_at(place);
-        }
-    }
-
-    fn stands_at(&self, place: &Place) {
-        let mut traces = self.traces();
-        traces.created = Some(place.created);
-        traces.ahead.clone_from(&place.ahead);
-        traces.is_granted |= place.ahead.is_none();
-    }
-
-    /// Takes note that nobody is ahead any more.
-    fn first(&self) {
-        let mut traces = self.traces();
-        (traces.ahead, traces.is_granted) = (None, true);
-    }
-
-    /// Takes note that the key is gone.
-    fn displaced(&self) {
-        let mut traces = self.traces();
-        (traces.created, traces.ahead, traces.is_granted) = (None, None, false);
-        if traces.lease.as_ref().is_some_and(|lease| lease.is_gone()) {
-            traces.lease = None;
-        }
-    }
-
-    /// Takes note of the lease that the key hangs on now. Returns the one before, and whether an
-    /// unanswered request may name it.
-    fn moves_to(&self, lease: Arc<Lease>) -> (Option<Arc<Lease>>, bool) {
-        let mut traces = self.traces();
-        traces.longer = None;
-        (traces.lease.replace(lease), traces.in_doubt)
-    }
-
-    fn place(&self) -> (Option<Arc<Lease>>, Option<i64>) {
-        let traces = self.traces();
-        (traces.lease.clone(), traces.created)
-    }
-
-    fn vouch(&self) -> Option<Vouch> {
-        let lease = self.traces().lease.clone()?;
-        (!lease.is_gone()).then(|| Vouch::Lease { since: lease.since(), ttl: lease.ttl() })
-    }
-
-    /// What the claim has that is first.
-    fn grant(&self) -> Option<Result<Grant, DriverError>> {
-        let created = self.traces().created?;
-        let token = u64::try_from(created).ok().and_then(FencingToken::new);
-        let vouch = self.vouch()?;
-        Some(match token {
-            Some(token) => Ok(Grant::new().token(token).vouch(vouch)),
-            None => Err(Failure::Foreign("a revision that is not positive").of_a_request()),
-        })
     }
 }

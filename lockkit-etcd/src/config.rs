@@ -2,8 +2,9 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use lockkit_core::driver::CALL_LIMIT;
-use lockkit_core::{BackendUrl, Parameter, Result};
+use lockkit_core::{BackendUrl, Namespace, Parameter, Result};
 
+use crate::layout::Dialect;
 use crate::members::Members;
 
 /// What the driver is called, and the scheme of its URLs.
@@ -23,6 +24,7 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
     Parameter::new("cert", "file with the client's certificate; for `etcds:`", "none"),
     Parameter::new("key", "file with the key to it; for `etcds:`", "none"),
+    Parameter::new("dialect", "whose keys to share locks with: `lockkit` or `etcdctl`", "lockkit"),
 ];
 
 /// What a URL says.
@@ -30,6 +32,9 @@ pub const PARAMETERS: &[Parameter] = &[
 pub(crate) struct Config {
     pub(crate) members: Members,
     pub(crate) call_limit: Option<Duration>,
+    pub(crate) dialect: Dialect,
+    /// The namespace of locks that are given no other.
+    pub(crate) namespace: Namespace,
 }
 
 impl Config {
@@ -41,6 +46,11 @@ impl Config {
         };
         let parameters = url.parameters(PARAMETERS)?;
         let call_limit = parameters.call_limit()?;
+        let dialect = parameters.parsed::<Dialect>("dialect")?.unwrap_or_default();
+        let namespace = match parameters.text("namespace") {
+            Some(namespace) => Namespace::new(namespace)?,
+            None => Namespace::default(),
+        };
         if url.hosts().is_empty() {
             return Err(url.error("a host is needed, as in `etcd://localhost`"));
         }
@@ -88,7 +98,8 @@ impl Config {
             format!("{protocol}://{name}:{}", host.port().unwrap_or(DEFAULT_PORT))
         };
         let members = url.hosts().iter().map(member).collect();
-        Ok(Self { members: Members::new(members, options, credentials), call_limit })
+        let members = Members::new(members, options, credentials);
+        Ok(Self { members, call_limit, dialect, namespace })
     }
 }
 
@@ -123,6 +134,7 @@ mod tests {
             ("etcd://h?call_limit=0s", "at most 30s"),
             ("etcd://h?cacert=x.pem", "it is for `etcds:`"),
             ("etcds://h?cacert=/no/such/file", "/no/such/file: No such file"),
+            ("etcd://h?dialect=go", "known are `lockkit` and `etcdctl`"),
             ("etcd://h?fast=1", "known are: namespace, ttl, label, max_hold, call_limit"),
         ] {
             let error = config(url).await.unwrap_err().to_string();

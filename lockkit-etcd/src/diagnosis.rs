@@ -8,7 +8,6 @@ use lockkit_core::{Diagnosis, Namespace};
 
 use crate::driver::EtcdDriver;
 use crate::error::Failure;
-use crate::layout;
 
 /// What a cluster keeps at the most unless it is told otherwise: 2 GiB.
 const USUAL_QUOTA: i64 = 2 * 1024 * 1024 * 1024;
@@ -236,7 +235,7 @@ fn quota(answers: &[&StatusResponse]) -> Diagnosis {
 }
 
 async fn rights(driver: &EtcdDriver, namespace: &Namespace) -> Diagnosis {
-    let prefix = layout::prefix_of(namespace);
+    let prefix = driver.dialect.prefix_of(namespace);
     let read = |client: Client| {
         let options = GetOptions::new().with_prefix().with_count_only();
         let prefix = prefix.clone();
@@ -247,10 +246,7 @@ async fn rights(driver: &EtcdDriver, namespace: &Namespace) -> Diagnosis {
         Err(failure) => Diagnosis::error(
             "rights",
             format!("keys under {prefix} cannot be read: {failure}"),
-            format!(
-                "etcdctl role grant-permission ROLE --prefix=true readwrite {}",
-                layout::root()
-            ),
+            format!("etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}"),
         ),
     }
 }

@@ -10,7 +10,7 @@ use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 
 use crate::claims::Claims;
 use crate::config::{Config, ID};
-use crate::layout;
+use crate::layout::Dialect;
 use crate::members::Members;
 
 /// How long connecting may take.
@@ -35,7 +35,8 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 #[derive(Debug)]
 pub struct EtcdDriver {
     pub(crate) members: Arc<Members>,
-    claims: Claims,
+    pub(crate) claims: Claims,
+    pub(crate) dialect: Dialect,
     pub(crate) call_limit: Option<Duration>,
 }
 
@@ -55,17 +56,20 @@ impl EtcdDriver {
     ///
     /// Cancel-safe: connections that were begun are closed.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        let Config { members, call_limit } = Config::from_url(url).await?;
-        let anything = |client: Client| async move {
+        let Config { members, call_limit, dialect, namespace } = Config::from_url(url).await?;
+        let prefix = dialect.prefix_of(&namespace);
+        let anything = |client: Client| {
             let options = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
-            client.kv_client().get(layout::root(), Some(options)).await
+            let prefix = prefix.clone();
+            async move { client.kv_client().get(prefix, Some(options)).await }
         };
         let answer = members.call(CONNECT_LIMIT, anything).await.outcome;
         answer
             .and_then(|answer| members.check(answer.header()))
             .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
         let members = Arc::new(members);
-        Ok(Self { claims: Claims::new(Arc::clone(&members)), members, call_limit })
+        let claims = Claims::new(Arc::clone(&members), dialect);
+        Ok(Self { members, claims, dialect, call_limit })
     }
 
     /// How long a request about the claim may take.

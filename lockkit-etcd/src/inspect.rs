@@ -6,14 +6,12 @@ use async_trait::async_trait;
 use etcd_client::{Client, GetOptions, KeyValue, SortOrder, SortTarget};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use lockkit_core::driver::{DriverError, Inspect, OwnerId};
-use lockkit_core::{
-    Diagnosis, FencingToken, Holder, Label, LockName, LockStatus, Namespace, Waiter,
-};
+use lockkit_core::{Diagnosis, FencingToken, Holder, LockName, LockStatus, Namespace, Waiter};
 
 use crate::diagnosis;
 use crate::driver::EtcdDriver;
 use crate::error::Failure;
-use crate::layout::{self, Queue};
+use crate::layout::Queue;
 use crate::queue;
 
 /// As long as a request about a claim takes at most.
@@ -25,16 +23,20 @@ const MOST_AT_ONCE: usize = 16;
 #[async_trait]
 impl Inspect for EtcdDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
-        let keys = self.keys(Queue::of(name).prefix(), 0).await.map_err(Failure::of_a_look)?;
+        let keys = self
+            .keys(Queue::of(name, self.dialect).prefix(), 0)
+            .await
+            .map_err(Failure::of_a_look)?;
         self.status_of(name.clone(), &keys).await.map_err(Failure::of_a_look)
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
-        let keys = self.keys(&layout::prefix_of(namespace), 0).await.map_err(Failure::of_a_look)?;
+        let keys =
+            self.keys(&self.dialect.prefix_of(namespace), 0).await.map_err(Failure::of_a_look)?;
         let mut queues: Vec<(LockName, Vec<KeyValue>)> = Vec::new();
         let mut named: Vec<_> = keys
             .into_iter()
-            .filter_map(|kv| layout::name_at(kv.key(), namespace).map(|name| (name, kv)))
+            .filter_map(|kv| self.dialect.name_at(kv.key(), namespace).map(|name| (name, kv)))
             .collect();
         // Stable, so that each queue stays in its order.
         named.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -60,12 +62,12 @@ impl Inspect for EtcdDriver {
         name: &LockName,
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
-        let (queue, limit) = (Queue::of(name), self.inspection_limit());
+        let (queue, limit) = (Queue::of(name, self.dialect), self.inspection_limit());
         // Another may hold it by the time it is broken. This ends when one stays for long enough.
         loop {
             let keys = self.keys(queue.prefix(), 1).await.map_err(Failure::of_a_look)?;
             let Some(first) = keys.first() else { return Ok(None) };
-            let holder = self.holder_of(&queue, first).await.map_err(Failure::of_a_look)?;
+            let holder = self.holder_of(first).await.map_err(Failure::of_a_look)?;
             if owner.is_some_and(|owner| holder.owner() != owner) {
                 return Ok(None);
             }
@@ -97,19 +99,19 @@ impl EtcdDriver {
 
     /// How the lock stands whose keys these are.
     async fn status_of(&self, name: LockName, keys: &[KeyValue]) -> Result<LockStatus, Failure> {
-        let queue = Queue::of(&name);
         let status = LockStatus::free(name);
         let Some((first, others)) = keys.split_first() else { return Ok(status) };
-        let holder = self.holder_of(&queue, first).await?;
-        let waiters: Result<_, _> = others.iter().map(|kv| waiter_of(&queue, kv)).collect();
+        let holder = self.holder_of(first).await?;
+        let waiters: Result<_, _> = others.iter().map(|kv| self.waiter_of(kv)).collect();
         Ok(status.held_by(holder).waited_for_by(waiters?))
     }
 
-    async fn holder_of(&self, queue: &Queue, kv: &KeyValue) -> Result<Holder, Failure> {
+    async fn holder_of(&self, kv: &KeyValue) -> Result<Holder, Failure> {
         let token = u64::try_from(kv.create_revision()).ok().and_then(FencingToken::new);
-        let mut holder = Holder::new(owner_of(queue, kv)?)
+        let (owner, label) = self.dialect.owner_of(kv)?;
+        let mut holder = Holder::new(owner)
             .token(token.ok_or(Failure::Foreign("a revision that is not positive"))?);
-        if let Some(label) = label_of(kv) {
+        if let Some(label) = label {
             holder = holder.label(label);
         }
         Ok(match self.remaining(kv.lease()).await? {
@@ -136,24 +138,16 @@ impl EtcdDriver {
         }))
     }
 
+    fn waiter_of(&self, kv: &KeyValue) -> Result<Waiter, Failure> {
+        let (owner, label) = self.dialect.owner_of(kv)?;
+        let waiter = Waiter::new(owner);
+        Ok(match label {
+            Some(label) => waiter.label(label),
+            None => waiter,
+        })
+    }
+
     pub(crate) fn inspection_limit(&self) -> Duration {
         self.call_limit.unwrap_or(CALL_LIMIT)
     }
-}
-
-fn waiter_of(queue: &Queue, kv: &KeyValue) -> Result<Waiter, Failure> {
-    let waiter = Waiter::new(owner_of(queue, kv)?);
-    Ok(match label_of(kv) {
-        Some(label) => waiter.label(label),
-        None => waiter,
-    })
-}
-
-fn owner_of(queue: &Queue, kv: &KeyValue) -> Result<OwnerId, Failure> {
-    queue.owner_at(kv.key()).ok_or(Failure::Foreign("a key in the queue is none of lockkit's"))
-}
-
-/// A label decides nothing, so one that is none is only left out.
-fn label_of(kv: &KeyValue) -> Option<Label> {
-    Label::new(kv.value_str().ok()?).ok()
 }

@@ -1,13 +1,76 @@
+//! Where a lock's keys are, what they are called and what stands in them. `docs/etcd.md` describes
+//! it; a change here is a change of layout.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use etcd_client::KeyValue;
 use lockkit_core::driver::OwnerId;
-use lockkit_core::{LockName, Namespace};
+use lockkit_core::{Label, LockName, Namespace};
 use percent_encoding::percent_decode_str;
 
-/// What all keys begin with. `docs/etcd.md` describes them; a change here is a change of layout,
-/// and takes another root.
+use crate::error::Failure;
+
+/// What all keys begin with that are lockkit's own. Another layout takes another one.
 const ROOT: &str = "lockkit/v1/";
 
 /// The longest segment of a legal name: nothing is ever cut, so that a key tells its name.
 const LONGEST_SEGMENT: usize = 3 * LockName::MAX_LEN;
+
+/// Whose keys they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// `lockkit/v1/NAMESPACE/NAME/LEASE`.
+    #[default]
+    Lockkit,
+    /// `NAMESPACE/NAME/LEASE`, as `etcdctl lock NAMESPACE/NAME` has them.
+    Etcdctl,
+}
+
+impl FromStr for Dialect {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "lockkit" => Ok(Self::Lockkit),
+            "etcdctl" => Ok(Self::Etcdctl),
+            _ => Err("known are `lockkit` and `etcdctl`"),
+        }
+    }
+}
+
+impl Dialect {
+    /// What all keys of a namespace begin with, and no other key of a lock.
+    pub(crate) fn prefix_of(self, namespace: &Namespace) -> String {
+        let root = match self {
+            Self::Lockkit => ROOT,
+            Self::Etcdctl => "",
+        };
+        [root, &namespace.segment(), "/"].concat()
+    }
+
+    /// Which lock of the namespace it is whose queue this key is in.
+    pub(crate) fn name_at(self, key: &[u8], namespace: &Namespace) -> Option<LockName> {
+        let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix_of(namespace))?;
+        let (segment, _) = rest.split_once('/')?;
+        let name = percent_decode_str(segment).decode_utf8().ok()?;
+        let name = LockName::new(namespace, &name).ok()?;
+        // The same text can be encoded otherwise; that is no key of ours.
+        (name.segment(LONGEST_SEGMENT) == segment).then_some(name)
+    }
+
+    /// Who has this key, and what it is called if that is told.
+    pub(crate) fn owner_of(self, kv: &KeyValue) -> Result<(OwnerId, Option<Label>), Failure> {
+        if let Some(told) = Value::read(kv.value()) {
+            return Ok(told);
+        }
+        match (self, format!("{:032x}", kv.create_revision()).parse()) {
+            // Foreign clients have no owners. This one is good for telling them apart.
+            (Self::Etcdctl, Ok(owner)) => Ok((owner, None)),
+            _ => Err(Failure::Foreign("a key in the queue is none of lockkit's")),
+        }
+    }
+}
 
 /// The keys of a lock: its queue, with a key for each who holds or waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,10 +79,11 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn of(name: &LockName) -> Self {
-        let (namespace, segment) = (name.namespace().segment(), name.segment(LONGEST_SEGMENT));
+    pub(crate) fn of(name: &LockName, dialect: Dialect) -> Self {
+        let (namespace, segment) =
+            (dialect.prefix_of(name.namespace()), name.segment(LONGEST_SEGMENT));
         // No segment has a slash in it, so that no lock's prefix holds another's.
-        Self { prefix: [ROOT, &namespace, "/", &segment, "/"].concat() }
+        Self { prefix: [&namespace, &*segment, "/"].concat() }
     }
 
     /// What all keys of the queue begin with, and no other key.
@@ -27,78 +91,94 @@ impl Queue {
         &self.prefix
     }
 
-    /// The key of one who holds or waits.
-    pub(crate) fn key(&self, owner: OwnerId) -> String {
-        format!("{}{owner}", self.prefix)
-    }
-
-    /// Whose key of this queue it is.
-    pub(crate) fn owner_at(&self, key: &[u8]) -> Option<OwnerId> {
-        std::str::from_utf8(key.strip_prefix(self.prefix.as_bytes())?).ok()?.parse().ok()
+    /// The key that is put with this lease. Leases are used again, and so are the keys: the server
+    /// visits each that ever was in the queue until its history is compacted.
+    pub(crate) fn key(&self, lease: i64) -> Arc<str> {
+        format!("{}{lease:x}", self.prefix).into()
     }
 }
 
-/// What all keys of a namespace begin with, and no other key.
-pub(crate) fn prefix_of(namespace: &Namespace) -> String {
-    [ROOT, &namespace.segment(), "/"].concat()
-}
+/// What stands in a key: the owner, and what it is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Value(Box<[u8]>);
 
-/// What all keys begin with that the driver reads or writes.
-pub(crate) fn root() -> &'static str {
-    ROOT
-}
+impl Value {
+    pub(crate) fn new(owner: OwnerId, label: &Label) -> Self {
+        Self(format!("{owner} {}", label.as_str()).into_bytes().into())
+    }
 
-/// Which lock of the namespace it is whose queue this key is in.
-pub(crate) fn name_at(key: &[u8], namespace: &Namespace) -> Option<LockName> {
-    let rest = std::str::from_utf8(key).ok()?.strip_prefix(&prefix_of(namespace))?;
-    let (segment, _) = rest.split_once('/')?;
-    let name = percent_decode_str(segment).decode_utf8().ok()?;
-    let name = LockName::new(namespace, &name).ok()?;
-    // The same text can be encoded otherwise; that is no key of ours.
-    key.starts_with(Queue::of(&name).prefix().as_bytes()).then_some(name)
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// A label decides nothing, so one that is none is only left out.
+    fn read(value: &[u8]) -> Option<(OwnerId, Option<Label>)> {
+        let (owner, label) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        Some((owner.parse().ok()?, Label::new(label).ok()))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use lockkit_core::driver::OwnerId;
-    use lockkit_core::{LockName, Namespace};
+    use lockkit_core::{Label, LockName, Namespace};
 
-    use super::{Queue, name_at};
+    use super::{Dialect, Queue, Value};
 
     #[test]
     fn keys_are_as_they_were() {
         let name = LockName::new(&Namespace::new("Shop").unwrap(), "orders/{42} ü").unwrap();
+        let lease = 0x694d_73ab_0c1d_2e3f;
+        for (dialect, key) in [
+            (Dialect::Lockkit, "lockkit/v1/%53hop/orders%2f%7b42%7d%20%c3%bc/694d73ab0c1d2e3f"),
+            (Dialect::Etcdctl, "%53hop/orders%2f%7b42%7d%20%c3%bc/694d73ab0c1d2e3f"),
+        ] {
+            assert_eq!(&*Queue::of(&name, dialect).key(lease), key);
+        }
+        assert!(Queue::of(&name, Dialect::Lockkit).key(0xf).ends_with("/f"), "as Go prints it");
+    }
+
+    #[test]
+    fn values_are_as_they_were_and_can_be_read() {
         let owner: OwnerId = "00112233445566778899aabbccddeeff".parse().unwrap();
-        let key = "lockkit/v1/%53hop/orders%2f%7b42%7d%20%c3%bc/00112233445566778899aabbccddeeff";
-        assert_eq!(Queue::of(&name).key(owner), key);
+        let label = Label::new("web 3").unwrap();
+        let value = Value::new(owner, &label);
+        assert_eq!(value.as_bytes(), b"00112233445566778899aabbccddeeff web 3");
+        assert_eq!(Value::read(value.as_bytes()), Some((owner, Some(label))));
+        for foreign in ["", "web 3", "00112233445566778899aabbccddeeff"] {
+            assert_eq!(Value::read(foreign.as_bytes()), None, "{foreign}");
+        }
     }
 
     #[test]
     fn a_lock_is_known_by_its_keys_alone() {
         let namespace = Namespace::new("a.b").unwrap();
-        let owner = OwnerId::random();
         let longest = "ü".repeat(LockName::MAX_LEN / 2);
-        for text in ["orders/42", "a", "a/b", "%61", "..", " ", "~", &longest] {
-            let queue = Queue::of(&LockName::new(&namespace, text).unwrap());
-            let key = queue.key(owner);
-            assert_eq!(name_at(key.as_bytes(), &namespace).unwrap().as_str(), text);
-            assert_eq!(queue.owner_at(key.as_bytes()), Some(owner));
-            assert_eq!(name_at(key.as_bytes(), &Namespace::default()), None);
+        for dialect in [Dialect::Lockkit, Dialect::Etcdctl] {
+            for text in ["orders/42", "a", "a/b", "%61", "..", " ", "~", &longest] {
+                let queue = Queue::of(&LockName::new(&namespace, text).unwrap(), dialect);
+                let key = queue.key(1);
+                assert_eq!(dialect.name_at(key.as_bytes(), &namespace).unwrap().as_str(), text);
+                assert_eq!(dialect.name_at(key.as_bytes(), &Namespace::default()), None);
+            }
         }
         for foreign in ["lockkit/v1/a.b/%61/x", "lockkit/v1/a.b/a", "lockkit/v1/a.b//x", "a"] {
-            assert_eq!(name_at(foreign.as_bytes(), &namespace), None, "{foreign}");
+            assert_eq!(Dialect::Lockkit.name_at(foreign.as_bytes(), &namespace), None, "{foreign}");
         }
     }
 
     #[test]
     fn no_queue_is_within_another() {
         let names = ["a", "a/b", "a/", "ab", "A", "a%2fb"];
-        let queues =
-            names.map(|text| Queue::of(&LockName::new(&Namespace::default(), text).unwrap()));
-        for (at, one) in queues.iter().enumerate() {
-            for other in &queues[at + 1..] {
-                assert!(!one.prefix().starts_with(other.prefix()), "{one:?} {other:?}");
-                assert!(!other.prefix().starts_with(one.prefix()), "{one:?} {other:?}");
+        for dialect in [Dialect::Lockkit, Dialect::Etcdctl] {
+            let queues = names.map(|text| {
+                Queue::of(&LockName::new(&Namespace::default(), text).unwrap(), dialect)
+            });
+            for (at, one) in queues.iter().enumerate() {
+                for other in &queues[at + 1..] {
+                    assert!(!one.prefix().starts_with(other.prefix()), "{one:?} {other:?}");
+                    assert!(!other.prefix().starts_with(one.prefix()), "{one:?} {other:?}");
+                }
             }
         }
     }

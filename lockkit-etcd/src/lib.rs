@@ -22,6 +22,7 @@ mod claims;
 mod config;
 mod diagnosis;
 mod driver;
+mod entry;
 mod error;
 mod inspect;
 mod keepalive;

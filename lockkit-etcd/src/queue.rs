@@ -1,5 +1,6 @@
 //! The requests about one lock, each one transaction.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
@@ -8,7 +9,7 @@ use etcd_client::{
 };
 
 use crate::error::Failure;
-use crate::layout::Queue;
+use crate::layout::{Queue, Value};
 use crate::members::{Members, Reply};
 
 /// What a look at the queue finds.
@@ -20,13 +21,38 @@ pub(crate) enum Seen {
     Present(Place),
 }
 
+/// The own key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Own<'a> {
+    pub(crate) key: &'a Arc<str>,
+    pub(crate) value: &'a Value,
+    /// What it is to hang on.
+    pub(crate) lease: i64,
+}
+
+impl Own<'_> {
+    fn put(&self) -> TxnOp {
+        let options = PutOptions::new().with_lease(self.lease);
+        TxnOp::put(&**self.key, self.value.as_bytes(), Some(options))
+    }
+
+    /// That this is the own key, and not one of the same name.
+    fn is_at(&self, kv: &KeyValue) -> Result<bool, Failure> {
+        let is_named_so = kv.key() == self.key.as_bytes();
+        match is_named_so && kv.value() != self.value.as_bytes() {
+            // Nobody else has the lease that it is called after.
+            true => Err(Failure::Foreign("the claim's key has another owner")),
+            false => Ok(is_named_so),
+        }
+    }
+}
+
 /// A place in the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
+    pub(crate) key: Arc<str>,
     /// When the own key was created: the fencing token.
     pub(crate) created: i64,
-    /// The lease that it hangs on.
-    pub(crate) lease: i64,
     /// Who is just before it; none if it holds the lock.
     pub(crate) ahead: Option<Ahead>,
     /// How far the cluster was when this was so.
@@ -46,13 +72,10 @@ pub(crate) struct Ahead {
 pub(crate) async fn enter(
     members: &Members,
     queue: &Queue,
-    key: &str,
-    value: &[u8],
-    lease: i64,
+    own: Own<'_>,
     limit: Duration,
 ) -> Reply<Place> {
-    let is_new = Compare::create_revision(key, CompareOp::Equal, 0);
-    let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
+    let is_new = Compare::create_revision(&**own.key, CompareOp::Equal, 0);
     // The own key, the one before it, and whether there are more.
     let last = GetOptions::new().with_prefix().with_limit(3).with_keys_only();
     let last = last.with_sort(SortTarget::Create, SortOrder::Descend);
@@ -60,24 +83,27 @@ pub(crate) async fn enter(
     let all = all.with_sort(SortTarget::Create, SortOrder::Ascend);
     let txn = Txn::new()
         .when([is_new])
-        .and_then([put, TxnOp::get(queue.prefix(), Some(last))])
-        .or_else([TxnOp::get(queue.prefix(), Some(all))]);
+        .and_then([own.put(), TxnOp::get(queue.prefix(), Some(last))])
+        .or_else([TxnOp::get(queue.prefix(), Some(all)), TxnOp::get(&**own.key, None)]);
     let reply = send(members, txn, limit).await;
     reply.and_then(|answer| {
-        let revision = revision(&answer);
+        let (key, revision) = (Arc::clone(own.key), revision(&answer));
+        let is_own = |kv: &KeyValue| kv.key() == own.key.as_bytes();
         match answer.succeeded() {
             true => {
                 let mut kvs = keys(&answer, 1)?.into_iter();
-                let own = kvs.next().filter(|own| own.key() == key.as_bytes()).ok_or(NO_ANSWER)?;
+                let own = kvs.next().filter(is_own).ok_or(NO_ANSWER)?;
                 let ahead = kvs.next().map(|kv| ahead(&kv, kvs.next().is_none()));
-                Ok(Place { created: own.create_revision(), lease, ahead, revision })
+                Ok(Place { key, created: own.create_revision(), ahead, revision })
             }
             false => {
+                for kv in keys(&answer, 1)? {
+                    own.is_at(&kv)?;
+                }
                 let kvs = keys(&answer, 0)?;
-                let at = kvs.iter().position(|kv| kv.key() == key.as_bytes()).ok_or(NO_ANSWER)?;
+                let at = kvs.iter().position(is_own).ok_or(NO_ANSWER)?;
                 let ahead = at.checked_sub(1).map(|before| ahead(&kvs[before], before == 0));
-                let own = &kvs[at];
-                Ok(Place { created: own.create_revision(), lease: own.lease(), ahead, revision })
+                Ok(Place { key, created: kvs[at].create_revision(), ahead, revision })
             }
         }
     })
@@ -87,33 +113,27 @@ pub(crate) async fn enter(
 pub(crate) async fn try_enter(
     members: &Members,
     queue: &Queue,
-    key: &str,
-    value: &[u8],
-    lease: i64,
+    own: Own<'_>,
     limit: Duration,
 ) -> Reply<Option<Place>> {
     let is_empty = Compare::create_revision(queue.prefix(), CompareOp::Equal, 0).with_prefix();
-    let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
-    let first = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
+    let first = GetOptions::new().with_prefix().with_limit(1);
     let first = first.with_sort(SortTarget::Create, SortOrder::Ascend);
     let txn = Txn::new()
         .when([is_empty])
-        .and_then([put])
+        .and_then([own.put()])
         .or_else([TxnOp::get(queue.prefix(), Some(first))]);
     let reply = send(members, txn, limit).await;
     reply.and_then(|answer| {
         let revision = revision(&answer);
+        let place = |created| Place { key: Arc::clone(own.key), created, ahead: None, revision };
         if answer.succeeded() {
-            return Ok(Some(Place { created: revision, lease, ahead: None, revision }));
+            return Ok(Some(place(revision)));
         }
-        let kvs = keys(&answer, 0)?;
-        let own = kvs.first().filter(|first| first.key() == key.as_bytes());
-        Ok(own.map(|own| Place {
-            created: own.create_revision(),
-            lease: own.lease(),
-            ahead: None,
-            revision,
-        }))
+        match keys(&answer, 0)?.first() {
+            Some(first) if own.is_at(first)? => Ok(Some(place(first.create_revision()))),
+            _ => Ok(None),
+        }
     })
 }
 
@@ -122,23 +142,23 @@ pub(crate) async fn try_enter(
 pub(crate) async fn look(
     members: &Members,
     queue: &Queue,
-    key: &str,
+    key: &Arc<str>,
     created: i64,
     known: Option<Ahead>,
     limit: Duration,
 ) -> Reply<Seen> {
     if let Some(ahead) = known {
         let own = GetOptions::new().with_keys_only();
-        let reads = [TxnOp::get(key, Some(own.clone())), TxnOp::get(&*ahead.key, Some(own))];
+        let reads = [TxnOp::get(&**key, Some(own.clone())), TxnOp::get(&*ahead.key, Some(own))];
         let reply = send(members, Txn::new().and_then(reads), limit).await;
         let reply = reply.and_then(|answer| {
             let at = |created: i64| move |kv: &KeyValue| kv.create_revision() == created;
-            let Some(own) = keys(&answer, 0)?.into_iter().find(at(created)) else {
+            if !keys(&answer, 0)?.iter().any(at(created)) {
                 return Ok(Some(Seen::Absent));
-            };
+            }
             let is_there = keys(&answer, 1)?.iter().any(at(ahead.created));
-            let (lease, revision) = (own.lease(), revision(&answer));
-            let place = Place { created, lease, ahead: Some(ahead), revision };
+            let (key, revision) = (Arc::clone(key), revision(&answer));
+            let place = Place { key, created, ahead: Some(ahead), revision };
             Ok(is_there.then_some(Seen::Present(place)))
         });
         match reply.outcome {
@@ -152,30 +172,28 @@ pub(crate) async fn look(
     let before = before
         .with_max_create_revision(created - 1)
         .with_sort(SortTarget::Create, SortOrder::Descend);
-    let reads = [TxnOp::get(key, Some(own)), TxnOp::get(queue.prefix(), Some(before))];
+    let reads = [TxnOp::get(&**key, Some(own)), TxnOp::get(queue.prefix(), Some(before))];
     let reply = send(members, Txn::new().and_then(reads), limit).await;
     reply.and_then(|answer| {
-        let own = keys(&answer, 0)?.into_iter().find(|own| own.create_revision() == created);
-        let Some(own) = own else { return Ok(Seen::Absent) };
+        if !keys(&answer, 0)?.iter().any(|own| own.create_revision() == created) {
+            return Ok(Seen::Absent);
+        }
         let mut before = keys(&answer, 1)?.into_iter();
         let ahead = before.next().map(|kv| ahead(&kv, before.next().is_none()));
-        let revision = revision(&answer);
-        Ok(Seen::Present(Place { created, lease: own.lease(), ahead, revision }))
+        let (key, revision) = (Arc::clone(key), revision(&answer));
+        Ok(Seen::Present(Place { key, created, ahead, revision }))
     })
 }
 
-/// Hangs the own key, which was created then, on another lease; whether it was there.
+/// Hangs the own key, which was created then, on its lease; whether it was there.
 pub(crate) async fn change_lease(
     members: &Members,
-    key: &str,
+    own: Own<'_>,
     created: i64,
-    value: &[u8],
-    lease: i64,
     limit: Duration,
 ) -> Reply<bool> {
-    let is_there = Compare::create_revision(key, CompareOp::Equal, created);
-    let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
-    let reply = send(members, Txn::new().when([is_there]).and_then([put]), limit).await;
+    let is_there = Compare::create_revision(&**own.key, CompareOp::Equal, created);
+    let reply = send(members, Txn::new().when([is_there]).and_then([own.put()]), limit).await;
     reply.and_then(|answer| Ok(answer.succeeded()))
 }
 

@@ -5,17 +5,23 @@
 //! compares and writes in one step.
 //!
 //! ```no_run
-//! use etcd_client::{Client, Txn, TxnOp};
-//! use lockkit_core::Hold;
-//! use lockkit_etcd::transaction;
+//! use std::sync::Arc;
 //!
-//! # async fn example(client: &mut Client, hold: &Hold) -> Result<(), Box<dyn std::error::Error>> {
+//! use etcd_client::{Client, Txn, TxnOp};
+//! use lockkit_core::Locker;
+//! use lockkit_etcd::{EtcdDriver, transaction};
+//!
+//! # async fn example(client: &mut Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let driver = Arc::new(EtcdDriver::connect(&"etcd://localhost".parse()?).await?);
+//! let locker = Locker::from_arc(driver.clone());
+//! let guard = locker.lock("stock")?.acquire().await?;
 //! let write = Txn::new()
-//!     .when([transaction::is_held(hold)])
+//!     .when([transaction::is_held(&driver, &guard)])
 //!     .and_then([TxnOp::put("stock/42", "7", None)]);
 //! if !client.txn(write).await?.succeeded() {
 //!     return Err("the lock is lost: nothing was written".into());
 //! }
+//! # guard.release().await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -24,16 +30,23 @@ pub use etcd_client;
 use etcd_client::{Compare, CompareOp};
 use lockkit_core::Hold;
 
+use crate::driver::EtcdDriver;
 use crate::layout::Queue;
 
 /// What is true in etcd as long as the lock is held: that the holder's key is there, and was
-/// created when the hold's fencing token says.
+/// created when the hold's fencing token says. The driver is the one that the lock was taken with:
+/// it knows the key.
 ///
-/// A [`LockGuard`](lockkit_core::LockGuard) is passed as it is: `is_held(&guard)`. For a hold on
-/// another cluster, or of another driver, it is never true.
-pub fn is_held(hold: &Hold) -> Compare {
-    let key = Queue::of(hold.name()).key(hold.owner());
-    // No key was ever created at a revision below nothing.
+/// A [`LockGuard`](lockkit_core::LockGuard) is passed as it is: `is_held(&driver, &guard)`. For a
+/// hold on another cluster, of another driver, or that was let go, it is never true.
+pub fn is_held(driver: &EtcdDriver, hold: &Hold) -> Compare {
     let token = hold.fencing_token().and_then(|token| i64::try_from(token.get()).ok());
-    Compare::create_revision(key, CompareOp::Equal, token.unwrap_or(-1))
+    match (driver.claims.key_of(hold.owner()), token) {
+        (Some(key), Some(token)) => Compare::create_revision(&*key, CompareOp::Equal, token),
+        // No key was ever created at a revision below nothing.
+        _ => {
+            let prefix = Queue::of(hold.name(), driver.dialect).prefix().to_owned();
+            Compare::create_revision(prefix, CompareOp::Equal, -1)
+        }
+    }
 }

@@ -57,10 +57,11 @@ impl Watch {
     }
 
     /// Watches for `owner`, who found itself at this place behind another.
-    pub(crate) fn wait(&self, owner: OwnerId, key: &str, place: &Place, ahead: &Ahead) {
+    pub(crate) fn wait(&self, owner: OwnerId, place: &Place, ahead: &Ahead) {
         let mut state = self.board.state();
         let own = state.watches(owner).own;
-        if own.is_none_or(|id| state.is_other(id, key.as_bytes(), place.created)) {
+        let key = place.key.as_bytes();
+        if own.is_none_or(|id| state.is_other(id, key, place.created)) {
             self.board.forget(&mut state, own);
             let ward = Ward::new(owner, key.into(), place.created, Role::Own, place.revision);
             let id = self.board.add(&mut state, ward);

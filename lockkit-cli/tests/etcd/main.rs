@@ -14,12 +14,13 @@ use rustix::process::Signal;
 
 use crate::support::{Ended, Locks, Running, count};
 
+mod foreign;
 #[path = "../run/support.rs"]
 #[allow(dead_code, reason = "the tests on SQLite use the rest")]
 mod support;
 
 fn main() -> ExitCode {
-    run(vec![
+    let mut trials = vec![
         // Without the limit of a trial: there can be many rounds.
         Trial::ignorable_test("a_plain_file_counts_exactly", || match or_skip(ETCD.url()) {
             Ok(url) => {
@@ -32,7 +33,9 @@ fn main() -> ExitCode {
         trial("a_stopped_process_loses_the_lock", || ETCD.start(), stopped),
         trial("a_broken_hold_goes_to_the_next", || ETCD.start(), broken),
         trial("a_full_database_is_seen_by_the_doctor", || ETCD.start(), doctor),
-    ])
+    ];
+    trials.extend(foreign::trials());
+    run(trials)
 }
 
 /// A name that no other run has on a server that is shared.

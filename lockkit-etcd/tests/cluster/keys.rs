@@ -5,12 +5,13 @@ use lockkit_core::Label;
 use lockkit_core::driver::{Claim, Driver, Release};
 use lockkit_testkit::{ETCD, Server, trial};
 
-use crate::support::{LONG, Raw, claim, driver, key, locker, millis, named, refused, take};
+use crate::support::{LONG, Raw, claim, driver, locker, millis, named, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("keys_are_as_they_were", || ETCD.start(), layout),
         trial("an_uncontended_acquisition_is_one_request", || ETCD.start(), one_request),
+        trial("a_lock_that_is_often_taken_leaves_one_key_behind", || ETCD.start(), few_keys),
         trial("claims_have_leases_of_their_own", || ETCD.start(), own_leases),
         trial("a_longer_lease_takes_the_key_along", || ETCD.start(), longer),
         trial("what_the_server_grants_counts", || ETCD.start(), granted),
@@ -24,11 +25,13 @@ async fn layout(server: Server) {
     let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
     let claim = claim(LONG).with_label(Label::new("web 3").unwrap());
     let token = take(&driver, &claim).await;
-    let found = raw.client.get(key(claim.owner()), None).await.unwrap();
+    let lease = raw.leases().await[0];
+    let key = format!("lockkit/v1/lockkit/orders%2f42/{lease:x}");
+    let found = raw.client.get(key, None).await.unwrap();
     let kv = &found.kvs()[0];
-    assert_eq!(kv.value(), b"web 3");
+    assert_eq!(kv.value_str().unwrap(), format!("{} web 3", claim.owner()));
     assert_eq!(kv.create_revision().to_string(), token.to_string());
-    assert_eq!(raw.leases().await, [kv.lease()]);
+    assert_eq!(kv.lease(), lease);
 }
 
 async fn one_request(server: Server) {
@@ -44,6 +47,20 @@ async fn one_request(server: Server) {
     }
     assert_eq!(raw.requests("KV", "Txn") - txns, 20, "one to take and one to release");
     assert_eq!(raw.requests("Lease", "LeaseGrant"), grants, "leases come from the pool");
+}
+
+/// etcd keeps each key that was deleted in its index until its history is compacted, and visits all
+/// in a queue to read it.
+async fn few_keys(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let mut keys = std::collections::HashSet::new();
+    for _ in 0..50 {
+        let claim = claim(LONG).waiting();
+        take(&driver, &claim).await;
+        keys.extend(raw.keys().await);
+        driver.release(&claim).await.unwrap();
+    }
+    assert_eq!(keys.len(), 1, "{keys:?}");
 }
 
 async fn own_leases(server: Server) {
@@ -68,11 +85,20 @@ async fn longer(server: Server) {
     let token = take(&driver, &short).await;
     let before = raw.keys().await[0].1;
     driver.renew(&short.clone().with_ttl(LONG)).await.unwrap();
-    let after = raw.keys().await[0].1;
+    let (key, after) = raw.keys().await.remove(0);
     assert_ne!(before, after);
     let lease = raw.client.lease_time_to_live(after, None).await.unwrap();
     assert_eq!(lease.granted_ttl(), 600);
     assert_eq!(take(&driver, &short).await, token, "it is the same hold");
+    // The key is called after the lease that it hung on first, which nobody else may get: its next
+    // claim would take the key for its own.
+    let waiting = claim(millis(5000)).fair();
+    refused(&driver, &waiting).await;
+    let keys = raw.keys().await;
+    assert!(keys.len() == 2 && keys[0].0 == key && keys[1].1 != before, "{keys:?}");
+    driver.release(&waiting).await.unwrap();
+    assert_eq!(driver.release(&short).await.unwrap(), Release::Freed);
+    assert!(raw.keys().await.is_empty());
 }
 
 async fn granted(server: Server) {

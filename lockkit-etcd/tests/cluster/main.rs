@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod dialect;
 mod keys;
 mod leader;
 mod news;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let trials = [
         keys::trials(),
+        dialect::trials(),
         news::trials(),
         weather::trials(),
         leader::trials(),

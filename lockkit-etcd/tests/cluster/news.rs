@@ -1,11 +1,10 @@
 //! Who waits is told, whatever becomes of the stream on which it is told.
 
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Attempt, Change, Claim, Driver, Renewal};
-use lockkit_etcd::EtcdDriver;
+use lockkit_core::driver::{Change, Claim, Driver, Renewal};
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
 
-use crate::support::{LONG, Raw, claim, driver, key, locker, millis, refused, take};
+use crate::support::{LONG, Raw, claim, driver, granted, locker, millis, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -82,7 +81,7 @@ async fn written_meanwhile(server: Server) {
     let (held, waiting) = (claim(LONG), claim(LONG).fair());
     take(&one, &held).await;
     // The release comes in after the look and before the watch.
-    let watch = proxy.requests().hold(held.owner().to_string());
+    let watch = proxy.requests().hold(Raw::on(server.port()).await.key_of(held.owner()).await);
     refused(&behind, &waiting).await;
     watch.caught().await;
     one.release(&held).await.unwrap();
@@ -126,21 +125,6 @@ async fn compacted(server: Server) {
     granted(&other, &waiting).await;
 }
 
-/// Goes on as the engine does, but for its polls, which would take 200 s here.
-async fn granted(driver: &EtcdDriver, waiting: &Claim) {
-    loop {
-        match driver.changed(waiting).await {
-            Change::Granted(_) => return,
-            Change::AskAgain => match driver.try_acquire(waiting).await {
-                Ok(Attempt::Granted(_)) => return,
-                Ok(_) => (),
-                Err(error) => assert!(error.kind().is_transient(), "{error}"),
-            },
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
 async fn revoked(server: Server) {
     let locker = locker(&server.url(), LONG).await;
     let mut raw = Raw::on(server.port()).await;
@@ -164,7 +148,8 @@ async fn deleted(server: Server) {
     let mut raw = Raw::on(server.port()).await;
     let guard = locker.lock("orders/42").unwrap().acquire().await.unwrap();
     watched(&raw, 1).await;
-    raw.client.delete(key(guard.owner()), None).await.unwrap();
+    let key = raw.key_of(guard.owner()).await;
+    raw.client.delete(key, None).await.unwrap();
     guard.lost().await;
 }
 
@@ -175,7 +160,8 @@ async fn place_gone(server: Server) {
     take(&driver, &held).await;
     refused(&driver, &waiting).await;
     watched(&raw, 2).await;
-    raw.client.delete(key(waiting.owner()), None).await.unwrap();
+    let key = raw.key_of(waiting.owner()).await;
+    raw.client.delete(key, None).await.unwrap();
     assert_eq!(driver.changed(&waiting).await, Change::Lost);
     refused(&driver, &waiting).await;
     assert_eq!(raw.keys().await.len(), 2, "it has a place again");

@@ -3,7 +3,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
-use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, ErrorKind, OwnerId};
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, DriverError, ErrorKind, OwnerId};
 use lockkit_core::{FencingToken, LockName, Locker, Namespace};
 use lockkit_etcd::EtcdDriver;
 
@@ -24,11 +24,26 @@ impl Raw {
 
     /// The keys of the driver, the first created first, and the leases that they hang on.
     pub(crate) async fn keys(&mut self) -> Vec<(String, i64)> {
+        self.keys_under("lockkit/").await
+    }
+
+    /// The keys that begin so, the first created first, and the leases that they hang on.
+    pub(crate) async fn keys_under(&mut self, prefix: &str) -> Vec<(String, i64)> {
         let options = GetOptions::new()
             .with_prefix()
             .with_sort(etcd_client::SortTarget::Create, etcd_client::SortOrder::Ascend);
-        let answer = self.client.get("lockkit/", Some(options)).await.unwrap();
+        let answer = self.client.get(prefix, Some(options)).await.unwrap();
         answer.kvs().iter().map(|kv| (kv.key_str().unwrap().to_owned(), kv.lease())).collect()
+    }
+
+    /// The key of an owner, as its value tells.
+    pub(crate) async fn key_of(&mut self, owner: OwnerId) -> String {
+        let options = GetOptions::new().with_prefix();
+        let answer = self.client.get("lockkit/", Some(options)).await.unwrap();
+        let owner = owner.to_string();
+        let mut kvs = answer.kvs().iter();
+        let kv = kvs.find(|kv| kv.value().starts_with(owner.as_bytes())).unwrap();
+        kv.key_str().unwrap().to_owned()
     }
 
     pub(crate) async fn leases(&mut self) -> Vec<i64> {
@@ -97,10 +112,6 @@ pub(crate) fn named(name: &str, ttl: Duration) -> Claim {
     Claim::new(LockName::new(&Namespace::default(), name).unwrap(), ttl)
 }
 
-pub(crate) fn key(owner: OwnerId) -> String {
-    format!("lockkit/v1/lockkit/orders%2f42/{owner}")
-}
-
 pub(crate) fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
@@ -129,4 +140,19 @@ pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T, DriverError>) -> (Error
 pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let chain = std::iter::successors(Some(error), |error| error.source());
     chain.map(|error| format!("{error}; ")).collect()
+}
+
+/// Goes on as the engine does, but for its polls, which would take 200 s here.
+pub(crate) async fn granted(driver: &EtcdDriver, waiting: &Claim) {
+    loop {
+        match driver.changed(waiting).await {
+            Change::Granted(_) => return,
+            Change::AskAgain => match driver.try_acquire(waiting).await {
+                Ok(Attempt::Granted(_)) => return,
+                Ok(_) => (),
+                Err(error) => assert!(error.kind().is_transient(), "{error}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
 }

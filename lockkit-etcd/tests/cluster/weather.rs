@@ -5,13 +5,14 @@ use std::time::Instant;
 use etcd_client::{Permission, PermissionType};
 use libtest_mimic::Trial;
 use lockkit_core::Error;
-use lockkit_core::driver::{Driver, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_etcd::EtcdDriver;
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
 use tokio::net::TcpListener;
 
 use crate::support::{
-    LONG, Raw, causes, claim, driver, impatient_driver, kind, locker, millis, named, refused, take,
+    LONG, Raw, causes, claim, driver, granted, impatient_driver, kind, locker, millis, named,
+    refused, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -19,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_swallowed_answer_is_unknown_and_found_again", || ETCD.start(), swallowed),
         trial("a_put_that_lands_after_the_release_is_refused", || ETCD.start(), late),
         trial("a_refusal_in_doubt_is_unknown", || ETCD.start(), in_doubt),
+        trial("a_keepalive_that_is_cut_off_is_asked_again", || ETCD.start(), cut_off),
         trial("a_request_that_was_not_sent_is_not_unknown", || ETCD.start(), away),
         trial("a_server_without_its_data_is_got_over", || ETCD.start(), emptied),
         trial("a_severed_holder_is_lost_before_another_holds", || ETCD.start(), severed),
@@ -58,17 +60,17 @@ async fn swallowed(server: Server) {
 }
 
 /// Two ways to one server, so that one can be slow and the other not; the one in use comes first.
-async fn two_ways(server: &Server) -> ([Proxy; 2], EtcdDriver) {
+async fn two_ways(server: &Server, query: &str) -> ([Proxy; 2], EtcdDriver) {
     let [one, other] = [Proxy::start(server.addr()).await, Proxy::start(server.addr()).await];
     let ports = [one.addr().port(), other.addr().port()];
-    let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}", ports[0], ports[1]);
+    let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}{query}", ports[0], ports[1]);
     let driver = impatient_driver(&url).await;
     let ways = if one.connections() > 0 { [one, other] } else { [other, one] };
     (ways, driver)
 }
 
 async fn late(server: Server) {
-    let ([slow, _fast], driver) = two_ways(&server).await;
+    let ([slow, _fast], driver) = two_ways(&server, "").await;
     let mut raw = Raw::on(server.port()).await;
     let claim = claim(millis(5000));
     let put = slow.requests().hold(claim.owner().to_string());
@@ -85,7 +87,7 @@ async fn late(server: Server) {
 }
 
 async fn in_doubt(server: Server) {
-    let ([slow, _fast], driver) = two_ways(&server).await;
+    let ([slow, _fast], driver) = two_ways(&server, "").await;
     let mut raw = Raw::on(server.port()).await;
     let (held, tried) = (claim(LONG), claim(millis(5000)));
     take(&driver, &held).await;
@@ -96,6 +98,44 @@ async fn in_doubt(server: Server) {
     let lease = raw.keys().await[0].1;
     assert_eq!(raw.leases().await, [lease], "the lease that the attempt named goes on");
     put.go_on();
+}
+
+async fn cut_off(server: Server) {
+    let (ways, driver) = two_ways(&server, "?call_limit=10s").await;
+    let claim = claim(millis(5000));
+    let Attempt::Granted(grant) = driver.try_acquire(&claim).await.unwrap() else { panic!() };
+    let lease = Raw::on(server.port()).await.leases().await[0];
+    let mut vouched = grant.vouched();
+    let renewed = async || match driver.renew(&claim).await.unwrap() {
+        Renewal::Held(vouched) => vouched,
+        other => panic!("{other:?}"),
+    };
+    // First the ask that opens the stream, then one on a stream.
+    for way in &ways {
+        let ask = way.requests().hold(keepalive(lease));
+        let before = vouched;
+        let until_answered = async {
+            while vouched == before {
+                vouched = renewed().await;
+            }
+        };
+        tokio::join!(until_answered, async {
+            ask.caught().await;
+            way.reset().await;
+        });
+    }
+}
+
+/// What is in a request that keeps a lease alive, and in no other: its first field.
+fn keepalive(lease: i64) -> Vec<u8> {
+    let mut rest = u64::try_from(lease).unwrap();
+    let mut bytes = vec![0x08];
+    while rest > 0x7f {
+        bytes.push(0x80 | u8::try_from(rest & 0x7f).unwrap());
+        rest >>= 7;
+    }
+    bytes.push(u8::try_from(rest).unwrap());
+    bytes
 }
 
 async fn away(server: Server) {
@@ -225,15 +265,7 @@ async fn renewed_token(server: Server) {
     }
     driver.release(&held).await.unwrap();
     // Told by a watch on a new stream, with a new token: no poll comes in between.
-    loop {
-        use lockkit_core::driver::{Attempt, Change};
-        if let Change::Granted(_) = driver.changed(&waiting).await {
-            break;
-        }
-        if let Ok(Attempt::Granted(_)) = driver.try_acquire(&waiting).await {
-            break;
-        }
-    }
+    granted(&driver, &waiting).await;
 }
 
 async fn rights(server: Server) {

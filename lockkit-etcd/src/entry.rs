@@ -1,0 +1,177 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::FencingToken;
+use lockkit_core::driver::{Claim, DriverError, Grant, OwnerId, Vouch};
+
+use crate::error::Failure;
+use crate::layout::{Dialect, Queue, Value};
+use crate::leases::Lease;
+use crate::queue::{Ahead, Place};
+
+/// The claims of this process, by owner.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    all: HashMap<OwnerId, Arc<Entry>>,
+    /// How many there have to be for the next sweep.
+    many: usize,
+}
+
+/// What this process asked for and has not released: which lease a claim has, and what the cluster
+/// may know of it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) owner: OwnerId,
+    pub(crate) queue: Queue,
+    /// What stands in the key.
+    pub(crate) value: Value,
+    traces: Mutex<Traces>,
+}
+
+/// What the cluster may know of a claim.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Traces {
+    /// What the key hangs on, or may hang on yet.
+    pub(crate) lease: Option<Arc<Lease>>,
+    /// A longer one that was asked for.
+    pub(crate) longer: Option<Arc<Lease>>,
+    /// The key that was asked for last. It is called after the lease that it was first put with.
+    pub(crate) key: Arc<str>,
+    /// When the key was created, once that was answered.
+    pub(crate) created: Option<i64>,
+    /// Who was just before it at the last look.
+    pub(crate) ahead: Option<Ahead>,
+    pub(crate) is_granted: bool,
+    /// Whether a request that names a lease was not answered, and may be carried out yet.
+    pub(crate) in_doubt: bool,
+}
+
+/// A key of a claim's that is there, as far as is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) key: Arc<str>,
+    pub(crate) created: i64,
+    pub(crate) lease: Arc<Lease>,
+}
+
+impl Entries {
+    /// The entry of the claim, which is made if there is none.
+    pub(crate) fn of(&mut self, claim: &Claim, dialect: Dialect) -> Arc<Entry> {
+        self.sweep();
+        let entry = || {
+            let value = Value::new(claim.owner(), claim.label());
+            let queue = Queue::of(claim.name(), dialect);
+            Arc::new(Entry { owner: claim.owner(), queue, value, traces: Mutex::default() })
+        };
+        Arc::clone(self.all.entry(claim.owner()).or_insert_with(entry))
+    }
+
+    pub(crate) fn find(&self, owner: OwnerId) -> Option<Arc<Entry>> {
+        self.all.get(&owner).cloned()
+    }
+
+    pub(crate) fn remove(&mut self, owner: OwnerId) {
+        self.all.remove(&owner);
+    }
+
+    /// Forgets the claims whose releases were never answered, a good while after the cluster has.
+    fn sweep(&mut self) {
+        const FEW: usize = 64;
+        if self.all.len() >= self.many.max(FEW) {
+            self.all.retain(|_, entry| !entry.is_forgotten());
+            self.many = self.all.len() * 2;
+        }
+    }
+}
+
+impl Entry {
+    /// Whether the lease must have run out long ago, and so whatever hung on it.
+    fn is_forgotten(&self) -> bool {
+        self.lease().is_some_and(|lease| lease.age() > lease.ttl() * 4 + Duration::from_secs(10))
+    }
+
+    /// Whether something may yet be carried out, and whether the claim has a place.
+    pub(crate) fn doubts(&self) -> (bool, bool) {
+        let traces = self.traces();
+        (traces.in_doubt, traces.created.is_some())
+    }
+
+    pub(crate) fn traces(&self) -> MutexGuard<'_, Traces> {
+        // Nothing panics while it holds the lock.
+        self.traces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of what an ask came to.
+    pub(crate) fn note(&self, place: &Result<Option<Place>, Failure>, in_doubt: bool) {
+        self.traces().in_doubt |= in_doubt;
+        if let Ok(Some(place)) = place {
+            self.stands_at(place);
+        }
+    }
+
+    pub(crate) fn stands_at(&self, place: &Place) {
+        let mut traces = self.traces();
+        traces.created = Some(place.created);
+        traces.ahead.clone_from(&place.ahead);
+        traces.is_granted |= place.ahead.is_none();
+    }
+
+    /// Takes note that nobody is ahead any more.
+    pub(crate) fn first(&self) {
+        let mut traces = self.traces();
+        (traces.ahead, traces.is_granted) = (None, true);
+    }
+
+    /// Takes note that the key is gone.
+    pub(crate) fn displaced(&self) {
+        let mut traces = self.traces();
+        (traces.created, traces.ahead, traces.is_granted) = (None, None, false);
+        if traces.lease.as_ref().is_some_and(|lease| lease.is_gone()) {
+            traces.lease = None;
+        }
+    }
+
+    /// Takes note of the lease that the key hangs on now. Returns the one before, and whether an
+    /// unanswered request may name it.
+    pub(crate) fn moves_to(&self, lease: Arc<Lease>) -> (Option<Arc<Lease>>, bool) {
+        let mut traces = self.traces();
+        traces.longer = None;
+        (traces.lease.replace(lease), traces.in_doubt)
+    }
+
+    /// The lease of the claim.
+    pub(crate) fn lease(&self) -> Option<Arc<Lease>> {
+        self.traces().lease.clone()
+    }
+
+    /// The key, if it was answered that there is one.
+    pub(crate) fn standing(&self) -> Option<Standing> {
+        let traces = self.traces();
+        let (lease, created) = (traces.lease.clone()?, traces.created?);
+        Some(Standing { key: Arc::clone(&traces.key), created, lease })
+    }
+
+    /// Chooses the key to ask for with this lease, which no other claim has: so none has that key.
+    pub(crate) fn asks_with(&self, lease: &Lease) -> Arc<str> {
+        let key = self.queue.key(lease.id());
+        self.traces().key = Arc::clone(&key);
+        key
+    }
+
+    pub(crate) fn vouch(&self) -> Option<Vouch> {
+        let lease = self.traces().lease.clone()?;
+        (!lease.is_gone()).then(|| Vouch::Lease { since: lease.since(), ttl: lease.ttl() })
+    }
+
+    /// What the claim has that is first.
+    pub(crate) fn grant(&self) -> Option<Result<Grant, DriverError>> {
+        let created = self.traces().created?;
+        let token = u64::try_from(created).ok().and_then(FencingToken::new);
+        let vouch = self.vouch()?;
+        Some(match token {
+            Some(token) => Ok(Grant::new().token(token).vouch(vouch)),
+            None => Err(Failure::Foreign("a revision that is not positive").of_a_request()),
+        })
+    }
+}
