@@ -1,16 +1,27 @@
 //! Whether the cluster is fit to keep locks.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use etcd_client::{AlarmAction, AlarmType, Client, GetOptions, StatusResponse};
 use futures_util::future::join_all;
 use lockkit_core::{Diagnosis, Namespace};
+use tokio::time::Instant;
 
 use crate::driver::EtcdDriver;
 use crate::error::Failure;
 
 /// What a cluster keeps at the most unless it is told otherwise: 2 GiB.
 const USUAL_QUOTA: i64 = 2 * 1024 * 1024 * 1024;
+
+/// More changes than this make a long history.
+const LONG_HISTORY: i64 = 100_000;
+
+/// A member with more than so many changes to make up for is far behind.
+const LONG_LAG: u64 = 1000;
+
+/// A member that takes longer for a request is slow: a hundred times what is usual.
+const SLOW: Duration = Duration::from_millis(500);
 
 /// Releases with faults that locks notice, and those that mend them, as etcd's list of changes has
 /// it (<https://github.com/etcd-io/etcd/tree/main/CHANGELOG>).
@@ -76,12 +87,17 @@ pub(crate) async fn diagnose(
     let list = |client: Client| async move { client.cluster_client().member_list().await };
     let listed = members.call(limit, list).await.outcome.map(|answer| answer.members().len());
     let rights = rights(driver, namespace).await;
+    let (history, pace) =
+        tokio::join!(history_of(driver, namespace), pace_of(driver, namespace, &statuses));
     let answers: Vec<&StatusResponse> = statuses.iter().flatten().collect();
     let mut findings = vec![version(&answers), reachable(driver, &statuses), cluster(&answers)];
     findings.push(size(driver, listed));
     findings.push(leader(&answers));
     findings.push(alarm_of(alarms));
     findings.push(quota(&answers));
+    findings.push(history);
+    findings.push(lag(driver, &statuses));
+    findings.push(pace);
     findings.push(rights);
     Ok(findings)
 }
@@ -230,6 +246,112 @@ fn quota(answers: &[&StatusResponse]) -> Diagnosis {
             "quota",
             found,
             "compact and defragment it, or raise --quota-backend-bytes",
+        ),
+    }
+}
+
+/// How much of what was is kept. Whether the cluster compacts by itself cannot be asked; that it
+/// has not for long can be seen.
+async fn history_of(driver: &EtcdDriver, namespace: &Namespace) -> Diagnosis {
+    let prefix = driver.dialect.prefix_of(namespace);
+    let read = async |revision: i64| {
+        let prefix = &prefix;
+        let read = |client: Client| async move {
+            let options = GetOptions::new().with_count_only().with_revision(revision);
+            client.kv_client().get(prefix.as_str(), Some(options)).await
+        };
+        driver.members.call(driver.inspection_limit(), read).await.outcome
+    };
+    let now = match read(0).await {
+        Ok(answer) => answer.header().map_or(0, |header| header.revision()),
+        Err(failure) => return history(Err(failure)),
+    };
+    let is_long = match now - LONG_HISTORY {
+        ..=0 => Ok(false),
+        then => match read(then).await {
+            Ok(_) => Ok(true),
+            Err(failure) if failure.is_about_compaction() => Ok(false),
+            Err(failure) => Err(failure),
+        },
+    };
+    history(is_long)
+}
+
+fn history(is_long: Result<bool, Failure>) -> Diagnosis {
+    match is_long {
+        Ok(false) => {
+            Diagnosis::good("history", format!("no more than {LONG_HISTORY} changes are kept"))
+        }
+        Ok(true) => Diagnosis::warning(
+            "history",
+            format!(
+                "more than {LONG_HISTORY} changes are kept: keys that were deleted slow down the \
+                 locks that they were for, and fill the database"
+            ),
+            "--auto-compaction-mode=periodic --auto-compaction-retention=5m",
+        ),
+        Err(failure) => Diagnosis::warning(
+            "history",
+            format!("how long it is cannot be seen: {failure}"),
+            "look with a user who may read the namespace",
+        ),
+    }
+}
+
+/// Members that carry out late what was decided answer late, and lead badly.
+fn lag(driver: &EtcdDriver, statuses: &[Result<StatusResponse, Failure>]) -> Diagnosis {
+    let applied = |status: &Result<StatusResponse, Failure>| {
+        status.as_ref().ok().map(StatusResponse::raft_applied_index)
+    };
+    let most = statuses.iter().filter_map(applied).max().unwrap_or(0);
+    let behind = statuses.iter().enumerate().filter_map(|(member, status)| {
+        let behind = most - applied(status)?;
+        let name = driver.members.name(member);
+        (behind > LONG_LAG).then(|| format!("{name} by {behind} changes"))
+    });
+    match behind.collect::<Vec<_>>()[..] {
+        [] => Diagnosis::good("lag", "no member is far behind the others"),
+        ref behind => Diagnosis::warning(
+            "lag",
+            format!("members are behind the others: {}", behind.join(", ")),
+            "look at their disks, processors and network",
+        ),
+    }
+}
+
+/// How long it takes each member to answer a request as locks make them, which a majority has to
+/// agree to.
+async fn pace_of(
+    driver: &EtcdDriver,
+    namespace: &Namespace,
+    statuses: &[Result<StatusResponse, Failure>],
+) -> Diagnosis {
+    let prefix = &driver.dialect.prefix_of(namespace);
+    let times =
+        (0..statuses.len()).filter(|&member| statuses[member].is_ok()).map(async |member| {
+            let read = async move |client: Client| {
+                let options = GetOptions::new().with_count_only();
+                client.kv_client().get(prefix.as_str(), Some(options)).await
+            };
+            let start = Instant::now();
+            let answer = driver.members.ask(member, driver.inspection_limit(), read).await;
+            (member, answer.map(|_| start.elapsed()))
+        });
+    let times = join_all(times).await;
+    let slow = times.iter().filter_map(|(member, time)| {
+        let name = driver.members.name(*member);
+        match time {
+            Ok(time) if *time < SLOW => None,
+            Ok(time) => Some(format!("{name} ({time:.0?})")),
+            Err(failure) => Some(format!("{name} ({failure})")),
+        }
+    });
+    match slow.collect::<Vec<_>>()[..] {
+        [] => Diagnosis::good("pace", format!("each member answers within {SLOW:?}")),
+        ref slow => Diagnosis::warning(
+            "pace",
+            format!("members take long to answer: {}", slow.join(", ")),
+            "look at the disks, processors and network of all members",
         ),
     }
 }

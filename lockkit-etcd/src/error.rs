@@ -75,6 +75,13 @@ impl Failure {
         self.status().is_some_and(|(code, _)| code == Code::NotFound)
     }
 
+    /// Whether what was asked for was compacted.
+    pub(crate) fn is_about_compaction(&self) -> bool {
+        self.status().is_some_and(|(code, message)| {
+            code == Code::OutOfRange && message.ends_with("has been compacted")
+        })
+    }
+
     /// Whether the cluster wants no user, although it was given one.
     pub(crate) fn needs_no_user(&self) -> bool {
         self.status().is_some_and(|(_, message)| message.ends_with("authentication is not enabled"))

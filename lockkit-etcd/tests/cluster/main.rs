@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod diagnosis;
 mod dialect;
 mod keys;
 mod leader;
@@ -13,9 +14,13 @@ mod weather;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(held) = transaction::hold() {
+        return held;
+    }
     let trials = [
         keys::trials(),
         dialect::trials(),
+        diagnosis::trials(),
         news::trials(),
         weather::trials(),
         leader::trials(),

@@ -1,5 +1,6 @@
 //! What a stale holder writes in etcd is refused.
 
+use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,16 @@ use lockkit_core::driver::Driver;
 use lockkit_core::{Hold, Lease, Locker, memory};
 use lockkit_etcd::{EtcdDriver, transaction};
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::Command;
 
 use crate::support::{LONG, Raw, impatient_driver, millis};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_stale_holders_write_is_refused", || ETCD.start(), stale),
+        trial("a_stopped_holders_write_is_refused", || ETCD.start(), stopped),
         trial("a_hold_of_another_driver_is_never_held", || ETCD.start(), other_driver),
     ]
 }
@@ -43,6 +48,52 @@ async fn stale(server: Server) {
     let hold = holder.hold();
     holder.release().await.unwrap();
     assert!(!write(&mut raw, &driver, &hold, "the second's again").await, "it was let go");
+}
+
+/// As long as this names a server, the program is the one that is stopped.
+const HOLDER: &str = "LOCKKIT_TEST_ETCD_HOLDER";
+
+/// A process of its own is stopped for longer than its lease. It writes first of all when it goes on.
+async fn stopped(server: Server) {
+    let mut raw = Raw::on(server.port()).await;
+    let mut holder = Command::new(std::env::current_exe().unwrap());
+    holder.env(HOLDER, server.url()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = holder.kill_on_drop(true).spawn().unwrap();
+    let mut said = BufReader::new(holder.stdout.take().unwrap()).lines();
+    assert_eq!(said.next_line().await.unwrap().as_deref(), Some("holds"));
+    let id = i32::try_from(holder.id().unwrap()).unwrap();
+    let signal = |signal| kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
+    signal(Signal::STOP);
+    let (driver, next) = both(&server.url(), LONG).await;
+    let guard = next.lock("orders/42").unwrap().acquire().await.unwrap();
+    assert!(write(&mut raw, &driver, &guard, "the second's").await);
+    holder.stdin.take().unwrap().write_all(b"go on\n").await.unwrap();
+    signal(Signal::CONT);
+    assert_eq!(said.next_line().await.unwrap().as_deref(), Some("written: false, held: false"));
+    assert_eq!(said.next_line().await.unwrap().as_deref(), Some("lost"));
+    let stock = raw.client.get("stock", None).await.unwrap();
+    assert_eq!(stock.kvs()[0].value(), b"the second's");
+    guard.release().await.unwrap();
+}
+
+/// What the holder does, if this process is to be one.
+pub(crate) fn hold() -> Option<ExitCode> {
+    let url = std::env::var(HOLDER).ok()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (driver, locker) = both(&format!("{url}?call_limit=2s"), millis(2000)).await;
+        let guard = locker.lock("orders/42").unwrap().acquire().await.unwrap();
+        let port = url.rsplit(':').next().unwrap().parse().unwrap();
+        let mut raw = Raw::on(port).await;
+        println!("holds");
+        // The runtime stands still meanwhile: nothing is renewed that could be told of a loss.
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        let written = write(&mut raw, &driver, &guard, "the first's").await;
+        println!("written: {written}, held: {}", guard.is_held());
+        guard.lost().await;
+        println!("lost");
+    });
+    Some(ExitCode::SUCCESS)
 }
 
 /// A driver, and an application that locks with it.
