@@ -3,11 +3,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{EventType, WatchOptions, WatchRequestSender, WatchResponse, WatchStream};
+use etcd_client::{
+    EventType, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse, WatchStream,
+};
 use lockkit_core::driver::{Backoff, OwnerId};
 use tokio::select;
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::Failure;
@@ -18,6 +20,10 @@ use crate::queue::{Ahead, Place};
 const OPEN_LIMIT: Duration = Duration::from_secs(3);
 /// How long the stream is kept that nobody needs.
 const IDLE: Duration = Duration::from_secs(30);
+/// How long a watch is kept that nobody needs.
+const LINGER: Duration = Duration::from_secs(1);
+/// How many of those there are at the most.
+const MOST_LINGERING: usize = 64;
 /// A stream that broke sooner counts as a failed attempt.
 const CALM: Duration = Duration::from_secs(5);
 /// How long to leave the cluster alone that lets us watch nothing.
@@ -29,6 +35,9 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// with the moment at which the server sets it up, since one that begins earlier is served by a loop
 /// that runs ten times a second; if something was written since the look that it follows, whoever
 /// looked is told to look again.
+///
+/// Keys come again, and where a lock is contended they do so soon: a watch lingers for whoever needs
+/// the next one of that key, which has no beginning then before which anything could be missed.
 #[derive(Debug)]
 pub(crate) struct Watch {
     board: Arc<Board>,
@@ -159,6 +168,8 @@ struct State {
     last_id: i64,
     /// By the id of the watch.
     wards: HashMap<i64, Ward>,
+    /// The watches that nobody needs at present, by their ids.
+    lingering: HashMap<i64, Lingering>,
     owners: HashMap<OwnerId, Watches>,
 }
 
@@ -171,6 +182,18 @@ struct Ward {
     role: Role,
     /// How far the cluster was at the look that this watch follows.
     seen: i64,
+    /// Whether the server has set the watch up.
+    stands: bool,
+    /// When the key was deleted last.
+    deleted: i64,
+}
+
+/// A watch of a key, without anybody who is to be told.
+#[derive(Debug)]
+struct Lingering {
+    key: Vec<u8>,
+    deleted: i64,
+    since: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +204,16 @@ enum Role {
 
 impl Ward {
     fn new(owner: OwnerId, key: Vec<u8>, created: i64, role: Role, seen: i64) -> Self {
-        Self { owner, key, created, role, seen }
+        Self { owner, key, created, role, seen, stands: false, deleted: 0 }
+    }
+
+    /// What there is to tell of the key: what was put there before us is none of ours.
+    fn news(&self) -> Option<News> {
+        (self.deleted > self.created).then_some(match self.role {
+            Role::Own => News::Lost,
+            Role::Ahead { holds: true } => News::Granted,
+            Role::Ahead { holds: false } => News::Moved,
+        })
     }
 
     fn is_of(&self, key: &[u8], created: i64) -> bool {
@@ -239,6 +271,31 @@ impl State {
         self.wards.get(&id).is_none_or(|ward| !ward.is_of(key, created))
     }
 
+    /// Takes note that the server has set the watch up after this revision, and that the key was
+    /// deleted at that one.
+    fn heard(&mut self, id: i64, begins_after: Option<i64>, deleted: Option<i64>) {
+        if let Some(lingering) = self.lingering.get_mut(&id) {
+            lingering.deleted = lingering.deleted.max(deleted.unwrap_or(0));
+        }
+        let Some(ward) = self.wards.get_mut(&id) else { return };
+        let mut news = None;
+        if let Some(begins_after) = begins_after {
+            ward.stands = true;
+            // A holder looks again at its next renewal at the latest.
+            if ward.role != Role::Own && begins_after > ward.seen {
+                news = Some(News::LookAgain);
+            }
+        }
+        if let Some(deleted) = deleted {
+            ward.deleted = deleted;
+            news = ward.news().or(news);
+        }
+        let owner = ward.owner;
+        if let Some(news) = news {
+            self.tell(owner, news);
+        }
+    }
+
     fn tell(&mut self, owner: OwnerId, news: News) {
         if let Some(watches) = self.owners.get_mut(&owner) {
             watches.mailbox.put(news);
@@ -252,7 +309,18 @@ impl Board {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, state: &mut State, ward: Ward) -> i64 {
+    fn add(&self, state: &mut State, mut ward: Ward) -> i64 {
+        let lingering = state.lingering.iter().find(|(_, lingering)| lingering.key == ward.key);
+        if let Some(id) = lingering.map(|(&id, _)| id)
+            && let Some(lingering) = state.lingering.remove(&id)
+        {
+            (ward.stands, ward.deleted) = (true, lingering.deleted);
+            if let Some(news) = ward.news() {
+                state.tell(ward.owner, news);
+            }
+            state.wards.insert(id, ward);
+            return id;
+        }
         state.last_id += 1;
         state.wards.insert(state.last_id, ward);
         self.send(Command::Create(state.last_id));
@@ -260,10 +328,16 @@ impl Board {
     }
 
     fn forget(&self, state: &mut State, id: Option<i64>) {
-        if let Some(id) = id
-            && state.wards.remove(&id).is_some()
-        {
-            self.send(Command::Cancel(id));
+        let Some(id) = id else { return };
+        match state.wards.remove(&id) {
+            Some(Ward { key, deleted, stands: true, .. })
+                if state.lingering.len() < MOST_LINGERING =>
+            {
+                let lingering = Lingering { key, deleted, since: Instant::now() };
+                state.lingering.insert(id, lingering);
+            }
+            Some(_) => self.send(Command::Cancel(id)),
+            None => (),
         }
     }
 
@@ -281,8 +355,27 @@ impl Board {
         self.state().wards.keys().map(|&id| Command::Create(id)).collect()
     }
 
+    /// Takes note that the stream has ended, and all watches with it.
+    fn fall(&self) {
+        let mut state = self.state();
+        state.lingering.clear();
+        state.wards.values_mut().for_each(|ward| ward.stands = false);
+    }
+
+    fn has_lingering(&self) -> bool {
+        !self.state().lingering.is_empty()
+    }
+
+    /// The watches that have lingered for long enough.
+    fn sweep(&self) -> Vec<Command> {
+        let is_over = |_: &i64, lingering: &mut Lingering| lingering.since.elapsed() >= LINGER;
+        let mut state = self.state();
+        state.lingering.extract_if(is_over).map(|(id, _)| Command::Cancel(id)).collect()
+    }
+
     fn target(&self, id: i64) -> Option<(Vec<u8>, WatchOptions)> {
-        let options = WatchOptions::new().with_watch_id(id);
+        // Whether a key was put, nobody asks.
+        let options = WatchOptions::new().with_watch_id(id).with_filters([WatchFilterType::NoPut]);
         self.state().wards.get(&id).map(|ward| (ward.key.clone(), options))
     }
 
@@ -290,14 +383,16 @@ impl Board {
         let id = message.watch_id();
         let mut state = self.state();
         if message.canceled() {
+            state.lingering.remove(&id);
             // What was given up is no ward any more.
-            let Some(ward) = state.wards.remove(&id) else { return Ok(()) };
+            let Some(mut ward) = state.wards.remove(&id) else { return Ok(()) };
             if message.compact_revision() == 0 {
                 state.wards.insert(id, ward);
                 return Err(Failure::WatchRefused(message.cancel_reason().into()));
             }
             // The watch was so far behind that what it missed is no longer there.
             let (owner, role) = (ward.owner, ward.role);
+            ward.stands = false;
             let id = self.add(&mut state, ward);
             let watches = state.watches(owner);
             match role {
@@ -307,29 +402,10 @@ impl Board {
             state.tell(owner, News::LookAgain);
             return Ok(());
         }
-        let Some(ward) = state.wards.get_mut(&id) else { return Ok(()) };
-        let (owner, mut news) = (ward.owner, None);
-        if message.created() {
-            let begins_after = message.header().map_or(i64::MAX, |header| header.revision());
-            // A holder looks again at its next renewal at the latest.
-            if ward.role != Role::Own && begins_after > ward.seen {
-                news = Some(News::LookAgain);
-            }
-        }
-        for event in message.events() {
-            let Some(kv) = event.kv() else { continue };
-            // What was put there before us is none of ours.
-            if event.event_type() == EventType::Delete && kv.mod_revision() > ward.created {
-                news = Some(match ward.role {
-                    Role::Own => News::Lost,
-                    Role::Ahead { holds: true } => News::Granted,
-                    Role::Ahead { holds: false } => News::Moved,
-                });
-            }
-        }
-        if let Some(news) = news {
-            state.tell(owner, news);
-        }
+        let deleted = message.events().iter().filter(|it| it.event_type() == EventType::Delete);
+        let deleted = deleted.filter_map(|event| Some(event.kv()?.mod_revision())).max();
+        let begins_after = message.header().map_or(i64::MAX, |header| header.revision());
+        state.heard(id, message.created().then_some(begins_after), deleted);
         Ok(())
     }
 }
@@ -352,7 +428,9 @@ async fn supervise(
         // All of it is on the board.
         while inbox.try_recv().is_ok() {}
         let (member, began) = (members.current(), Instant::now());
-        let Err(failure) = watch(&members, member, &board, &mut inbox).await else {
+        let outcome = watch(&members, member, &board, &mut inbox).await;
+        board.fall();
+        let Err(failure) = outcome else {
             backoff.succeeded();
             continue;
         };
@@ -385,7 +463,7 @@ async fn watch(
     inbox: &mut mpsc::UnboundedReceiver<Command>,
 ) -> Result<(), Failure> {
     let mut changes = members.changes();
-    let mut outbox = board.all();
+    let (mut outbox, mut sweep) = (board.all(), Instant::now());
     let Some((mut sender, mut stream)) = open(members, member, board, &mut outbox).await? else {
         return Ok(());
     };
@@ -407,6 +485,10 @@ async fn watch(
                 Some(command) => outbox.push_back(command),
                 None => return Ok(()),
             },
+            () = sleep_until(sweep), if board.has_lingering() => {
+                outbox.extend(board.sweep());
+                sweep = Instant::now() + LINGER;
+            }
             _ = changes.changed() => (),
             () = sleep(IDLE), if board.is_empty() => return Ok(()),
         }
@@ -456,4 +538,97 @@ async fn send(
         None => (),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use lockkit_core::driver::OwnerId;
+    use tokio::sync::mpsc;
+
+    use super::{Ahead, Board, Command, News, Watch};
+    use crate::queue::Place;
+
+    /// A watch without a stream, and what it would send.
+    fn watch() -> (Watch, mpsc::UnboundedReceiver<Command>) {
+        let (commands, sent) = mpsc::unbounded_channel();
+        let board = Arc::new(Board { state: Mutex::default(), commands });
+        let supervisor = tokio::spawn(std::future::pending());
+        (Watch { board, supervisor: super::AbortOnDropHandle::new(supervisor) }, sent)
+    }
+
+    /// Waits behind the first of the queue, `a`, which was created at `created`.
+    fn wait(watch: &Watch, created: i64) -> OwnerId {
+        let (owner, ahead) = (OwnerId::random(), Ahead { key: b"a".into(), created, holds: true });
+        let (created, revision) = (created + 1, created + 1);
+        watch.wait(owner, &Place { key: "b".into(), created, ahead: None, revision }, &ahead);
+        owner
+    }
+
+    fn created(sent: &mut mpsc::UnboundedReceiver<Command>) -> Vec<i64> {
+        let mut ids = Vec::new();
+        while let Ok(command) = sent.try_recv() {
+            if let Command::Create(id) = command {
+                ids.push(id);
+            }
+        }
+        ids
+    }
+
+    fn news(watch: &Watch, owner: OwnerId) -> Option<News> {
+        watch.board.state().watches(owner).mailbox.take()
+    }
+
+    #[tokio::test]
+    async fn what_comes_before_it_is_watched_for_again_is_told() {
+        let (watch, mut sent) = watch();
+        let first = wait(&watch, 10);
+        let ids = created(&mut sent);
+        let [own, ahead] = ids[..] else { panic!("{ids:?}") };
+        let heard = |id, begins_after, deleted| {
+            watch.board.state().heard(id, begins_after, deleted);
+        };
+        heard(own, Some(11), None);
+        heard(ahead, Some(11), None);
+        assert_eq!(news(&watch, first), None);
+        heard(ahead, None, Some(12));
+        assert_eq!(news(&watch, first), Some(News::Granted));
+        watch.leave(first);
+
+        // The keys come again. Of the key ahead it is heard first that it has gone.
+        heard(ahead, None, Some(22));
+        let second = wait(&watch, 20);
+        assert_eq!(news(&watch, second), Some(News::Granted));
+        watch.leave(second);
+        // What was heard of the keys before is none of ours.
+        let third = wait(&watch, 30);
+        assert_eq!(news(&watch, third), None);
+        heard(own, None, Some(32));
+        assert_eq!(news(&watch, third), Some(News::Lost));
+        assert!(created(&mut sent).is_empty(), "a watch that lingers is used again");
+    }
+
+    #[tokio::test]
+    async fn nothing_lingers_over_the_end_of_a_stream() {
+        let (watch, mut sent) = watch();
+        let first = wait(&watch, 10);
+        for id in created(&mut sent) {
+            watch.board.state().heard(id, Some(11), None);
+        }
+        watch.leave(first);
+        watch.board.fall();
+        wait(&watch, 20);
+        assert_eq!(created(&mut sent).len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_was_never_set_up_does_not_linger() {
+        let (watch, mut sent) = watch();
+        let first = wait(&watch, 10);
+        assert_eq!(created(&mut sent).len(), 2);
+        watch.leave(first);
+        wait(&watch, 20);
+        assert_eq!(created(&mut sent).len(), 2);
+    }
 }

@@ -11,6 +11,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_release_hands_over_without_a_request", || ETCD.start(), handed_over),
         trial("a_waiter_in_the_middle_looks_again", || ETCD.start(), in_the_middle),
         trial("a_waiter_watches_two_keys", || ETCD.start(), two_keys),
+        trial("a_watch_lingers_for_the_next_one_of_its_key", || ETCD.start(), lingering),
         trial("what_is_written_meanwhile_is_noticed", || ETCD.start(), written_meanwhile),
         trial("a_watch_that_is_cut_at_the_release_misses_nothing", || ETCD.start(), cut),
         trial("a_compaction_is_got_over", || ETCD.start(), compacted),
@@ -72,6 +73,32 @@ async fn two_keys(server: Server) {
         driver.release(waiting).await.unwrap();
     }
     watched(&raw, 0).await;
+}
+
+/// Where two take turns, their keys come again, and hardly anything is watched anew.
+async fn lingering(server: Server) {
+    const TURNS: u64 = 20;
+    let (one, other) = (driver(&server.url()).await, driver(&server.url()).await);
+    let raw = Raw::on(server.port()).await;
+    let mut held = claim(LONG).fair();
+    take(&one, &held).await;
+    let (mut holder, mut next) = (&one, &other);
+    for _ in 0..TURNS {
+        let waiting = claim(LONG).fair();
+        refused(next, &waiting).await;
+        while raw.watchers() < 2 {
+            tokio::time::sleep(millis(5)).await;
+        }
+        holder.release(&held).await.unwrap();
+        granted(next, &waiting).await;
+        (holder, next, held) = (next, holder, waiting);
+    }
+    // To watch two keys and to end that would be four for each turn.
+    let messages = raw.count(
+        "grpc_server_msg_received_total{grpc_method=\"Watch\",\
+         grpc_service=\"etcdserverpb.Watch\",grpc_type=\"bidi_stream\"}",
+    );
+    assert!(messages < 2 * TURNS, "{messages} messages");
 }
 
 async fn written_meanwhile(server: Server) {
