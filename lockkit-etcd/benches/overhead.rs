@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{
     Client, Compare, CompareOp, EventType, GetOptions, LockOptions, PutOptions, SortOrder,
-    SortTarget, Txn, TxnOp, WatchOptions,
+    SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse, WatchOptions, WatchRequestSender,
+    WatchResponseStream,
 };
-use lockkit_core::driver::{Claim, Driver as _, OwnerId};
+use lockkit_core::driver::{Claim, Driver as _};
 use lockkit_core::{BackendUrl, Locker};
 use lockkit_etcd::EtcdDriver;
 use lockkit_testkit::ETCD;
@@ -25,7 +26,8 @@ const ROUNDS: usize = 9;
 const PAIRS: usize = 500;
 const HAND_OVERS: usize = 60;
 const CLIENTS: usize = 8;
-const CONTENDED: Duration = Duration::from_secs(3);
+const CONTENDED: Duration = Duration::from_secs(1);
+const CONTENDED_ROUNDS: usize = 7;
 
 fn main() -> Result<()> {
     share_one_cpu()?;
@@ -64,19 +66,16 @@ fn share_one_cpu() -> Result<()> {
 /// Acquire and release, nobody else about.
 async fn pairs(raw: &Raw, url: &BackendUrl) -> Result<()> {
     let driver = EtcdDriver::connect(url).await?;
-    // A queue for each of them: etcd visits deleted keys as well until its history is compacted.
     let locker = Locker::new(EtcdDriver::connect(url).await?);
     let (lock, other) = (locker.lock("pair")?, locker.lock("pair-of-driver")?);
     let (mut by_hand, mut by_driver, mut by_lockkit) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        raw.compact().await?;
         let [mut hand, mut through_driver, mut lockkit] =
             [(); 3].map(|()| Vec::with_capacity(PAIRS));
         for _ in 0..PAIRS {
             let start = Instant::now();
-            let key = format!("by-hand/pair/{}", OwnerId::random());
-            let created = raw.enter("by-hand/pair/", &key).await?;
-            raw.leave(&key, created).await?;
+            let place = raw.enter("by-hand/pair/").await?;
+            raw.leave(&place).await?;
             hand.push(start.elapsed());
 
             let start = Instant::now();
@@ -113,13 +112,11 @@ async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
     let waiter = Locker::new(other).lock("hand-over")?;
     let (mut by_hand, mut by_lockkit) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        raw.compact().await?;
         let [mut hand, mut lockkit] = [(); 2].map(|()| Vec::with_capacity(HAND_OVERS));
         for _ in 0..HAND_OVERS {
-            let key = format!("by-hand/hand-over/{}", OwnerId::random());
-            let created = raw.enter("by-hand/hand-over/", &key).await?;
+            let place = raw.enter("by-hand/hand-over/").await?;
             let mut client = raw.client.clone();
-            let mut news = client.watch(&*key, Some(WatchOptions::new())).await?;
+            let mut news = client.watch(&*place.key, Some(WatchOptions::new())).await?;
             let waiting = tokio::spawn(async move {
                 while let Some(message) = news.message().await? {
                     let deletes =
@@ -132,7 +129,7 @@ async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
             });
             tokio::time::sleep(SETTLE).await;
             let start = Instant::now();
-            raw.leave(&key, created).await?;
+            raw.leave(&place).await?;
             hand.push(waiting.await?? - start);
 
             let guard = holder.acquire().await?;
@@ -161,44 +158,68 @@ async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
     Ok(())
 }
 
-/// So many clients, each on connections of its own, take turns on one name.
+/// So many clients, each on connections of its own, take turns on one name: by the recipe by hand,
+/// by the server's own lock service, and by lockkit.
 async fn contended(port: u16, url: &BackendUrl) -> Result<()> {
-    let mut tasks = Vec::new();
-    for _ in 0..CLIENTS {
-        let mut client = Raw::connect(port).await?.client;
-        let lease = client.lease_grant(60, None).await?.id();
-        tasks.push(tokio::spawn(async move {
-            let (start, mut turns) = (Instant::now(), 0);
-            while start.elapsed() < CONTENDED {
-                let options = LockOptions::new().with_lease(lease);
-                let key = client.lock("v3lock", Some(options)).await?.key().to_vec();
-                client.unlock(key).await?;
-                turns += 1;
-            }
-            Result::Ok(turns)
-        }));
+    let (mut by_hand, mut by_v3lock) = (Vec::new(), Vec::new());
+    for round in 0..CONTENDED_ROUNDS {
+        let mut tasks = Vec::new();
+        for _ in 0..CLIENTS {
+            let mut turns = Turns::on(Raw::connect(port).await?).await?;
+            tasks.push(tokio::spawn(async move {
+                let (start, mut count) = (Instant::now(), 0);
+                while start.elapsed() < CONTENDED {
+                    turns.take("by-hand/contended/").await?;
+                    count += 1;
+                }
+                Result::Ok(count)
+            }));
+        }
+        let hand = turns(tasks).await?;
+        let mut tasks = Vec::new();
+        for _ in 0..CLIENTS {
+            let Raw { mut client, lease, .. } = Raw::connect(port).await?;
+            tasks.push(tokio::spawn(async move {
+                let (start, mut count) = (Instant::now(), 0);
+                while start.elapsed() < CONTENDED {
+                    let options = LockOptions::new().with_lease(lease);
+                    let key = client.lock("v3lock", Some(options)).await?.key().to_vec();
+                    client.unlock(key).await?;
+                    count += 1;
+                }
+                Result::Ok(count)
+            }));
+        }
+        let v3lock = turns(tasks).await?;
+        let mut tasks = Vec::new();
+        for _ in 0..CLIENTS {
+            let lock = Locker::new(EtcdDriver::connect(url).await?).lock("contended")?;
+            tasks.push(tokio::spawn(async move {
+                let (start, mut count) = (Instant::now(), 0);
+                while start.elapsed() < CONTENDED {
+                    lock.acquire().await?.release().await?;
+                    count += 1;
+                }
+                Result::Ok(count)
+            }));
+        }
+        let lockkit = turns(tasks).await?;
+        let a_second =
+            |turns: &[u32]| f64::from(turns.iter().sum::<u32>()) / CONTENDED.as_secs_f64();
+        println!(
+            "{CLIENTS} clients on one name, round {round}, turns a second: by hand {:.0} {hand:?}; \
+             v3lock {:.0} {v3lock:?}; lockkit {:.0} {lockkit:?}",
+            a_second(&hand),
+            a_second(&v3lock),
+            a_second(&lockkit)
+        );
+        by_hand.push(a_second(&lockkit) / a_second(&hand));
+        by_v3lock.push(a_second(&lockkit) / a_second(&v3lock));
     }
-    let theirs = turns(tasks).await?;
-    let mut tasks = Vec::new();
-    for _ in 0..CLIENTS {
-        let lock = Locker::new(EtcdDriver::connect(url).await?).lock("contended")?;
-        tasks.push(tokio::spawn(async move {
-            let (start, mut turns) = (Instant::now(), 0);
-            while start.elapsed() < CONTENDED {
-                lock.acquire().await?.release().await?;
-                turns += 1;
-            }
-            Result::Ok(turns)
-        }));
-    }
-    let ours = turns(tasks).await?;
-    let all = |turns: &[u32]| f64::from(turns.iter().sum::<u32>());
     println!(
-        "{CLIENTS} clients on one name: v3lock {:.0} turns a second {theirs:?}; lockkit {:.0} {ours:?}, \
-         {:.1} of it",
-        all(&theirs) / CONTENDED.as_secs_f64(),
-        all(&ours) / CONTENDED.as_secs_f64(),
-        all(&ours) / all(&theirs)
+        "{CLIENTS} clients on one name: lockkit {} of the recipe by hand, {} of v3lock",
+        spread(&mut by_hand),
+        spread(&mut by_v3lock)
     );
     Ok(())
 }
@@ -221,6 +242,15 @@ struct Raw {
     lease: i64,
 }
 
+/// A place in a queue.
+struct Place {
+    key: String,
+    created: i64,
+    /// The key before it, when that was created, and whether it is the first.
+    ahead: Option<(Vec<u8>, i64, bool)>,
+    revision: i64,
+}
+
 impl Raw {
     async fn connect(port: u16) -> Result<Self> {
         let mut client = Client::connect([format!("127.0.0.1:{port}")], None).await?;
@@ -228,35 +258,106 @@ impl Raw {
         Ok(Self { client, lease })
     }
 
-    async fn compact(&self) -> Result<()> {
-        let mut client = self.client.clone();
-        let now = client.get("by-hand", None).await?;
-        let revision = now.header().ok_or("no header")?.revision();
-        let options = etcd_client::CompactionOptions::new().with_physical();
-        client.compact(revision, Some(options)).await?;
-        Ok(())
-    }
-
-    async fn enter(&self, queue: &str, key: &str) -> Result<i64> {
+    async fn enter(&self, queue: &str) -> Result<Place> {
+        let key = format!("{queue}{:x}", self.lease);
         let last = GetOptions::new().with_prefix().with_limit(3).with_keys_only();
         let last = last.with_sort(SortTarget::Create, SortOrder::Descend);
         let all = GetOptions::new().with_prefix().with_keys_only();
         let all = all.with_sort(SortTarget::Create, SortOrder::Ascend);
-        let put = TxnOp::put(key, "by hand", Some(PutOptions::new().with_lease(self.lease)));
+        let put = TxnOp::put(&*key, "by hand", Some(PutOptions::new().with_lease(self.lease)));
         let txn = Txn::new()
-            .when([Compare::create_revision(key, CompareOp::Equal, 0)])
+            .when([Compare::create_revision(&*key, CompareOp::Equal, 0)])
             .and_then([put, TxnOp::get(queue, Some(last))])
-            .or_else([TxnOp::get(queue, Some(all))]);
+            .or_else([TxnOp::get(queue, Some(all)), TxnOp::get(&*key, None)]);
         let answer = self.client.kv_client().txn(txn).await?;
-        Ok(answer.header().ok_or("no header")?.revision())
+        let created = answer.header().ok_or("no header")?.revision();
+        let ahead = before(&answer, 1, 1)?;
+        Ok(Place { key, created, ahead, revision: created })
     }
 
-    async fn leave(&self, key: &str, created: i64) -> Result<()> {
+    async fn look(&self, queue: &str, place: &mut Place) -> Result<()> {
+        let own = GetOptions::new().with_keys_only();
+        let before_it = GetOptions::new().with_prefix().with_limit(2).with_keys_only();
+        let before_it = before_it
+            .with_max_create_revision(place.created - 1)
+            .with_sort(SortTarget::Create, SortOrder::Descend);
+        let reads = [TxnOp::get(&*place.key, Some(own)), TxnOp::get(queue, Some(before_it))];
+        let answer = self.client.kv_client().txn(Txn::new().and_then(reads)).await?;
+        place.revision = answer.header().ok_or("no header")?.revision();
+        place.ahead = before(&answer, 1, 0)?;
+        Ok(())
+    }
+
+    async fn leave(&self, place: &Place) -> Result<()> {
         let txn = Txn::new()
-            .when([Compare::create_revision(key, CompareOp::Equal, created)])
-            .and_then([TxnOp::delete(key, None)]);
+            .when([Compare::create_revision(&*place.key, CompareOp::Equal, place.created)])
+            .and_then([TxnOp::delete(&*place.key, None)]);
         let answer = self.client.kv_client().txn(txn).await?;
         if answer.succeeded() { Ok(()) } else { Err("the key was not there".into()) }
+    }
+}
+
+/// Who is ahead according to the read at this place of a transaction, but for the first `own` keys.
+fn before(answer: &TxnResponse, at: usize, own: usize) -> Result<Option<(Vec<u8>, i64, bool)>> {
+    let Some(TxnOpResponse::Get(read)) = answer.op_responses().into_iter().nth(at) else {
+        return Err("no such read".into());
+    };
+    let mut kvs = read.kvs().iter().skip(own);
+    let ahead = kvs.next();
+    Ok(ahead.map(|kv| (kv.key().to_vec(), kv.create_revision(), kvs.next().is_none())))
+}
+
+/// Takes turns as the driver does: who waits watches the key before its own.
+struct Turns {
+    raw: Raw,
+    watcher: WatchRequestSender,
+    news: WatchResponseStream,
+    watch_id: i64,
+}
+
+impl Turns {
+    async fn on(raw: Raw) -> Result<Self> {
+        let mut client = raw.client.clone();
+        let options = WatchOptions::new().with_watch_id(1);
+        let (watcher, news) = client.watch("by-hand/nothing", Some(options)).await?.split();
+        Ok(Self { raw, watcher, news, watch_id: 1 })
+    }
+
+    async fn take(&mut self, queue: &str) -> Result<()> {
+        let mut place = self.raw.enter(queue).await?;
+        while let Some((key, created, holds)) = place.ahead.take() {
+            self.watch_id += 1;
+            let options = WatchOptions::new().with_watch_id(self.watch_id);
+            self.watcher.watch(key, Some(options)).await?;
+            if self.is_gone(created, place.revision).await? && holds {
+                self.watcher.cancel(self.watch_id).await?;
+                break;
+            }
+            self.watcher.cancel(self.watch_id).await?;
+            self.raw.look(queue, &mut place).await?;
+        }
+        self.raw.leave(&place).await
+    }
+
+    /// Waits until the key that is watched goes, or may have gone before.
+    async fn is_gone(&mut self, created: i64, seen: i64) -> Result<bool> {
+        while let Some(message) = self.news.message().await? {
+            if message.watch_id() != self.watch_id {
+                continue;
+            }
+            let is_gone = |event: &etcd_client::Event| {
+                let at = event.kv().map_or(0, etcd_client::KeyValue::mod_revision);
+                event.event_type() == EventType::Delete && at > created
+            };
+            if message.events().iter().any(is_gone) {
+                return Ok(true);
+            }
+            let now = message.header().map_or(0, etcd_client::ResponseHeader::revision);
+            if message.created() && now > seen {
+                return Ok(false);
+            }
+        }
+        Err("the stream ended".into())
     }
 }
 
