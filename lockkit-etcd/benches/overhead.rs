@@ -10,15 +10,16 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use etcd_client::{
-    Client, Compare, CompareOp, EventType, GetOptions, LockOptions, PutOptions, SortOrder,
-    SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse, WatchOptions, WatchRequestSender,
-    WatchResponseStream,
+    Client, Compare, CompareOp, ConnectOptions, EventType, GetOptions, LockOptions, PutOptions,
+    SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse, WatchOptions,
+    WatchRequestSender, WatchResponseStream,
 };
 use lockkit_core::driver::{Claim, Driver as _};
 use lockkit_core::{BackendUrl, Locker};
 use lockkit_etcd::EtcdDriver;
 use lockkit_testkit::ETCD;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tokio::task::JoinHandle;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -40,7 +41,7 @@ fn main() -> Result<()> {
             Box::pin(pairs(&raw, &url)).await?;
         }
         if is_wanted("hand-overs") {
-            Box::pin(hand_overs(&raw, &url)).await?;
+            Box::pin(hand_overs(&raw, server.port(), &url)).await?;
         }
         if is_wanted("contended") {
             Box::pin(contended(server.port(), &url)).await?;
@@ -106,31 +107,31 @@ async fn pairs(raw: &Raw, url: &BackendUrl) -> Result<()> {
 }
 
 /// From the call of release to the guard of a waiter on another connection.
-async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
+async fn hand_overs(raw: &Raw, port: u16, url: &BackendUrl) -> Result<()> {
     let (one, other) = (EtcdDriver::connect(url).await?, EtcdDriver::connect(url).await?);
     let holder = Locker::new(one).lock("hand-over")?;
     let waiter = Locker::new(other).lock("hand-over")?;
-    let (mut by_hand, mut by_lockkit) = (Vec::new(), Vec::new());
+    let holding = Raw::connect(port).await?;
+    let (mut by_hand, mut by_two, mut by_lockkit) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        let [mut hand, mut lockkit] = [(); 2].map(|()| Vec::with_capacity(HAND_OVERS));
+        let [mut hand, mut two, mut lockkit] = [(); 3].map(|()| Vec::with_capacity(HAND_OVERS));
         for _ in 0..HAND_OVERS {
-            let place = raw.enter("by-hand/hand-over/").await?;
-            let mut client = raw.client.clone();
-            let mut news = client.watch(&*place.key, Some(WatchOptions::new())).await?;
-            let waiting = tokio::spawn(async move {
-                while let Some(message) = news.message().await? {
-                    let deletes =
-                        |event: &etcd_client::Event| event.event_type() == EventType::Delete;
-                    if message.events().iter().any(deletes) {
-                        return Result::Ok(Instant::now());
-                    }
+            for is_watched_by_its_holder in [false, true] {
+                let place = holding.enter("by-hand/hand-over/").await?;
+                let waiting = deletion(&raw.client, &place).await?;
+                let own = match is_watched_by_its_holder {
+                    true => Some(deletion(&holding.client, &place).await?),
+                    false => None,
+                };
+                tokio::time::sleep(SETTLE).await;
+                let start = Instant::now();
+                holding.leave(&place).await?;
+                let times = if is_watched_by_its_holder { &mut two } else { &mut hand };
+                times.push(waiting.await?? - start);
+                if let Some(own) = own {
+                    own.await??;
                 }
-                Err("the stream ended".into())
-            });
-            tokio::time::sleep(SETTLE).await;
-            let start = Instant::now();
-            raw.leave(&place).await?;
-            hand.push(waiting.await?? - start);
+            }
 
             let guard = holder.acquire().await?;
             let waiting = tokio::spawn({
@@ -147,15 +148,33 @@ async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
         if round > 0 {
             let hand = median(&mut hand);
             by_hand.push(hand);
+            by_two.push(ratio(median(&mut two), hand));
             by_lockkit.push(ratio(median(&mut lockkit), hand));
         }
     }
     println!(
-        "hand-over, p50: one write and one event by hand {:?}; lockkit {} of it",
+        "hand-over, p50: one write and one event by hand {:?}; with an event for the holder as well {} \
+         of it; lockkit, which has both, {} of it",
         median(&mut by_hand),
+        spread(&mut by_two),
         spread(&mut by_lockkit)
     );
     Ok(())
+}
+
+/// When it is heard that the key was deleted.
+async fn deletion(client: &Client, place: &Place) -> Result<JoinHandle<Result<Instant>>> {
+    let mut client = client.clone();
+    let mut news = client.watch(&*place.key, Some(WatchOptions::new())).await?;
+    Ok(tokio::spawn(async move {
+        while let Some(message) = news.message().await? {
+            let deletes = |event: &etcd_client::Event| event.event_type() == EventType::Delete;
+            if message.events().iter().any(deletes) {
+                return Ok(Instant::now());
+            }
+        }
+        Err("the stream ended".into())
+    }))
 }
 
 /// So many clients, each on connections of its own, take turns on one name: by the recipe by hand,
@@ -224,7 +243,7 @@ async fn contended(port: u16, url: &BackendUrl) -> Result<()> {
     Ok(())
 }
 
-async fn turns(tasks: Vec<tokio::task::JoinHandle<Result<u32>>>) -> Result<Vec<u32>> {
+async fn turns(tasks: Vec<JoinHandle<Result<u32>>>) -> Result<Vec<u32>> {
     let mut turns = Vec::new();
     for task in tasks {
         turns.push(task.await??);
@@ -253,7 +272,12 @@ struct Place {
 
 impl Raw {
     async fn connect(port: u16) -> Result<Self> {
-        let mut client = Client::connect([format!("127.0.0.1:{port}")], None).await?;
+        // As the driver does.
+        let options = ConnectOptions::new()
+            .with_require_leader(true)
+            .with_keep_alive(Duration::from_secs(10), Duration::from_secs(5))
+            .with_keep_alive_while_idle(false);
+        let mut client = Client::connect([format!("127.0.0.1:{port}")], Some(options)).await?;
         let lease = client.lease_grant(600, None).await?.id();
         Ok(Self { client, lease })
     }

@@ -1,6 +1,7 @@
 //! Whether the cluster is fit to keep locks.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{AlarmAction, AlarmType, Client, GetOptions, StatusResponse};
@@ -65,7 +66,7 @@ pub(crate) async fn diagnose(
     let limit = driver.inspection_limit();
     let members = &driver.members;
     let status = |member| {
-        members.ask(member, limit, async move |client: Client| {
+        members.ask(member, limit, async move |client: Arc<Client>| {
             client.maintenance_client().status().await
         })
     };
@@ -76,7 +77,7 @@ pub(crate) async fn diagnose(
     {
         return Err(failure.clone());
     }
-    let alarm = |client: Client| async move {
+    let alarm = |client: Arc<Client>| async move {
         client.maintenance_client().alarm(AlarmAction::Get, AlarmType::None, None).await
     };
     let alarms = members
@@ -84,7 +85,7 @@ pub(crate) async fn diagnose(
         .await
         .outcome
         .map(|answer| answer.alarms().iter().map(|alarm| alarm.alarm()).collect::<Vec<_>>());
-    let list = |client: Client| async move { client.cluster_client().member_list().await };
+    let list = |client: Arc<Client>| async move { client.cluster_client().member_list().await };
     let listed = members.call(limit, list).await.outcome.map(|answer| answer.members().len());
     let rights = rights(driver, namespace).await;
     let (history, pace) =
@@ -256,7 +257,7 @@ async fn history_of(driver: &EtcdDriver, namespace: &Namespace) -> Diagnosis {
     let prefix = driver.dialect.prefix_of(namespace);
     let read = async |revision: i64| {
         let prefix = &prefix;
-        let read = |client: Client| async move {
+        let read = |client: Arc<Client>| async move {
             let options = GetOptions::new().with_count_only().with_revision(revision);
             client.kv_client().get(prefix.as_str(), Some(options)).await
         };
@@ -329,7 +330,7 @@ async fn pace_of(
     let prefix = &driver.dialect.prefix_of(namespace);
     let times =
         (0..statuses.len()).filter(|&member| statuses[member].is_ok()).map(async |member| {
-            let read = async move |client: Client| {
+            let read = async move |client: Arc<Client>| {
                 let options = GetOptions::new().with_count_only();
                 client.kv_client().get(prefix.as_str(), Some(options)).await
             };
@@ -358,7 +359,7 @@ async fn pace_of(
 
 async fn rights(driver: &EtcdDriver, namespace: &Namespace) -> Diagnosis {
     let prefix = driver.dialect.prefix_of(namespace);
-    let read = |client: Client| {
+    let read = |client: Arc<Client>| {
         let options = GetOptions::new().with_prefix().with_count_only();
         let prefix = prefix.clone();
         async move { client.kv_client().get(prefix, Some(options)).await }

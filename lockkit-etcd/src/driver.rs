@@ -58,7 +58,7 @@ impl EtcdDriver {
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
         let Config { members, call_limit, dialect, namespace } = Config::from_url(url).await?;
         let prefix = dialect.prefix_of(&namespace);
-        let anything = |client: Client| {
+        let anything = |client: Arc<Client>| {
             let options = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
             let prefix = prefix.clone();
             async move { client.kv_client().get(prefix, Some(options)).await }

@@ -1,5 +1,6 @@
 //! Who holds and who waits, as the keys tell.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -88,7 +89,7 @@ impl EtcdDriver {
     async fn keys(&self, prefix: &str, limit: i64) -> Result<Vec<KeyValue>, Failure> {
         let options = GetOptions::new().with_prefix().with_limit(limit);
         let options = options.with_sort(SortTarget::Create, SortOrder::Ascend);
-        let read = |client: Client| {
+        let read = |client: Arc<Client>| {
             let options = options.clone();
             async move { client.kv_client().get(prefix, Some(options)).await }
         };
@@ -127,8 +128,9 @@ impl EtcdDriver {
         if lease == 0 {
             return Ok(None);
         }
-        let ask =
-            |client: Client| async move { client.lease_client().time_to_live(lease, None).await };
+        let ask = |client: Arc<Client>| async move {
+            client.lease_client().time_to_live(lease, None).await
+        };
         let answer = self.members.call(self.inspection_limit(), ask).await.outcome?;
         let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         // Below nothing is one that is over, whose keys go any moment.

@@ -221,8 +221,9 @@ impl Leases {
 
 impl Pool {
     async fn revoke(&self, id: i64, limit: Duration) -> Result<(), Failure> {
-        let revoke =
-            |client: etcd_client::Client| async move { client.lease_client().revoke(id).await };
+        let revoke = |client: Arc<etcd_client::Client>| async move {
+            client.lease_client().revoke(id).await
+        };
         let Reply { outcome, .. } = self.members.call(limit, revoke).await;
         match outcome {
             Err(failure) if !failure.is_a_lost_lease() => Err(failure),

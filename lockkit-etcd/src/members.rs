@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, ResponseHeader};
@@ -32,7 +32,8 @@ pub(crate) struct Members {
 
 struct Member {
     url: String,
-    client: Mutex<Option<Client>>,
+    /// Shared, since it is many clients, one for each service.
+    client: Mutex<Option<Arc<Client>>>,
 }
 
 /// What came of a request.
@@ -99,7 +100,7 @@ impl Members {
     pub(crate) async fn call<T, F>(
         &self,
         limit: Duration,
-        request: impl Fn(Client) -> F,
+        request: impl Fn(Arc<Client>) -> F,
     ) -> Reply<T>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
@@ -134,7 +135,7 @@ impl Members {
         &self,
         member: usize,
         limit: Duration,
-        request: impl FnOnce(Client) -> F,
+        request: impl FnOnce(Arc<Client>) -> F,
     ) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
@@ -144,14 +145,15 @@ impl Members {
     }
 
     /// The client of a member, which is connected when it is first used.
-    pub(crate) async fn client(&self, member: usize) -> Result<Client, Failure> {
+    pub(crate) async fn client(&self, member: usize) -> Result<Arc<Client>, Failure> {
         let member = self.members.get(member).filter(|_| !self.is_closed.load(Ordering::Relaxed));
         let Some(member) = member else { return Err(Failure::Closed) };
         if let Some(client) = &*member.client() {
-            return Ok(client.clone());
+            return Ok(Arc::clone(client));
         }
-        let client = self.log_in(&member.url).await?;
-        Ok(member.client().insert(client).clone())
+        let client = Arc::new(self.log_in(&member.url).await?);
+        *member.client() = Some(Arc::clone(&client));
+        Ok(client)
     }
 
     /// Takes note of the cluster that an answer comes from.
@@ -189,7 +191,7 @@ impl Members {
 }
 
 impl Member {
-    fn client(&self) -> MutexGuard<'_, Option<Client>> {
+    fn client(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
         // Nothing panics while it holds the lock.
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -220,7 +220,7 @@ impl<T> Reply<T> {
 const NO_ANSWER: Failure = Failure::Foreign("the answer has not what was asked for");
 
 async fn send(members: &Members, txn: Txn, limit: Duration) -> Reply<TxnResponse> {
-    let request = |client: Client| {
+    let request = |client: Arc<Client>| {
         let txn = txn.clone();
         async move { client.kv_client().txn(txn).await }
     };

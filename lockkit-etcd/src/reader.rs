@@ -62,7 +62,7 @@ async fn read(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
         let limit = asks.iter().map(|ask| ask.limit).min().unwrap_or_default();
         let get = |ask: &Ask| TxnOp::get(&*ask.key, Some(GetOptions::new().with_keys_only()));
         let txn = Txn::new().and_then(asks.iter().map(get).collect::<Vec<_>>());
-        let request = |client: Client| {
+        let request = |client: Arc<Client>| {
             let txn = txn.clone();
             async move { client.kv_client().txn(txn).await }
         };
