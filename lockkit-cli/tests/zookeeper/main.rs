@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::{fs, thread};
 
 use libtest_mimic::{Completion, Trial};
-use lockkit_testkit::{ZOOKEEPER, or_skip, run, trial};
+use lockkit_testkit::{Server, ZOOKEEPER, or_skip, run, trial};
+use rustix::process::Signal;
 
 use crate::support::{Locks, Running, count, eventually};
 
@@ -45,6 +46,8 @@ fn main() -> ExitCode {
                 Err(reason) => Ok(Completion::ignored_with(reason)),
             }
         }),
+        trial("a_stopped_process_loses_the_lock", || ZOOKEEPER.start(), stopped),
+        trial("a_broken_hold_goes_to_the_next", || ZOOKEEPER.start(), broken),
         trial(
             "the_doctor_looks_at_a_server",
             || ZOOKEEPER.start(),
@@ -59,4 +62,41 @@ fn main() -> ExitCode {
         ),
     ]);
     run(trials)
+}
+
+fn start(locks: &Locks, url: &str, name: &str, script: &str) -> Running {
+    let mut command = locks.run(&[], name, ["sh", "-c", script]);
+    command.env("LOCKKIT_URL", format!("{url}?ttl=2s"));
+    Running::start(command)
+}
+
+async fn stopped(server: Server) {
+    let (locks, url) = (Locks::new(), server.url());
+    let holder = start(&locks, &url, "stopped", "echo ready; sleep 1000");
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    holder.signal(Signal::STOP);
+    let next = start(&locks, &url, "stopped", "echo mine");
+    assert_eq!(next.line().as_deref(), Some("mine"));
+    assert_eq!(next.finish().code, 0);
+    holder.signal(Signal::CONT);
+    assert_eq!(holder.finish().code, 70, "it says that the lock was lost");
+}
+
+async fn broken(server: Server) {
+    let (locks, url) = (Locks::new(), server.url());
+    let holder = start(&locks, &url, "broken", "echo $LOCKKIT_OWNER; sleep 1000");
+    let owner = holder.line().unwrap();
+    let waiting = start(&locks, &url, "broken", "echo mine");
+    let said = waiting.complaint().unwrap();
+    assert!(
+        said.contains(&format!(":{}", holder.pid)) && said.contains("1 in the queue"),
+        "{said}"
+    );
+    let mut command = locks.lockkit("break", &["--yes", "--owner", &owner, "broken"]);
+    command.env("LOCKKIT_URL", &url);
+    let answer = Running::start(command).finish();
+    assert!(answer.code == 0 && answer.out.contains("broken: lock"), "{answer:?}");
+    assert_eq!(waiting.line().as_deref(), Some("mine"));
+    assert_eq!(waiting.finish().code, 0);
+    assert_eq!(holder.finish().code, 70);
 }

@@ -9,7 +9,7 @@ use crate::support::{Place, claim, driver, take, with};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("one_server_is_told_as_it_is", || ZOOKEEPER.url(), one),
+        trial("one_server_is_told_as_it_is", || ZOOKEEPER.start(), one),
         trial("an_ensemble_is_told_as_it_is", || ZOOKEEPER.start_ensemble(3), three),
         trial("a_server_that_tells_nothing_is_told", silent, told_nothing),
         trial("what_belongs_to_others_is_told", || ZOOKEEPER.url(), others),
@@ -26,8 +26,8 @@ fn on(findings: &[Diagnosis], topic: &str) -> (Grade, String) {
     (finding.grade(), finding.finding().into())
 }
 
-async fn one(server: String) {
-    let place = Place::on(&server).await;
+async fn one(server: Server) {
+    let place = Place::on(&server.url()).await;
     let told = findings(&driver(&with(&place.url, "ttl=4s")).await).await;
     assert_eq!(on(&told, "ensemble").0, Grade::Warning);
     for topic in ["version", "servers", "tick", "session", "rights"] {

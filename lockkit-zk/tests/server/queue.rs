@@ -1,12 +1,15 @@
 //! Who waits, for whom, and who is told of what.
 
+use std::future::poll_fn;
 use std::pin::pin;
+use std::task::Poll;
 
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::Locker;
 use lockkit_core::driver::{Change, Driver, Release};
 use lockkit_testkit::{ZOOKEEPER, trial};
+use tokio::select;
 
 use crate::support::{FOLDER, NAME, Place, claim, claim_for, driver, millis, refused, take, with};
 
@@ -126,32 +129,53 @@ async fn removed(server: String) {
     take(&driver, &waiting).await;
 }
 
-/// Acquisitions and waits that are dropped after any number of polls.
+/// Acquisitions, releases and waits that are dropped after any number of polls.
 async fn dropped(server: String) {
-    const POLLS: usize = 40;
     let place = Place::on(&server).await;
     let locker = Locker::new(driver(&place.url).await);
     let lock = locker.lock(NAME).unwrap();
-    for polls in 0..POLLS {
-        let mut acquiring = Box::pin(lock.acquire());
-        for _ in 0..polls {
-            if poll!(&mut acquiring).is_ready() {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
+    let mut polls = 1;
+    while polled(polls, lock.acquire()).await.is_none() {
+        polls += 1;
+    }
+    assert!(polls > 1, "it took no wait for the server");
+    place.nodes_come_to(0).await;
+
+    let mut polls = 1;
+    while polled(polls, lock.acquire().await.unwrap().release()).await.is_none() {
+        polls += 1;
     }
     place.nodes_come_to(0).await;
-    let guard = lock.acquire().await.unwrap();
-    for polls in 0..POLLS {
-        let mut waiting = Box::pin(lock.acquire());
-        for _ in 0..polls {
-            assert!(poll!(&mut waiting).is_pending());
-            tokio::task::yield_now().await;
+
+    let other = Locker::new(driver(&place.url).await);
+    let guard = other.lock(NAME).unwrap().acquire().await.unwrap();
+    for polls in 1.. {
+        // The holder watches its own node.
+        place.watches_come_to(1).await;
+        let waits = select! {
+            taken = polled(polls, lock.acquire()) => taken.is_some(),
+            () = place.watches_come_to(2) => true,
+        };
+        if waits {
+            break;
         }
     }
     place.nodes_come_to(1).await;
     guard.release().await.unwrap();
     place.nodes_come_to(0).await;
     place.watches_come_to(0).await;
+}
+
+/// What comes of a future that is dropped if it is not ready at that poll.
+async fn polled<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut left) = (pin!(future), polls);
+    poll_fn(|context| {
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }

@@ -8,7 +8,7 @@ use lockkit_core::{Error, Locker};
 use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
 use lockkit_zk::ZooKeeperDriver;
 
-use crate::support::{NAME, Place, causes, claim, driver, millis, refused, take, with};
+use crate::support::{NAME, Place, addr, causes, claim, driver, millis, refused, take, with};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -21,10 +21,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_closed_driver_leaves_no_session", || ZOOKEEPER.url(), closed),
         trial("a_dropped_driver_leaves_no_session", || ZOOKEEPER.url(), dropped),
     ]
-}
-
-fn addr(server: &str) -> std::net::SocketAddr {
-    server.strip_prefix("zookeeper://").unwrap().parse().unwrap()
 }
 
 async fn expired(server: String) {

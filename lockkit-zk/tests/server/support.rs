@@ -26,12 +26,12 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// On the server that this is the URL of.
+    /// On the server that this is the URL of; of several, on the first.
     pub(crate) async fn on(server: &str) -> Self {
-        let host = server.strip_prefix("zookeeper://").unwrap();
+        let addr = addr(server);
         let root = format!("/test-{}", OwnerId::random());
-        let raw = Client::connect(host).await.unwrap();
-        Self { url: format!("{server}{root}"), raw, root, addr: host.parse().unwrap() }
+        let raw = Client::connect(&addr.to_string()).await.unwrap();
+        Self { url: format!("zookeeper://{addr}{root}"), raw, root, addr }
     }
 
     /// With a folder for the lock that stays, so that taking it begins with the creation of a node.
@@ -98,6 +98,12 @@ impl Place {
     pub(crate) async fn ask(&self, command: &str) -> String {
         ask(self.addr, command).await
     }
+}
+
+/// Of the server that this is the URL of, or of the first.
+pub(crate) fn addr(server: &str) -> SocketAddr {
+    let hosts = server.strip_prefix("zookeeper://").unwrap();
+    hosts.split(',').next().unwrap().parse().unwrap()
 }
 
 pub(crate) async fn ask(addr: SocketAddr, command: &str) -> String {

@@ -8,7 +8,7 @@ use lockkit_testkit::{Proxy, ZOOKEEPER, trial};
 use lockkit_zk::transaction::{LONGEST, Refused, Transaction, node};
 use zookeeper_client::{Acls, CreateMode, Error};
 
-use crate::support::{NAME, Place, driver, with};
+use crate::support::{NAME, Place, addr, driver, with};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -46,8 +46,7 @@ async fn stale(server: String) {
 
 async fn ended(server: String) {
     let place = Place::on(&server).await;
-    let addr = server.strip_prefix("zookeeper://").unwrap().parse().unwrap();
-    let proxy = Proxy::start(addr).await;
+    let proxy = Proxy::start(addr(&server)).await;
     let driver = Arc::new(driver(&with(&place.url_by(proxy.addr()), "ttl=1s")).await);
     let locker = Locker::from_arc(driver.clone());
     let guard = locker.lock(NAME).unwrap().acquire().await.unwrap();

@@ -1,9 +1,11 @@
 //! Requests that are lost, answers that are, and those that land late.
 
+use std::pin::pin;
 use std::time::Instant;
 
+use futures_util::poll;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Driver, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Change, Driver, ErrorKind, Release, Renewal};
 use lockkit_core::{Error, Locker};
 use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
 use lockkit_zk::ZooKeeperDriver;
@@ -20,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_create_behind_a_release_is_removed", || ZOOKEEPER.start(), behind),
         trial("a_create_on_a_connection_that_was_left_never_lands", || ZOOKEEPER.start(), left),
         trial("a_release_at_the_moment_of_a_cut_frees", || ZOOKEEPER.start(), releasing),
+        trial("a_release_that_a_waiter_misses_is_made_up_for", || ZOOKEEPER.start(), missed),
         trial("a_hung_server_ends_in_the_limit", || ZOOKEEPER.start(), hung),
         trial("a_request_that_was_not_sent_is_not_unknown", || ZOOKEEPER.start(), away),
         trial("nobody_there_is_unreachable", || ZOOKEEPER.start(), nobody),
@@ -155,6 +158,37 @@ async fn releasing(server: Server) {
         place.nodes_come_to(0).await;
     }
     lock.acquire().await.unwrap().release().await.unwrap();
+}
+
+/// The event was on its way when the connection broke, or the lock was freed meanwhile.
+async fn missed(server: Server) {
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let (holder, waiter) = (driver(&place.url).await, driver(&place.url_by(proxy.addr())).await);
+    for is_under_way in [true, false] {
+        let (held, waiting) = (claim(), claim().fair());
+        take(&holder, &held).await;
+        refused(&waiter, &waiting).await;
+        let mut listening = pin!(waiter.changed(&waiting));
+        while place.watched().await.is_empty() {
+            assert!(poll!(&mut listening).is_pending());
+        }
+        if is_under_way {
+            let event = proxy.answers().hold(held.owner().to_string());
+            holder.release(&held).await.unwrap();
+            event.caught().await;
+            proxy.reset().await;
+        } else {
+            proxy.refuse().await;
+            proxy.reset().await;
+            holder.release(&held).await.unwrap();
+            place.nodes_come_to(1).await;
+            proxy.accept().await;
+        }
+        // No poll of a keeper helps here.
+        assert!(matches!(listening.await, Change::Granted(_) | Change::AskAgain));
+        take(&waiter, &waiting).await;
+        assert_eq!(waiter.release(&waiting).await.unwrap(), Release::Freed);
+    }
 }
 
 async fn hung(server: Server) {
