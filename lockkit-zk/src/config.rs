@@ -1,18 +1,28 @@
 use std::time::Duration;
 
 use lockkit_core::driver::CALL_LIMIT;
-use lockkit_core::{BackendUrl, Lease, Parameter, Parameters, Result};
+use lockkit_core::{BackendUrl, Host, Lease, Parameter, Parameters, Result};
 
 use crate::endpoint::{Credentials, Endpoint};
 use crate::layout::{Dialect, Layout};
+use crate::tls::{Tls, is_name};
 
 /// What the driver is called, and the scheme of its URLs.
 pub(crate) const ID: &str = "zookeeper";
+/// The scheme of URLs of servers that speak TLS.
+const ID_WITH_TLS: &str = "zookeepers";
 
 /// The parameters of a `zookeeper:` URL, beside the [common ones](lockkit_core::COMMON). The `ttl`
 /// among those is how long the session is to be.
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
+    Parameter::new(
+        "cacert",
+        "file with the certificates to trust; for `zookeepers:`",
+        "none, and it is needed",
+    ),
+    Parameter::new("cert", "file with the client's certificate; for `zookeepers:`", "none"),
+    Parameter::new("key", "file with the key to it; for `zookeepers:`", "none"),
     Parameter::new(
         "dialect",
         "whose nodes to share locks with: `lockkit`, `curator` or `kazoo`",
@@ -38,16 +48,24 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    pub(crate) fn from_url(url: &BackendUrl) -> Result<Self> {
-        if url.scheme() != ID && url.scheme() != "zk" {
-            return Err(url.error("the scheme is not `zookeeper`"));
-        }
+    pub(crate) async fn from_url(url: &BackendUrl) -> Result<Self> {
+        let with_tls = match url.scheme() {
+            ID | "zk" => false,
+            ID_WITH_TLS | "zks" => true,
+            _ => return Err(url.error("the scheme is `zookeeper`, or `zookeepers` with TLS")),
+        };
         let parameters = url.parameters(PARAMETERS)?;
         if url.hosts().is_empty() {
             return Err(url.error("a host is needed, as in `zookeeper://localhost`"));
         }
-        let hosts = url.hosts().iter();
-        let hosts = hosts.map(|host| (host.name().into(), host.port().unwrap_or(DEFAULT_PORT)));
+        let host = |host: &Host| match host.port() {
+            None if with_tls => {
+                Err(url.error(format!("no port is usual with TLS: name that of `{host}`")))
+            }
+            port => Ok((host.name().to_owned(), port.unwrap_or(DEFAULT_PORT))),
+        };
+        let hosts = url.hosts().iter().map(host).collect::<Result<_>>()?;
+        let tls = tls(url, &parameters, with_tls).await?;
         let credentials = match (url.user(), url.password()) {
             (Some(user), Some(password)) if !user.contains(':') => {
                 Some(Credentials::new(user, password))
@@ -57,13 +75,43 @@ impl Config {
         };
         let session = parameters.duration("ttl")?.unwrap_or(Lease::default().ttl());
         Ok(Self {
-            endpoint: Endpoint::new(hosts.collect(), credentials, session, tick(&parameters)?),
+            endpoint: Endpoint::new(hosts, credentials, session, tick(&parameters)?, tls),
             layout: Layout::new(
                 root(url)?,
                 parameters.parsed::<Dialect>("dialect")?.unwrap_or_default(),
             ),
             call_limit: parameters.call_limit()?,
         })
+    }
+}
+
+/// How to encrypt, where the scheme asks for it.
+async fn tls(url: &BackendUrl, parameters: &Parameters<'_>, with_tls: bool) -> Result<Option<Tls>> {
+    let file = async |name| match parameters.text(name) {
+        Some(_) if !with_tls => Err(parameters.bad(name, "it is for `zookeepers:`")),
+        Some(path) => match tokio::fs::read_to_string(path).await {
+            Ok(content) => Ok(Some(content)),
+            Err(error) => Err(parameters.bad(name, format!("{path}: {error}"))),
+        },
+        None => Ok(None),
+    };
+    let (cacert, cert, key) = (file("cacert").await?, file("cert").await?, file("key").await?);
+    if !with_tls {
+        return Ok(None);
+    }
+    let identity = match (&cert, &key) {
+        (Some(cert), Some(key)) => Some((&**cert, &**key)),
+        (None, None) => None,
+        _ => return Err(url.error("the parameters `cert` and `key` go together")),
+    };
+    let tls = Tls::from_pem(cacert.as_deref().unwrap_or_default(), identity);
+    let tls = tls.map_err(|reason| match cacert {
+        Some(_) => url.error(reason),
+        None => url.error(format!("`cacert` is needed with TLS: {reason}")),
+    })?;
+    match url.hosts().iter().find(|host| !is_name(host.name())) {
+        Some(host) => Err(url.error(format!("no certificate can be for the host `{host}`"))),
+        None => Ok(Some(tls)),
     }
 }
 
@@ -102,25 +150,26 @@ mod tests {
 
     use super::Config;
 
-    fn config(url: &str) -> lockkit_core::Result<Config> {
-        Config::from_url(&url.parse().unwrap())
+    async fn config(url: &str) -> lockkit_core::Result<Config> {
+        Config::from_url(&url.parse().unwrap()).await
     }
 
-    #[test]
-    fn a_url_says_where_and_how() {
-        let plain = config("zookeeper://localhost").unwrap();
+    #[tokio::test]
+    async fn a_url_says_where_and_how() {
+        let plain = config("zookeeper://localhost").await.unwrap();
         assert_eq!(plain.endpoint.to_string(), "localhost:2181");
         assert_eq!((plain.layout.top(), plain.call_limit), ("/", None));
-        let full =
-            config("zk://me:pw@a,[::1]:7000/apps/shop/?ttl=10s&tick=1s&call_limit=2s").unwrap();
+        let full = config("zk://me:pw@a,[::1]:7000/apps/shop/?ttl=10s&tick=1s&call_limit=2s")
+            .await
+            .unwrap();
         assert_eq!(full.endpoint.to_string(), "a:2181,[::1]:7000");
         assert_eq!(full.layout.top(), "/apps/shop");
         assert_eq!(full.call_limit, Some(Duration::from_secs(2)));
         assert!(!format!("{full:?}").contains("pw"), "{full:?}");
     }
 
-    #[test]
-    fn what_cannot_be_used_is_said() {
+    #[tokio::test]
+    async fn what_cannot_be_used_is_said() {
         for (url, reason) in [
             ("redis://h", "scheme"),
             ("zookeeper:", "a host is needed"),
@@ -132,11 +181,15 @@ mod tests {
             ("zookeeper://h?dialect=java", "known are"),
             ("zookeeper://h?tick=0s", "at most 60s"),
             ("zookeeper://h?call_limit=31s", "at most 30s"),
-            ("zookeeper://h?fast=1", "call_limit, dialect"),
+            ("zookeeper://h?cacert=x.pem", "it is for `zookeepers:`"),
+            ("zookeepers://h?cacert=x.pem", "name that of `h`"),
+            ("zookeepers://h:1?cacert=/no/such/file", "/no/such/file: No such file"),
+            ("zookeepers://h:1", "`cacert` is needed"),
+            ("zookeeper://h?fast=1", "call_limit, cacert"),
         ] {
-            let error = config(url).unwrap_err().to_string();
+            let error = config(url).await.unwrap_err().to_string();
             assert!(error.contains(reason), "{url}: {error}");
         }
-        assert!(config(&format!("zookeeper://h/{}", "x".repeat(1025))).is_err());
+        assert!(config(&format!("zookeeper://h/{}", "x".repeat(1025))).await.is_err());
     }
 }

@@ -68,7 +68,7 @@ impl ZooKeeperDriver {
     ///
     /// Cancel-safe: a session that was begun is ended, or ends by itself.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        let Config { endpoint, layout, call_limit } = Config::from_url(url)?;
+        let Config { endpoint, layout, call_limit } = Config::from_url(url).await?;
         let opened = Sessions::open(endpoint).await;
         let sessions = opened.map_err(|failure| Error::connecting(ID, failure.without_effect()))?;
         let shared = Arc::new(Shared { sessions, claims: Claims::default(), layout, call_limit });

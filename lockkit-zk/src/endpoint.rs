@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkit_core::driver::Clock;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use zookeeper_client::{Acls, Client, Connector};
 
 use crate::error::Failure;
 use crate::session::Session;
+use crate::tls::{self, Tls};
 
 /// How long one attempt to begin a session may take. All of connecting ends within 5 seconds.
 const CONNECT_LIMIT: Duration = Duration::from_millis(4500);
@@ -20,6 +21,8 @@ const SILENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a server may take to answer a command of four letters.
 const COMMAND_LIMIT: Duration = Duration::from_millis(500);
+/// The same where both have to agree on TLS first, which takes a server that has just begun a while.
+const COMMAND_LIMIT_WITH_TLS: Duration = Duration::from_secs(2);
 /// How much of an answer to one is read.
 const LONGEST_ANSWER: u64 = 1 << 20;
 /// How many ticks a session takes for holds to be provable: two writes a tick apart, one tick of
@@ -35,6 +38,7 @@ pub(crate) struct Endpoint {
     wish: Duration,
     /// What the user says that the servers' tick is.
     tick: Option<Duration>,
+    tls: Option<Tls>,
 }
 
 /// Who we are, in the scheme `digest`.
@@ -53,8 +57,9 @@ impl Endpoint {
         credentials: Option<Credentials>,
         wish: Duration,
         tick: Option<Duration>,
+        tls: Option<Tls>,
     ) -> Self {
-        Self { hosts, credentials, wish, tick }
+        Self { hosts, credentials, wish, tick, tls }
     }
 
     /// Begins a session: with one attempt where there is one server. Several have a leader to
@@ -110,20 +115,45 @@ impl Endpoint {
 
     /// The servers' answers to a command of four letters, those of them that answered.
     pub(crate) async fn ask_all(&self, command: &'static str) -> Vec<String> {
+        self.ask_each(command).await.into_iter().flatten().collect()
+    }
+
+    async fn ask_each(&self, command: &str) -> Vec<io::Result<String>> {
+        let limit = if self.tls.is_some() { COMMAND_LIMIT_WITH_TLS } else { COMMAND_LIMIT };
         let ask = |(host, port): &(String, u16)| {
             let (host, port) = (host.clone(), *port);
-            async move { timeout(COMMAND_LIMIT, ask(&host, port, command)).await }
+            async move {
+                timeout(limit, self.ask(&host, port, command))
+                    .await
+                    .unwrap_or_else(|late| Err(late.into()))
+            }
         };
-        let answers = join_all(self.hosts.iter().map(ask)).await;
-        answers.into_iter().filter_map(|answer| answer.ok()?.ok()).collect()
+        join_all(self.hosts.iter().map(ask)).await
+    }
+
+    async fn ask(&self, host: &str, port: u16, command: &str) -> io::Result<String> {
+        let stream = TcpStream::connect((host, port)).await?;
+        match &self.tls {
+            Some(tls) => exchange(tls.over(stream, host).await?, command).await,
+            None => exchange(stream, command).await,
+        }
     }
 
     /// The servers' tick, or more.
     async fn tick(&self) -> Result<Duration, Failure> {
+        if let (Some(tick), None) = (self.tick, &self.tls) {
+            return Ok(tick);
+        }
+        let answers = self.ask_each("conf").await;
+        // The client library would not say why.
+        let refusal = || answers.iter().find_map(|answer| tls::refusal(answer.as_ref().err()?));
+        if let (true, Some(refusal)) = (answers.iter().all(Result::is_err), refusal()) {
+            return Err(Failure::Tls(refusal));
+        }
         if let Some(tick) = self.tick {
             return Ok(tick);
         }
-        let answers = self.ask_all("conf").await;
+        let answers: Vec<_> = answers.into_iter().flatten().collect();
         match answers.iter().filter_map(|answer| millis(answer, "tickTime")).max() {
             Some(tick) => Ok(tick),
             None => self.tick_by_bounds().await,
@@ -148,7 +178,11 @@ impl Endpoint {
         // There is to be time left then, to prove the session to another one.
         let silence = SILENCE.min(session / 3);
         let connector = connector.with_connection_timeout(silence).with_fail_eagerly();
-        Ok(connector.connect(&self.to_string()).await?)
+        let hosts = self.to_string();
+        Ok(match &self.tls {
+            Some(tls) => tls.connect(connector, &hosts).await?,
+            None => connector.connect(&hosts).await?,
+        })
     }
 
     fn connector(&self) -> Connector {
@@ -180,12 +214,19 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-async fn ask(host: &str, port: u16, command: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect((host, port)).await?;
+async fn exchange(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    command: &str,
+) -> io::Result<String> {
     stream.write_all(command.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.take(LONGEST_ANSWER).read_to_string(&mut answer).await?;
-    Ok(answer)
+    stream.flush().await?;
+    let mut answer = Vec::new();
+    match stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await {
+        // A server that speaks TLS hangs up without saying so.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !answer.is_empty() => (),
+        read => _ = read?,
+    }
+    String::from_utf8(answer).map_err(io::Error::other)
 }
 
 /// A setting of so many milliseconds, in the answer to `conf`.

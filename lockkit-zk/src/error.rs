@@ -22,6 +22,8 @@ pub(crate) enum Failure {
         "the longest session that the server grants is {granted:?}, and its tick is {tick:?}: it takes three ticks"
     )]
     ShortSessions { granted: Duration, tick: Duration },
+    #[error("no agreement on an encrypted connection: {0}")]
+    Tls(String),
     #[error("`{0}` is no node of a lock")]
     Foreign(String),
     #[error("the node was removed by somebody else")]
@@ -76,7 +78,7 @@ impl Failure {
         match self {
             Self::NoAnswer(_) | Self::Removed => None,
             Self::NoConnection { .. } | Self::Closed => Some(ErrorKind::Unreachable),
-            Self::ShortSessions { .. } => Some(ErrorKind::Misconfigured),
+            Self::ShortSessions { .. } | Self::Tls(_) => Some(ErrorKind::Misconfigured),
             Self::Foreign(_) => Some(ErrorKind::Foreign),
             Self::Client(error) => known_kind(error),
         }

@@ -27,6 +27,8 @@ mod proof;
 mod queue;
 mod session;
 mod sessions;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+mod tls;
 pub mod transaction;
 mod watch;
 

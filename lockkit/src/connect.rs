@@ -62,7 +62,7 @@ fn scheme(url: &BackendUrl) -> &str {
         "mariadb" => "mysql",
         "postgresql" => "postgres",
         "redis+unix" | "rediss" | "unix" => "redis",
-        "zk" => "zookeeper",
+        "zk" | "zks" | "zookeepers" => "zookeeper",
         scheme => scheme,
     }
 }

@@ -56,6 +56,7 @@ pub use crate::ensemble::Ensemble;
 pub use crate::etcd::ETCD;
 pub use crate::mysql::{MARIADB, MYSQL};
 pub use crate::pgbouncer::{PgBouncer, PoolMode};
+pub use crate::port::free_port;
 pub use crate::postgres::POSTGRES;
 pub use crate::proxy::{Direction, Hold, Proxy};
 pub use crate::redis::REDIS;

@@ -7,7 +7,10 @@ use std::ops::Range;
 const PORTS: Range<u16> = 20_000..32_000;
 
 /// A loopback port that was free a moment ago. Whoever binds it must be ready to lose the race.
-pub(crate) fn free_port() -> io::Result<u16> {
+///
+/// # Errors
+/// If none is found.
+pub fn free_port() -> io::Result<u16> {
     const ATTEMPTS: usize = 100;
     (0..ATTEMPTS)
         .map(|_| fastrand::u16(PORTS))

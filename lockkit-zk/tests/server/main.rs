@@ -8,6 +8,8 @@ mod layout;
 mod queue;
 mod sessions;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod transaction;
 mod weather;
 
@@ -22,6 +24,8 @@ fn main() -> ExitCode {
         ensemble::trials(),
         transaction::trials(),
         diagnosis::trials(),
+        #[cfg(feature = "tls")]
+        tls::trials(),
     ];
     lockkit_testkit::run(trials.into_iter().flatten().collect())
 }
