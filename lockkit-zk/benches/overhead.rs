@@ -9,7 +9,7 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::process::Command;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
@@ -18,6 +18,8 @@ use lockkit_core::{BackendUrl, Locker};
 use lockkit_testkit::{Server, ZOOKEEPER};
 use lockkit_zk::ZooKeeperDriver;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{ChildStdin, ChildStdout, Command};
 use zookeeper_client::{Acls, Client, CreateMode};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -26,7 +28,8 @@ const ROUNDS: usize = 11;
 const PAIRS: usize = 300;
 const HAND_OVERS: usize = 60;
 const CROWD: usize = 8;
-const CROWDED_FOR: Duration = Duration::from_secs(3);
+const CROWDED_ROUNDS: usize = 24;
+const CROWDED_FOR: Duration = Duration::from_millis(500);
 
 fn main() -> Result<()> {
     share_one_cpu()?;
@@ -152,7 +155,8 @@ async fn hand_overs(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Several sessions that take one lock again and again.
+/// Several sessions that take one lock again and again: by hand, by lockkit and by Curator, in
+/// turns, since whatever else the machine does changes from one second to the next.
 async fn crowd(server: &Server) -> Result<()> {
     let raws = try_join_all((0..CROWD).map(|_| Raw::connect(server, "crowd"))).await?;
     let lockers = try_join_all((0..CROWD).map(|_| driver(server))).await?;
@@ -160,8 +164,9 @@ async fn crowd(server: &Server) -> Result<()> {
         .into_iter()
         .map(|driver| Locker::new(driver).lock("crowd"))
         .collect::<std::result::Result<_, _>>()?;
-    let (mut by_hand, mut by_lockkit) = (Vec::new(), Vec::new());
-    for round in 0..4 {
+    let mut curator = Curator::start(server)?;
+    let (mut by_hand, mut by_lockkit, mut by_curator) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..CROWDED_ROUNDS {
         let until = Instant::now() + CROWDED_FOR;
         let hand = try_join_all(raws.iter().map(async |raw| {
             let mut count = 0_u32;
@@ -183,47 +188,97 @@ async fn crowd(server: &Server) -> Result<()> {
             Result::Ok(count)
         }))
         .await?;
-        if round > 0 {
+        let curator = match &mut curator {
+            Some(curator) => Some(curator.round().await?),
+            None => None,
+        };
+        // The first rounds warm up, the compilers of the server and of Curator too.
+        if round > CROWDED_ROUNDS / 4 {
             by_hand.push(hand);
             by_lockkit.push(lockkit);
+            by_curator.extend(curator);
         }
     }
     report("by hand", &by_hand);
     report("lockkit", &by_lockkit);
-    curator(server)
+    println!("lockkit, of by hand: {}", spread(&mut ratios(&by_lockkit, &by_hand)));
+    if curator.is_none() {
+        println!("Curator is not there to be measured");
+        return Ok(());
+    }
+    report("Curator", &by_curator);
+    println!("lockkit, of Curator: {}", spread(&mut ratios(&by_lockkit, &by_curator)));
+    Ok(())
 }
 
 fn report(who: &str, rounds: &[Vec<u32>]) {
-    let mut totals: Vec<u32> = rounds.iter().map(|round| round.iter().sum()).collect();
-    let all = || rounds.iter().flatten();
+    let mut totals: Vec<_> = rounds.iter().map(|round| total(round)).collect();
+    // Jain's index: 1 if all have as much, 1/n if one has all.
+    let mut shares: Vec<_> = rounds
+        .iter()
+        .map(|round| {
+            let squares: f64 = round.iter().map(|&count| f64::from(count).powi(2)).sum();
+            total(round).powi(2) / (CROWD as f64 * squares)
+        })
+        .collect();
     println!(
-        "{CROWD} sessions on one lock, {who}: {:.0} a second, each client {} to {}",
-        f64::from(median(&mut totals)) / CROWDED_FOR.as_secs_f64(),
-        all().min().unwrap_or(&0),
-        all().max().unwrap_or(&0)
+        "{CROWD} sessions on one lock, {who}: {:.0} a second, evenness {}",
+        median(&mut totals) / CROWDED_FOR.as_secs_f64(),
+        spread(&mut shares)
     );
 }
 
-/// The same by Curator, if it is there.
-fn curator(server: &Server) -> Result<()> {
-    let jars = ["curator-recipes", "curator-framework", "curator-client", "guava", "slf4j-api"];
-    let jars = jars.iter().chain(&["zookeeper"]).map(|jar| format!("/usr/share/java/{jar}.jar"));
-    let path = std::env::join_paths(jars)?;
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/Crowd.java");
-    let seconds = CROWDED_FOR.as_secs().to_string();
-    let output = Command::new("java")
-        .arg("-cp")
-        .arg(path)
-        .arg(program)
-        .args([&server.addr().to_string(), &CROWD.to_string(), &seconds])
-        .output();
-    match output {
-        Ok(output) if output.status.success() => {
-            print!("{}", String::from_utf8_lossy(&output.stdout));
+fn ratios(ones: &[Vec<u32>], others: &[Vec<u32>]) -> Vec<f64> {
+    ones.iter().zip(others).map(|(one, other)| total(one) / total(other)).collect()
+}
+
+fn total(round: &[u32]) -> f64 {
+    round.iter().copied().map(f64::from).sum()
+}
+
+/// The same by Curator, a process that does a round whenever it is told to. It ends with its input.
+struct Curator {
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Curator {
+    /// None if it is not there.
+    fn start(server: &Server) -> Result<Option<Self>> {
+        let jars = [
+            "curator-recipes",
+            "curator-framework",
+            "curator-client",
+            "guava",
+            "slf4j-api",
+            "slf4j-nop",
+        ];
+        let jars = jars.iter().chain(&["zookeeper"]);
+        let jars: Vec<_> = jars.map(|jar| format!("/usr/share/java/{jar}.jar")).collect();
+        if !jars.iter().all(|jar| Path::new(jar).exists()) {
+            return Ok(None);
         }
-        Ok(_) | Err(_) => println!("Curator is not there to be measured"),
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/Crowd.java");
+        let mut process = Command::new("java")
+            .arg("-cp")
+            .arg(std::env::join_paths(jars)?)
+            .arg(program)
+            .args([&server.addr().to_string(), &CROWD.to_string()])
+            .arg(CROWDED_FOR.as_millis().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (input, output) = (process.stdin.take(), process.stdout.take());
+        let (input, output) = (input.ok_or("no input")?, output.ok_or("no output")?);
+        Ok(Some(Self { input, output: BufReader::new(output).lines() }))
     }
-    Ok(())
+
+    /// How often each session had the lock.
+    async fn round(&mut self) -> Result<Vec<u32>> {
+        self.input.write_all(b"\n").await?;
+        let line = self.output.next_line().await?.ok_or("Curator has ended")?;
+        Ok(line.split_whitespace().map(str::parse).collect::<std::result::Result<_, _>>()?)
+    }
 }
 
 /// How long a waiter gets to take its place and to set its watch.
