@@ -31,6 +31,8 @@ struct State {
     losses: u64,
     /// Whether a delete was sent and not answered.
     is_leaving: bool,
+    /// Whether its node still tells when it was asked for, and not when it was granted.
+    is_dated: bool,
 }
 
 /// What there is of a claim at the servers.
@@ -107,7 +109,8 @@ impl Claims {
 impl Entry {
     fn new(claim: Claim) -> Self {
         let trace = Trace::Nothing;
-        let state = State { trace, asked: Instant::now(), losses: 0, is_leaving: false };
+        let state =
+            State { trace, asked: Instant::now(), losses: 0, is_leaving: false, is_dated: false };
         Self { claim, state: Mutex::new(state), watch: tokio::sync::Mutex::default() }
     }
 
@@ -123,6 +126,20 @@ impl Entry {
         let mut state = self.state();
         state.trace = trace;
         state.is_leaving = false;
+    }
+
+    /// Its node is the first. Where it was not, once, the servers do not know since when.
+    pub(crate) fn set_hold(&self, node: Node, losses: u64) {
+        let mut state = self.state();
+        state.is_dated |= matches!(state.trace, Trace::Place(_, Some(_)));
+        state.trace = Trace::Hold(node);
+        state.is_leaving = false;
+        state.losses = losses;
+    }
+
+    /// Says once that the node is to be written to, so that it tells when it was granted.
+    pub(crate) fn is_to_be_dated(&self) -> bool {
+        std::mem::take(&mut self.state().is_dated)
     }
 
     pub(crate) fn is_nothing(&self) -> bool {

@@ -99,16 +99,17 @@ impl Shared {
             news = self.news(&mut watch, entry, &session, ahead.path) => news,
         };
         *watch = None;
-        // Once, and not at every call.
-        entry.set(Trace::Place(node.clone(), None));
         match (news, grant(&node)) {
             (News::Ended, _) => Change::Lost,
             (News::Gone, Ok(grant)) if ahead.holds => {
-                entry.set_losses(self.sessions.losses());
-                entry.set(Trace::Hold(node));
+                entry.set_hold(node, self.sessions.losses());
                 Change::Granted(grant)
             }
-            _ => Change::AskAgain,
+            _ => {
+                // Once, and not at every call.
+                entry.set(Trace::Place(node, None));
+                Change::AskAgain
+            }
         }
     }
 
@@ -128,6 +129,7 @@ impl Shared {
             news = async {
                 if watch.is_none() {
                     sleep(YOUNG).await;
+                    self.date(entry, &node).await;
                 }
                 self.news(&mut watch, entry, &session, node.path()).await
             } => {
@@ -137,6 +139,20 @@ impl Shared {
                     News::Blind => Change::AskAgain,
                 }
             }
+        }
+    }
+
+    /// Writes to the node of a hold that was waited for. The servers keep when that was.
+    async fn date(&self, entry: &Entry, node: &Node) {
+        if !entry.is_to_be_dated() {
+            return;
+        }
+        let (limit, path) = (self.limit(entry.claim()), node.path());
+        let label = entry.claim().label().as_str().as_bytes();
+        let dating = node.session.send(|| node.session.client().set_data(&path, label, None));
+        // It is for people, and what matters is found out by the watch.
+        if let Err(failure) = node.session.write(limit, dating).await {
+            tracing::debug!(%failure, "the time of a grant was not written down");
         }
     }
 

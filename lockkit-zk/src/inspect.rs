@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
 use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
-use zookeeper_client::{Client, Error, Stat};
+use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
 
 use crate::diagnosis;
 use crate::driver::{Shared, ZooKeeperDriver};
@@ -21,20 +21,22 @@ const AT_ONCE: usize = 64;
 #[async_trait]
 impl Inspect for ZooKeeperDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
-        self.shared.look(name).await
+        let (now, queue) = tokio::join!(self.shared.now(name.namespace()), self.shared.queue(name));
+        self.shared.look(name, queue, now).await
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
         let shared = &self.shared;
         let folder = shared.layout.namespace(namespace);
-        let listed = shared.list(&folder).await.map_err(Failure::without_effect)?;
+        let (now, listed) = tokio::join!(shared.now(namespace), shared.list(&folder));
+        let listed = listed.map_err(Failure::without_effect)?;
         let names = listed.iter().filter_map(|segment| shared.layout.name(namespace, segment));
         let mut names: Vec<_> = names.collect();
         names.sort();
         let mut held = Vec::new();
         for names in names.chunks(AT_ONCE) {
             let looks = names.iter().map(|name| async move {
-                match shared.look(name).await {
+                match shared.look(name, shared.queue(name).await, now).await {
                     // Something of somebody else, where a lock would be.
                     Err(error) if error.kind() == ErrorKind::Foreign => Ok(None),
                     status => status.map(Some),
@@ -52,7 +54,8 @@ impl Inspect for ZooKeeperDriver {
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
         let shared = &self.shared;
-        let queue = shared.queue(name).await.map_err(Failure::without_effect)?;
+        let (now, queue) = tokio::join!(shared.now(name.namespace()), shared.queue(name));
+        let queue = queue.map_err(Failure::without_effect)?;
         let Some(first) = queue.first() else { return Ok(None) };
         if owner.is_some() && first.owner != owner {
             return Ok(None);
@@ -60,7 +63,7 @@ impl Inspect for ZooKeeperDriver {
         let folder = shared.layout.lock(name);
         let node = shared.node(&folder, first).await.map_err(Failure::without_effect)?;
         let Some((data, stat)) = node else { return Ok(None) };
-        let holder = holder(first, &data, &stat)?;
+        let holder = holder(first, &data, &stat, now)?;
         let (limit, path) = (shared.inspection_limit(), [&folder, "/", &first.node].concat());
         let session = shared.sessions.connected(limit).await.map_err(Failure::without_effect)?;
         // The name of a node is used once, so this is nobody else's.
@@ -78,8 +81,13 @@ impl Inspect for ZooKeeperDriver {
 }
 
 impl Shared {
-    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
-        let queue = self.queue(name).await.map_err(Failure::without_effect)?;
+    async fn look(
+        &self,
+        name: &LockName,
+        queue: Result<Vec<Contender>, Failure>,
+        now: Option<i64>,
+    ) -> Result<LockStatus, DriverError> {
+        let queue = queue.map_err(Failure::without_effect)?;
         let folder = self.layout.lock(name);
         let mut nodes = Vec::with_capacity(queue.len());
         for contenders in queue.chunks(AT_ONCE) {
@@ -91,10 +99,41 @@ impl Shared {
             queue.iter().zip(nodes).filter_map(|(contender, node)| Some((contender, node?)));
         let mut status = LockStatus::free(name.clone());
         if let Some((contender, (data, stat))) = there.next() {
-            status = status.held_by(holder(contender, &data, &stat)?);
+            status = status.held_by(holder(contender, &data, &stat, now)?);
         }
-        let waiters = there.map(|(contender, (data, _))| waiter(contender, &data));
+        let waiters = there.map(|(contender, (data, stat))| waiter(contender, &data, &stat, now));
         Ok(status.waited_for_by(waiters.collect::<Result<_, _>>()?))
+    }
+
+    /// What the time is on the servers' clock, in milliseconds, if they say so.
+    ///
+    /// They tell of times only when something is written. This makes a node and removes it again
+    /// in one step, so that nobody sees it, beside the locks and not among anybody's nodes.
+    async fn now(&self, namespace: &Namespace) -> Option<i64> {
+        let told = async {
+            let limit = self.inspection_limit();
+            let session = self.sessions.connected(limit).await?;
+            let path = format!("{}/{}", self.layout.namespace(namespace), OwnerId::random());
+            let mut writer = session.client().new_multi_writer();
+            let options = CreateMode::Persistent.with_acls(self.sessions.endpoint().acls());
+            writer.add_create(&path, b"", &options)?;
+            writer.add_set_data(&path, b"", None)?;
+            writer.add_delete(&path, None)?;
+            let results = limit.bound(writer.commit()).await?.map_err(|error| match error {
+                MultiWriteError::RequestFailed { source }
+                | MultiWriteError::OperationFailed { source, .. } => Failure::from(source),
+            })?;
+            Ok(results.into_iter().find_map(|result| match result {
+                // The answer to the creation has a time only from some versions on.
+                MultiWriteResult::SetData { stat } => Some(stat.mtime),
+                _ => None,
+            }))
+        };
+        told.await.unwrap_or_else(|failure: Failure| {
+            // Where there are no locks, or only others may use them, the rest says so.
+            tracing::debug!(%failure, "the servers' time is not known");
+            None
+        })
     }
 
     /// The nodes of a lock, in the order in which they are served.
@@ -139,20 +178,43 @@ async fn list(session: &Session, folder: &str, limit: Limit) -> Result<Vec<Strin
     }
 }
 
-fn holder(contender: &Contender, data: &[u8], stat: &Stat) -> Result<Holder, DriverError> {
-    let holder = Holder::new(owner(contender)?).token(token(stat.czxid)?);
-    Ok(match label(data) {
-        Some(label) => holder.label(label),
-        None => holder,
-    })
+fn holder(
+    contender: &Contender,
+    data: &[u8],
+    stat: &Stat,
+    now: Option<i64>,
+) -> Result<Holder, DriverError> {
+    let mut holder = Holder::new(owner(contender)?).token(token(stat.czxid)?);
+    if let Some(label) = label(data) {
+        holder = holder.label(label);
+    }
+    // Whoever had to wait has written to the node once it was granted.
+    if let Some(now) = now {
+        holder = holder.held_for(since(stat.mtime, now));
+    }
+    Ok(holder)
 }
 
-fn waiter(contender: &Contender, data: &[u8]) -> Result<Waiter, DriverError> {
-    let waiter = Waiter::new(owner(contender)?);
-    Ok(match label(data) {
-        Some(label) => waiter.label(label),
-        None => waiter,
-    })
+fn waiter(
+    contender: &Contender,
+    data: &[u8],
+    stat: &Stat,
+    now: Option<i64>,
+) -> Result<Waiter, DriverError> {
+    let mut waiter = Waiter::new(owner(contender)?);
+    if let Some(label) = label(data) {
+        waiter = waiter.label(label);
+    }
+    if let Some(now) = now {
+        waiter = waiter.waiting_for(since(stat.ctime, now));
+    }
+    Ok(waiter)
+}
+
+/// How long a time is past. What came after the clock was asked is new, and so is what another
+/// server's clock calls later.
+fn since(time: i64, now: i64) -> Duration {
+    Duration::from_millis(u64::try_from(now.saturating_sub(time)).unwrap_or(0))
 }
 
 fn owner(contender: &Contender) -> Result<OwnerId, DriverError> {

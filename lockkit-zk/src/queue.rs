@@ -205,8 +205,7 @@ impl<'a> Request<'a> {
 
     fn grant(&self, entry: &Entry, node: Node) -> Result<Attempt, DriverError> {
         let grant = grant(&node)?;
-        entry.set_losses(self.sessions.losses());
-        entry.set(Trace::Hold(node));
+        entry.set_hold(node, self.sessions.losses());
         Ok(Attempt::Granted(grant))
     }
 

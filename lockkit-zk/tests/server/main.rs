@@ -4,6 +4,7 @@
 
 mod diagnosis;
 mod ensemble;
+mod inspection;
 mod layout;
 mod queue;
 mod sessions;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         ensemble::trials(),
         transaction::trials(),
         diagnosis::trials(),
+        inspection::trials(),
         #[cfg(feature = "tls")]
         tls::trials(),
     ];
