@@ -1,9 +1,10 @@
-//! Whether the servers are fit to keep locks. Only asks; what they do not tell is a finding, too.
+//! Whether the servers are fit to keep locks. Leaves nothing; what they do not tell is a finding, too.
 
 use std::time::{Duration, Instant};
 
+use lockkit_core::driver::OwnerId;
 use lockkit_core::{Diagnosis, Namespace};
-use zookeeper_client::Error;
+use zookeeper_client::{CreateMode, Error, MultiWriteError};
 
 use crate::driver::Shared;
 use crate::endpoint::millis;
@@ -25,13 +26,14 @@ pub(crate) async fn diagnose(
     namespace: &Namespace,
 ) -> Result<Vec<Diagnosis>, Failure> {
     let endpoint = shared.sessions.endpoint();
-    let (told, settings) = tokio::join!(endpoint.ask_all("srvr"), endpoint.ask_all("conf"));
+    let (told, settings, figures) =
+        tokio::join!(endpoint.ask_all("srvr"), endpoint.ask_all("conf"), endpoint.ask_all("mntr"));
     let session = shared.sessions.connected(shared.inspection_limit()).await?;
     let mut findings = vec![
         version(&told),
         members(&told, endpoint.hosts()),
-        ensemble(shared, &session).await?,
-        tick(&settings, &session),
+        ensemble(shared, &session, &figures).await?,
+        tick(shared, &settings, &session).await,
         length(&session, endpoint.wish()),
         rights(shared, &session, namespace).await?,
         latency(shared, &session).await?,
@@ -61,9 +63,9 @@ fn version(told: &[String]) -> Diagnosis {
             format!("ZooKeeper {oldest}, which has no containers: lockkit is tested with 3.8"),
             "use ZooKeeper 3.8 or later",
         ),
-        Some(oldest) if numbers(oldest) < (3, 6, 0) => Diagnosis::warning(
+        Some(oldest) if numbers(oldest) < (3, 8, 0) => Diagnosis::warning(
             TOPIC,
-            format!("ZooKeeper {oldest} is no longer maintained"),
+            format!("ZooKeeper {oldest} gets no more fixes"),
             "use ZooKeeper 3.8 or later",
         ),
         Some(_) => Diagnosis::good(TOPIC, format!("ZooKeeper {}", versions.join(", "))),
@@ -89,8 +91,12 @@ fn members(told: &[String], hosts: usize) -> Diagnosis {
     }
 }
 
-/// How many servers vote.
-async fn ensemble(shared: &Shared, session: &Session) -> Result<Diagnosis, Failure> {
+/// How many servers vote, and how many of them can be spared.
+async fn ensemble(
+    shared: &Shared,
+    session: &Session,
+    figures: &[String],
+) -> Result<Diagnosis, Failure> {
     const TOPIC: &str = "ensemble";
     let config = session.read(shared.inspection_limit(), session.client().get_config()).await;
     let text = match &config {
@@ -105,26 +111,57 @@ async fn ensemble(shared: &Shared, session: &Session) -> Result<Diagnosis, Failu
         Err(failure) => return Err(failure.clone()),
     };
     let is_voter = |line: &&str| line.starts_with("server.") && !line.contains(":observer");
-    Ok(match text.lines().filter(is_voter).count() {
+    let voters = text.lines().filter(is_voter).count();
+    Ok(strength(voters, in_step(figures), shared.sessions.endpoint().hosts()))
+}
+
+/// What that many voters stand, of which the leader says how many others are in step with it.
+fn strength(voters: usize, in_step: Option<usize>, named: usize) -> Diagnosis {
+    const TOPIC: &str = "ensemble";
+    let majority = voters / 2 + 1;
+    match voters {
         0 | 1 => Diagnosis::warning(
             TOPIC,
             "one server: while it is away, no lock can be taken or kept",
             "three servers go on without any one of them",
         ),
-        voters if voters % 2 == 0 => Diagnosis::warning(
+        _ if in_step.is_some_and(|others| others < majority) => Diagnosis::warning(
+            TOPIC,
+            format!(
+                "{} of {voters} voters are in step with each other: none of these can be spared",
+                in_step.unwrap_or(0) + 1
+            ),
+            "see to the others before one more is lost",
+        ),
+        _ if voters.is_multiple_of(2) => Diagnosis::warning(
             TOPIC,
             format!("{voters} servers vote, which stand no more losses than {}", voters - 1),
             "use an odd number",
         ),
+        _ if named < majority => Diagnosis::warning(
+            TOPIC,
+            format!("{voters} servers vote, and the URL names {named}"),
+            "name them all, so that one is found whichever is away",
+        ),
         voters => Diagnosis::good(TOPIC, format!("{voters} servers vote")),
-    })
+    }
+}
+
+/// How many voters follow the leader and are not behind, if it is among those that were asked.
+fn in_step(figures: &[String]) -> Option<usize> {
+    let figure = |line: &str| {
+        let number = line.strip_prefix("zk_synced_followers")?.trim();
+        number.parse::<f64>().ok().map(|number| number as usize)
+    };
+    figures.iter().flat_map(|answer| answer.lines()).find_map(figure)
 }
 
 /// Whether the tick is known, on which it depends until when a hold is known to stand.
-fn tick(settings: &[String], session: &Session) -> Diagnosis {
+async fn tick(shared: &Shared, settings: &[String], session: &Session) -> Diagnosis {
     const TOPIC: &str = "tick";
     let used = session.tick();
     let told = settings.iter().filter_map(|answer| millis(answer, "tickTime")).max();
+    let endpoint = shared.sessions.endpoint();
     match told {
         Some(tick) if tick > used => Diagnosis::error(
             TOPIC,
@@ -132,6 +169,15 @@ fn tick(settings: &[String], session: &Session) -> Diagnosis {
             "correct `tick` in the URL; without it, connect again",
         ),
         Some(tick) => Diagnosis::good(TOPIC, format!("the servers' tick is {tick:?}")),
+        None if endpoint.says_tick() => {
+            Diagnosis::good(TOPIC, format!("a tick of {used:?} is reckoned with, as the URL says"))
+        }
+        None if endpoint.bounds().await.is_ok_and(|bounds| bounds.agree_on(used)) => {
+            Diagnosis::good(
+                TOPIC,
+                format!("the bounds of sessions are those of a tick of {used:?}"),
+            )
+        }
         None => Diagnosis::warning(
             TOPIC,
             format!("the servers do not tell their tick; {used:?} is reckoned with"),
@@ -154,7 +200,8 @@ fn length(session: &Session, wish: Duration) -> Diagnosis {
     }
 }
 
-/// Whether the locks can be seen. What else is allowed is known only by doing it.
+/// Whether locks can be taken and let go, which is found out by doing it in one step that leaves
+/// nothing.
 async fn rights(
     shared: &Shared,
     session: &Session,
@@ -163,16 +210,63 @@ async fn rights(
     const TOPIC: &str = "rights";
     let folder = shared.layout.namespace(namespace);
     let seen = session.read(shared.inspection_limit(), session.client().list_children(&folder));
-    match seen.await {
-        Ok(_) | Err(Failure::Client(Error::NoNode)) => {
-            Ok(Diagnosis::good(TOPIC, format!("`{folder}` can be read")))
-        }
-        Err(Failure::Client(Error::NoAuth)) => Ok(Diagnosis::error(
+    let foreign = |finding: String| {
+        Diagnosis::error(
             TOPIC,
-            format!("`{folder}` belongs to others, so acquisitions are denied"),
-            "use their credentials in the URL, another namespace, or another path",
-        )),
-        Err(failure) => Err(failure),
+            finding,
+            "use the credentials of whoever it belongs to, another namespace, or another path",
+        )
+    };
+    match seen.await {
+        Ok(_) | Err(Failure::Client(Error::NoNode)) => (),
+        Err(Failure::Client(Error::NoAuth)) => {
+            return Ok(foreign(format!(
+                "`{folder}` belongs to others, so acquisitions are denied"
+            )));
+        }
+        Err(failure) => return Err(failure),
+    }
+    // What is missing above a lock is made in what there is.
+    let mut place = folder.as_str();
+    loop {
+        match try_out(shared, session, place).await {
+            Ok(()) => return Ok(Diagnosis::good(TOPIC, format!("`{place}` can be written to"))),
+            Err(Failure::Client(Error::NoNode)) if place != "/" => {
+                place = match place.rsplit_once('/') {
+                    Some(("", _)) | None => "/",
+                    Some((above, _)) => above,
+                };
+            }
+            Err(Failure::Client(Error::NoAuth)) => {
+                return Ok(foreign(format!(
+                    "nothing can be made or removed in `{place}`, so acquisitions are denied"
+                )));
+            }
+            Err(Failure::Client(error)) if Failure::from(error.clone()).is_answer() => {
+                return Ok(Diagnosis::error(
+                    TOPIC,
+                    format!("nothing can be made or removed in `{place}`: {error}"),
+                    "see to the quota, or to how the servers treat sessions",
+                ));
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// Makes an ephemeral node and removes it, without anybody's seeing it.
+async fn try_out(shared: &Shared, session: &Session, place: &str) -> Result<(), Failure> {
+    let path = [place.trim_end_matches('/'), "/", &OwnerId::random().to_string()].concat();
+    let mut writer = session.client().new_multi_writer();
+    let acls = shared.sessions.endpoint().acls();
+    writer.add_create(&path, b"", &CreateMode::Ephemeral.with_acls(acls))?;
+    writer.add_delete(&path, None)?;
+    match shared.inspection_limit().bound(writer.commit()).await? {
+        Ok(_) => Ok(()),
+        Err(
+            MultiWriteError::RequestFailed { source }
+            | MultiWriteError::OperationFailed { source, .. },
+        ) => Err(source.into()),
     }
 }
 
@@ -209,7 +303,7 @@ fn read_only(told: &[String]) -> Option<Diagnosis> {
 mod tests {
     use lockkit_core::Grade;
 
-    use super::{members, version, version_in};
+    use super::{in_step, members, strength, version, version_in};
 
     const SRVR: &str =
         "Zookeeper version: 3.8.0-${mvngit.commit.id}, built on 2022-07-08\nMode: standalone\n";
@@ -219,11 +313,31 @@ mod tests {
         assert_eq!(version_in(SRVR).as_deref(), Some("3.8.0"));
         let told = |number: &str| vec![format!("Zookeeper version: {number}-abc, built on x")];
         for (number, grade) in
-            [("3.4.14", Grade::Error), ("3.5.9", Grade::Warning), ("3.10.1", Grade::Good)]
+            [("3.4.14", Grade::Error), ("3.7.2", Grade::Warning), ("3.10.1", Grade::Good)]
         {
             assert_eq!(version(&told(number)).grade(), grade, "{number}");
         }
         assert_eq!(version(&[]).grade(), Grade::Warning);
+    }
+
+    #[test]
+    fn what_an_ensemble_stands_is_reckoned() {
+        let told = ["zk_version\t3.8\n".into(), "zk_synced_followers\t2\nzk_x\t1\n".to_owned()];
+        assert_eq!(in_step(&told), Some(2));
+        assert_eq!(in_step(&told[..1]), None);
+        for (voters, others, named, grade) in [
+            (1, None, 1, Grade::Warning),
+            (3, Some(2), 3, Grade::Good),
+            (3, Some(1), 3, Grade::Warning),
+            (5, Some(3), 5, Grade::Good),
+            (5, Some(2), 5, Grade::Warning),
+            (4, Some(3), 4, Grade::Warning),
+            (3, None, 3, Grade::Good),
+            (3, None, 1, Grade::Warning),
+        ] {
+            let found = strength(voters, others, named);
+            assert_eq!(found.grade(), grade, "{voters} {others:?} {named}: {found:?}");
+        }
     }
 
     #[test]

@@ -25,6 +25,9 @@ const COMMAND_LIMIT: Duration = Duration::from_millis(500);
 const COMMAND_LIMIT_WITH_TLS: Duration = Duration::from_secs(2);
 /// How much of an answer to one is read.
 const LONGEST_ANSWER: u64 = 1 << 20;
+/// How often the one server that there is stands in the list: with so many, most pauses are below a
+/// second for some seconds, and none is longer than what went before.
+const LOOKS_AT_THE_ONE: usize = 16;
 /// How many ticks a session takes for holds to be provable: two writes a tick apart, one tick of
 /// doubt, and some time to live.
 const LEAST_TICKS: u32 = 3;
@@ -156,21 +159,23 @@ impl Endpoint {
         let answers: Vec<_> = answers.into_iter().flatten().collect();
         match answers.iter().filter_map(|answer| millis(answer, "tickTime")).max() {
             Some(tick) => Ok(tick),
-            None => self.tick_by_bounds().await,
+            None => Ok(self.bounds().await?.tick()),
         }
     }
 
-    /// What the tick is where the bounds of sessions follow from it, which is so unless they are
-    /// set: two ticks at least and twenty at most. The larger is taken, so that it takes both set,
-    /// and low, to err.
-    async fn tick_by_bounds(&self) -> Result<Duration, Failure> {
+    /// The shortest and the longest session that is granted, as far as asking shows.
+    pub(crate) async fn bounds(&self) -> Result<Bounds, Failure> {
         const SHORT: Duration = Duration::from_secs(1);
         const LONG: Duration = Duration::from_secs(24 * 60 * 60);
         let (short, long) = tokio::join!(self.connect(SHORT), self.connect(LONG));
         let (short, long) = (short?.session_timeout(), long?.session_timeout());
         // One that is as short as asked for says nothing: the bound is anywhere below.
-        let by_least = if short > SHORT { short / 2 } else { Duration::ZERO };
-        Ok(by_least.max(long / 20))
+        Ok(Bounds { least: Some(short).filter(|&least| least > SHORT), greatest: long })
+    }
+
+    /// Whether the user has said what the servers' tick is.
+    pub(crate) fn says_tick(&self) -> bool {
+        self.tick.is_some()
     }
 
     async fn connect(&self, session: Duration) -> Result<Client, Failure> {
@@ -179,6 +184,12 @@ impl Endpoint {
         let silence = SILENCE.min(session / 3);
         let connector = connector.with_connection_timeout(silence).with_fail_eagerly();
         let hosts = self.to_string();
+        // The library's pauses between rounds through the list double each time, so that it would
+        // look for the one server, after a minute of its absence, no sooner than in the next one.
+        let hosts = match self.hosts.len() {
+            1 => [&*hosts; LOOKS_AT_THE_ONE].join(","),
+            _ => hosts,
+        };
         Ok(match &self.tls {
             Some(tls) => tls.connect(connector, &hosts).await?,
             None => connector.connect(&hosts).await?,
@@ -190,6 +201,26 @@ impl Endpoint {
             Some(Credentials(text)) => Client::connector().with_auth("digest", text.as_bytes()),
             None => Client::connector(),
         }
+    }
+}
+
+/// Between which lengths sessions are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    least: Option<Duration>,
+    greatest: Duration,
+}
+
+impl Bounds {
+    /// What the tick is where they follow from it, which is so unless they are set: two ticks at
+    /// least and twenty at most. The larger is taken, so that it takes both set, and low, to err.
+    fn tick(self) -> Duration {
+        self.least.map_or(Duration::ZERO, |least| least / 2).max(self.greatest / 20)
+    }
+
+    /// Whether both follow from that tick.
+    pub(crate) fn agree_on(self, tick: Duration) -> bool {
+        self.least == Some(2 * tick) && self.greatest == 20 * tick
     }
 }
 

@@ -1,17 +1,25 @@
 //! What is said about servers.
 
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Driver, Inspect};
+use lockkit_core::driver::{Driver, ErrorKind, Inspect};
 use lockkit_core::{Diagnosis, Grade, Namespace};
 use lockkit_testkit::{Ensemble, Server, Unavailable, ZOOKEEPER, trial};
 
-use crate::support::{Place, claim, driver, take, with};
+use zookeeper_client::{Acls, CreateMode};
+
+use crate::support::{Place, claim, driver, kind, take, with};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("one_server_is_told_as_it_is", || ZOOKEEPER.start(), one),
         trial("an_ensemble_is_told_as_it_is", || ZOOKEEPER.start_ensemble(3), three),
         trial("a_server_that_tells_nothing_is_told", silent, told_nothing),
+        trial(
+            "a_tick_that_the_bounds_of_sessions_tell_is_known",
+            || silent_with("tickTime=1000\n"),
+            bounds,
+        ),
+        trial("locks_that_cannot_be_taken_are_told", || ZOOKEEPER.url(), sealed),
         trial("what_belongs_to_others_is_told", || ZOOKEEPER.url(), others),
         trial("another_tick_than_reckoned_with_is_told", || ZOOKEEPER.url(), tick),
     ]
@@ -42,13 +50,27 @@ async fn three(ensemble: Ensemble) {
     let told = findings(&driver).await;
     assert_eq!(on(&told, "ensemble"), (Grade::Good, "3 servers vote".into()));
     assert_eq!(on(&told, "servers").0, Grade::Good);
+    let one = crate::support::driver(&ensemble.members()[0].url()).await;
+    let (grade, text) = on(&findings(&one).await, "ensemble");
+    assert_eq!((grade, &*text), (Grade::Warning, "3 servers vote, and the URL names 1"));
     ensemble.members()[(ensemble.leader() + 1) % 3].kill();
-    assert_eq!(on(&findings(&driver).await, "servers").0, Grade::Warning);
+    let told = findings(&driver).await;
+    assert_eq!(on(&told, "servers").0, Grade::Warning);
+    // The leader has to notice first.
+    let spare = async || on(&findings(&driver).await, "ensemble");
+    while spare().await.0 == Grade::Good {}
+    assert!(spare().await.1.starts_with("2 of 3 voters are in step"), "{:?}", spare().await);
 }
 
+/// Tells no more than servers do by default.
 fn silent() -> Result<Server, Unavailable> {
+    silent_with("")
+}
+
+fn silent_with(settings: &str) -> Result<Server, Unavailable> {
     let server = ZOOKEEPER.start()?;
-    std::fs::write(server.data().join("settings"), "4lw.commands.whitelist=srvr\n").unwrap();
+    let settings = format!("4lw.commands.whitelist=srvr\n{settings}");
+    std::fs::write(server.data().join("settings"), settings).unwrap();
     server.restart()?;
     Ok(server)
 }
@@ -60,6 +82,45 @@ async fn told_nothing(server: Server) {
     let (grade, text) = on(&findings(&driver).await, "tick");
     assert_eq!(grade, Grade::Warning);
     assert!(text.contains("200ms"), "{text}");
+    let sure = crate::support::driver(&with(&server.url(), "tick=200ms")).await;
+    assert_eq!(on(&findings(&sure).await, "tick").0, Grade::Good);
+}
+
+/// Both bounds of sessions follow from the tick, unless they are set.
+async fn bounds(server: Server) {
+    let url = with(&server.url(), "ttl=5s");
+    let told = findings(&driver(&url).await).await;
+    assert_eq!(
+        on(&told, "tick"),
+        (Grade::Good, "the bounds of sessions are those of a tick of 1s".into())
+    );
+    std::fs::write(
+        server.data().join("settings"),
+        "4lw.commands.whitelist=srvr\ntickTime=1000\nmaxSessionTimeout=10000\n",
+    )
+    .unwrap();
+    server.restart().unwrap();
+    assert_eq!(on(&findings(&driver(&url).await).await, "tick").0, Grade::Warning);
+}
+
+/// Locks that can be seen, and not taken.
+async fn sealed(server: String) {
+    let place = Place::on(&server).await;
+    let driver = driver(&place.url).await;
+    let readable = CreateMode::Persistent.with_acls(Acls::anyone_read());
+    for below in ["", "/lockkit"] {
+        assert_eq!(on(&findings(&driver).await, "rights").0, Grade::Good);
+        let options = match below {
+            "" => CreateMode::Persistent.with_acls(Acls::anyone_all()),
+            _ => readable.clone(),
+        };
+        place.raw.create(&place.path(below), b"", &options).await.unwrap();
+    }
+    let (grade, text) = on(&findings(&driver).await, "rights");
+    assert_eq!(grade, Grade::Error);
+    assert!(text.contains("nothing can be made or removed"), "{text}");
+    assert_eq!(kind(driver.try_acquire(&claim()).await).0, ErrorKind::Denied);
+    assert_eq!(place.raw.list_children(&place.path("")).await.unwrap(), ["lockkit"]);
 }
 
 async fn others(server: String) {
