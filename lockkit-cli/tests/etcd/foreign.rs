@@ -14,7 +14,7 @@ const PROCESSES: usize = 4;
 pub(crate) fn trials() -> Vec<Trial> {
     vec![Trial::ignorable_test("etcdctl_and_lockkit_count_exactly_together", || {
         match or_skip(ETCD.start()).and_then(|server| Ok((server, etcdctl()?))) {
-            Ok((server, etcdctl)) => count(&server, &etcdctl)?,
+            Ok((server, etcdctl)) => count(&server, etcdctl)?,
             Err(reason) => return Ok(Completion::ignored_with(reason)),
         }
         Ok(Completion::Completed)

@@ -77,6 +77,7 @@ async fn stopped(server: Server) {
 }
 
 /// What the holder does, if this process is to be one.
+#[expect(clippy::print_stdout, reason = "the test reads what its process says")]
 pub(crate) fn hold() -> Option<ExitCode> {
     let url = std::env::var(HOLDER).ok()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
