@@ -23,7 +23,8 @@ fn main() -> ExitCode {
     static PLAIN: Way = Way::new("redis-plain", plain);
 
     let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(8);
+    // They mostly wait, and there are several servers.
+    arguments.test_threads.get_or_insert(20);
     let mut trials = NETWORK.suite(CAPABILITIES).trials();
     trials.extend(PLAIN.suite(PLAIN_CAPABILITIES).trials());
     for way in [&TLS, &SOCKET] {

@@ -11,14 +11,12 @@ use rustix::process::Signal;
 
 use crate::support::{Ended, LIMIT, Locks, Running, count, lockkit};
 
-mod foreign;
 #[path = "../run/support.rs"]
 #[allow(dead_code, reason = "the tests on SQLite use the rest")]
 mod support;
 
 fn main() -> ExitCode {
-    let mut trials = foreign::trials();
-    trials.extend([
+    run(vec![
         // Without the limit of a trial: there can be many rounds.
         Trial::ignorable_test("a_plain_file_counts_exactly", || match or_skip(REDIS.url()) {
             Ok(url) => {
@@ -35,8 +33,7 @@ fn main() -> ExitCode {
         trial("the_doctor_sees_that_keys_are_evicted", || REDIS.start(), evicting),
         trial("checks_tell_what_they_leave", || REDIS.start(), conformance),
         trial("a_wrong_password_is_77", || REDIS.start_with(&["--requirepass", "sesame"]), denied),
-    ]);
-    run(trials)
+    ])
 }
 
 /// A name that no other run has on a server that is shared.

@@ -1,22 +1,29 @@
-//! Other libraries' clients, and lockkit in the dialect that they share, on one lock.
+//! Other libraries' clients of Redis, and lockkit in the dialect that they share, on one lock. Apart from
+//! the other tests, since so many processes would be in the way of their leases.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs, thread};
 
 use libtest_mimic::{Completion, Failed, Trial};
-use lockkit_testkit::{REDIS, Server, or_skip};
+use lockkit_testkit::{REDIS, Server, or_skip, run};
 
 use crate::support::{Locks, Running};
+
+#[path = "../run/support.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod support;
 
 /// How many processes of each kind there are.
 const PROCESSES: usize = 4;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
+fn main() -> ExitCode {
+    run(vec![
         trial("redis_py_and_lockkit_count_exactly_together", redis_py),
         trial("node_redlock_and_lockkit_count_exactly_together", node_redlock),
-    ]
+    ])
 }
 
 fn trial(
@@ -69,14 +76,14 @@ fn count(server: &Server, foreign: &Command) -> Result<(), Failed> {
 fn redis_py() -> Result<Command, String> {
     let mut command = Command::new("python3");
     command.env("PYTHONPATH", with(&["redis-py"], "PYTHONPATH")?);
-    is_there(command, &["-c", "import redis"], "redis-py for python3", "foreign.py")
+    is_there(command, &["-c", "import redis"], "redis-py for python3", "redis_py.py")
 }
 
 fn node_redlock() -> Result<Command, String> {
     let mut command = Command::new("node");
     command.env("NODE_PATH", with(&["node-redlock", "node_modules"], "NODE_PATH")?);
     let probe = ["-e", "require('redlock'); require('ioredis')"];
-    is_there(command, &probe, "node-redlock for node", "foreign.cjs")
+    is_there(command, &probe, "node-redlock for node", "node_redlock.cjs")
 }
 
 /// The folder where `scripts/test` puts a library, behind those that the variable names.
@@ -98,7 +105,7 @@ fn is_there(
     probing.args(probe).envs(set(&command)).stderr(Stdio::null());
     match probing.status() {
         Ok(status) if status.success() => {
-            let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redis");
+            let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redis_clients");
             command.arg(tests.join(program));
             Ok(command)
         }
