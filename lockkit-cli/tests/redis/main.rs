@@ -31,6 +31,12 @@ fn main() -> ExitCode {
         trial("a_broken_hold_goes_to_the_next", || REDIS.url(), broken),
         trial("a_run_does_not_wait_for_itself", || REDIS.url(), nested),
         trial("the_doctor_sees_that_keys_are_evicted", || REDIS.start(), evicting),
+        trial("a_socket_is_a_way_as_well", || REDIS.start(), over_a_socket),
+        trial(
+            "the_doctor_tells_a_node_of_a_cluster",
+            || REDIS.start_with(&["--cluster-enabled", "yes"]),
+            of_a_cluster,
+        ),
         trial("checks_tell_what_they_leave", || REDIS.start(), conformance),
         trial("a_wrong_password_is_77", || REDIS.start_with(&["--requirepass", "sesame"]), denied),
     ])
@@ -143,6 +149,24 @@ async fn evicting(server: Server) {
     assert_eq!((ended.code, &*ended.err), (1, ""), "{ended:?}");
     let finding = ended.out.lines().skip_while(|line| !line.starts_with("error")).nth(1);
     assert!(finding.is_some_and(|advice| advice.contains("-> ")), "{ended:?}");
+}
+
+async fn over_a_socket(server: Server) {
+    let (locks, socket) = (Locks::new(), server.data().join("redis.sock"));
+    let url = format!("redis+unix://{}?db=1", socket.display());
+    let running = start(&locks, &url, "3s", "socket", "echo ready; read -r _ <gate");
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    let held = command(&locks, &format!("{}/1", server.url()), &["status", "socket"]);
+    assert_eq!(held.code, 1, "it is the same database: {held:?}");
+    locks.open_gate();
+    assert_eq!(running.finish().code, 0);
+    assert_eq!(command(&locks, &url, &["doctor"]).code, 0);
+}
+
+async fn of_a_cluster(server: Server) {
+    let ended = command(&Locks::new(), &server.url(), &["doctor"]);
+    assert_eq!((ended.code, &*ended.err), (1, ""), "{ended:?}");
+    assert!(ended.out.contains("node of a cluster"), "{ended:?}");
 }
 
 async fn conformance(server: Server) {
