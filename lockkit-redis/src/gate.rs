@@ -62,8 +62,8 @@ const MOST_WORDS: usize = 7_000;
 /// An empty pipeline only tells that the token is not stale, and keeps older ones out from then on: a
 /// holder that first reads, and then writes what follows from it, begins with that.
 ///
-/// The user of the connection needs the rights to `evalsha`, `eval`, `script|load`, `get` and `set`, and to
-/// the commands.
+/// The user of the connection needs the rights `+evalsha +script|load +get +set`, beside those to the
+/// commands.
 ///
 /// # Errors
 ///

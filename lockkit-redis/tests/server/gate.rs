@@ -30,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_gate_stands_before_a_script_of_ones_own", || REDIS.start(), own_script),
         trial("a_gate_goes_with_its_slot", one_node, in_a_cluster),
         trial("a_gate_outlives_forgotten_scripts", || REDIS.start(), forgotten),
+        trial("a_gate_needs_few_rights", || REDIS.start(), rights),
         trial("a_stopped_holder_changes_nothing", || REDIS.start(), stopped),
     ]
 }
@@ -168,6 +169,19 @@ async fn forgotten(server: Server) {
         raw.ask::<()>(&["SCRIPT", "FLUSH"]).await;
         gate::pass::<()>(&mut connection, GATE, token(number), &set(1)).await.unwrap();
     }
+}
+
+async fn rights(server: Server) {
+    let mut raw = Raw::connect(&server.url()).await;
+    let user = "ACL SETUSER app on >pw ~{stock}:* +evalsha +script|load +get +set";
+    raw.ask::<()>(&user.split(' ').collect::<Vec<_>>()).await;
+    let client = redis::Client::open(server.url().replace("redis://", "redis://app:pw@")).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    gate::pass::<()>(&mut connection, GATE, token(1), &set(1)).await.unwrap();
+    let mut writes = pipe();
+    writes.incr(PIECES, 1);
+    let error = gate::pass::<()>(&mut connection, GATE, token(1), &writes).await.unwrap_err();
+    assert!(matches!(error, Error::Redis { .. }), "{error:?}");
 }
 
 async fn stopped(server: Server) {
