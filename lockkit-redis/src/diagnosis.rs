@@ -82,16 +82,17 @@ async fn rights(
     findings: &mut Vec<Diagnosis>,
 ) -> Result<(), DriverError> {
     let user = driver.endpoint.user();
-    let keys = match driver.dialect {
-        Dialect::Lockkit => format!("~{{{namespace}:* &{{{namespace}:*"),
-        // Names of locks may be anything, and nothing may follow what means all keys.
-        Dialect::Plain if *namespace == Namespace::default() => "~*".into(),
-        Dialect::Plain => format!("~{{{namespace}:* ~{}", plain::pattern(namespace)),
-    };
-    let advice = |rights: &[String]| {
+    let advice = |patterns: &str, rights: &[String]| {
         let rights: String = rights.iter().map(|right| format!(" +{right}")).collect();
-        format!("`ACL SETUSER {user} {keys}{rights}`")
+        format!("`ACL SETUSER {user}{patterns}{rights}`")
     };
+    let keys = match driver.dialect {
+        Dialect::Lockkit => format!(" ~{{{namespace}:*"),
+        // Names of locks may be anything, and nothing may follow what means all keys.
+        Dialect::Plain if *namespace == Namespace::default() => " ~*".into(),
+        Dialect::Plain => format!(" ~{{{namespace}:* ~{}", plain::pattern(namespace)),
+    };
+    let channels = format!(" &{{{namespace}:*");
     let [locks, news, looks] = match missing(driver, namespace).await? {
         Ok(Some(missing)) => missing,
         Ok(None) => {
@@ -106,7 +107,7 @@ async fn rights(
             findings.push(Diagnosis::error(
                 "rights",
                 format!("user `{user}` cannot run scripts, so acquisitions are denied: {refusal}"),
-                advice(&["evalsha".into(), "eval".into()]),
+                advice(&keys, &["evalsha".into(), "eval".into()]),
             ));
             return Ok(());
         }
@@ -115,17 +116,23 @@ async fn rights(
         let rights = rights.join(" +");
         format!("user `{user}` lacks +{rights}, or the keys and channels of `{namespace}`: {so}")
     };
+    // Where a key may be read or written, it is not for want of keys that the rest is missing. A server
+    // refuses a pattern for those who have all.
+    let has =
+        |rights: &[String], none: [&str; 2]| none.iter().any(|it| !rights.contains(&(*it).into()));
     if !locks.is_empty() {
         let finding = lacks(&locks, "acquisitions are denied");
-        findings.push(Diagnosis::error("rights", finding, advice(&locks)));
+        let keys = if has(&locks, ["pttl", "del"]) { "" } else { &keys };
+        findings.push(Diagnosis::error("rights", finding, advice(keys, &locks)));
     }
     if !news.is_empty() {
         let finding = lacks(&news, "waiters do not hear of releases, and poll");
-        findings.push(Diagnosis::warning("rights", finding, advice(&news)));
+        let channels = if has(&news, ["publish", "subscribe"]) { "" } else { &channels };
+        findings.push(Diagnosis::warning("rights", finding, advice(channels, &news)));
     }
     if !looks.is_empty() {
         let finding = lacks(&looks, "held locks are not listed, or listeners not counted");
-        findings.push(Diagnosis::warning("rights", finding, advice(&looks)));
+        findings.push(Diagnosis::warning("rights", finding, advice("", &looks)));
     }
     if locks.is_empty() && news.is_empty() && looks.is_empty() {
         let finding =
