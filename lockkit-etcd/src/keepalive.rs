@@ -13,6 +13,9 @@ use crate::error::Failure;
 use crate::leases::Lease;
 use crate::members::Members;
 
+/// How many asks are taken from the line at once.
+const MOST_AT_ONCE: usize = 64;
+
 /// The stream on which leases are kept alive, shared by all leases of a driver.
 ///
 /// It is opened when it is needed and opened anew, on another member, when it ends or falls silent:
@@ -164,6 +167,7 @@ impl Line {
     ) -> Result<(), Failure> {
         let mut changes = self.members.changes();
         let mut sent: VecDeque<(Stamp, Instant, Ask)> = VecDeque::new();
+        let mut batch = Vec::new();
         let outcome = loop {
             if *changes.borrow_and_update() != member {
                 break Ok(());
@@ -206,9 +210,10 @@ impl Line {
                     }
                     (Ok(_), None) => (),
                 },
-                ask = inbox.recv() => match ask {
-                    Some(ask) => self.waiting.push_back(ask),
-                    None => break Ok(()),
+                // Many holds are renewed at about the same time.
+                count = inbox.recv_many(&mut batch, MOST_AT_ONCE) => match count {
+                    0 => break Ok(()),
+                    _ => self.waiting.extend(batch.drain(..)),
                 },
                 () = until(silence) => {
                     let limit = sent.front().map_or(Duration::ZERO, |(.., ask)| ask.limit);
