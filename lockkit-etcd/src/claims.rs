@@ -5,6 +5,7 @@ use lockkit_core::driver::{
     Attempt, Change, Claim, DriverError, ErrorKind, OwnerId, Release, Renewal, Taken,
 };
 
+use crate::board::News;
 use crate::entry::{Entries, Entry, Standing, Traces};
 use crate::error::Failure;
 use crate::keepalive::Keepalive;
@@ -13,7 +14,7 @@ use crate::leases::{Lease, Leases};
 use crate::members::Members;
 use crate::queue::{self, Own, Place, Seen};
 use crate::reader::Reader;
-use crate::watch::{News, Watch};
+use crate::watch::Watch;
 
 /// What the driver does for its claims.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::driver::EtcdDriver;
 use crate::error::Failure;
+use crate::versions;
 
 /// What a cluster keeps at the most unless it is told otherwise: 2 GiB.
 const USUAL_QUOTA: i64 = 2 * 1024 * 1024 * 1024;
@@ -23,40 +24,6 @@ const LONG_LAG: u64 = 1000;
 
 /// A member that takes longer for a request is slow: a hundred times what is usual.
 const SLOW: Duration = Duration::from_millis(500);
-
-/// Releases with faults that locks notice, and those that mend them, as etcd's list of changes has
-/// it (<https://github.com/etcd-io/etcd/tree/main/CHANGELOG>).
-const FAULTS: &[Fault] = &[
-    Fault {
-        mended_in: &[(3, 4, 31), (3, 5, 13)],
-        text: "a leader that was replaced may end leases that are kept alive",
-    },
-    Fault {
-        mended_in: &[(3, 4, 38), (3, 5, 23)],
-        text: "a lease that is over may be answered as kept alive",
-    },
-    Fault {
-        mended_in: &[(3, 4, 42), (3, 5, 28)],
-        text: "a member that was stopped may answer with what was before",
-    },
-];
-
-struct Fault {
-    mended_in: &'static [(u32, u32, u32)],
-    text: &'static str,
-}
-
-impl Fault {
-    fn is_in(&self, version: (u32, u32, u32)) -> bool {
-        let (major, minor, patch) = version;
-        let mended = self.mended_in.iter().find(|mended| (mended.0, mended.1) == (major, minor));
-        match mended {
-            Some(mended) => patch < mended.2,
-            // Older lines were never mended; newer ones began after it.
-            None => self.mended_in.iter().all(|mended| (major, minor) < (mended.0, mended.1)),
-        }
-    }
-}
 
 /// Looks, and changes nothing.
 pub(crate) async fn diagnose(
@@ -91,7 +58,8 @@ pub(crate) async fn diagnose(
     let (history, pace) =
         tokio::join!(history_of(driver, namespace), pace_of(driver, namespace, &statuses));
     let answers: Vec<&StatusResponse> = statuses.iter().flatten().collect();
-    let mut findings = vec![version(&answers), reachable(driver, &statuses), cluster(&answers)];
+    let mut findings =
+        vec![versions::found(&answers), reachable(driver, &statuses), cluster(&answers)];
     findings.push(size(driver, listed));
     findings.push(leader(&answers));
     findings.push(alarm_of(alarms));
@@ -101,33 +69,6 @@ pub(crate) async fn diagnose(
     findings.push(pace);
     findings.push(rights);
     Ok(findings)
-}
-
-fn version(answers: &[&StatusResponse]) -> Diagnosis {
-    let mut versions: Vec<&str> = answers.iter().map(|answer| answer.version()).collect();
-    versions.sort_unstable();
-    versions.dedup();
-    let found = format!("etcd {}", versions.join(" and "));
-    let faults: Vec<&str> = FAULTS
-        .iter()
-        .filter(|fault| {
-            versions.iter().any(|text| parse(text).is_some_and(|version| fault.is_in(version)))
-        })
-        .map(|fault| fault.text)
-        .collect();
-    match faults[..] {
-        [] => Diagnosis::good("version", found),
-        _ => Diagnosis::warning(
-            "version",
-            format!("{found} has known faults: {}", faults.join("; ")),
-            "upgrade to 3.4.42, 3.5.28, 3.6 or later",
-        ),
-    }
-}
-
-fn parse(version: &str) -> Option<(u32, u32, u32)> {
-    let mut numbers = version.split(['.', '-', '+']).map(|number| number.parse().ok());
-    Some((numbers.next()??, numbers.next()??, numbers.next()??))
 }
 
 fn reachable(driver: &EtcdDriver, statuses: &[Result<StatusResponse, Failure>]) -> Diagnosis {
@@ -371,31 +312,5 @@ async fn rights(driver: &EtcdDriver, namespace: &Namespace) -> Diagnosis {
             format!("keys under {prefix} cannot be read: {failure}"),
             format!("etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}"),
         ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{FAULTS, parse};
-
-    #[test]
-    fn faults_are_told_by_the_version() {
-        for (text, faults) in [
-            ("3.3.27", 3),
-            ("3.4.23", 3),
-            ("3.4.31", 2),
-            ("3.4.42", 0),
-            ("3.5.16", 2),
-            ("3.5.23", 1),
-            ("3.5.28", 0),
-            ("3.6.0", 0),
-            ("3.6.0-rc.1", 0),
-            ("4.0.0", 0),
-        ] {
-            let version = parse(text).unwrap();
-            let found = FAULTS.iter().filter(|fault| fault.is_in(version)).count();
-            assert_eq!(found, faults, "{text}");
-        }
-        assert_eq!(parse("unknown"), None);
     }
 }

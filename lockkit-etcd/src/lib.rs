@@ -18,6 +18,7 @@
 //!
 //! What it guarantees, and what it stores, is told in `docs/etcd.md`.
 
+mod board;
 mod claims;
 mod config;
 mod diagnosis;
@@ -32,6 +33,7 @@ mod members;
 mod queue;
 mod reader;
 pub mod transaction;
+mod versions;
 mod watch;
 
 pub use config::PARAMETERS;
