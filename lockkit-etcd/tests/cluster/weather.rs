@@ -224,7 +224,8 @@ async fn demand_a_user(raw: &mut Raw) {
         client.role_add(user).await.unwrap();
         client.user_grant_role(user, user).await.unwrap();
     }
-    let all = Permission::new(PermissionType::Readwrite, "lockkit/v1/").with_prefix();
+    let own = "lockkit/v1/lockkit/";
+    let all = Permission::new(PermissionType::Readwrite, own).with_prefix();
     client.role_grant_permission("app", all).await.unwrap();
     client.auth_enable().await.unwrap();
 }
