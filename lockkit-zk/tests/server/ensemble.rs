@@ -10,7 +10,7 @@ use lockkit_testkit::{Ensemble, Unavailable, ZOOKEEPER, trial};
 use tokio::time::sleep;
 use zookeeper_client::Client;
 
-use crate::support::{LONG, NAME, driver, millis, refused, take};
+use crate::support::{LONG, NAME, ask, driver, millis, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -108,6 +108,10 @@ async fn follower(ensemble: Ensemble) {
     let follower = &ensemble.members()[(leader + 1) % 3];
     let raw = Client::connect(&ensemble.members()[leader].addr().to_string()).await.unwrap();
     for _ in 0..ROUNDS {
+        // After a round it has to find the others again.
+        while !ask(follower.addr(), "srvr").await.contains("Mode: follower") {
+            sleep(millis(20)).await;
+        }
         let url = format!("{}?ttl=5s", follower.url());
         let begin = |number: u64| {
             let (url, raw) = (&url, &raw);
