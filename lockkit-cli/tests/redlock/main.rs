@@ -1,0 +1,60 @@
+//! The command on a majority of five Redis servers.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::{Completion, Failed, Trial};
+use lockkit_testkit::{REDIS, Server, Unavailable, or_skip, run};
+
+use crate::support::{Locks, Running, count_without_tokens, eventually};
+
+#[path = "../run/support.rs"]
+#[allow(dead_code, reason = "the tests on SQLite use the rest")]
+mod support;
+
+/// How often a server forgets what it has. It is back at once, and sits out for two to three
+/// seconds: so there are always three that vote, and never four for long.
+const BETWEEN_RESTARTS: Duration = Duration::from_secs(2);
+
+fn main() -> ExitCode {
+    // Without the limit of a trial: there can be many rounds.
+    run(vec![Trial::ignorable_test("servers_that_forget_do_not_spoil_the_count", restarted)])
+}
+
+fn restarted() -> Result<Completion, Failed> {
+    let servers: Result<Vec<Server>, Unavailable> = (0..5).map(|_| REDIS.start()).collect();
+    let servers = match or_skip(servers) {
+        Ok(servers) => servers,
+        Err(reason) => return Ok(Completion::ignored_with(reason)),
+    };
+    let hosts: Vec<_> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let url = format!("redlock://{}?max_ttl=1s&ttl=1s", hosts.join(","));
+    let locks = Locks::new();
+    eventually("they vote", || {
+        let mut command = locks.run(&["--try"], "probe", ["true"]);
+        command.env("LOCKKIT_URL", &url);
+        Running::start(command).finish().code == 0
+    });
+    thread::scope(|scope| {
+        let (counting, is_over) = mpsc::channel::<()>();
+        let servers = &servers;
+        scope.spawn(move || {
+            let mut restarts = 0;
+            for server in servers.iter().cycle() {
+                match is_over.recv_timeout(BETWEEN_RESTARTS) {
+                    Err(RecvTimeoutError::Timeout) => server.restart().unwrap(),
+                    _ => break,
+                }
+                restarts += 1;
+            }
+            assert!(restarts > 0, "it was over before a server was restarted");
+        });
+        count_without_tokens(&locks, &url, "counter");
+        drop(counting);
+    });
+    Ok(Completion::Completed)
+}
