@@ -21,6 +21,9 @@ use crate::member::causes;
 
 pub(crate) const ID: &str = "redlock";
 
+/// Between two attempts to release what a node has not let go of.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// What the Redlock driver promises. Its longest lease is what it was
 /// [told](RedlockBuilder::settings): 60 seconds here.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
@@ -393,7 +396,8 @@ impl Quorum {
                 };
                 let node = &self.nodes.members[at].name;
                 tracing::debug!(%node, lock = %claim.name(), %error, "not released there yet");
-                let pause = claim.clock().sleep_until(claim.now() + claim.ttl() / 20);
+                let pause = (claim.ttl() / 20).min(LONGEST_PAUSE);
+                let pause = claim.clock().sleep_until(claim.now() + pause);
                 tokio::select! {
                     () = self.over.cancelled() => return Err(error),
                     () = pause => if claim.now() >= gone_by_itself { return Err(error) },

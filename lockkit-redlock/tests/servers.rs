@@ -18,8 +18,15 @@ use lockkit_testkit::{Proxy, REDIS, Server, Unavailable, or_skip, trial};
 use tokio::time::{Instant, sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(2);
+/// No test waits until it is over: what is gone was released.
+const LONG: Duration = Duration::from_secs(60 * 60);
+/// How far a clock is set forward, in seconds, and a lease that is over by that.
+const STEP: i64 = 60;
+const STEPPED: Duration = Duration::from_secs(50);
 /// Fresh servers would sit out for a minute.
 const YOUNG: &str = "max_ttl=2s&node_timeout=1s";
+/// Those that do not sit out, with leases that are [`LONG`].
+const FORGETFUL: &str = "delayed_restart=false&max_ttl=1h&node_timeout=1s";
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -33,8 +40,12 @@ fn main() -> ExitCode {
     trials.extend([
         trial("two_killed_in_mid_acquire_leave_nothing", five, two_killed),
         trial("a_stopped_node_slows_nobody", five, one_stopped),
-        trial("a_node_restarted_empty_lets_nobody_in", five, restarted_empty),
+        trial("nodes_restarted_empty_let_nobody_in", five, restarted_empty),
+        trial("one_of_a_bare_majority_restarted_empty_lets_nobody_in", five, one_restarted_empty),
         trial("without_the_delay_there_are_two_holders", five, control),
+        trial("a_clock_set_forward_lets_nobody_in", five_one_stepped, clock_set_forward),
+        trial("on_one_server_a_clock_set_forward_makes_two_holders", stepped, control_of_clock),
+        trial("a_clock_set_forward_in_a_bare_majority_makes_two_holders", five_one_stepped, bare),
         trial("a_server_that_keeps_its_locks_votes_at_once", five_durable, durable),
         trial("one_server_by_two_addresses_is_refused", five, duplicates),
         trial("a_server_that_comes_back_votes_again", five, comes_back),
@@ -50,6 +61,16 @@ fn five() -> Result<Vec<Server>, Unavailable> {
 fn five_durable() -> Result<Vec<Server>, Unavailable> {
     let keep = ["--appendonly", "yes", "--appendfsync", "always"];
     (0..5).map(|_| REDIS.start_with(&keep)).collect()
+}
+
+/// The wall clock of the first can be stepped.
+fn five_one_stepped() -> Result<Vec<Server>, Unavailable> {
+    let others = (1..5).map(|_| REDIS.start());
+    std::iter::once(stepped()).chain(others).collect()
+}
+
+fn stepped() -> Result<Server, Unavailable> {
+    REDIS.start_with_clock()
 }
 
 #[derive(Clone, Copy)]
@@ -71,11 +92,10 @@ fn suite(id: &'static str, weather: Option<Weather>) -> Vec<libtest_mimic::Trial
             backend.as_ref().map(|_| ()).map_err(|reason| reason.clone().into())
         })
         .connect(move || {
-            let urls = connect.get().and_then(|backend| backend.as_ref().ok()).unwrap().urls.clone();
+            let urls =
+                connect.get().and_then(|backend| backend.as_ref().ok()).unwrap().urls.clone();
             // They were started just now.
-            async move {
-                Ok::<_, BoxError>(over(urls, "delayed_restart=false&node_timeout=1s").await?)
-            }
+            async move { Ok::<_, BoxError>(over(urls, FORGETFUL).await?) }
         })
         .trials()
         .into_iter()
@@ -145,6 +165,18 @@ async fn over_urls(urls: Vec<String>, parameters: &str) -> RedlockDriver {
     driver
 }
 
+/// As [`over_servers`], from where the last two cannot be reached: what is granted here is granted
+/// by the first three, a bare majority.
+async fn cut_off(servers: &[Server], parameters: &str) -> RedlockDriver {
+    let mut urls: Vec<_> = servers.iter().map(Server::url).collect();
+    for at in [3, 4] {
+        let proxy = Proxy::start(servers[at].addr()).await;
+        proxy.refuse().await;
+        urls[at] = servers[at].url_at(proxy.addr());
+    }
+    over_urls(urls, parameters).await
+}
+
 fn claim(name: &str) -> Claim {
     Claim::new(LockName::new(&Namespace::default(), name).unwrap(), TTL)
 }
@@ -163,6 +195,24 @@ async fn nothing_is_left_on(servers: &[Server], name: &str) {
     }
 }
 
+/// How many servers have that claim as the holder.
+async fn held_on(servers: &[Server], claim: &Claim) -> usize {
+    let mut count = 0;
+    for server in servers {
+        let driver = RedisDriver::connect(&server.url().parse().unwrap()).await.unwrap();
+        let status = driver.look(claim.name()).await.unwrap();
+        count += usize::from(status.holder().is_some_and(|by| by.owner() == claim.owner()));
+    }
+    count
+}
+
+/// Returns when all servers have it: the last answers are collected in the background.
+async fn everywhere(servers: &[Server], claim: &Claim) {
+    while held_on(servers, claim).await < servers.len() {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
 async fn two_killed(servers: Vec<Server>) {
     let proxies = [Proxy::start(servers[0].addr()).await, Proxy::start(servers[1].addr()).await];
     let mut urls: Vec<_> = servers.iter().map(Server::url).collect();
@@ -170,9 +220,9 @@ async fn two_killed(servers: Vec<Server>) {
         urls[at] = servers[at].url_at(proxy.addr());
     }
     // With the third one down, these two would make the majority.
-    let driver = over_urls(urls, YOUNG).await;
+    let driver = over_urls(urls, FORGETFUL).await;
     servers[2].kill();
-    let claim = claim("killed").with_ttl(Duration::from_millis(1900));
+    let claim = claim("killed").with_ttl(LONG);
     let holds = [
         proxies[0].requests().hold(claim.owner().to_string()),
         proxies[1].requests().hold(claim.owner().to_string()),
@@ -190,10 +240,10 @@ async fn two_killed(servers: Vec<Server>) {
 }
 
 async fn one_stopped(servers: Vec<Server>) {
-    let driver = over_servers(&servers, YOUNG).await;
+    let driver = over_servers(&servers, FORGETFUL).await;
     servers[0].stop().unwrap();
     // Asks, renewals and releases end when the others have answered, not when this one fails.
-    let claims: Vec<_> = (0..20).map(|at| claim(&format!("stopped {at}"))).collect();
+    let claims: Vec<_> = (0..20).map(|at| claim(&format!("stopped {at}")).with_ttl(LONG)).collect();
     let all = async {
         for claim in &claims {
             assert!(granted(&driver, claim).await);
@@ -227,15 +277,74 @@ async fn restarted_empty(servers: Vec<Server>) {
     }
 }
 
-async fn control(servers: Vec<Server>) {
-    let forgetful = "delayed_restart=false&node_timeout=1s";
-    let driver = over(servers.iter().map(Server::url).collect(), forgetful).await.unwrap();
-    assert!(granted(&driver, &claim("forgotten")).await);
-    for server in &servers[..3] {
-        server.restart().unwrap();
+/// With the two that the holder does not reach it would make a majority.
+async fn one_restarted_empty(servers: Vec<Server>) {
+    let driver = cut_off(&servers, YOUNG).await;
+    let witness = over_servers(&servers, YOUNG).await;
+    let start = Instant::now();
+    assert!(granted(&driver, &claim("kept")).await);
+    servers[0].restart().unwrap();
+    let newcomer = over(servers.iter().map(Server::url).collect(), YOUNG).await.unwrap();
+    while start.elapsed() < TTL {
+        for driver in [&witness, &newcomer] {
+            assert!(
+                !granted(driver, &claim("kept")).await || start.elapsed() >= TTL,
+                "two hold it"
+            );
+        }
     }
-    let others = over(servers.iter().map(Server::url).collect(), forgetful).await.unwrap();
-    assert!(granted(&others, &claim("forgotten")).await);
+}
+
+/// What the delayed restart is for.
+async fn control(servers: Vec<Server>) {
+    let driver = cut_off(&servers, FORGETFUL).await;
+    let others = over_servers(&servers, FORGETFUL).await;
+    let held = claim("forgotten").with_ttl(LONG);
+    assert!(granted(&driver, &held).await);
+    assert!(!granted(&others, &claim("forgotten")).await);
+    servers[0].restart().unwrap();
+    while !granted(&others, &claim("forgotten")).await {}
+    // They all but one still have the first.
+    assert_eq!(held_on(&servers, &held).await, 2);
+}
+
+async fn clock_set_forward(servers: Vec<Server>) {
+    let driver = over_servers(&servers, FORGETFUL).await;
+    let others = over_servers(&servers, FORGETFUL).await;
+    let held = claim("stepped").with_ttl(STEPPED);
+    assert!(granted(&driver, &held).await);
+    everywhere(&servers, &held).await;
+    servers[0].step_clock(STEP).unwrap();
+    assert_eq!(held_on(&servers, &held).await, 4);
+    for _ in 0..100 {
+        assert!(!granted(&others, &claim("stepped")).await, "two hold it");
+    }
+    // The holder takes it there again beside a renewal, when nobody's try is in the way.
+    while held_on(&servers, &held).await < 5 {
+        assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+    }
+}
+
+async fn control_of_clock(server: Server) {
+    let driver = RedisDriver::connect(&server.url().parse().unwrap()).await.unwrap();
+    let takes =
+        async |claim: &Claim| matches!(driver.try_acquire(claim).await, Ok(Attempt::Granted(_)));
+    assert!(takes(&claim("stepped").with_ttl(STEPPED)).await);
+    assert!(!takes(&claim("stepped")).await);
+    server.step_clock(STEP).unwrap();
+    assert!(takes(&claim("stepped")).await, "Redis counts leases on its wall clock");
+}
+
+/// A limit of Redlock, which `docs/redlock.md` tells: no majority is without this node.
+async fn bare(servers: Vec<Server>) {
+    let driver = cut_off(&servers, FORGETFUL).await;
+    let others = over_servers(&servers, FORGETFUL).await;
+    let held = claim("stepped").with_ttl(STEPPED);
+    assert!(granted(&driver, &held).await);
+    assert!(!granted(&others, &claim("stepped")).await);
+    servers[0].step_clock(STEP).unwrap();
+    while !granted(&others, &claim("stepped")).await {}
+    assert_eq!(held_on(&servers, &held).await, 2);
 }
 
 async fn durable(servers: Vec<Server>) {
@@ -277,11 +386,11 @@ async fn swallowed(servers: Vec<Server>) {
     let proxy = Proxy::start(servers[0].addr()).await;
     let mut urls: Vec<_> = servers.iter().map(Server::url).collect();
     urls[0] = servers[0].url_at(proxy.addr());
-    let driver = over_urls(urls, YOUNG).await;
+    let driver = over_urls(urls, FORGETFUL).await;
     servers[1].kill();
     servers[2].kill();
     proxy.answers().swallow();
-    let claim = claim("swallowed");
+    let claim = claim("swallowed").with_ttl(LONG);
     driver.try_acquire(&claim).await.unwrap_err();
     nothing_is_left_on(&servers[3..], "swallowed").await;
     proxy.answers().pass();
