@@ -15,9 +15,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::ballot::{self, Settled, Votes, count, reached};
 use crate::builder::RedlockBuilder;
-use crate::electorate::{Electorate, Voter};
+use crate::electorate::{Electorate, NoVote, Voter};
 use crate::lanes::{AllLanes, Lanes};
 use crate::member::causes;
+use crate::pulse::Pass;
 
 pub(crate) const ID: &str = "redlock";
 
@@ -200,27 +201,55 @@ impl Quorum {
         round: Arc<Round>,
     ) -> BoxFuture<'static, Vote> {
         Box::pin(async move {
-            let _lane = lanes.enter(at).await;
+            let _lane = match lanes.try_enter(at) {
+                Some(lane) => lane,
+                // What is under way there may take as long as the lease.
+                None if self.is_silent(at, &claim) => return Vote::Failed(does_not_answer()),
+                None => lanes.enter(at).await,
+            };
             if round.is_given_up.load(Ordering::Acquire) {
                 return Vote::Failed(unreachable("it was not asked in time"));
             }
-            let voter = match self.voter(at, &claim).await {
-                Ok(voter) => voter,
-                Err(error) => return Vote::Failed(error),
+            let Some(pass) = self.pass(at, &claim) else { return Vote::Failed(does_not_answer()) };
+            let answer = self.take(at, &claim).await;
+            let failure = match &answer {
+                Err(NoVote::Failed(error)) => Some(error),
+                _ => None,
             };
-            match voter.driver.try_acquire(&claim).await {
-                Ok(Attempt::Granted(grant)) => match self.confirmed(at, &claim, &voter).await {
-                    Ok(()) => Vote::Granted(good_until(grant.vouched(), round.asked, claim.ttl())),
-                    Err(error) => Vote::Failed(error),
-                },
+            pass.ended(claim.now(), failure);
+            match answer {
+                Ok(Attempt::Granted(grant)) => {
+                    Vote::Granted(good_until(grant.vouched(), round.asked, claim.ttl()))
+                }
                 Ok(Attempt::Taken(taken)) => Vote::Taken(taken.remaining()),
                 Ok(_) => Vote::Failed(strange()),
-                Err(error) => Vote::Failed(error),
+                Err(reason) => Vote::Failed(reason.into()),
             }
         })
     }
 
-    async fn voter(&self, at: usize, claim: &Claim) -> Result<Voter, DriverError> {
+    /// The answer of a node that may vote, and was not restarted meanwhile.
+    async fn take(&self, at: usize, claim: &Claim) -> Result<Attempt, NoVote> {
+        let voter = self.voter(at, claim).await?;
+        let attempt = voter.driver.try_acquire(claim).await.map_err(NoVote::Failed)?;
+        if let Attempt::Granted(_) = attempt {
+            self.confirmed(at, claim, &voter).await.map_err(NoVote::Barred)?;
+        }
+        Ok(attempt)
+    }
+
+    fn is_silent(&self, at: usize, claim: &Claim) -> bool {
+        let patience = self.nodes.settings.patience(claim.ttl());
+        self.nodes.members[at].pulse.is_silent(claim.now(), patience)
+    }
+
+    /// The right to ask a node something, unless it answers nobody.
+    fn pass(&self, at: usize, claim: &Claim) -> Option<Pass> {
+        let patience = self.nodes.settings.patience(claim.ttl());
+        self.nodes.members[at].pulse.pass(claim.clock(), patience)
+    }
+
+    async fn voter(&self, at: usize, claim: &Claim) -> Result<Voter, NoVote> {
         self.nodes.voter(at, claim.clock(), claim.call_limit()).await
     }
 
@@ -315,8 +344,11 @@ impl Quorum {
                 Ok(driver) => driver,
                 Err(reason) => return Kept::Failed(unreachable(&*reason)),
             };
+            let Some(pass) = self.pass(at, &claim) else { return Kept::Failed(does_not_answer()) };
             let voter = self.voter(at, &claim).await;
-            let vouch = match driver.renew(&claim).await {
+            let answer = driver.renew(&claim).await;
+            pass.answered(claim.now(), &answer);
+            let vouch = match answer {
                 Ok(Renewal::Held(vouch)) => vouch,
                 Ok(Renewal::Lost) => return Kept::Lost,
                 Ok(_) => return Kept::Failed(strange()),
@@ -324,7 +356,7 @@ impl Quorum {
             };
             let confirmed = match &voter {
                 Ok(voter) => self.confirmed(at, &claim, voter).await,
-                Err(_) => voter.map(|_| ()),
+                Err(_) => voter.map(|_| ()).map_err(DriverError::from),
             };
             match confirmed {
                 Ok(()) => Kept::Held(good_until(vouch, asked, claim.ttl())),
@@ -337,8 +369,10 @@ impl Quorum {
     fn retake(self, at: usize, claim: Claim, lanes: Arc<Lanes>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let _lane = lanes.enter(at).await;
+            let Some(pass) = self.pass(at, &claim) else { return };
             if let Ok(voter) = self.voter(at, &claim).await {
                 let answer = voter.driver.try_acquire(&claim).await;
+                pass.answered(claim.now(), &answer);
                 let node = &self.nodes.members[at].name;
                 tracing::debug!(%node, lock = %claim.name(), ?answer, "was lost there, taken again");
             }
@@ -353,12 +387,16 @@ impl Quorum {
             |votes: &Votes<Cleared>| count(votes, |vote| matches!(vote, Ok(Release::Freed)));
         let not_held =
             |votes: &Votes<Cleared>| count(votes, |vote| matches!(vote, Ok(Release::NotHeld)));
-        // Else whoever comes next may find too few nodes free.
-        let is_settled = |votes: &Votes<Cleared>| match freed(votes) >= quorum
-            || not_held(votes) > nodes - quorum
-        {
-            true => Settled::Nearly,
-            false => Settled::No,
+        let is_settled = |votes: &Votes<Cleared>| {
+            if freed(votes) < quorum && not_held(votes) <= nodes - quorum {
+                return Settled::No;
+            }
+            let is_awaited =
+                |(at, vote): (usize, &Option<_>)| vote.is_none() && !self.is_silent(at, &claim);
+            match votes.iter().enumerate().any(is_awaited) {
+                true => Settled::Nearly,
+                false => Settled::Yes,
+            }
         };
         let clear = |at| self.clone().clear(at, claim.clone(), lanes.clone());
         let clearing = (0..nodes).map(clear).collect();
@@ -389,8 +427,17 @@ impl Quorum {
                 return Ok(Release::NotHeld);
             };
             let gone_by_itself = claim.now() + claim.ttl();
+            let patience = self.nodes.settings.patience(claim.ttl());
             loop {
-                let error = match driver.release(&claim).await {
+                let pass = tokio::select! {
+                    biased;
+                    pass = self.nodes.members[at].pulse.passed(claim.clock(), patience) => pass,
+                    () = self.over.cancelled() => return Err(does_not_answer()),
+                    () = claim.clock().sleep_until(gone_by_itself) => return Err(does_not_answer()),
+                };
+                let answer = driver.release(&claim).await;
+                pass.answered(claim.now(), &answer);
+                let error = match answer {
                     Ok(release) => return Ok(release),
                     Err(error) => error,
                 };
@@ -480,6 +527,10 @@ fn free_in(votes: &Votes<Vote>, quorum: usize) -> Option<Duration> {
 
 fn unreachable(reason: impl Into<String>) -> DriverError {
     DriverError::new(ErrorKind::Unreachable, reason.into())
+}
+
+fn does_not_answer() -> DriverError {
+    unreachable("it answers nobody, and is being asked")
 }
 
 pub(crate) fn silent() -> DriverError {

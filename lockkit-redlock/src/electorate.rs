@@ -37,6 +37,22 @@ pub(crate) enum Bar {
     NoLeases,
 }
 
+/// Why a node gives no vote.
+pub(crate) enum NoVote {
+    /// It may not, or not now.
+    Barred(DriverError),
+    /// It did not answer as it should.
+    Failed(DriverError),
+}
+
+impl From<NoVote> for DriverError {
+    fn from(reason: NoVote) -> Self {
+        match reason {
+            NoVote::Barred(error) | NoVote::Failed(error) => error,
+        }
+    }
+}
+
 /// A node that may vote.
 pub(crate) struct Voter {
     pub(crate) driver: Arc<dyn Driver>,
@@ -72,19 +88,20 @@ impl Electorate {
         at: usize,
         clock: &Clock,
         limit: Duration,
-    ) -> Result<Voter, DriverError> {
-        let unreachable = |reason| DriverError::new(ErrorKind::Unreachable, reason);
+    ) -> Result<Voter, NoVote> {
+        let unreachable = |reason| NoVote::Barred(DriverError::new(ErrorKind::Unreachable, reason));
+        let barred = |bar| NoVote::Barred(DriverError::new(ErrorKind::Misconfigured, bar));
         let driver =
             self.members[at].driver().map_err(|reason| unreachable(String::from(&*reason)))?;
         if driver.capabilities().liveness != Liveness::Lease {
-            return Err(DriverError::new(ErrorKind::Misconfigured, Bar::NoLeases));
+            return Err(barred(Bar::NoLeases));
         }
         let Some(node) = driver.node() else { return Ok(Voter { driver, run: None }) };
-        let run = node.run(limit).await?;
+        let run = node.run(limit).await.map_err(NoVote::Failed)?;
         let id = run.id().to_owned();
         let now = clock.now();
         match self.standing_in(at, run, now) {
-            Standing { bar: Some(bar), .. } => Err(DriverError::new(ErrorKind::Misconfigured, bar)),
+            Standing { bar: Some(bar), .. } => Err(barred(bar)),
             Standing { sits_out_until: Some(until), .. } if until > now => {
                 let left = until.saturating_duration_since(now);
                 let reason = "it was restarted, and may have forgotten locks that are held";

@@ -136,7 +136,7 @@ async fn examined(nodes: &Electorate, at: usize, namespace: &Namespace) -> Exami
     match voter {
         Err(error) => findings.push(Diagnosis::warning(
             "nodes",
-            format!("{name} has no vote: {}", causes(&*error.into_source())),
+            format!("{name} has no vote: {}", causes(&*DriverError::from(error).into_source())),
             "see to that node",
         )),
         Ok(voter) if voter.driver.node().is_none() => findings.push(Diagnosis::warning(

@@ -49,6 +49,12 @@ pub(crate) struct Lane {
 }
 
 impl Lanes {
+    /// The lane to a node, if nothing is under way there.
+    pub(crate) fn try_enter(self: &Arc<Self>, at: usize) -> Option<Lane> {
+        let guard = Arc::clone(&self.0[at]).try_lock_owned().ok()?;
+        Some(Lane { _guard: guard, _lanes: Arc::clone(self) })
+    }
+
     /// The lane to a node, once what is under way there was answered.
     pub(crate) async fn enter(self: Arc<Self>, at: usize) -> Lane {
         let lane = Arc::clone(&self.0[at]);

@@ -32,6 +32,7 @@ mod electorate;
 mod inspect;
 mod lanes;
 mod member;
+mod pulse;
 mod settings;
 
 pub use builder::RedlockBuilder;

@@ -6,6 +6,8 @@ use futures_util::future::BoxFuture;
 use lockkit_core::Result;
 use lockkit_core::driver::Driver;
 
+use crate::pulse::Pulse;
+
 /// How a node is connected to.
 pub(crate) type Connect =
     Box<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Driver>>> + Send + Sync>;
@@ -16,6 +18,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 /// A node: what it is called, and its driver once it was connected to.
 pub(crate) struct Member {
     pub(crate) name: String,
+    pub(crate) pulse: Arc<Pulse>,
     connect: Option<Connect>,
     link: Mutex<Link>,
 }
@@ -29,12 +32,16 @@ enum Link {
 
 impl Member {
     pub(crate) fn connected(name: String, driver: Arc<dyn Driver>) -> Self {
-        Self { name, connect: None, link: Mutex::new(Link::Up(driver)) }
+        Self::new(name, None, Link::Up(driver))
     }
 
     pub(crate) fn to_be_connected(name: String, connect: Connect) -> Self {
         let link = Link::Down("it was not connected to yet".into());
-        Self { name, connect: Some(connect), link: Mutex::new(link) }
+        Self::new(name, Some(connect), link)
+    }
+
+    fn new(name: String, connect: Option<Connect>, link: Link) -> Self {
+        Self { name, pulse: Arc::default(), connect, link: Mutex::new(link) }
     }
 
     /// Its driver, or why there is none.

@@ -95,7 +95,7 @@ fn suite(id: &'static str, weather: Option<Weather>) -> Vec<libtest_mimic::Trial
             let urls =
                 connect.get().and_then(|backend| backend.as_ref().ok()).unwrap().urls.clone();
             // They were started just now.
-            async move { Ok::<_, BoxError>(over(urls, FORGETFUL).await?) }
+            async move { Ok::<_, BoxError>(over(urls, "delayed_restart=false&node_timeout=1s").await?) }
         })
         .trials()
         .into_iter()

@@ -60,6 +60,7 @@ struct State {
     mode: Mode,
     backend: MemoryDriver,
     run: Run,
+    requests: usize,
     asks: usize,
     grants: usize,
     vouch: Option<Duration>,
@@ -72,6 +73,7 @@ impl TestNode {
             mode: Mode::Up,
             backend: MemoryDriver::new(),
             run: new_run().lasting(Duration::from_secs(3600)),
+            requests: 0,
             asks: 0,
             grants: 0,
             vouch: None,
@@ -85,6 +87,11 @@ impl TestNode {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.0.lock().unwrap().backend.is_idle()
+    }
+
+    /// How many requests of all kinds have come.
+    pub(crate) fn requests(&self) -> usize {
+        self.0.lock().unwrap().requests
     }
 
     /// How many asks have come.
@@ -137,7 +144,11 @@ impl TestNode {
     ) -> Result<T, DriverError> {
         let backend = || self.0.lock().unwrap().backend.clone();
         let unanswered = || DriverError::new(ErrorKind::Unknown, "no answer");
-        let mode = self.0.lock().unwrap().mode;
+        let mode = {
+            let mut state = self.0.lock().unwrap();
+            state.requests += 1;
+            state.mode
+        };
         match mode {
             Mode::Up => carry_out(backend()).await,
             Mode::Down => Err(DriverError::new(ErrorKind::Unreachable, "it is down")),

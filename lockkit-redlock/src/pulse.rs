@@ -1,0 +1,195 @@
+//! Whether a node answers: one that does not is left alone, but for one request at a time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::driver::{Clock, DriverError, ErrorKind, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What is known of a node by the requests to it.
+///
+/// Without this every claim would have its own requests at a node that is down, to be repeated for
+/// as long as its lease: the more locks are taken, the more they slow down those that are.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    state: Mutex<State>,
+    /// The right to be the one request at a silent node.
+    probe: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    under_way: usize,
+    /// Since when none of those under way was answered.
+    unanswered_since: Option<Instant>,
+    /// How many of the last have failed.
+    failures: u32,
+    /// Until when it is left alone after the last failure.
+    rests_until: Option<Instant>,
+}
+
+/// How long a node is left alone after it has failed: the first time, and at most.
+const RESTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self { state: Mutex::default(), probe: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl Pulse {
+    /// Whether the node fails, or has let requests wait for longer than `patience`.
+    pub(crate) fn is_silent(&self, now: Instant, patience: Duration) -> bool {
+        let state = self.state();
+        let unanswered = |since: Instant| now.saturating_duration_since(since) > patience;
+        state.failures > 0 || state.unanswered_since.is_some_and(unanswered)
+    }
+
+    /// Lets a request to the node begin, unless it is silent, and is being asked or was a moment
+    /// ago.
+    pub(crate) fn pass(self: &Arc<Self>, clock: &Clock, patience: Duration) -> Option<Pass> {
+        let mut probe = None;
+        if self.is_silent(clock.now(), patience) {
+            probe = Some(Arc::clone(&self.probe).try_acquire_owned().ok()?);
+            if self.state().rests_until.is_some_and(|end| end > clock.now()) {
+                return None;
+            }
+        }
+        Some(self.begin(clock, probe))
+    }
+
+    /// Waits until the node is not silent, or it is time to ask it again.
+    ///
+    /// Cancel-safe.
+    pub(crate) async fn passed(self: &Arc<Self>, clock: &Clock, patience: Duration) -> Pass {
+        let mut probe = None;
+        if self.is_silent(clock.now(), patience) {
+            // It is never closed.
+            probe = Arc::clone(&self.probe).acquire_owned().await.ok();
+            // Whoever had it before may have got an answer, which ends the rest.
+            let rests_until = self.state().rests_until;
+            if let Some(end) = rests_until {
+                clock.sleep_until(end).await;
+            }
+        }
+        self.begin(clock, probe.filter(|_| self.is_silent(clock.now(), patience)))
+    }
+
+    fn begin(self: &Arc<Self>, clock: &Clock, probe: Option<OwnedSemaphorePermit>) -> Pass {
+        let mut state = self.state();
+        state.under_way += 1;
+        state.unanswered_since.get_or_insert_with(|| clock.now());
+        Pass { pulse: Arc::clone(self), has_ended: false, _probe: probe }
+    }
+
+    fn end(&self, now: Instant, failed: bool) {
+        let mut state = self.state();
+        state.under_way -= 1;
+        if failed {
+            let rest = RESTS.0 * 2_u32.saturating_pow(state.failures.min(16));
+            state.failures = state.failures.saturating_add(1);
+            state.rests_until = Some(now + rest.min(RESTS.1));
+        } else {
+            (state.failures, state.rests_until) = (0, None);
+            state.unanswered_since = Some(now);
+        }
+        if state.under_way == 0 {
+            state.unanswered_since = None;
+        }
+    }
+
+    /// Nothing is known of how a request has ended.
+    fn forget(&self) {
+        let mut state = self.state();
+        state.under_way -= 1;
+        if state.under_way == 0 {
+            state.unanswered_since = None;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to send one request.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Pass {
+    pulse: Arc<Pulse>,
+    has_ended: bool,
+    _probe: Option<OwnedSemaphorePermit>,
+}
+
+impl Pass {
+    /// Notes how the request has ended.
+    pub(crate) fn answered<T>(self, now: Instant, answer: &Result<T, DriverError>) {
+        match answer {
+            Ok(_) => self.ended(now, None),
+            Err(error) => self.ended(now, Some(error)),
+        }
+    }
+
+    /// As [`answered`](Self::answered): whether the node has failed, and how.
+    pub(crate) fn ended(mut self, now: Instant, failure: Option<&DriverError>) {
+        let is_dead = |kind| matches!(kind, ErrorKind::Unreachable | ErrorKind::Unknown);
+        self.has_ended = true;
+        self.pulse.end(now, failure.is_some_and(|error| is_dead(error.kind())));
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.pulse.forget();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_millis(50);
+
+    fn node() -> (Arc<Pulse>, Clock) {
+        (Arc::default(), Clock::system())
+    }
+
+    fn unreachable() -> Result<(), DriverError> {
+        Err(DriverError::new(ErrorKind::Unreachable, "it is down"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_lets_one_request_wait_is_asked_by_one_more() {
+        let (pulse, clock) = node();
+        let first = pulse.pass(&clock, PATIENCE).unwrap();
+        tokio::time::sleep(PATIENCE).await;
+        let _second = pulse.pass(&clock, PATIENCE).unwrap();
+        tokio::time::sleep(PATIENCE).await;
+        let probe = pulse.pass(&clock, PATIENCE).unwrap();
+        assert!(pulse.pass(&clock, PATIENCE).is_none());
+        first.answered(clock.now(), &Ok(()));
+        assert!(!pulse.is_silent(clock.now(), PATIENCE));
+        // Whoever gives up says nothing about the node.
+        drop(probe);
+        tokio::time::sleep(2 * PATIENCE).await;
+        assert!(pulse.is_silent(clock.now(), PATIENCE), "the second still waits");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_fails_is_asked_by_one_at_a_time_until_it_answers() {
+        let (pulse, clock) = node();
+        pulse.pass(&clock, PATIENCE).unwrap().answered(clock.now(), &unreachable());
+        assert!(pulse.pass(&clock, PATIENCE).is_none(), "it rests");
+        let probe = pulse.passed(&clock, PATIENCE).await;
+        assert!(pulse.pass(&clock, PATIENCE).is_none(), "it is being asked");
+        let next = pulse.passed(&clock, PATIENCE);
+        tokio::pin!(next);
+        assert!(futures_util::poll!(&mut next).is_pending());
+        probe.answered(clock.now(), &unreachable());
+        next.await.answered(clock.now(), &Ok(()));
+        let _both = [0, 1].map(|_| pulse.pass(&clock, PATIENCE).unwrap());
+    }
+}
