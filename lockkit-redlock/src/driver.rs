@@ -149,7 +149,6 @@ impl Quorum {
         let is_settled = |votes: &Votes<Vote>| {
             let (granted, taken) = (count(votes, is_granted), count(votes, is_taken));
             let open = votes.iter().filter(|vote| vote.is_none()).count();
-            let failed = nodes - granted - taken - open;
             // There is a majority, there can be none, or there can be no answer.
             let is_clear = granted >= quorum
                 || granted + open < quorum && granted + taken >= quorum
@@ -157,7 +156,7 @@ impl Quorum {
             match is_clear {
                 true => Settled::Yes,
                 // Somebody else is at it: what we have is in the way meanwhile.
-                false if taken > 0 && granted + taken + failed >= quorum => Settled::Nearly,
+                false if taken > 0 && granted + taken >= quorum => Settled::Nearly,
                 false => Settled::No,
             }
         };

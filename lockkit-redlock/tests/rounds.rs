@@ -91,6 +91,18 @@ async fn a_node_that_does_not_answer_is_asked_by_one_at_a_time() {
     }
 }
 
+/// A node that fails is no answer: others that are only slower are waited for.
+#[tokio::test(start_paused = true)]
+async fn a_contended_round_is_not_given_up_before_a_majority_has_answered() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    let other = settings(&nodes[1..2], "allow=single").await.unwrap();
+    take(&other, &claim(TTL)).await.unwrap();
+    nodes[0].set(Mode::Down);
+    nodes[3..].iter().for_each(|node| node.set(Mode::Slow(Duration::from_millis(20))));
+    assert!(take(&driver, &claim(TTL)).await.is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_a_majority_nothing_is_left() {
     let nodes = nodes::<5>();
