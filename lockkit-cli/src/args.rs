@@ -58,6 +58,8 @@ pub(crate) enum Command {
     Break(Break),
     Doctor(Doctor),
     Conformance(Conformance),
+    #[cfg(feature = "bench")]
+    Bench(Bench),
     Completions(Completions),
     Man(Man),
 }
@@ -256,6 +258,58 @@ Examples:
   lockkit conformance --url sqlite:/srv/locks.db --ttl 3s fencing
 
 Exit codes: 0 all passed or do not apply; 1 a check failed. Else as `lockkit --help` says.";
+
+/// Measures how long locks take
+#[cfg(feature = "bench")]
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_BENCH)]
+pub(crate) struct Bench {
+    /// Where to measure, beside the embedded backends and the variable LOCKKIT_URL; can be given
+    /// several times
+    #[arg(long = "url", value_name = "URL")]
+    pub(crate) urls: Vec<OsString>,
+
+    /// Less of everything, done in under two minutes with one URL
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Leaves out the embedded backends: memory, file, SQLite
+    #[arg(long)]
+    pub(crate) no_embedded: bool,
+
+    /// Also measures locks first come, first served, where that has to be asked for
+    #[arg(long)]
+    pub(crate) fair: bool,
+
+    /// How often each thing is measured [default: 5, or 3 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: Option<u16>,
+
+    /// What decides the order in which backends are measured in each round [default: a random one]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+
+    /// Only these [default: all]
+    #[arg(value_name = "WORKLOAD", value_parser = crate::bench::WORKLOADS)]
+    pub(crate) workloads: Vec<String>,
+}
+
+#[cfg(feature = "bench")]
+const AFTER_BENCH: &str = "\
+A URL with a password belongs in the variable LOCKKIT_URL, since other users can see the arguments
+of a command. Each figure is the median of the rounds, with the least and the most in brackets. The
+backends take turns in each round, so that what else the machine does is shared among them.
+
+Locks are taken under names that nobody else has. What released locks leave on a backend, such as
+the counters of fencing tokens, these leave as well.
+
+Examples:
+  lockkit bench --quick
+  lockkit bench --quick --url redis://localhost --url postgres://localhost
+  lockkit bench --no-embedded --url redis://localhost --fair hand-over contended
+
+Exit codes: 0 measured; 1 something could not be measured, and says why. Else as `lockkit --help`
+says.";
 
 /// Writes a script that completes arguments in a shell
 #[derive(Debug, clap::Args)]

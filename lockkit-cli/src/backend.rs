@@ -50,7 +50,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T> {
 }
 
 /// What stands for itself in the path of a URL.
-const ENCODED: &AsciiSet =
+pub(crate) const ENCODED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
 
 /// The URL that was given, or that of the environment, or that of this user's own locks.
@@ -90,6 +90,6 @@ fn state_home() -> Option<PathBuf> {
     absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))
 }
 
-fn text<'a>(value: &'a OsStr, what: &str) -> Result<&'a str> {
+pub(crate) fn text<'a>(value: &'a OsStr, what: &str) -> Result<&'a str> {
     value.to_str().ok_or_else(|| Error::config(what, "it is not UTF-8 text"))
 }

@@ -13,6 +13,8 @@
 
 mod args;
 mod backend;
+#[cfg(feature = "bench")]
+mod bench;
 mod breaking;
 mod conformance;
 mod doctor;
@@ -45,6 +47,8 @@ fn main() -> ExitCode {
         Ok(Command::Break(options)) => breaking::break_hold(&options),
         Ok(Command::Doctor(options)) => doctor::doctor(&options),
         Ok(Command::Conformance(options)) => conformance::conformance(&options),
+        #[cfg(feature = "bench")]
+        Ok(Command::Bench(options)) => bench::bench(&options),
         Ok(Command::Completions(options)) => generate::completions(&options),
         Ok(Command::Man(options)) => generate::man(&options),
         Err(code) => code,

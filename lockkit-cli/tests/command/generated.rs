@@ -5,6 +5,9 @@ use crate::support::{Ended, Running, lockkit};
 const COMMANDS: [&str; 7] =
     ["run", "status", "break", "doctor", "conformance", "completions", "man"];
 
+/// What a feature adds.
+const MORE: &[&str] = if cfg!(feature = "bench") { &["bench"] } else { &[] };
+
 fn generate(arguments: &[&str]) -> Ended {
     let mut command = lockkit();
     command.env("LOCKKIT_URL", "redis://:hunter2@h").args(arguments);
@@ -21,7 +24,7 @@ fn every_shell_learns_every_command() {
         command.args(["completions", shell]);
         let ended = Running::start(command).finish();
         assert_eq!((ended.code, &*ended.err), (0, ""));
-        for command in COMMANDS.iter().chain(&["at-least", "watch"]) {
+        for command in COMMANDS.iter().chain(MORE).chain(&["at-least", "watch"]) {
             assert!(ended.out.contains(command), "{shell} does not know {command}");
         }
         if shell == "bash" {
@@ -37,7 +40,7 @@ fn every_shell_learns_every_command() {
 fn every_command_has_a_page() {
     let main = generate(&["man"]);
     assert_eq!((main.code, &*main.err), (0, ""));
-    for command in COMMANDS {
+    for command in COMMANDS.iter().chain(MORE) {
         assert!(main.out.contains(&format!("lockkit\\-{command}(1)")), "{command}: {}", main.out);
         let page = generate(&["man", command]);
         assert_eq!((page.code, &*page.err), (0, ""));
@@ -49,7 +52,7 @@ fn every_command_has_a_page() {
 
 #[test]
 fn help_says_where_secrets_belong() {
-    for command in ["run", "status", "break", "doctor", "conformance"] {
+    for command in ["run", "status", "break", "doctor", "conformance"].iter().chain(MORE) {
         let help = generate(&[command, "--help"]);
         assert_eq!((help.code, &*help.err), (0, ""));
         for part in ["Examples:", "Exit codes:", "LOCKKIT_URL"] {

@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+#[cfg(feature = "bench")]
+mod bench;
 mod breaking;
 mod conformance;
 mod doctor;

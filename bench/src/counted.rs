@@ -1,0 +1,98 @@
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use lockkit::Capabilities;
+use lockkit::driver::{
+    Attempt, Change, Claim, Driver, DriverError, Inspect, Node, Release, Renewal,
+};
+use tokio::sync::watch;
+
+/// A driver that counts what it is asked.
+#[derive(Debug)]
+pub struct Counted {
+    driver: Arc<dyn Driver>,
+    requests: AtomicU64,
+    refusals: watch::Sender<u64>,
+}
+
+impl Counted {
+    /// Counts what that driver is asked from now on.
+    pub fn new(driver: Arc<dyn Driver>) -> Self {
+        Self { driver, requests: AtomicU64::new(0), refusals: watch::Sender::new(0) }
+    }
+
+    /// How many times a lock was asked for, renewed or released.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when somebody was refused who has asked since this was called.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe.
+    pub fn refusal(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut refusals = self.refusals.subscribe();
+        let before = *refusals.borrow_and_update();
+        async move {
+            // The other end lives as long as the driver; without it there is nothing to wait for.
+            _ = refusals.wait_for(|refusals| *refusals > before).await;
+        }
+    }
+
+    fn count(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[async_trait]
+impl Driver for Counted {
+    fn id(&self) -> &'static str {
+        self.driver.id()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.driver.capabilities()
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.count();
+        let answer = self.driver.try_acquire(claim).await;
+        if let Ok(Attempt::Taken(_)) = answer {
+            self.refusals.send_modify(|refusals| *refusals += 1);
+        }
+        answer
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        self.count();
+        self.driver.renew(claim).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        self.count();
+        self.driver.release(claim).await
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        self.driver.changed(claim).await
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        self.driver.inspect()
+    }
+
+    fn node(&self) -> Option<&dyn Node> {
+        self.driver.node()
+    }
+
+    async fn descriptor(&self, claim: &Claim) -> Result<Option<OwnedFd>, DriverError> {
+        self.driver.descriptor(claim).await
+    }
+
+    async fn close(&self) {
+        self.driver.close().await;
+    }
+}

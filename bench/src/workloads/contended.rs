@@ -1,0 +1,102 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Barrier;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::load::{Times, fairness};
+use crate::{Client, Figure, Reading, Result, Scale, Subject, Unit, Workload};
+
+/// What is done under the lock.
+const SECTIONS: [(Duration, &str); 2] =
+    [(Duration::ZERO, "empty"), (Duration::from_millis(1), "1 ms")];
+
+/// Several clients want one lock all the time.
+#[derive(Clone, Copy, Debug)]
+pub struct Contended;
+
+#[async_trait]
+impl Workload for Contended {
+    fn name(&self) -> &'static str {
+        "contended"
+    }
+
+    fn about(&self) -> &'static str {
+        "clients that want one lock all the time; Jain's index is 1 where all get as much"
+    }
+
+    async fn round(&self, subject: &Subject, scale: &Scale) -> Result<Vec<Reading>> {
+        let mut readings = Vec::new();
+        for &number in &scale.clients {
+            let mut clients = Vec::new();
+            for _ in 0..number {
+                clients.push(Arc::new(subject.client().await?));
+            }
+            for (section, name) in SECTIONS {
+                let figures = contend(&clients, section, scale.slice).await?;
+                readings.push(Reading::of(format!("{number} clients, {name}"), figures));
+            }
+            for client in &clients {
+                client.close().await;
+            }
+        }
+        Ok(readings)
+    }
+}
+
+async fn contend(
+    clients: &[Arc<Client>],
+    section: Duration,
+    slice: Duration,
+) -> Result<Vec<Figure>> {
+    let requests = || clients.iter().map(|client| client.driver().requests()).sum::<u64>();
+    let before = requests();
+    let ready = Arc::new(Barrier::new(clients.len()));
+    let mut contenders = JoinSet::new();
+    for client in clients {
+        let (client, ready) = (client.clone(), ready.clone());
+        contenders.spawn(async move {
+            let lock = client.lock("contended")?;
+            let mut waits = Times::new()?;
+            ready.wait().await;
+            let end = Instant::now() + slice;
+            let mut grants = 0_u64;
+            loop {
+                let start = Instant::now();
+                // Where it is free at once, nobody else looks at the time.
+                let guard = match start < end {
+                    true => timeout_at(end, lock.acquire()).await,
+                    false => break,
+                };
+                let Ok(guard) = guard else { break };
+                let guard = guard?;
+                waits.note(start.elapsed())?;
+                if !section.is_zero() {
+                    sleep(section).await;
+                }
+                guard.release().await?;
+                grants += 1;
+                // They are clients of their own, and none of them has this thread for itself.
+                yield_now().await;
+            }
+            Result::Ok((waits, grants))
+        });
+    }
+    let (mut waits, mut shares) = (Times::new()?, Vec::new());
+    while let Some(ended) = contenders.join_next().await {
+        let (own, grants) = ended??;
+        waits.add(&own)?;
+        shares.push(grants);
+    }
+    let grants = shares.iter().sum::<u64>() as f64;
+    let mut figures = vec![Figure::new("grants", Unit::PerSecond, grants / slice.as_secs_f64())];
+    figures.extend(waits.figures());
+    figures.push(Figure::new("Jain", Unit::Ratio, fairness(&shares)));
+    if grants > 0.0 {
+        let asked = (requests() - before) as f64;
+        figures.push(Figure::new("requests a grant", Unit::Count, asked / grants));
+    }
+    Ok(figures)
+}

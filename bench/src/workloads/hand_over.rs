@@ -1,0 +1,56 @@
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use tokio::time::sleep;
+
+use crate::load::Times;
+use crate::{Reading, Result, Scale, Subject, Workload};
+
+/// How long a waiter that was refused has until its subscription stands.
+const SETTLE: Duration = Duration::from_millis(2);
+
+/// One client waits for what another holds, from the call of release to the waiter's guard.
+#[derive(Clone, Copy, Debug)]
+pub struct HandOver;
+
+#[async_trait]
+impl Workload for HandOver {
+    fn name(&self) -> &'static str {
+        "hand-over"
+    }
+
+    fn about(&self) -> &'static str {
+        "from the call of release to the guard of another client that waits"
+    }
+
+    async fn round(&self, subject: &Subject, scale: &Scale) -> Result<Vec<Reading>> {
+        let (one, other) = (subject.client().await?, subject.client().await?);
+        let (holder, waiter) = (one.lock("hand-over")?, other.lock("hand-over")?);
+        let mut times = Times::new()?;
+        let begun = Instant::now();
+        let mut is_first = true;
+        while is_first || begun.elapsed() < scale.slice {
+            let guard = holder.acquire().await?;
+            let refused = other.driver().refusal();
+            let waiting = waiter.clone();
+            let waiting = tokio::spawn(async move {
+                let guard = waiting.acquire().await?;
+                Ok::<_, lockkit::Error>((guard, Instant::now()))
+            });
+            refused.await;
+            sleep(SETTLE).await;
+            let start = Instant::now();
+            guard.release().await?;
+            let (guard, granted) = waiting.await??;
+            // The first makes connections and subscriptions.
+            if !is_first {
+                times.note(granted.saturating_duration_since(start))?;
+            }
+            is_first = false;
+            guard.release().await?;
+        }
+        one.close().await;
+        other.close().await;
+        Ok(vec![Reading::of("", times.figures())])
+    }
+}

@@ -1,0 +1,168 @@
+//! `lockkit bench`: how long locks take on the user's own backends.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::thread::available_parallelism;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use lockkit::{BackendUrl, Error, Fairness, Result};
+use lockkit_bench::workloads::{self, Holder, Recovery};
+use lockkit_bench::{Outcome, Plan, Scale, Step, Subject, Workload, report as tables};
+use percent_encoding::utf8_percent_encode;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::args::Bench;
+use crate::report::{self, Volume, answer, chain, say};
+use crate::{backend, exit};
+
+/// The names of the workloads.
+pub(crate) const WORKLOADS: [&str; 6] =
+    ["uncontended", "hand-over", "contended", "many-names", "waiters", "recovery"];
+
+/// Measures, and returns the exit code.
+pub(crate) fn bench(options: &Bench) -> u8 {
+    report::listen(Volume::Errors);
+    match attempt(options) {
+        Ok(code) => code,
+        Err(error) => backend::failed(&error),
+    }
+}
+
+fn attempt(options: &Bench) -> Result<u8> {
+    let folder = TempDir::with_prefix("lockkit-bench-");
+    let folder = folder.map_err(|error| Error::config("a folder", chain(&error)))?;
+    let places = places(options, folder.path())?;
+    if places.is_empty() {
+        say("there is nothing to measure: no URL is given, and --no-embedded");
+        return Ok(exit::USAGE);
+    }
+    let (scale, rounds) = match options.quick {
+        true => (Scale::quick(), 3),
+        false => (Scale::full(), 5),
+    };
+    let rounds = options.rounds.map_or(rounds, usize::from);
+    let seed = options.seed.unwrap_or_else(some_seed);
+    let code = answer(heading(seed, rounds), exit::OK);
+    let plan = Plan::new(subjects(options, &places), scale).rounds(rounds).seed(seed);
+    let recovery = Recovery::with(move |holder| hold(holder, &places));
+    let all = workloads::ALL.into_iter().chain([&recovery as &dyn Workload]);
+    let wanted = |workload: &&dyn Workload| {
+        options.workloads.is_empty() || options.workloads.iter().any(|name| name == workload.name())
+    };
+    let mut worst = code;
+    for workload in all.filter(wanted) {
+        let outcome = backend::block_on(measure(&plan, workload))?;
+        worst = worst.max(answer(tables::table(&outcome) + "\n", code_of(&outcome)));
+    }
+    Ok(worst)
+}
+
+/// Where something is measured.
+struct Place {
+    label: String,
+    /// With its password.
+    url: OsString,
+    parsed: BackendUrl,
+}
+
+impl Place {
+    fn new(label: Option<&str>, url: &OsStr) -> Result<Self> {
+        let parsed: BackendUrl = backend::text(url, "--url")?.parse()?;
+        // Its password is not shown.
+        let label = label.map_or_else(|| parsed.to_string(), str::to_owned);
+        Ok(Self { label, url: url.to_owned(), parsed })
+    }
+}
+
+fn places(options: &Bench, folder: &Path) -> Result<Vec<Place>> {
+    let mut places = Vec::new();
+    if !options.no_embedded {
+        let folder = backend::text(folder.as_os_str(), "the folder for temporary files")?;
+        let folder = utf8_percent_encode(folder, backend::ENCODED);
+        let urls = [
+            ("memory", format!("memory:bench-{:016x}", some_seed())),
+            ("file", format!("file:{folder}")),
+            ("sqlite", format!("sqlite:{folder}/locks.db")),
+        ];
+        for (label, url) in urls {
+            places.push(Place::new(Some(label), OsStr::new(&url))?);
+        }
+    }
+    for url in env::var_os("LOCKKIT_URL").iter().chain(&options.urls) {
+        places.push(Place::new(None, url)?);
+    }
+    Ok(places)
+}
+
+fn subjects(options: &Bench, places: &[Place]) -> Vec<Subject> {
+    let mut subjects = Vec::new();
+    for place in places {
+        let subject = Subject::at(&place.label, place.parsed.clone());
+        let known = lockkit::BACKENDS.iter().find(|known| known.scheme == place.parsed.scheme());
+        let by_request = known
+            .and_then(|backend| backend.capabilities)
+            .is_some_and(|can| can.fairness == Fairness::OnRequest);
+        if options.fair && by_request {
+            subjects.push(subject.clone().fair());
+        }
+        subjects.push(subject);
+    }
+    subjects
+}
+
+/// A program that holds a lock until it is killed: this one.
+fn hold(holder: &Holder<'_>, places: &[Place]) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap_or_else(|_| "lockkit".into()));
+    if let Some(place) = places.iter().find(|place| place.parsed == *holder.subject.url()) {
+        command.env("LOCKKIT_URL", &place.url);
+    }
+    command.args(["run", "--quiet"]);
+    if let Some(lease) = holder.lease {
+        command.arg("--ttl").arg(humantime::format_duration(lease).to_string());
+    }
+    command.args([holder.name, "--", "sh", "-c", "echo; exec cat"]);
+    command
+}
+
+async fn measure(plan: &Plan, workload: &dyn Workload) -> Outcome {
+    // Where standard error is no terminal, nothing is shown.
+    let bar = ProgressBar::new(0).with_style(style());
+    bar.set_prefix(workload.name());
+    let outcome = plan
+        .run(workload, |step: Step<'_>| {
+            bar.set_length(step.total as u64);
+            bar.set_position(step.done as u64);
+            bar.set_message(step.subject.label().to_owned());
+        })
+        .await;
+    bar.finish_and_clear();
+    outcome
+}
+
+fn style() -> ProgressStyle {
+    let style = ProgressStyle::with_template("{prefix:12} {bar:30} {pos}/{len} {wide_msg}");
+    style.unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// What the figures depend on beside the backends.
+fn heading(seed: u64, rounds: usize) -> String {
+    let cpus = available_parallelism().map_or_else(|_| "?".into(), |number| number.to_string());
+    // Only Linux tells.
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown");
+    format!("seed {seed}, rounds {rounds}, CPUs {cpus}, load {load} when it began\n\n")
+}
+
+fn code_of(outcome: &Outcome) -> u8 {
+    // That locks in memory end with their process is no failure.
+    let failed = |(place, rows): (&str, bool)| rows && place != "memory";
+    let outcomes = outcome.subjects.iter().map(|one| (&*one.label, one.rows.is_err()));
+    if outcomes.into_iter().any(failed) { exit::NO } else { exit::OK }
+}
+
+fn some_seed() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(std::process::id()) >> 32
+}
