@@ -1,0 +1,196 @@
+"""Measures lock libraries of Python. The protocol is in ../README.md."""
+
+import importlib.metadata
+import json
+import multiprocessing
+import random
+import sys
+import threading
+import time
+from urllib.parse import urlsplit
+
+
+class RedisPy:
+    """redis-py's Lock, polling every tenth of a second, as it does by default."""
+
+    distribution = "redis"
+
+    def __init__(self, lease, servers):
+        import redis
+
+        self.lease = lease
+        self.client = redis.Redis.from_url(servers[0])
+        self.client.ping()
+
+    def acquire(self, name):
+        lock = self.client.lock(name, timeout=self.lease)
+        lock.acquire()
+        return lock
+
+    def release(self, lock):
+        lock.release()
+
+
+class PythonRedisLock(RedisPy):
+    """python-redis-lock, which waits with BLPOP."""
+
+    distribution = "python-redis-lock"
+
+    def acquire(self, name):
+        import redis_lock
+
+        lock = redis_lock.Lock(self.client, name, expire=max(1, round(self.lease)))
+        lock.acquire()
+        return lock
+
+
+class Kazoo:
+    """kazoo's Lock; its session is the lease."""
+
+    distribution = "kazoo"
+
+    def __init__(self, lease, servers):
+        from kazoo.client import KazooClient
+
+        hosts = ",".join(urlsplit(server).netloc for server in servers)
+        self.client = KazooClient(hosts=hosts, timeout=lease)
+        self.client.start()
+
+    def acquire(self, name):
+        lock = self.client.Lock("/peers/" + name)
+        lock.acquire()
+        return lock
+
+    def release(self, lock):
+        lock.release()
+
+
+class Tooz:
+    """tooz, on whatever backend the URL names."""
+
+    distribution = "tooz"
+
+    def __init__(self, lease, servers):
+        from tooz import coordination
+
+        self.coordinator = coordination.get_coordinator(servers[0], b"%d" % random.getrandbits(64))
+        self.coordinator.start(start_heart=True)
+
+    def acquire(self, name):
+        lock = self.coordinator.get_lock(name.encode())
+        if not lock.acquire():
+            raise RuntimeError("not acquired")
+        return lock
+
+    def release(self, lock):
+        lock.release()
+
+
+PEERS = {"redis-py": RedisPy, "python-redis-lock": PythonRedisLock, "kazoo": Kazoo, "tooz": Tooz}
+
+
+def uncontended(connect, name, pairs):
+    client = connect()
+    nanoseconds = []
+    for _ in range(int(pairs)):
+        start = time.perf_counter_ns()
+        client.release(client.acquire(name))
+        nanoseconds.append(time.perf_counter_ns() - start)
+    return {"nanoseconds": nanoseconds}
+
+
+def handover(connect, name, rounds):
+    """Two threads, each with a client of its own; the holder lets go at a random moment."""
+    holder, waiter = connect(), connect()
+    nanoseconds = []
+    for _ in range(int(rounds)):
+        lock = holder.acquire(name)
+        asking = threading.Event()
+        got = []
+
+        def wait():
+            asking.set()
+            waiting = waiter.acquire(name)
+            got.append(time.perf_counter_ns())
+            waiter.release(waiting)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        asking.wait()
+        time.sleep(random.uniform(0.05, 0.25))
+        start = time.perf_counter_ns()
+        holder.release(lock)
+        thread.join()
+        nanoseconds.append(got[0] - start)
+    return {"nanoseconds": nanoseconds}
+
+
+def contend(connect, name, section, seconds, barrier, answers, index):
+    client = connect()
+    client.release(client.acquire(f"{name}-{index}"))
+    waits = []
+    barrier.wait()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        start = time.perf_counter_ns()
+        lock = client.acquire(name)
+        waits.append(time.perf_counter_ns() - start)
+        if section:
+            time.sleep(section)
+        client.release(lock)
+    answers.put((index, waits))
+
+
+def contended(connect, name, clients, section, milliseconds):
+    """A process for each client: Python runs one thread at a time."""
+    clients, section, seconds = int(clients), int(section) / 1e6, int(milliseconds) / 1e3
+    barrier, answers = multiprocessing.Barrier(clients), multiprocessing.Queue()
+    processes = [
+        multiprocessing.Process(
+            target=contend, args=(connect, name, section, seconds, barrier, answers, index), daemon=True
+        )
+        for index in range(clients)
+    ]
+    for process in processes:
+        process.start()
+    # One that starves for so long is as good as stuck.
+    waits = dict(answers.get(timeout=seconds + 60) for _ in processes)
+    for process in processes:
+        process.join()
+    return {"clients": [waits[index] for index in range(clients)], "seconds": seconds}
+
+
+def hold(connect, name, keep=[]):
+    client = connect()
+    keep.append((client, client.acquire(name)))
+    return {"held": True}
+
+
+def main():
+    multiprocessing.set_start_method("fork")
+    _, peer, lease, *servers = sys.argv
+
+    def connect():
+        return PEERS[peer](int(lease) / 1e3, servers)
+
+    def answer(what):
+        print(json.dumps(what), flush=True)
+
+    try:
+        connect()
+        version = importlib.metadata.version(PEERS[peer].distribution)
+        answer({"peer": peer, "version": version})
+    except Exception as error:
+        answer({"cannot": f"{type(error).__name__}: {error}"})
+        return
+    workloads = {"uncontended": uncontended, "handover": handover, "contended": contended, "hold": hold}
+    for line in sys.stdin:
+        workload, *arguments = line.split()
+        try:
+            answer(workloads[workload](connect, *arguments))
+        except Exception as error:
+            answer({"error": f"{type(error).__name__}: {error}"})
+
+
+if __name__ == "__main__":
+    main()

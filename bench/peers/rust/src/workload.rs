@@ -1,0 +1,104 @@
+//! What is measured: the same for every library.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::Result;
+use crate::peers::{Client, Peer};
+
+pub async fn run(peer: &Peer, words: &[&str]) -> Result<Value> {
+    match words {
+        ["uncontended", name, pairs] => uncontended(peer, name, pairs.parse()?).await,
+        ["handover", name, rounds] => handover(peer, name, rounds.parse()?).await,
+        ["contended", name, clients, section, milliseconds] => {
+            let section = Duration::from_micros(section.parse()?);
+            let time = Duration::from_millis(milliseconds.parse()?);
+            contended(peer, name, clients.parse()?, section, time).await
+        }
+        ["hold", name] => hold(peer, name).await,
+        _ => Err(format!("no such workload: {words:?}").into()),
+    }
+}
+
+async fn uncontended(peer: &Peer, name: &str, pairs: usize) -> Result<Value> {
+    let client = peer.connect().await?;
+    let mut took = Vec::with_capacity(pairs);
+    for _ in 0..pairs {
+        let start = Instant::now();
+        client.acquire(name).await?.await?;
+        took.push(nanoseconds(start.elapsed()));
+    }
+    Ok(json!({ "nanoseconds": took }))
+}
+
+async fn handover(peer: &Peer, name: &str, rounds: usize) -> Result<Value> {
+    let holder = peer.connect().await?;
+    let waiter: Arc<dyn Client> = peer.connect().await?.into();
+    let mut took = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        let release = holder.acquire(name).await?;
+        let (waiter, waited_for) = (Arc::clone(&waiter), name.to_owned());
+        let waiting = tokio::spawn(async move {
+            let release = waiter.acquire(&waited_for).await?;
+            let got = Instant::now();
+            release.await?;
+            Result::Ok(got)
+        });
+        sleep(Duration::from_millis(fastrand::u64(50..250))).await;
+        let start = Instant::now();
+        release.await?;
+        took.push(nanoseconds(waiting.await??.duration_since(start)));
+    }
+    Ok(json!({ "nanoseconds": took }))
+}
+
+async fn contended(
+    peer: &Peer,
+    name: &str,
+    clients: usize,
+    section: Duration,
+    time: Duration,
+) -> Result<Value> {
+    let ready = Arc::new(Barrier::new(clients));
+    let mut tasks = JoinSet::new();
+    for client in 0..clients {
+        let (connected, ready, name) = (peer.connect().await?, Arc::clone(&ready), name.to_owned());
+        tasks.spawn(async move {
+            ready.wait().await;
+            let (began, mut waits) = (Instant::now(), Vec::new());
+            while began.elapsed() < time {
+                let start = Instant::now();
+                let release = connected.acquire(&name).await?;
+                waits.push(nanoseconds(start.elapsed()));
+                if !section.is_zero() {
+                    sleep(section).await;
+                }
+                release.await?;
+            }
+            Result::Ok((client, waits))
+        });
+    }
+    let mut waits = vec![Vec::new(); clients];
+    while let Some(ended) = tasks.join_next().await {
+        let (client, of_client) = ended??;
+        waits[client] = of_client;
+    }
+    Ok(json!({ "clients": waits, "seconds": time.as_secs_f64() }))
+}
+
+/// Holds it for good: the release is never awaited, and no destructor runs.
+async fn hold(peer: &Peer, name: &str) -> Result<Value> {
+    let client = peer.connect().await?;
+    std::mem::forget(client.acquire(name).await?);
+    std::mem::forget(client);
+    Ok(json!({ "held": true }))
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
