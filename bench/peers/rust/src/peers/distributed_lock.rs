@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use ::distributed_lock::{
-    DistributedLock, FileLockProvider, LockHandle, LockProvider, PostgresLockProvider,
-    RedisLockProvider,
-};
+use distributed_lock_core::{DistributedLock, LockHandle, LockProvider};
+#[cfg(feature = "file")]
+use distributed_lock_file::FileLockProvider;
+#[cfg(feature = "mysql")]
 use distributed_lock_mysql::MySqlLockProvider;
+#[cfg(feature = "postgres")]
+use distributed_lock_postgres::PostgresLockProvider;
+#[cfg(feature = "redis")]
+use distributed_lock_redis::RedisLockProvider;
 use futures_util::future::BoxFuture;
 
 use super::{Client, Peer, Release};
@@ -17,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 pub struct Provided<P>(P);
 
+#[cfg(feature = "redis")]
 pub async fn redis(peer: &Peer) -> Result<Provided<RedisLockProvider>> {
     let provider = RedisLockProvider::builder()
         .urls(&peer.servers)
@@ -26,16 +31,19 @@ pub async fn redis(peer: &Peer) -> Result<Provided<RedisLockProvider>> {
     Ok(Provided(provider.build().await?))
 }
 
+#[cfg(feature = "postgres")]
 pub async fn postgres(peer: &Peer) -> Result<Provided<PostgresLockProvider>> {
     let provider = PostgresLockProvider::builder().connection_string(peer.first()?);
     Ok(Provided(provider.build().await?))
 }
 
+#[cfg(feature = "mysql")]
 pub async fn mysql(peer: &Peer) -> Result<Provided<MySqlLockProvider>> {
     let provider = MySqlLockProvider::builder().connection_string(peer.first()?);
     Ok(Provided(provider.build().await?))
 }
 
+#[cfg(feature = "file")]
 pub fn file(peer: &Peer) -> Result<Provided<FileLockProvider>> {
     let folder = peer.first()?.trim_start_matches("file:");
     Ok(Provided(FileLockProvider::new(folder)?))

@@ -1,12 +1,19 @@
 //! The libraries: how each is connected, acquires and releases, as its documentation shows.
 
+#[cfg(feature = "etcd")]
 mod ash_lock;
+#[cfg(feature = "redis")]
 mod distkit;
+#[cfg(any(feature = "file", feature = "mysql", feature = "postgres", feature = "redis"))]
 mod distributed_lock;
 mod etcdctl;
+#[cfg(feature = "postgres")]
 mod pg_advisory;
+#[cfg(feature = "rslock")]
 mod rslock;
+#[cfg(feature = "etcd")]
 mod v3lock;
+#[cfg(feature = "zookeeper")]
 mod zookeeper_client;
 
 use std::time::Duration;
@@ -34,16 +41,26 @@ pub type Release = BoxFuture<'static, Result<()>>;
 impl Peer {
     pub async fn connect(&self) -> Result<Box<dyn Client>> {
         Ok(match self.name.as_str() {
+            #[cfg(feature = "rslock")]
             "rslock" => Box::new(rslock::connect(self)?),
+            #[cfg(feature = "redis")]
             "distributed-lock-redis" => Box::new(distributed_lock::redis(self).await?),
+            #[cfg(feature = "postgres")]
             "distributed-lock-postgres" => Box::new(distributed_lock::postgres(self).await?),
+            #[cfg(feature = "mysql")]
             "distributed-lock-mysql" => Box::new(distributed_lock::mysql(self).await?),
+            #[cfg(feature = "file")]
             "distributed-lock-file" => Box::new(distributed_lock::file(self)?),
+            #[cfg(feature = "redis")]
             "distkit" => Box::new(distkit::connect(self).await?),
+            #[cfg(feature = "etcd")]
             "ash-lock" => Box::new(ash_lock::connect(self).await?),
+            #[cfg(feature = "postgres")]
             "sqlx-advisory" => Box::new(pg_advisory::connect(self).await?),
+            #[cfg(feature = "etcd")]
             "v3lock" => Box::new(v3lock::connect(self).await?),
             "etcdctl" => Box::new(etcdctl::connect(self).await?),
+            #[cfg(feature = "zookeeper")]
             "zookeeper-client" => Box::new(zookeeper_client::connect(self).await?),
             other => return Err(format!("no library `{other}` here").into()),
         })
@@ -63,6 +80,7 @@ impl Peer {
         }
     }
 
+    #[cfg(any(feature = "file", feature = "mysql", feature = "postgres", feature = "redis"))]
     fn first(&self) -> Result<&str> {
         Ok(self.servers.first().ok_or("no server")?)
     }
