@@ -39,8 +39,9 @@ fn main() -> Result<()> {
     runtime.block_on(async {
         let mut bench = Bench {
             by_hand: Majority::connect(&urls).await?,
-            driver: redlock(&urls).await?,
-            lock: Locker::new(redlock(&urls).await?).lock("pair")?,
+            driver: redlock(&urls, "").await?,
+            lock: Locker::new(redlock(&urls, "").await?).lock("pair")?,
+            plain: Locker::new(redlock(&urls, "?dialect=plain").await?).lock("pair")?,
             rslock: rslock.start(&urls)?,
         };
         let mut healthy = None;
@@ -115,6 +116,8 @@ struct Bench {
     by_hand: Majority,
     driver: RedlockDriver,
     lock: Lock,
+    /// With the same requests as `rslock` has.
+    plain: Lock,
     rslock: Rslock,
 }
 
@@ -122,10 +125,11 @@ impl Bench {
     /// Reports, and returns the median of lockkit's acquisitions.
     async fn run(&mut self, weather: Weather) -> Result<Duration> {
         let [mut by_hand, mut acquisitions] = [(); 2].map(|()| Vec::new());
-        let [mut by_driver, mut by_lockkit, mut by_rslock] = [(); 3].map(|()| Vec::new());
+        let [mut by_driver, mut by_lockkit, mut by_plain, mut by_rslock] =
+            [(); 4].map(|()| Vec::new());
         for round in 0..ROUNDS {
-            let [mut hand, mut driver, mut lockkit, mut acquire] =
-                [(); 4].map(|()| Vec::with_capacity(PAIRS));
+            let [mut hand, mut driver, mut lockkit, mut acquire, mut plain] =
+                [(); 5].map(|()| Vec::with_capacity(PAIRS));
             // In a row, so that each pays for its own answers that come after the third.
             for _ in 0..PAIRS {
                 let start = Instant::now();
@@ -144,6 +148,11 @@ impl Bench {
                 guard.release().await?;
                 lockkit.push(start.elapsed());
             }
+            for _ in 0..PAIRS {
+                let start = Instant::now();
+                self.plain.acquire().await?.release().await?;
+                plain.push(start.elapsed());
+            }
             let is_slow = weather == Weather::Hung;
             let mut rslock = self.rslock.pairs(if is_slow { SLOW_PAIRS } else { PAIRS })?;
             // The first round warms up.
@@ -152,16 +161,19 @@ impl Bench {
                 by_hand.push(hand);
                 by_driver.push(ratio(median(&mut driver), hand));
                 by_lockkit.push(ratio(median(&mut lockkit), hand));
+                by_plain.push(ratio(median(&mut plain), hand));
                 by_rslock.push(ratio(median(&mut rslock), hand));
                 acquisitions.push(median(&mut acquire));
             }
         }
         println!(
-            "{}: uncontended pair, p50: by hand {:?}; driver {} of it; lockkit {} of it; rslock {} of it",
+            "{}: uncontended pair, p50: by hand {:?}; driver {} of it; lockkit {} of it; \
+             lockkit in dialect plain {} of it; rslock {} of it",
             weather.name(),
             median(&mut by_hand),
             spread(&mut by_driver),
             spread(&mut by_lockkit),
+            spread(&mut by_plain),
             spread(&mut by_rslock),
         );
         Ok(median(&mut acquisitions))
@@ -176,13 +188,13 @@ impl Bench {
     }
 }
 
-async fn redlock(urls: &[String]) -> Result<RedlockDriver> {
+async fn redlock(urls: &[String], parameters: &str) -> Result<RedlockDriver> {
     // They were started just now.
     let url: BackendUrl = "redlock:?delayed_restart=false".parse()?;
     let settings = Settings::from_url(&url, PARAMETERS)?;
     let mut driver = RedlockDriver::builder().settings(settings);
     for url in urls {
-        let url: BackendUrl = url.parse()?;
+        let url: BackendUrl = format!("{url}{parameters}").parse()?;
         driver = driver.node_at(url.to_string(), move || {
             let url = url.clone();
             async move { RedisDriver::connect(&url).await }

@@ -21,11 +21,13 @@ impl Majority {
     pub(crate) async fn connect(urls: &[String]) -> Result<Self> {
         let take = Script::new(concat!(
             include_str!("../../../lockkit-redis/src/scripts/lock.lua"),
+            include_str!("../../../lockkit-redis/src/scripts/token.lua"),
             include_str!("../../../lockkit-redis/src/scripts/queue.lua"),
             include_str!("../../../lockkit-redis/src/scripts/take.lua")
         ));
         let release = Script::new(concat!(
             include_str!("../../../lockkit-redis/src/scripts/lock.lua"),
+            include_str!("../../../lockkit-redis/src/scripts/token.lua"),
             include_str!("../../../lockkit-redis/src/scripts/queue.lua"),
             include_str!("../../../lockkit-redis/src/scripts/release.lua")
         ));
