@@ -3,7 +3,7 @@
 //! - A [`Backend`] such as [`REDIS`] finds its program and starts [`Server`]s on free loopback ports.
 //!   They end with the process that started them, also when that is killed.
 //! - [`Backend::start_ensemble`] starts several that are one backend, each to be killed, stopped and
-//!   restarted by itself.
+//!   restarted by itself. [`RedisSentinels`] and [`RedisCluster`] are what that is for Redis.
 //! - A [`Proxy`] stands between a client and a server and delays, swallows, holds or cuts.
 //! - An [`Authority`] signs certificates for servers that speak TLS.
 //! - [`trial`] makes a test that shows as ignored, with the reason, where its server is missing.
@@ -59,7 +59,7 @@ pub use crate::pgbouncer::{PgBouncer, PoolMode};
 pub use crate::port::free_port;
 pub use crate::postgres::POSTGRES;
 pub use crate::proxy::{Direction, Hold, Proxy};
-pub use crate::redis::REDIS;
+pub use crate::redis::{REDIS, RedisCluster, RedisSentinels};
 pub use crate::require::or_skip;
 pub use crate::server::Server;
 pub use crate::trial::{run, trial};

@@ -1,3 +1,7 @@
+mod ask;
+mod cluster;
+mod sentinel;
+
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -6,13 +10,18 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+pub use self::cluster::RedisCluster;
+pub use self::sentinel::RedisSentinels;
 use crate::Backend;
+
+/// The fork is as good.
+const PROGRAMS: &[&str] = &["redis-server", "valkey-server"];
 
 /// One Redis, or its fork Valkey.
 pub static REDIS: Backend = Backend {
     id: "redis",
     url_variable: "LOCKKIT_TEST_REDIS_URL",
-    programs: &["redis-server", "valkey-server"],
+    programs: PROGRAMS,
     folders: Vec::new,
     is_it: |_| true,
     prepare: |_, _, _| Ok(()),

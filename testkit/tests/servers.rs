@@ -10,7 +10,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use lockkit_testkit::{
-    ETCD, MARIADB, POSTGRES, Proxy, REDIS, Server, Unavailable, ZOOKEEPER, run, trial,
+    ETCD, MARIADB, POSTGRES, Proxy, REDIS, RedisCluster, RedisSentinels, Server, Unavailable,
+    ZOOKEEPER, run, trial,
 };
 
 fn main() -> ExitCode {
@@ -148,6 +149,56 @@ fn main() -> ExitCode {
             },
         ),
         trial(
+            "sentinels_replace_a_primary",
+            || RedisSentinels::start(Duration::from_secs(1)),
+            |set| async move {
+                let first = set.primary();
+                assert_eq!(ask(set.servers()[first].addr(), "SET key value"), "+OK");
+                set.servers()[first].kill();
+                // The guard of the test bounds the wait.
+                while set.primary() == first {}
+                let second = set.primary();
+                while ask(set.servers()[second].addr(), "SET key value") != "+OK" {}
+                // A sentinel that is restarted knows what it knew.
+                set.sentinels()[0].restart().unwrap();
+                set.sentinels()[1].kill();
+                assert_eq!(set.primary(), second);
+            },
+        ),
+        trial(
+            "a_cluster_replaces_a_primary_and_moves_a_slot",
+            || RedisCluster::start(Duration::from_secs(1)),
+            |cluster| async move {
+                // The slot of `key`, in the last third.
+                const SLOT: u16 = 12_539;
+                let (first, to) = (cluster.owner(SLOT), 0);
+                assert_eq!(ask(cluster.members()[first].addr(), "SET key value"), "+OK");
+                cluster.begin_to_move(SLOT, to);
+                cluster.move_key(SLOT, to, "key");
+                let asked = ask(cluster.members()[first].addr(), "GET key");
+                assert!(asked.starts_with("-ASK 12539 "), "{asked}");
+                cluster.end_move(SLOT, to);
+                assert_eq!(cluster.owner(SLOT), to);
+                assert_eq!(ask(cluster.members()[to].addr(), "SET key value"), "+OK");
+                cluster.members()[to].kill();
+                while cluster.owner(SLOT) == to {}
+                let successor = cluster.owner(SLOT);
+                while ask(cluster.members()[successor].addr(), "SET key value") != "+OK" {}
+            },
+        ),
+        trial(
+            "with_servers_starts_several_redis",
+            || REDIS.start(),
+            |_| async move {
+                for (wanted, servers) in [("redis-sentinel", 3), ("redis-cluster", 6)] {
+                    let command = [wanted, "--", "sh", "-c", "env | grep LOCKKIT_TEST_REDIS"];
+                    let output = with_servers(&command).output().unwrap();
+                    let url = String::from_utf8(output.stdout).unwrap();
+                    assert_eq!(url.matches("127.0.0.1:").count(), servers, "{url}");
+                }
+            },
+        ),
+        trial(
             "callers_of_url_share_one_server",
             || REDIS.url(),
             |url| async move {
@@ -274,7 +325,7 @@ fn main() -> ExitCode {
                         &["reddis", "--", "true"],
                         64,
                         "no server for `reddis`, there is etcd, mariadb, mysql, postgres, redis, \
-                         zookeeper",
+                         zookeeper, redis-cluster, redis-sentinel",
                     ),
                     (&["redis:0", "--", "true"], 64, "an ensemble has 1 to 9 members"),
                     (&["redis:many", "--", "true"], 64, "an ensemble has 1 to 9 members"),

@@ -1,5 +1,6 @@
 //! Runs a command with private servers: `with-servers redis -- COMMAND [ARGUMENT...]`, with an
-//! ensemble of three where it says `etcd:3`.
+//! ensemble of three where it says `etcd:3`, and with several Redis servers where it says
+//! `redis-sentinel` or `redis-cluster`.
 //!
 //! Each server's URL stands in `LOCKKIT_TEST_<ID>_URL`. The servers end with the command, whose exit
 //! code is handed on (128+n for a signal).
@@ -8,8 +9,11 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
 
-use lockkit_testkit::{BACKENDS, Backend, Ensemble, Server};
+use lockkit_testkit::{
+    BACKENDS, Backend, Ensemble, RedisCluster, RedisSentinels, Server, Unavailable,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -52,13 +56,9 @@ async fn run(arguments: Vec<OsString>) -> Result<u8, Stop> {
     // They end when this is dropped.
     let mut servers: Vec<Started> = Vec::new();
     for wanted in arguments[..end_of_backends].iter().map(find) {
-        let (backend, members) = wanted?;
-        let started = match members {
-            None => backend.start().map(|server| Started::Server(Box::new(server))),
-            Some(members) => backend.start_ensemble(members).map(Started::Ensemble),
-        };
-        let started = started.map_err(|error| Stop::new(Stop::NO_SERVER, error))?;
-        command.env(backend.url_variable(), started.url());
+        let wanted = wanted?;
+        let started = wanted.start().map_err(|error| Stop::new(Stop::NO_SERVER, error))?;
+        command.env(wanted.url_variable(), started.url());
         servers.push(started);
     }
     let status = attend(&mut command).await.map_err(|error| {
@@ -71,9 +71,41 @@ async fn run(arguments: Vec<OsString>) -> Result<u8, Stop> {
     Ok(code_of(status))
 }
 
+/// What is to be started.
+enum Wanted {
+    Backend(&'static Backend, Option<usize>),
+    RedisSentinels,
+    RedisCluster,
+}
+
+impl Wanted {
+    fn start(&self) -> Result<Started, Unavailable> {
+        // Longer than a busy machine keeps a server from answering.
+        const PATIENCE: Duration = Duration::from_secs(5);
+        Ok(match *self {
+            Self::Backend(backend, None) => Started::Server(Box::new(backend.start()?)),
+            Self::Backend(backend, Some(members)) => {
+                Started::Ensemble(backend.start_ensemble(members)?)
+            }
+            Self::RedisSentinels => Started::RedisSentinels(RedisSentinels::start(PATIENCE)?),
+            Self::RedisCluster => Started::RedisCluster(RedisCluster::start(PATIENCE)?),
+        })
+    }
+
+    fn url_variable(&self) -> &'static str {
+        match self {
+            Self::Backend(backend, _) => backend.url_variable(),
+            Self::RedisSentinels => "LOCKKIT_TEST_REDIS_SENTINEL_URL",
+            Self::RedisCluster => "LOCKKIT_TEST_REDIS_CLUSTER_URL",
+        }
+    }
+}
+
 enum Started {
     Server(Box<Server>),
     Ensemble(Ensemble),
+    RedisSentinels(RedisSentinels),
+    RedisCluster(RedisCluster),
 }
 
 impl Started {
@@ -81,25 +113,35 @@ impl Started {
         match self {
             Self::Server(server) => server.url(),
             Self::Ensemble(ensemble) => ensemble.url(),
+            Self::RedisSentinels(set) => set.url(),
+            Self::RedisCluster(cluster) => cluster.url(),
         }
     }
 }
 
 /// The backend, and of how many members if it says so.
-fn find(wanted: &OsString) -> Result<(&'static Backend, Option<usize>), Stop> {
-    let known = BACKENDS.map(Backend::id).join(", ");
+fn find(wanted: &OsString) -> Result<Wanted, Stop> {
     let text = wanted.to_string_lossy();
+    match &*text {
+        "redis-sentinel" => return Ok(Wanted::RedisSentinels),
+        "redis-cluster" => return Ok(Wanted::RedisCluster),
+        _ => (),
+    }
+    let known = BACKENDS.map(Backend::id).join(", ");
     let (id, members) = match text.split_once(':') {
         Some((id, members)) => (id, Some(members)),
         None => (&*text, None),
     };
     let Some(backend) = BACKENDS.into_iter().find(|backend| id == backend.id()) else {
-        let message = format!("no server for `{}`, there is {known}", wanted.display());
+        let message = format!(
+            "no server for `{}`, there is {known}, redis-cluster, redis-sentinel",
+            wanted.display()
+        );
         return Err(Stop::new(Stop::USAGE, message));
     };
     match members.map(str::parse) {
-        None => Ok((backend, None)),
-        Some(Ok(members @ 1..=9)) => Ok((backend, Some(members))),
+        None => Ok(Wanted::Backend(backend, None)),
+        Some(Ok(members @ 1..=9)) => Ok(Wanted::Backend(backend, Some(members))),
         Some(_) => {
             let message = format!("`{}`: an ensemble has 1 to 9 members", wanted.display());
             Err(Stop::new(Stop::USAGE, message))

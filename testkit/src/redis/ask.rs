@@ -1,0 +1,50 @@
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What the server at that port says to a command without an argument that has a space in it.
+pub(super) fn ask(port: u16, command: &str) -> io::Result<String> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("{command}\r\n").as_bytes())?;
+    // It answers what it has read before it hangs up.
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    match answer.starts_with('-') {
+        true => Err(io::Error::other(format!("port {port}: {command}: {}", answer.trim_end()))),
+        false => Ok(answer),
+    }
+}
+
+/// The value of a field, in answers that are arrays of names and values.
+pub(super) fn field<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = answer.lines();
+    lines.find(|line| *line == name)?;
+    // Its length stands between.
+    lines.nth(1)
+}
+
+/// Waits until something is so. What cannot be asked for now may be later.
+pub(super) fn wait_until(
+    what: &str,
+    mut is_so: impl FnMut() -> io::Result<bool>,
+) -> io::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const PAUSE: Duration = Duration::from_millis(10);
+    let started = Instant::now();
+    loop {
+        let failure = match is_so() {
+            Ok(true) => return Ok(()),
+            Ok(false) => String::new(),
+            Err(error) => format!(": {error}"),
+        };
+        if started.elapsed() > PATIENCE {
+            return Err(io::Error::other(format!("{what} took more than {PATIENCE:?}{failure}")));
+        }
+        thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,170 @@
+use std::io;
+use std::time::Duration;
+
+use super::REDIS;
+use super::ask::{ask, wait_until};
+use crate::port::free_port;
+use crate::{Server, Unavailable};
+
+/// How many slots keys are spread over.
+const SLOTS: u16 = 16_384;
+
+/// A cluster of three Redis servers that have a third of the slots each, and three that replicate
+/// one each. They end when it is dropped.
+#[derive(Debug)]
+pub struct RedisCluster {
+    /// Those that had slots at first come first.
+    members: Vec<Server>,
+}
+
+impl RedisCluster {
+    /// Starts it. A primary that does not answer for `patience` is replaced, which takes one to two
+    /// seconds more.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the program is missing or does not come up.
+    pub fn start(patience: Duration) -> Result<Self, Unavailable> {
+        let patience = patience.as_millis().to_string();
+        let member = || {
+            let failed = |error: io::Error| REDIS.failed(&error, String::new());
+            // By default it is that of the server and ten thousand more, which may be taken.
+            let port = free_port().map_err(failed)?.to_string();
+            let nodes = ["--cluster-enabled", "yes", "--cluster-port", &port];
+            let times = ["--cluster-node-timeout", &patience, "--repl-diskless-sync-delay", "0"];
+            REDIS.start_with(&[nodes, times].concat())
+        };
+        let members = (0..6).map(|_| member()).collect::<Result<Vec<_>, Unavailable>>()?;
+        let cluster = Self { members };
+        cluster.introduce().map_err(|error| REDIS.failed(&error, cluster.members[0].log_tail()))?;
+        Ok(cluster)
+    }
+
+    /// Its members, in no order.
+    pub fn members(&self) -> &[Server] {
+        &self.members
+    }
+
+    /// The URL that names all members.
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> =
+            self.members.iter().map(|member| format!("127.0.0.1:{}", member.port())).collect();
+        format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    /// The index of the member that has the slot, as the others see it.
+    ///
+    /// # Panics
+    /// If they do not agree within 30 s.
+    pub fn owner(&self, slot: u16) -> usize {
+        let mut owner = None;
+        wait_until("agreement on a slot", || {
+            let mut owners = self.running().filter_map(|member| {
+                let nodes = ask(member.port(), "CLUSTER NODES").ok()?;
+                let line = nodes.lines().find(|line| has(line, slot))?;
+                self.position(line)
+            });
+            owner = owners.next();
+            Ok(owner.is_some() && owners.all(|other| Some(other) == owner))
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+        owner.unwrap_or_default()
+    }
+
+    /// Begins to move a slot to the member of that index, without moving a key.
+    ///
+    /// # Panics
+    /// If the members refuse.
+    pub fn begin_to_move(&self, slot: u16, to: usize) {
+        let from = self.owner(slot);
+        let [from_id, to_id] = [from, to].map(|at| self.id(at));
+        self.tell(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}"));
+        self.tell(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}"));
+    }
+
+    /// Moves these keys of a slot that is being moved.
+    ///
+    /// # Panics
+    /// If the members refuse.
+    pub fn move_key(&self, slot: u16, to: usize, key: &str) {
+        let port = self.members[to].port();
+        self.tell(self.owner(slot), &format!("MIGRATE 127.0.0.1 {port} {key} 0 5000"));
+    }
+
+    /// Ends the move of a slot, whose keys have all been moved.
+    ///
+    /// # Panics
+    /// If the members refuse.
+    pub fn end_move(&self, slot: u16, to: usize) {
+        let (from, id) = (self.owner(slot), self.id(to));
+        self.tell(to, &format!("CLUSTER SETSLOT {slot} NODE {id}"));
+        self.tell(from, &format!("CLUSTER SETSLOT {slot} NODE {id}"));
+    }
+
+    /// The members that are not killed.
+    fn running(&self) -> impl Iterator<Item = &Server> {
+        self.members.iter().filter(|member| member.pid().is_some())
+    }
+
+    fn id(&self, at: usize) -> String {
+        let answer = self.tell(at, "CLUSTER MYID");
+        answer.lines().nth(1).unwrap_or_default().into()
+    }
+
+    fn tell(&self, at: usize, command: &str) -> String {
+        ask(self.members[at].port(), command).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Which member a line of `CLUSTER NODES` is about.
+    fn position(&self, line: &str) -> Option<usize> {
+        let port = line.split(' ').nth(1)?.split(['@', ':']).nth(1)?.parse().ok()?;
+        self.members.iter().position(|member| member.port() == port)
+    }
+
+    fn introduce(&self) -> io::Result<()> {
+        let (first, others) = (&self.members[0], &self.members[1..]);
+        for other in others {
+            let bus = ask(other.port(), "CONFIG GET cluster-port")?;
+            let bus = super::ask::field(&bus, "cluster-port").unwrap_or_default().to_owned();
+            ask(first.port(), &format!("CLUSTER MEET 127.0.0.1 {} {bus}", other.port()))?;
+        }
+        let thirds = [0, SLOTS / 3, 2 * (SLOTS / 3), SLOTS];
+        for (primary, ends) in self.members.iter().zip(thirds.windows(2)) {
+            let (first, last) = (ends[0], ends[1] - 1);
+            ask(primary.port(), &format!("CLUSTER ADDSLOTSRANGE {first} {last}"))?;
+        }
+        for (primary, replica) in self.members[..3].iter().zip(&self.members[3..]) {
+            let id = ask(primary.port(), "CLUSTER MYID")?;
+            let id = id.lines().nth(1).unwrap_or_default().to_owned();
+            // Refused until the two have met.
+            wait_until("a meeting", || {
+                ask(replica.port(), &format!("CLUSTER REPLICATE {id}")).map(|_| true)
+            })?;
+        }
+        wait_until("the cluster", || {
+            for member in &self.members {
+                let info = ask(member.port(), "CLUSTER INFO")?;
+                let nodes = ask(member.port(), "CLUSTER NODES")?;
+                let replicas = nodes.lines().filter(|line| line.contains("slave")).count();
+                if !info.contains("cluster_state:ok") || replicas != 3 {
+                    return Ok(false);
+                }
+            }
+            let synced = self.members[..3].iter().map(|primary| {
+                ask(primary.port(), "INFO replication").map(|told| told.contains("state=online"))
+            });
+            Ok(synced.collect::<io::Result<Vec<_>>>()?.into_iter().all(|synced| synced))
+        })
+    }
+}
+
+/// Whether a line of `CLUSTER NODES` says that the member has the slot.
+fn has(line: &str, slot: u16) -> bool {
+    let mut words = line.split(' ');
+    let is_primary = words.nth(2).is_some_and(|flags| flags.contains("master"));
+    is_primary
+        && words.skip(5).any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last) = (first.parse(), last.parse());
+            matches!((first, last), (Ok(first), Ok(last)) if (first..=last).contains(&slot))
+        })
+}
