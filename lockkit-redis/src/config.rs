@@ -1,11 +1,15 @@
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::CALL_LIMIT;
-use lockkit_core::{BackendUrl, Parameter, Parameters, Result};
+use lockkit_core::{BackendUrl, Host, Parameter, Parameters, Result};
+use redis::RedisConnectionInfo;
 
 use crate::dialect::Dialect;
-use crate::endpoint::{Address, Endpoint};
+use crate::endpoint::{Address, Endpoint, Mode};
+use crate::sentinel::Sentinels;
+use crate::target::Target;
 use crate::tls::{Files, Tls};
 
 /// The parameters of a `redis:` URL, beside the [common ones](lockkit_core::COMMON).
@@ -24,27 +28,46 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
     Parameter::new("cert", "file with the client's certificate; for `rediss:`", "none"),
     Parameter::new("key", "file with the key to it; for `rediss:`", "none"),
+    Parameter::new("sentinel_user", "as whom to greet sentinels; for `redis+sentinel:`", "none"),
+    Parameter::new(
+        "sentinel_password",
+        "the sentinels' password; for `redis+sentinel:`, where that in front of the hosts is the \
+         servers'",
+        "none",
+    ),
 ];
 
 const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_PORT_OF_SENTINELS: u16 = 26379;
 
 /// What a URL says.
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) endpoint: Endpoint,
+    pub(crate) target: Target,
     pub(crate) call_limit: Option<Duration>,
     pub(crate) dialect: Dialect,
 }
 
+/// What the scheme says about the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Server,
+    Socket,
+    Sentinels,
+}
+
 impl Config {
     pub(crate) async fn from_url(url: &BackendUrl) -> Result<Self> {
-        let (is_socket, with_tls) = match url.scheme() {
-            "redis" => (false, false),
-            "rediss" => (false, true),
-            "redis+unix" | "unix" => (true, false),
+        let (kind, with_tls) = match url.scheme() {
+            "redis" => (Kind::Server, false),
+            "rediss" => (Kind::Server, true),
+            "redis+unix" | "unix" => (Kind::Socket, false),
+            "redis+sentinel" => (Kind::Sentinels, false),
+            "rediss+sentinel" => (Kind::Sentinels, true),
             _ => {
                 return Err(url.error(
-                    "the scheme of Redis is `redis`, `rediss` with TLS, or `redis+unix` for a socket",
+                    "the scheme of Redis is `redis`, `redis+sentinel`, both also as `rediss` with \
+                     TLS, or `redis+unix` for a socket",
                 ));
             }
         };
@@ -52,47 +75,102 @@ impl Config {
         let call_limit = parameters.call_limit()?;
         let dialect = parameters.parsed("dialect")?.unwrap_or_default();
         let files = files(url, &parameters, with_tls)?;
-        let (address, database) = match is_socket {
-            true => (socket(url)?, None),
-            false => {
+        let tls = if with_tls { Some(tls(url, files).await?) } else { None };
+        if kind != Kind::Sentinels {
+            for name in ["sentinel_user", "sentinel_password"] {
+                if parameters.text(name).is_some() {
+                    return Err(parameters.bad(name, "it is for `redis+sentinel:`"));
+                }
+            }
+        }
+        let path = url.path().trim_start_matches('/');
+        let target = match kind {
+            Kind::Server => {
                 let [host] = url.hosts() else {
                     return Err(url.error("one host is needed, as in `redis://localhost`"));
                 };
-                let tls = if with_tls { Some(tls(url, files).await?) } else { None };
-                let port = host.port().unwrap_or(DEFAULT_PORT);
-                (Address::Network { host: host.name().into(), port, tls }, database(url)?)
+                let greeting = greeting(url, &parameters, path)?;
+                Target::Server(Endpoint::new(address(host, DEFAULT_PORT, tls), greeting))
             }
+            Kind::Socket => {
+                Target::Server(Endpoint::new(socket(url)?, greeting(url, &parameters, "")?))
+            }
+            Kind::Sentinels => sentinels(url, &parameters, path, tls)?,
         };
-        let database = match (database, parameters.parsed::<u16>("db")?) {
-            (Some(_), Some(_)) => {
-                return Err(parameters.bad("db", "the path tells the number already"));
-            }
-            (path, parameter) => path.or(parameter).unwrap_or(0),
-        };
-        let mut greeting = redis::RedisConnectionInfo::default()
-            .set_db(database.into())
-            .set_lib_name("lockkit", env!("CARGO_PKG_VERSION"));
-        match (url.user(), url.password()) {
-            (Some(_), None) => return Err(url.error("a user needs a password")),
-            (user, Some(password)) => {
-                greeting = greeting.set_password(password);
-                if let Some(user) = user {
-                    greeting = greeting.set_username(user);
-                }
-            }
-            (None, None) => (),
-        }
-        Ok(Self { endpoint: Endpoint::new(address, greeting), call_limit, dialect })
+        Ok(Self { target, call_limit, dialect })
     }
 }
 
-fn database(url: &BackendUrl) -> Result<Option<u16>> {
-    match url.path().trim_start_matches('/') {
-        "" => Ok(None),
-        number => number.parse().map(Some).map_err(|_| {
-            url.error("the path is the number of a database, as in `redis://localhost/0`")
-        }),
+fn sentinels(
+    url: &BackendUrl,
+    parameters: &Parameters<'_>,
+    path: &str,
+    tls: Option<Tls>,
+) -> Result<Target> {
+    let (group, database) = path.split_once('/').unwrap_or((path, ""));
+    if group.is_empty() || url.hosts().is_empty() {
+        return Err(url.error(
+            "hosts of sentinels and what they call the primary are needed, as in \
+             `redis+sentinel://host1,host2,host3/main`",
+        ));
     }
+    let [user, password] = ["sentinel_user", "sentinel_password"].map(|it| parameters.text(it));
+    let greeting_of_sentinels = greet(url, user, password)?;
+    let sentinels = url.hosts().iter().map(|host| {
+        let address = address(host, DEFAULT_PORT_OF_SENTINELS, tls.clone());
+        Endpoint::new(address, greeting_of_sentinels.clone()).expecting(Mode::Sentinel)
+    });
+    let sentinels = sentinels.collect();
+    // The sentinels know the address.
+    let nowhere = Address::Network { host: String::new(), port: 0, tls };
+    let server = Endpoint::new(nowhere, greeting(url, parameters, database)?);
+    Ok(Target::Primary(Arc::new(Sentinels::new(sentinels, group.into(), server))))
+}
+
+fn address(host: &Host, default_port: u16, tls: Option<Tls>) -> Address {
+    let port = host.port().unwrap_or(default_port);
+    Address::Network { host: host.name().into(), port, tls }
+}
+
+/// How to greet the server: as the user of the URL, for the database of this number, or of that of
+/// the parameter.
+fn greeting(
+    url: &BackendUrl,
+    parameters: &Parameters<'_>,
+    database: &str,
+) -> Result<RedisConnectionInfo> {
+    let database = match database {
+        "" => None,
+        number => Some(number.parse::<u16>().map_err(|_| {
+            url.error("the path ends with the number of a database, as in `redis://localhost/0`")
+        })?),
+    };
+    let database = match (database, parameters.parsed::<u16>("db")?) {
+        (Some(_), Some(_)) => {
+            return Err(parameters.bad("db", "the path tells the number already"));
+        }
+        (path, parameter) => path.or(parameter).unwrap_or(0),
+    };
+    Ok(greet(url, url.user(), url.password())?.set_db(database.into()))
+}
+
+fn greet(
+    url: &BackendUrl,
+    user: Option<&str>,
+    password: Option<&str>,
+) -> Result<RedisConnectionInfo> {
+    let mut greeting =
+        RedisConnectionInfo::default().set_lib_name("lockkit", env!("CARGO_PKG_VERSION"));
+    if let Some(password) = password {
+        greeting = greeting.set_password(password);
+    }
+    if let Some(user) = user {
+        if password.is_none() {
+            return Err(url.error("a user needs a password"));
+        }
+        greeting = greeting.set_username(user);
+    }
+    Ok(greeting)
 }
 
 fn socket(url: &BackendUrl) -> Result<Address> {
@@ -138,18 +216,31 @@ mod tests {
     #[tokio::test]
     async fn a_url_says_where_and_how() {
         let plain = config("redis://localhost").await.unwrap();
-        assert_eq!(plain.endpoint.to_string(), "localhost:6379/0");
+        assert_eq!(plain.target.to_string(), "localhost:6379/0");
         assert_eq!(plain.call_limit, None);
         let full = config("redis://me:pw@[::1]:7000/3?call_limit=2s&ttl=10s").await.unwrap();
-        assert_eq!(full.endpoint.to_string(), "[::1]:7000/3");
+        assert_eq!(full.target.to_string(), "[::1]:7000/3");
         assert_eq!(full.call_limit, Some(Duration::from_secs(2)));
         assert!(!format!("{full:?}").contains("pw"), "{full:?}");
         for url in ["redis+unix:///run/a%20b.sock?db=2", "unix://:pw@/run/a%20b.sock?db=2"] {
             let socket = config(url).await.unwrap();
-            assert_eq!(socket.endpoint.to_string(), "/run/a b.sock/2");
+            assert_eq!(socket.target.to_string(), "/run/a b.sock/2");
             assert!(!format!("{socket:?}").contains("pw"), "{socket:?}");
         }
-        assert_eq!(config("redis://h?db=7").await.unwrap().endpoint.to_string(), "h:6379/7");
+        assert_eq!(config("redis://h?db=7").await.unwrap().target.to_string(), "h:6379/7");
+    }
+
+    #[tokio::test]
+    async fn a_url_names_sentinels_and_what_they_watch() {
+        let url = "redis+sentinel://me:pw@a,[::1]:7000/main/3?sentinel_password=pw2";
+        let config = config(url).await.unwrap();
+        let sentinels = config.target.sentinels().unwrap();
+        let hosts: Vec<_> = sentinels.all().iter().map(ToString::to_string).collect();
+        assert_eq!(hosts, ["a:26379/0", "[::1]:7000/0"]);
+        assert_eq!(sentinels.group(), "main");
+        assert_eq!(sentinels.server().at("b", 1).to_string(), "b:1/3");
+        assert_eq!(config.target.user(), "me");
+        assert!(!format!("{config:?}").contains("pw"), "{config:?}");
     }
 
     #[tokio::test]
@@ -172,6 +263,11 @@ mod tests {
             ("rediss://h?cert=x.pem", "go together"),
             ("rediss://h?cacert=/no/such/file", "/no/such/file: "),
             ("rediss://h?cacert=/dev/null", "/dev/null: there is no certificate in it"),
+            ("redis://h?sentinel_password=pw", "for `redis+sentinel:`"),
+            ("redis+sentinel://h", "what they call the primary"),
+            ("redis+sentinel:/main", "hosts of sentinels"),
+            ("redis+sentinel://h/main/zero", "number of a database"),
+            ("redis+sentinel://h/main?sentinel_user=me", "password"),
             ("redis+unix://host/run/redis", "whole path of a socket"),
             ("redis+unix:run/redis", "whole path of a socket"),
             ("unix://", "whole path of a socket"),

@@ -13,30 +13,43 @@ use crate::backoff::Backoff;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::node;
+use crate::sentinel::Sentinels;
+use crate::target::Target;
 
 /// The connection for requests: one at a time, shared by all calls.
 ///
-/// It is replaced when it breaks, when a call on it gets no answer in time, and when the server
-/// turns out to be a replica. Calls that are under way on a replaced connection may still be
-/// answered there. It is made when a call needs it, by a task of its own, so that a call that
+/// It is replaced when it breaks, when a call on it gets no answer in time, when the server turns
+/// out to be a replica, and when sentinels call another server the primary. Calls that are under
+/// way on a replaced connection may still be answered there, unless sentinels are the cause. It is made when a call needs it, by a task of its own, so that a call that
 /// gives up waiting does not undo what the next one waits for.
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     supervisor: AbortOnDrop,
+    watch: Option<AbortOnDrop>,
 }
 
 impl Connection {
     /// Connects for the first time, with one attempt.
-    pub(crate) async fn open(endpoint: Endpoint) -> Result<Self, Failure> {
+    pub(crate) async fn open(target: Target) -> Result<Self, Failure> {
         let shared = Arc::new(Shared {
             link: watch::Sender::new(Link::Down(None)),
+            place: watch::Sender::new(None),
             wanted: Notify::new(),
             opened: AtomicU64::new(0),
         });
-        shared.connect(&endpoint).await?;
-        let supervisor = tokio::spawn(supervise(endpoint, shared.clone())).abort_handle();
-        Ok(Self { shared, supervisor: AbortOnDrop(supervisor) })
+        shared.connect(&target).await?;
+        let watch = target.sentinels().map(|sentinels| {
+            let watching = tokio::spawn(follow(sentinels.clone(), shared.clone()));
+            AbortOnDrop(watching.abort_handle())
+        });
+        let supervisor = tokio::spawn(supervise(target, shared.clone())).abort_handle();
+        Ok(Self { shared, supervisor: AbortOnDrop(supervisor), watch })
+    }
+
+    /// Where the last connection led to, now and later.
+    pub(crate) fn place(&self) -> watch::Receiver<Option<Endpoint>> {
+        self.shared.place.subscribe()
     }
 
     /// Sends a request and waits for its answer, and for a connection before that, for `limit` in
@@ -47,15 +60,31 @@ impl Connection {
         limit: Duration,
     ) -> Result<Value, DriverError> {
         let mut used = None;
+        let mut refused = None;
         let calling = async {
-            let Open { connection, .. } = &**used.insert(self.shared.up().await?);
-            Ok(request.send(&mut connection.clone()).await?)
+            loop {
+                let open = &**used.insert(self.shared.up().await?);
+                let failure = match open.send(&request).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(failure) => failure,
+                };
+                // What was the primary has done nothing, and its successor is there or will be.
+                if !(open.follows_sentinels() && failure.spoils_the_connection()) {
+                    return Err(failure);
+                }
+                tracing::info!(%failure, "looking for the new primary");
+                self.shared.drop_connection(open.id);
+                (used, refused) = (None, Some(failure));
+            }
         };
         let failure = match timeout(limit, calling).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(failure)) => failure,
             Err(_) if used.is_some() => Failure::NoAnswer(limit),
-            Err(_) => Failure::NoConnection { limit, last: self.shared.last_failure() },
+            Err(_) => match (self.shared.last_failure(), refused) {
+                (None, Some(refused)) => refused,
+                (last, _) => Failure::NoConnection { limit, last },
+            },
         };
         if let Some(open) = used
             && (matches!(failure, Failure::NoAnswer(_)) || failure.spoils_the_connection())
@@ -94,6 +123,9 @@ impl Connection {
     /// Closes the connection. Calls fail from now on.
     pub(crate) fn close(&self) {
         self.supervisor.0.abort();
+        if let Some(watch) = &self.watch {
+            watch.0.abort();
+        }
         self.shared.link.send_replace(Link::Closed);
     }
 }
@@ -122,6 +154,8 @@ impl Request for Cmd {
 #[derive(Debug)]
 struct Shared {
     link: watch::Sender<Link>,
+    /// Where the last connection led to.
+    place: watch::Sender<Option<Endpoint>>,
     /// A call waits for a connection.
     wanted: Notify,
     /// How many connections there have been.
@@ -141,10 +175,32 @@ enum Link {
 #[derive(Debug)]
 struct Open {
     id: u64,
+    endpoint: Endpoint,
     connection: MultiplexedConnection,
+    /// Whether sentinels have made another server the primary since; none if there are none.
+    deposed: Option<watch::Sender<bool>>,
     /// Which run of the server it leads to, once somebody has asked.
     run: OnceLock<Run>,
     _running: AbortOnDrop,
+}
+
+impl Open {
+    /// Sends a request and waits for its answer, for as long as it takes.
+    async fn send(&self, request: &impl Request) -> Result<Value, Failure> {
+        let mut connection = self.connection.clone();
+        let answer = request.send(&mut connection);
+        let Some(deposed) = &self.deposed else { return Ok(answer.await?) };
+        let mut deposed = deposed.subscribe();
+        tokio::select! {
+            biased;
+            answer = answer => Ok(answer?),
+            _ = deposed.wait_for(|&deposed| deposed) => Err(Failure::Deposed),
+        }
+    }
+
+    fn follows_sentinels(&self) -> bool {
+        self.deposed.is_some()
+    }
 }
 
 impl Shared {
@@ -171,11 +227,16 @@ impl Shared {
     }
 
     /// Makes a connection, or notes why there is none.
-    async fn connect(self: &Arc<Self>, endpoint: &Endpoint) -> Result<(), Failure> {
-        let (connection, running) = match endpoint.connect().await {
+    async fn connect(self: &Arc<Self>, target: &Target) -> Result<(), Failure> {
+        let connecting = async {
+            let endpoint = target.locate().await?;
+            let made = endpoint.connect().await?;
+            Ok((endpoint, made))
+        };
+        let (endpoint, (connection, running)) = match connecting.await {
             Ok(made) => made,
             Err(failure) => {
-                self.set(Link::Down(Some(failure.clone())));
+                self.set(Link::Down(Some(Failure::clone(&failure))));
                 return Err(failure);
             }
         };
@@ -186,9 +247,18 @@ impl Shared {
             shared.drop_connection(id);
         });
         let running = AbortOnDrop(running.abort_handle());
+        self.place.send_if_modified(|place| {
+            let is_news = place.as_ref().is_none_or(|place| !place.is_where(&endpoint));
+            if is_news {
+                *place = Some(endpoint.clone());
+            }
+            is_news
+        });
         self.set(Link::Up(Arc::new(Open {
             id,
+            endpoint,
             connection,
+            deposed: target.sentinels().map(|_| watch::Sender::new(false)),
             run: OnceLock::new(),
             _running: running,
         })));
@@ -204,6 +274,25 @@ impl Shared {
             }
             is_it
         });
+    }
+
+    /// The primary is there, say the sentinels. Connects at once, also where nobody calls: whoever
+    /// waits for news follows the connection.
+    fn follow(&self, primary: &Endpoint) {
+        let left = match &*self.link.borrow() {
+            Link::Up(open) if open.endpoint.is_where(primary) => return,
+            Link::Up(open) => Some(open.clone()),
+            Link::Down(_) => None,
+            Link::Closed => return,
+        };
+        if let Some(left) = left {
+            tracing::info!(from = %left.endpoint, to = %primary, "the primary has become another");
+            self.drop_connection(left.id);
+            if let Some(deposed) = &left.deposed {
+                deposed.send_replace(true);
+            }
+        }
+        self.wanted.notify_one();
     }
 
     fn set(&self, new: Link) {
@@ -225,7 +314,7 @@ impl Shared {
 }
 
 /// Connects whenever a call needs it. Nothing happens while nobody calls.
-async fn supervise(endpoint: Endpoint, shared: Arc<Shared>) {
+async fn supervise(target: Target, shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     loop {
         shared.wanted.notified().await;
@@ -234,11 +323,16 @@ async fn supervise(endpoint: Endpoint, shared: Arc<Shared>) {
             continue;
         }
         backoff.pause().await;
-        match shared.connect(&endpoint).await {
-            Ok(()) => tracing::info!(%endpoint, "connected to Redis again"),
-            Err(failure) => tracing::debug!(%endpoint, %failure, "could not connect to Redis"),
+        match shared.connect(&target).await {
+            Ok(()) => tracing::info!(%target, "connected to Redis again"),
+            Err(failure) => tracing::debug!(%target, %failure, "could not connect to Redis"),
         }
     }
+}
+
+/// Leaves a server that is no longer the primary, though it may not know that yet.
+async fn follow(sentinels: Arc<Sentinels>, shared: Arc<Shared>) {
+    sentinels.watch(|primary| shared.follow(primary)).await;
 }
 
 /// A task that ends with its owner.

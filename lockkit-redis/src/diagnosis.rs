@@ -44,7 +44,7 @@ pub(crate) async fn diagnose(
 /// What the server says about itself.
 async fn server(driver: &RedisDriver, findings: &mut Vec<Diagnosis>) -> Result<(), DriverError> {
     let not_told = |what, refusal, right| {
-        let user = driver.endpoint.user();
+        let user = driver.target.user();
         Diagnosis::warning(
             "rights",
             format!("the server does not tell user `{user}` {what}: {refusal}"),
@@ -81,7 +81,7 @@ async fn rights(
     namespace: &Namespace,
     findings: &mut Vec<Diagnosis>,
 ) -> Result<(), DriverError> {
-    let user = driver.endpoint.user();
+    let user = driver.target.user();
     let advice = |patterns: &str, rights: &[String]| {
         let rights: String = rights.iter().map(|right| format!(" +{right}")).collect();
         format!("`ACL SETUSER {user}{patterns}{rights}`")

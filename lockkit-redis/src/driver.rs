@@ -11,11 +11,11 @@ use redis::{FromRedisValue, Value, from_redis_value};
 use crate::config::Config;
 use crate::connection::{Connection, Request};
 use crate::dialect::Dialect;
-use crate::endpoint::Endpoint;
 use crate::layout::Layout;
 use crate::plain;
 use crate::script::{RELEASE, RENEW, TAKE};
 use crate::subscription::{Joined, Subscription};
+use crate::target::Target;
 
 const ID: &str = "redis";
 
@@ -25,7 +25,7 @@ const ID: &str = "redis";
 /// anew when they break; they end with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct RedisDriver {
-    pub(crate) endpoint: Endpoint,
+    pub(crate) target: Target,
     pub(crate) connection: Connection,
     subscription: Subscription,
     pub(crate) call_limit: Option<Duration>,
@@ -47,15 +47,15 @@ impl RedisDriver {
     ///
     /// Cancel-safe: a connection that was begun is closed.
     pub async fn connect(url: &BackendUrl) -> Result<Self, Error> {
-        let Config { endpoint, call_limit, dialect } = Config::from_url(url).await?;
-        let connection = Connection::open(endpoint.clone()).await.map_err(|failure| {
+        let Config { target, call_limit, dialect } = Config::from_url(url).await?;
+        let connection = Connection::open(target.clone()).await.map_err(|failure| {
             if failure.is_about_the_database() {
                 return url.error(failure.to_string());
             }
             Error::connecting(ID, failure.while_connecting())
         })?;
-        let subscription = Subscription::new(endpoint.clone());
-        Ok(Self { endpoint, connection, subscription, call_limit, dialect })
+        let subscription = Subscription::new(connection.place());
+        Ok(Self { target, connection, subscription, call_limit, dialect })
     }
 
     async fn ask(&self, claim: &Claim, layout: &Layout) -> Result<Answer, DriverError> {

@@ -24,6 +24,15 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 pub(crate) struct Endpoint {
     address: Address,
     greeting: RedisConnectionInfo,
+    mode: Mode,
+}
+
+/// What kind of server there is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Single,
+    Sentinel,
+    ClusterNode,
 }
 
 /// Where a server is.
@@ -37,7 +46,32 @@ pub(crate) enum Address {
 
 impl Endpoint {
     pub(crate) fn new(address: Address, greeting: RedisConnectionInfo) -> Self {
-        Self { address, greeting }
+        Self { address, greeting, mode: Mode::Single }
+    }
+
+    pub(crate) fn expecting(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// The same at another address of the network.
+    pub(crate) fn at(&self, host: &str, port: u16) -> Self {
+        let tls = match &self.address {
+            Address::Network { tls, .. } => tls.clone(),
+            Address::Socket(_) => None,
+        };
+        Self { address: Address::Network { host: host.into(), port, tls }, ..self.clone() }
+    }
+
+    /// Whether the other is at the same address.
+    pub(crate) fn is_where(&self, other: &Self) -> bool {
+        match (&self.address, &other.address) {
+            (
+                Address::Network { host, port, .. },
+                Address::Network { host: other_host, port: other_port, .. },
+            ) => host == other_host && port == other_port,
+            (Address::Socket(path), Address::Socket(other)) => path == other,
+            _ => false,
+        }
     }
 
     /// As whom it greets.
@@ -60,7 +94,7 @@ impl Endpoint {
                 MultiplexedConnection::new_with_config(&self.greeting, stream, config).await?;
             let mut running: Running = Box::pin(running);
             tokio::select! {
-                result = meet(&mut connection) => result?,
+                result = meet(&mut connection, self.mode) => result?,
                 () = &mut running => return Err(Failure::Broken),
             }
             Ok((connection, running))
@@ -122,7 +156,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Asks the server what it is. `HELLO` is what any user may send, also before anything else.
-async fn meet(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
+async fn meet(connection: &mut MultiplexedConnection, wanted: Mode) -> Result<(), Failure> {
     let answer = connection.send_packed_command(&redis::cmd("HELLO")).await?.extract_error();
     let server: HashMap<String, Value> = match answer {
         Ok(answer) => redis::from_redis_value(answer).map_err(RedisError::from)?,
@@ -131,11 +165,28 @@ async fn meet(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
         Err(error) => return Err(error.into()),
     };
     let is = |field: &str, value: &str| matches!(server.get(field), Some(Value::BulkString(text)) if text == value.as_bytes());
+    let mode = match () {
+        () if is("mode", "sentinel") => Mode::Sentinel,
+        () if is("mode", "cluster") => Mode::ClusterNode,
+        () => Mode::Single,
+    };
     match () {
-        () if is("role", "replica") || is("role", "slave") => Err(Failure::Replica),
-        () if is("mode", "sentinel") => Err(Failure::Mode("sentinel")),
-        () if is("mode", "cluster") => Err(Failure::Mode("node of a cluster")),
+        () if mode != wanted => Err(Failure::Mode { is: mode.name(), wanted: wanted.name() }),
+        // In a cluster it is the replica that says where the primary is.
+        () if mode == Mode::Single && (is("role", "replica") || is("role", "slave")) => {
+            Err(Failure::Replica)
+        }
         () => Ok(()),
+    }
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single server",
+            Self::Sentinel => "sentinel",
+            Self::ClusterNode => "node of a cluster",
+        }
     }
 }
 

@@ -22,8 +22,18 @@ pub(crate) enum Failure {
     Closed,
     #[error("the server is a replica, which takes no writes")]
     Replica,
-    #[error("the server is a {0}, not a single server")]
-    Mode(&'static str),
+    #[error("the server is a {is}, not a {wanted}")]
+    Mode { is: &'static str, wanted: &'static str },
+    #[error("the sentinels made another server the primary")]
+    Deposed,
+    #[error("no sentinel says where the primary of `{group}` is")]
+    NoPrimary {
+        group: String,
+        #[source]
+        last: Option<Box<Failure>>,
+    },
+    #[error("no sentinel knows `{0}`")]
+    UnknownGroup(String),
     #[error(transparent)]
     Redis(#[from] RedisError),
 }
@@ -71,9 +81,15 @@ impl Failure {
     /// answer.
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
-            Self::NoAnswer(_) | Self::Broken => None,
+            Self::NoAnswer(_) | Self::Broken | Self::Deposed => None,
             Self::NoConnection { .. } | Self::Closed => Some(ErrorKind::Unreachable),
-            Self::Replica | Self::Mode(_) | Self::Tls(_) => Some(ErrorKind::Misconfigured),
+            Self::NoPrimary { last, .. } => {
+                let kind = last.as_ref().and_then(|last| last.known_kind());
+                Some(kind.unwrap_or(ErrorKind::Unreachable))
+            }
+            Self::Replica | Self::Mode { .. } | Self::UnknownGroup(_) | Self::Tls(_) => {
+                Some(ErrorKind::Misconfigured)
+            }
             // What a server says of a client's certificate, after the client is done connecting.
             Self::Redis(error) if error.to_string().contains("received fatal alert") => {
                 Some(ErrorKind::Denied)

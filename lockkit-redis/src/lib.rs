@@ -29,7 +29,9 @@ mod layout;
 mod node;
 mod plain;
 mod script;
+mod sentinel;
 mod subscription;
+mod target;
 mod tls;
 
 pub use config::PARAMETERS;

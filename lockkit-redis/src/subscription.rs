@@ -8,7 +8,7 @@ use lockkit_core::FencingToken;
 use lockkit_core::driver::{Change, Grant, OwnerId};
 use redis::Msg;
 use redis::aio::{PubSub, PubSubSink};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::backoff::Backoff;
@@ -24,7 +24,8 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// The connection for news, shared by all waiters: one channel for each lock that somebody waits
 /// for.
 ///
-/// It is made when the first waiter needs it. Whenever a channel is subscribed to, for the first
+/// It is made when the first waiter needs it, to where the connection for requests leads, and made
+/// anew when that leads to another server. Whenever a channel is subscribed to, for the first
 /// time or again, its waiters are told to ask again, since what was published before is lost.
 #[derive(Debug)]
 pub(crate) struct Subscription {
@@ -33,9 +34,10 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    pub(crate) fn new(endpoint: Endpoint) -> Self {
+    /// Listens at `place`.
+    pub(crate) fn new(place: watch::Receiver<Option<Endpoint>>) -> Self {
         let board = Arc::new(Board::default());
-        let supervisor = tokio::spawn(supervise(endpoint, board.clone())).abort_handle();
+        let supervisor = tokio::spawn(supervise(place, board.clone())).abort_handle();
         Self { board, supervisor: AbortOnDrop(supervisor) }
     }
 
@@ -261,16 +263,27 @@ fn granted(payload: &[u8]) -> Option<(OwnerId, FencingToken)> {
 }
 
 /// Keeps a connection from when somebody listens for the first time.
-async fn supervise(endpoint: Endpoint, board: Arc<Board>) {
+async fn supervise(mut place: watch::Receiver<Option<Endpoint>>, board: Arc<Board>) {
     let mut backoff = Backoff::default();
     loop {
         while board.channels().by_name.is_empty() {
             board.altered.notified().await;
         }
         backoff.pause().await;
-        let failure = match endpoint.subscribe().await {
-            Ok(connection) => listen(connection, &board).await,
-            Err(failure) => failure,
+        let endpoint = match place.wait_for(Option::is_some).await.map(|place| place.clone()) {
+            Ok(Some(endpoint)) => endpoint,
+            // The connection for requests is gone, and so are all who might listen.
+            _ => return,
+        };
+        let listening = async {
+            match endpoint.subscribe().await {
+                Ok(connection) => listen(connection, &board).await,
+                Err(failure) => failure,
+            }
+        };
+        let failure = tokio::select! {
+            failure = listening => failure,
+            Ok(()) = place.changed() => Failure::Deposed,
         };
         board.fall();
         if failure.is_lasting() {

@@ -5,10 +5,14 @@ use std::time::{Duration, Instant};
 
 /// What the server at that port says to a command without an argument that has a space in it.
 pub(super) fn ask(port: u16, command: &str) -> io::Result<String> {
-    const PATIENCE: Duration = Duration::from_secs(5);
+    ask_for(Duration::from_secs(5), port, command)
+}
+
+/// The same of a server that may be stopped.
+pub(super) fn ask_for(patience: Duration, port: u16, command: &str) -> io::Result<String> {
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&addr, patience)?;
+    stream.set_read_timeout(Some(patience))?;
     stream.write_all(format!("{command}\r\n").as_bytes())?;
     // It answers what it has read before it hangs up.
     stream.shutdown(Shutdown::Write)?;

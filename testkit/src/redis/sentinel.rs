@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::ask::{ask, field, wait_until};
+use super::ask::{ask, ask_for, field, wait_until};
 use super::{PROGRAMS, REDIS, is_ready};
 use crate::{Backend, Server, Unavailable};
 
@@ -89,8 +89,9 @@ impl RedisSentinels {
             let mut votes = vec![0; self.servers.len()];
             for sentinel in &self.sentinels {
                 // Who is killed or stopped has no vote.
-                let answer = ask(sentinel.port(), "SENTINEL GET-MASTER-ADDR-BY-NAME main");
-                let answer = answer.unwrap_or_default();
+                const PATIENCE: Duration = Duration::from_millis(500);
+                const QUESTION: &str = "SENTINEL GET-MASTER-ADDR-BY-NAME main";
+                let answer = ask_for(PATIENCE, sentinel.port(), QUESTION).unwrap_or_default();
                 let port = answer.lines().nth(4).and_then(|port| port.parse().ok());
                 let voted = self.servers.iter().position(|server| Some(server.port()) == port);
                 voted.into_iter().for_each(|at| votes[at] += 1);
@@ -130,7 +131,7 @@ impl RedisSentinels {
             // Since Redis 7. Without it they need a few seconds to find one another.
             ask(
                 port,
-                "SENTINEL DEBUG info-period 50 ping-period 50 ask-period 50 publish-period 50 \
+                "SENTINEL DEBUG info-period 100 ping-period 100 ask-period 100 publish-period 50 \
                  slave-reconf-timeout 500 min-link-reconnect-period 100 election-timeout 500",
             )?;
             ask(port, &format!("SENTINEL MONITOR {GROUP} 127.0.0.1 {primary} 2"))?;
@@ -145,7 +146,17 @@ impl RedisSentinels {
             };
             let known: Vec<_> = self.sentinels.iter().map(knows).collect::<Result<_, _>>()?;
             Ok(known.into_iter().all(|known| known))
-        })
+        })?;
+        // A replica that has not answered for five pings, or told how it is for three periods, is
+        // not made the primary. And after four periods of publishing, a sentinel that has not heard
+        // of a failover takes the new primary for a replica that has gone astray.
+        for sentinel in &self.sentinels {
+            ask(
+                sentinel.port(),
+                "SENTINEL DEBUG info-period 500 ping-period 300 publish-period 2000",
+            )?;
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,208 @@
+//! Which server is the primary, as sentinels have it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::RedisError;
+use tokio::time::timeout;
+
+use crate::backoff::Backoff;
+use crate::connection::Request;
+use crate::endpoint::Endpoint;
+use crate::error::Failure;
+
+/// How long one sentinel may take to say where the primary is.
+const LIMIT: Duration = Duration::from_secs(1);
+/// What a sentinel publishes when it has learnt of a new primary.
+const SWITCH: &str = "+switch-master";
+
+/// The sentinels of one group of servers.
+#[derive(Debug)]
+pub(crate) struct Sentinels {
+    sentinels: Vec<Endpoint>,
+    /// What the sentinels call the group.
+    group: String,
+    /// How to greet its servers, wherever they are.
+    server: Endpoint,
+}
+
+impl Sentinels {
+    pub(crate) fn new(sentinels: Vec<Endpoint>, group: String, server: Endpoint) -> Self {
+        Self { sentinels, group, server }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn group(&self) -> &str {
+        &self.group
+    }
+
+    #[cfg(test)]
+    pub(crate) fn all(&self) -> &[Endpoint] {
+        &self.sentinels
+    }
+
+    /// How servers are greeted; its address is nobody's.
+    pub(crate) fn server(&self) -> &Endpoint {
+        &self.server
+    }
+
+    /// Where the primary is. All sentinels are asked at once, and a majority of those that the URL
+    /// names is enough: of what they say, the latest counts, for one that was cut off may still
+    /// tell of the primary before.
+    pub(crate) async fn primary(&self) -> Result<Endpoint, Failure> {
+        let mut asking = Vec::from_iter(&self.sentinels);
+        // Each connection of each client begins with another one.
+        fastrand::shuffle(&mut asking);
+        let mut answers: FuturesUnordered<_> =
+            asking.into_iter().map(|sentinel| self.ask(sentinel)).collect();
+        let majority = self.sentinels.len() / 2 + 1;
+        let (mut latest, mut told, mut last) = (None::<Told>, 0, None);
+        while let Some(answer) = answers.next().await {
+            match answer {
+                Ok(said) => {
+                    told += 1;
+                    if latest.as_ref().is_none_or(|latest| latest.epoch < said.epoch) {
+                        latest = Some(said);
+                    }
+                    if told >= majority {
+                        break;
+                    }
+                }
+                // That others do not know the group says more than that one is down.
+                Err(failure) => match (&last, &failure) {
+                    (Some(Failure::UnknownGroup(_)), _) => (),
+                    _ => last = Some(failure),
+                },
+            }
+        }
+        match (latest, last) {
+            (Some(Told { host, port, .. }), _) => Ok(self.server.at(&host, port)),
+            (None, Some(unknown @ Failure::UnknownGroup(_))) => Err(unknown),
+            (None, last) => {
+                Err(Failure::NoPrimary { group: self.group.clone(), last: last.map(Box::new) })
+            }
+        }
+    }
+
+    /// Calls `moved` with where the primary is whenever that may have become another place.
+    /// Never returns.
+    pub(crate) async fn watch(&self, moved: impl Fn(&Endpoint)) {
+        let watching: FuturesUnordered<_> =
+            self.sentinels.iter().map(|sentinel| self.watch_one(sentinel, &moved)).collect();
+        watching.collect::<()>().await;
+    }
+
+    async fn watch_one(&self, sentinel: &Endpoint, moved: &impl Fn(&Endpoint)) {
+        let mut backoff = Backoff::default();
+        loop {
+            backoff.pause().await;
+            let failure = self.listen(sentinel, moved).await;
+            tracing::debug!(%sentinel, %failure, "no news from a sentinel for now");
+        }
+    }
+
+    /// Listens to one sentinel until the connection breaks.
+    async fn listen(&self, sentinel: &Endpoint, moved: &impl Fn(&Endpoint)) -> Failure {
+        let listening = async {
+            let (mut sink, mut messages) = sentinel.subscribe().await?.split();
+            match timeout(LIMIT, sink.subscribe(SWITCH)).await {
+                Ok(subscribed) => subscribed?,
+                Err(_) => return Err(Failure::NoAnswer(LIMIT)),
+            }
+            // What was published before is made up for.
+            if let Ok(primary) = self.primary().await {
+                moved(&primary);
+            }
+            while let Some(message) = messages.next().await {
+                let Ok(text) = message.get_payload::<String>() else { continue };
+                if let Some((host, port)) = self.successor(&text) {
+                    moved(&self.server.at(host, port));
+                }
+            }
+            Ok::<_, Failure>(())
+        };
+        listening.await.err().unwrap_or(Failure::Broken)
+    }
+
+    /// The new primary in a message, if it is one about this group:
+    /// `GROUP OLD-HOST OLD-PORT HOST PORT`.
+    fn successor<'a>(&self, message: &'a str) -> Option<(&'a str, u16)> {
+        let words: Vec<_> = message.split_whitespace().collect();
+        match words[..] {
+            [group, _, _, host, port] if group == self.group => Some((host, port.parse().ok()?)),
+            _ => None,
+        }
+    }
+
+    /// What one sentinel says.
+    async fn ask(&self, sentinel: &Endpoint) -> Result<Told, Failure> {
+        let asking = async {
+            let (mut connection, mut running) = sentinel.connect().await?;
+            let mut question = redis::cmd("SENTINEL");
+            question.arg("MASTER").arg(&self.group);
+            let answer = tokio::select! {
+                answer = question.send(&mut connection) => answer,
+                () = &mut running => return Err(Failure::Broken),
+            };
+            let fields: HashMap<String, String> = match answer {
+                Ok(answer) => redis::from_redis_value(answer).map_err(RedisError::from)?,
+                Err(error) if error.detail().is_some_and(|it| it.contains("No such master")) => {
+                    return Err(Failure::UnknownGroup(self.group.clone()));
+                }
+                Err(error) => return Err(error.into()),
+            };
+            Told::of_fields(&fields).ok_or(Failure::Broken)
+        };
+        timeout(LIMIT, asking).await.unwrap_or(Err(Failure::NoAnswer(LIMIT)))
+    }
+}
+
+impl fmt::Display for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the primary of `{}`", self.group)
+    }
+}
+
+/// What a sentinel says about the group.
+#[derive(Debug)]
+struct Told {
+    host: String,
+    port: u16,
+    /// Counts the failovers.
+    epoch: u64,
+}
+
+impl Told {
+    fn of_fields(fields: &HashMap<String, String>) -> Option<Self> {
+        Some(Self {
+            host: fields.get("ip")?.clone(),
+            port: fields.get("port")?.parse().ok()?,
+            epoch: fields.get("config-epoch")?.parse().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::RedisConnectionInfo;
+
+    use super::Sentinels;
+    use crate::endpoint::{Address, Endpoint};
+
+    #[test]
+    fn news_of_another_group_are_none() {
+        let server = Endpoint::new(Address::Socket("".into()), RedisConnectionInfo::default());
+        let sentinels = Sentinels::new(Vec::new(), "main".into(), server);
+        for (message, successor) in [
+            ("main 10.0.0.1 6379 10.0.0.2 6380", Some(("10.0.0.2", 6380))),
+            ("main2 10.0.0.1 6379 10.0.0.2 6380", None),
+            ("other 10.0.0.1 6379 10.0.0.2 6380", None),
+            ("main 10.0.0.1 6379 10.0.0.2", None),
+        ] {
+            assert_eq!(sentinels.successor(message), successor, "{message}");
+        }
+    }
+}

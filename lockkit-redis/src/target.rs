@@ -1,0 +1,50 @@
+use std::fmt;
+use std::sync::Arc;
+
+use crate::endpoint::Endpoint;
+use crate::error::Failure;
+use crate::sentinel::Sentinels;
+
+/// Which server connections go to.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// Always the same.
+    Server(Endpoint),
+    /// The one that sentinels call the primary.
+    Primary(Arc<Sentinels>),
+}
+
+impl Target {
+    /// Where it is now, as far as one can know.
+    pub(crate) async fn locate(&self) -> Result<Endpoint, Failure> {
+        match self {
+            Self::Server(endpoint) => Ok(endpoint.clone()),
+            Self::Primary(sentinels) => sentinels.primary().await,
+        }
+    }
+
+    /// Those who tell when it has become another one.
+    pub(crate) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
+        match self {
+            Self::Server(_) => None,
+            Self::Primary(sentinels) => Some(sentinels),
+        }
+    }
+
+    /// As whom servers are greeted.
+    pub(crate) fn user(&self) -> &str {
+        match self {
+            Self::Server(endpoint) => endpoint.user(),
+            Self::Primary(sentinels) => sentinels.server().user(),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server(endpoint) => endpoint.fmt(f),
+            Self::Primary(sentinels) => sentinels.fmt(f),
+        }
+    }
+}

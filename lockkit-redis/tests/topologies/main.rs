@@ -1,0 +1,15 @@
+//! The driver on several servers that are one: what becomes of locks when a primary goes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod sentinel;
+#[allow(dead_code, reason = "some of it is for tests with one server")]
+#[path = "../server/support.rs"]
+mod support;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let trials = [sentinel::trials()];
+    lockkit_testkit::run(trials.into_iter().flatten().collect())
+}

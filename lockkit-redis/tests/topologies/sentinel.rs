@@ -1,0 +1,260 @@
+//! Sentinels, which make a replica the primary when that is gone.
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Change, Claim, Driver, ErrorKind, Renewal};
+use lockkit_core::{Error, LockName, Namespace};
+use lockkit_redis::RedisDriver;
+use lockkit_testkit::{Proxy, RedisSentinels, Unavailable, trial};
+
+use crate::support::{
+    LONG, NAME, Raw, causes, claim, driver, impatient_driver, listen, millis, refused, take,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_killed_primary_is_followed_by_holder_and_waiters", quick, killed),
+        trial("a_demoted_primary_is_left_within_the_call", patient, demoted),
+        trial("a_primary_that_is_silent_is_left_for_another", quick, silent),
+        trial("a_failover_that_lost_the_grant_leaves_two_holders", quick, forgotten),
+        trial("sentinels_that_are_down_or_behind_mislead_nobody", patient, outvoted),
+        trial("passwords_of_servers_and_sentinels_are_two", patient, passwords),
+        trial("what_is_no_sentinel_or_unknown_to_it_is_said", patient, wrong),
+    ]
+}
+
+/// With a failover as soon as a primary is silent.
+fn quick() -> Result<RedisSentinels, Unavailable> {
+    RedisSentinels::start(millis(1000))
+}
+
+/// With a failover only when it is asked for, whatever a busy machine does.
+fn patient() -> Result<RedisSentinels, Unavailable> {
+    RedisSentinels::start(Duration::from_secs(60))
+}
+
+fn url(set: &RedisSentinels) -> String {
+    set.url()
+}
+
+/// Waits until all replicas have what the primary has.
+async fn replicated(primary: &mut Raw, replicas: u32) {
+    while primary.ask::<u32>(&["WAIT", &replicas.to_string(), "1000"]).await < replicas {}
+}
+
+async fn killed(set: RedisSentinels) {
+    let (one, other) = (driver(&url(&set)).await, driver(&url(&set)).await);
+    let holder = claim(LONG);
+    let token = take(&one, &holder).await;
+    let waiters: Vec<Claim> = (0..5).map(|_| claim(LONG).fair()).collect();
+    for waiter in &waiters {
+        refused(&other, waiter).await;
+    }
+    let first = &set.servers()[set.primary()];
+    // A write of this connection, to be waited for.
+    let mut raw = Raw::connect(&first.url()).await;
+    raw.ask::<()>(&["SET", "mark", "1"]).await;
+    replicated(&mut raw, 2).await;
+    first.kill();
+
+    // Nobody calls for the waiters: the subscription moves by itself, and says so.
+    for waiter in &waiters {
+        while other.changed(waiter).await != Change::AskAgain {}
+    }
+    loop {
+        match one.renew(&holder).await {
+            Ok(renewed) => break assert_ne!(renewed, Renewal::Lost),
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+        }
+    }
+    for waiter in &waiters {
+        while let Err(error) = other.try_acquire(waiter).await {
+            assert!(error.kind().is_transient(), "{error}");
+        }
+    }
+    // The hand-over arrives by the new subscription, in the order of the queue.
+    let (mut holder, mut last, mut releasing) = (holder, token, &one);
+    for waiter in waiters {
+        releasing.release(&holder).await.unwrap();
+        let granted = loop {
+            match other.changed(&waiter).await {
+                Change::Granted(grant) => break grant.fencing_token().unwrap(),
+                Change::AskAgain => (),
+                change => panic!("{change:?}"),
+            }
+        };
+        assert!(granted > last, "{granted} after {last}");
+        (holder, last, releasing) = (waiter, granted, &other);
+    }
+    other.release(&holder).await.unwrap();
+}
+
+/// Told to be a replica while sentinels are silent about it, a server refuses a write; the call
+/// goes on to the next primary, which is there by then or soon.
+async fn demoted(set: RedisSentinels) {
+    let driver = driver(&url(&set)).await;
+    let holder = claim(LONG);
+    take(&driver, &holder).await;
+    for _ in 0..2 {
+        // Twice, so that there is a way back too.
+        let before = set.primary();
+        assert_ne!(set.fail_over(), before);
+        // One call, however the connection to the old primary ended.
+        match driver.renew(&holder).await {
+            Ok(renewed) => assert_ne!(renewed, Renewal::Lost),
+            // It broke with the call under way.
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+                assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+            }
+        }
+    }
+    driver.release(&holder).await.unwrap();
+}
+
+async fn silent(set: RedisSentinels) {
+    let driver = driver(&url(&set)).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    let first = &set.servers()[set.primary()];
+    let mut raw = Raw::connect(&first.url()).await;
+    raw.ask::<()>(&["SET", "mark", "1"]).await;
+    replicated(&mut raw, 2).await;
+    first.stop().unwrap();
+    // The call has ten seconds; it ends when the sentinels name another, and not with the limit.
+    let error = driver.renew(&holder).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown);
+    let text = causes(&*error.into_source());
+    assert!(text.contains("another server the primary"), "{text}");
+    assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+    assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
+    // The old primary comes to and takes itself for one, for a while. Nobody believes it.
+    first.cont().unwrap();
+    assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+    driver.release(&holder).await.unwrap();
+    loop {
+        match driver.changed(&waiter).await {
+            Change::Granted(_) => break,
+            Change::AskAgain => (),
+            change => panic!("{change:?}"),
+        }
+    }
+}
+
+/// What a lock on replicated servers cannot promise: the control to the tests of `replicas`.
+async fn forgotten(set: RedisSentinels) {
+    let (one, other) = (driver(&url(&set)).await, driver(&url(&set)).await);
+    let (first, second) = (claim(LONG), claim(LONG));
+    let _cut = cut_replication(&set).await;
+    let token = take(&one, &first).await;
+    set.servers()[set.primary()].kill();
+    let later = loop {
+        match other.try_acquire(&second).await {
+            Ok(lockkit_core::driver::Attempt::Granted(grant)) => {
+                break grant.fencing_token().unwrap();
+            }
+            Ok(refused) => panic!("the grant was to be lost: {refused:?}"),
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+        }
+    };
+    // The first has been granted a lease of 30 s and is not told of the end of it: two hold.
+    assert!(later > token, "{later} after {token}");
+    // It learns that at its next renewal.
+    assert_eq!(one.renew(&first).await.unwrap(), Renewal::Lost);
+}
+
+/// Replicas are connected, and hear nothing more from the primary.
+pub(crate) async fn cut_replication(set: &RedisSentinels) -> Proxy {
+    let primary = &set.servers()[set.primary()];
+    let proxy = Proxy::start(primary.addr()).await;
+    let port = proxy.addr().port().to_string();
+    let mut raw = Raw::connect(&primary.url()).await;
+    for replica in set.servers() {
+        if replica.port() != primary.port() {
+            let mut replica = Raw::connect(&replica.url()).await;
+            replica.ask::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+        }
+    }
+    raw.ask::<()>(&["SET", "mark", "1"]).await;
+    replicated(&mut raw, 2).await;
+    proxy.answers().swallow();
+    proxy
+}
+
+async fn outvoted(set: RedisSentinels) {
+    // One that was cut off since before the failover, and tells of the primary before it.
+    set.sentinels()[2].stop().unwrap();
+    let before = set.primary();
+    let now = set.fail_over();
+    assert_ne!(now, before);
+    set.sentinels()[2].cont().unwrap();
+    let driver = driver(&url(&set)).await;
+    let mut raw = Raw::connect(&set.servers()[now].url()).await;
+    take(&driver, &claim(LONG)).await;
+    assert_eq!(raw.keys().await.len(), 1);
+
+    // One is enough to be found, and none is said.
+    set.sentinels()[0].kill();
+    set.sentinels()[1].kill();
+    impatient_driver(&url(&set)).await;
+    set.sentinels()[2].kill();
+    let error = RedisDriver::connect(&url(&set).parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    assert!(causes(&error).contains("no sentinel says"), "{}", causes(&error));
+    // Who is connected goes on without.
+    driver.try_acquire(&claim(LONG)).await.unwrap();
+}
+
+async fn passwords(set: RedisSentinels) {
+    for server in set.servers() {
+        let mut raw = Raw::connect(&server.url()).await;
+        raw.ask::<()>(&["CONFIG", "SET", "masterauth", "of servers"]).await;
+        raw.ask::<()>(&["CONFIG", "SET", "requirepass", "of servers"]).await;
+    }
+    for sentinel in set.sentinels() {
+        let mut raw =
+            Raw::connect(&sentinel.url().replace("+sentinel", "").replace("/main", "")).await;
+        raw.ask::<()>(&["SENTINEL", "SET", "main", "auth-pass", "of servers"]).await;
+        raw.ask::<()>(&["ACL", "SETUSER", "me", "on", ">of sentinels", "+@all"]).await;
+        raw.ask::<()>(&["ACL", "SETUSER", "default", "resetpass", ">other"]).await;
+    }
+    let with = |server: &str, sentinel: &str| {
+        let url = set.url().replace("://", &format!("://{server}"));
+        format!("{url}?{sentinel}")
+    };
+    let good = with(":of%20servers@", "sentinel_user=me&sentinel_password=of%20sentinels");
+    let driver = RedisDriver::connect(&good.parse().unwrap()).await.unwrap();
+    let name = LockName::new(&Namespace::default(), NAME).unwrap();
+    let claim = Claim::new(name, LONG);
+    take(&driver, &claim).await;
+    driver.release(&claim).await.unwrap();
+    for bad in [
+        with(":of%20servers@", ""),
+        with(":of%20servers@", "sentinel_password=of%20servers"),
+        with("", "sentinel_user=me&sentinel_password=of%20sentinels"),
+        with(":of%20sentinels@", "sentinel_user=me&sentinel_password=of%20sentinels"),
+    ] {
+        let error = RedisDriver::connect(&bad.parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Denied(_)), "{error:?}");
+        assert!(!format!("{error:?}").contains("of servers"), "{error:?}");
+    }
+}
+
+async fn wrong(set: RedisSentinels) {
+    let connect = async |url: String| {
+        let error = RedisDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+        let text = causes(&error);
+        assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+        text
+    };
+    let text = connect(url(&set).replace("/main", "/other")).await;
+    assert!(text.contains("no sentinel knows `other`"), "{text}");
+    let server = set.servers()[0].port();
+    let text = connect(format!("redis+sentinel://127.0.0.1:{server}/main")).await;
+    assert!(text.contains("single server, not a sentinel"), "{text}");
+    let sentinel = set.sentinels()[0].port();
+    let text = connect(format!("redis://127.0.0.1:{sentinel}")).await;
+    assert!(text.contains("sentinel, not a single server"), "{text}");
+}
