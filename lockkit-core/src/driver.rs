@@ -160,6 +160,7 @@ pub enum Attempt {
 pub struct Grant {
     pub(crate) vouch: Vouch,
     pub(crate) token: Option<FencingToken>,
+    pub(crate) replicas: Option<u32>,
 }
 
 impl Grant {
@@ -175,6 +176,13 @@ impl Grant {
         self
     }
 
+    /// Says how many replicas of the backend had acknowledged it by the time it was answered.
+    #[must_use]
+    pub fn replicas(mut self, acknowledged: u32) -> Self {
+        self.replicas = Some(acknowledged);
+        self
+    }
+
     /// Says since when and for how long the hold is good.
     #[must_use]
     pub fn vouch(mut self, vouch: Vouch) -> Self {
@@ -185,6 +193,11 @@ impl Grant {
     /// The fencing token, if the driver has one to give.
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.token
+    }
+
+    /// How many replicas had acknowledged it, if the driver waited for any.
+    pub fn acknowledged_by(&self) -> Option<u32> {
+        self.replicas
     }
 
     /// Since when and for how long the hold is good.

@@ -131,6 +131,15 @@ impl Hold {
         self.tenure.token
     }
 
+    /// How many replicas of the backend had acknowledged the grant when it was answered. `None`
+    /// where the driver waits for none.
+    ///
+    /// That many copies make it less likely that a failover forgets the hold, and no more: which
+    /// replica takes over is not decided by what it has acknowledged.
+    pub fn acknowledged_by(&self) -> Option<u32> {
+        self.tenure.replicas
+    }
+
     /// Whether the hold can be vouched for at this moment: by the clock, not by a flag.
     ///
     /// Once false, it stays false. A pause can come after any check; the fencing token is what

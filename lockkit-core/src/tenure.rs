@@ -17,6 +17,7 @@ pub(crate) struct Tenure {
     pub(crate) engine: Arc<Engine>,
     pub(crate) claim: Claim,
     pub(crate) token: Option<FencingToken>,
+    pub(crate) replicas: Option<u32>,
     /// When a request left that was never answered and may take the lock yet.
     pub(crate) in_doubt: Option<Instant>,
     /// When the longest hold is over.
@@ -97,7 +98,8 @@ impl Tenure {
         let standing = Standing { phase: Phase::Held, kept: false, vouched, wished, longest };
         let (standing, news) = (Mutex::new(standing), Notify::new());
         let (token, metered) = (grant.fencing_token(), meter::Holding::begin(&engine));
-        Self { engine, claim, token, in_doubt, latest, standing, metered, news }
+        let replicas = grant.acknowledged_by();
+        Self { engine, claim, token, replicas, in_doubt, latest, standing, metered, news }
     }
 
     pub(crate) fn is_held(&self) -> bool {

@@ -8,6 +8,7 @@ use redis::RedisConnectionInfo;
 
 use crate::dialect::Dialect;
 use crate::endpoint::{Address, Endpoint, Mode};
+use crate::replicas::Replicas;
 use crate::sentinel::Sentinels;
 use crate::target::Target;
 use crate::tls::{Files, Tls};
@@ -28,6 +29,12 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
     Parameter::new("cert", "file with the client's certificate; for `rediss:`", "none"),
     Parameter::new("key", "file with the key to it; for `rediss:`", "none"),
+    Parameter::new("replicas", "how many replicas must acknowledge a grant or renewal", "none"),
+    Parameter::new(
+        "replica_timeout",
+        "how long they may take, on top of `call_limit`; at most 30s",
+        "half of `call_limit`",
+    ),
     Parameter::new("sentinel_user", "as whom to greet sentinels; for `redis+sentinel:`", "none"),
     Parameter::new(
         "sentinel_password",
@@ -46,6 +53,7 @@ pub(crate) struct Config {
     pub(crate) target: Target,
     pub(crate) call_limit: Option<Duration>,
     pub(crate) dialect: Dialect,
+    pub(crate) replicas: Option<Replicas>,
 }
 
 /// What the scheme says about the servers.
@@ -97,7 +105,24 @@ impl Config {
             }
             Kind::Sentinels => sentinels(url, &parameters, path, tls)?,
         };
-        Ok(Self { target, call_limit, dialect })
+        let replicas = replicas(&parameters)?;
+        if replicas.is_some() && dialect == Dialect::Plain {
+            return Err(parameters.bad("replicas", "not with `dialect=plain`"));
+        }
+        Ok(Self { target, call_limit, dialect, replicas })
+    }
+}
+
+fn replicas(parameters: &Parameters<'_>) -> Result<Option<Replicas>> {
+    const LONGEST: Duration = Duration::from_secs(30);
+    let timeout = parameters.duration("replica_timeout")?;
+    if timeout.is_some_and(|timeout| timeout < Duration::from_millis(1) || timeout > LONGEST) {
+        return Err(parameters.bad("replica_timeout", "at least 1ms and at most 30s"));
+    }
+    match (parameters.parsed("replicas")?, timeout) {
+        (Some(0) | None, None) => Ok(None),
+        (Some(0) | None, Some(_)) => Err(parameters.bad("replica_timeout", "`replicas` is none")),
+        (Some(wanted), timeout) => Ok(Some(Replicas { wanted, timeout })),
     }
 }
 
@@ -264,6 +289,10 @@ mod tests {
             ("rediss://h?cacert=/no/such/file", "/no/such/file: "),
             ("rediss://h?cacert=/dev/null", "/dev/null: there is no certificate in it"),
             ("redis://h?sentinel_password=pw", "for `redis+sentinel:`"),
+            ("redis://h?replicas=-1", "invalid digit"),
+            ("redis://h?replicas=2&replica_timeout=0s", "at least 1ms"),
+            ("redis://h?replicas=1&dialect=plain", "not with"),
+            ("redis://h?replica_timeout=1s", "`replicas` is none"),
             ("redis+sentinel://h", "what they call the primary"),
             ("redis+sentinel:/main", "hosts of sentinels"),
             ("redis+sentinel://h/main/zero", "number of a database"),

@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::node;
 use crate::sentinel::Sentinels;
+use crate::spares::Spares;
 use crate::target::Target;
 
 /// The connection for requests: one at a time, shared by all calls.
@@ -56,15 +57,16 @@ impl Connection {
     /// all.
     pub(crate) async fn call(
         &self,
-        request: impl Request,
+        request: &impl Request,
         limit: Duration,
     ) -> Result<Value, DriverError> {
         let mut used = None;
         let mut refused = None;
+        let stage = AtomicU8::new(QUEUED);
         let calling = async {
             loop {
                 let open = &**used.insert(self.shared.up().await?);
-                let failure = match open.send(&request).await {
+                let failure = match open.send(request, &stage).await {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => failure,
                 };
@@ -80,14 +82,22 @@ impl Connection {
         let failure = match timeout(limit, calling).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(failure)) => failure,
-            Err(_) if used.is_some() => Failure::NoAnswer(limit),
+            Err(_) if used.is_some() && stage.load(Ordering::Relaxed) == SENT => {
+                Failure::NoAnswer(limit)
+            }
             Err(_) => match (self.shared.last_failure(), refused) {
                 (None, Some(refused)) => refused,
                 (last, _) => Failure::NoConnection { limit, last },
             },
         };
+        let is_silent = match &failure {
+            Failure::NoAnswer(_) => true,
+            // Who had not even its turn knows nothing of the server.
+            Failure::NoConnection { .. } => stage.load(Ordering::Relaxed) == CONNECTING,
+            _ => false,
+        };
         if let Some(open) = used
-            && (matches!(failure, Failure::NoAnswer(_)) || failure.spoils_the_connection())
+            && (is_silent || failure.spoils_the_connection())
         {
             tracing::warn!(%failure, "replacing the connection to Redis");
             self.shared.drop_connection(open.id);
@@ -136,8 +146,18 @@ impl Drop for Connection {
     }
 }
 
+/// How far a request has come: it waits for its turn,
+const QUEUED: u8 = 0;
+/// for a connection of its own,
+const CONNECTING: u8 = 1;
+/// or for its answer.
+const SENT: u8 = 2;
+
 /// What can be asked of a server.
 pub(crate) trait Request: Send + Sync {
+    /// Whether the server answers nothing else on the connection until this is answered.
+    const BLOCKS: bool = false;
+
     /// Asks, and returns the answer. An error of the server is an error.
     fn send(
         &self,
@@ -179,21 +199,34 @@ struct Open {
     connection: MultiplexedConnection,
     /// Whether sentinels have made another server the primary since; none if there are none.
     deposed: Option<watch::Sender<bool>>,
+    spares: Spares,
     /// Which run of the server it leads to, once somebody has asked.
     run: OnceLock<Run>,
     _running: AbortOnDrop,
 }
 
 impl Open {
-    /// Sends a request and waits for its answer, for as long as it takes.
-    async fn send(&self, request: &impl Request) -> Result<Value, Failure> {
-        let mut connection = self.connection.clone();
-        let answer = request.send(&mut connection);
-        let Some(deposed) = &self.deposed else { return Ok(answer.await?) };
+    /// Sends a request and waits for its answer, for as long as it takes. `stage` tells how far it
+    /// has come.
+    async fn send<R: Request>(&self, request: &R, stage: &AtomicU8) -> Result<Value, Failure> {
+        let answering = async {
+            if !R::BLOCKS {
+                stage.store(SENT, Ordering::Relaxed);
+                return Ok(request.send(&mut self.connection.clone()).await?);
+            }
+            let permit = self.spares.permit().await?;
+            stage.store(CONNECTING, Ordering::Relaxed);
+            let mut lent = self.spares.lend(permit, &self.endpoint).await?;
+            stage.store(SENT, Ordering::Relaxed);
+            let answer = request.send(lent.connection()).await;
+            lent.give_back();
+            Ok(answer?)
+        };
+        let Some(deposed) = &self.deposed else { return answering.await };
         let mut deposed = deposed.subscribe();
         tokio::select! {
             biased;
-            answer = answer => Ok(answer?),
+            answer = answering => answer,
             _ = deposed.wait_for(|&deposed| deposed) => Err(Failure::Deposed),
         }
     }
@@ -258,6 +291,7 @@ impl Shared {
             id,
             endpoint,
             connection,
+            spares: Spares::new(),
             deposed: target.sentinels().map(|_| watch::Sender::new(false)),
             run: OnceLock::new(),
             _running: running,

@@ -13,7 +13,8 @@ use crate::connection::{Connection, Request};
 use crate::dialect::Dialect;
 use crate::layout::Layout;
 use crate::plain;
-use crate::script::{RELEASE, RENEW, TAKE};
+use crate::replicas::{Acknowledged, Replicas};
+use crate::script::{Invocation, RELEASE, RENEW, TAKE};
 use crate::subscription::{Joined, Subscription};
 use crate::target::Target;
 
@@ -30,6 +31,7 @@ pub struct RedisDriver {
     subscription: Subscription,
     pub(crate) call_limit: Option<Duration>,
     pub(crate) dialect: Dialect,
+    pub(crate) replicas: Option<Replicas>,
 }
 
 impl RedisDriver {
@@ -47,7 +49,7 @@ impl RedisDriver {
     ///
     /// Cancel-safe: a connection that was begun is closed.
     pub async fn connect(url: &BackendUrl) -> Result<Self, Error> {
-        let Config { target, call_limit, dialect } = Config::from_url(url).await?;
+        let Config { target, call_limit, dialect, replicas } = Config::from_url(url).await?;
         let connection = Connection::open(target.clone()).await.map_err(|failure| {
             if failure.is_about_the_database() {
                 return url.error(failure.to_string());
@@ -55,19 +57,55 @@ impl RedisDriver {
             Error::connecting(ID, failure.while_connecting())
         })?;
         let subscription = Subscription::new(connection.place());
-        Ok(Self { target, connection, subscription, call_limit, dialect })
+        Ok(Self { target, connection, subscription, call_limit, dialect, replicas })
     }
 
     async fn ask(&self, claim: &Claim, layout: &Layout) -> Result<Answer, DriverError> {
         let place = if claim.is_fair() { "1" } else { "0" };
-        let arguments = [layout.channel(), &claimant(claim), &milliseconds(claim), place];
-        let answer = self.call(claim, TAKE.on(&layout.keys(), &arguments)).await?;
+        let (keys, claimant) = (layout.keys(), claimant(claim));
+        let arguments = [layout.channel(), &claimant, &milliseconds(claim), place];
+        let (answer, replicas) = self.call_replicated(claim, TAKE.on(&keys, &arguments)).await?;
         let (granted, token, remaining): (bool, String, u64) = parse(answer)?;
         let token = token.parse().map_err(unintelligible)?;
-        Ok(match granted {
-            true => Answer::Granted { token },
-            false => Answer::Taken { holder: token, remaining: Duration::from_millis(remaining) },
-        })
+        if !granted {
+            let remaining = Duration::from_millis(remaining);
+            return Ok(Answer::Taken { holder: token, remaining });
+        }
+        match replicas {
+            Ok(replicas) => Ok(Answer::Granted { token, replicas }),
+            Err(error) => {
+                let arguments = [layout.channel(), &*claimant];
+                let released = self.call(claim, RELEASE.on(&keys, &arguments)).await;
+                // Whatever was in the way of that: what is unknown is released again.
+                let unknown =
+                    |error: DriverError| DriverError::new(ErrorKind::Unknown, error.into_source());
+                released.map_err(unknown)?;
+                let kind = match error.kind() {
+                    ErrorKind::Unknown => ErrorKind::Unreachable,
+                    kind => kind,
+                };
+                Err(DriverError::new(kind, error.into_source()))
+            }
+        }
+    }
+
+    /// Runs a script that writes, and waits for replicas where that is wanted: what it says, and
+    /// how many acknowledged it or why they are too few.
+    async fn call_replicated(
+        &self,
+        claim: &Claim,
+        invocation: Invocation<'_>,
+    ) -> Result<(Value, Result<Option<u32>, DriverError>), DriverError> {
+        let Some(replicas) = &self.replicas else {
+            return Ok((self.call(claim, invocation).await?, Ok(None)));
+        };
+        let limit = self.limit(claim);
+        let (wanted, timeout) = (replicas.wanted, replicas.timeout(limit));
+        let request = Acknowledged { invocation, wanted, timeout };
+        // Twice, since the server waits as well before it asks for a script that it does not know.
+        let answers = self.connection.call(&request, limit + 2 * timeout).await?;
+        let (answer, acknowledged) = request.read(answers)?;
+        Ok((answer, acknowledged.map(Some)))
     }
 
     pub(crate) async fn call(
@@ -75,7 +113,11 @@ impl RedisDriver {
         claim: &Claim,
         request: impl Request,
     ) -> Result<Value, DriverError> {
-        self.connection.call(request, self.call_limit.unwrap_or(claim.call_limit())).await
+        self.connection.call(&request, self.limit(claim)).await
+    }
+
+    fn limit(&self, claim: &Claim) -> Duration {
+        self.call_limit.unwrap_or(claim.call_limit())
     }
 }
 
@@ -118,9 +160,13 @@ impl Driver for RedisDriver {
         }
         let (layout, owner) = (Layout::of(claim.name()), claim.owner().to_string());
         let keys = [layout.lock()];
-        match parse(self.call(claim, RENEW.on(&keys, &[&owner, &milliseconds(claim)])).await?)? {
-            true => Ok(Renewal::Held(Vouch::FromRequest)),
-            false => Ok(Renewal::Lost),
+        let arguments = [&*owner, &milliseconds(claim)];
+        let (answer, replicas) = self.call_replicated(claim, RENEW.on(&keys, &arguments)).await?;
+        match (parse(answer)?, replicas) {
+            (false, _) => Ok(Renewal::Lost),
+            (true, Ok(_)) => Ok(Renewal::Held(Vouch::FromRequest)),
+            // A failover may have the lease end as if it had not been renewed.
+            (true, Err(error)) => Err(error),
         }
     }
 
@@ -142,7 +188,12 @@ impl Driver for RedisDriver {
 
     async fn changed(&self, claim: &Claim) -> Change {
         let layout = Layout::of(claim.name());
-        self.subscription.changed(layout.channel(), claim.owner()).await
+        let change = self.subscription.changed(layout.channel(), claim.owner()).await;
+        match change {
+            // No replica was waited for when the lock was handed over. Asking does that.
+            Change::Granted(_) if self.replicas.is_some() => Change::AskAgain,
+            change => change,
+        }
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {
@@ -161,14 +212,17 @@ impl Driver for RedisDriver {
 
 /// What the script for taking says.
 enum Answer {
-    Granted { token: FencingToken },
+    Granted { token: FencingToken, replicas: Option<u32> },
     Taken { holder: FencingToken, remaining: Duration },
 }
 
 impl From<Answer> for Attempt {
     fn from(answer: Answer) -> Self {
         match answer {
-            Answer::Granted { token } => Self::Granted(Grant::new().token(token)),
+            Answer::Granted { token, replicas } => {
+                let grant = Grant::new().token(token);
+                Self::Granted(replicas.into_iter().fold(grant, Grant::replicas))
+            }
             Answer::Taken { remaining, .. } => Self::Taken(Taken::new().free_in(remaining)),
         }
     }

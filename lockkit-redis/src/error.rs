@@ -34,6 +34,8 @@ pub(crate) enum Failure {
     },
     #[error("no sentinel knows `{0}`")]
     UnknownGroup(String),
+    #[error("no connection of its own for a request that waits for replicas")]
+    NoSpare(#[source] Box<Failure>),
     #[error(transparent)]
     Redis(#[from] RedisError),
 }
@@ -61,6 +63,15 @@ impl Failure {
         DriverError::new(self.known_kind().unwrap_or(ErrorKind::Unknown), self)
     }
 
+    /// The error of waiting for replicas: what was written may be there or not.
+    pub(crate) fn of_a_wait(self) -> DriverError {
+        let kind = match self.known_kind() {
+            Some(kind @ ErrorKind::Denied) => kind,
+            _ => ErrorKind::Unknown,
+        };
+        DriverError::new(kind, self)
+    }
+
     /// Whether to wait for another connection does not help.
     pub(crate) fn is_lasting(&self) -> bool {
         // A replica may become a primary, or the host's name come to mean another server.
@@ -69,7 +80,11 @@ impl Failure {
 
     /// Whether the connection is no good for another call, although it answers.
     pub(crate) fn spoils_the_connection(&self) -> bool {
-        matches!(self, Self::Redis(error) if code(error) == Some("READONLY"))
+        match self {
+            Self::NoSpare(_) => true,
+            Self::Redis(error) => code(error) == Some("READONLY"),
+            _ => false,
+        }
     }
 
     /// Whether the server does not have the database that the URL names.
@@ -87,6 +102,7 @@ impl Failure {
                 let kind = last.as_ref().and_then(|last| last.known_kind());
                 Some(kind.unwrap_or(ErrorKind::Unreachable))
             }
+            Self::NoSpare(failure) => Some(failure.known_kind().unwrap_or(ErrorKind::Unreachable)),
             Self::Replica | Self::Mode { .. } | Self::UnknownGroup(_) | Self::Tls(_) => {
                 Some(ErrorKind::Misconfigured)
             }

@@ -87,7 +87,7 @@ impl Inspect for RedisDriver {
 impl RedisDriver {
     /// Asks for something, on behalf of no claim.
     pub(crate) async fn write(&self, request: impl Request) -> Result<Value, DriverError> {
-        self.connection.call(request, self.inspection_limit()).await
+        self.connection.call(&request, self.inspection_limit()).await
     }
 
     /// Asks for something that changes nothing, so that it is never unknown what it has done.

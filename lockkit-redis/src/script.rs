@@ -145,11 +145,9 @@ pub(crate) struct Invocation<'a> {
 /// when it restarts or is told to.
 impl Request for Invocation<'_> {
     async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
-        let by_hash = self.command("EVALSHA", &self.script.hash);
-        match connection.send_packed_command(&by_hash).await?.extract_error() {
+        match connection.send_packed_command(&self.by_hash()).await?.extract_error() {
             Err(error) if error.kind() == ServerErrorKind::NoScript.into() => {
-                let by_text = self.command("EVAL", self.script.code);
-                connection.send_packed_command(&by_text).await?.extract_error()
+                connection.send_packed_command(&self.by_text()).await?.extract_error()
             }
             answer => answer,
         }
@@ -157,6 +155,14 @@ impl Request for Invocation<'_> {
 }
 
 impl Invocation<'_> {
+    pub(crate) fn by_hash(&self) -> Cmd {
+        self.command("EVALSHA", &self.script.hash)
+    }
+
+    pub(crate) fn by_text(&self) -> Cmd {
+        self.command("EVAL", self.script.code)
+    }
+
     fn command(&self, verb: &str, script: &str) -> Cmd {
         let arguments = self.keys.len() + self.arguments.len();
         let mut command = Cmd::with_capacity(3 + arguments, script.len() + 64 * arguments);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod replicas;
 mod sentinel;
 #[allow(dead_code, reason = "some of it is for tests with one server")]
 #[path = "../server/support.rs"]
@@ -10,6 +11,6 @@ mod support;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let trials = [sentinel::trials()];
+    let trials = [replicas::trials(), sentinel::trials()];
     lockkit_testkit::run(trials.into_iter().flatten().collect())
 }

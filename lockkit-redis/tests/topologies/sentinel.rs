@@ -40,7 +40,7 @@ fn url(set: &RedisSentinels) -> String {
 
 /// Waits until all replicas have what the primary has.
 async fn replicated(primary: &mut Raw, replicas: u32) {
-    while primary.ask::<u32>(&["WAIT", &replicas.to_string(), "1000"]).await < replicas {}
+    while primary.ask::<u32>(&["WAIT", &replicas.to_string(), "100"]).await < replicas {}
 }
 
 async fn killed(set: RedisSentinels) {

@@ -137,6 +137,8 @@ impl RedisSentinels {
             ask(port, &format!("SENTINEL MONITOR {GROUP} 127.0.0.1 {primary} 2"))?;
             let patience = patience.as_millis();
             ask(port, &format!("SENTINEL SET {GROUP} down-after-milliseconds {patience}"))?;
+            // One that failed is tried again after twice as long, by default in six minutes.
+            ask(port, &format!("SENTINEL SET {GROUP} failover-timeout 6000"))?;
         }
         wait_until("acquaintance", || {
             let knows = |sentinel: &Server| {
@@ -153,7 +155,7 @@ impl RedisSentinels {
         for sentinel in &self.sentinels {
             ask(
                 sentinel.port(),
-                "SENTINEL DEBUG info-period 500 ping-period 300 publish-period 2000",
+                "SENTINEL DEBUG info-period 500 ping-period 1000 publish-period 2000",
             )?;
         }
         Ok(())

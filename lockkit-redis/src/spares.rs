@@ -1,0 +1,80 @@
+use std::sync::{Mutex, PoisonError};
+
+use redis::aio::MultiplexedConnection;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::connection::AbortOnDrop;
+use crate::endpoint::Endpoint;
+use crate::error::Failure;
+
+/// How many there are at most.
+const MOST: usize = 16;
+
+/// Connections for requests that keep the connection for themselves: one for each that is under
+/// way. They are made as they are needed, to one server, and kept.
+#[derive(Debug)]
+pub(crate) struct Spares {
+    permits: Semaphore,
+    idle: Mutex<Vec<Spare>>,
+}
+
+/// One of them, closed when it is dropped.
+#[derive(Debug)]
+struct Spare {
+    connection: MultiplexedConnection,
+    running: AbortOnDrop,
+}
+
+/// One of them in use.
+#[derive(Debug)]
+pub(crate) struct Lent<'a> {
+    spares: &'a Spares,
+    spare: Spare,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Spares {
+    pub(crate) fn new() -> Self {
+        Self { permits: Semaphore::new(MOST), idle: Mutex::default() }
+    }
+
+    /// Waits until one may be used.
+    pub(crate) async fn permit(&self) -> Result<SemaphorePermit<'_>, Failure> {
+        self.permits.acquire().await.map_err(|_| Failure::Closed)
+    }
+
+    /// One that nobody uses, made to `endpoint` if there is none.
+    pub(crate) async fn lend<'a>(
+        &'a self,
+        permit: SemaphorePermit<'a>,
+        endpoint: &Endpoint,
+    ) -> Result<Lent<'a>, Failure> {
+        let spare = loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            match idle {
+                Some(spare) if spare.running.0.is_finished() => (),
+                Some(spare) => break spare,
+                None => {
+                    let made = endpoint.connect().await;
+                    let (connection, running) = made.map_err(|it| Failure::NoSpare(it.into()))?;
+                    let running = AbortOnDrop(tokio::spawn(running).abort_handle());
+                    break Spare { connection, running };
+                }
+            }
+        };
+        Ok(Lent { spares: self, spare, _permit: permit })
+    }
+}
+
+impl Lent<'_> {
+    pub(crate) fn connection(&mut self) -> &mut MultiplexedConnection {
+        &mut self.spare.connection
+    }
+
+    /// Leaves it to the next who needs one. One that is dropped instead is closed, since an answer
+    /// may still come by it.
+    pub(crate) fn give_back(self) {
+        let Self { spares, spare, .. } = self;
+        spares.idle.lock().unwrap_or_else(PoisonError::into_inner).push(spare);
+    }
+}

@@ -1,0 +1,217 @@
+//! Replicas that are waited for.
+
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, DriverError, ErrorKind, Renewal};
+use lockkit_core::{Error, LockName, Locker, Namespace};
+use lockkit_redis::{RedisDriver, TooFewReplicas};
+use lockkit_testkit::{Proxy, REDIS, RedisSentinels, Server, Unavailable, trial};
+
+use crate::sentinel::cut_replication;
+use crate::support::{LONG, Raw, claim, impatient_driver, millis, refused, take};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_grant_tells_how_many_replicas_acknowledged", primary_and_two, counted),
+        trial("too_few_replicas_are_an_error_and_nothing_is_left", primary_and_two, cut),
+        trial("a_renewal_that_is_not_replicated_is_none", primary_and_two, renewed),
+        trial("a_hand_over_counts_when_replicas_have_it", primary_and_two, handed_over),
+        trial("who_waits_for_replicas_keeps_nobody_waiting", primary_and_two, apart),
+        trial("without_the_right_to_wait_it_is_denied", primary_and_two, denied),
+        trial("a_failover_forgets_no_grant_that_replicas_had", sentinels, kept),
+    ]
+}
+
+fn primary_and_two() -> Result<Vec<Server>, Unavailable> {
+    let primary = REDIS.start_with(&["--repl-diskless-sync-delay", "0"])?;
+    let port = primary.port().to_string();
+    let replica = || REDIS.start_with(&["--replicaof", "127.0.0.1", &port]);
+    Ok(vec![replica()?, replica()?, primary])
+}
+
+fn sentinels() -> Result<RedisSentinels, Unavailable> {
+    RedisSentinels::start(millis(1000))
+}
+
+/// A driver that waits for two replicas, which follow, and what can cut them off.
+async fn start(servers: &[Server], parameters: &str) -> (RedisDriver, Raw, Proxy) {
+    let [replicas @ .., primary] = servers else { panic!("{servers:?}") };
+    let proxy = Proxy::start(primary.addr()).await;
+    for replica in replicas {
+        let port = proxy.addr().port().to_string();
+        let mut replica = Raw::connect(&replica.url()).await;
+        replica.ask::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+    }
+    let mut raw = Raw::connect(&primary.url()).await;
+    raw.ask::<()>(&["SET", "mark", "1"]).await;
+    while raw.ask::<u32>(&["WAIT", "2", "100"]).await < 2 {}
+    raw.ask::<()>(&["DEL", "mark"]).await;
+    let url = format!("{}?call_limit=10s&replicas=2{parameters}", primary.url());
+    (impatient_driver(&url).await, raw, proxy)
+}
+
+fn too_few(error: DriverError) -> (ErrorKind, TooFewReplicas) {
+    let (kind, source) = (error.kind(), error.into_source());
+    (kind, *source.downcast_ref().unwrap_or_else(|| panic!("{kind}: {source}")))
+}
+
+async fn counted(servers: Vec<Server>) {
+    let (driver, _raw, _proxy) = start(&servers, "").await;
+    let locker = Locker::new(driver);
+    let guard = locker.lock("a").unwrap().acquire().await.unwrap();
+    assert_eq!(guard.acknowledged_by(), Some(2));
+    guard.release().await.unwrap();
+    let plain = Locker::new(impatient_driver(&servers[2].url()).await);
+    let guard = plain.lock("a").unwrap().acquire().await.unwrap();
+    assert_eq!(guard.acknowledged_by(), None);
+}
+
+async fn cut(servers: Vec<Server>) {
+    let (driver, mut raw, proxy) = start(&servers, "&replica_timeout=100ms").await;
+    take(&driver, &Claim::new(LockName::new(&Namespace::default(), "b").unwrap(), LONG)).await;
+    proxy.answers().swallow();
+    let error = driver.try_acquire(&claim(LONG)).await.unwrap_err();
+    let (kind, told) = too_few(error);
+    // It was not taken, or not for long: asking again may do.
+    assert_eq!(kind, ErrorKind::Unreachable);
+    assert_eq!((told.wanted, told.acknowledged, told.timeout), (2, 0, millis(100)));
+    assert_eq!(raw.keys().await.len(), 1, "the one that was taken before");
+
+    let locker = Locker::new(driver);
+    let error = locker.lock("a").unwrap().try_acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |it| it.source());
+    let told = causes.filter_map(|cause| cause.downcast_ref::<TooFewReplicas>()).next();
+    assert_eq!(told.map(|told| told.acknowledged), Some(0), "{error:?}");
+
+    // The network is back, and with it the replicas.
+    proxy.answers().pass();
+    proxy.reset().await;
+    let guard = locker.lock("a").unwrap().acquire().await.unwrap();
+    assert_eq!(guard.acknowledged_by(), Some(2));
+}
+
+async fn renewed(servers: Vec<Server>) {
+    let (driver, _raw, proxy) = start(&servers, "&replica_timeout=100ms").await;
+    let holder = claim(LONG);
+    take(&driver, &holder).await;
+    proxy.answers().swallow();
+    let (kind, told) = too_few(driver.renew(&holder).await.unwrap_err());
+    assert_eq!((kind, told.acknowledged), (ErrorKind::Unknown, 0));
+    proxy.answers().pass();
+    proxy.reset().await;
+    while let Err(error) = driver.renew(&holder).await {
+        assert_eq!(too_few(error).0, ErrorKind::Unknown);
+    }
+    driver.release(&holder).await.unwrap();
+    assert_eq!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+}
+
+async fn handed_over(servers: Vec<Server>) {
+    let (driver, _raw, _proxy) = start(&servers, "").await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    refused(&driver, &waiter).await;
+    assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
+    refused(&driver, &waiter).await;
+    driver.release(&holder).await.unwrap();
+    // The lock is the waiter's, and told as a reason to ask.
+    assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
+    match driver.try_acquire(&waiter).await.unwrap() {
+        Attempt::Granted(grant) => assert_eq!(grant.acknowledged_by(), Some(2)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// More at once than there are connections for it, all of which wait.
+async fn apart(servers: Vec<Server>) {
+    let (driver, mut raw, proxy) = start(&servers, "&replica_timeout=2s").await;
+    // A server that does not know the script waits before it says so.
+    let warm = claim(LONG);
+    take(&driver, &warm).await;
+    driver.release(&warm).await.unwrap();
+    proxy.answers().swallow();
+    let claims = (0..20).map(|number| {
+        Claim::new(LockName::new(&Namespace::default(), &number.to_string()).unwrap(), LONG)
+    });
+    let claims: Vec<_> = claims.collect();
+    let began = Instant::now();
+    let asking = join_all(claims.iter().map(|claim| driver.try_acquire(claim)));
+    let others = async {
+        while raw.keys().await.len() < 16 {}
+        // What waits for nobody goes its way meanwhile.
+        driver.release(&claim(LONG)).await.unwrap();
+        let passed = began.elapsed();
+        let clients: String = raw.ask(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+        (passed, clients.lines().count())
+    };
+    let (answers, (passed, connections)) = futures_util::join!(asking, others);
+    for answer in answers {
+        assert_eq!(too_few(answer.unwrap_err()).0, ErrorKind::Unreachable);
+    }
+    assert!(passed < began.elapsed(), "{passed:?}");
+    assert!(passed < millis(2000), "it waited with the others: {passed:?}");
+    assert_eq!(connections, 18, "one of them is ours, and one for what waits for nobody");
+    assert_eq!(raw.keys().await, Vec::<String>::new());
+}
+
+async fn denied(servers: Vec<Server>) {
+    let (_, mut raw, _proxy) = start(&servers, "").await;
+    raw.ask::<()>(&["ACL", "SETUSER", "me", "on", ">pw", "~*", "&*", "+@all", "-wait"]).await;
+    let url = servers[2].url().replace("redis://", "redis://me:pw@");
+    let driver = impatient_driver(&format!("{url}?replicas=2")).await;
+    let error = driver.try_acquire(&claim(LONG)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{}", error.into_source());
+    assert_eq!(raw.keys().await, Vec::<String>::new());
+}
+
+/// The counterpart of `a_failover_that_lost_the_grant_leaves_two_holders`.
+async fn kept(set: RedisSentinels) {
+    let url = |wanted: &str| format!("{}?call_limit=10s&replica_timeout=1s{wanted}", set.url());
+    let one = impatient_driver(&url("&replicas=2")).await;
+    let other = impatient_driver(&url("&replicas=1")).await;
+    let holder = claim(LONG);
+    let token = take(&one, &holder).await;
+    let cut = cut_replication(&set).await;
+    // While no replica hears of it, nobody is granted anything.
+    let late = Claim::new(LockName::new(&Namespace::default(), "late").unwrap(), LONG);
+    let (kind, told) = too_few(one.try_acquire(&late).await.unwrap_err());
+    assert_eq!((kind, told.acknowledged), (ErrorKind::Unreachable, 0));
+    set.servers()[set.primary()].kill();
+    drop(cut);
+    // The next primary knows the hold that replicas had.
+    let rival = claim(LONG);
+    loop {
+        match other.try_acquire(&rival).await {
+            Ok(Attempt::Taken(_)) => break,
+            Ok(other) => panic!("{token} is held: {other:?}"),
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+        }
+    }
+    // One replica is left. The first driver wants two, and no longer gets what it wants.
+    loop {
+        match one.renew(&holder).await {
+            Ok(renewed) => panic!("{renewed:?}"),
+            Err(error) => {
+                assert!(error.kind().is_transient(), "{error}");
+                if let Some(told) = error.into_source().downcast_ref::<TooFewReplicas>() {
+                    break assert_eq!(told.wanted, 2);
+                }
+            }
+        }
+    }
+    one.release(&holder).await.unwrap();
+    loop {
+        match other.try_acquire(&rival).await {
+            Ok(Attempt::Granted(grant)) => {
+                assert_eq!(grant.acknowledged_by(), Some(1));
+                break assert!(grant.fencing_token().unwrap() > token);
+            }
+            Ok(refused) => panic!("{refused:?}"),
+            // The other replica has to find the new primary first.
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+        }
+    }
+}
