@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::ask::{ask, ask_for, field, wait_until};
-use super::{PROGRAMS, REDIS, is_ready};
+use super::{PROGRAMS, REDIS};
 use crate::{Backend, Server, Unavailable};
 
 /// What the sentinels call the servers that they watch.
@@ -176,4 +176,10 @@ fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
         fs::write(&file, format!("{begins}bind 127.0.0.1\ndir {}\n", data.display()))?;
     }
     Ok(vec![file.display().to_string(), "--sentinel".into()])
+}
+
+/// Asks for the process id, because another test's server may have been faster at this port.
+fn is_ready(port: u16, pid: u32, _: &Path) -> io::Result<bool> {
+    let answer = ask_for(Duration::from_secs(1), port, "INFO server")?;
+    Ok(answer.lines().any(|line| line == format!("process_id:{pid}")))
 }
