@@ -62,6 +62,7 @@ enum Kind {
     Server,
     Socket,
     Sentinels,
+    Cluster,
 }
 
 impl Config {
@@ -72,10 +73,12 @@ impl Config {
             "redis+unix" | "unix" => (Kind::Socket, false),
             "redis+sentinel" => (Kind::Sentinels, false),
             "rediss+sentinel" => (Kind::Sentinels, true),
+            "redis+cluster" => (Kind::Cluster, false),
+            "rediss+cluster" => (Kind::Cluster, true),
             _ => {
                 return Err(url.error(
-                    "the scheme of Redis is `redis`, `redis+sentinel`, both also as `rediss` with \
-                     TLS, or `redis+unix` for a socket",
+                    "the scheme of Redis is `redis`, `redis+sentinel` or `redis+cluster`, all also as \
+                     `rediss` with TLS, or `redis+unix` for a socket",
                 ));
             }
         };
@@ -104,6 +107,10 @@ impl Config {
                 Target::Server(Endpoint::new(socket(url)?, greeting(url, &parameters, "")?))
             }
             Kind::Sentinels => sentinels(url, &parameters, path, tls)?,
+            Kind::Cluster if dialect == Dialect::Plain => {
+                return Err(parameters.bad("dialect", "a cluster has no `plain`"));
+            }
+            Kind::Cluster => cluster(url, &parameters, path, &tls)?,
         };
         let replicas = replicas(&parameters)?;
         if replicas.is_some() && dialect == Dialect::Plain {
@@ -150,6 +157,28 @@ fn sentinels(
     let nowhere = Address::Network { host: String::new(), port: 0, tls };
     let server = Endpoint::new(nowhere, greeting(url, parameters, database)?);
     Ok(Target::Primary(Arc::new(Sentinels::new(sentinels, group.into(), server))))
+}
+
+fn cluster(
+    url: &BackendUrl,
+    parameters: &Parameters<'_>,
+    path: &str,
+    tls: &Option<Tls>,
+) -> Result<Target> {
+    if url.hosts().is_empty() {
+        return Err(
+            url.error("hosts of members are needed, as in `redis+cluster://host1,host2,host3`")
+        );
+    }
+    let greeting = greeting(url, parameters, path)?;
+    if greeting.db() != 0 {
+        return Err(url.error("a cluster has no database but 0"));
+    }
+    let member = |host| {
+        let address = address(host, DEFAULT_PORT, tls.clone());
+        Endpoint::new(address, greeting.clone()).expecting(Mode::ClusterNode)
+    };
+    Ok(Target::Cluster(url.hosts().iter().map(member).collect()))
 }
 
 fn address(host: &Host, default_port: u16, tls: Option<Tls>) -> Address {
@@ -293,6 +322,9 @@ mod tests {
             ("redis://h?replicas=2&replica_timeout=0s", "at least 1ms"),
             ("redis://h?replicas=1&dialect=plain", "not with"),
             ("redis://h?replica_timeout=1s", "`replicas` is none"),
+            ("redis+cluster://h/1", "no database but 0"),
+            ("redis+cluster:", "hosts of members"),
+            ("redis+cluster://h?dialect=plain", "has no `plain`"),
             ("redis+sentinel://h", "what they call the primary"),
             ("redis+sentinel:/main", "hosts of sentinels"),
             ("redis+sentinel://h/main/zero", "number of a database"),

@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::backoff::Backoff;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Mode};
 use crate::error::Failure;
 use crate::node;
 use crate::sentinel::Sentinels;
@@ -33,19 +33,24 @@ pub(crate) struct Connection {
 impl Connection {
     /// Connects for the first time, with one attempt.
     pub(crate) async fn open(target: Target) -> Result<Self, Failure> {
-        let shared = Arc::new(Shared {
-            link: watch::Sender::new(Link::Down(None)),
-            place: watch::Sender::new(None),
-            wanted: Notify::new(),
-            opened: AtomicU64::new(0),
-        });
+        let shared = Shared::new(Arc::default());
         shared.connect(&target).await?;
+        Ok(Self::over(target, shared))
+    }
+
+    /// Connects when there is something to ask. `trouble` is told whenever there is no connection
+    /// any more, or none to be had.
+    pub(crate) fn on_demand(target: Target, trouble: Arc<Notify>) -> Self {
+        Self::over(target, Shared::new(trouble))
+    }
+
+    fn over(target: Target, shared: Arc<Shared>) -> Self {
         let watch = target.sentinels().map(|sentinels| {
             let watching = tokio::spawn(follow(sentinels.clone(), shared.clone()));
             AbortOnDrop(watching.abort_handle())
         });
         let supervisor = tokio::spawn(supervise(target, shared.clone())).abort_handle();
-        Ok(Self { shared, supervisor: AbortOnDrop(supervisor), watch })
+        Self { shared, supervisor: AbortOnDrop(supervisor), watch }
     }
 
     /// Where the last connection led to, now and later.
@@ -60,13 +65,25 @@ impl Connection {
         request: &impl Request,
         limit: Duration,
     ) -> Result<Value, DriverError> {
+        let answer = self.attempt(request, limit, &Stage::default(), false).await;
+        answer.map_err(Failure::of_a_call)
+    }
+
+    /// The same, with what went wrong. `stage` tells how far the request has come; with `asking`,
+    /// it is for a slot that is just being moved to the server.
+    pub(crate) async fn attempt(
+        &self,
+        request: &impl Request,
+        limit: Duration,
+        stage: &Stage,
+        asking: bool,
+    ) -> Result<Value, Failure> {
         let mut used = None;
         let mut refused = None;
-        let stage = AtomicU8::new(QUEUED);
         let calling = async {
             loop {
                 let open = &**used.insert(self.shared.up().await?);
-                let failure = match open.send(request, &stage).await {
+                let failure = match open.send(request, stage, asking).await {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => failure,
                 };
@@ -82,9 +99,7 @@ impl Connection {
         let failure = match timeout(limit, calling).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(failure)) => failure,
-            Err(_) if used.is_some() && stage.load(Ordering::Relaxed) == SENT => {
-                Failure::NoAnswer(limit)
-            }
+            Err(_) if used.is_some() && stage.is_sent() => Failure::NoAnswer(limit),
             Err(_) => match (self.shared.last_failure(), refused) {
                 (None, Some(refused)) => refused,
                 (last, _) => Failure::NoConnection { limit, last },
@@ -93,7 +108,7 @@ impl Connection {
         let is_silent = match &failure {
             Failure::NoAnswer(_) => true,
             // Who had not even its turn knows nothing of the server.
-            Failure::NoConnection { .. } => stage.load(Ordering::Relaxed) == CONNECTING,
+            Failure::NoConnection { .. } => stage.is(CONNECTING),
             _ => false,
         };
         if let Some(open) = used
@@ -102,7 +117,7 @@ impl Connection {
             tracing::warn!(%failure, "replacing the connection to Redis");
             self.shared.drop_connection(open.id);
         }
-        Err(failure.of_a_call())
+        Err(failure)
     }
 
     /// Which run of the server the calls go to. Asked once a connection.
@@ -113,11 +128,13 @@ impl Connection {
                 return Ok::<_, Failure>(Ok(run.clone()));
             }
             let mut connection = open.connection.clone();
-            let info = redis::cmd("INFO").send(&mut connection).await?;
+            let info =
+                connection.send_packed_command(&redis::cmd("INFO")).await?.extract_error()?;
             // A user may lack the right to ask, or the server the command.
             let mut ask_fsync = redis::cmd("CONFIG");
             ask_fsync.arg("GET").arg("appendfsync");
-            let run = node::run(info, ask_fsync.send(&mut connection).await.ok());
+            let fsync = connection.send_packed_command(&ask_fsync).await;
+            let run = node::run(info, fsync.and_then(Value::extract_error).ok());
             if let Ok(run) = &run {
                 _ = open.run.set(run.clone());
             }
@@ -146,27 +163,65 @@ impl Drop for Connection {
     }
 }
 
-/// How far a request has come: it waits for its turn,
+/// How far a request has come.
+#[derive(Debug, Default)]
+pub(crate) struct Stage(AtomicU8);
+
+/// It waits for its turn,
 const QUEUED: u8 = 0;
 /// for a connection of its own,
 const CONNECTING: u8 = 1;
 /// or for its answer.
 const SENT: u8 = 2;
 
+impl Stage {
+    /// Whether it may have been carried out.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.is(SENT)
+    }
+
+    /// It was certainly not carried out.
+    pub(crate) fn reset(&self) {
+        self.set(QUEUED);
+    }
+
+    fn is(&self, stage: u8) -> bool {
+        self.0.load(Ordering::Relaxed) == stage
+    }
+
+    fn set(&self, stage: u8) {
+        self.0.store(stage, Ordering::Relaxed);
+    }
+}
+
+/// To whom a request is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct To {
+    pub(crate) mode: Mode,
+    /// Whether the server is to know that the slot is just being moved to it.
+    pub(crate) asking: bool,
+}
+
 /// What can be asked of a server.
 pub(crate) trait Request: Send + Sync {
     /// Whether the server answers nothing else on the connection until this is answered.
     const BLOCKS: bool = false;
 
+    /// The slot of what it is about, where a cluster has such; none if any server will do.
+    fn slot(&self) -> Option<u16> {
+        None
+    }
+
     /// Asks, and returns the answer. An error of the server is an error.
     fn send(
         &self,
         connection: &mut MultiplexedConnection,
+        to: To,
     ) -> impl Future<Output = RedisResult<Value>> + Send;
 }
 
 impl Request for Cmd {
-    async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+    async fn send(&self, connection: &mut MultiplexedConnection, _: To) -> RedisResult<Value> {
         connection.send_packed_command(self).await?.extract_error()
     }
 }
@@ -178,6 +233,8 @@ struct Shared {
     place: watch::Sender<Option<Endpoint>>,
     /// A call waits for a connection.
     wanted: Notify,
+    /// To be told when there is no connection any more, or none to be had.
+    trouble: Arc<Notify>,
     /// How many connections there have been.
     opened: AtomicU64,
 }
@@ -208,17 +265,23 @@ struct Open {
 impl Open {
     /// Sends a request and waits for its answer, for as long as it takes. `stage` tells how far it
     /// has come.
-    async fn send<R: Request>(&self, request: &R, stage: &AtomicU8) -> Result<Value, Failure> {
+    async fn send<R: Request>(
+        &self,
+        request: &R,
+        stage: &Stage,
+        asking: bool,
+    ) -> Result<Value, Failure> {
+        let to = To { mode: self.endpoint.mode(), asking };
         let answering = async {
             if !R::BLOCKS {
-                stage.store(SENT, Ordering::Relaxed);
-                return Ok(request.send(&mut self.connection.clone()).await?);
+                stage.set(SENT);
+                return Ok(request.send(&mut self.connection.clone(), to).await?);
             }
             let permit = self.spares.permit().await?;
-            stage.store(CONNECTING, Ordering::Relaxed);
+            stage.set(CONNECTING);
             let mut lent = self.spares.lend(permit, &self.endpoint).await?;
-            stage.store(SENT, Ordering::Relaxed);
-            let answer = request.send(lent.connection()).await;
+            stage.set(SENT);
+            let answer = request.send(lent.connection(), to).await;
             lent.give_back();
             Ok(answer?)
         };
@@ -237,6 +300,16 @@ impl Open {
 }
 
 impl Shared {
+    fn new(trouble: Arc<Notify>) -> Arc<Self> {
+        Arc::new(Self {
+            link: watch::Sender::new(Link::Down(None)),
+            place: watch::Sender::new(None),
+            wanted: Notify::new(),
+            trouble,
+            opened: AtomicU64::new(0),
+        })
+    }
+
     /// The connection, as soon as there is one.
     async fn up(&self) -> Result<Arc<Open>, Failure> {
         if let Link::Up(open) = &*self.link.borrow() {
@@ -270,6 +343,7 @@ impl Shared {
             Ok(made) => made,
             Err(failure) => {
                 self.set(Link::Down(Some(Failure::clone(&failure))));
+                self.trouble.notify_one();
                 return Err(failure);
             }
         };
@@ -305,6 +379,7 @@ impl Shared {
             let is_it = matches!(link, Link::Up(open) if open.id == id);
             if is_it {
                 *link = Link::Down(None);
+                self.trouble.notify_one();
             }
             is_it
         });

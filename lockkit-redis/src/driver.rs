@@ -9,12 +9,13 @@ use lockkit_core::{BackendUrl, Capabilities, Error, FencingToken};
 use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::config::Config;
-use crate::connection::{Connection, Request};
+use crate::connection::Request;
 use crate::dialect::Dialect;
 use crate::layout::Layout;
 use crate::plain;
 use crate::replicas::{Acknowledged, Replicas};
 use crate::script::{Invocation, RELEASE, RENEW, TAKE};
+use crate::servers::Servers;
 use crate::subscription::{Joined, Subscription};
 use crate::target::Target;
 
@@ -27,7 +28,7 @@ const ID: &str = "redis";
 #[derive(Debug)]
 pub struct RedisDriver {
     pub(crate) target: Target,
-    pub(crate) connection: Connection,
+    pub(crate) servers: Servers,
     subscription: Subscription,
     pub(crate) call_limit: Option<Duration>,
     pub(crate) dialect: Dialect,
@@ -50,14 +51,14 @@ impl RedisDriver {
     /// Cancel-safe: a connection that was begun is closed.
     pub async fn connect(url: &BackendUrl) -> Result<Self, Error> {
         let Config { target, call_limit, dialect, replicas } = Config::from_url(url).await?;
-        let connection = Connection::open(target.clone()).await.map_err(|failure| {
+        let servers = Servers::open(target.clone()).await.map_err(|failure| {
             if failure.is_about_the_database() {
                 return url.error(failure.to_string());
             }
             Error::connecting(ID, failure.while_connecting())
         })?;
-        let subscription = Subscription::new(connection.place());
-        Ok(Self { target, connection, subscription, call_limit, dialect, replicas })
+        let subscription = servers.subscription();
+        Ok(Self { target, servers, subscription, call_limit, dialect, replicas })
     }
 
     async fn ask(&self, claim: &Claim, layout: &Layout) -> Result<Answer, DriverError> {
@@ -103,7 +104,7 @@ impl RedisDriver {
         let (wanted, timeout) = (replicas.wanted, replicas.timeout(limit));
         let request = Acknowledged { invocation, wanted, timeout };
         // Twice, since the server waits as well before it asks for a script that it does not know.
-        let answers = self.connection.call(&request, limit + 2 * timeout).await?;
+        let answers = self.servers.call(&request, limit + 2 * timeout).await?;
         let (answer, acknowledged) = request.read(answers)?;
         Ok((answer, acknowledged.map(Some)))
     }
@@ -113,7 +114,7 @@ impl RedisDriver {
         claim: &Claim,
         request: impl Request,
     ) -> Result<Value, DriverError> {
-        self.connection.call(&request, self.limit(claim)).await
+        self.servers.call(&request, self.limit(claim)).await
     }
 
     fn limit(&self, claim: &Claim) -> Duration {
@@ -201,12 +202,15 @@ impl Driver for RedisDriver {
     }
 
     fn node(&self) -> Option<&dyn Node> {
-        Some(self)
+        match self.servers {
+            Servers::One(_) => Some(self),
+            Servers::Cluster(_) => None,
+        }
     }
 
     async fn close(&self) {
         self.subscription.close();
-        self.connection.close();
+        self.servers.close();
     }
 }
 

@@ -53,6 +53,19 @@ impl Endpoint {
         Self { mode, ..self }
     }
 
+    /// What is to be there.
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The same at another port of the host.
+    pub(crate) fn at_port(&self, port: u16) -> Self {
+        match &self.address {
+            Address::Network { host, .. } => self.at(host, port),
+            Address::Socket(_) => self.clone(),
+        }
+    }
+
     /// The same at another address of the network.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
         let tls = match &self.address {
@@ -97,6 +110,28 @@ impl Endpoint {
                 result = meet(&mut connection, self.mode) => result?,
                 () = &mut running => return Err(Failure::Broken),
             }
+            Ok((connection, running))
+        };
+        timeout(CONNECT_LIMIT, connecting)
+            .await
+            .unwrap_or(Err(Failure::NoConnection { limit: CONNECT_LIMIT, last: None }))
+    }
+
+    /// Opens a connection by which the server pushes news, of channels of a cluster too.
+    pub(crate) async fn listen(
+        &self,
+        push: impl redis::aio::AsyncPushSender,
+    ) -> Result<(MultiplexedConnection, Running), Failure> {
+        let connecting = async {
+            let config = AsyncConnectionConfig::new()
+                .set_response_timeout(None)
+                .set_connection_timeout(None)
+                .set_push_sender(push);
+            let greeting = self.greeting.clone().set_protocol(redis::ProtocolVersion::RESP3);
+            let stream = self.stream().await?;
+            let (connection, running) =
+                MultiplexedConnection::new_with_config(&greeting, stream, config).await?;
+            let running: Running = Box::pin(running);
             Ok((connection, running))
         };
         timeout(CONNECT_LIMIT, connecting)

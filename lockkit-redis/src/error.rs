@@ -24,7 +24,7 @@ pub(crate) enum Failure {
     Replica,
     #[error("the server is a {is}, not a {wanted}")]
     Mode { is: &'static str, wanted: &'static str },
-    #[error("the sentinels made another server the primary")]
+    #[error("another server has become the primary")]
     Deposed,
     #[error("no sentinel says where the primary of `{group}` is")]
     NoPrimary {
@@ -34,6 +34,10 @@ pub(crate) enum Failure {
     },
     #[error("no sentinel knows `{0}`")]
     UnknownGroup(String),
+    #[error("nobody is known to have the slot")]
+    NoOwner,
+    #[error("a cluster has no one run")]
+    NoOneRun,
     #[error("no connection of its own for a request that waits for replicas")]
     NoSpare(#[source] Box<Failure>),
     #[error(transparent)]
@@ -78,6 +82,11 @@ impl Failure {
         !matches!(self, Self::Replica) && self.known_kind().is_some_and(|kind| !kind.is_transient())
     }
 
+    /// Whether the server has named another one to ask.
+    pub(crate) fn is_redirection(&self) -> bool {
+        matches!(self, Self::Redis(error) if error.redirect_node().is_some())
+    }
+
     /// Whether the connection is no good for another call, although it answers.
     pub(crate) fn spoils_the_connection(&self) -> bool {
         match self {
@@ -97,7 +106,10 @@ impl Failure {
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
             Self::NoAnswer(_) | Self::Broken | Self::Deposed => None,
-            Self::NoConnection { .. } | Self::Closed => Some(ErrorKind::Unreachable),
+            Self::NoConnection { .. } | Self::Closed | Self::NoOwner => {
+                Some(ErrorKind::Unreachable)
+            }
+            Self::NoOneRun => Some(ErrorKind::Unsupported),
             Self::NoPrimary { last, .. } => {
                 let kind = last.as_ref().and_then(|last| last.known_kind());
                 Some(kind.unwrap_or(ErrorKind::Unreachable))

@@ -11,6 +11,7 @@ use crate::connection::Request;
 use crate::diagnosis;
 use crate::dialect::Dialect;
 use crate::driver::{RedisDriver, parse};
+use crate::endpoint::Endpoint;
 use crate::layout::Layout;
 use crate::plain;
 use crate::script::{BREAK, LOOK};
@@ -87,12 +88,22 @@ impl Inspect for RedisDriver {
 impl RedisDriver {
     /// Asks for something, on behalf of no claim.
     pub(crate) async fn write(&self, request: impl Request) -> Result<Value, DriverError> {
-        self.connection.call(&request, self.inspection_limit()).await
+        self.servers.call(&request, self.inspection_limit()).await
     }
 
     /// Asks for something that changes nothing, so that it is never unknown what it has done.
     pub(crate) async fn read(&self, request: impl Request) -> Result<Value, DriverError> {
-        self.write(request).await.map_err(|error| match error.kind() {
+        self.read_at(None, request).await
+    }
+
+    /// The same, of one member of a cluster.
+    pub(crate) async fn read_at(
+        &self,
+        member: Option<&Endpoint>,
+        request: impl Request,
+    ) -> Result<Value, DriverError> {
+        let answer = self.servers.call_at(member, &request, self.inspection_limit()).await;
+        answer.map_err(|error| match error.kind() {
             ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, error.into_source()),
             _ => error,
         })
@@ -108,11 +119,25 @@ impl RedisDriver {
             Dialect::Lockkit => Layout::pattern(namespace),
             Dialect::Plain => plain::pattern(namespace),
         };
-        let (mut names, mut cursor) = (BTreeSet::new(), 0_u64);
+        let mut names = BTreeSet::new();
+        for member in self.servers.members() {
+            self.names_at(member.as_ref(), namespace, &pattern, &mut names).await?;
+        }
+        Ok(names)
+    }
+
+    async fn names_at(
+        &self,
+        member: Option<&Endpoint>,
+        namespace: &Namespace,
+        pattern: &str,
+        names: &mut BTreeSet<LockName>,
+    ) -> Result<(), DriverError> {
+        let mut cursor = 0_u64;
         for _ in 0..PAGES {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE);
-            let (next, keys): (u64, Vec<Vec<u8>>) = parse(self.read(scan).await?)?;
+            scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(PAGE);
+            let (next, keys): (u64, Vec<Vec<u8>>) = parse(self.read_at(member, scan).await?)?;
             match self.dialect {
                 Dialect::Lockkit => {
                     names.extend(keys.iter().filter_map(|key| Layout::lock_at(key, namespace)));
@@ -120,7 +145,7 @@ impl RedisDriver {
                 Dialect::Plain => names.extend(plain::locks_at(self, &keys, namespace).await?),
             }
             match next {
-                0 => return Ok(names),
+                0 => return Ok(()),
                 next => cursor = next,
             }
         }

@@ -16,6 +16,7 @@
 //! What it guarantees, and what it stores, is told in `docs/redis.md`.
 
 mod backoff;
+mod cluster;
 mod config;
 mod connection;
 mod diagnosis;
@@ -31,6 +32,7 @@ mod plain;
 mod replicas;
 mod script;
 mod sentinel;
+mod servers;
 mod spares;
 mod subscription;
 mod target;

@@ -10,7 +10,7 @@ use crate::driver::{RedisDriver, parse};
 #[async_trait]
 impl Node for RedisDriver {
     async fn run(&self, limit: Duration) -> Result<Run, DriverError> {
-        self.connection.run(limit).await
+        self.servers.run(limit).await
     }
 }
 

@@ -6,7 +6,7 @@ use lockkit_core::driver::{DriverError, ErrorKind};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, ServerErrorKind, Value, cmd};
 
-use crate::connection::Request;
+use crate::connection::{Request, To};
 use crate::driver::parse;
 use crate::error::Failure;
 use crate::script::Invocation;
@@ -54,13 +54,17 @@ pub(crate) struct Acknowledged<'a> {
 impl Request for Acknowledged<'_> {
     const BLOCKS: bool = true;
 
+    fn slot(&self) -> Option<u16> {
+        self.invocation.slot()
+    }
+
     /// Answers with what the script says and what the wait says, which may be an error.
-    async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
-        let answers = self.ask(connection, self.invocation.by_hash()).await?;
+    async fn send(&self, connection: &mut MultiplexedConnection, to: To) -> RedisResult<Value> {
+        let answers = self.ask(connection, self.invocation.by_hash(to), to).await?;
         let is_unknown = |error: &RedisError| error.kind() == ServerErrorKind::NoScript.into();
         match answers[0].clone().extract_error() {
             Err(error) if is_unknown(&error) => {
-                let answers = self.ask(connection, self.invocation.by_text()).await?;
+                let answers = self.ask(connection, self.invocation.by_text(to), to).await?;
                 answers[0].clone().extract_error()?;
                 Ok(Value::Array(answers.into()))
             }
@@ -75,13 +79,17 @@ impl Acknowledged<'_> {
         &self,
         connection: &mut MultiplexedConnection,
         script: redis::Cmd,
+        to: To,
     ) -> RedisResult<[Value; 2]> {
         let timeout = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
         let mut wait = cmd("WAIT");
         wait.arg(self.wanted).arg(timeout);
-        let mut both = Pipeline::with_capacity(2);
-        both.add_command(script).add_command(wait);
-        let answers = connection.send_packed_commands(&both, 0, 2).await?;
+        let mut all = Pipeline::with_capacity(3);
+        if to.asking {
+            all.add_command(cmd("ASKING"));
+        }
+        all.add_command(script).add_command(wait);
+        let answers = connection.send_packed_commands(&all, to.asking.into(), 2).await?;
         answers.try_into().map_err(|_| (redis::ErrorKind::Parse, "two answers were due").into())
     }
 

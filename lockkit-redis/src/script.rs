@@ -3,16 +3,23 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, ServerErrorKind, Value};
 
-use crate::connection::Request;
+use crate::cluster::slots;
+use crate::connection::{Request, To};
+use crate::endpoint::Mode;
+
+/// A script that begins with how news travel, which is otherwise in a cluster.
+macro_rules! with_news {
+    ($($file:literal),*) => {
+        Script::with_news(
+            concat!(include_str!("scripts/news.lua"), $(include_str!($file)),*),
+            concat!(include_str!("scripts/sharded_news.lua"), $(include_str!($file)),*),
+        )
+    };
+}
 
 /// Takes a lock: `scripts/take.lua`.
 pub(crate) static TAKE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(
-        include_str!("scripts/lock.lua"),
-        include_str!("scripts/token.lua"),
-        include_str!("scripts/queue.lua"),
-        include_str!("scripts/take.lua")
-    ))
+    with_news!("scripts/lock.lua", "scripts/token.lua", "scripts/queue.lua", "scripts/take.lua")
 });
 
 /// Renews a lease: `scripts/renew.lua`.
@@ -21,37 +28,21 @@ pub(crate) static RENEW: LazyLock<Script> =
 
 /// Releases a lock or leaves a queue: `scripts/release.lua`.
 pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(
-        include_str!("scripts/lock.lua"),
-        include_str!("scripts/token.lua"),
-        include_str!("scripts/queue.lua"),
-        include_str!("scripts/release.lua")
-    ))
+    with_news!("scripts/lock.lua", "scripts/token.lua", "scripts/queue.lua", "scripts/release.lua")
 });
 
 /// Ends somebody's hold: `scripts/break.lua`.
 pub(crate) static BREAK: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(
-        include_str!("scripts/lock.lua"),
-        include_str!("scripts/token.lua"),
-        include_str!("scripts/queue.lua"),
-        include_str!("scripts/break.lua")
-    ))
+    with_news!("scripts/lock.lua", "scripts/token.lua", "scripts/queue.lua", "scripts/break.lua")
 });
 
 /// Tells who holds and who waits: `scripts/look.lua`.
-pub(crate) static LOOK: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(
-        include_str!("scripts/lock.lua"),
-        include_str!("scripts/token.lua"),
-        include_str!("scripts/look.lua")
-    ))
-});
+pub(crate) static LOOK: LazyLock<Script> =
+    LazyLock::new(|| with_news!("scripts/lock.lua", "scripts/token.lua", "scripts/look.lua"));
 
 /// Tells which rights are missing: `scripts/rights.lua`.
-pub(crate) static RIGHTS: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/missing.lua"), include_str!("scripts/rights.lua")))
-});
+pub(crate) static RIGHTS: LazyLock<Script> =
+    LazyLock::new(|| with_news!("scripts/missing.lua", "scripts/rights.lua"));
 
 /// Those of the dialect `plain`: `scripts/plain/`.
 pub(crate) mod plain {
@@ -114,13 +105,30 @@ pub(crate) mod plain {
 /// A script, known to a server by its hash once it was run there.
 #[derive(Debug)]
 pub(crate) struct Script {
+    text: Text,
+    /// What a cluster is given instead, if it is another.
+    of_cluster: Option<Text>,
+}
+
+#[derive(Debug)]
+struct Text {
     code: &'static str,
     hash: String,
 }
 
-impl Script {
+impl Text {
     fn new(code: &'static str) -> Self {
         Self { code, hash: redis::Script::new(code).get_hash().into() }
+    }
+}
+
+impl Script {
+    fn new(code: &'static str) -> Self {
+        Self { text: Text::new(code), of_cluster: None }
+    }
+
+    fn with_news(code: &'static str, of_cluster: &'static str) -> Self {
+        Self { text: Text::new(code), of_cluster: Some(Text::new(of_cluster)) }
     }
 
     /// A request to run the script.
@@ -130,6 +138,13 @@ impl Script {
         arguments: &'a [&'a str],
     ) -> Invocation<'a> {
         Invocation { script: self, keys, arguments }
+    }
+
+    fn text_for(&self, to: To) -> &Text {
+        match (to.mode, &self.of_cluster) {
+            (Mode::ClusterNode, Some(text)) => text,
+            _ => &self.text,
+        }
     }
 }
 
@@ -144,23 +159,37 @@ pub(crate) struct Invocation<'a> {
 /// Runs the script by its hash, and by its text if the server does not know it: it forgets scripts
 /// when it restarts or is told to.
 impl Request for Invocation<'_> {
-    async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
-        match connection.send_packed_command(&self.by_hash()).await?.extract_error() {
+    fn slot(&self) -> Option<u16> {
+        self.keys.first().map(|key| slots::slot(key))
+    }
+
+    async fn send(&self, connection: &mut MultiplexedConnection, to: To) -> RedisResult<Value> {
+        match ask(connection, self.by_hash(to), to).await {
             Err(error) if error.kind() == ServerErrorKind::NoScript.into() => {
-                connection.send_packed_command(&self.by_text()).await?.extract_error()
+                ask(connection, self.by_text(to), to).await
             }
             answer => answer,
         }
     }
 }
 
+async fn ask(connection: &mut MultiplexedConnection, command: Cmd, to: To) -> RedisResult<Value> {
+    if !to.asking {
+        return connection.send_packed_command(&command).await?.extract_error();
+    }
+    let mut both = redis::Pipeline::with_capacity(2);
+    both.add_command(redis::cmd("ASKING")).add_command(command);
+    let answers = connection.send_packed_commands(&both, 1, 1).await?;
+    answers.into_iter().next().unwrap_or(Value::Nil).extract_error()
+}
+
 impl Invocation<'_> {
-    pub(crate) fn by_hash(&self) -> Cmd {
-        self.command("EVALSHA", &self.script.hash)
+    pub(crate) fn by_hash(&self, to: To) -> Cmd {
+        self.command("EVALSHA", &self.script.text_for(to).hash)
     }
 
-    pub(crate) fn by_text(&self) -> Cmd {
-        self.command("EVAL", self.script.code)
+    pub(crate) fn by_text(&self, to: To) -> Cmd {
+        self.command("EVAL", self.script.text_for(to).code)
     }
 
     fn command(&self, verb: &str, script: &str) -> Cmd {

@@ -10,7 +10,6 @@ use redis::RedisError;
 use tokio::time::timeout;
 
 use crate::backoff::Backoff;
-use crate::connection::Request;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
 
@@ -144,7 +143,9 @@ impl Sentinels {
             let mut question = redis::cmd("SENTINEL");
             question.arg("MASTER").arg(&self.group);
             let answer = tokio::select! {
-                answer = question.send(&mut connection) => answer,
+                answer = connection.send_packed_command(&question) => {
+                    answer.and_then(redis::Value::extract_error)
+                }
                 () = &mut running => return Err(Failure::Broken),
             };
             let fields: HashMap<String, String> = match answer {

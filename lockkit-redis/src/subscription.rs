@@ -6,20 +6,20 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use lockkit_core::FencingToken;
 use lockkit_core::driver::{Change, Grant, OwnerId};
-use redis::Msg;
 use redis::aio::{PubSub, PubSubSink};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::backoff::Backoff;
+use crate::cluster::{self, news};
 use crate::connection::AbortOnDrop;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
 
 /// How long the server may take to confirm a subscription.
-const CONFIRM_LIMIT: Duration = Duration::from_secs(3);
+pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_secs(3);
 /// How long to leave the server alone that has refused a subscription.
-const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 /// The connection for news, shared by all waiters: one channel for each lock that somebody waits
 /// for.
@@ -38,6 +38,13 @@ impl Subscription {
     pub(crate) fn new(place: watch::Receiver<Option<Endpoint>>) -> Self {
         let board = Arc::new(Board::default());
         let supervisor = tokio::spawn(supervise(place, board.clone())).abort_handle();
+        Self { board, supervisor: AbortOnDrop(supervisor) }
+    }
+
+    /// Listens at the members of a cluster.
+    pub(crate) fn of_cluster(cluster: Arc<cluster::Shared>) -> Self {
+        let board = Arc::new(Board::default());
+        let supervisor = tokio::spawn(news::supervise(cluster, board.clone())).abort_handle();
         Self { board, supervisor: AbortOnDrop(supervisor) }
     }
 
@@ -135,7 +142,7 @@ pub(crate) enum Joined {
 
 /// Who listens to what.
 #[derive(Debug, Default)]
-struct Board {
+pub(crate) struct Board {
     channels: Mutex<Channels>,
     /// A channel got its first listener or lost its last.
     altered: Notify,
@@ -203,10 +210,40 @@ impl Board {
         }
     }
 
-    fn deliver(&self, message: &Msg) {
+    /// Whether somebody listens to the channel.
+    pub(crate) fn is_wanted(&self, name: &str) -> bool {
+        self.channels().by_name.contains_key(name)
+    }
+
+    /// The channels that somebody listens to.
+    pub(crate) fn wanted(&self) -> Vec<String> {
+        self.channels().by_name.keys().cloned().collect()
+    }
+
+    /// The channels that may have got their first listener since the last time, or lost their last.
+    pub(crate) fn take_altered(&self) -> Vec<String> {
+        std::mem::take(&mut self.channels().altered)
+    }
+
+    /// Returns when there are such.
+    pub(crate) async fn altered(&self) {
+        self.altered.notified().await;
+    }
+
+    /// The subscription to these channels does not stand any more.
+    pub(crate) fn fall_silent(&self, names: &[String]) {
         let mut channels = self.channels();
-        let Some(channel) = channels.by_name.get_mut(message.get_channel_name()) else { return };
-        match granted(message.get_payload_bytes()) {
+        for name in names {
+            if let Some(channel) = channels.by_name.get_mut(name) {
+                channel.stands = false;
+            }
+        }
+    }
+
+    pub(crate) fn deliver(&self, name: &str, payload: &[u8]) {
+        let mut channels = self.channels();
+        let Some(channel) = channels.by_name.get_mut(name) else { return };
+        match granted(payload) {
             Some((owner, token)) => {
                 if let Some(mailbox) = channel.mailboxes.get_mut(&owner) {
                     mailbox.granted = Some(token);
@@ -218,7 +255,7 @@ impl Board {
     }
 
     /// The subscription to these channels stands.
-    fn confirm(&self, names: &[String]) {
+    pub(crate) fn confirm(&self, names: &[String]) {
         let mut channels = self.channels();
         for name in names {
             if let Some(channel) = channels.by_name.get_mut(name) {
@@ -315,7 +352,9 @@ async fn listen(connection: PubSub, board: &Board) -> Failure {
         loop {
             tokio::select! {
                 message = messages.next() => match message {
-                    Some(message) => board.deliver(&message),
+                    Some(message) => {
+                        board.deliver(message.get_channel_name(), message.get_payload_bytes());
+                    }
                     None => return Failure::Broken,
                 },
                 altered = &mut altering => match altered {

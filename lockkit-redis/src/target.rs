@@ -12,6 +12,8 @@ pub(crate) enum Target {
     Server(Endpoint),
     /// The one that sentinels call the primary.
     Primary(Arc<Sentinels>),
+    /// Members of a cluster, of which these are known at first.
+    Cluster(Vec<Endpoint>),
 }
 
 impl Target {
@@ -20,13 +22,15 @@ impl Target {
         match self {
             Self::Server(endpoint) => Ok(endpoint.clone()),
             Self::Primary(sentinels) => sentinels.primary().await,
+            // Connections of a cluster have members as their targets.
+            Self::Cluster(members) => members.first().cloned().ok_or(Failure::NoOwner),
         }
     }
 
     /// Those who tell when it has become another one.
     pub(crate) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
         match self {
-            Self::Server(_) => None,
+            Self::Server(_) | Self::Cluster(_) => None,
             Self::Primary(sentinels) => Some(sentinels),
         }
     }
@@ -36,6 +40,7 @@ impl Target {
         match self {
             Self::Server(endpoint) => endpoint.user(),
             Self::Primary(sentinels) => sentinels.server().user(),
+            Self::Cluster(members) => members.first().map_or("default", Endpoint::user),
         }
     }
 }
@@ -45,6 +50,7 @@ impl fmt::Display for Target {
         match self {
             Self::Server(endpoint) => endpoint.fmt(f),
             Self::Primary(sentinels) => sentinels.fmt(f),
+            Self::Cluster(_) => f.write_str("a cluster"),
         }
     }
 }

@@ -20,5 +20,5 @@ for at = 1, #queued, 2 do
   end
 end
 
-local listeners = redis.pcall('PUBSUB', 'NUMSUB', channel)
+local listeners = redis.pcall('PUBSUB', NUMSUB, channel)
 return {hold and told(hold, now) or false, places, listeners[2] or false}

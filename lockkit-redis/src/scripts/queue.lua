@@ -47,7 +47,7 @@ local function hand_over(first, token, now, deadline)
   grant(first, token, now, deadline)
   leave(first)
   -- A hint, so that an owner who may not publish can still release: waiters ask again by timer.
-  redis.pcall('PUBLISH', channel, 'granted ' .. string.sub(first, 1, 32) .. ' ' .. token)
+  redis.pcall(PUBLISH, channel, 'granted ' .. string.sub(first, 1, 32) .. ' ' .. token)
 end
 
 -- What a hand-over needs; nothing if there is nobody to hand over to. Without a token there is no
@@ -67,6 +67,6 @@ local function free()
   if first then
     hand_over(first, token, now, deadline)
   else
-    redis.pcall('PUBLISH', channel, 'released')
+    redis.pcall(PUBLISH, channel, 'released')
   end
 end

@@ -23,6 +23,10 @@ return {
     'zrangebyscore ' .. deadlines .. ' 0 1',
     'zscore ' .. deadlines .. ' member',
   }),
-  missing({'publish ' .. channel .. ' message', 'subscribe ' .. channel, 'unsubscribe ' .. channel}),
-  missing({'scan 0', 'pubsub|numsub ' .. channel}),
+  missing({
+    string.lower(PUBLISH) .. ' ' .. channel .. ' message',
+    string.lower(SUBSCRIBE) .. ' ' .. channel,
+    string.lower(UNSUBSCRIBE) .. ' ' .. channel,
+  }),
+  missing({'scan 0', 'pubsub|' .. string.lower(NUMSUB) .. ' ' .. channel}),
 }

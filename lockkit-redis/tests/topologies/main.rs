@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod cluster;
 mod replicas;
 mod sentinel;
 #[allow(dead_code, reason = "some of it is for tests with one server")]
@@ -11,6 +12,6 @@ mod support;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let trials = [replicas::trials(), sentinel::trials()];
+    let trials = [cluster::trials(), replicas::trials(), sentinel::trials()];
     lockkit_testkit::run(trials.into_iter().flatten().collect())
 }

@@ -127,7 +127,7 @@ async fn silent(set: RedisSentinels) {
     let error = driver.renew(&holder).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unknown);
     let text = causes(&*error.into_source());
-    assert!(text.contains("another server the primary"), "{text}");
+    assert!(text.contains("another server has become the primary"), "{text}");
     assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
     assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
     // The old primary comes to and takes itself for one, for a while. Nobody believes it.

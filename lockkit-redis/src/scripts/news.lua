@@ -1,0 +1,2 @@
+-- How news travel: by channels that the whole server has.
+local PUBLISH, SUBSCRIBE, UNSUBSCRIBE, NUMSUB = 'PUBLISH', 'SUBSCRIBE', 'UNSUBSCRIBE', 'NUMSUB'

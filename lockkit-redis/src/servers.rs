@@ -1,0 +1,84 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{DriverError, Run};
+use redis::Value;
+
+use crate::cluster::Cluster;
+use crate::connection::{Connection, Request};
+use crate::endpoint::Endpoint;
+use crate::error::Failure;
+use crate::subscription::Subscription;
+use crate::target::Target;
+
+/// What requests are sent to.
+#[derive(Debug)]
+pub(crate) enum Servers {
+    One(Connection),
+    Cluster(Cluster),
+}
+
+impl Servers {
+    pub(crate) async fn open(target: Target) -> Result<Self, Failure> {
+        Ok(match target {
+            Target::Cluster(seeds) => Self::Cluster(Cluster::open(seeds).await?),
+            target => Self::One(Connection::open(target).await?),
+        })
+    }
+
+    /// Sends a request to whoever it is for, and waits for its answer, for `limit` in all.
+    pub(crate) async fn call(
+        &self,
+        request: &impl Request,
+        limit: Duration,
+    ) -> Result<Value, DriverError> {
+        match self {
+            Self::One(connection) => connection.call(request, limit).await,
+            Self::Cluster(cluster) => cluster.call(request, limit).await,
+        }
+    }
+
+    /// The same, to one of the [`members`](Self::members).
+    pub(crate) async fn call_at(
+        &self,
+        member: Option<&Endpoint>,
+        request: &impl Request,
+        limit: Duration,
+    ) -> Result<Value, DriverError> {
+        match (self, member) {
+            (Self::Cluster(cluster), Some(member)) => cluster.call_at(member, request, limit).await,
+            _ => self.call(request, limit).await,
+        }
+    }
+
+    /// Those that have keys; one that is not named if there are no several.
+    pub(crate) fn members(&self) -> Vec<Option<Endpoint>> {
+        match self {
+            Self::One(_) => vec![None],
+            Self::Cluster(cluster) => cluster.primaries().into_iter().map(Some).collect(),
+        }
+    }
+
+    /// The connection for news of them.
+    pub(crate) fn subscription(&self) -> Subscription {
+        match self {
+            Self::One(connection) => Subscription::new(connection.place()),
+            Self::Cluster(cluster) => Subscription::of_cluster(Arc::clone(cluster.shared())),
+        }
+    }
+
+    /// Which run of the server the calls go to, if it is one.
+    pub(crate) async fn run(&self, limit: Duration) -> Result<Run, DriverError> {
+        match self {
+            Self::One(connection) => connection.run(limit).await,
+            Self::Cluster(_) => Err(Failure::NoOneRun.while_connecting()),
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        match self {
+            Self::One(connection) => connection.close(),
+            Self::Cluster(cluster) => cluster.close(),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The conformance suite, against a cluster of six.
+
+use std::process::ExitCode;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use lockkit_conformance::Suite;
+use lockkit_core::BoxError;
+use lockkit_redis::{CAPABILITIES, RedisDriver};
+use lockkit_testkit::{RedisCluster, Unavailable};
+
+fn main() -> ExitCode {
+    // No failover comes about because a busy machine keeps a server from answering.
+    static CLUSTER: LazyLock<Result<RedisCluster, Unavailable>> =
+        LazyLock::new(|| RedisCluster::start(Duration::from_secs(60)));
+
+    fn cluster() -> Result<&'static RedisCluster, BoxError> {
+        CLUSTER.as_ref().map_err(|unavailable| unavailable.clone().into())
+    }
+
+    /// Of each member.
+    async fn ask(words: &[&str]) -> Result<Vec<(redis::Client, redis::Value)>, BoxError> {
+        let mut answers = Vec::new();
+        for member in cluster()?.members() {
+            let client = redis::Client::open(member.url())?;
+            let mut connection = client.get_multiplexed_async_connection().await?;
+            let answer = redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await?;
+            answers.push((client, answer));
+        }
+        Ok(answers)
+    }
+
+    Suite::new("redis", CAPABILITIES)
+        .skip_unless(|| cluster().map(|_| ()))
+        .connect(|| async {
+            // The default limit for the shortest leases is too short for a machine under load.
+            let url = format!("{}?call_limit=5s", cluster()?.url());
+            Ok(RedisDriver::connect(&url.parse()?).await?)
+        })
+        .revoke(|name| async move {
+            let suffix = format!(":lock:{name}");
+            for (client, keys) in ask(&["KEYS", "*"]).await? {
+                let keys: Vec<String> = redis::from_redis_value(keys)?;
+                let mut connection = client.get_multiplexed_async_connection().await?;
+                for key in keys.iter().filter(|key| key.ends_with(&suffix)) {
+                    // Replicas have it too, and delete nothing themselves.
+                    let deleted: redis::RedisResult<()> =
+                        redis::cmd("DEL").arg(key).query_async(&mut connection).await;
+                    deleted.or_else(|error| match error.redirect_node() {
+                        Some(_) => Ok(()),
+                        None => Err(error),
+                    })?;
+                }
+            }
+            Ok(())
+        })
+        .sever(|| async {
+            ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await?;
+            ask(&["CLIENT", "KILL", "TYPE", "pubsub"]).await?;
+            Ok(())
+        })
+        .ttl(Duration::from_millis(1000))
+        .main()
+}

@@ -1,0 +1,262 @@
+//! A cluster, whose slots move and whose members die.
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Renewal};
+use lockkit_core::{Error, LockName, Namespace};
+use lockkit_redis::RedisDriver;
+use lockkit_testkit::{REDIS, RedisCluster, Server, Unavailable, trial};
+
+use crate::support::{
+    LONG, NAME, Raw, causes, claim, driver, impatient_driver, listen, millis, refused, take,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_lock_is_kept_in_one_slot_and_its_news_too", patient, in_one_slot),
+        trial("a_slot_that_moves_takes_its_holder_and_waiters_along", patient, moved),
+        trial("a_slot_that_has_moved_by_half_is_waited_for", patient, half_moved),
+        trial("a_killed_member_of_a_cluster_is_replaced", quick, killed),
+        trial("a_member_that_is_silent_leaves_the_outcome_unknown", quick, silent),
+        trial("locks_of_all_members_are_listed", patient, listed),
+        trial("a_cluster_counts_replicas_of_the_member", patient, replicated),
+        trial("what_is_no_cluster_is_said", || REDIS.start(), wrong),
+    ]
+}
+
+fn patient() -> Result<RedisCluster, Unavailable> {
+    RedisCluster::start(Duration::from_secs(30))
+}
+
+fn quick() -> Result<RedisCluster, Unavailable> {
+    RedisCluster::start(millis(1500))
+}
+
+async fn raw(cluster: &RedisCluster, member: usize) -> Raw {
+    Raw::connect(&cluster.members()[member].url()).await
+}
+
+/// The slot of the lock that all claims here are for.
+async fn slot(cluster: &RedisCluster) -> u16 {
+    raw(cluster, 0).await.ask(&["CLUSTER", "KEYSLOT", "{lockkit:362}"]).await
+}
+
+async fn handed_over(driver: &RedisDriver, waiter: &Claim) -> u64 {
+    loop {
+        match driver.changed(waiter).await {
+            Change::Granted(grant) => break grant.fencing_token().unwrap().get(),
+            Change::AskAgain => match driver.try_acquire(waiter).await {
+                Ok(Attempt::Granted(grant)) => break grant.fencing_token().unwrap().get(),
+                Ok(_) => (),
+                Err(error) => assert!(error.kind().is_transient(), "{error}"),
+            },
+            change => panic!("{change:?}"),
+        }
+    }
+}
+
+async fn in_one_slot(cluster: RedisCluster) {
+    let driver = driver(&cluster.url()).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    let slot = slot(&cluster).await;
+    let owner = cluster.owner(slot);
+    let mut raw_owner = raw(&cluster, owner).await;
+    assert_eq!(raw_owner.keys().await.len(), 3);
+    let channel = format!("{{lockkit:362}}:news:{NAME}");
+    let count = ["PUBSUB", "SHARDNUMSUB", &channel];
+    assert_eq!(raw_owner.ask::<(String, u32)>(&count).await, (channel.clone(), 1));
+    for member in 0..6 {
+        let mut raw = raw(&cluster, member).await;
+        // What every member hears would cost more the more there are.
+        let all: Vec<String> = raw.ask(&["PUBSUB", "CHANNELS"]).await;
+        assert!(all.iter().all(|channel| !channel.contains("lockkit")), "{all:?}");
+    }
+    driver.release(&holder).await.unwrap();
+    assert!(matches!(driver.changed(&waiter).await, Change::Granted(_)));
+    driver.release(&waiter).await.unwrap();
+    while !raw_owner.ask::<Vec<String>>(&["PUBSUB", "SHARDCHANNELS"]).await.is_empty() {}
+}
+
+async fn moved(cluster: RedisCluster) {
+    let (one, other) = (driver(&cluster.url()).await, driver(&cluster.url()).await);
+    let (holder, waiters) = (claim(LONG), [claim(LONG).fair(), claim(LONG).fair()]);
+    let token = take(&one, &holder).await;
+    listen(&other, &waiters[0]).await;
+    refused(&other, &waiters[1]).await;
+    let slot = slot(&cluster).await;
+    let from = cluster.owner(slot);
+    let to = (from + 1) % 3;
+    cluster.begin_to_move(slot, to);
+    assert_ne!(one.renew(&holder).await.unwrap(), Renewal::Lost);
+    let mut source = raw(&cluster, from).await;
+    let keys: Vec<String> =
+        source.ask(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]).await;
+    assert_eq!(keys.len(), 4, "{keys:?}");
+    // The name has a space in it, which the kit cannot send.
+    let port = cluster.members()[to].port().to_string();
+    for key in &keys {
+        source.ask::<()>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+        // Whichever of the two has the key of the lock by now.
+        assert_ne!(one.renew(&holder).await.unwrap(), Renewal::Lost);
+    }
+    // All keys are there, though the slot is not yet: one more question leads there.
+    refused(&other, &waiters[0]).await;
+    cluster.end_move(slot, to);
+    assert_ne!(one.renew(&holder).await.unwrap(), Renewal::Lost);
+    one.release(&holder).await.unwrap();
+    let second = handed_over(&other, &waiters[0]).await;
+    assert!(second > token.get(), "{second} after {token}");
+    // The subscription has followed: this one comes by push.
+    listen_again(&other, &waiters[1]).await;
+    other.release(&waiters[0]).await.unwrap();
+    assert!(matches!(other.changed(&waiters[1]).await, Change::Granted(_)));
+    assert_eq!(raw(&cluster, to).await.keys().await.len(), 1);
+}
+
+/// Until nothing is to be made up for.
+async fn listen_again(driver: &RedisDriver, waiter: &Claim) {
+    refused(driver, waiter).await;
+    while let Ok(change) = tokio::time::timeout(millis(500), driver.changed(waiter)).await {
+        assert_eq!(change, Change::AskAgain);
+        refused(driver, waiter).await;
+    }
+}
+
+async fn half_moved(cluster: RedisCluster) {
+    let driver = driver(&cluster.url()).await;
+    let holder = claim(LONG);
+    take(&driver, &holder).await;
+    let slot = slot(&cluster).await;
+    let from = cluster.owner(slot);
+    let to = (from + 1) % 3;
+    cluster.begin_to_move(slot, to);
+    // Some of the keys of the lock are missing here, and all are there: neither can carry it out.
+    let releasing = driver.release(&holder);
+    let moving = async {
+        let mut source = raw(&cluster, from).await;
+        let port = cluster.members()[to].port().to_string();
+        let mut refusals = 0;
+        while refusals < 3 {
+            let stats: String = source.ask(&["INFO", "errorstats"]).await;
+            let count =
+                stats.lines().find_map(|line| line.strip_prefix("errorstat_TRYAGAIN:count="));
+            refusals = count.map_or(0, |count| count.trim().parse().unwrap());
+        }
+        let keys: Vec<String> =
+            source.ask(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]).await;
+        for key in &keys {
+            source.ask::<()>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+        }
+        cluster.end_move(slot, to);
+    };
+    let (released, ()) = futures_util::join!(releasing, moving);
+    assert_eq!(released.unwrap(), lockkit_core::driver::Release::Freed);
+}
+
+async fn killed(cluster: RedisCluster) {
+    let (one, other) = (driver(&cluster.url()).await, driver(&cluster.url()).await);
+    let holder = claim(LONG);
+    let token = take(&one, &holder).await.get();
+    let waiters: Vec<Claim> = (0..5).map(|_| claim(LONG).fair()).collect();
+    for waiter in &waiters {
+        refused(&other, waiter).await;
+    }
+    let slot = slot(&cluster).await;
+    let owner = cluster.owner(slot);
+    let mut primary = raw(&cluster, owner).await;
+    // A write of this connection, to be waited for.
+    primary.ask::<()>(&["HSET", "{lockkit:362}:bucket", "layout", "1"]).await;
+    while primary.ask::<u32>(&["WAIT", "1", "100"]).await < 1 {}
+    cluster.members()[owner].kill();
+
+    loop {
+        match one.renew(&holder).await {
+            Ok(renewed) => break assert_ne!(renewed, Renewal::Lost),
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+        }
+    }
+    assert_ne!(cluster.owner(slot), owner);
+    for waiter in &waiters {
+        while let Err(error) = other.try_acquire(waiter).await {
+            assert!(error.kind().is_transient(), "{error}");
+        }
+    }
+    let (mut holder, mut last, mut releasing) = (holder, token, &one);
+    for waiter in waiters {
+        releasing.release(&holder).await.unwrap();
+        let granted = handed_over(&other, &waiter).await;
+        assert!(granted > last, "{granted} after {last}");
+        (holder, last, releasing) = (waiter, granted, &other);
+    }
+    other.release(&holder).await.unwrap();
+}
+
+/// The request is not sent to anybody else meanwhile.
+async fn silent(cluster: RedisCluster) {
+    let hasty = impatient_driver(&cluster.url()).await;
+    let (warm, holder) = (claim(LONG), claim(millis(2500)));
+    take(&hasty, &warm).await;
+    hasty.release(&warm).await.unwrap();
+    let owner = cluster.owner(slot(&cluster).await);
+    cluster.members()[owner].stop().unwrap();
+    let error = hasty.try_acquire(&holder).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{}", error.into_source());
+    // The others replace it, and it comes too late with what it was asked.
+    let token = loop {
+        match hasty.try_acquire(&holder).await {
+            Ok(Attempt::Granted(grant)) => break grant.fencing_token().unwrap(),
+            Ok(refused) => panic!("{refused:?}"),
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+        }
+    };
+    cluster.members()[owner].cont().unwrap();
+    match hasty.try_acquire(&holder).await.unwrap() {
+        Attempt::Granted(grant) => assert_eq!(grant.fencing_token(), Some(token)),
+        refused => panic!("{refused:?}"),
+    }
+}
+
+async fn listed(cluster: RedisCluster) {
+    let driver = driver(&cluster.url()).await;
+    let name = |number: usize| LockName::new(&Namespace::default(), &number.to_string()).unwrap();
+    for number in 0..30 {
+        take(&driver, &Claim::new(name(number), LONG)).await;
+    }
+    let held = driver.inspect().unwrap().held(&Namespace::default()).await.unwrap();
+    assert_eq!(held.len(), 30);
+    for member in 0..3 {
+        assert!(!raw(&cluster, member).await.keys().await.is_empty());
+    }
+    assert!(driver.node().is_none());
+}
+
+async fn replicated(cluster: RedisCluster) {
+    let url = |wanted: u32| {
+        format!("{}?call_limit=10s&replicas={wanted}&replica_timeout=200ms", cluster.url())
+    };
+    let driver = impatient_driver(&url(1)).await;
+    match driver.try_acquire(&claim(LONG)).await.unwrap() {
+        Attempt::Granted(grant) => assert_eq!(grant.acknowledged_by(), Some(1)),
+        refused => panic!("{refused:?}"),
+    }
+    // There are three replicas, and one of the member that has the lock.
+    let other = Claim::new(LockName::new(&Namespace::default(), "other").unwrap(), LONG);
+    let error = impatient_driver(&url(2)).await.try_acquire(&other).await.unwrap_err();
+    let source = error.into_source();
+    let told: &lockkit_redis::TooFewReplicas = source.downcast_ref().unwrap();
+    assert_eq!((told.wanted, told.acknowledged), (2, 1));
+}
+
+async fn wrong(server: Server) {
+    let url = server.url().replace("redis:", "redis+cluster:");
+    let error = RedisDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    let text = causes(&error);
+    assert!(text.contains("single server, not a node of a cluster"), "{text}");
+    server.kill();
+    let error = RedisDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+}
