@@ -1,24 +1,28 @@
 //! Whether a server is fit to keep locks. Only asks; what it does not tell is a finding, too.
 
+mod cluster;
 mod pace;
+mod sentinels;
 mod server;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use lockkit_core::driver::DriverError;
-use lockkit_core::{Diagnosis, LockName, Namespace};
+use lockkit_core::{Diagnosis, Grade, LockName, Namespace};
 use redis::{FromRedisValue, cmd};
 use tokio::time::sleep;
 
 use self::pace::Reading;
-use self::server::{SETTINGS, Server};
+use self::server::{SETTINGS, Server, Wish};
 use crate::connection::Request;
 use crate::dialect::Dialect;
 use crate::driver::{RedisDriver, parse};
+use crate::endpoint::{Endpoint, Mode};
 use crate::layout::Layout;
 use crate::plain::{self, PlainLayout};
 use crate::script::{self, RIGHTS};
+use crate::servers::Servers;
 
 /// How often to measure a round trip; the quickest counts.
 const ROUND_TRIPS: usize = 3;
@@ -35,14 +39,57 @@ pub(crate) async fn diagnose(
     namespace: &Namespace,
 ) -> Result<Vec<Diagnosis>, DriverError> {
     let mut findings = Vec::new();
-    server(driver, &mut findings).await?;
+    if let Some(sentinels) = driver.target.sentinels() {
+        findings.extend(sentinels::findings(sentinels.group(), &sentinels.sights().await));
+    }
+    let uncovered = match &driver.servers {
+        Servers::One(_) => None,
+        Servers::Cluster(cluster) => Some(cluster.uncovered().await?),
+    };
+    let members = driver.servers.members();
+    let mut wants_all = None;
+    for member in &members {
+        let mut found = Vec::new();
+        let server = server(driver, member.as_ref(), &mut found).await?;
+        wants_all = server.and_then(|server| server.wants_all_slots()).or(wants_all);
+        match member {
+            // What is well is told once.
+            Some(member) => merge(&mut findings, found, &member.address()),
+            None => findings.extend(found),
+        }
+    }
+    if let Some(uncovered) = uncovered {
+        let sight = cluster::Sight { primaries: members.len(), uncovered, wants_all };
+        findings.extend(cluster::findings(sight));
+    }
     rights(driver, namespace, &mut findings).await?;
     pace(driver, &mut findings).await?;
     Ok(findings)
 }
 
-/// What the server says about itself.
-async fn server(driver: &RedisDriver, findings: &mut Vec<Diagnosis>) -> Result<(), DriverError> {
+/// Adds what was found out about one of several servers: with its address where it is not good, and
+/// once where it is.
+fn merge(findings: &mut Vec<Diagnosis>, found: Vec<Diagnosis>, address: &str) {
+    for it in found {
+        let advice = it.advice().unwrap_or_default();
+        let finding = format!("{address}: {}", it.finding());
+        let it = match it.grade() {
+            Grade::Warning => Diagnosis::warning(it.topic(), finding, advice),
+            Grade::Error => Diagnosis::error(it.topic(), finding, advice),
+            _ => it,
+        };
+        if !findings.contains(&it) {
+            findings.push(it);
+        }
+    }
+}
+
+/// What the server says about itself, if it does.
+async fn server(
+    driver: &RedisDriver,
+    member: Option<&Endpoint>,
+    findings: &mut Vec<Diagnosis>,
+) -> Result<Option<Server>, DriverError> {
     let not_told = |what, refusal, right| {
         let user = driver.target.user();
         Diagnosis::warning(
@@ -51,19 +98,19 @@ async fn server(driver: &RedisDriver, findings: &mut Vec<Diagnosis>) -> Result<(
             format!("`ACL SETUSER {user} {right}`, or diagnose as a user who has the right"),
         )
     };
-    let mut server = match ask::<String>(driver, cmd("INFO")).await? {
+    let mut server = match ask_at::<String>(driver, member, cmd("INFO")).await? {
         Ok(info) => Server::of_info(&info),
         Err(refusal) => {
             let what = "its version, role, eviction, persistence and replication";
             findings.push(not_told(what, refusal, "+info"));
-            return Ok(());
+            return Ok(None);
         }
     };
     // One by one, since Redis 6 knows no other way.
     for name in SETTINGS {
         let mut question = cmd("CONFIG");
         question.arg("GET").arg(name);
-        match ask::<HashMap<String, String>>(driver, question).await? {
+        match ask_at::<HashMap<String, String>>(driver, member, question).await? {
             Ok(setting) => server.add(setting),
             Err(refusal) => {
                 findings.push(not_told("its settings", refusal, "+config|get"));
@@ -71,8 +118,12 @@ async fn server(driver: &RedisDriver, findings: &mut Vec<Diagnosis>) -> Result<(
             }
         }
     }
-    findings.extend(server.findings());
-    Ok(())
+    findings.extend(server.findings(Wish {
+        mode: if member.is_some() { Mode::ClusterNode } else { Mode::Single },
+        is_watched: driver.target.sentinels().is_some(),
+        replicas: driver.replicas.map_or(0, |replicas| replicas.wanted),
+    }));
+    Ok(Some(server))
 }
 
 /// Which rights are missing for what the driver does.
@@ -190,7 +241,16 @@ async fn ask<T: FromRedisValue>(
     driver: &RedisDriver,
     request: impl Request,
 ) -> Result<Result<T, String>, DriverError> {
-    match driver.read(request).await {
+    ask_at(driver, None, request).await
+}
+
+/// The same, of one member of a cluster.
+async fn ask_at<T: FromRedisValue>(
+    driver: &RedisDriver,
+    member: Option<&Endpoint>,
+    request: impl Request,
+) -> Result<Result<T, String>, DriverError> {
+    match driver.read_at(member, request).await {
         Ok(answer) => parse(answer).map(Ok),
         Err(error) if error.kind().is_transient() => Err(error),
         Err(error) => Ok(Err(error.into_source().to_string())),

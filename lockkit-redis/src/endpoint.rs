@@ -53,6 +53,12 @@ impl Endpoint {
         Self { mode, ..self }
     }
 
+    /// Where it is, in words.
+    pub(crate) fn address(&self) -> String {
+        let whole = self.to_string();
+        whole.rsplit_once('/').map_or(whole.clone(), |(address, _)| address.into())
+    }
+
     /// What is to be there.
     pub(crate) fn mode(&self) -> Mode {
         self.mode
@@ -200,6 +206,11 @@ async fn meet(connection: &mut MultiplexedConnection, wanted: Mode) -> Result<()
         Err(error) => return Err(error.into()),
     };
     let is = |field: &str, value: &str| matches!(server.get(field), Some(Value::BulkString(text)) if text == value.as_bytes());
+    let major = match server.get("version") {
+        Some(Value::BulkString(text)) => std::str::from_utf8(text).ok(),
+        _ => None,
+    };
+    let major = major.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
     let mode = match () {
         () if is("mode", "sentinel") => Mode::Sentinel,
         () if is("mode", "cluster") => Mode::ClusterNode,
@@ -207,6 +218,10 @@ async fn meet(connection: &mut MultiplexedConnection, wanted: Mode) -> Result<()
     };
     match () {
         () if mode != wanted => Err(Failure::Mode { is: mode.name(), wanted: wanted.name() }),
+        // Before, channels did not live in slots.
+        () if mode == Mode::ClusterNode && major.is_some_and(|major| major < 7) => {
+            Err(Failure::OldCluster)
+        }
         // In a cluster it is the replica that says where the primary is.
         () if mode == Mode::Single && (is("role", "replica") || is("role", "slave")) => {
             Err(Failure::Replica)
@@ -216,7 +231,7 @@ async fn meet(connection: &mut MultiplexedConnection, wanted: Mode) -> Result<()
 }
 
 impl Mode {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Single => "single server",
             Self::Sentinel => "sentinel",

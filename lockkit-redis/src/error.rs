@@ -36,6 +36,8 @@ pub(crate) enum Failure {
     UnknownGroup(String),
     #[error("nobody is known to have the slot")]
     NoOwner,
+    #[error("a cluster is used from Redis 7 on")]
+    OldCluster,
     #[error("a cluster has no one run")]
     NoOneRun,
     #[error("no connection of its own for a request that waits for replicas")]
@@ -115,9 +117,11 @@ impl Failure {
                 Some(kind.unwrap_or(ErrorKind::Unreachable))
             }
             Self::NoSpare(failure) => Some(failure.known_kind().unwrap_or(ErrorKind::Unreachable)),
-            Self::Replica | Self::Mode { .. } | Self::UnknownGroup(_) | Self::Tls(_) => {
-                Some(ErrorKind::Misconfigured)
-            }
+            Self::Replica
+            | Self::Mode { .. }
+            | Self::UnknownGroup(_)
+            | Self::Tls(_)
+            | Self::OldCluster => Some(ErrorKind::Misconfigured),
             // What a server says of a client's certificate, after the client is done connecting.
             Self::Redis(error) if error.to_string().contains("received fatal alert") => {
                 Some(ErrorKind::Denied)

@@ -33,7 +33,6 @@ impl Sentinels {
         Self { sentinels, group, server }
     }
 
-    #[cfg(test)]
     pub(crate) fn group(&self) -> &str {
         &self.group
     }
@@ -58,7 +57,7 @@ impl Sentinels {
         let mut answers: FuturesUnordered<_> =
             asking.into_iter().map(|sentinel| self.ask(sentinel)).collect();
         let majority = self.sentinels.len() / 2 + 1;
-        let (mut latest, mut told, mut last) = (None::<Told>, 0, None);
+        let (mut latest, mut told, mut last) = (None::<Sight>, 0, None);
         while let Some(answer) = answers.next().await {
             match answer {
                 Ok(said) => {
@@ -78,12 +77,21 @@ impl Sentinels {
             }
         }
         match (latest, last) {
-            (Some(Told { host, port, .. }), _) => Ok(self.server.at(&host, port)),
+            (Some(Sight { host, port, .. }), _) => Ok(self.server.at(&host, port)),
             (None, Some(unknown @ Failure::UnknownGroup(_))) => Err(unknown),
             (None, last) => {
                 Err(Failure::NoPrimary { group: self.group.clone(), last: last.map(Box::new) })
             }
         }
+    }
+
+    /// How those see the group that the URL names, or why they do not say, each with its address.
+    pub(crate) async fn sights(&self) -> Vec<(String, Result<Sight, String>)> {
+        let asking = self.sentinels.iter().map(|sentinel| async {
+            let sight = self.ask(sentinel).await.map_err(|failure| failure.to_string());
+            (sentinel.address(), sight)
+        });
+        futures_util::future::join_all(asking).await
     }
 
     /// Calls `moved` with where the primary is whenever that may have become another place.
@@ -137,7 +145,7 @@ impl Sentinels {
     }
 
     /// What one sentinel says.
-    async fn ask(&self, sentinel: &Endpoint) -> Result<Told, Failure> {
+    async fn ask(&self, sentinel: &Endpoint) -> Result<Sight, Failure> {
         let asking = async {
             let (mut connection, mut running) = sentinel.connect().await?;
             let mut question = redis::cmd("SENTINEL");
@@ -155,7 +163,7 @@ impl Sentinels {
                 }
                 Err(error) => return Err(error.into()),
             };
-            Told::of_fields(&fields).ok_or(Failure::Broken)
+            Sight::of_fields(&fields).ok_or(Failure::Broken)
         };
         timeout(LIMIT, asking).await.unwrap_or(Err(Failure::NoAnswer(LIMIT)))
     }
@@ -167,21 +175,32 @@ impl fmt::Display for Sentinels {
     }
 }
 
-/// What a sentinel says about the group.
-#[derive(Debug)]
-struct Told {
-    host: String,
-    port: u16,
+/// How a sentinel sees the group.
+#[derive(Clone, Debug)]
+pub(crate) struct Sight {
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// Counts the failovers.
-    epoch: u64,
+    pub(crate) epoch: u64,
+    /// How many other sentinels it knows.
+    pub(crate) others: u32,
+    /// How many of them must call the primary down.
+    pub(crate) quorum: u32,
+    pub(crate) replicas: u32,
+    /// Whether it takes the primary to be down.
+    pub(crate) is_down: bool,
 }
 
-impl Told {
+impl Sight {
     fn of_fields(fields: &HashMap<String, String>) -> Option<Self> {
         Some(Self {
             host: fields.get("ip")?.clone(),
             port: fields.get("port")?.parse().ok()?,
             epoch: fields.get("config-epoch")?.parse().ok()?,
+            others: fields.get("num-other-sentinels")?.parse().ok()?,
+            quorum: fields.get("quorum")?.parse().ok()?,
+            replicas: fields.get("num-slaves")?.parse().ok()?,
+            is_down: fields.get("flags")?.contains("_down"),
         })
     }
 }

@@ -85,8 +85,13 @@ impl Cluster {
     }
 
     /// How many slots nobody has.
-    pub(crate) fn uncovered(&self) -> usize {
-        self.shared.map().uncovered()
+    ///
+    /// # Errors
+    ///
+    /// No member says who has which.
+    pub(crate) async fn uncovered(&self) -> Result<usize, DriverError> {
+        self.shared.refresh().await.map_err(Failure::while_connecting)?;
+        Ok(self.shared.map().uncovered())
     }
 
     /// As [`Connection::call`], to whoever has the slot; without one, to any primary.

@@ -1,12 +1,16 @@
 //! What a server says about itself, and what that means for locks.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use lockkit_core::Diagnosis;
 
+use crate::endpoint::Mode;
+
 /// The settings that matter.
-pub(super) const SETTINGS: [&str; 6] = [
+pub(super) const SETTINGS: [&str; 7] = [
     "appendfsync",
+    "cluster-require-full-coverage",
     "min-replicas-to-write",
     "save",
     "stop-writes-on-bgsave-error",
@@ -21,6 +25,16 @@ const SHORT_TIMEOUT: u64 = 60;
 #[derive(Debug)]
 pub(super) struct Server(HashMap<String, String>);
 
+/// What is wanted of a server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    pub(super) mode: Mode,
+    /// Whether sentinels make another one the primary when this one is gone.
+    pub(super) is_watched: bool,
+    /// How many replicas must acknowledge.
+    pub(super) replicas: u32,
+}
+
 impl Server {
     pub(super) fn of_info(info: &str) -> Self {
         let fields = info.lines().filter_map(|line| line.trim().split_once(':'));
@@ -31,10 +45,11 @@ impl Server {
         self.0.extend(settings);
     }
 
-    pub(super) fn findings(&self) -> Vec<Diagnosis> {
-        let mut findings = vec![self.version(), self.role()];
+    pub(super) fn findings(&self, wish: Wish) -> Vec<Diagnosis> {
+        let mut findings = vec![self.version(), self.role(wish.mode)];
         findings.extend([self.refusal(), self.memory()].into_iter().flatten());
-        findings.extend([self.eviction(), self.persistence(), self.replication()]);
+        findings.extend([self.eviction(), self.persistence(), self.replication(wish.replicas)]);
+        findings.extend(self.cut_off(wish.is_watched));
         findings.extend(self.connections());
         findings
     }
@@ -77,15 +92,16 @@ impl Server {
         }
     }
 
-    fn role(&self) -> Diagnosis {
-        let unusable = match (self.says("redis_mode"), self.number("cluster_enabled")) {
-            (Some("cluster"), _) | (_, Some(1)) => Some("node of a cluster"),
-            (Some("sentinel"), _) => Some("sentinel"),
-            _ => None,
+    fn role(&self, wanted: Mode) -> Diagnosis {
+        let mode = match (self.says("redis_mode"), self.number("cluster_enabled")) {
+            (Some("cluster"), _) | (_, Some(1)) => Mode::ClusterNode,
+            (Some("sentinel"), _) => Mode::Sentinel,
+            _ => Mode::Single,
         };
-        if let Some(what) = unusable {
-            let finding = format!("the server is a {what}, not a single server");
-            return Diagnosis::error("role", finding, "choose a single server");
+        if mode != wanted {
+            let (is, wanted) = (mode.name(), wanted.name());
+            let finding = format!("the server is a {is}, not a {wanted}");
+            return Diagnosis::error("role", finding, format!("choose a {wanted}"));
         }
         if let Some("slave" | "replica") = self.says("role") {
             let advice = match (self.says("master_host"), self.says("master_port")) {
@@ -99,6 +115,9 @@ impl Server {
             );
         }
         match self.says("role") {
+            Some(_) if mode == Mode::ClusterNode => {
+                Diagnosis::good("role", "the server is a primary of a cluster")
+            }
             Some(_) => Diagnosis::good("role", "the server is a single primary"),
             None => {
                 let finding = "the server does not say whether it is a primary";
@@ -185,8 +204,33 @@ impl Server {
         )
     }
 
-    fn replication(&self) -> Diagnosis {
-        match self.number("connected_slaves") {
+    fn replication(&self, wanted: u32) -> Diagnosis {
+        let there = self.number("connected_slaves");
+        if let (Some(there), 1..) = (there, wanted) {
+            return match there.cmp(&wanted.into()) {
+                Ordering::Less => Diagnosis::error(
+                    "replication",
+                    format!(
+                        "{there} replicas follow, and `replicas={wanted}` must acknowledge: \
+                         nothing is granted"
+                    ),
+                    "bring replicas back, or want fewer",
+                ),
+                Ordering::Equal => Diagnosis::good(
+                    "replication",
+                    format!("all {there} replicas acknowledge what is granted"),
+                ),
+                Ordering::Greater => Diagnosis::warning(
+                    "replication",
+                    format!(
+                        "{wanted} of {there} replicas acknowledge what is granted: a failover to \
+                         another may forget it"
+                    ),
+                    "wait for more, or have resources check fencing tokens",
+                ),
+            };
+        }
+        match there {
             Some(0) => {
                 let finding = "there is no replica, so no failover that forgets grants";
                 Diagnosis::good("replication", finding)
@@ -204,6 +248,25 @@ impl Server {
                 )
             }
         }
+    }
+
+    /// Whether it goes on granting where nobody follows who might take over.
+    fn cut_off(&self, is_watched: bool) -> Option<Diagnosis> {
+        let wanted = self.number("min-replicas-to-write").filter(|_| is_watched)?;
+        (wanted == 0).then(|| {
+            Diagnosis::warning(
+                "replication",
+                "a primary that is cut off from its replicas and sentinels goes on granting what \
+                 its successor grants too",
+                "`CONFIG SET min-replicas-to-write 1` and `CONFIG SET min-replicas-max-lag 10`, on \
+                 each server",
+            )
+        })
+    }
+
+    /// Whether no slot is served where one is nobody's, if it says so.
+    pub(super) fn wants_all_slots(&self) -> Option<bool> {
+        Some(self.says("cluster-require-full-coverage")? == "yes")
     }
 
     fn connections(&self) -> Vec<Diagnosis> {
@@ -250,7 +313,10 @@ impl Server {
 mod tests {
     use lockkit_core::Grade::{self, Error, Good, Warning};
 
-    use super::Server;
+    use super::{Server, Wish};
+    use crate::endpoint::Mode;
+
+    const WISH: Wish = Wish { mode: Mode::Single, is_watched: false, replicas: 0 };
 
     const SOUND: &str = "\
         # Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrole:master\r\n\
@@ -268,10 +334,14 @@ mod tests {
 
     /// The findings about a sound server of which some is otherwise, without those that are good.
     fn bad(otherwise: &[(&str, &str)]) -> Vec<(Grade, &'static str, String)> {
+        bad_for(WISH, otherwise)
+    }
+
+    fn bad_for(wish: Wish, otherwise: &[(&str, &str)]) -> Vec<(Grade, &'static str, String)> {
         let mut server = Server::of_info(SOUND);
         let said = SETTINGS.iter().chain(otherwise);
         server.add(said.map(|&(what, value)| (what.into(), value.into())).collect());
-        let findings = server.findings().into_iter().filter(|finding| finding.grade() > Good);
+        let findings = server.findings(wish).into_iter().filter(|finding| finding.grade() > Good);
         findings.map(|it| (it.grade(), it.topic(), it.finding().to_owned())).collect()
     }
 
@@ -328,10 +398,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn it_depends_on_what_is_wanted() {
+        let node = Wish { mode: Mode::ClusterNode, ..WISH };
+        assert_eq!(bad_for(node, &[("redis_mode", "cluster"), ("cluster_enabled", "1")]), []);
+        assert!(bad_for(node, &[])[0].2.contains("single server, not a node"));
+
+        let waits = |replicas| Wish { replicas, ..WISH };
+        let two = [("connected_slaves", "2")];
+        assert_eq!(bad_for(waits(2), &two), []);
+        for (wish, grade, word) in
+            [(waits(1), Warning, "1 of 2"), (waits(3), Error, "`replicas=3`")]
+        {
+            let found = bad_for(wish, &two);
+            assert!(found[0].0 == grade && found[0].2.contains(word), "{found:?}");
+        }
+
+        let watched = Wish { is_watched: true, ..WISH };
+        assert!(bad_for(watched, &[])[0].2.contains("cut off"));
+        let safe = [("min-replicas-to-write", "1"), ("min_slaves_good_slaves", "1")];
+        assert_eq!(bad_for(watched, &safe), []);
+    }
+
     /// A server that says nothing is not called sound, nor is it called unsound.
     #[test]
     fn what_is_not_said_is_a_warning() {
-        let findings = Server::of_info("").findings();
+        let findings = Server::of_info("").findings(WISH);
         let warned: Vec<_> = findings.iter().filter(|finding| finding.grade() == Warning).collect();
         assert_eq!(warned.len(), 5, "{warned:#?}");
         assert!(findings.iter().all(|finding| finding.grade() < Error), "{findings:#?}");
