@@ -21,10 +21,11 @@ use crate::target::Target;
 
 const ID: &str = "redis";
 
-/// Locks on one Redis server.
+/// Locks on one Redis server, on the primary that sentinels watch over, or in a cluster.
 ///
-/// It keeps one connection for requests and, once somebody waits, one for news. Both are made
-/// anew when they break; they end with [`close`](Driver::close) or when the driver is dropped.
+/// It keeps one connection for requests and, once somebody waits, one for news; in a cluster, to
+/// each member that has something of ours. One to each sentinel tells of failovers, and up to 16
+/// more wait for replicas, where that is wanted. All are made anew when they break; they end with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct RedisDriver {
     pub(crate) target: Target,
@@ -37,8 +38,9 @@ pub struct RedisDriver {
 
 impl RedisDriver {
     /// Connects to `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, or with TLS to `rediss://…`,
-    /// or to `redis+unix://[USER:PASSWORD@]/PATH[?db=DATABASE]`. Tries once, and fails within 5
-    /// seconds.
+    /// or to `redis+unix://[USER:PASSWORD@]/PATH[?db=DATABASE]`; to the primary that sentinels name,
+    /// `redis+sentinel://HOST[,HOST]…/NAME[/DATABASE]`; or to a cluster, `redis+cluster://HOST[,HOST]…`.
+    /// Tries once, and fails within 5 seconds.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Redis driver of lockkit: one Redis server, or one that speaks its protocol.
+//! Redis driver of lockkit: one Redis server or one that speaks its protocol, the primary that sentinels
+//! watch over, or a cluster.
 //!
 //! A lock is a hash with an expiry, taken, renewed and released by a script each, one request an
 //! operation. Waiters hear of a release by publish and subscribe; acquisitions that ask for it are

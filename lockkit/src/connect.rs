@@ -61,7 +61,8 @@ fn scheme(url: &BackendUrl) -> &str {
         "etcds" => "etcd",
         "mariadb" => "mysql",
         "postgresql" => "postgres",
-        "redis+unix" | "rediss" | "unix" => "redis",
+        "redis+cluster" | "redis+sentinel" | "redis+unix" | "rediss" | "rediss+cluster"
+        | "rediss+sentinel" | "unix" => "redis",
         "zk" | "zks" | "zookeepers" => "zookeeper",
         scheme => scheme,
     }

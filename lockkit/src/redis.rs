@@ -1,3 +1,3 @@
 //! What only Redis can do.
 
-pub use lockkit_redis::gate;
+pub use lockkit_redis::{TooFewReplicas, gate};

@@ -40,7 +40,10 @@ fn example(backend: &Backend) -> &'static str {
         "sqlite" => "`sqlite:/var/lib/app/locks.db`",
         "postgres" => "`postgres://user:password@host:5432/database`",
         "mysql" => "`mysql://user:password@host:3306/database`, `mariadb://…`",
-        "redis" => "`redis://user:password@host:6379/0`, `rediss://…`, `redis+unix:///path`",
+        "redis" => {
+            "`redis://user:password@host:6379/0`, `rediss://…`, `redis+unix:///path`, \
+             `redis+sentinel://host1,host2,host3/main`, `redis+cluster://host1,host2,host3`"
+        }
         "redlock" => "`redlock://host1,host2,host3`",
         "etcd" => "`etcd://host:2379,host:2379,host:2379`",
         "zookeeper" => "`zookeeper://host1:2181,host2:2181,host3:2181/path`",

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Renewal};
-use lockkit_core::{Error, LockName, Namespace};
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Inspect, Renewal};
+use lockkit_core::{Diagnosis, Error, Grade, LockName, Namespace};
 use lockkit_redis::RedisDriver;
 use lockkit_testkit::{REDIS, RedisCluster, Server, Unavailable, trial};
 
+use crate::documented;
 use crate::support::{
     LONG, NAME, Raw, causes, claim, driver, impatient_driver, listen, millis, refused, take,
 };
@@ -21,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_member_that_is_silent_leaves_the_outcome_unknown", quick, silent),
         trial("locks_of_all_members_are_listed", patient, listed),
         trial("a_cluster_counts_replicas_of_the_member", patient, replicated),
+        trial("documented_rights_are_enough_in_a_cluster", patient, rights),
         trial("what_is_no_cluster_is_said", || REDIS.start(), wrong),
     ]
 }
@@ -248,6 +250,37 @@ async fn replicated(cluster: RedisCluster) {
     let source = error.into_source();
     let told: &lockkit_redis::TooFewReplicas = source.downcast_ref().unwrap();
     assert_eq!((told.wanted, told.acknowledged), (2, 1));
+}
+
+async fn rights(cluster: RedisCluster) {
+    let [.., least, more, _] = &*documented::rights("lockkit:") else { panic!("three blocks") };
+    let give = async |words: &[String]| {
+        for member in 0..6 {
+            let words = words.iter().map(String::as_str);
+            let command: Vec<_> = ["ACL", "SETUSER", "app"].into_iter().chain(words).collect();
+            raw(&cluster, member).await.ask::<()>(&command).await;
+        }
+    };
+    give(&["reset".into()]).await;
+    give(least).await;
+    let app = driver(&cluster.url().replace("://", "://app:pw@")).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&app, &holder).await;
+    listen(&app, &waiter).await;
+    assert_ne!(app.renew(&holder).await.unwrap(), Renewal::Lost);
+    app.release(&holder).await.unwrap();
+    // By push, so that both the right to publish and that to subscribe are there.
+    assert!(matches!(app.changed(&waiter).await, Change::Granted(_)));
+    let lacks = |findings: Vec<Diagnosis>| {
+        findings.iter().any(|it| it.topic() == "rights" && it.grade() > Grade::Good)
+    };
+    assert!(lacks(app.diagnose(&Namespace::default()).await.unwrap()));
+    give(more).await;
+    let findings = app.diagnose(&Namespace::default()).await.unwrap();
+    assert!(!lacks(findings.clone()), "{findings:#?}");
+    let status = app.look(claim(LONG).name()).await.unwrap();
+    assert_eq!(status.listeners(), Some(0));
+    app.release(&waiter).await.unwrap();
 }
 
 async fn wrong(server: Server) {

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cluster;
+mod doctor;
+#[path = "../server/documented.rs"]
+mod documented;
 mod replicas;
 mod sentinel;
 #[allow(dead_code, reason = "some of it is for tests with one server")]
@@ -12,6 +15,6 @@ mod support;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let trials = [cluster::trials(), replicas::trials(), sentinel::trials()];
+    let trials = [cluster::trials(), doctor::trials(), replicas::trials(), sentinel::trials()];
     lockkit_testkit::run(trials.into_iter().flatten().collect())
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Claim, Driver, ErrorKind, Renewal};
 use lockkit_core::{Error, LockName, Namespace};
-use lockkit_redis::RedisDriver;
-use lockkit_testkit::{Proxy, RedisSentinels, Unavailable, trial};
+use lockkit_redis::{RedisDriver, gate};
+use lockkit_testkit::{Proxy, REDIS, RedisSentinels, Unavailable, trial};
 
+use crate::documented;
 use crate::support::{
     LONG, NAME, Raw, causes, claim, driver, impatient_driver, listen, millis, refused, take,
 };
@@ -161,6 +162,17 @@ async fn forgotten(set: RedisSentinels) {
     };
     // The first has been granted a lease of 30 s and is not told of the end of it: two hold.
     assert!(later > token, "{later} after {token}");
+    // What checks tokens, wherever it is, takes nothing more of the first.
+    let resource = REDIS.start().unwrap();
+    let client = redis::Client::open(resource.url()).unwrap();
+    let mut resource = client.get_multiplexed_async_connection().await.unwrap();
+    for (token, passes) in [(token, true), (later, true), (token, false)] {
+        let passed = gate::pass::<()>(&mut resource, "gate", token, &redis::pipe()).await;
+        match passed {
+            Err(gate::Error::Stale { .. }) => assert!(!passes),
+            passed => assert!(passed.is_ok() && passes, "{passed:?}"),
+        }
+    }
     // It learns that at its next renewal.
     assert_eq!(one.renew(&first).await.unwrap(), Renewal::Lost);
 }
@@ -213,12 +225,17 @@ async fn passwords(set: RedisSentinels) {
         raw.ask::<()>(&["CONFIG", "SET", "masterauth", "of servers"]).await;
         raw.ask::<()>(&["CONFIG", "SET", "requirepass", "of servers"]).await;
     }
+    let mut sentinels = Vec::new();
     for sentinel in set.sentinels() {
         let mut raw =
             Raw::connect(&sentinel.url().replace("+sentinel", "").replace("/main", "")).await;
         raw.ask::<()>(&["SENTINEL", "SET", "main", "auth-pass", "of servers"]).await;
-        raw.ask::<()>(&["ACL", "SETUSER", "me", "on", ">of sentinels", "+@all"]).await;
-        raw.ask::<()>(&["ACL", "SETUSER", "default", "resetpass", ">other"]).await;
+        let rights = documented::rights("lockkit:").pop().unwrap();
+        let rights = rights.iter().map(String::as_str);
+        raw.ask::<()>(&["ACL", "SETUSER", "me"].into_iter().chain(rights).collect::<Vec<_>>())
+            .await;
+        raw.ask::<()>(&["ACL", "SETUSER", "me", "resetpass", ">of sentinels"]).await;
+        sentinels.push(raw);
     }
     let with = |server: &str, sentinel: &str| {
         let url = set.url().replace("://", &format!("://{server}"));
@@ -229,7 +246,18 @@ async fn passwords(set: RedisSentinels) {
     let name = LockName::new(&Namespace::default(), NAME).unwrap();
     let claim = Claim::new(name, LONG);
     take(&driver, &claim).await;
-    driver.release(&claim).await.unwrap();
+    for raw in &mut sentinels {
+        // The rights are enough to listen.
+        while !raw.ask::<String>(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.contains("user=me") {}
+    }
+    let before = set.primary();
+    assert_ne!(set.fail_over(), before);
+    while let Err(error) = driver.release(&claim).await {
+        assert!(error.kind().is_transient(), "{error}");
+    }
+    for raw in &mut sentinels {
+        raw.ask::<()>(&["ACL", "SETUSER", "default", "resetpass", ">other"]).await;
+    }
     for bad in [
         with(":of%20servers@", ""),
         with(":of%20servers@", "sentinel_password=of%20servers"),
