@@ -1,6 +1,5 @@
-//! The conformance suite, with replicas that are waited for.
+//! With replicas that are waited for.
 
-use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ struct Place {
     primary: Server,
 }
 
-fn main() -> ExitCode {
+pub(crate) fn suite() -> Suite {
     static PLACE: LazyLock<Result<Place, Unavailable>> = LazyLock::new(|| {
         let primary = REDIS.start_with(&["--repl-diskless-sync-delay", "0"])?;
         let port = primary.port().to_string();
@@ -34,6 +33,7 @@ fn main() -> ExitCode {
     }
 
     Suite::new("redis", CAPABILITIES)
+        .called("redis-replicas")
         .skip_unless(|| primary().map(|_| ()))
         .connect(|| async {
             // The default limits for the shortest leases are too short for a machine under load.
@@ -54,5 +54,4 @@ fn main() -> ExitCode {
             Ok(())
         })
         .ttl(Duration::from_millis(1000))
-        .main()
 }

@@ -1,6 +1,5 @@
-//! The conformance suite, against a cluster of six.
+//! Against a cluster of six.
 
-use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use lockkit_core::BoxError;
 use lockkit_redis::{CAPABILITIES, RedisDriver};
 use lockkit_testkit::{RedisCluster, Unavailable};
 
-fn main() -> ExitCode {
+pub(crate) fn suite() -> Suite {
     // No failover comes about because a busy machine keeps a server from answering.
     static CLUSTER: LazyLock<Result<RedisCluster, Unavailable>> =
         LazyLock::new(|| RedisCluster::start(Duration::from_secs(60)));
@@ -31,6 +30,7 @@ fn main() -> ExitCode {
     }
 
     Suite::new("redis", CAPABILITIES)
+        .called("redis-cluster")
         .skip_unless(|| cluster().map(|_| ()))
         .connect(|| async {
             // The default limit for the shortest leases is too short for a machine under load.
@@ -60,5 +60,4 @@ fn main() -> ExitCode {
             Ok(())
         })
         .ttl(Duration::from_millis(1000))
-        .main()
 }

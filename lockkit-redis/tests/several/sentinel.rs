@@ -1,6 +1,5 @@
-//! The conformance suite, against a primary that sentinels watch over.
+//! Against a primary that sentinels watch over.
 
-use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use lockkit_core::BoxError;
 use lockkit_redis::{CAPABILITIES, RedisDriver};
 use lockkit_testkit::{RedisSentinels, Unavailable};
 
-fn main() -> ExitCode {
+pub(crate) fn suite() -> Suite {
     // No failover comes about because a busy machine keeps a server from answering.
     static SET: LazyLock<Result<RedisSentinels, Unavailable>> =
         LazyLock::new(|| RedisSentinels::start(Duration::from_secs(60)));
@@ -26,6 +25,7 @@ fn main() -> ExitCode {
     }
 
     Suite::new("redis", CAPABILITIES)
+        .called("redis-sentinel")
         .skip_unless(|| set().map(|_| ()))
         .connect(|| async {
             // The default limit for the shortest leases is too short for a machine under load.
@@ -46,5 +46,4 @@ fn main() -> ExitCode {
             Ok(())
         })
         .ttl(Duration::from_millis(1000))
-        .main()
 }
