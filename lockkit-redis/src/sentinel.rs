@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::RedisError;
+use redis::{FromRedisValue, RedisError, Value};
 use tokio::time::timeout;
 
 use crate::backoff::Backoff;
@@ -15,6 +15,8 @@ use crate::error::Failure;
 
 /// How long one sentinel may take to say where the primary is.
 const LIMIT: Duration = Duration::from_secs(1);
+/// How long to wait for others when a majority has said so.
+const GRACE: Duration = Duration::from_millis(50);
 /// What a sentinel publishes when it has learnt of a new primary.
 const SWITCH: &str = "+switch-master";
 
@@ -47,9 +49,9 @@ impl Sentinels {
         &self.server
     }
 
-    /// Where the primary is. All sentinels are asked at once, and a majority of those that the URL
-    /// names is enough: of what they say, the latest counts, for one that was cut off may still
-    /// tell of the primary before.
+    /// Where the primary is. All sentinels are asked at once; when a majority of those that the URL
+    /// names has answered, the others have a moment left. Of what they say the latest counts, for
+    /// one that was cut off, or has not heard of a failover yet, tells of the primary before.
     pub(crate) async fn primary(&self) -> Result<Endpoint, Failure> {
         let mut asking = Vec::from_iter(&self.sentinels);
         // Each connection of each client begins with another one.
@@ -58,15 +60,14 @@ impl Sentinels {
             asking.into_iter().map(|sentinel| self.ask(sentinel)).collect();
         let majority = self.sentinels.len() / 2 + 1;
         let (mut latest, mut told, mut last) = (None::<Sight>, 0, None);
-        while let Some(answer) = answers.next().await {
+        loop {
+            let patience = if told < majority { LIMIT } else { GRACE };
+            let Ok(Some(answer)) = timeout(patience, answers.next()).await else { break };
             match answer {
                 Ok(said) => {
                     told += 1;
                     if latest.as_ref().is_none_or(|latest| latest.epoch < said.epoch) {
                         latest = Some(said);
-                    }
-                    if told >= majority {
-                        break;
                     }
                 }
                 // That others do not know the group says more than that one is down.
@@ -148,22 +149,21 @@ impl Sentinels {
     async fn ask(&self, sentinel: &Endpoint) -> Result<Sight, Failure> {
         let asking = async {
             let (mut connection, mut running) = sentinel.connect().await?;
-            let mut question = redis::cmd("SENTINEL");
-            question.arg("MASTER").arg(&self.group);
-            let answer = tokio::select! {
-                answer = connection.send_packed_command(&question) => {
-                    answer.and_then(redis::Value::extract_error)
-                }
+            let ask = |what| redis::cmd("SENTINEL").arg(what).arg(&self.group).clone();
+            let mut both = redis::Pipeline::with_capacity(2);
+            // Of a failover that is not over yet, only the first tells the new address.
+            both.add_command(ask("GET-MASTER-ADDR-BY-NAME")).add_command(ask("MASTER"));
+            let mut answers = tokio::select! {
+                answers = connection.send_packed_commands(&both, 0, 2) => answers?.into_iter(),
                 () = &mut running => return Err(Failure::Broken),
             };
-            let fields: HashMap<String, String> = match answer {
-                Ok(answer) => redis::from_redis_value(answer).map_err(RedisError::from)?,
-                Err(error) if error.detail().is_some_and(|it| it.contains("No such master")) => {
-                    return Err(Failure::UnknownGroup(self.group.clone()));
-                }
-                Err(error) => return Err(error.into()),
+            let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
+            let address: Option<(String, u16)> = parse(next()?)?;
+            let Some((host, port)) = address else {
+                return Err(Failure::UnknownGroup(self.group.clone()));
             };
-            Sight::of_fields(&fields).ok_or(Failure::Broken)
+            let sight = Sight::of_fields(&parse(next()?)?).ok_or(Failure::Broken)?;
+            Ok(Sight { host, port, ..sight })
         };
         timeout(LIMIT, asking).await.unwrap_or(Err(Failure::NoAnswer(LIMIT)))
     }
@@ -173,6 +173,10 @@ impl fmt::Display for Sentinels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the primary of `{}`", self.group)
     }
+}
+
+fn parse<T: FromRedisValue>(answer: Value) -> Result<T, Failure> {
+    Ok(redis::from_redis_value(answer).map_err(RedisError::from)?)
 }
 
 /// How a sentinel sees the group.

@@ -6,7 +6,7 @@ use std::process::{self, ExitCode};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Completion, Trial};
-use lockkit_testkit::{REDIS, Server, or_skip, run, trial};
+use lockkit_testkit::{REDIS, RedisSentinels, Server, Unavailable, or_skip, run, trial};
 use rustix::process::Signal;
 
 use crate::support::{Ended, LIMIT, Locks, Running, count, lockkit};
@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         trial("the_command_goes_with_lockkit_and_the_lock_within_the_ttl", || REDIS.url(), killed),
         trial("a_server_that_does_not_answer_ends_the_command", || REDIS.start(), silent),
         trial("a_short_outage_does_not_end_the_command", || REDIS.start(), outage),
+        trial("a_failover_does_not_end_the_command", sentinels, failover),
         trial("a_broken_hold_goes_to_the_next", || REDIS.url(), broken),
         trial("a_run_does_not_wait_for_itself", || REDIS.url(), nested),
         trial("the_doctor_sees_that_keys_are_evicted", || REDIS.start(), evicting),
@@ -91,6 +92,30 @@ async fn outage(server: Server) {
     server.cont().unwrap();
     locks.open_gate();
     assert_eq!(running.finish().code, 0);
+}
+
+fn sentinels() -> Result<RedisSentinels, Unavailable> {
+    // Only when it is asked for, whatever a busy machine does.
+    RedisSentinels::start(Duration::from_secs(60))
+}
+
+async fn failover(set: RedisSentinels) {
+    let (locks, url) = (Locks::new(), format!("{}?replicas=1&call_limit=10s", set.url()));
+    let running = start(&locks, &url, "30s", "failover", "echo ready; read -r _ <gate");
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    let before = set.primary();
+    assert_ne!(set.fail_over(), before);
+    // The successor knows who holds, and the release arrives there.
+    let status = |code| {
+        let seen = command(&locks, &url, &["status", "failover"]);
+        assert_eq!(seen.code, code, "{seen:?}");
+    };
+    status(1);
+    locks.open_gate();
+    assert_eq!(running.finish().code, 0);
+    status(0);
+    let doctor = command(&locks, &url, &["doctor"]);
+    assert!(doctor.code == 0 && doctor.out.contains("sentinels"), "{doctor:?}");
 }
 
 /// The command, but `run`.

@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Claim, Driver, ErrorKind, Renewal};
 use lockkit_core::{Error, LockName, Namespace};
 use lockkit_redis::{RedisDriver, gate};
-use lockkit_testkit::{Proxy, REDIS, RedisSentinels, Unavailable, trial};
+use lockkit_testkit::{Proxy, REDIS, RedisSentinels, Server, Unavailable, trial};
 
 use crate::documented;
 use crate::support::{
@@ -17,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_killed_primary_is_followed_by_holder_and_waiters", quick, killed),
         trial("a_demoted_primary_is_left_within_the_call", patient, demoted),
+        trial("a_planned_failover_is_followed_before_the_old_primary_knows", patient, planned),
         trial("a_primary_that_is_silent_is_left_for_another", quick, silent),
         trial("a_failover_that_lost_the_grant_leaves_two_holders", quick, forgotten),
         trial("sentinels_that_are_down_or_behind_mislead_nobody", patient, outvoted),
@@ -91,27 +92,39 @@ async fn killed(set: RedisSentinels) {
     other.release(&holder).await.unwrap();
 }
 
-/// Told to be a replica while sentinels are silent about it, a server refuses a write; the call
-/// goes on to the next primary, which is there by then or soon.
+/// Told to be a replica while no news of that come, a server refuses a write; the same call finds the
+/// new primary.
 async fn demoted(set: RedisSentinels) {
-    let driver = driver(&url(&set)).await;
+    let mut proxies = Vec::new();
+    for sentinel in set.sentinels() {
+        proxies.push(Proxy::start(sentinel.addr()).await);
+    }
+    let ports: Vec<_> = proxies.iter().map(|proxy| proxy.addr().port()).collect();
+    let driver = driver(&set.url_at(&ports)).await;
     let holder = claim(LONG);
     take(&driver, &holder).await;
-    for _ in 0..2 {
-        // Twice, so that there is a way back too.
-        let before = set.primary();
-        assert_ne!(set.fail_over(), before);
-        // One call, however the connection to the old primary ended.
-        match driver.renew(&holder).await {
-            Ok(renewed) => assert_ne!(renewed, Renewal::Lost),
-            // It broke with the call under way.
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
-                assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
-            }
-        }
+    for sentinel in set.sentinels() {
+        let mut raw = Raw::connect(&plain_url(sentinel)).await;
+        while raw.ask::<String>(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.is_empty() {}
     }
+    let _kept: Vec<_> =
+        proxies.iter().map(|proxy| proxy.answers().hold("+switch-master")).collect();
+    let before = &set.servers()[set.primary()];
+    let mut old = Raw::connect(&before.url()).await;
+    old.ask::<()>(&["SET", "mark", "1"]).await;
+    replicated(&mut old, 2).await;
+    let after = set.fail_over();
+    let port = set.servers()[after].port().to_string();
+    old.ask::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+    assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+    let refused: String = old.ask(&["INFO", "errorstats"]).await;
+    assert!(refused.contains("errorstat_READONLY:count=1"), "{refused}");
     driver.release(&holder).await.unwrap();
+}
+
+/// The sentinel itself, to look and to tamper.
+fn plain_url(sentinel: &Server) -> String {
+    format!("redis://{}", sentinel.addr())
 }
 
 async fn silent(set: RedisSentinels) {
@@ -227,8 +240,7 @@ async fn passwords(set: RedisSentinels) {
     }
     let mut sentinels = Vec::new();
     for sentinel in set.sentinels() {
-        let mut raw =
-            Raw::connect(&sentinel.url().replace("+sentinel", "").replace("/main", "")).await;
+        let mut raw = Raw::connect(&plain_url(sentinel)).await;
         raw.ask::<()>(&["SENTINEL", "SET", "main", "auth-pass", "of servers"]).await;
         let rights = documented::rights("lockkit:").pop().unwrap();
         let rights = rights.iter().map(String::as_str);
@@ -285,4 +297,32 @@ async fn wrong(set: RedisSentinels) {
     let sentinel = set.sentinels()[0].port();
     let text = connect(format!("redis://127.0.0.1:{sentinel}")).await;
     assert!(text.contains("sentinel, not a single server"), "{text}");
+}
+
+/// The old primary lives, and takes itself for one for seconds more.
+async fn planned(set: RedisSentinels) {
+    let driver = driver(&url(&set)).await;
+    let holder = claim(LONG);
+    take(&driver, &holder).await;
+    let before = set.primary();
+    let mut old = Raw::connect(&set.servers()[before].url()).await;
+    old.ask::<()>(&["SET", "mark", "1"]).await;
+    replicated(&mut old, 2).await;
+    let mut new = Raw::connect(&set.servers()[set.fail_over()].url()).await;
+    // The news travel from one sentinel to the others in a tenth of a second.
+    let scripts = async |raw: &mut Raw| -> u32 {
+        let stats: String = raw.ask(&["INFO", "commandstats"]).await;
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:calls="));
+        line.map_or(0, |line| line[22..].split(',').next().unwrap().parse().unwrap())
+    };
+    while scripts(&mut new).await == 0 {
+        while let Err(error) = driver.renew(&holder).await {
+            assert!(error.kind().is_transient(), "{error}");
+        }
+        let role: Vec<redis::Value> = old.ask(&["ROLE"]).await;
+        let is_primary = role[0] == redis::Value::BulkString("master".into());
+        assert!(is_primary, "it was left only when it was demoted");
+    }
+    driver.release(&holder).await.unwrap();
+    assert_eq!(new.keys().await, ["mark"]);
 }
