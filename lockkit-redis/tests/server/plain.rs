@@ -173,7 +173,7 @@ async fn inspected(server: Server) {
 }
 
 async fn documented(server: Server) {
-    let [_, _, locks, looks] = &*rights_of("lockkit:") else { panic!("four blocks of rights") };
+    let [_, _, locks, looks, ..] = &*rights_of("lockkit:") else { panic!("four blocks of rights") };
     let mut raw = Raw::connect(&server.url()).await;
     let mut give = async |words: &[String]| {
         let words = words.iter().map(String::as_str);
