@@ -265,6 +265,10 @@ impl Board {
         let mut state = self.state();
         if message.canceled() {
             state.lingering.remove(&id);
+            // A watch that was refused from the start has no id.
+            if message.created() && message.compact_revision() == 0 {
+                return Err(Failure::WatchRefused(message.cancel_reason().into()));
+            }
             // What was given up is no ward any more.
             let Some(mut ward) = state.wards.remove(&id) else { return Ok(()) };
             if message.compact_revision() == 0 {

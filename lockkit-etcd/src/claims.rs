@@ -86,8 +86,12 @@ impl Claims {
         limit: Duration,
     ) -> Result<Option<Place>, Failure> {
         if let Some(place) = self.look(entry, claim, limit).await? {
-            if place.ahead.is_none() && !self.is_long_enough(entry, claim) {
-                self.lengthen(entry, claim, limit).await?;
+            if place.ahead.is_none()
+                && !self.is_long_enough(entry, claim)
+                && !self.lengthen(entry, claim, limit).await?
+            {
+                entry.displaced();
+                return Err(Failure::Displaced);
             }
             return Ok(Some(place));
         }
@@ -236,34 +240,89 @@ impl Claims {
         }
     }
 
-    /// Hangs the key on a lease of the length that the claim wishes for.
+    /// Hangs the key on a lease of the length that the claim wishes for; whether it is there.
+    ///
+    /// Renewals of one claim may overlap. One of them moves the key, and the others find it moved:
+    /// else the second would end the lease that the first has moved it to.
     async fn lengthen(
         &self,
         entry: &Entry,
         claim: &Claim,
         limit: Duration,
     ) -> Result<bool, Failure> {
+        let _turn = entry.turn(limit).await?;
+        if self.is_long_enough(entry, claim) {
+            return self.keep(entry, limit).await;
+        }
+        while !self.is_long_enough(entry, claim) {
+            // One that was asked for before comes first, of whatever length: the key may hang on it.
+            let begun = entry.traces().longer.clone();
+            let is_moved = match begun {
+                Some(longer) => self.move_to(entry, longer, true, limit).await?,
+                None => {
+                    let longer = self.leases.take(claim.ttl(), limit).await?;
+                    self.move_to(entry, longer, false, limit).await?
+                }
+            };
+            if !is_moved {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Hangs the key on another lease, which a request before may have done, and lets go of the one
+    /// that it hung on; whether the key is there.
+    async fn move_to(
+        &self,
+        entry: &Entry,
+        longer: Arc<Lease>,
+        was_begun: bool,
+        limit: Duration,
+    ) -> Result<bool, Failure> {
         let Some(stands) = entry.standing() else { return Ok(false) };
-        let longer = entry.traces().longer.clone().filter(|longer| longer.ttl() >= claim.ttl());
-        let longer = match longer {
-            Some(longer) => longer,
-            None => self.leases.take(claim.ttl(), limit).await?,
-        };
         entry.traces().longer = Some(Arc::clone(&longer));
         let own = Own { key: &stands.key, value: &entry.value, lease: longer.id() };
-        let change = queue::change_lease(&self.members, own, stands.created, limit);
-        let (changed, is_alive) = tokio::join!(change, self.refresh(&longer, limit));
-        entry.traces().in_doubt |= changed.in_doubt;
-        if !is_alive? || !changed.outcome? {
+        let (changed, is_alive, was_alive) = tokio::join!(
+            queue::change_lease(&self.members, own, stands.created, limit),
+            self.refresh(&longer, limit),
+            // What the key hangs on until then, and after a failure.
+            self.refresh(&stands.lease, limit),
+        );
+        let may_be_named = was_begun || changed.in_doubt;
+        let is_in_doubt = {
+            let mut traces = entry.traces();
+            traces.in_doubt |= changed.in_doubt;
+            traces.in_doubt
+        };
+        let is_moved = match changed.outcome {
+            Ok(is_moved) => is_moved,
+            Err(failure) => {
+                if failure.is_a_lost_lease() {
+                    longer.is_over();
+                }
+                if !may_be_named || longer.is_gone() {
+                    entry.traces().longer = None;
+                    self.leases.give_back(longer);
+                }
+                // That the key has gone with its lease is known all the same.
+                return match was_alive {
+                    Ok(false) if !may_be_named => Ok(false),
+                    _ => Err(failure),
+                };
+            }
+        };
+        if !is_moved || !is_alive? {
             return Ok(false);
         }
-        let (before, in_doubt) = entry.moves_to(longer);
-        match before {
+        if is_in_doubt {
             // An ask that was not answered may name it.
-            Some(before) if in_doubt => self.leases.revoke(&before, limit).await?,
+            self.leases.revoke(&stands.lease, limit).await?;
+            entry.moves_to(longer);
+        } else {
+            entry.moves_to(longer);
             // The key is called after it: another claim would take that for its own.
-            Some(before) => self.leases.retire(&before),
-            None => (),
+            self.leases.retire(&stands.lease);
         }
         Ok(true)
     }
@@ -274,8 +333,8 @@ impl Claims {
         claim: &Claim,
         limit: Duration,
     ) -> Result<Release, DriverError> {
+        self.watch.leave(claim.owner());
         let Some(entry) = self.find(claim.owner()) else { return Ok(Release::NotHeld) };
-        self.watch.leave(entry.owner);
         let held = entry.traces().is_granted;
         let removed = self.remove(&entry, limit).await;
         let was_there = removed.map_err(|failure| failure.of_a_request())?;
@@ -288,6 +347,7 @@ impl Claims {
 
     /// Removes the key, and makes sure that nothing puts it back; whether it was there.
     async fn remove(&self, entry: &Entry, limit: Duration) -> Result<bool, Failure> {
+        let _turn = entry.turn(limit).await?;
         let traces = entry.traces().clone();
         let was_there = match traces.created {
             Some(created) => {

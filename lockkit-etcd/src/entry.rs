@@ -27,7 +27,12 @@ pub(crate) struct Entry {
     /// What stands in the key.
     pub(crate) value: Value,
     traces: Mutex<Traces>,
+    turn: Turn,
 }
+
+/// Taken by whoever changes which leases a claim has, for as long as that takes.
+type Turn = tokio::sync::Mutex<()>;
+type OnTurn<'a> = tokio::sync::MutexGuard<'a, ()>;
 
 /// What the cluster may know of a claim.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +67,13 @@ impl Entries {
         let entry = || {
             let value = Value::new(claim.owner(), claim.label());
             let queue = Queue::of(claim.name(), dialect);
-            Arc::new(Entry { owner: claim.owner(), queue, value, traces: Mutex::default() })
+            Arc::new(Entry {
+                owner: claim.owner(),
+                queue,
+                value,
+                traces: Mutex::default(),
+                turn: Turn::default(),
+            })
         };
         Arc::clone(self.all.entry(claim.owner()).or_insert_with(entry))
     }
@@ -95,6 +106,12 @@ impl Entry {
     pub(crate) fn doubts(&self) -> (bool, bool) {
         let traces = self.traces();
         (traces.in_doubt, traces.created.is_some())
+    }
+
+    /// When nobody else changes which leases the claim has.
+    pub(crate) async fn turn(&self, limit: Duration) -> Result<OnTurn<'_>, Failure> {
+        let turn = tokio::time::timeout(limit, self.turn.lock()).await;
+        turn.map_err(|_| Failure::NoAnswer(limit))
     }
 
     pub(crate) fn traces(&self) -> MutexGuard<'_, Traces> {
@@ -132,12 +149,10 @@ impl Entry {
         }
     }
 
-    /// Takes note of the lease that the key hangs on now. Returns the one before, and whether an
-    /// unanswered request may name it.
-    pub(crate) fn moves_to(&self, lease: Arc<Lease>) -> (Option<Arc<Lease>>, bool) {
+    /// Takes note of the lease that the key hangs on now.
+    pub(crate) fn moves_to(&self, lease: Arc<Lease>) {
         let mut traces = self.traces();
-        traces.longer = None;
-        (traces.lease.replace(lease), traces.in_doubt)
+        (traces.lease, traces.longer) = (Some(lease), None);
     }
 
     /// The lease of the claim.

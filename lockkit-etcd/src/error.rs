@@ -65,7 +65,8 @@ impl Failure {
     pub(crate) fn is_about_the_member(&self) -> bool {
         match self {
             Self::NoAnswer(_) | Self::Ended => true,
-            Self::Client(_) => self.kind().is_transient(),
+            // What leases there are, all members agree on.
+            Self::Client(_) => self.kind().is_transient() && !self.is_a_lost_lease(),
             _ => false,
         }
     }

@@ -72,8 +72,10 @@ impl Inspect for EtcdDriver {
             if owner.is_some_and(|owner| holder.owner() != owner) {
                 return Ok(None);
             }
-            let broken = queue::leave(&self.members, first.key(), first.create_revision(), limit);
-            if broken.await.outcome.map_err(Failure::of_a_request)? {
+            let (key, created) = (first.key(), first.create_revision());
+            let left = queue::leave(&self.members, key, created, limit).await;
+            // Gone, but for an attempt that was not answered: that has done it.
+            if left.outcome.map_err(Failure::of_a_request)? || left.in_doubt {
                 return Ok(Some(holder));
             }
         }

@@ -6,7 +6,7 @@ use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
 use lockkit_core::driver::{Backoff, Instant as Stamp};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::Failure;
@@ -57,7 +57,11 @@ impl Keepalive {
     pub(crate) async fn renew(&self, lease: &Arc<Lease>, limit: Duration) -> Result<bool, Failure> {
         let (answer, answered) = oneshot::channel();
         self.send(lease, limit, Some(answer));
-        answered.await.unwrap_or(Err(Failure::Closed))
+        match timeout(limit, answered).await {
+            Ok(answer) => answer.unwrap_or(Err(Failure::Closed)),
+            // The stream may still wait for what was asked before, and longer.
+            Err(_) => Err(Failure::NoAnswer(limit)),
+        }
     }
 
     /// The same, without waiting for the answer.

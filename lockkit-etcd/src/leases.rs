@@ -190,6 +190,7 @@ impl Leases {
 
     /// Ends a lease, some time.
     pub(crate) fn retire(&self, lease: &Lease) {
+        lease.is_over();
         // The task has ended if the driver is closed; the lease runs out then.
         _ = self.retired.send(lease.id);
     }

@@ -157,19 +157,25 @@ async fn supervise(
             backoff.succeeded();
             continue;
         };
-        match began.elapsed() < CALM {
-            true => backoff.failed(),
-            false => backoff.succeeded(),
+        let was_calm = began.elapsed() >= CALM;
+        match was_calm {
+            true => backoff.succeeded(),
+            false => backoff.failed(),
         }
+        let was_refused = std::mem::take(&mut refused) && !was_calm;
         let member_name = members.name(member);
         if let Failure::WatchRefused(_) = failure {
             // The token may have run out, which a stream does not say otherwise.
             let renewed =
                 members.ask(member, OPEN_LIMIT, async |client| client.refresh_token().await);
-            let renewed = renewed.await;
-            if renewed.is_err() || std::mem::replace(&mut refused, began.elapsed() < CALM) {
-                tracing::warn!(member = member_name, %failure, "etcd tells no news; waiters poll");
-                sleep(REFUSED_PAUSE).await;
+            refused = true;
+            match renewed.await {
+                Ok(()) if !was_refused => (),
+                Err(error) if error.kind().is_transient() => members.leave(member),
+                _ => {
+                    tracing::warn!(member = member_name, %failure, "etcd tells no news; waiters poll");
+                    sleep(REFUSED_PAUSE).await;
+                }
             }
         } else {
             tracing::debug!(member = member_name, %failure, "no news from etcd for now");

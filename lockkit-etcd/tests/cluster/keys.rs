@@ -2,7 +2,7 @@
 
 use libtest_mimic::Trial;
 use lockkit_core::Label;
-use lockkit_core::driver::{Claim, Driver, Release};
+use lockkit_core::driver::{Claim, Driver, Release, Renewal};
 use lockkit_testkit::{ETCD, Server, trial};
 
 use crate::support::{LONG, Raw, claim, driver, locker, millis, named, refused, take};
@@ -14,6 +14,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_lock_that_is_often_taken_leaves_one_key_behind", || ETCD.start(), few_keys),
         trial("claims_have_leases_of_their_own", || ETCD.start(), own_leases),
         trial("a_longer_lease_takes_the_key_along", || ETCD.start(), longer),
+        trial("overlapping_lengthenings_end_no_lease_in_use", || ETCD.start(), overlapping),
         trial("what_the_server_grants_counts", || ETCD.start(), granted),
         trial("leases_that_nobody_uses_are_kept_alive", || ETCD.start(), kept_alive),
         trial("drops_at_every_poll_leave_nothing", || ETCD.start(), dropped),
@@ -99,6 +100,26 @@ async fn longer(server: Server) {
     driver.release(&waiting).await.unwrap();
     assert_eq!(driver.release(&short).await.unwrap(), Release::Freed);
     assert!(raw.keys().await.is_empty());
+}
+
+async fn overlapping(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let short = claim(millis(5000));
+    take(&driver, &short).await;
+    let longer = short.clone().with_ttl(LONG);
+    // As when a call of `extend` was given up and is repeated, and a renewal is due meanwhile.
+    let (one, other, third) =
+        tokio::join!(driver.renew(&longer), driver.renew(&longer), driver.renew(&short));
+    for renewal in [one, other, third] {
+        assert!(matches!(renewal.unwrap(), Renewal::Held(_)));
+    }
+    // What was let go of is ended some time after.
+    while raw.leases().await.len() > 1 {
+        tokio::time::sleep(millis(20)).await;
+    }
+    let (key, lease) = raw.keys().await.remove(0);
+    assert_eq!(raw.leases().await, [lease], "{key}");
+    assert_eq!(driver.release(&longer).await.unwrap(), Release::Freed);
 }
 
 async fn granted(server: Server) {
