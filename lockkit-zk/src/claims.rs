@@ -106,6 +106,15 @@ impl Claims {
     }
 }
 
+impl State {
+    fn hold(&mut self, node: Node, losses: u64) {
+        self.is_dated |= matches!(self.trace, Trace::Place(_, Some(_)));
+        self.trace = Trace::Hold(node);
+        self.is_leaving = false;
+        self.losses = losses;
+    }
+}
+
 impl Entry {
     fn new(claim: Claim) -> Self {
         let trace = Trace::Nothing;
@@ -128,13 +137,42 @@ impl Entry {
         state.is_leaving = false;
     }
 
+    /// Gives up a place that was not asked for during a lease. Returns its node, which is to be
+    /// removed: from then on, nobody takes it for the first.
+    pub(crate) fn abandon(&self) -> Option<Node> {
+        let mut state = self.state();
+        let Trace::Place(node, _) = state.trace.clone() else { return None };
+        if state.asked.elapsed() <= self.claim.ttl() {
+            return None;
+        }
+        state.trace = Trace::Doubt(node.session.clone());
+        Some(node)
+    }
+
+    /// Its node, which was a place when it was looked at, is the first, unless it was given up
+    /// meanwhile. Says whether it holds now.
+    pub(crate) fn advance(&self, node: Node, losses: u64) -> bool {
+        let mut state = self.state();
+        let stands = matches!(&state.trace, Trace::Place(place, _) if place.czxid == node.czxid);
+        if stands {
+            state.hold(node, losses);
+        }
+        stands
+    }
+
     /// Its node is the first. Where it was not, once, the servers do not know since when.
     pub(crate) fn set_hold(&self, node: Node, losses: u64) {
+        self.state().hold(node, losses);
+    }
+
+    /// Forgets that it may have left something, if it has not asked again since.
+    pub(crate) fn has_left(&self) -> bool {
         let mut state = self.state();
-        state.is_dated |= matches!(state.trace, Trace::Place(_, Some(_)));
-        state.trace = Trace::Hold(node);
-        state.is_leaving = false;
-        state.losses = losses;
+        let has_left = matches!(state.trace, Trace::Doubt(_));
+        if has_left {
+            state.trace = Trace::Nothing;
+        }
+        has_left
     }
 
     /// Says once that the node is to be written to, so that it tells when it was granted.

@@ -102,8 +102,10 @@ impl Shared {
         match (news, grant(&node)) {
             (News::Ended, _) => Change::Lost,
             (News::Gone, Ok(grant)) if ahead.holds => {
-                entry.set_hold(node, self.sessions.losses());
-                Change::Granted(grant)
+                match entry.advance(node, self.sessions.losses()) {
+                    true => Change::Granted(grant),
+                    false => Change::AskAgain,
+                }
             }
             _ => {
                 // Once, and not at every call.
@@ -177,15 +179,18 @@ impl Shared {
     /// Removes the places of those who have stopped to ask.
     async fn remove_abandoned(&self) {
         for entry in self.claims.abandoned() {
-            let Trace::Place(node, _) = entry.trace() else { continue };
-            if !self.sessions.is_current(&node.session) {
-                continue;
-            }
+            let Some(node) = entry.abandon() else { continue };
+            // With another session it goes by itself.
             let limit = self.limit(entry.claim());
-            match queue::delete(&node.session, &node.path(), limit).await {
+            let removed = match self.sessions.is_current(&node.session) {
+                true => queue::delete(&node.session, &node.path(), limit).await,
+                false => Ok(()),
+            };
+            match removed {
                 Ok(()) => {
-                    entry.set(Trace::Nothing);
-                    self.claims.remove(entry.claim().owner());
+                    if entry.has_left() {
+                        self.claims.remove(entry.claim().owner());
+                    }
                 }
                 Err(failure) => tracing::debug!(%failure, "a place was not removed"),
             }
