@@ -231,6 +231,8 @@ struct Shared {
     link: watch::Sender<Link>,
     /// Where the last connection led to.
     place: watch::Sender<Option<Endpoint>>,
+    /// Where the primary is, as sentinels have said last without being asked.
+    said: watch::Sender<Option<Endpoint>>,
     /// A call waits for a connection.
     wanted: Notify,
     /// To be told when there is no connection any more, or none to be had.
@@ -275,7 +277,8 @@ impl Open {
         let answering = async {
             if !R::BLOCKS {
                 stage.set(SENT);
-                return Ok(request.send(&mut self.connection.clone(), to).await?);
+                let answer = request.send(&mut self.connection.clone(), to).await;
+                return answer.map_err(Failure::of_what_was_sent);
             }
             let permit = self.spares.permit().await?;
             stage.set(CONNECTING);
@@ -283,7 +286,7 @@ impl Open {
             stage.set(SENT);
             let answer = request.send(lent.connection(), to).await;
             lent.give_back();
-            Ok(answer?)
+            answer.map_err(Failure::of_what_was_sent)
         };
         let Some(deposed) = &self.deposed else { return answering.await };
         let mut deposed = deposed.subscribe();
@@ -304,6 +307,7 @@ impl Shared {
         Arc::new(Self {
             link: watch::Sender::new(Link::Down(None)),
             place: watch::Sender::new(None),
+            said: watch::Sender::new(None),
             wanted: Notify::new(),
             trouble,
             opened: AtomicU64::new(0),
@@ -334,10 +338,16 @@ impl Shared {
 
     /// Makes a connection, or notes why there is none.
     async fn connect(self: &Arc<Self>, target: &Target) -> Result<(), Failure> {
+        let mut said = self.said.subscribe();
         let connecting = async {
-            let endpoint = target.locate().await?;
-            let made = endpoint.connect().await?;
-            Ok((endpoint, made))
+            loop {
+                let endpoint = target.locate().await?;
+                // One that hung may answer after all, when another has long taken its place.
+                tokio::select! {
+                    made = endpoint.connect() => return Ok((endpoint, made?)),
+                    () = is_elsewhere(&mut said, &endpoint) => (),
+                }
+            }
         };
         let (endpoint, (connection, running)) = match connecting.await {
             Ok(made) => made,
@@ -361,7 +371,7 @@ impl Shared {
             }
             is_news
         });
-        self.set(Link::Up(Arc::new(Open {
+        let open = Arc::new(Open {
             id,
             endpoint,
             connection,
@@ -369,8 +379,24 @@ impl Shared {
             deposed: target.sentinels().map(|_| watch::Sender::new(false)),
             run: OnceLock::new(),
             _running: running,
-        })));
+        });
+        self.set(Link::Up(open.clone()));
+        // `follow` says it first and looks at the link then: one of the two sees the other.
+        let is_left = said.has_changed().is_ok_and(|is_news| is_news)
+            && said.borrow().as_ref().is_some_and(|primary| !primary.is_where(&open.endpoint));
+        if is_left {
+            self.leave(&open);
+            self.wanted.notify_one();
+        }
         Ok(())
+    }
+
+    /// Gives up a connection to a server that is the primary no longer, and what was asked on it.
+    fn leave(&self, open: &Open) {
+        self.drop_connection(open.id);
+        if let Some(deposed) = &open.deposed {
+            deposed.send_replace(true);
+        }
     }
 
     /// Gives up connection `id`, unless another has taken its place.
@@ -388,6 +414,7 @@ impl Shared {
     /// The primary is there, say the sentinels. Connects at once, also where nobody calls: whoever
     /// waits for news follows the connection.
     fn follow(&self, primary: &Endpoint) {
+        self.said.send_replace(Some(primary.clone()));
         let left = match &*self.link.borrow() {
             Link::Up(open) if open.endpoint.is_where(primary) => return,
             Link::Up(open) => Some(open.clone()),
@@ -396,10 +423,7 @@ impl Shared {
         };
         if let Some(left) = left {
             tracing::info!(from = %left.endpoint, to = %primary, "the primary has become another");
-            self.drop_connection(left.id);
-            if let Some(deposed) = &left.deposed {
-                deposed.send_replace(true);
-            }
+            self.leave(&left);
         }
         self.wanted.notify_one();
     }
@@ -420,6 +444,18 @@ impl Shared {
             _ => None,
         }
     }
+}
+
+/// Returns when sentinels say that the primary is another than this one.
+async fn is_elsewhere(said: &mut watch::Receiver<Option<Endpoint>>, here: &Endpoint) {
+    // It cannot end: whoever waits has the other end as well.
+    while said.changed().await.is_ok() {
+        let primary = said.borrow_and_update();
+        if primary.as_ref().is_some_and(|primary| !primary.is_where(here)) {
+            return;
+        }
+    }
+    std::future::pending().await
 }
 
 /// Connects whenever a call needs it. Nothing happens while nobody calls.

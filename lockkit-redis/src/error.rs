@@ -78,6 +78,15 @@ impl Failure {
         DriverError::new(kind, self)
     }
 
+    /// What became of a request that was sent: where the connection failed, nobody knows, whatever
+    /// the last thing was that the server said about the connection.
+    pub(crate) fn of_what_was_sent(error: RedisError) -> Self {
+        match is_fatal_alert(&error) {
+            true => Self::Broken,
+            false => Self::Redis(error),
+        }
+    }
+
     /// Whether to wait for another connection does not help.
     pub(crate) fn is_lasting(&self) -> bool {
         // A replica may become a primary, or the host's name come to mean another server.
@@ -92,7 +101,11 @@ impl Failure {
     /// Whether the connection is no good for another call, although it answers.
     pub(crate) fn spoils_the_connection(&self) -> bool {
         match self {
-            Self::NoSpare(_) => true,
+            // Where the server answers that it takes no more, those that there are still work.
+            Self::NoSpare(failure) => match &**failure {
+                Self::Redis(_) => failure.known_kind().is_none() || failure.spoils_the_connection(),
+                _ => true,
+            },
             Self::Redis(error) => code(error) == Some("READONLY"),
             _ => false,
         }
@@ -123,9 +136,7 @@ impl Failure {
             | Self::Tls(_)
             | Self::OldCluster => Some(ErrorKind::Misconfigured),
             // What a server says of a client's certificate, after the client is done connecting.
-            Self::Redis(error) if error.to_string().contains("received fatal alert") => {
-                Some(ErrorKind::Denied)
-            }
+            Self::Redis(error) if is_fatal_alert(error) => Some(ErrorKind::Denied),
             Self::Redis(error) => match error.kind() {
                 redis::ErrorKind::Io | redis::ErrorKind::Parse => None,
                 redis::ErrorKind::AuthenticationFailed => Some(ErrorKind::Denied),
@@ -133,6 +144,11 @@ impl Failure {
             },
         }
     }
+}
+
+/// Whether TLS was ended by the server, with a reason.
+fn is_fatal_alert(error: &RedisError) -> bool {
+    error.to_string().contains("received fatal alert")
 }
 
 fn kind_of_answer(error: &RedisError) -> ErrorKind {
@@ -199,9 +215,27 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_takes_no_more_connections_leaves_those_it_has() {
+        let no_spare = |answer: &str| {
+            let answer = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap();
+            let failure = Failure::from(answer.extract_error().unwrap_err());
+            Failure::NoSpare(Box::new(failure)).spoils_the_connection()
+        };
+        assert!(!no_spare("ERR max number of clients reached"));
+        assert!(no_spare("READONLY You can't write against a read only replica."));
+        assert!(Failure::NoSpare(Box::new(Failure::Broken)).spoils_the_connection());
+    }
+
+    #[test]
     fn what_was_not_answered_is_unknown() {
         let broken = redis::RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
         assert_eq!(Failure::from(broken.clone()).of_a_call().kind(), ErrorKind::Unknown);
         assert_eq!(Failure::from(broken).while_connecting().kind(), ErrorKind::Unreachable);
+        // Of a connection that is made it says that a certificate is refused; of one that stands,
+        // nothing about what was sent on it.
+        let alert = || redis::RedisError::from(std::io::Error::other("received fatal alert: X"));
+        assert_eq!(Failure::from(alert()).while_connecting().kind(), ErrorKind::Denied);
+        let sent = Failure::of_what_was_sent(alert());
+        assert_eq!(sent.of_a_call().kind(), ErrorKind::Unknown);
     }
 }

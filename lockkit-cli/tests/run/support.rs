@@ -194,6 +194,10 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
+        assert!(
+            !is_ignored(signal),
+            "{signal:?} is ignored here, as under nohup or after `&`, and so by what is started"
+        );
         kill_process(self.pid, signal).unwrap();
     }
 
@@ -295,6 +299,14 @@ pub(crate) fn state(pid: &str) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
     (state != 'Z').then_some(state)
+}
+
+/// Whether this process was told to ignore a signal, where the system tells.
+fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.map(|mask| u64::from_str_radix(mask.trim(), 16).unwrap());
+    mask.is_some_and(|mask| mask & (1 << (signal.as_raw() - 1)) != 0)
 }
 
 fn make_fifo(path: &Path) {

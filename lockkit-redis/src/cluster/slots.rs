@@ -91,7 +91,10 @@ impl Map {
     pub(crate) fn moved(&self, slot: u16, to: &Endpoint) -> Self {
         let mut map = self.clone();
         let owner = map.index_of(to);
-        map.owners[usize::from(slot)] = owner;
+        // A server may name any number.
+        if let Some(known) = map.owners.get_mut(usize::from(slot)) {
+            *known = owner;
+        }
         map
     }
 
