@@ -20,5 +20,7 @@ mod session;
 mod sights;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod tls;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod transaction;

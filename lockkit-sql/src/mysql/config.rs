@@ -134,6 +134,7 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<MySqlConnect
         options = options.socket(socket);
     }
     if let Some(mode) = parameters.parsed::<MySqlSslMode>("ssl-mode")? {
+        crate::tls::name_a_provider();
         options = options.ssl_mode(mode);
     }
     for (name, set) in [

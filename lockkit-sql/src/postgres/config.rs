@@ -150,6 +150,7 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<PgConnectOpt
         options = options.options([("search_path", schema)]);
     }
     if let Some(mode) = parameters.parsed::<PgSslMode>("sslmode")? {
+        crate::tls::name_a_provider();
         options = options.ssl_mode(mode);
     }
     for (name, set) in [
