@@ -1,19 +1,18 @@
 use std::time::Duration;
 
+use lockkit_core::driver;
 use tokio::time::{Instant, sleep};
 
-const SHORTEST: Duration = Duration::from_millis(25);
-const LONGEST: Duration = Duration::from_secs(1);
 /// After so long without an attempt, the next is the first again. Longer than any pause and an
 /// attempt together, so that an outage counts as one.
 const CALM: Duration = Duration::from_secs(5);
 
-/// Spaces attempts to connect: the first at once, then with pauses that double up to a second.
+/// Spaces attempts to connect: the first at once, then with pauses.
 ///
 /// A connection that breaks soon after it was made counts as a failed attempt.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
-    attempts: u32,
+    pauses: driver::Backoff,
     last: Option<Instant>,
 }
 
@@ -21,11 +20,10 @@ impl Backoff {
     /// Returns when it is time for the next attempt.
     pub(crate) async fn pause(&mut self) {
         if self.last.is_none_or(|last| last.elapsed() > CALM) {
-            self.attempts = 0;
+            self.pauses.succeeded();
         } else {
-            let longest = LONGEST.min(SHORTEST * (1 << self.attempts.min(6)));
-            sleep(longest.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            self.attempts += 1;
+            self.pauses.failed();
+            sleep(self.pauses.pause()).await;
         }
         self.last = Some(Instant::now());
     }
