@@ -1,5 +1,7 @@
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// One thing that was measured once.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +23,8 @@ impl Figure {
 
 /// In what a figure is measured.
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// How many there are.
     Count,
@@ -31,6 +34,8 @@ pub enum Unit {
     Ratio,
     /// Seconds.
     Time,
+    /// Bytes.
+    Bytes,
 }
 
 /// What several rounds have measured.
@@ -85,6 +90,9 @@ impl Unit {
             Self::Time if value < 1e-3 => (1e6, " µs"),
             Self::Time if value < 1.0 => (1e3, " ms"),
             Self::Time => (1.0, " s"),
+            Self::Bytes if value < 1024.0 => (1.0, " B"),
+            Self::Bytes if value < 1024.0 * 1024.0 => (1.0 / 1024.0, " KiB"),
+            Self::Bytes => (1.0 / 1024.0 / 1024.0, " MiB"),
         }
     }
 }

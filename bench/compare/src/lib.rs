@@ -1,0 +1,9 @@
+//! The comparison: every backend of lockkit, the floor under it, and the libraries that one would
+//! pick instead, on the same private servers in the same run.
+#![expect(
+    clippy::exhaustive_structs,
+    clippy::exhaustive_enums,
+    reason = "no other crate depends on it"
+)]
+
+pub mod run;
