@@ -15,7 +15,7 @@ use crate::config::{Config, ID};
 use crate::error::Failure;
 use crate::layout::Layout;
 use crate::queue::{self, Request, grant};
-use crate::session::{Limit, Session};
+use crate::session::{Limit, Session, is_same};
 use crate::sessions::{Event, Sessions};
 use crate::watch::{News, Watch};
 
@@ -124,6 +124,7 @@ impl Shared {
             event = self.sessions.event(&session, entry.losses()) => match event {
                 Event::Ended => Change::Lost,
                 Event::Disconnected(losses) => {
+                    *watch = None;
                     entry.set_losses(losses);
                     Change::AskAgain
                 }
@@ -142,6 +143,25 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Whether a watch says that the node of a hold stands, so that nobody has to be asked: the
+    /// heartbeats of the session then keep all its holds.
+    async fn sees(&self, entry: &Entry, node: &Node) -> bool {
+        if self.sessions.losses() != entry.losses() {
+            return false;
+        }
+        // Otherwise its news are being waited for, and are told there.
+        let Ok(mut watch) = entry.watch.try_lock() else { return false };
+        let Some(on_node) = watch.as_mut().filter(|on| on.is_on(&node.session, &node.path()))
+        else {
+            return false;
+        };
+        let sees = on_node.sees().await;
+        if !sees {
+            *watch = None;
+        }
+        sees
     }
 
     /// Writes to the node of a hold that was waited for. The servers keep when that was.
@@ -221,21 +241,25 @@ impl Driver for ZooKeeperDriver {
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
         let shared = &self.shared;
-        let Some(Trace::Hold(node)) = shared.claims.find(claim.owner()).map(|entry| entry.trace())
-        else {
-            return Ok(Renewal::Lost);
-        };
+        let Some(entry) = shared.claims.find(claim.owner()) else { return Ok(Renewal::Lost) };
+        let Trace::Hold(node) = entry.trace() else { return Ok(Renewal::Lost) };
         let limit = shared.limit(claim);
-        match shared.sessions.connected(limit).await {
-            _ if node.session.has_ended() => Ok(Renewal::Lost),
-            Err(failure) => Err(failure.without_effect()),
-            Ok(session) if !crate::session::is_same(&session, &node.session) => Ok(Renewal::Lost),
-            // The session stands, but somebody may have broken the hold.
-            Ok(session) => match queue::stands(&session, &node, limit).await {
-                Ok(true) => Ok(Renewal::Held(session.vouch())),
-                Ok(false) => Ok(Renewal::Lost),
-                Err(failure) => Err(failure.of_a_request()),
-            },
+        let session = match shared.sessions.connected(limit).await {
+            _ if node.session.has_ended() => return Ok(Renewal::Lost),
+            Err(failure) => return Err(failure.without_effect()),
+            Ok(session) if is_same(&session, &node.session) => session,
+            Ok(_) => return Ok(Renewal::Lost),
+        };
+        // What this is worth is known before the look at the watch.
+        let vouch = session.vouch();
+        if shared.sees(&entry, &node).await {
+            return Ok(Renewal::Held(vouch));
+        }
+        // The session stands, but somebody may have broken the hold.
+        match queue::stands(&session, &node, limit).await {
+            Ok(true) => Ok(Renewal::Held(session.vouch())),
+            Ok(false) => Ok(Renewal::Lost),
+            Err(failure) => Err(failure.of_a_request()),
         }
     }
 

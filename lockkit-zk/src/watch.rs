@@ -1,7 +1,10 @@
 use std::fmt;
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use tokio::select;
 use zookeeper_client::{Error, EventType};
 
 use crate::session::{Limit, Session, is_same};
@@ -10,6 +13,7 @@ use crate::session::{Limit, Session, is_same};
 pub(crate) struct Watch {
     session: Arc<Session>,
     path: String,
+    is_set: Arc<AtomicBool>,
     news: Pin<Box<dyn Future<Output = News> + Send>>,
 }
 
@@ -27,12 +31,28 @@ pub(crate) enum News {
 impl Watch {
     /// It is set when its news are first waited for.
     pub(crate) fn new(session: Arc<Session>, path: String, limit: std::time::Duration) -> Self {
-        let news = Box::pin(watch(session.clone(), path.clone(), limit));
-        Self { session, path, news }
+        let is_set = Arc::new(AtomicBool::new(false));
+        let news = Box::pin(watch(session.clone(), path.clone(), limit, is_set.clone()));
+        Self { session, path, is_set, news }
     }
 
     pub(crate) fn is_on(&self, session: &Arc<Session>, path: &str) -> bool {
         is_same(&self.session, session) && self.path == path
+    }
+
+    /// Whether the node was there when the watch was set, and no news have come until now. If so,
+    /// it stood at every moment that an answer of the servers proves which came before: they tell
+    /// a session of what has happened in order. If not, the watch is not to be asked again.
+    pub(crate) async fn sees(&mut self) -> bool {
+        // It would be set by asking it for news.
+        if !self.is_set.load(Ordering::Acquire) {
+            return false;
+        }
+        select! {
+            biased;
+            _ = self.news() => false,
+            () = ready(()) => self.is_set.load(Ordering::Acquire),
+        }
     }
 
     /// What becomes of the node. To be asked no more after it was told.
@@ -51,18 +71,28 @@ impl fmt::Debug for Watch {
     }
 }
 
-async fn watch(session: Arc<Session>, path: String, limit: std::time::Duration) -> News {
+async fn watch(
+    session: Arc<Session>,
+    path: String,
+    limit: std::time::Duration,
+    is_set: Arc<AtomicBool>,
+) -> News {
     loop {
         // Not `exists`, which would leave a watch also where there is no node.
         let request = session.client().get_and_watch_data(&path);
         match Limit::new(limit).bound(request).await {
-            Ok(Ok((_, _, watcher))) => match watcher.changed().await.event_type {
-                EventType::NodeDeleted => return News::Gone,
-                // One watch hears of no other state of a session than its end.
-                EventType::Session => return News::Ended,
-                // Somebody wrote to the node: it is there.
-                _ => (),
-            },
+            Ok(Ok((_, _, watcher))) => {
+                is_set.store(true, Ordering::Release);
+                let event = watcher.changed().await;
+                is_set.store(false, Ordering::Release);
+                match event.event_type {
+                    EventType::NodeDeleted => return News::Gone,
+                    // One watch hears of no other state of a session than its end.
+                    EventType::Session => return News::Ended,
+                    // Somebody wrote to the node: it is there.
+                    _ => (),
+                }
+            }
             Ok(Err(Error::NoNode)) => return News::Gone,
             _ if session.has_ended() => return News::Ended,
             Ok(Err(_)) | Err(_) => return News::Blind,

@@ -1,19 +1,25 @@
 //! Sessions that end, connections that break, and what both mean for holds.
 
+use std::pin::pin;
 use std::time::Instant;
 
+use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Change, Driver, Release, Renewal, Vouch};
 use lockkit_core::{Error, Locker};
 use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
 use lockkit_zk::ZooKeeperDriver;
+use tokio::select;
 
-use crate::support::{NAME, Place, addr, causes, claim, driver, millis, refused, take, with};
+use crate::support::{
+    FOLDER, NAME, Place, addr, causes, claim, driver, millis, refused, take, with,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("an_expired_session_takes_hold_and_place_along", || ZOOKEEPER.url(), expired),
         trial("a_guard_is_lost_before_the_session_ends", || ZOOKEEPER.url(), in_time),
+        trial("a_hold_that_is_watched_is_kept_without_asking", || ZOOKEEPER.start(), kept),
         trial("a_cut_is_cause_to_doubt_and_no_loss", || ZOOKEEPER.url(), cut),
         trial("a_restarted_server_keeps_the_holds", patient, restarted),
         trial("the_session_is_as_long_as_granted", || ZOOKEEPER.url(), granted),
@@ -55,7 +61,7 @@ async fn in_time(server: String) {
     let locker = Locker::new(ZooKeeperDriver::connect(&url).await.unwrap());
     let guard = locker.lock(NAME).unwrap().acquire().await.unwrap();
     let [node] = &place.nodes().await[..] else { panic!("no node") };
-    let path = place.path(&format!("{}/{node}", crate::support::FOLDER));
+    let path = place.path(&format!("{}/{node}", FOLDER));
     let (_, _, watch) = place.raw.get_and_watch_data(&path).await.unwrap();
     // Neither way: each side believes that the other is silent.
     proxy.requests().swallow();
@@ -86,6 +92,43 @@ async fn cut(server: String) {
     assert_eq!(place.nodes().await.len(), 2);
     driver.release(&held).await.unwrap();
     assert!(matches!(driver.changed(&waiting).await, Change::Granted(_)));
+}
+
+async fn kept(server: Server) {
+    const RENEWALS: usize = 200;
+    let place = Place::on(&server.url()).await;
+    let driver = driver(&place.url).await;
+    let held = claim();
+    take(&driver, &held).await;
+    {
+        let mut listening = pin!(driver.changed(&held));
+        select! {
+            change = &mut listening => panic!("nothing has happened, but {change:?}"),
+            () = place.watches_come_to(1) => (),
+        }
+        // Its answer comes after that to the watch.
+        assert!(matches!(driver.renew(&held).await.unwrap(), Renewal::Held(_)));
+        assert!(poll!(&mut listening).is_pending());
+    }
+    let before = packets(&place).await;
+    for _ in 0..RENEWALS {
+        assert!(matches!(driver.renew(&held).await.unwrap(), Renewal::Held(_)));
+    }
+    let asked = packets(&place).await - before;
+    assert!(asked < RENEWALS / 2, "{RENEWALS} renewals took {asked} packets");
+
+    let [node] = &place.nodes().await[..] else { panic!("no node") };
+    place.raw.delete(&format!("{}/{node}", place.path(FOLDER)), None).await.unwrap();
+    while driver.renew(&held).await.unwrap() != Renewal::Lost {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// How many the server has received.
+async fn packets(place: &Place) -> usize {
+    let told = place.ask("mntr").await;
+    let number = told.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
+    number.unwrap().trim().parse().unwrap()
 }
 
 async fn restarted(server: Server) {
