@@ -256,20 +256,29 @@ impl<'a> Pursuit<'a> {
     /// Returns when the claim is to be given up.
     async fn stop(&self, ticket: Option<&Ticket>, caller: &mut Caller<Acquired>) -> Stop {
         let clock = &self.engine.clock;
-        let silence = async {
-            let limit = self.claim.ttl();
-            match (self.unanswered, ticket) {
-                (Some(since), _) => clock.sleep_until(since + limit).await,
-                (None, Some(ticket)) => ticket.silence(clock, self.started, limit).await,
-                (None, None) => std::future::pending().await,
+        loop {
+            let now = clock.stamp();
+            let silence = match (self.unanswered, ticket) {
+                (Some(since), _) => Some(since + self.claim.ttl()),
+                (None, Some(ticket)) => {
+                    // If it is answered now, that is how soon to look again.
+                    let since = ticket.unanswered().map_or(now, |since| since.max(self.started));
+                    Some(since + self.claim.ttl())
+                }
+                (None, None) => None,
+            };
+            if self.deadline.is_some_and(|deadline| deadline <= now) {
+                return Stop::TimeIsUp;
             }
-        };
-        select! {
-            biased;
-            () = caller.gone() => Stop::CallerGone,
-            () = self.engine.stopping.cancelled() => Stop::ShutDown,
-            () = clock.sleep_until_some(self.deadline) => Stop::TimeIsUp,
-            () = silence => Stop::Silence,
+            if silence.is_some_and(|silence| silence <= now) {
+                return Stop::Silence;
+            }
+            select! {
+                biased;
+                () = caller.gone() => return Stop::CallerGone,
+                () = self.engine.stopping.cancelled() => return Stop::ShutDown,
+                () = clock.sleep_until_some(earlier(self.deadline, silence)) => (),
+            }
         }
     }
 

@@ -6,12 +6,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::LockName;
-use crate::clock::{Clock, Instant};
+use crate::clock::Instant;
 
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
@@ -23,8 +22,9 @@ pub(crate) struct Turns {
 struct Queue {
     /// One permit: the turn. Semaphores of tokio are first come, first served.
     turn: Semaphore,
-    /// Since when the backend does not answer the waiter whose turn it is.
-    unanswered: watch::Sender<Option<Instant>>,
+    /// Since when the backend does not answer the waiter whose turn it is. Those behind look at it
+    /// when it matters; to be told of each change would wake them all at every ask.
+    unanswered: Mutex<Option<Instant>>,
 }
 
 impl Turns {
@@ -34,9 +34,7 @@ impl Turns {
     }
 
     pub(crate) fn join(self: &Arc<Self>, name: &LockName) -> Ticket {
-        let new = || {
-            (Arc::new(Queue { turn: Semaphore::new(1), unanswered: watch::Sender::new(None) }), 0)
-        };
+        let new = || (Arc::new(Queue { turn: Semaphore::new(1), unanswered: Mutex::default() }), 0);
         let queue = {
             let mut queues = lock(&self.queues);
             let (queue, tickets) = queues.entry(name.clone()).or_insert_with(new);
@@ -66,27 +64,13 @@ impl Ticket {
         self.queue.turn.acquire().await.expect("the semaphore is never closed")
     }
 
-    /// Returns when the front waiter has had no answer for `limit`, nor this one since `joined`.
-    pub(crate) async fn silence(&self, clock: &Clock, joined: Instant, limit: Duration) {
-        let mut news = self.queue.unanswered.subscribe();
-        loop {
-            let unanswered = *news.borrow_and_update();
-            let silence = async {
-                match unanswered {
-                    Some(since) => clock.sleep_until(since.max(joined) + limit).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = silence => return,
-                // The sender lives as long as the ticket, so this is news.
-                _ = news.changed() => (),
-            }
-        }
+    /// Since when the front waiter has had no answer, if it waits for one.
+    pub(crate) fn unanswered(&self) -> Option<Instant> {
+        *lock(&self.queue.unanswered)
     }
 
     pub(crate) fn set_unanswered(&self, since: Option<Instant>) {
-        self.queue.unanswered.send_if_modified(|old| std::mem::replace(old, since) != since);
+        *lock(&self.queue.unanswered) = since;
     }
 }
 

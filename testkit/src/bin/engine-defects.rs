@@ -157,9 +157,9 @@ const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "those behind learn of a dead backend one after the other",
-        file: "turns.rs",
-        sound: "clock.sleep_until(since.max(joined) + limit).await",
-        broken: "clock.sleep_until(since.max(joined) + limit * 1000).await",
+        file: "pursuit.rs",
+        sound: "since.max(self.started));",
+        broken: "since.max(self.started).max(now));",
         test: "those_behind_learn_of_a_dead_backend_with_the_front",
     },
     Defect {
@@ -200,7 +200,7 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "shutting down forgets those who wait",
         file: "pursuit.rs",
-        sound: "() = self.engine.stopping.cancelled() => Stop::ShutDown,",
+        sound: "() = self.engine.stopping.cancelled() => return Stop::ShutDown,",
         broken: "",
         test: "shutting_down_ends_holds_and_waits",
     },
