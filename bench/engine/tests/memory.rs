@@ -1,0 +1,78 @@
+//! What the engine allocates, counted by the allocator.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+use allocation_counter::measure;
+use lockkit_bench_engine::{AtOnce, Stage, WORKS};
+use lockkit_core::Lock;
+use lockkit_core::driver::Driver;
+use lockkit_core::memory::MemoryDriver;
+use tokio::task::{JoinHandle, yield_now};
+
+#[test]
+fn a_waiter_costs_less_than_four_kibibytes() {
+    for waiters in [1_000, 10_000] {
+        for (how, bytes) in [
+            ("in turns", bytes_per_waiter(AtOnce::single(), waiters)),
+            ("in the driver's queue", bytes_per_waiter(MemoryDriver::new(), waiters)),
+        ] {
+            println!("{bytes} bytes for each of {waiters} waiters {how}");
+            assert!(bytes < 4 * 1024, "{bytes} bytes for each of {waiters} waiters {how}");
+        }
+    }
+}
+
+#[test]
+fn operations_allocate_as_often_as_they_have_to() {
+    for (name, most) in [
+        ("plain", 10.2),
+        ("fair", 11.2),
+        ("leased", 11.2),
+        ("dropped", 8.2),
+        ("reentered", 0.0),
+        ("turn", 19.2),
+        ("renewal", 4.1),
+    ] {
+        let work = WORKS.iter().find(|work| work.name == name).unwrap();
+        let allocations = |times| {
+            let stage = Stage::virtual_time();
+            measure(|| work.perform(&stage, times)).count_total
+        };
+        let each = (allocations(3_000) - allocations(1_000)) as f64 / 2_000.0;
+        println!("{name}: {each} allocations");
+        assert!(each <= most, "{} takes {each} allocations, not {most}", work.what);
+    }
+}
+
+/// All that is allocated for waiters of one locker on one name: the task that calls, the engine's
+/// own, the queue, and the driver's part.
+fn bytes_per_waiter(driver: impl Driver, waiters: usize) -> i64 {
+    let stage = Stage::virtual_time();
+    let lock = stage.lock(driver);
+    let holder = stage.perform(lock.acquire()).unwrap();
+    let mut tasks = Vec::new();
+    let waiting = measure(|| {
+        stage.perform(async {
+            tasks.extend((0..waiters).map(|_| waiter(&lock)));
+            // The runtime does dozens of steps in between, and a waiter takes two.
+            for _ in 0..waiters / 10 {
+                yield_now().await;
+            }
+        });
+    });
+    let serving = measure(|| {
+        stage.perform(async {
+            holder.release().await.unwrap();
+            for task in tasks {
+                task.await.unwrap();
+            }
+        });
+    });
+    assert!(serving.bytes_current < 0, "nothing is kept of those who have been served");
+    waiting.bytes_current / waiters as i64
+}
+
+fn waiter(lock: &Lock) -> JoinHandle<()> {
+    let lock = lock.clone();
+    tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() })
+}
