@@ -23,8 +23,12 @@ pub struct Claim {
 impl Claim {
     /// A claim by a new owner, who does not wait.
     pub fn new(name: LockName, ttl: Duration) -> Self {
-        let (owner, label) = (OwnerId::random(), Label::of_this_process());
-        Self { name, owner, ttl, waits: false, fair: false, label, clock: Clock::system() }
+        Self::by(Label::of_this_process(), Clock::system(), name, ttl)
+    }
+
+    /// A claim by a new owner who is called `label`, on `clock`.
+    pub(crate) fn by(label: Label, clock: Clock, name: LockName, ttl: Duration) -> Self {
+        Self { name, owner: OwnerId::random(), ttl, waits: false, fair: false, label, clock }
     }
 
     /// Makes it a claim that waits: a refused ask may leave a place in a queue.

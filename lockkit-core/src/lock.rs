@@ -170,9 +170,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
             }
             None => self.lease,
         };
-        let claim = Claim::new(self.name.clone(), lease.ttl())
-            .with_label(engine.label.clone())
-            .with_clock(engine.clock.clone());
+        let (label, clock) = (engine.label.clone(), engine.clock.clone());
+        let claim = Claim::by(label, clock, self.name.clone(), lease.ttl());
         let claim = match options.wait {
             Wait::No => claim,
             Wait::AtMost(patience) if patience.is_zero() => claim,

@@ -339,8 +339,11 @@ impl State {
         self.mailboxes.close(owner);
         self.serve(claim.name(), Some(claim.now()));
         let Some(entry) = self.locks.get_mut(claim.name()) else { return Release::NotHeld };
-        entry.places.retain(|place| place.owner != owner);
         let freed = entry.held.take_if(|held| held.owner == owner).is_some();
+        if !freed {
+            // Who holds has no place, and there may be thousands.
+            entry.places.retain(|place| place.owner != owner);
+        }
         self.serve(claim.name(), Some(claim.now()));
         if freed { Release::Freed } else { Release::NotHeld }
     }

@@ -1,4 +1,5 @@
-use lockkit_core::{AcquireOptions, FairLock, Lease, LeasedLock, LockGuard, Owner, Result};
+use lockkit_core::memory::MemoryDriver;
+use lockkit_core::{AcquireOptions, FairLock, Lease, LeasedLock, Lock, LockGuard, Owner, Result};
 
 use crate::{AtOnce, Stage};
 
@@ -35,6 +36,11 @@ pub const WORKS: &[Work] = &[
         name: "turn",
         what: "a turn of a thousand waiters: asking, waiting, getting the lock and releasing",
         perform: turn,
+    },
+    Work {
+        name: "handed",
+        what: "the same where the driver has the queue: the memory driver, which is counted with it",
+        perform: handed,
     },
     Work { name: "renewal", what: "a renewal of one of a thousand holds", perform: renewal },
 ];
@@ -97,15 +103,23 @@ fn reentered(stage: &Stage, times: u64) -> Result<()> {
 }
 
 fn turn(stage: &Stage, times: u64) -> Result<()> {
+    crowd(stage, &stage.lock(AtOnce::single()), times)
+}
+
+fn handed(stage: &Stage, times: u64) -> Result<()> {
+    crowd(stage, &stage.lock(MemoryDriver::new()), times)
+}
+
+/// Lets a thousand wait at a time, until all have had the lock.
+fn crowd(stage: &Stage, lock: &Lock, times: u64) -> Result<()> {
     const CROWD: u64 = 1_000;
-    let lock = stage.lock(AtOnce::single());
     let mut left = times;
     while left > 0 {
         let crowd = left.min(CROWD);
         left -= crowd;
         stage.perform(async {
             let holder = lock.acquire().await?;
-            let waiter = async |lock: lockkit_core::Lock| lock.acquire().await?.release().await;
+            let waiter = async |lock: Lock| lock.acquire().await?.release().await;
             let waiters: Vec<_> = (0..crowd).map(|_| tokio::spawn(waiter(lock.clone()))).collect();
             // All ask, and find the lock taken: the runtime does dozens of steps in between.
             for _ in 0..100 {

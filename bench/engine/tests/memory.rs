@@ -8,6 +8,7 @@ use lockkit_core::Lock;
 use lockkit_core::driver::Driver;
 use lockkit_core::memory::MemoryDriver;
 use tokio::task::{JoinHandle, yield_now};
+use tokio::time::sleep;
 
 #[test]
 fn a_waiter_costs_less_than_four_kibibytes() {
@@ -31,6 +32,7 @@ fn operations_allocate_as_often_as_they_have_to() {
         ("dropped", 8.2),
         ("reentered", 0.0),
         ("turn", 19.2),
+        ("handed", 19.2),
         ("renewal", 4.1),
     ] {
         let work = WORKS.iter().find(|work| work.name == name).unwrap();
@@ -42,6 +44,28 @@ fn operations_allocate_as_often_as_they_have_to() {
         println!("{name}: {each} allocations");
         assert!(each <= most, "{} takes {each} allocations, not {most}", work.what);
     }
+}
+
+#[test]
+fn a_hold_that_is_kept_costs_less_than_two_kibibytes() {
+    const HOLDS: usize = 10_000;
+    let stage = Stage::virtual_time();
+    let driver = AtOnce::free();
+    let locker = stage.locker(driver.clone());
+    let mut guards = Vec::with_capacity(HOLDS);
+    let held = measure(|| {
+        stage.perform(async {
+            for number in 0..HOLDS {
+                let lock = locker.lock(&format!("orders/{number}")).unwrap();
+                guards.push(lock.acquire().await.unwrap());
+            }
+            sleep(Stage::TTL).await;
+        });
+    });
+    assert!(driver.renewals() >= 2 * HOLDS as u64, "all have their keepers");
+    let bytes = held.bytes_current / HOLDS as i64;
+    println!("{bytes} bytes for each of {HOLDS} holds");
+    assert!(bytes < 2 * 1024, "{bytes} bytes for each of {HOLDS} holds");
 }
 
 /// All that is allocated for waiters of one locker on one name: the task that calls, the engine's
