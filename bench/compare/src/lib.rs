@@ -6,4 +6,6 @@
     reason = "no other crate depends on it"
 )]
 
+pub mod process;
 pub mod run;
+pub mod servers;
