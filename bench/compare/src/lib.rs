@@ -6,6 +6,8 @@
     reason = "no other crate depends on it"
 )]
 
+pub mod agent;
+pub mod floors;
 pub mod process;
 pub mod run;
 pub mod servers;

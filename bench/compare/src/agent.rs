@@ -1,0 +1,128 @@
+//! An agent: measures one library in a process of its own, as it is told to line by line. The
+//! protocol is in `bench/peers/README.md`.
+
+mod lockkit;
+mod measure;
+
+use std::time::Duration;
+
+use lockkit_bench::Result;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
+
+pub use self::lockkit::Lockkit;
+pub(crate) use self::measure::let_go_after_a_while;
+
+/// A library on its servers, as it is to be measured.
+pub trait Library: Send + Sync + 'static {
+    /// One client with connections of its own.
+    type Client: Client;
+
+    /// Another client.
+    fn connect(&self) -> impl Future<Output = Result<Self::Client>> + Send;
+}
+
+/// One client.
+pub trait Client: Send + Sync + 'static {
+    /// A lock of that name: what a user makes once and takes often.
+    type Lock: Send + Sync + 'static;
+    /// Proof of a hold.
+    type Hold: Send + 'static;
+
+    /// Makes a lock.
+    fn lock(&self, name: &str) -> Result<Self::Lock>;
+
+    /// Waits for it.
+    fn acquire(&self, lock: &Self::Lock) -> impl Future<Output = Result<Self::Hold>> + Send;
+
+    /// Lets go.
+    fn release(
+        &self,
+        lock: &Self::Lock,
+        hold: Self::Hold,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// How long hand-overs take from this client to another: `None` where there are none that are
+    /// measured otherwise than by the two methods above.
+    fn hand_overs(
+        &self,
+        _to: &Self,
+        _name: &str,
+        _rounds: usize,
+    ) -> impl Future<Output = Result<Option<Vec<Duration>>>> + Send {
+        async { Ok(None) }
+    }
+}
+
+/// Answers to standard input, line by line, until its end.
+///
+/// # Errors
+///
+/// If the input cannot be read.
+pub async fn serve<L: Library>(name: &str, version: &str, library: Result<L>) -> Result<()> {
+    let library = match library {
+        Ok(library) => library,
+        Err(error) => return Ok(answer(&json!({ "cannot": reason(&*error) }))),
+    };
+    if let Err(error) = library.connect().await {
+        return Ok(answer(&json!({ "cannot": reason(&*error) })));
+    }
+    answer(&json!({ "peer": name, "version": version }));
+    let mut lines = BufReader::new(stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        answer(&match run(&library, &words).await {
+            Ok(found) => found,
+            Err(error) => json!({ "error": reason(&*error) }),
+        });
+    }
+    Ok(())
+}
+
+async fn run<L: Library>(library: &L, words: &[&str]) -> Result<Value> {
+    Ok(match words {
+        ["uncontended", name, pairs] => {
+            let times = measure::uncontended(library, name, pairs.parse()?).await?;
+            json!({ "nanoseconds": nanoseconds(&times) })
+        }
+        ["handover", name, rounds] => {
+            let times = measure::hand_over(library, name, rounds.parse()?).await?;
+            json!({ "nanoseconds": nanoseconds(&times) })
+        }
+        ["contended", name, clients, section, milliseconds] => {
+            let section = Duration::from_micros(section.parse()?);
+            let time = Duration::from_millis(milliseconds.parse()?);
+            let waits = measure::contended(library, name, clients.parse()?, section, time).await?;
+            let waits: Vec<_> = waits.iter().map(|waits| nanoseconds(waits)).collect();
+            json!({ "clients": waits, "seconds": time.as_secs_f64() })
+        }
+        ["hold", name] => {
+            measure::hold(library, name).await?;
+            json!({ "held": true })
+        }
+        _ => return Err(format!("no such workload: {words:?}").into()),
+    })
+}
+
+fn nanoseconds(times: &[Duration]) -> Vec<u64> {
+    times.iter().map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)).collect()
+}
+
+/// An error and what is behind it.
+pub(crate) fn reason(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(behind) = source {
+        let behind_it = behind.to_string();
+        if !text.contains(&behind_it) {
+            text = format!("{text}: {behind_it}");
+        }
+        source = behind.source();
+    }
+    text
+}
+
+#[expect(clippy::print_stdout, reason = "the protocol")]
+fn answer(what: &Value) {
+    println!("{what}");
+}

@@ -1,0 +1,113 @@
+//! What is measured: the same as by the agents of other libraries.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lockkit_bench::Result;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::{Client, Library};
+
+/// For how long somebody waits before the holder lets go, in milliseconds: at random, so that those
+/// who poll are met at any time between two polls.
+const WAITS_FOR: std::ops::Range<u64> = 50..250;
+
+pub(super) async fn uncontended(
+    library: &impl Library,
+    name: &str,
+    pairs: usize,
+) -> Result<Vec<Duration>> {
+    let client = library.connect().await?;
+    let lock = client.lock(name)?;
+    let mut times = Vec::with_capacity(pairs);
+    for _ in 0..pairs {
+        let start = Instant::now();
+        let hold = client.acquire(&lock).await?;
+        client.release(&lock, hold).await?;
+        times.push(start.elapsed());
+    }
+    Ok(times)
+}
+
+pub(super) async fn hand_over(
+    library: &impl Library,
+    name: &str,
+    rounds: usize,
+) -> Result<Vec<Duration>> {
+    let (holder, waiter) = (library.connect().await?, Arc::new(library.connect().await?));
+    if let Some(times) = holder.hand_overs(&waiter, name, rounds).await? {
+        return Ok(times);
+    }
+    let (lock, awaited) = (holder.lock(name)?, Arc::new(waiter.lock(name)?));
+    let mut times = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        let hold = holder.acquire(&lock).await?;
+        let (waiter, awaited) = (Arc::clone(&waiter), Arc::clone(&awaited));
+        let waiting = tokio::spawn(async move {
+            let hold = waiter.acquire(&awaited).await?;
+            let got = Instant::now();
+            waiter.release(&awaited, hold).await?;
+            Result::Ok(got)
+        });
+        let start = let_go_after_a_while(|| holder.release(&lock, hold)).await?;
+        times.push(waiting.await??.saturating_duration_since(start));
+    }
+    Ok(times)
+}
+
+/// When it was called.
+pub(crate) async fn let_go_after_a_while<F: Future<Output = Result<()>>>(
+    let_go: impl FnOnce() -> F,
+) -> Result<Instant> {
+    sleep(Duration::from_millis(fastrand::u64(WAITS_FOR))).await;
+    let start = Instant::now();
+    let_go().await?;
+    Ok(start)
+}
+
+/// For each client, how long it waited for each grant.
+pub(super) async fn contended(
+    library: &impl Library,
+    name: &str,
+    clients: usize,
+    section: Duration,
+    time: Duration,
+) -> Result<Vec<Vec<Duration>>> {
+    let ready = Arc::new(Barrier::new(clients));
+    let mut tasks = JoinSet::new();
+    for number in 0..clients {
+        let (client, ready) = (library.connect().await?, Arc::clone(&ready));
+        let lock = client.lock(name)?;
+        tasks.spawn(async move {
+            ready.wait().await;
+            let (began, mut waits) = (Instant::now(), Vec::new());
+            while began.elapsed() < time {
+                let start = Instant::now();
+                let hold = client.acquire(&lock).await?;
+                waits.push(start.elapsed());
+                if !section.is_zero() {
+                    sleep(section).await;
+                }
+                client.release(&lock, hold).await?;
+            }
+            Result::Ok((number, waits))
+        });
+    }
+    let mut all = vec![Vec::new(); clients];
+    while let Some(ended) = tasks.join_next().await {
+        let (number, waits) = ended??;
+        all[number] = waits;
+    }
+    Ok(all)
+}
+
+/// Holds it for good: no destructor runs.
+pub(super) async fn hold(library: &impl Library, name: &str) -> Result<()> {
+    let client = library.connect().await?;
+    let lock = client.lock(name)?;
+    std::mem::forget(client.acquire(&lock).await?);
+    std::mem::forget((client, lock));
+    Ok(())
+}

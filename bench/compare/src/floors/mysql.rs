@@ -1,0 +1,140 @@
+use std::time::Duration;
+
+use lockkit_bench::Result;
+use sqlx::{Connection as _, MySqlConnection};
+use tokio::sync::Mutex;
+
+use super::{TTL, nothing_is_pushed, owner, prepare};
+use crate::agent::{Client, Library};
+
+/// Leases as rows.
+pub(super) struct Rows {
+    url: String,
+}
+
+/// Locks that a session holds.
+pub(super) struct Sessions {
+    url: String,
+}
+
+/// One connection, for either.
+pub(super) struct OfRows(Mutex<MySqlConnection>);
+
+/// One session.
+pub(super) struct OfSessions(Mutex<MySqlConnection>);
+
+/// The scheme of their own is not known to the client library.
+async fn connect(url: &str) -> Result<Mutex<MySqlConnection>> {
+    let connection = MySqlConnection::connect(&url.replacen("mariadb", "mysql", 1)).await?;
+    Ok(Mutex::new(connection))
+}
+
+impl Rows {
+    pub(super) async fn at(url: String) -> Result<Self> {
+        prepare(&url).await?;
+        Ok(Self { url })
+    }
+}
+
+impl Sessions {
+    pub(super) async fn at(url: String) -> Result<Self> {
+        prepare(&format!("{url}?hold=session")).await?;
+        Ok(Self { url })
+    }
+}
+
+impl Library for Rows {
+    type Client = OfRows;
+
+    async fn connect(&self) -> Result<OfRows> {
+        Ok(OfRows(connect(&self.url).await?))
+    }
+}
+
+impl Library for Sessions {
+    type Client = OfSessions;
+
+    async fn connect(&self) -> Result<OfSessions> {
+        Ok(OfSessions(connect(&self.url).await?))
+    }
+}
+
+impl Client for OfRows {
+    type Lock = String;
+    type Hold = String;
+
+    fn lock(&self, name: &str) -> Result<String> {
+        Ok(name.into())
+    }
+
+    async fn acquire(&self, name: &String) -> Result<String> {
+        let (owner, label) = owner();
+        let ttl = i64::try_from(TTL.as_micros())?;
+        sqlx::query(include_str!("../../../../lockkit-sql/src/mysql/sql/take.sql"))
+            .bind("floor".as_bytes())
+            .bind(name.as_bytes())
+            .bind(owner.as_bytes())
+            .bind(label.as_bytes())
+            .bind(ttl)
+            .bind(owner.as_bytes())
+            .bind(owner.as_bytes())
+            .bind(0_i64)
+            .bind(0_i64)
+            .bind(0_i64)
+            .bind(owner.as_bytes())
+            .bind(label.as_bytes())
+            .bind(ttl)
+            .bind(ttl)
+            .bind(ttl)
+            .execute(&mut *self.0.lock().await)
+            .await?;
+        Ok(owner)
+    }
+
+    async fn release(&self, name: &String, owner: String) -> Result<()> {
+        sqlx::query(include_str!("../../../../lockkit-sql/src/mysql/sql/release.sql"))
+            .bind("floor".as_bytes())
+            .bind(name.as_bytes())
+            .bind(owner.as_bytes())
+            .execute(&mut *self.0.lock().await)
+            .await?;
+        Ok(())
+    }
+
+    async fn hand_overs(&self, _: &Self, _: &str, _: usize) -> Result<Option<Vec<Duration>>> {
+        nothing_is_pushed()
+    }
+}
+
+impl Client for OfSessions {
+    type Lock = String;
+    type Hold = ();
+
+    fn lock(&self, name: &str) -> Result<String> {
+        Ok(name.into())
+    }
+
+    async fn acquire(&self, name: &String) -> Result<()> {
+        let (owner, label) = owner();
+        let of_hold = ["floor", name, &owner, &label, "floor"];
+        let values = [name.as_str()].into_iter().chain(of_hold).chain([name.as_str()]);
+        let take = include_str!("../../../../lockkit-sql/src/mysql/sql/session_take.sql");
+        let take = values
+            .chain(of_hold)
+            .fold(sqlx::query(take), |take, value| take.bind(value.as_bytes()));
+        take.execute(&mut *self.0.lock().await).await?;
+        Ok(())
+    }
+
+    async fn release(&self, name: &String, (): ()) -> Result<()> {
+        sqlx::query("SELECT COALESCE(RELEASE_LOCK(?), 0) AS was_held")
+            .bind(name.as_bytes())
+            .fetch_all(&mut *self.0.lock().await)
+            .await?;
+        Ok(())
+    }
+
+    async fn hand_overs(&self, _: &Self, _: &str, _: usize) -> Result<Option<Vec<Duration>>> {
+        nothing_is_pushed()
+    }
+}

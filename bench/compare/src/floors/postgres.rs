@@ -1,0 +1,212 @@
+use std::time::{Duration, Instant};
+
+use lockkit_bench::Result;
+use sqlx::postgres::PgListener;
+use sqlx::{Connection as _, PgConnection};
+use tokio::sync::Mutex;
+
+use super::{TTL, owner, prepare};
+use crate::agent::{Client, Library, let_go_after_a_while};
+
+/// Leases as rows.
+pub(super) struct Rows {
+    url: String,
+}
+
+/// One connection.
+pub(super) struct OfRows {
+    url: String,
+    connection: Mutex<PgConnection>,
+}
+
+impl Rows {
+    pub(super) async fn at(url: String) -> Result<Self> {
+        prepare(&url).await?;
+        Ok(Self { url })
+    }
+}
+
+impl Library for Rows {
+    type Client = OfRows;
+
+    async fn connect(&self) -> Result<OfRows> {
+        let connection = Mutex::new(PgConnection::connect(&self.url).await?);
+        Ok(OfRows { url: self.url.clone(), connection })
+    }
+}
+
+impl OfRows {
+    async fn take(&self, name: &str, owner: &str, label: &str) -> Result<()> {
+        let take = "SELECT is_granted, last_token, remaining, last_beat, last_lease \
+                    FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+        sqlx::query(take)
+            .bind("floor")
+            .bind(name)
+            .bind(owner)
+            .bind(label)
+            .bind(i64::try_from(TTL.as_micros())?)
+            .bind(true)
+            .bind(false)
+            .bind(false)
+            .bind(0_i64)
+            .bind(0_i64)
+            .bind(2_250)
+            .fetch_all(&mut *self.connection.lock().await)
+            .await?;
+        Ok(())
+    }
+}
+
+impl Client for OfRows {
+    type Lock = String;
+    type Hold = String;
+
+    fn lock(&self, name: &str) -> Result<String> {
+        Ok(name.into())
+    }
+
+    async fn acquire(&self, name: &String) -> Result<String> {
+        let (owner, label) = owner();
+        self.take(name, &owner, &label).await?;
+        Ok(owner)
+    }
+
+    async fn release(&self, name: &String, owner: String) -> Result<()> {
+        sqlx::query("SELECT lockkit_release($1, $2, $3, $4, $5) AS was_held")
+            .bind("floor")
+            .bind(name)
+            .bind(owner)
+            .bind(false)
+            .bind(2_250)
+            .fetch_all(&mut *self.connection.lock().await)
+            .await?;
+        Ok(())
+    }
+
+    /// A release of what somebody has asked for in vain, and the news of it.
+    async fn hand_overs(
+        &self,
+        to: &Self,
+        name: &str,
+        rounds: usize,
+    ) -> Result<Option<Vec<Duration>>> {
+        let name = name.to_owned();
+        let mut news = PgListener::connect(&to.url).await?;
+        news.listen("lockkit").await?;
+        let mut times = Vec::with_capacity(rounds);
+        for _ in 0..rounds {
+            let hold = self.acquire(&name).await?;
+            let (waiter, label) = owner();
+            to.take(&name, &waiter, &label).await?;
+            let waiting = tokio::spawn(async move {
+                let message = news.recv().await;
+                (message, Instant::now(), news)
+            });
+            let start = let_go_after_a_while(|| self.release(&name, hold)).await?;
+            let (message, heard, returned) = waiting.await?;
+            message?;
+            news = returned;
+            times.push(heard.saturating_duration_since(start));
+        }
+        Ok(Some(times))
+    }
+}
+
+/// Locks that a session holds.
+pub(super) struct Sessions {
+    url: String,
+}
+
+/// One session.
+pub(super) struct OfSessions {
+    url: String,
+    connection: Mutex<PgConnection>,
+}
+
+impl Sessions {
+    pub(super) async fn at(url: String) -> Result<Self> {
+        prepare(&format!("{url}?hold=session")).await?;
+        Ok(Self { url })
+    }
+}
+
+impl Library for Sessions {
+    type Client = OfSessions;
+
+    async fn connect(&self) -> Result<OfSessions> {
+        let connection = Mutex::new(PgConnection::connect(&self.url).await?);
+        Ok(OfSessions { url: self.url.clone(), connection })
+    }
+}
+
+impl OfSessions {
+    async fn take(&self, name: &str) -> Result<()> {
+        let (owner, label) = owner();
+        let take = "SELECT is_granted, last_token, ask_again \
+                    FROM lockkit_session_take($1, $2, $3, $4, $5, $6, $7)";
+        sqlx::query(take)
+            .bind(key(name))
+            .bind("floor")
+            .bind(name)
+            .bind(owner)
+            .bind(label)
+            .bind(i64::try_from(TTL.as_micros())?)
+            .bind(true)
+            .fetch_all(&mut *self.connection.lock().await)
+            .await?;
+        Ok(())
+    }
+}
+
+impl Client for OfSessions {
+    type Lock = String;
+    type Hold = ();
+
+    fn lock(&self, name: &str) -> Result<String> {
+        Ok(name.into())
+    }
+
+    async fn acquire(&self, name: &String) -> Result<()> {
+        self.take(name).await
+    }
+
+    async fn release(&self, name: &String, (): ()) -> Result<()> {
+        sqlx::query("SELECT lockkit_session_release($1) AS was_held")
+            .bind(key(name))
+            .fetch_all(&mut *self.connection.lock().await)
+            .await?;
+        Ok(())
+    }
+
+    /// A release of what somebody has asked for in vain, and the news of it.
+    async fn hand_overs(
+        &self,
+        to: &Self,
+        name: &str,
+        rounds: usize,
+    ) -> Result<Option<Vec<Duration>>> {
+        let name = name.to_owned();
+        let mut news = PgListener::connect(&to.url).await?;
+        news.listen("lockkit").await?;
+        let mut times = Vec::with_capacity(rounds);
+        for _ in 0..rounds {
+            self.acquire(&name).await?;
+            to.take(&name).await?;
+            let waiting = tokio::spawn(async move {
+                let message = news.recv().await;
+                (message, Instant::now(), news)
+            });
+            let start = let_go_after_a_while(|| self.release(&name, ())).await?;
+            let (message, heard, returned) = waiting.await?;
+            message?;
+            news = returned;
+            times.push(heard.saturating_duration_since(start));
+        }
+        Ok(Some(times))
+    }
+}
+
+/// The number of an advisory lock.
+fn key(name: &str) -> i64 {
+    name.bytes().fold(4711, |key, byte| key * 31 % 1_000_000_007 + i64::from(byte))
+}

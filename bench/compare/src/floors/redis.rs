@@ -1,0 +1,143 @@
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use lockkit_bench::Result;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{Client, IntoConnectionInfo as _, Script, Value};
+
+use crate::agent::{self, Library, let_go_after_a_while};
+
+/// One server.
+pub(super) struct Floor {
+    url: String,
+}
+
+/// One connection.
+pub(super) struct Raw {
+    url: String,
+    connection: MultiplexedConnection,
+    scripts: Scripts,
+}
+
+/// What the driver runs at the server.
+pub(super) struct Scripts {
+    pub(super) take: Script,
+    pub(super) release: Script,
+}
+
+/// The keys of a lock, as `docs/redis.md` has them.
+pub(super) struct Keys {
+    pub(super) all: [String; 4],
+    pub(super) channel: String,
+}
+
+impl Floor {
+    pub(super) fn at(url: String) -> Result<Self> {
+        Ok(Self { url })
+    }
+}
+
+impl Library for Floor {
+    type Client = Raw;
+
+    async fn connect(&self) -> Result<Raw> {
+        let scripts = Scripts::new();
+        let connection = scripts.loaded_to(&self.url).await?;
+        Ok(Raw { url: self.url.clone(), connection, scripts })
+    }
+}
+
+impl agent::Client for Raw {
+    type Lock = Keys;
+    type Hold = String;
+
+    fn lock(&self, name: &str) -> Result<Keys> {
+        Ok(Keys::of(name))
+    }
+
+    async fn acquire(&self, keys: &Keys) -> Result<String> {
+        let claimant = claimant();
+        let mut call = self.scripts.take.prepare_invoke();
+        keys.all.iter().for_each(|key| _ = call.key(key));
+        call.arg(&keys.channel).arg(&claimant).arg("30000").arg("0");
+        let _: Value = call.invoke_async(&mut self.connection.clone()).await?;
+        Ok(claimant)
+    }
+
+    async fn release(&self, keys: &Keys, claimant: String) -> Result<()> {
+        let mut call = self.scripts.release.prepare_invoke();
+        keys.all.iter().for_each(|key| _ = call.key(key));
+        call.arg(&keys.channel).arg(claimant);
+        let _: Value = call.invoke_async(&mut self.connection.clone()).await?;
+        Ok(())
+    }
+
+    /// A release, and the news of it on another connection.
+    async fn hand_overs(
+        &self,
+        to: &Self,
+        name: &str,
+        rounds: usize,
+    ) -> Result<Option<Vec<Duration>>> {
+        let keys = Keys::of(name);
+        let mut news = Client::open(to.url.as_str())?.get_async_pubsub().await?;
+        news.subscribe(&keys.channel).await?;
+        let mut times = Vec::with_capacity(rounds);
+        for _ in 0..rounds {
+            let hold = self.acquire(&keys).await?;
+            let waiting = tokio::spawn(async move {
+                let message = news.on_message().next().await;
+                (message, Instant::now(), news)
+            });
+            let start = let_go_after_a_while(|| self.release(&keys, hold)).await?;
+            let (message, heard, returned) = waiting.await?;
+            message.ok_or("the subscription ended")?;
+            news = returned;
+            times.push(heard.saturating_duration_since(start));
+        }
+        Ok(Some(times))
+    }
+}
+
+impl Scripts {
+    pub(super) fn new() -> Self {
+        macro_rules! script {
+            ($file:literal) => {
+                Script::new(concat!(
+                    include_str!("../../../../lockkit-redis/src/scripts/news.lua"),
+                    include_str!("../../../../lockkit-redis/src/scripts/lock.lua"),
+                    include_str!("../../../../lockkit-redis/src/scripts/token.lua"),
+                    include_str!("../../../../lockkit-redis/src/scripts/queue.lua"),
+                    include_str!(concat!("../../../../lockkit-redis/src/scripts/", $file))
+                ))
+            };
+        }
+        Self { take: script!("take.lua"), release: script!("release.lua") }
+    }
+
+    /// A connection to a server that knows them.
+    pub(super) async fn loaded_to(&self, url: &str) -> Result<MultiplexedConnection> {
+        let settings = TcpSettings::default().set_nodelay(true);
+        let client = Client::open(url.into_connection_info()?.set_tcp_settings(settings))?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        for script in [&self.take, &self.release] {
+            script.load_async(&mut connection).await?;
+        }
+        Ok(connection)
+    }
+}
+
+impl Keys {
+    pub(super) fn of(name: &str) -> Self {
+        let key = |kind| format!("{{floor:0}}:{kind}:{name}");
+        let all = [key("lock"), key("queue"), key("deadlines"), "{floor:0}:bucket".into()];
+        Self { all, channel: key("news") }
+    }
+}
+
+/// As the scripts have it.
+pub(super) fn claimant() -> String {
+    let (owner, label) = super::owner();
+    format!("{owner} {label}")
+}
