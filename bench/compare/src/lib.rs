@@ -8,6 +8,15 @@
 
 pub mod agent;
 pub mod floors;
+pub mod hired;
 pub mod process;
 pub mod run;
+pub mod runner;
+mod scale;
 pub mod servers;
+pub mod subject;
+mod times;
+mod workloads;
+
+pub use scale::Scale;
+pub use workloads::WORKLOADS;

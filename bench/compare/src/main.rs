@@ -1,17 +1,23 @@
 //! `lockkit-compare`: measures lockkit beside the floor under it and beside other libraries.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
 use lockkit_bench::Result;
 use lockkit_compare::agent::{self, Lockkit};
-use lockkit_compare::floors;
+use lockkit_compare::runner::{self, Plan};
+use lockkit_compare::servers::Backend;
+use lockkit_compare::subject::Agents;
+use lockkit_compare::{Scale, floors};
 
 /// Measures lockkit, the floor under it, and the libraries that one would pick instead.
 #[derive(Debug, clap::Parser)]
 #[command(name = "lockkit-compare", version)]
 enum Command {
+    /// Measures, and writes `DIR/run.json`.
+    Run(Measure),
     /// An agent that measures lockkit: see `bench/peers/README.md`.
     #[command(hide = true)]
     Agent {
@@ -32,6 +38,28 @@ enum Command {
     },
 }
 
+#[derive(Debug, clap::Args)]
+struct Measure {
+    /// Where to write what was found out.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// The folder with the agents of other libraries, as `bench/run` makes it.
+    #[arg(long, value_name = "DIR", default_value = "target/peers")]
+    peers: PathBuf,
+    /// Little of everything, to see that all can be measured.
+    #[arg(long)]
+    quick: bool,
+    /// These backends only, such as `redis,etcd`.
+    #[arg(long, value_name = "BACKEND", value_delimiter = ',')]
+    only: Vec<String>,
+    /// What decides the order [default: another each time].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many rounds [default: 5, with --quick 2].
+    #[arg(long)]
+    rounds: Option<usize>,
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     match run(Command::parse()).await {
@@ -45,6 +73,7 @@ async fn main() -> ExitCode {
 
 async fn run(command: Command) -> Result<()> {
     match command {
+        Command::Run(options) => measure(options).await,
         Command::Agent { peer, lease, url } => {
             let library = Lockkit::at(url, Duration::from_millis(lease));
             let library = match &*peer {
@@ -55,4 +84,35 @@ async fn run(command: Command) -> Result<()> {
         }
         Command::Floor { backend, urls, .. } => floors::run(&backend, &urls).await,
     }
+}
+
+#[expect(clippy::print_stderr, reason = "a run says how far it is")]
+async fn measure(options: Measure) -> Result<()> {
+    let (scale, rounds) = match options.quick {
+        true => (Scale::quick(), 2),
+        false => (Scale::full(), 5),
+    };
+    let plan = Plan {
+        backends: backends(&options.only)?,
+        scale,
+        rounds: options.rounds.unwrap_or(rounds),
+        seed: options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
+    };
+    let agents = Agents { own: std::env::current_exe()?, peers: options.peers };
+    std::fs::create_dir_all(&options.out)?;
+    let run = runner::run(&plan, |servers| agents.subjects(servers), |what| eprintln!("{what}"));
+    run.await?.write(&options.out.join("run.json"))
+}
+
+fn backends(wanted: &[String]) -> Result<Vec<Backend>> {
+    let known = Backend::ALL.map(|backend| backend.names().1);
+    if let Some(unknown) = wanted.iter().find(|name| !known.contains(&name.as_str())) {
+        let mut known = known.to_vec();
+        known.dedup();
+        return Err(format!("no backend `{unknown}`, there is {}", known.join(", ")).into());
+    }
+    let is_wanted = |backend: &Backend| {
+        wanted.is_empty() || wanted.iter().any(|name| name == backend.names().1)
+    };
+    Ok(Backend::ALL.into_iter().filter(is_wanted).collect())
 }

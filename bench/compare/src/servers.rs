@@ -207,6 +207,18 @@ impl Servers {
         Count::begin(self).await
     }
 
+    /// What the servers call themselves, and of which version they are; nothing where there are none.
+    ///
+    /// # Errors
+    ///
+    /// If one does not answer.
+    pub async fn version(&self) -> Result<Option<(String, String)>> {
+        match self.servers() {
+            [] => Ok(None),
+            [first, ..] => count::version(self.backend, first).await.map(Some),
+        }
+    }
+
     /// The processes of the servers.
     ///
     /// # Errors

@@ -143,6 +143,46 @@ impl Source {
     }
 }
 
+/// What the server calls itself, and of which version it is.
+pub(super) async fn version(backend: Backend, server: &Server) -> Result<(String, String)> {
+    let (name, version) = match backend {
+        Backend::Memory | Backend::File | Backend::Sqlite => {
+            return Err("there is no server".into());
+        }
+        Backend::Redis | Backend::Redlock(_) => {
+            let answer = ask(server.addr(), "INFO server\r\nQUIT\r\n").await?;
+            ("Redis", after(&answer, "redis_version:")?)
+        }
+        Backend::Postgres => {
+            let mut connection = PgConnection::connect(&server.url()).await?;
+            let version = sqlx::query_scalar("SHOW server_version").fetch_one(&mut connection);
+            ("PostgreSQL", version.await?)
+        }
+        Backend::Mariadb => {
+            let url = server.url().replacen("mariadb", "mysql", 1);
+            let mut connection = MySqlConnection::connect(&url).await?;
+            let version = sqlx::query_scalar("SELECT VERSION()").fetch_one(&mut connection);
+            ("MariaDB", version.await?)
+        }
+        Backend::ZooKeeper(_) => {
+            let answer = ask(server.addr(), "srvr").await?;
+            ("ZooKeeper", after(&answer, "Zookeeper version: ")?)
+        }
+        Backend::Etcd(_) => {
+            let answer = ask(server.addr(), "GET /version HTTP/1.0\r\n\r\n").await?;
+            ("etcd", after(&answer, "\"etcdserver\":\"")?)
+        }
+    };
+    // What comes behind is how it was built.
+    let end = version.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(version.len());
+    Ok((name.into(), version[..end].into()))
+}
+
+fn after(answer: &str, word: &str) -> Result<String> {
+    let (_, rest) = answer.split_once(word).ok_or_else(|| format!("no `{word}` in {answer}"))?;
+    Ok(rest.into())
+}
+
 /// Sends a text, and hears all until the other side hangs up.
 async fn ask(addr: SocketAddr, text: &str) -> Result<String> {
     const PATIENCE: Duration = Duration::from_secs(10);

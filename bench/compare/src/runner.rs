@@ -1,0 +1,280 @@
+//! A run: one loop over agents that all speak one protocol, on the same servers, in turns.
+
+mod book;
+mod setup;
+
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use lockkit_bench::Result;
+use tokio::task::JoinSet;
+
+use self::book::{Book, Key};
+pub use self::setup::Gauge;
+use crate::agent::reason;
+use crate::hired::Hired;
+use crate::process;
+use crate::run::{Absence, Placement, Role, Run, Setup};
+use crate::scale::Scale;
+use crate::servers::{Backend, Servers};
+use crate::subject::Subject;
+use crate::workloads::{self, WORKLOADS};
+
+/// What a run is to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// On which backends, one after the other.
+    pub backends: Vec<Backend>,
+    /// How much is measured in each round.
+    pub scale: Scale,
+    /// How many rounds there are.
+    pub rounds: usize,
+    /// What decides the order within each.
+    pub seed: u64,
+}
+
+/// Holds of agents that are not killed outlive none of them.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Measures all that `subjects` finds on each backend's servers, and tells what it does.
+///
+/// Whoever fails is not asked the same again, and stands among the absences with the reason.
+///
+/// # Errors
+///
+/// If the machine does not let itself be measured.
+pub async fn run(
+    plan: &Plan,
+    subjects: impl Fn(&Servers) -> Vec<Subject>,
+    progress: impl Fn(&str),
+) -> Result<Run> {
+    let gauge = Gauge::begin()?;
+    let mut rng = Rng::with_seed(plan.seed);
+    let mut book = Book::default();
+    let mut versions = Vec::new();
+    for &backend in &plan.backends {
+        let name = backend.names().0;
+        let began = Instant::now();
+        match Servers::start(backend) {
+            Ok(servers) => {
+                versions.extend(servers.version().await?);
+                let subjects = subjects(&servers);
+                let mut stage = Stage { plan, servers: &servers, rng: &mut rng, book: &mut book };
+                versions.extend(stage.measure(&name, subjects).await?);
+            }
+            Err(error) => book.absence(Absence {
+                workload: None,
+                backend: name.clone(),
+                subject: "lockkit".into(),
+                role: Role::Lockkit,
+                reason: reason(&*error),
+            }),
+        }
+        progress(&format!("{name}: {:.0?}", began.elapsed()));
+    }
+    versions.sort();
+    versions.dedup();
+    let (entries, absences) = book.close();
+    let setup = Setup { seed: plan.seed, rounds: plan.rounds, ..gauge.end(versions)? };
+    Ok(Run { setup, entries, absences })
+}
+
+/// A backend whose servers run.
+struct Stage<'a> {
+    plan: &'a Plan,
+    servers: &'a Servers,
+    rng: &'a mut Rng,
+    book: &'a mut Book,
+}
+
+/// A subject and its agent.
+struct Actor {
+    at: usize,
+    subject: Subject,
+    agent: Option<Hired>,
+}
+
+impl Stage<'_> {
+    /// Measures all of them, and says of which version they are.
+    async fn measure(
+        &mut self,
+        backend: &str,
+        subjects: Vec<Subject>,
+    ) -> Result<Vec<(String, String)>> {
+        let mut actors = Vec::new();
+        let mut versions = Vec::new();
+        for (at, subject) in subjects.into_iter().enumerate() {
+            match Hired::start(&subject, LEASE, self.plan.scale.limit).await {
+                Ok(agent) => {
+                    if !agent.version.is_empty() {
+                        versions.push((subject.name.clone(), agent.version.clone()));
+                    }
+                    actors.push(Actor { at, subject, agent: Some(agent) });
+                }
+                Err(error) => {
+                    let reason = reason(&*error);
+                    self.book.absence(absence(None, backend, &subject, reason));
+                }
+            }
+        }
+        for round in 0..self.plan.rounds {
+            for placement in [Placement::Pinned, Placement::Unpinned] {
+                self.latencies(backend, &mut actors, placement).await?;
+            }
+            self.contended(backend, &mut actors, round == 0).await;
+        }
+        let mut subjects = Vec::new();
+        for actor in actors {
+            if let Some(agent) = actor.agent {
+                agent.end().await?;
+            }
+            subjects.push((actor.at, actor.subject));
+        }
+        self.recovery(backend, subjects).await?;
+        Ok(versions)
+    }
+
+    /// All in turns, wherever the system puts them or all on one CPU.
+    async fn latencies(
+        &mut self,
+        backend: &str,
+        actors: &mut [Actor],
+        placement: Placement,
+    ) -> Result<()> {
+        let cpu = match placement {
+            // Where there is only one CPU, or none that can be chosen, they are always together.
+            Placement::Pinned => match process::cpus()?[..] {
+                [_, .., last] => Some(last),
+                _ => return Ok(()),
+            },
+            Placement::Unpinned => None,
+        };
+        self.servers.pin(cpu)?;
+        for workload in &WORKLOADS[..2] {
+            self.rng.shuffle(actors);
+            for actor in &mut *actors {
+                let key = Key::new(workload, actor.at, placement, 0);
+                if self.book.is_given_up(backend, &key) {
+                    continue;
+                }
+                let Some(agent) = self.ready(actor).await else { continue };
+                agent.tree().pin(cpu)?;
+                let measured = match *workload {
+                    "uncontended" => workloads::uncontended(agent, &self.plan.scale).await,
+                    _ => workloads::hand_over(agent, &self.plan.scale).await,
+                };
+                match measured {
+                    Ok(round) => self.book.enter(key, backend, &actor.subject, "", round),
+                    Err(error) => self.give_up(backend, actor, key, "", &*error),
+                }
+                if let Some(agent) = &actor.agent {
+                    agent.tree().pin(None)?;
+                }
+            }
+        }
+        self.servers.pin(None)
+    }
+
+    async fn contended(&mut self, backend: &str, actors: &mut [Actor], is_first: bool) {
+        let scale = &self.plan.scale;
+        for (at, case) in workloads::cases(scale).iter().enumerate() {
+            self.rng.shuffle(actors);
+            for actor in &mut *actors {
+                let key = Key::new("contended", actor.at, Placement::Unpinned, at);
+                let is_floor = actor.subject.role == Role::Floor;
+                if is_floor || self.book.is_given_up(backend, &key) {
+                    continue;
+                }
+                let Some(agent) = self.ready(actor).await else { continue };
+                let measured = async {
+                    let mut round = workloads::contended(agent, case, scale).await?;
+                    // Counting costs the servers something: so in a round of its own, and once.
+                    if is_first {
+                        let counted =
+                            workloads::requests_a_grant(agent, self.servers, case, scale).await?;
+                        round.figures.extend(counted);
+                    }
+                    Result::Ok(round)
+                };
+                match measured.await {
+                    Ok(round) => self.book.enter(key, backend, &actor.subject, &case.name, round),
+                    Err(error) => self.give_up(backend, actor, key, &case.name, &*error),
+                }
+            }
+        }
+    }
+
+    /// They wait for most of the time, and so all at once, one round after the other.
+    async fn recovery(&mut self, backend: &str, subjects: Vec<(usize, Subject)>) -> Result<()> {
+        for _ in 0..self.plan.rounds {
+            let mut measured = JoinSet::new();
+            for (at, subject) in &subjects {
+                let key = Key::new("recovery", *at, Placement::Unpinned, 0);
+                let is_floor = subject.role == Role::Floor;
+                if is_floor || self.book.is_given_up(backend, &key) {
+                    continue;
+                }
+                if self.servers.backend() == Backend::Memory {
+                    let reason = "these locks end with the process that makes them";
+                    let absence = absence(Some("recovery"), backend, subject, reason.into());
+                    self.book.give_up(key, absence);
+                    continue;
+                }
+                let (subject, scale) = (subject.clone(), self.plan.scale.clone());
+                measured.spawn(async move {
+                    let measured = workloads::recovery(&subject, &scale).await;
+                    (key, subject, measured)
+                });
+            }
+            while let Some(ended) = measured.join_next().await {
+                let (key, subject, measured) = ended?;
+                match measured {
+                    Ok(round) => self.book.enter(key, backend, &subject, "", round),
+                    Err(error) => {
+                        let reason = reason(&*error);
+                        let absence = absence(Some("recovery"), backend, &subject, reason);
+                        self.book.give_up(key, absence);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The agent of a subject: another one if the last has been ended.
+    async fn ready<'a>(&self, actor: &'a mut Actor) -> Option<&'a mut Hired> {
+        if actor.agent.is_none() {
+            // It could be started before.
+            actor.agent = Hired::start(&actor.subject, LEASE, self.plan.scale.limit).await.ok();
+        }
+        actor.agent.as_mut()
+    }
+
+    /// Of an agent that could not do one thing, nothing is known: it is ended.
+    fn give_up(
+        &mut self,
+        backend: &str,
+        actor: &mut Actor,
+        key: Key,
+        case: &str,
+        error: &(dyn std::error::Error + 'static),
+    ) {
+        actor.agent = None;
+        let reason = match case {
+            "" => reason(error),
+            case => format!("{case}: {}", reason(error)),
+        };
+        let absence = absence(Some(key.workload()), backend, &actor.subject, reason);
+        self.book.give_up(key, absence);
+    }
+}
+
+fn absence(workload: Option<&str>, backend: &str, subject: &Subject, reason: String) -> Absence {
+    Absence {
+        workload: workload.map(Into::into),
+        backend: backend.into(),
+        subject: subject.name.clone(),
+        role: subject.role,
+        reason,
+    }
+}

@@ -1,0 +1,19 @@
+//! What is measured of every subject, by asking its agent.
+
+mod contended;
+mod hand_over;
+mod recovery;
+mod uncontended;
+
+pub(crate) use self::contended::{cases, contended, requests_a_grant};
+pub(crate) use self::hand_over::hand_over;
+pub(crate) use self::recovery::recovery;
+pub(crate) use self::uncontended::uncontended;
+
+/// The workloads that are measured here, in the order of reports.
+pub const WORKLOADS: [&str; 4] = ["uncontended", "hand-over", "contended", "recovery"];
+
+/// A name of a lock that nobody else has.
+pub(crate) fn name(workload: &str) -> String {
+    format!("{workload}-{:016x}", fastrand::u64(..))
+}

@@ -1,0 +1,102 @@
+use std::time::Duration;
+
+use lockkit_bench::{Result, Unit};
+use serde_json::Value;
+
+use crate::hired::Hired;
+use crate::run::{Figure, Round};
+use crate::scale::Scale;
+use crate::servers::Servers;
+use crate::times::Times;
+
+/// What is done under the lock.
+const SECTIONS: [(Duration, &str); 2] =
+    [(Duration::ZERO, "empty"), (Duration::from_millis(1), "1 ms")];
+
+/// So many clients that want one lock all the time, and what they do under it.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    clients: usize,
+    section: Duration,
+}
+
+pub(crate) fn cases(scale: &Scale) -> Vec<Case> {
+    let case = |&clients: &usize| {
+        SECTIONS.map(|(section, what)| Case {
+            name: format!("{clients} clients, {what}"),
+            clients,
+            section,
+        })
+    };
+    scale.clients.iter().flat_map(case).collect()
+}
+
+/// Several clients want one lock all the time.
+pub(crate) async fn contended(agent: &mut Hired, case: &Case, scale: &Scale) -> Result<Round> {
+    let answer = contend(agent, case, scale.slice, scale.limit).await?;
+    let clients = answer["clients"].as_array().ok_or("no clients")?;
+    let mut waits = Times::read(&Value::Array(Vec::new()), 0)?;
+    let mut shares = Vec::new();
+    for client in clients {
+        let of_client = Times::read(client, 0)?;
+        shares.push(of_client.len() as f64);
+        waits.add(&of_client)?;
+    }
+    let a_second = waits.len() as f64 / answer["seconds"].as_f64().ok_or("no seconds")?;
+    let figure = |name: &str, unit, value| Figure { name: name.into(), unit, value };
+    let mut figures = vec![figure("grants", Unit::PerSecond, a_second)];
+    figures.extend(waits.figures());
+    figures.push(figure("Jain", Unit::Ratio, fairness(&shares)));
+    Ok(Round { figures, distribution: waits.distribution() })
+}
+
+/// How many requests reach the servers for each grant: none where they cannot tell. What it takes to
+/// connect is not among them: it is found by doing only that.
+pub(crate) async fn requests_a_grant(
+    agent: &mut Hired,
+    servers: &Servers,
+    case: &Case,
+    scale: &Scale,
+) -> Result<Option<Figure>> {
+    let Some(count) = servers.count().await? else { return Ok(None) };
+    contend(agent, case, Duration::ZERO, scale.limit).await?;
+    let to_connect = count.end().await?;
+    let Some(count) = servers.count().await? else { return Ok(None) };
+    let answer = contend(agent, case, scale.slice, scale.limit).await?;
+    let requests = count.end().await?.saturating_sub(to_connect);
+    let clients = answer["clients"].as_array().ok_or("no clients")?;
+    let grants: usize = clients.iter().filter_map(Value::as_array).map(Vec::len).sum();
+    let value = requests as f64 / grants.max(1) as f64;
+    Ok(Some(Figure { name: "requests a grant".into(), unit: Unit::Count, value }))
+}
+
+async fn contend(agent: &mut Hired, case: &Case, time: Duration, limit: Duration) -> Result<Value> {
+    let Case { clients, section, .. } = case;
+    let name = super::name("contended");
+    let (section, time) = (section.as_micros(), time.as_millis());
+    agent.ask(&format!("contended {name} {clients} {section} {time}"), limit).await
+}
+
+/// Jain's index: 1 if all have got the same, 1/n if one has got all.
+fn fairness(shares: &[f64]) -> f64 {
+    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), share| {
+        (sum + share, f64::mul_add(*share, *share, squares))
+    });
+    match squares {
+        0.0 => 1.0,
+        squares => sum * sum / (shares.len() as f64 * squares),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fairness;
+
+    #[test]
+    fn fairness_is_one_for_equal_shares_and_least_for_one_that_has_all() {
+        assert_eq!(fairness(&[7.0, 7.0, 7.0, 7.0]), 1.0);
+        assert_eq!(fairness(&[9.0, 0.0, 0.0, 0.0]), 0.25);
+        assert_eq!(fairness(&[0.0, 0.0]), 1.0);
+    }
+}
