@@ -6,6 +6,7 @@ mod setup;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use lockkit::BoxError;
 use lockkit_bench::Result;
 use tokio::task::JoinSet;
 
@@ -121,7 +122,7 @@ impl Stage<'_> {
             for placement in [Placement::Pinned, Placement::Unpinned] {
                 self.latencies(backend, &mut actors, placement).await?;
             }
-            self.contended(backend, &mut actors, round == 0).await;
+            self.contended(backend, &mut actors, round == 0).await?;
         }
         let mut subjects = Vec::new();
         for actor in actors {
@@ -165,7 +166,7 @@ impl Stage<'_> {
                 };
                 match measured {
                     Ok(round) => self.book.enter(key, backend, &actor.subject, "", round),
-                    Err(error) => self.give_up(backend, actor, key, "", &*error),
+                    Err(error) => self.give_up(backend, actor, key, "", error).await?,
                 }
                 if let Some(agent) = &actor.agent {
                     agent.tree().pin(None)?;
@@ -175,7 +176,12 @@ impl Stage<'_> {
         self.servers.pin(None)
     }
 
-    async fn contended(&mut self, backend: &str, actors: &mut [Actor], is_first: bool) {
+    async fn contended(
+        &mut self,
+        backend: &str,
+        actors: &mut [Actor],
+        is_first: bool,
+    ) -> Result<()> {
         let scale = &self.plan.scale;
         for (at, case) in workloads::cases(scale).iter().enumerate() {
             self.rng.shuffle(actors);
@@ -198,10 +204,11 @@ impl Stage<'_> {
                 };
                 match measured.await {
                     Ok(round) => self.book.enter(key, backend, &actor.subject, &case.name, round),
-                    Err(error) => self.give_up(backend, actor, key, &case.name, &*error),
+                    Err(error) => self.give_up(backend, actor, key, &case.name, error).await?,
                 }
             }
         }
+        Ok(())
     }
 
     /// They wait for most of the time, and so all at once, one round after the other.
@@ -250,22 +257,25 @@ impl Stage<'_> {
         actor.agent.as_mut()
     }
 
-    /// Of an agent that could not do one thing, nothing is known: it is ended.
-    fn give_up(
+    /// Of an agent that could not do one thing nothing is known any more: it is ended.
+    async fn give_up(
         &mut self,
         backend: &str,
         actor: &mut Actor,
         key: Key,
         case: &str,
-        error: &(dyn std::error::Error + 'static),
-    ) {
-        actor.agent = None;
+        error: BoxError,
+    ) -> Result<()> {
+        if let Some(agent) = actor.agent.take() {
+            agent.end().await?;
+        }
         let reason = match case {
-            "" => reason(error),
-            case => format!("{case}: {}", reason(error)),
+            "" => reason(&*error),
+            case => format!("{case}: {}", reason(&*error)),
         };
         let absence = absence(Some(key.workload()), backend, &actor.subject, reason);
         self.book.give_up(key, absence);
+        Ok(())
     }
 }
 
