@@ -60,13 +60,18 @@ pub trait Client: Send + Sync + 'static {
 ///
 /// If the input cannot be read.
 pub async fn serve<L: Library>(name: &str, version: &str, library: Result<L>) -> Result<()> {
-    let library = match library {
-        Ok(library) => library,
-        Err(error) => return Ok(answer(&json!({ "cannot": reason(&*error) }))),
+    let connecting = async {
+        let library = library?;
+        library.connect().await?;
+        Result::Ok(library)
     };
-    if let Err(error) = library.connect().await {
-        return Ok(answer(&json!({ "cannot": reason(&*error) })));
-    }
+    let library = match connecting.await {
+        Ok(library) => library,
+        Err(error) => {
+            answer(&json!({ "cannot": reason(&*error) }));
+            return Ok(());
+        }
+    };
     answer(&json!({ "peer": name, "version": version }));
     let mut lines = BufReader::new(stdin()).lines();
     while let Some(line) = lines.next_line().await? {

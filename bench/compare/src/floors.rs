@@ -39,7 +39,7 @@ pub async fn run(backend: &str, urls: &[String]) -> Result<()> {
         "mariadb-session" => serve("floor", "", mysql::Sessions::at(first()?).await).await,
         "sqlite" => serve("floor", "", sqlite::Floor::at(first()?).await).await,
         "zookeeper" => serve("floor", "", zookeeper::Floor::at(urls)).await,
-        "etcd" => serve("floor", "", etcd::Floor::at(urls)).await,
+        "etcd" => Box::pin(serve("floor", "", etcd::Floor::at(urls))).await,
         other => Err(format!("there is no floor `{other}`").into()),
     }
 }
