@@ -11,6 +11,7 @@ use lockkit_compare::runner::{self, Plan};
 use lockkit_compare::servers::Backend;
 use lockkit_compare::subject::Agents;
 use lockkit_compare::{Scale, floors};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Measures lockkit, the floor under it, and the libraries that one would pick instead.
 #[derive(Debug, clap::Parser)]
@@ -101,7 +102,23 @@ async fn measure(options: Measure) -> Result<()> {
     let agents = Agents { own: std::env::current_exe()?, peers: options.peers };
     std::fs::create_dir_all(&options.out)?;
     let run = runner::run(&plan, |servers| agents.subjects(servers), |what| eprintln!("{what}"));
-    run.await?.write(&options.out.join("run.json"))
+    let run = tokio::select! {
+        run = run => run?,
+        // Agents and servers end with what is dropped here.
+        interrupted = interruption() => return interrupted,
+    };
+    run.write(&options.out.join("run.json"))
+}
+
+/// When somebody wants this to end.
+async fn interruption() -> Result<()> {
+    let (mut interrupt, mut end) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! {
+        _ = interrupt.recv() => (),
+        _ = end.recv() => (),
+    }
+    Err("interrupted: nothing was written".into())
 }
 
 fn backends(wanted: &[String]) -> Result<Vec<Backend>> {

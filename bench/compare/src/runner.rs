@@ -71,7 +71,7 @@ pub async fn run(
                 reason: reason(&*error),
             }),
         }
-        progress(&format!("{name}: {:.0?}", began.elapsed()));
+        progress(&format!("{name}: measured in {:.0?}", began.elapsed()));
     }
     versions.sort();
     versions.dedup();
