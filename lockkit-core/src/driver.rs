@@ -49,7 +49,8 @@ pub use node::{Node, Run};
 ///   (`a_dead_waiter_does_not_block`). [`changed`](Self::changed) after a refusal misses nothing:
 ///   it listens from before that ask, or answers [`Change::AskAgain`] once when its subscription
 ///   has come to stand, and not once a call (`a_release_is_not_missed`,
-///   `silence_while_nothing_changes`).
+///   `silence_while_nothing_changes`). Of those without a place a release need tell only one, and
+///   the next release another: [`Taken::ask_within`] bounds what the death of that one costs.
 /// - **Fair.** Order is by arrival of the first ask at the backend
 ///   (`places_are_served_in_order`). Every ask and every release respects an existing queue in the
 ///   same script or statement: while a fair claim waits, a plain one is refused, also one that
@@ -210,6 +211,7 @@ impl Grant {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     pub(crate) free_in: Option<Duration>,
+    pub(crate) ask_within: Option<Duration>,
 }
 
 impl Taken {
@@ -223,6 +225,15 @@ impl Taken {
     #[must_use]
     pub fn free_in(mut self, duration: Duration) -> Self {
         self.free_in = Some(duration);
+        self
+    }
+
+    /// Says how long a claim without a place may go without asking if it hears nothing: a driver
+    /// knows how many others ask beside it. A second if nothing is said, and never more than a third
+    /// of the lease.
+    #[must_use]
+    pub fn ask_within(mut self, duration: Duration) -> Self {
+        self.ask_within = Some(duration);
         self
     }
 

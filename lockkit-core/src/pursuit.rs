@@ -220,7 +220,10 @@ impl<'a> Pursuit<'a> {
                 let poll = match (self.has_place(), capabilities.notification) {
                     // A place is to be refreshed, and is served by a push.
                     (true, true) => jitter(self.claim.ttl() / 3),
-                    (false, true) => jitter((self.claim.ttl() / 3).min(Duration::from_secs(1))),
+                    (false, true) => {
+                        let pause = taken.ask_within.unwrap_or(Duration::from_secs(1));
+                        jitter(pause.min(self.claim.ttl() / 3))
+                    }
                     (_, false) => spread(self.pause.next()),
                 };
                 // Few backends tell of an expiry; asking a moment after it is as good. One that is

@@ -72,7 +72,7 @@ async fn pairs(raw: &Raw, url: &BackendUrl) -> Result<()> {
         for _ in 0..PAIRS {
             let start = Instant::now();
             let claimant = claimant();
-            raw.take(&keys, &claimant, "0").await?;
+            raw.take(&keys, &claimant, "no order").await?;
             raw.release(&keys, &claimant).await?;
             hand.push(start.elapsed());
 
@@ -110,14 +110,14 @@ async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
     let waiter = Locker::new(other).lock("hand-over")?.fair()?;
     let keys = Keys::of("hand-over/by-hand");
     let mut news = Client::open(raw.url.as_str())?.get_async_pubsub().await?;
-    news.subscribe(&keys.channel).await?;
+    news.subscribe(format!("{{lockkit:0}}:inbox:{INBOX}")).await?;
     let (mut by_hand, mut by_lockkit) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let [mut hand, mut lockkit] = [(); 2].map(|()| Vec::with_capacity(HAND_OVERS));
         for _ in 0..HAND_OVERS {
             let (first, second) = (claimant(), claimant());
-            raw.take(&keys, &first, "0").await?;
-            raw.take(&keys, &second, "1").await?;
+            raw.take(&keys, &first, "no order").await?;
+            raw.take(&keys, &second, "order").await?;
             let waiting = tokio::spawn(async move {
                 let message = news.on_message().next().await;
                 (message, Instant::now(), news)
@@ -129,9 +129,7 @@ async fn hand_overs(raw: &Raw, url: &BackendUrl) -> Result<()> {
             message.ok_or("the subscription ended")?;
             news = returned;
             hand.push(heard - start);
-            // A plain release tells news, too.
             raw.release(&keys, &second).await?;
-            news.on_message().next().await.ok_or("the subscription ended")?;
 
             let guard = holder.acquire().await?;
             let waiting = tokio::spawn({
@@ -194,12 +192,16 @@ impl Raw {
             url: url.into(),
             connection: client.get_multiplexed_async_connection().await?,
             take: script(concat!(
+                include_str!("../src/scripts/news.lua"),
                 include_str!("../src/scripts/lock.lua"),
+                include_str!("../src/scripts/token.lua"),
                 include_str!("../src/scripts/queue.lua"),
                 include_str!("../src/scripts/take.lua")
             )),
             release: script(concat!(
+                include_str!("../src/scripts/news.lua"),
                 include_str!("../src/scripts/lock.lua"),
+                include_str!("../src/scripts/token.lua"),
                 include_str!("../src/scripts/queue.lua"),
                 include_str!("../src/scripts/release.lua")
             )),
@@ -209,7 +211,7 @@ impl Raw {
     async fn take(&self, keys: &Keys, claimant: &str, place: &str) -> Result<()> {
         let mut call = self.take.prepare_invoke();
         keys.all.iter().for_each(|key| _ = call.key(key));
-        call.arg(&keys.channel).arg(claimant).arg("30000").arg(place);
+        call.arg(claimant).arg("30000").arg(place);
         let _: redis::Value = call.invoke_async(&mut self.connection.clone()).await?;
         Ok(())
     }
@@ -217,28 +219,31 @@ impl Raw {
     async fn release(&self, keys: &Keys, claimant: &str) -> Result<()> {
         let mut call = self.release.prepare_invoke();
         keys.all.iter().for_each(|key| _ = call.key(key));
-        call.arg(&keys.channel).arg(claimant);
+        call.arg(claimant);
         let _: redis::Value = call.invoke_async(&mut self.connection.clone()).await?;
         Ok(())
     }
 }
 
+/// Where it is told what happens to it.
+const INBOX: &str = "0123456789abcdef";
+
 /// Somebody else each time, as the scripts have it.
 fn claimant() -> String {
-    format!("{} {}", OwnerId::random(), Label::of_this_process())
+    format!("{} {INBOX} {}", OwnerId::random(), Label::of_this_process())
 }
 
 /// The keys of a lock, as `docs/redis.md` has them.
 struct Keys {
-    all: [String; 4],
-    channel: String,
+    all: [String; 5],
 }
 
 impl Keys {
     fn of(name: &str) -> Self {
         let key = |kind| format!("{{lockkit:0}}:{kind}:{name}");
-        let all = [key("lock"), key("queue"), key("deadlines"), "{lockkit:0}:bucket".into()];
-        Self { all, channel: key("news") }
+        let [lock, queue, unordered, deadlines] =
+            ["lock", "queue", "unordered", "deadlines"].map(key);
+        Self { all: [lock, queue, unordered, deadlines, "{lockkit:0}:bucket".into()] }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::connection::Request;
 use crate::dialect::Dialect;
 use crate::driver::{RedisDriver, parse};
 use crate::endpoint::{Endpoint, Mode};
-use crate::layout::Layout;
+use crate::layout::{Inbox, Layout};
 use crate::plain::{self, PlainLayout};
 use crate::script::{self, RIGHTS};
 use crate::servers::Servers;
@@ -182,7 +182,7 @@ async fn rights(
         findings.push(Diagnosis::warning("rights", finding, advice(channels, &news)));
     }
     if !looks.is_empty() {
-        let finding = lacks(&looks, "held locks are not listed, or listeners not counted");
+        let finding = lacks(&looks, "held locks are not listed");
         findings.push(Diagnosis::warning("rights", finding, advice("", &looks)));
     }
     if locks.is_empty() && news.is_empty() && looks.is_empty() {
@@ -204,8 +204,9 @@ async fn missing(
     match driver.dialect {
         Dialect::Lockkit => {
             let layout = Layout::of(&name);
-            let [lock, queue, deadlines, bucket] = layout.keys();
-            let arguments = [lock, queue, deadlines, bucket, layout.channel()];
+            let [lock, queue, unordered, deadlines, bucket] = layout.keys();
+            let channel = layout.channel(&Inbox::new());
+            let arguments = [lock, queue, unordered, deadlines, bucket, &channel];
             ask(driver, RIGHTS.on(&[], &arguments)).await
         }
         Dialect::Plain => {

@@ -11,7 +11,7 @@ use redis::{FromRedisValue, Value, from_redis_value};
 use crate::config::Config;
 use crate::connection::Request;
 use crate::dialect::Dialect;
-use crate::layout::Layout;
+use crate::layout::{Inbox, Layout};
 use crate::plain;
 use crate::replicas::{Acknowledged, Replicas};
 use crate::script::{Invocation, RELEASE, RENEW, TAKE};
@@ -20,6 +20,8 @@ use crate::subscription::{Joined, Subscription};
 use crate::target::Target;
 
 const ID: &str = "redis";
+/// How often somebody asks of those who wait for a lock in no order, without being told to.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Locks on one Redis server, on the primary that sentinels watch over, or in a cluster.
 ///
@@ -31,6 +33,7 @@ pub struct RedisDriver {
     pub(crate) target: Target,
     pub(crate) servers: Servers,
     subscription: Subscription,
+    inbox: Inbox,
     pub(crate) call_limit: Option<Duration>,
     pub(crate) dialect: Dialect,
     pub(crate) replicas: Option<Replicas>,
@@ -60,24 +63,29 @@ impl RedisDriver {
             Error::connecting(ID, failure.while_connecting())
         })?;
         let subscription = servers.subscription();
-        Ok(Self { target, servers, subscription, call_limit, dialect, replicas })
+        let inbox = Inbox::new();
+        Ok(Self { target, servers, subscription, inbox, call_limit, dialect, replicas })
     }
 
     async fn ask(&self, claim: &Claim, layout: &Layout) -> Result<Answer, DriverError> {
-        let place = if claim.is_fair() { "1" } else { "0" };
-        let (keys, claimant) = (layout.keys(), claimant(claim));
-        let arguments = [layout.channel(), &claimant, &milliseconds(claim), place];
+        let place = match (claim.waits(), claim.is_fair()) {
+            (_, true) => "order",
+            (true, false) => "no order",
+            (false, false) => "",
+        };
+        let (keys, claimant) = (layout.keys(), self.claimant(claim));
+        let arguments = [&claimant, &*milliseconds(claim), place];
         let (answer, replicas) = self.call_replicated(claim, TAKE.on(&keys, &arguments)).await?;
-        let (granted, token, remaining): (bool, String, u64) = parse(answer)?;
+        let (granted, token, remaining, waiters): (bool, String, u64, u32) = parse(answer)?;
         let token = token.parse().map_err(unintelligible)?;
         if !granted {
             let remaining = Duration::from_millis(remaining);
-            return Ok(Answer::Taken { holder: token, remaining });
+            return Ok(Answer::Taken { holder: token, remaining, waiters });
         }
         match replicas {
             Ok(replicas) => Ok(Answer::Granted { token, replicas }),
             Err(error) => {
-                let arguments = [layout.channel(), &*claimant];
+                let arguments = [&*claimant];
                 let released = self.call(claim, RELEASE.on(&keys, &arguments)).await;
                 // Whatever was in the way of that: what is unknown is released again.
                 let unknown =
@@ -119,6 +127,11 @@ impl RedisDriver {
         self.servers.call(&request, self.limit(claim)).await
     }
 
+    /// Whose claim it is, as the scripts have it: `OWNER INBOX LABEL`.
+    fn claimant(&self, claim: &Claim) -> String {
+        format!("{} {} {}", claim.owner(), self.inbox.as_str(), claim.label())
+    }
+
     fn limit(&self, claim: &Claim) -> Duration {
         self.call_limit.unwrap_or(claim.call_limit())
     }
@@ -142,16 +155,17 @@ impl Driver for RedisDriver {
         if !claim.waits() {
             return self.ask(claim, &layout).await.map(Into::into);
         }
-        let (channel, owner) = (layout.channel(), claim.owner());
-        let joined = self.subscription.join(channel, owner);
+        let (channel, owner) = (layout.channel(&self.inbox), claim.owner());
+        let crowd = (!claim.is_fair()).then(|| claim.name().digest());
+        let joined = self.subscription.join(&channel, owner, crowd);
         let answer = self.ask(claim, &layout).await;
         match &answer {
-            Ok(Answer::Granted { .. }) => self.subscription.leave(channel, owner),
+            Ok(Answer::Granted { .. }) => self.subscription.leave(&channel, owner),
             Ok(Answer::Taken { holder, .. }) => {
-                self.subscription.wait(channel.into(), owner, *holder, joined);
+                self.subscription.wait(channel, owner, *holder, crowd, joined);
             }
             // Nobody releases a claim that was not carried out.
-            Err(_) if joined == Joined::Now => self.subscription.leave(channel, owner),
+            Err(_) if joined == Joined::Now => self.subscription.leave(&channel, owner),
             Err(_) => (),
         }
         answer.map(Into::into)
@@ -178,20 +192,19 @@ impl Driver for RedisDriver {
             return plain::release(self, claim).await;
         }
         let layout = Layout::of(claim.name());
-        let channel = layout.channel();
         if claim.waits() {
-            self.subscription.leave(channel, claim.owner());
+            self.subscription.leave(&layout.channel(&self.inbox), claim.owner());
         }
-        let arguments = [channel, &claimant(claim)];
-        match parse(self.call(claim, RELEASE.on(&layout.keys(), &arguments)).await?)? {
+        let claimant = self.claimant(claim);
+        match parse(self.call(claim, RELEASE.on(&layout.keys(), &[&claimant])).await?)? {
             true => Ok(Release::Freed),
             false => Ok(Release::NotHeld),
         }
     }
 
     async fn changed(&self, claim: &Claim) -> Change {
-        let layout = Layout::of(claim.name());
-        let change = self.subscription.changed(layout.channel(), claim.owner()).await;
+        let channel = Layout::of(claim.name()).channel(&self.inbox);
+        let change = self.subscription.changed(&channel, claim.owner()).await;
         match change {
             // No replica was waited for when the lock was handed over. Asking does that.
             Change::Granted(_) if self.replicas.is_some() => Change::AskAgain,
@@ -218,8 +231,16 @@ impl Driver for RedisDriver {
 
 /// What the script for taking says.
 enum Answer {
-    Granted { token: FencingToken, replicas: Option<u32> },
-    Taken { holder: FencingToken, remaining: Duration },
+    Granted {
+        token: FencingToken,
+        replicas: Option<u32>,
+    },
+    Taken {
+        holder: FencingToken,
+        remaining: Duration,
+        /// How many wait in no order.
+        waiters: u32,
+    },
 }
 
 impl From<Answer> for Attempt {
@@ -229,14 +250,14 @@ impl From<Answer> for Attempt {
                 let grant = Grant::new().token(token);
                 Self::Granted(replicas.into_iter().fold(grant, Grant::replicas))
             }
-            Answer::Taken { remaining, .. } => Self::Taken(Taken::new().free_in(remaining)),
+            Answer::Taken { remaining, waiters, .. } => {
+                // One is told of a release. Should it be dead, the first who asks finds the lock
+                // free: somebody does every second, however many there are.
+                let pause = PAUSE * waiters.max(1);
+                Self::Taken(Taken::new().free_in(remaining).ask_within(pause))
+            }
         }
     }
-}
-
-/// Whose claim it is, as the scripts have it: `OWNER LABEL`.
-fn claimant(claim: &Claim) -> String {
-    format!("{} {}", claim.owner(), claim.label())
 }
 
 /// The claim's lease in the server's unit, not shorter than asked for.

@@ -32,18 +32,15 @@ impl Inspect for RedisDriver {
             return plain::look(self, name).await;
         }
         let layout = Layout::of(name);
-        let answer = self.read(LOOK.on(&layout.keys(), &[layout.channel()])).await?;
-        let (hold, places, listeners): (Option<Told>, Vec<(String, u64)>, Option<u64>) =
-            parse(answer)?;
+        let answer = self.read(LOOK.on(&layout.keys(), &[])).await?;
+        let (hold, places, listeners): (Option<Told>, Vec<(String, u64)>, u64) = parse(answer)?;
         let waiters = places.into_iter().map(waiter).collect::<Result<_, _>>()?;
-        let mut status = LockStatus::free(name.clone()).waited_for_by(waiters);
+        let mut status =
+            LockStatus::free(name.clone()).waited_for_by(waiters).listened_to_by(listeners);
         if let Some(hold) = hold {
             status = status.held_by(holder(hold)?);
         }
-        Ok(match listeners {
-            Some(connections) => status.listened_to_by(connections),
-            None => status,
-        })
+        Ok(status)
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
@@ -74,9 +71,7 @@ impl Inspect for RedisDriver {
         }
         let layout = Layout::of(name);
         let owner = owner.map(|owner| owner.to_string()).unwrap_or_default();
-        let (keys, arguments) = (layout.keys(), [layout.channel(), &owner]);
-        let request = BREAK.on(&keys, &arguments);
-        let answer = self.write(request).await?;
+        let answer = self.write(BREAK.on(&layout.keys(), &[&owner])).await?;
         parse::<Option<Told>>(answer)?.map(holder).transpose()
     }
 
@@ -172,7 +167,8 @@ fn holder((owner, token, label, since, remaining): Told) -> Result<Holder, Drive
 }
 
 fn waiter((claimant, since): (String, u64)) -> Result<Waiter, DriverError> {
-    let (owner, label) = claimant.split_once(' ').unwrap_or((&claimant, ""));
+    let mut parts = claimant.splitn(3, ' ');
+    let [owner, _inbox, label] = [(); 3].map(|()| parts.next().unwrap_or_default());
     let waiter = Waiter::new(owner.parse().map_err(foreign)?);
     let waiter = waiter.waiting_for(Duration::from_millis(since));
     Ok(match Label::new(label) {

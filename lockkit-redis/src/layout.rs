@@ -1,6 +1,7 @@
+use lockkit_core::driver::OwnerId;
 use lockkit_core::{LockName, Namespace};
 
-/// The keys of a lock, and the channel of its news. `docs/redis.md` describes them; a change here
+/// The keys of a lock, and the channels of its news. `docs/redis.md` describes them; a change here
 /// is a change of layout.
 ///
 /// All begin with the same hash tag, so that a cluster keeps them on one node. The tag is not that
@@ -14,13 +15,29 @@ pub(crate) struct Layout {
     ends: [usize; 5],
 }
 
+/// Where one locker hears its news, beside the bucket: 16 hexadecimal digits, which no two share.
+#[derive(Debug)]
+pub(crate) struct Inbox(String);
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        let mut digits = OwnerId::random().to_string();
+        digits.truncate(16);
+        Self(digits)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 impl Layout {
     pub(crate) fn of(name: &LockName) -> Self {
         let [high, low, ..] = name.digest();
         let bucket = (u16::from_be_bytes([high, low]) % 1024).to_string();
         let (namespace, name) = (name.namespace().as_str(), name.as_str());
         let mut text = String::with_capacity(5 * (namespace.len() + name.len() + 20));
-        let ends = [":lock:", ":queue:", ":deadlines:", ":news:", ":bucket"].map(|kind| {
+        let ends = [":lock:", ":queue:", ":unordered:", ":deadlines:", ":bucket"].map(|kind| {
             // `{NAMESPACE:BUCKET}`: neither has a brace in it.
             ["{", namespace, ":", &bucket, "}", kind].iter().for_each(|part| text.push_str(part));
             if kind != ":bucket" {
@@ -46,14 +63,23 @@ impl Layout {
     }
 
     /// What the scripts for taking, releasing, breaking and looking are given.
-    pub(crate) fn keys(&self) -> [&str; 4] {
-        [self.lock(), self.queue(), self.deadlines(), self.bucket()]
+    pub(crate) fn keys(&self) -> [&str; 5] {
+        [self.lock(), self.queue(), self.unordered(), self.deadlines(), self.bucket()]
     }
 
     /// A further key of the lock, beside those that this dialect has.
     pub(crate) fn sibling(&self, kind: &str, name: &LockName) -> String {
-        let tag = self.bucket().trim_end_matches(":bucket");
-        format!("{tag}:{kind}:{name}", name = name.as_str())
+        format!("{tag}:{kind}:{name}", tag = self.tag(), name = name.as_str())
+    }
+
+    /// The channel on which a locker hears that the lock is free or was handed to it, and the same
+    /// of all locks of the bucket: `free OWNER`, or `granted OWNER TOKEN`.
+    pub(crate) fn channel(&self, inbox: &Inbox) -> String {
+        [self.tag(), ":inbox:", inbox.as_str()].concat()
+    }
+
+    fn tag(&self) -> &str {
+        self.bucket().trim_end_matches(":bucket")
     }
 
     /// A hash: `owner`, `token`, `label`, and `since`, the server's time of the grant in
@@ -62,19 +88,20 @@ impl Layout {
         &self.text[..self.ends[0]]
     }
 
-    /// A sorted set of those who wait for their turn, `OWNER LABEL`, by the server's time of their
+    /// A sorted set of those who wait for their turn, `OWNER INBOX LABEL`, by the server's time of their
     /// arrival in microseconds; later where somebody came before who has that time or a later one.
     fn queue(&self) -> &str {
         &self.text[self.ends[0]..self.ends[1]]
     }
 
-    /// The same, by the server's time at which their place ends, in milliseconds.
-    fn deadlines(&self) -> &str {
+    /// A sorted set of those who wait and may be overtaken, in the same way; before all others
+    /// whoever was told that the lock is free and found it taken.
+    fn unordered(&self) -> &str {
         &self.text[self.ends[1]..self.ends[2]]
     }
 
-    /// `released`, or `granted OWNER TOKEN`.
-    pub(crate) fn channel(&self) -> &str {
+    /// A sorted set of all who wait, by the server's time at which their place ends, in milliseconds.
+    fn deadlines(&self) -> &str {
         &self.text[self.ends[2]..self.ends[3]]
     }
 
@@ -88,7 +115,7 @@ impl Layout {
 mod tests {
     use lockkit_core::{LockName, Namespace};
 
-    use super::Layout;
+    use super::{Inbox, Layout};
 
     #[test]
     fn keys_are_as_they_were() {
@@ -97,7 +124,10 @@ mod tests {
         assert_eq!(layout.lock(), "{lockkit:362}:lock:orders/{42} ü");
         assert_eq!(layout.queue(), "{lockkit:362}:queue:orders/{42} ü");
         assert_eq!(layout.deadlines(), "{lockkit:362}:deadlines:orders/{42} ü");
-        assert_eq!(layout.channel(), "{lockkit:362}:news:orders/{42} ü");
+        assert_eq!(layout.unordered(), "{lockkit:362}:unordered:orders/{42} ü");
+        let inbox = Inbox("0123456789abcdef".into());
+        assert_eq!(layout.channel(&inbox), "{lockkit:362}:inbox:0123456789abcdef");
+        assert_eq!(Inbox::new().as_str().len(), 16);
         assert_eq!(layout.bucket(), "{lockkit:362}:bucket");
     }
 

@@ -1,5 +1,5 @@
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use lockkit_core::FencingToken;
 use lockkit_core::driver::{Change, Grant, OwnerId};
 use redis::aio::{PubSub, PubSubSink};
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::backoff::Backoff;
 use crate::cluster::{self, news};
@@ -21,8 +21,12 @@ pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_secs(3);
 /// How long to leave the server alone that has refused a subscription.
 pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
-/// The connection for news, shared by all waiters: one channel for each lock that somebody waits
-/// for.
+/// How long a channel stays subscribed to that nobody listens to. Where waiters take turns, the next
+/// need not subscribe again, and ask again for that reason.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The connection for news, shared by all waiters: one channel for each bucket of locks that
+/// somebody waits for, on which nobody but us is told anything.
 ///
 /// It is made when the first waiter needs it, to where the connection for requests leads, and made
 /// anew when that leads to another server. Whenever a channel is subscribed to, for the first
@@ -48,15 +52,19 @@ impl Subscription {
         Self { board, supervisor: AbortOnDrop(supervisor) }
     }
 
-    /// Listens for `owner` from now on, provided that others listen to the channel already. To be
-    /// called before an ask.
-    pub(crate) fn join(&self, channel: &str, owner: OwnerId) -> Joined {
+    /// Listens for `owner` from now on, in a `crowd` if it waits in no order, provided that others
+    /// listen to the channel already. To be called before an ask.
+    pub(crate) fn join(&self, channel: &str, owner: OwnerId, crowd: Option<Crowd>) -> Joined {
         let mut channels = self.board.channels();
         match channels.by_name.get_mut(channel) {
             Some(channel) if channel.stands => match channel.mailboxes.entry(owner) {
-                Entry::Occupied(_) => Joined::Before,
+                Entry::Occupied(mut mailbox) => {
+                    // The ask makes up for what was heard before it.
+                    mailbox.get_mut().ask_again = false;
+                    Joined::Before
+                }
                 Entry::Vacant(mailbox) => {
-                    mailbox.insert(Mailbox::default());
+                    mailbox.insert(Mailbox { crowd, ..Mailbox::default() });
                     Joined::Now
                 }
             },
@@ -64,13 +72,14 @@ impl Subscription {
         }
     }
 
-    /// Listens for `owner`, whose ask was refused in favour of a holder with this token.
-    /// `joined` is what [`join`](Self::join) said before that ask.
+    /// Listens for `owner`, whose ask was refused in favour of a holder with this token. `joined` is
+    /// what [`join`](Self::join) said before that ask.
     pub(crate) fn wait(
         &self,
         channel: String,
         owner: OwnerId,
         holder: FencingToken,
+        crowd: Option<Crowd>,
         joined: Joined,
     ) {
         let mut channels = self.board.channels();
@@ -84,6 +93,7 @@ impl Subscription {
         };
         let mailbox = state.mailboxes.entry(owner).or_default();
         mailbox.holder = Some(holder);
+        mailbox.crowd = crowd;
         // The subscription came to stand between the ask and now: something may be missed.
         mailbox.ask_again |= state.stands && joined == Joined::NotYet;
     }
@@ -140,18 +150,24 @@ pub(crate) enum Joined {
     NotYet,
 }
 
+/// Those of us who wait for one lock in no order, by the digest of its name. Only one of them
+/// listens at a time, and it may be another than the server has heard of.
+pub(crate) type Crowd = [u8; 32];
+
 /// Who listens to what.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     channels: Mutex<Channels>,
-    /// A channel got its first listener or lost its last.
+    /// A channel got its first listener, or is the first that has lost its last.
     altered: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Channels {
-    /// Those with listeners.
+    /// Those with listeners, and those that had some lately.
     by_name: HashMap<String, Channel>,
+    /// Those that have lost their last listener, and when to look whether to unsubscribe from them.
+    idle: VecDeque<(Instant, String)>,
     /// Those that may have to be subscribed to or unsubscribed from.
     altered: Vec<String>,
 }
@@ -160,6 +176,10 @@ struct Channels {
 struct Channel {
     /// Whether the server has confirmed the subscription.
     stands: bool,
+    /// Since when nobody listens.
+    silent_since: Option<Instant>,
+    /// Whether it is among those to be looked at.
+    is_noted: bool,
     mailboxes: HashMap<OwnerId, Mailbox>,
 }
 
@@ -168,6 +188,7 @@ struct Channel {
 struct Mailbox {
     /// Who held the lock when the owner's last ask was refused.
     holder: Option<FencingToken>,
+    crowd: Option<Crowd>,
     granted: Option<FencingToken>,
     ask_again: bool,
     arrival: Arc<Notify>,
@@ -203,19 +224,31 @@ impl Board {
     fn remove(&self, channels: &mut Channels, name: &str, owner: OwnerId) {
         let Some(channel) = channels.by_name.get_mut(name) else { return };
         channel.mailboxes.remove(&owner);
-        if channel.mailboxes.is_empty() {
+        if !channel.mailboxes.is_empty() {
+            return;
+        }
+        if !channel.stands {
             channels.by_name.remove(name);
             channels.altered.push(name.into());
             self.altered.notify_one();
+            return;
+        }
+        let now = Instant::now();
+        channel.silent_since = Some(now);
+        if !std::mem::replace(&mut channel.is_noted, true) {
+            channels.idle.push_back((now + LINGER, name.into()));
+            if channels.idle.len() == 1 {
+                self.altered.notify_one();
+            }
         }
     }
 
-    /// Whether somebody listens to the channel.
+    /// Whether somebody listens to the channel, or did lately.
     pub(crate) fn is_wanted(&self, name: &str) -> bool {
         self.channels().by_name.contains_key(name)
     }
 
-    /// The channels that somebody listens to.
+    /// The channels that somebody listens to, or did lately.
     pub(crate) fn wanted(&self) -> Vec<String> {
         self.channels().by_name.keys().cloned().collect()
     }
@@ -227,15 +260,30 @@ impl Board {
 
     /// Returns when there are such.
     pub(crate) async fn altered(&self) {
-        self.altered.notified().await;
+        loop {
+            let next = {
+                let mut channels = self.channels();
+                channels.drop_idle(Instant::now());
+                if !channels.altered.is_empty() {
+                    return;
+                }
+                channels.idle.front().map(|(due, _)| *due)
+            };
+            match next {
+                None => self.altered.notified().await,
+                Some(due) => _ = timeout_at(due, self.altered.notified()).await,
+            }
+        }
     }
 
     /// The subscription to these channels does not stand any more.
     pub(crate) fn fall_silent(&self, names: &[String]) {
         let mut channels = self.channels();
         for name in names {
-            if let Some(channel) = channels.by_name.get_mut(name) {
-                channel.stands = false;
+            match channels.by_name.get_mut(name) {
+                Some(channel) if channel.mailboxes.is_empty() => _ = channels.by_name.remove(name),
+                Some(channel) => channel.stands = false,
+                None => (),
             }
         }
     }
@@ -243,13 +291,29 @@ impl Board {
     pub(crate) fn deliver(&self, name: &str, payload: &[u8]) {
         let mut channels = self.channels();
         let Some(channel) = channels.by_name.get_mut(name) else { return };
-        match granted(payload) {
-            Some((owner, token)) => {
+        match News::parse(payload) {
+            Some(News::Granted(owner, token)) => {
                 if let Some(mailbox) = channel.mailboxes.get_mut(&owner) {
                     mailbox.granted = Some(token);
                     mailbox.arrival.notify_one();
                 }
             }
+            Some(News::Free(owner)) => {
+                let told = channel.mailboxes.get(&owner).map(|mailbox| mailbox.crowd);
+                for (listener, mailbox) in &mut channel.mailboxes {
+                    let concerns = match told {
+                        Some(crowd) => {
+                            *listener == owner || crowd.is_some() && mailbox.crowd == crowd
+                        }
+                        // Refused, and we have not heard of that yet. Or gone: asking does no harm.
+                        None => mailbox.crowd.is_some(),
+                    };
+                    if concerns {
+                        mailbox.ask_again();
+                    }
+                }
+            }
+            // Of whatever kind: asking does no harm.
             None => channel.mailboxes.values_mut().for_each(Mailbox::ask_again),
         }
     }
@@ -268,6 +332,7 @@ impl Board {
     /// No subscription stands any more.
     fn fall(&self) {
         let mut channels = self.channels();
+        channels.by_name.retain(|_, channel| !channel.mailboxes.is_empty());
         channels.by_name.values_mut().for_each(|channel| channel.stands = false);
         channels.altered = channels.by_name.keys().cloned().collect();
     }
@@ -292,11 +357,48 @@ impl Board {
     }
 }
 
-/// The grant in a message, if it is one: `granted OWNER TOKEN`.
-fn granted(payload: &[u8]) -> Option<(OwnerId, FencingToken)> {
-    let (owner, token) =
-        std::str::from_utf8(payload).ok()?.strip_prefix("granted ")?.split_once(' ')?;
-    Some((owner.parse().ok()?, token.parse().ok()?))
+impl Channels {
+    /// Gives up channels that nobody has listened to for a while.
+    fn drop_idle(&mut self, now: Instant) {
+        while self.idle.front().is_some_and(|(due, _)| *due <= now) {
+            let Some((_, name)) = self.idle.pop_front() else { return };
+            let Some(channel) = self.by_name.get_mut(&name) else { continue };
+            channel.is_noted = false;
+            match channel.silent_since {
+                Some(since) if channel.mailboxes.is_empty() => {
+                    if since + LINGER <= now {
+                        self.by_name.remove(&name);
+                        self.altered.push(name);
+                    } else {
+                        channel.is_noted = true;
+                        self.idle.push_back((since + LINGER, name));
+                    }
+                }
+                _ => (),
+            }
+        }
+    }
+}
+
+/// A message.
+enum News {
+    /// `granted OWNER TOKEN`
+    Granted(OwnerId, FencingToken),
+    /// `free OWNER`
+    Free(OwnerId),
+}
+
+impl News {
+    fn parse(payload: &[u8]) -> Option<Self> {
+        let (verb, words) = std::str::from_utf8(payload).ok()?.split_once(' ')?;
+        match (verb, words.split_once(' ')) {
+            ("granted", Some((owner, token))) => {
+                Some(Self::Granted(owner.parse().ok()?, token.parse().ok()?))
+            }
+            ("free", None) => Some(Self::Free(words.parse().ok()?)),
+            _ => None,
+        }
+    }
 }
 
 /// Keeps a connection from when somebody listens for the first time.
@@ -340,7 +442,7 @@ async fn listen(connection: PubSub, board: &Board) -> Failure {
         let alterations = board.alterations(&mut subscribed);
         let altering = async {
             if alterations.subscribe.is_empty() && alterations.unsubscribe.is_empty() {
-                board.altered.notified().await;
+                board.altered().await;
                 return Ok(());
             }
             alterations.carry_out(&sink).await?;

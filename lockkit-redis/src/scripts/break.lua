@@ -1,6 +1,6 @@
 -- Ends the hold, and does for those who wait what a release does.
 --
--- ARGV    the channel, the owner whose hold it must be, or '' for whoever holds
+-- ARGV    the owner whose hold it must be, or '' for whoever holds
 -- Answer  the hold as it was, see `told`; nothing if there was no such hold
 local hold, refusal = find_hold()
 if refusal then return refusal end

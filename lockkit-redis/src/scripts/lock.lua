@@ -1,9 +1,8 @@
 -- Put before each script that is given these keys.
 --
--- KEYS  the lock, the places in order of arrival, the places by deadline, the bucket
--- ARGV  the channel, ...
-local lock, queue, deadlines, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local channel = ARGV[1]
+-- KEYS  the lock, the places in order of arrival, the places in no order, the places by deadline,
+--       the bucket
+local lock, queue, unordered, deadlines, bucket = unpack(KEYS)
 
 -- The hold that there is; or nothing, and why if that is not because the lock is free.
 local function find_hold()

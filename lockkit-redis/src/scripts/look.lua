@@ -1,16 +1,20 @@
 -- How the lock stands. Only reads: what has run out is left out, and left to the next who asks.
 --
--- ARGV    the channel
 -- Answer  {hold or nothing, see `told`;
 --          {claimant, milliseconds since the first ask} for each living place, in order;
---          number of connections that listen, or nothing where the user may not know}
+--          number of inboxes that those are told of who wait, in order or not}
 local hold, refusal = find_hold()
 if refusal then return refusal end
 local time, now = clock()
 
-local alive = {}
+local alive, inboxes, listeners = {}, {}, 0
 for _, claimant in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '(' .. now, '+inf')) do
   alive[claimant] = true
+  local inbox = string.sub(claimant, 34, 49)
+  if not inboxes[inbox] then
+    inboxes[inbox] = true
+    listeners = listeners + 1
+  end
 end
 local places, queued = {}, redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
 for at = 1, #queued, 2 do
@@ -20,5 +24,4 @@ for at = 1, #queued, 2 do
   end
 end
 
-local listeners = redis.pcall('PUBSUB', NUMSUB, channel)
-return {hold and told(hold, now) or false, places, listeners[2] or false}
+return {hold and told(hold, now) or false, places, listeners}

@@ -1,2 +1,2 @@
 -- How news travel: by channels that the whole server has.
-local PUBLISH, SUBSCRIBE, UNSUBSCRIBE, NUMSUB = 'PUBLISH', 'SUBSCRIBE', 'UNSUBSCRIBE', 'NUMSUB'
+local PUBLISH, SUBSCRIBE, UNSUBSCRIBE = 'PUBLISH', 'SUBSCRIBE', 'UNSUBSCRIBE'

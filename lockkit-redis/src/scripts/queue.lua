@@ -1,12 +1,13 @@
 -- Put after lock.lua and token.lua and before each script that ends a hold or begins one.
 --
--- ARGV  the channel, the claimant, ...
+-- ARGV  the claimant, ...
 --
--- A claimant is the owner's id, a space, and the label.
+-- A claimant is the owner's id, the inbox where it hears its news, and the label, with a space
+-- between them.
 --
 -- Every reading that may find something foreign comes before the first writing, because what a
 -- script has written stays written when it fails later.
-local claimant = ARGV[2]
+local claimant = ARGV[1]
 local owner = string.sub(claimant, 1, 32)
 
 -- Gives the lock, which nobody holds, to `grantee` until `expiry`. The bucket comes first: where
@@ -14,25 +15,33 @@ local owner = string.sub(claimant, 1, 32)
 local function grant(grantee, token, now, expiry)
   redis.call('HSET', bucket, 'layout', '1', 'token', token)
   redis.call('HSET', lock, 'owner', string.sub(grantee, 1, 32), 'token', token,
-    'label', string.sub(grantee, 34), 'since', now)
+    'label', string.sub(grantee, 51), 'since', now)
   redis.call('PEXPIREAT', lock, expiry)
+end
+
+-- Tells `listener` alone. A hint, so that an owner who may not publish can still release: waiters
+-- ask again by timer.
+local function tell(listener, news)
+  local inbox = string.sub(bucket, 1, -7) .. 'inbox:' .. string.sub(listener, 34, 49)
+  redis.pcall(PUBLISH, inbox, news)
 end
 
 local function leave(...)
   redis.call('ZREM', queue, ...)
+  redis.call('ZREM', unordered, ...)
   redis.call('ZREM', deadlines, ...)
 end
 
--- Who has the first living place, and its deadline; drops dead places.
-local function first_place(now)
-  local first = redis.call('ZRANGE', queue, 0, 0)[1]
+-- Who has the first living one of `places`, and its deadline; drops dead places.
+local function first_place(places, now)
+  local first = redis.call('ZRANGE', places, 0, 0)[1]
   if not first then return nil end
   -- Also those behind a living one, lest they pile up while it waits. A thousand are enough for
   -- one passing, and as many as Lua passes to a call without complaint.
   local dead = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, 1000)
   if #dead > 0 then leave(unpack(dead)) end
   repeat
-    first = redis.call('ZRANGE', queue, 0, 0)[1]
+    first = redis.call('ZRANGE', places, 0, 0)[1]
     if not first then return nil end
     -- None where the server evicted the key.
     local deadline = tonumber(redis.call('ZSCORE', deadlines, first) or nil)
@@ -46,27 +55,34 @@ end
 local function hand_over(first, token, now, deadline)
   grant(first, token, now, deadline)
   leave(first)
-  -- A hint, so that an owner who may not publish can still release: waiters ask again by timer.
-  redis.pcall(PUBLISH, channel, 'granted ' .. string.sub(first, 1, 32) .. ' ' .. token)
+  tell(first, 'granted ' .. string.sub(first, 1, 32) .. ' ' .. token)
 end
 
--- What a hand-over needs; nothing if there is nobody to hand over to. Without a token there is no
--- grant either; the first place then learns why when it asks.
-local function successor()
-  if redis.call('EXISTS', queue) == 0 then return nil end
-  local time, now = clock()
-  local first, deadline = first_place(now)
-  local token = first and next_token(bucket, time)
-  if token then return first, token, now, deadline end
+-- Tells one of those who wait in no order that the lock is free. Until it asks it has only its
+-- deadline, by which it is known then, and nobody waits for it: the next release tells the next.
+local function wake(first)
+  redis.call('ZREM', unordered, first)
+  tell(first, 'free ' .. string.sub(first, 1, 32))
 end
 
--- Ends the hold. The lock goes to the first place, and if there is none, whoever listens may try.
+-- Ends the hold, if there is one, and passes the lock on: to the first place, or else one of those
+-- who wait in no order may try.
 local function free()
-  local first, token, now, deadline = successor()
+  if redis.call('EXISTS', queue, unordered) == 0 then
+    redis.call('DEL', lock)
+    return
+  end
+  local time, now = clock()
+  local first, deadline = first_place(queue, now)
+  -- Without a token there is no grant; the first place learns why when it asks.
+  local token = first and next_token(bucket, time)
+  local sleeper = not first and first_place(unordered, now)
   redis.call('DEL', lock)
-  if first then
+  if token then
     hand_over(first, token, now, deadline)
-  else
-    redis.pcall(PUBLISH, channel, 'released')
+  elseif first then
+    tell(first, 'free ' .. string.sub(first, 1, 32))
+  elseif sleeper then
+    wake(sleeper)
   end
 end

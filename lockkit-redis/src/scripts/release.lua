@@ -1,7 +1,7 @@
--- Removes every trace of `owner`. Whether or not the hold ends by it, a free lock then goes to the
--- first place.
+-- Removes every trace of `owner`. Whether or not the hold ends by it, a free lock is then passed on:
+-- `owner` may be the one who was told of that.
 --
--- ARGV    the channel, the claimant
+-- ARGV    the claimant
 -- Answer  1 if `owner` held the lock until now, 0 if not
 if redis.call('HGET', lock, 'owner') == owner then
   free()
@@ -9,8 +9,5 @@ if redis.call('HGET', lock, 'owner') == owner then
 end
 
 leave(claimant)
-if redis.call('EXISTS', lock) == 0 then
-  local first, token, now, deadline = successor()
-  if first then hand_over(first, token, now, deadline) end
-end
+if redis.call('EXISTS', lock) == 0 then free() end
 return 0

@@ -1,15 +1,16 @@
--- ARGV    the lock, the places in order of arrival, the places by deadline, the bucket, the channel
+-- ARGV    the lock, the places in order of arrival, the places in no order, the places by deadline,
+--         the bucket, an inbox
 -- Answer  {missing for locks, for waiting without polling, for looking}, by the names that ACL
 --         rules have
-local lock, queue, deadlines, bucket, channel = unpack(ARGV)
-local keys = table.concat({lock, queue, deadlines, bucket}, ' ')
+local lock, queue, unordered, deadlines, bucket, inbox = unpack(ARGV)
+local keys = table.concat({lock, queue, unordered, deadlines, bucket}, ' ')
 
 return {
   missing({
-    'evalsha hash 4 ' .. keys,
-    'eval script 4 ' .. keys,
+    'evalsha hash 5 ' .. keys,
+    'eval script 5 ' .. keys,
     'time',
-    'exists ' .. queue,
+    'exists ' .. queue .. ' ' .. unordered,
     'pttl ' .. lock,
     'hget ' .. lock .. ' field',
     'hmget ' .. bucket .. ' field',
@@ -22,11 +23,12 @@ return {
     'zrange ' .. queue .. ' 0 0',
     'zrangebyscore ' .. deadlines .. ' 0 1',
     'zscore ' .. deadlines .. ' member',
+    'zcard ' .. unordered,
   }),
   missing({
-    string.lower(PUBLISH) .. ' ' .. channel .. ' message',
-    string.lower(SUBSCRIBE) .. ' ' .. channel,
-    string.lower(UNSUBSCRIBE) .. ' ' .. channel,
+    string.lower(PUBLISH) .. ' ' .. inbox .. ' message',
+    string.lower(SUBSCRIBE) .. ' ' .. inbox,
+    string.lower(UNSUBSCRIBE) .. ' ' .. inbox,
   }),
-  missing({'scan 0', 'pubsub|' .. string.lower(NUMSUB) .. ' ' .. channel}),
+  missing({'scan 0'}),
 }

@@ -1,3 +1,2 @@
 -- How news travel in a cluster: by channels that live in a slot, as keys do.
-local PUBLISH, SUBSCRIBE, UNSUBSCRIBE, NUMSUB =
-  'SPUBLISH', 'SSUBSCRIBE', 'SUNSUBSCRIBE', 'SHARDNUMSUB'
+local PUBLISH, SUBSCRIBE, UNSUBSCRIBE = 'SPUBLISH', 'SSUBSCRIBE', 'SUNSUBSCRIBE'

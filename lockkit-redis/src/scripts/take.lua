@@ -1,8 +1,10 @@
 -- Takes the lock if nobody holds it or waits before `owner`, or if `owner` has it already.
 --
--- ARGV    the channel, the claimant, the TTL in milliseconds, '1' to leave a place when refused
--- Answer  {1, token, TTL} if granted, {0, token of the holder, milliseconds it has left} if not
-local ttl, wants_place = tonumber(ARGV[3]), ARGV[4] == '1'
+-- ARGV    the claimant, the TTL in milliseconds, and which place to leave when refused: one in
+--         'order', in 'no order', or ''
+-- Answer  {1, token, TTL, 0} if granted; if not, {0, token of the holder, milliseconds it has left,
+--         how many wait in no order}
+local ttl, wish = tonumber(ARGV[2]), ARGV[3]
 local time, now = clock()
 
 local hold, refusal = find_hold()
@@ -11,33 +13,39 @@ if refusal then return refusal end
 if hold and hold.owner == owner then
   -- Written even where nothing changes, so that a replica never says yes.
   redis.call('PEXPIRE', lock, math.max(ttl, hold.remaining))
-  return {1, hold.token, ttl}
+  return {1, hold.token, ttl, 0}
 end
 
-local first, deadline = first_place(now)
+local has_asked = wish ~= '' and redis.call('ZSCORE', deadlines, claimant)
+local first, deadline = first_place(queue, now)
 if not hold then
   local token, refusal = next_token(bucket, time)
   if not token then return refusal end
   if not first or first == claimant then
     grant(claimant, token, now, now + ttl)
-    if first then leave(claimant) end
-    return {1, token, ttl}
+    if has_asked then leave(claimant) end
+    return {1, token, ttl, 0}
   end
   hand_over(first, token, now, deadline)
   hold = {token = token, remaining = deadline - now}
 end
+if wish == '' then return {0, hold.token, hold.remaining, 0} end
 
-if wants_place then
-  redis.call('ZADD', deadlines, now + ttl, claimant)
-  if not redis.call('ZSCORE', queue, claimant) then
-    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+local places = wish == 'order' and queue or unordered
+redis.call('ZADD', deadlines, now + ttl, claimant)
+if not redis.call('ZSCORE', places, claimant) then
+  if has_asked and places == unordered then
+    -- It was told that the lock is free, and another was faster: it is the next to be told.
+    local front = redis.call('ZRANGE', places, 0, 0, 'WITHSCORES')[2]
+    redis.call('ZADD', places, math.min((front or time) - 1, time), claimant)
+  else
+    local last = redis.call('ZRANGE', places, -1, -1, 'WITHSCORES')[2]
     -- By the clock, so that it tells when who came; in order, whatever the clock does.
-    redis.call('ZADD', queue, math.max((last or 0) + 1, time), claimant)
-  end
-  -- Both keys end with the place that lives longest.
-  if redis.call('PTTL', queue) < ttl then
-    redis.call('PEXPIREAT', queue, now + ttl)
-    redis.call('PEXPIREAT', deadlines, now + ttl)
+    redis.call('ZADD', places, math.max((last or 0) + 1, time), claimant)
   end
 end
-return {0, hold.token, hold.remaining}
+-- The keys end with the place that lives longest.
+for _, key in ipairs({places, deadlines}) do
+  if redis.call('PTTL', key) < ttl then redis.call('PEXPIREAT', key, now + ttl) end
+end
+return {0, hold.token, hold.remaining, redis.call('ZCARD', unordered)}

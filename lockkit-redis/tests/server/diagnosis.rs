@@ -202,7 +202,7 @@ async fn rights(server: Server) {
         ("-eval", &["error rights: user `me` "]),
         ("resetchannels", &["warning rights: user `me` lacks +publish +subscribe"]),
         ("-subscribe", &["warning rights: user `me` lacks +subscribe, or"]),
-        ("-scan -pubsub", &["warning rights: user `me` lacks +scan +pubsub|numsub"]),
+        ("-scan -pubsub", &["warning rights: user `me` lacks +scan"]),
         ("-config", &["warning rights: the server does not tell", "warning persistence:"]),
         ("-info", &["warning rights: the server does not tell"]),
         ("-time", &["error rights: user `me` lacks +time, or"]),

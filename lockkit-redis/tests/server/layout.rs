@@ -6,7 +6,7 @@ use lockkit_core::driver::{Driver, ErrorKind, Release, Renewal};
 use lockkit_core::{Label, LockName, Namespace};
 use lockkit_testkit::{REDIS, Server, trial};
 
-use crate::support::{LONG, NAME, Raw, claim, driver, kind, millis, refused, take};
+use crate::support::{LONG, NAME, Raw, claim, driver, kind, listen, millis, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -23,15 +23,22 @@ pub(crate) fn trials() -> Vec<Trial> {
 async fn stored(server: Server) {
     let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
     let label = Label::new("web-3:4711 \"ü\"").unwrap();
-    let (holder, waiter) = (claim(LONG), claim(millis(20_000)).fair().with_label(label));
+    let (holder, waiter) = (claim(LONG), claim(millis(20_000)).fair().with_label(label.clone()));
+    let unordered = claim(millis(20_000)).waiting().with_label(label);
     let before = micros(&mut raw).await;
     let token = take(&driver, &holder).await;
-    refused(&driver, &waiter).await;
+    listen(&driver, &waiter).await;
+    refused(&driver, &unordered).await;
     let after = micros(&mut raw).await;
 
-    let keys = ["deadlines", "lock", "queue"].map(|kind| format!("{{lockkit:362}}:{kind}:{NAME}"));
+    let keys = ["deadlines", "lock", "queue", "unordered"]
+        .map(|kind| format!("{{lockkit:362}}:{kind}:{NAME}"));
     assert_eq!(raw.keys().await, keys);
-    let [deadlines, lock, queue] = keys.each_ref().map(String::as_str);
+    let [deadlines, lock, queue, unordered_key] = keys.each_ref().map(String::as_str);
+    let channels: Vec<String> = raw.ask(&["PUBSUB", "CHANNELS"]).await;
+    let [channel] = &*channels else { panic!("{channels:?}") };
+    let inbox = channel.strip_prefix("{lockkit:362}:inbox:").unwrap();
+    assert!(inbox.len() == 16 && inbox.bytes().all(|it| it.is_ascii_hexdigit()), "{inbox}");
 
     let fields: Vec<String> = raw.ask(&["HGETALL", lock]).await;
     let (owner, token) = (holder.owner().to_string(), token.to_string());
@@ -45,18 +52,20 @@ async fn stored(server: Server) {
     assert_eq!(bucket, ["layout", "1", "token", &token]);
     assert_eq!(raw.ask::<i64>(&["PTTL", "{lockkit:362}:bucket"]).await, -1);
 
-    let waits = format!("{} web-3:4711 \"ü\"", waiter.owner());
-    let places: Vec<(String, u64)> = raw.ask(&["ZRANGE", queue, "0", "-1", "WITHSCORES"]).await;
-    let [(who, arrival)] = &*places else { panic!("{places:?}") };
-    assert_eq!(*who, waits);
-    assert!((before..=after).contains(arrival), "{arrival}");
-    let places: Vec<String> = raw.ask(&["ZRANGE", deadlines, "0", "-1"]).await;
-    assert_eq!(places, [&*waits]);
-    let deadline: u64 = raw.ask(&["ZSCORE", deadlines, &waits]).await;
-    assert!((before / 1000 + 20_000..=after / 1000 + 20_000).contains(&deadline), "{deadline}");
-    for key in [deadlines, queue] {
-        assert_eq!(raw.ask::<u64>(&["PEXPIRETIME", key]).await, deadline);
+    let mut last = 0;
+    for (key, claim) in [(queue, &waiter), (unordered_key, &unordered)] {
+        let waits = format!("{} {inbox} web-3:4711 \"ü\"", claim.owner());
+        let places: Vec<(String, u64)> = raw.ask(&["ZRANGE", key, "0", "-1", "WITHSCORES"]).await;
+        let [(who, arrival)] = &*places else { panic!("{places:?}") };
+        assert_eq!(*who, waits);
+        assert!((before..=after).contains(arrival), "{arrival}");
+        let deadline: u64 = raw.ask(&["ZSCORE", deadlines, &waits]).await;
+        assert!((before / 1000 + 20_000..=after / 1000 + 20_000).contains(&deadline), "{deadline}");
+        assert!((deadline - 5_000..=deadline).contains(&raw.ask(&["PEXPIRETIME", key]).await));
+        last = deadline.max(last);
     }
+    assert_eq!(raw.ask::<u64>(&["ZCARD", deadlines]).await, 2);
+    assert_eq!(raw.ask::<u64>(&["PEXPIRETIME", deadlines]).await, last);
 
     let other = LockName::new(&Namespace::new("other").unwrap(), NAME).unwrap();
     take(&driver, &lockkit_core::driver::Claim::new(other, LONG)).await;
@@ -73,17 +82,21 @@ async fn published(server: Server) {
     let driver = driver(&server.url()).await;
     let client = redis::Client::open(server.url()).unwrap();
     let mut news = client.get_async_pubsub().await.unwrap();
-    news.subscribe(format!("{{lockkit:362}}:news:{NAME}")).await.unwrap();
-    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    news.psubscribe("{lockkit:362}:inbox:*").await.unwrap();
+    let (holder, waiter, other) = (claim(LONG), claim(LONG).fair(), claim(LONG).waiting());
     let token = take(&driver, &holder).await;
     refused(&driver, &waiter).await;
+    refused(&driver, &other).await;
     driver.release(&holder).await.unwrap();
     let next = take(&driver, &waiter).await;
     assert!(next > token);
     driver.release(&waiter).await.unwrap();
     let heard: Vec<String> =
         news.on_message().take(2).map(|message| message.get_payload().unwrap()).collect().await;
-    assert_eq!(heard, [format!("granted {} {next}", waiter.owner()), "released".into()]);
+    assert_eq!(
+        heard,
+        [format!("granted {} {next}", waiter.owner()), format!("free {}", other.owner())]
+    );
 }
 
 async fn foreign(server: Server) {

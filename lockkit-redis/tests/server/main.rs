@@ -14,6 +14,7 @@ mod queue;
 mod roads;
 mod support;
 mod tokens;
+mod waiters;
 mod weather;
 
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let trials = [
         layout::trials(),
         tokens::trials(),
+        waiters::trials(),
         queue::trials(),
         news::trials(),
         inspect::trials(),

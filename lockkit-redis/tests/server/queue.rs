@@ -107,8 +107,9 @@ async fn handed_expiry(server: Server) {
     take(&driver, &holder).await;
     refused(&driver, &waiter).await;
     let deadlines = format!("{{lockkit:362}}:deadlines:{NAME}");
-    let place = format!("{} {}", waiter.owner(), waiter.label());
-    let deadline: u64 = raw.ask(&["ZSCORE", &deadlines, &place]).await;
+    let places: Vec<(String, u64)> =
+        raw.ask(&["ZRANGE", &deadlines, "0", "-1", "WITHSCORES"]).await;
+    let [(_, deadline)] = *places else { panic!("{places:?}") };
     sleep(millis(20)).await;
     driver.release(&holder).await.unwrap();
     let lock = format!("{{lockkit:362}}:lock:{NAME}");

@@ -93,6 +93,13 @@ impl Raw {
         self.ask::<redis::InfoDict>(&["INFO"]).await.get(field).unwrap()
     }
 
+    /// Tells something to all who listen to anything.
+    pub(crate) async fn tell_all(&mut self, news: &str) {
+        for channel in self.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]).await {
+            self.ask::<()>(&["PUBLISH", &channel, news]).await;
+        }
+    }
+
     /// The keys that there are, except the counters.
     pub(crate) async fn keys(&mut self) -> Vec<String> {
         let mut keys: Vec<String> = self.ask(&["KEYS", "*"]).await;

@@ -1,0 +1,103 @@
+//! How many requests many waiters cost the server.
+
+use std::time::Duration;
+
+use futures_util::future::{join_all, try_join_all};
+use libtest_mimic::Trial;
+use lockkit_core::Locker;
+use lockkit_redis::RedisDriver;
+use lockkit_testkit::{REDIS, Server, trial};
+use tokio::time::{Instant, sleep};
+
+use crate::support::Raw;
+
+/// How many wait for one lock; `LOCKKIT_TEST_WAITERS` has another number.
+const WAITERS: usize = 1_000;
+/// How many lockers, with connections of their own, they belong to where they are apart: as many as
+/// a machine can have that allows 256 open files; `LOCKKIT_TEST_LOCKERS` has another number.
+const LOCKERS: usize = 50;
+const TTL: Duration = Duration::from_secs(30);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("waiters_of_one_locker_cost_few_requests", || REDIS.start(), of_one_locker),
+        trial("waiters_of_many_lockers_cost_few_requests", || REDIS.start(), of_many_lockers),
+        trial("fair_waiters_of_many_lockers_cost_few_requests", || REDIS.start(), fair),
+    ]
+}
+
+async fn of_one_locker(server: Server) {
+    cost(&server, 1, false).await;
+}
+
+async fn of_many_lockers(server: Server) {
+    cost(&server, number("LOCKKIT_TEST_LOCKERS", LOCKERS), false).await;
+}
+
+async fn fair(server: Server) {
+    cost(&server, number("LOCKKIT_TEST_LOCKERS", LOCKERS), true).await;
+}
+
+/// At most four requests for each grant, beside one for each waiter in a third of its lease.
+async fn cost(server: &Server, lockers: usize, is_fair: bool) {
+    let waiters = number("LOCKKIT_TEST_WAITERS", WAITERS);
+    let url = format!("{}?call_limit=10s", server.url()).parse().unwrap();
+    let connect = async || -> lockkit_core::Result<_> {
+        Locker::builder(RedisDriver::connect(&url).await?).ttl(TTL).build()
+    };
+    let lockers = try_join_all((0..lockers).map(|_| connect())).await.unwrap();
+    let holder = connect().await.unwrap().lock("hot").unwrap().acquire().await.unwrap();
+    let mut raw = Raw::connect(&server.url()).await;
+    let sections: Vec<_> = (0..waiters)
+        .map(|number| {
+            let lock = lockers[number % lockers.len()].lock("hot").unwrap();
+            tokio::spawn(async move {
+                // Twice, so that somebody who has just released comes back.
+                for _ in 0..2 {
+                    let guard = match is_fair {
+                        true => lock.clone().fair().unwrap().acquire().await.unwrap(),
+                        false => lock.acquire().await.unwrap(),
+                    };
+                    guard.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    // Those who ask at the server are there.
+    let asking = if is_fair { waiters } else { lockers.len() };
+    let deadlines = "*:deadlines:hot";
+    loop {
+        let keys: Vec<String> = raw.ask(&["KEYS", deadlines]).await;
+        sleep(Duration::from_millis(5)).await;
+        let Some(key) = keys.first() else { continue };
+        if raw.ask::<usize>(&["ZCARD", key]).await >= asking {
+            break;
+        }
+    }
+    let (before, start) = (requests(&mut raw).await, Instant::now());
+    holder.release().await.unwrap();
+    join_all(sections).await.into_iter().for_each(|ended| ended.unwrap());
+    let (sent, grants) = (requests(&mut raw).await - before, 2 * waiters);
+    let thirds = start.elapsed().as_secs_f64() / (TTL / 3).as_secs_f64();
+    // They ask up to a fifth early, so as not to do it in step.
+    let allowed = 4.0 * grants as f64 + waiters as f64 * thirds / 0.8;
+    let each = sent as f64 / grants as f64;
+    assert!(
+        sent as f64 <= allowed,
+        "{each} requests for each of {grants} grants, in {thirds} thirds"
+    );
+}
+
+fn number(variable: &str, default: usize) -> usize {
+    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
+}
+
+/// How many requests the server has had from locks: scripts, and subscriptions.
+async fn requests(raw: &mut Raw) -> u64 {
+    let info: String = raw.ask(&["INFO", "commandstats"]).await;
+    let calls = |verb: &str| -> u64 {
+        let line = info.lines().find_map(|it| it.strip_prefix(&format!("cmdstat_{verb}:calls=")));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    };
+    ["evalsha", "eval", "subscribe", "unsubscribe"].map(calls).iter().sum()
+}
