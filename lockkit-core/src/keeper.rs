@@ -203,11 +203,13 @@ pub(crate) async fn clear_up(
     mut report: impl FnMut(Result<Release, DriverError>),
 ) {
     let bounded = engine.driver.capabilities().liveness == Liveness::Lease;
+    // A driver over several backends goes on at those that are silent for as long as it may last.
+    let released = claim.clone().with_ttl(longest.max(claim.ttl()));
     let started = engine.clock.stamp();
     let mut warned = false;
     let mut pause = Pause::new(claim.ttl() / 50, (claim.ttl() / 4).min(Duration::from_secs(5)));
     loop {
-        let answer = engine.driver.release(claim).await;
+        let answer = engine.driver.release(&released).await;
         let over = match &answer {
             Ok(_) => in_doubt.is_none_or(|sent| engine.clock.stamp() >= sent + claim.ttl()),
             // What a closed driver cannot say, nobody will.

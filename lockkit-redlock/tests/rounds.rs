@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockkit_core::driver::{Attempt, Claim, Driver, ErrorKind, Inspect, Release, Renewal, Vouch};
-use lockkit_core::{Error, Locker};
+use lockkit_core::{AcquireOptions, Error, Lease, Locker};
 use lockkit_redlock::RedlockDriver;
 use support::{Mode, TestNode, claim, over, settings};
 use tokio::time::{Instant, sleep};
@@ -278,6 +278,22 @@ async fn a_release_reaches_nodes_that_come_back() {
     assert_eq!(left_behind(&nodes).await, 2);
     nodes.iter().for_each(|node| node.set(Mode::Up));
     sleep(TTL / 2).await;
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+/// Where it lasts for as long as it was extended to, and not only for as long as it was taken for.
+#[tokio::test(start_paused = true)]
+async fn an_extended_hold_is_released_at_nodes_that_come_back_later() {
+    let nodes = nodes::<3>();
+    let locker = Locker::builder(over(&nodes).await).ttl(TTL).build().unwrap();
+    let lock = locker.lock("wanted").unwrap().leased(Lease::new(TTL)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    guard.extend(6 * TTL).await.unwrap();
+    nodes[0].set(Mode::Down);
+    guard.release().await.unwrap();
+    sleep(3 * TTL).await;
+    nodes[0].set(Mode::Up);
+    sleep(Duration::from_secs(2)).await;
     assert_eq!(left_behind(&nodes).await, 0);
 }
 

@@ -35,6 +35,7 @@ pub(crate) async fn supervise(cluster: Arc<Shared>, board: Arc<Board>) {
         leaving: HashMap::new(),
         under_way: FuturesUnordered::new(),
         made: 0,
+        refusals: Vec::new(),
         retry: None,
     };
     let mut map = cluster.watch();
@@ -65,6 +66,8 @@ struct News {
     under_way: FuturesUnordered<BoxFuture<'static, Step>>,
     /// How many links there have been.
     made: u64,
+    /// Which members refuse to tell news, and until when to leave them alone.
+    refusals: Vec<(Endpoint, Instant)>,
     /// When to try again what has failed.
     retry: Option<Instant>,
 }
@@ -100,6 +103,7 @@ impl News {
                 (true, Some(place)) if place.is_confirmed => self.board.confirm(&[name]),
                 (true, Some(_)) => (),
                 (true, None) => match map.owner(slot(&name)) {
+                    Some(owner) if self.is_refused_by(owner) => (),
                     Some(owner) => {
                         let link = self.link_to(owner);
                         self.placed.insert(name.clone(), Place { link, is_confirmed: false });
@@ -220,15 +224,27 @@ impl News {
         self.placed.retain(|_, place| place.link != id);
         self.leaving.retain(|(link, _), _| *link != id);
         self.board.fall_silent(&fallen);
-        self.cluster.doubt();
         let endpoint = link.endpoint;
         if failure.is_lasting() && !failure.is_redirection() {
             tracing::warn!(%endpoint, %failure, "Redis refuses to tell news; waiters poll");
+            self.refusals.push((endpoint, Instant::now() + REFUSED_PAUSE));
             self.try_again(REFUSED_PAUSE);
         } else {
             tracing::debug!(%endpoint, %failure, "no news from Redis for now; waiters poll");
+            self.cluster.doubt();
             self.try_again(PAUSE);
         }
+    }
+
+    /// Whether a member has refused lately. Whatever else is news, it is not asked again before its
+    /// time.
+    fn is_refused_by(&mut self, owner: &Endpoint) -> bool {
+        let now = Instant::now();
+        self.refusals.retain(|(_, until)| *until > now);
+        let until = self.refusals.iter().find(|(member, _)| member.is_where(owner));
+        let Some(pause) = until.map(|(_, until)| *until - now) else { return false };
+        self.try_again(pause);
+        true
     }
 
     /// Moves channels to where their slots are now.

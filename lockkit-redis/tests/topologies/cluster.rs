@@ -15,6 +15,7 @@ use crate::support::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
+        trial("a_member_that_refuses_to_tell_news_is_left_alone", patient, deaf),
         trial("a_lock_is_kept_in_one_slot_and_its_news_too", patient, in_one_slot),
         trial("a_slot_that_moves_takes_its_holder_and_waiters_along", patient, moved),
         trial("a_slot_that_has_moved_by_half_is_waited_for", patient, half_moved),
@@ -236,6 +237,35 @@ async fn listed(cluster: RedisCluster) {
         assert!(!raw(&cluster, member).await.keys().await.is_empty());
     }
     assert!(driver.node().is_none());
+}
+
+/// A user who may not subscribe, where each refusal would be a reason to ask who has the slot.
+async fn deaf(cluster: RedisCluster) {
+    let user = "ACL SETUSER deaf on >pw ~* resetchannels +@all";
+    for member in 0..6 {
+        let words: Vec<_> = user.split(' ').collect();
+        raw(&cluster, member).await.ask::<()>(&words).await;
+    }
+    let driver = driver(&cluster.url().replace("://", "://deaf:pw@")).await;
+    let holder = claim(LONG);
+    take(&driver, &holder).await;
+    refused(&driver, &claim(LONG).fair()).await;
+    let mut owner = raw(&cluster, cluster.owner(slot(&cluster).await)).await;
+    let mut refusals = async || -> u32 {
+        let info: String = owner.ask(&["INFO", "commandstats"]).await;
+        let line = info.lines().find(|line| line.starts_with("cmdstat_ssubscribe"));
+        let count = line.and_then(|line| line.split("rejected_calls=").nth(1));
+        count.map_or(0, |count| count.split(',').next().unwrap().parse().unwrap())
+    };
+    while refusals().await == 0 {}
+    // Others who come to wait are no reason to ask again, nor is time, for half a minute.
+    for number in 0..20 {
+        let other = LockName::new(&Namespace::default(), &format!("{{{number}}}")).unwrap();
+        take(&driver, &Claim::new(other.clone(), LONG)).await;
+        refused(&driver, &Claim::new(other, LONG).fair()).await;
+        tokio::time::sleep(millis(25)).await;
+    }
+    assert_eq!(refusals().await, 1);
 }
 
 async fn replicated(cluster: RedisCluster) {
