@@ -190,7 +190,11 @@ impl Raw {
         let script = |code| Script::new(code);
         Ok(Self {
             url: url.into(),
-            connection: client.get_multiplexed_async_connection().await?,
+            connection: client
+                .get_multiplexed_async_connection_with_config(
+                    &redis::AsyncConnectionConfig::new().set_response_timeout(None),
+                )
+                .await?,
             take: script(concat!(
                 include_str!("../src/scripts/news.lua"),
                 include_str!("../src/scripts/lock.lua"),

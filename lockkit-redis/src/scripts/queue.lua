@@ -10,7 +10,7 @@
 local claimant = ARGV[1]
 local owner = string.sub(claimant, 1, 32)
 
--- Gives the lock, which nobody holds, to `grantee` until `expiry`. The bucket comes first: where
+-- Gives the lock to `grantee` until `expiry`, with all that there is of a hold. The bucket comes first: where
 -- memory has run out, a script's first writing is refused and no later one.
 local function grant(grantee, token, now, expiry)
   redis.call('HSET', bucket, 'layout', '1', 'token', token)
@@ -32,29 +32,33 @@ local function leave(...)
   redis.call('ZREM', deadlines, ...)
 end
 
--- Who has the first living one of `places`, and its deadline; drops dead places.
-local function first_place(places, now)
-  local first = redis.call('ZRANGE', places, 0, 0)[1]
-  if not first then return nil end
-  -- Also those behind a living one, lest they pile up while it waits. A thousand are enough for
-  -- one passing, and as many as Lua passes to a call without complaint.
+-- Drops dead places. A thousand are enough for one passing, and as many as Lua passes to a call
+-- without complaint.
+local function sweep(now)
   local dead = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, 1000)
   if #dead > 0 then leave(unpack(dead)) end
-  repeat
-    first = redis.call('ZRANGE', places, 0, 0)[1]
-    if not first then return nil end
+end
+
+-- Who has the first living one of `places`, and its deadline; drops those before it.
+local function first_place(places, now)
+  local first = redis.call('ZRANGE', places, 0, 0)[1]
+  while first do
     -- None where the server evicted the key.
     local deadline = tonumber(redis.call('ZSCORE', deadlines, first) or nil)
     if deadline and deadline > now then return first, deadline end
     leave(first)
-  until false
+    sweep(now)
+    first = redis.call('ZRANGE', places, 0, 0)[1]
+  end
 end
 
--- Gives the lock, which nobody holds, to the first place, for as long as that place would have
--- lived: its owner vouches from the ask that set the deadline.
+-- Gives the lock, whether or not somebody has it, to the first place, for as long as that place would
+-- have lived: its owner vouches from the ask that set the deadline. The place goes first: where memory
+-- has run out, that is not refused, nor then is what comes after.
 local function hand_over(first, token, now, deadline)
+  redis.call('ZREM', queue, first)
+  redis.call('ZREM', deadlines, first)
   grant(first, token, now, deadline)
-  leave(first)
   tell(first, 'granted ' .. string.sub(first, 1, 32) .. ' ' .. token)
 end
 
@@ -77,10 +81,9 @@ local function free()
   -- Without a token there is no grant; the first place learns why when it asks.
   local token = first and next_token(bucket, time)
   local sleeper = not first and first_place(unordered, now)
+  if token then return hand_over(first, token, now, deadline) end
   redis.call('DEL', lock)
-  if token then
-    hand_over(first, token, now, deadline)
-  elseif first then
+  if first then
     tell(first, 'free ' .. string.sub(first, 1, 32))
   elseif sleeper then
     wake(sleeper)

@@ -77,7 +77,11 @@ pub(crate) struct Raw(MultiplexedConnection);
 impl Raw {
     pub(crate) async fn connect(url: &str) -> Self {
         let client = redis::Client::open(url).unwrap();
-        Self(client.get_multiplexed_async_connection().await.unwrap())
+        // Else a machine under load would be taken for a server that does not answer.
+        let patient = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        Self(client.get_multiplexed_async_connection_with_config(&patient).await.unwrap())
     }
 
     pub(crate) async fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
