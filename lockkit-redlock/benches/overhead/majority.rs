@@ -13,19 +13,20 @@ pub(crate) struct Majority {
     connections: Vec<MultiplexedConnection>,
     take: String,
     release: String,
-    keys: [String; 4],
-    channel: String,
+    keys: [String; 5],
 }
 
 impl Majority {
     pub(crate) async fn connect(urls: &[String]) -> Result<Self> {
         let take = Script::new(concat!(
+            include_str!("../../../lockkit-redis/src/scripts/news.lua"),
             include_str!("../../../lockkit-redis/src/scripts/lock.lua"),
             include_str!("../../../lockkit-redis/src/scripts/token.lua"),
             include_str!("../../../lockkit-redis/src/scripts/queue.lua"),
             include_str!("../../../lockkit-redis/src/scripts/take.lua")
         ));
         let release = Script::new(concat!(
+            include_str!("../../../lockkit-redis/src/scripts/news.lua"),
             include_str!("../../../lockkit-redis/src/scripts/lock.lua"),
             include_str!("../../../lockkit-redis/src/scripts/token.lua"),
             include_str!("../../../lockkit-redis/src/scripts/queue.lua"),
@@ -42,24 +43,27 @@ impl Majority {
             connections.push(connection);
         }
         let key = |kind| format!("{{lockkit:0}}:{kind}:pair/by-hand");
+        let [lock, queue, unordered, deadlines] =
+            ["lock", "queue", "unordered", "deadlines"].map(key);
+        let keys = [lock, queue, unordered, deadlines, "{lockkit:0}:bucket".into()];
         Ok(Self {
             connections,
             take: take.get_hash().into(),
             release: release.get_hash().into(),
-            keys: [key("lock"), key("queue"), key("deadlines"), "{lockkit:0}:bucket".into()],
-            channel: key("news"),
+            keys,
         })
     }
 
     pub(crate) async fn pair(&self) -> Result<()> {
-        let claimant = format!("{} {}", OwnerId::random(), Label::of_this_process());
-        self.ask_all(self.call(&self.take, &claimant).arg("30000").arg("0")).await?;
+        let claimant =
+            format!("{} 0123456789abcdef {}", OwnerId::random(), Label::of_this_process());
+        self.ask_all(self.call(&self.take, &claimant).arg("30000").arg("")).await?;
         self.ask_all(&self.call(&self.release, &claimant)).await
     }
 
     fn call(&self, script: &str, claimant: &str) -> Cmd {
         let mut call = redis::cmd("EVALSHA");
-        call.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.channel).arg(claimant);
+        call.arg(script).arg(self.keys.len()).arg(&self.keys).arg(claimant);
         call
     }
 

@@ -28,8 +28,7 @@ pub(super) struct Scripts {
 
 /// The keys of a lock, as `docs/redis.md` has them.
 pub(super) struct Keys {
-    pub(super) all: [String; 4],
-    pub(super) channel: String,
+    pub(super) all: [String; 5],
 }
 
 impl Floor {
@@ -57,18 +56,13 @@ impl agent::Client for Raw {
     }
 
     async fn acquire(&self, keys: &Keys) -> Result<String> {
-        let claimant = claimant();
-        let mut call = self.scripts.take.prepare_invoke();
-        keys.all.iter().for_each(|key| _ = call.key(key));
-        call.arg(&keys.channel).arg(&claimant).arg("30000").arg("0");
-        let _: Value = call.invoke_async(&mut self.connection.clone()).await?;
-        Ok(claimant)
+        self.take(keys, "no order").await
     }
 
     async fn release(&self, keys: &Keys, claimant: String) -> Result<()> {
         let mut call = self.scripts.release.prepare_invoke();
         keys.all.iter().for_each(|key| _ = call.key(key));
-        call.arg(&keys.channel).arg(claimant);
+        call.arg(claimant);
         let _: Value = call.invoke_async(&mut self.connection.clone()).await?;
         Ok(())
     }
@@ -82,10 +76,11 @@ impl agent::Client for Raw {
     ) -> Result<Option<Vec<Duration>>> {
         let keys = Keys::of(name);
         let mut news = Client::open(to.url.as_str())?.get_async_pubsub().await?;
-        news.subscribe(&keys.channel).await?;
+        news.subscribe(format!("{{floor:0}}:inbox:{INBOX}")).await?;
         let mut times = Vec::with_capacity(rounds);
         for _ in 0..rounds {
             let hold = self.acquire(&keys).await?;
+            let next = self.take(&keys, "order").await?;
             let waiting = tokio::spawn(async move {
                 let message = news.on_message().next().await;
                 (message, Instant::now(), news)
@@ -94,9 +89,22 @@ impl agent::Client for Raw {
             let (message, heard, returned) = waiting.await?;
             message.ok_or("the subscription ended")?;
             news = returned;
+            self.release(&keys, next).await?;
             times.push(heard.saturating_duration_since(start));
         }
         Ok(Some(times))
+    }
+}
+
+impl Raw {
+    /// Asks, and leaves a place if it is refused.
+    async fn take(&self, keys: &Keys, place: &str) -> Result<String> {
+        let claimant = claimant();
+        let mut call = self.scripts.take.prepare_invoke();
+        keys.all.iter().for_each(|key| _ = call.key(key));
+        call.arg(&claimant).arg("30000").arg(place);
+        let _: Value = call.invoke_async(&mut self.connection.clone()).await?;
+        Ok(claimant)
     }
 }
 
@@ -131,13 +139,17 @@ impl Scripts {
 impl Keys {
     pub(super) fn of(name: &str) -> Self {
         let key = |kind| format!("{{floor:0}}:{kind}:{name}");
-        let all = [key("lock"), key("queue"), key("deadlines"), "{floor:0}:bucket".into()];
-        Self { all, channel: key("news") }
+        let [lock, queue, unordered, deadlines] =
+            ["lock", "queue", "unordered", "deadlines"].map(key);
+        Self { all: [lock, queue, unordered, deadlines, "{floor:0}:bucket".into()] }
     }
 }
+
+/// Where a claimant is told what happens to it.
+const INBOX: &str = "0123456789abcdef";
 
 /// As the scripts have it.
 pub(super) fn claimant() -> String {
     let (owner, label) = super::owner();
-    format!("{owner} {label}")
+    format!("{owner} {INBOX} {label}")
 }

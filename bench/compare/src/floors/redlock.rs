@@ -51,7 +51,7 @@ impl Client for Majority {
 
     async fn acquire(&self, keys: &Keys) -> Result<String> {
         let claimant = claimant();
-        self.ask_all(call(&self.take, keys, &claimant).arg("30000").arg("0")).await?;
+        self.ask_all(call(&self.take, keys, &claimant).arg("30000").arg("")).await?;
         Ok(claimant)
     }
 
@@ -66,7 +66,7 @@ impl Client for Majority {
 
 fn call(script: &str, keys: &Keys, claimant: &str) -> Cmd {
     let mut call = redis::cmd("EVALSHA");
-    call.arg(script).arg(keys.all.len()).arg(&keys.all).arg(&keys.channel).arg(claimant);
+    call.arg(script).arg(keys.all.len()).arg(&keys.all).arg(claimant);
     call
 }
 
