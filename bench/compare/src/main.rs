@@ -87,7 +87,6 @@ async fn run(command: Command) -> Result<()> {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "a run says how far it is")]
 async fn measure(options: Measure) -> Result<()> {
     let (scale, rounds) = match options.quick {
         true => (Scale::quick(), 2),

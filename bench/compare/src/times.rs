@@ -31,10 +31,6 @@ impl Times {
         Ok(self.0.add(&others.0)?)
     }
 
-    pub(crate) fn len(&self) -> u64 {
-        self.0.len()
-    }
-
     pub(crate) fn median(&self) -> f64 {
         self.at(0.5)
     }

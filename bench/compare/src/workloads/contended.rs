@@ -37,13 +37,13 @@ pub(crate) async fn contended(agent: &mut Hired, case: &Case, scale: &Scale) -> 
     let answer = contend(agent, case, scale.slice, scale.limit).await?;
     let clients = answer["clients"].as_array().ok_or("no clients")?;
     let mut waits = Times::read(&Value::Array(Vec::new()), 0)?;
+    let seconds = answer["seconds"].as_f64().ok_or("no seconds")?;
     let mut shares = Vec::new();
     for client in clients {
-        let of_client = Times::read(client, 0)?;
-        shares.push(of_client.len() as f64);
-        waits.add(&of_client)?;
+        shares.push(in_time(client, case.section, seconds) as f64);
+        waits.add(&Times::read(client, 0)?)?;
     }
-    let a_second = waits.len() as f64 / answer["seconds"].as_f64().ok_or("no seconds")?;
+    let a_second = shares.iter().sum::<f64>() / seconds;
     let figure = |name: &str, unit, value| Figure { name: name.into(), unit, value };
     let mut figures = vec![figure("grants", Unit::PerSecond, a_second)];
     figures.extend(waits.figures());
@@ -78,6 +78,20 @@ async fn contend(agent: &mut Hired, case: &Case, time: Duration, limit: Duration
     agent.ask(&format!("contended {name} {clients} {section} {time}"), limit).await
 }
 
+/// How many of a client's grants came before the end: each asks once more, which may take long.
+fn in_time(waits: &Value, section: Duration, seconds: f64) -> usize {
+    let mut at = 0.0;
+    let waits = waits.as_array().into_iter().flatten().filter_map(Value::as_f64);
+    waits
+        .take_while(|wait| {
+            at += wait / 1e9;
+            let came = at;
+            at += section.as_secs_f64();
+            came <= seconds
+        })
+        .count()
+}
+
 /// Jain's index: 1 if all have got the same, 1/n if one has got all.
 fn fairness(shares: &[f64]) -> f64 {
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), share| {
@@ -91,7 +105,20 @@ fn fairness(shares: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::fairness;
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::{fairness, in_time};
+
+    #[test]
+    fn a_grant_that_came_after_the_end_is_not_counted() {
+        let waits = json!([100_000_000, 100_000_000, 100_000_000]);
+        assert_eq!(in_time(&waits, Duration::ZERO, 0.25), 2);
+        assert_eq!(in_time(&waits, Duration::from_millis(100), 0.25), 1);
+        assert_eq!(in_time(&waits, Duration::ZERO, 1.0), 3);
+        assert_eq!(in_time(&json!([]), Duration::ZERO, 1.0), 0);
+    }
 
     #[test]
     fn fairness_is_one_for_equal_shares_and_least_for_one_that_has_all() {
