@@ -29,11 +29,11 @@ impl Library for Floor {
     type Client = Raw;
 
     async fn connect(&self) -> Result<Raw> {
-        // As the driver has it.
+        // As the driver has it, which asks again by itself where another process writes.
         let options = SqliteConnectOptions::new()
             .filename(&self.path)
             .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(Duration::ZERO)
+            .busy_timeout(Duration::from_secs(5))
             .row_buffer_size(4096)
             .disable_statement_logging();
         Ok(Raw(Mutex::new(options.connect().await?)))
