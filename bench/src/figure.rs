@@ -54,19 +54,50 @@ pub struct Summary {
     pub most: f64,
 }
 
+/// How much it is over several rounds.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// In what it is measured.
+    pub unit: Unit,
+    /// The value in the middle; of an even number of rounds, the greater of the two.
+    pub median: f64,
+    /// The smallest value.
+    pub least: f64,
+    /// The greatest value.
+    pub most: f64,
+}
+
 impl Summary {
     /// Of the same figure in each round. `None` without rounds.
     pub fn of(rounds: &[Figure]) -> Option<Self> {
         let &Figure { name, unit, .. } = rounds.first()?;
-        let mut values: Vec<_> = rounds.iter().map(|figure| figure.value).collect();
+        let Spread { median, least, most, .. } =
+            Spread::of(unit, rounds.iter().map(|figure| figure.value))?;
+        Some(Self { name, unit, median, least, most })
+    }
+}
+
+/// As a [`Spread`].
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let &Self { unit, median, least, most, .. } = self;
+        Spread { unit, median, least, most }.fmt(f)
+    }
+}
+
+impl Spread {
+    /// Of these values. `None` if there are none.
+    pub fn of(unit: Unit, values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<_> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
-        let (least, most) = (values[0], values[values.len() - 1]);
-        Some(Self { name, unit, median: values[values.len() / 2], least, most })
+        let (&least, &most) = (values.first()?, values.last()?);
+        Some(Self { unit, median: values[values.len() / 2], least, most })
     }
 }
 
 /// Such as `31.2 µs (29.8 to 40.1)`; without the spread where there is none.
-impl fmt::Display for Summary {
+impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (factor, symbol) = self.unit.scale(self.median);
         let show = |value: f64| three_digits(value * factor);
@@ -81,6 +112,12 @@ impl fmt::Display for Summary {
 }
 
 impl Unit {
+    /// As people write it, such as `31.2 µs`.
+    pub fn show(self, value: f64) -> String {
+        let (factor, symbol) = self.scale(value);
+        three_digits(value * factor) + symbol
+    }
+
     /// What to multiply by, and what to write behind it.
     fn scale(self, value: f64) -> (f64, &'static str) {
         match self {
@@ -102,7 +139,8 @@ fn three_digits(value: f64) -> String {
     let digits = match value.abs() {
         value if value >= 100.0 || value == 0.0 => 0,
         value if value >= 10.0 => 1,
-        _ => 2,
+        value if value >= 0.1 => 2,
+        _ => 4,
     };
     format!("{value:.digits$}")
 }
@@ -123,6 +161,8 @@ mod tests {
         assert_eq!(summary(Unit::PerSecond, &[1234.5, 99.9]), "1234/s (99.9 to 1234)");
         assert_eq!(summary(Unit::Count, &[0.0, 0.0]), "0");
         assert_eq!(summary(Unit::Ratio, &[1.044, 1.044, 1.051]), "1.04 (1.04 to 1.05)");
+        assert_eq!(summary(Unit::Ratio, &[0.004_23]), "0.0042");
         assert_eq!(Summary::of(&[]), None);
+        assert_eq!(Unit::Bytes.show(3072.0), "3.00 KiB");
     }
 }

@@ -29,7 +29,7 @@ mod workload;
 pub mod workloads;
 
 pub use counted::Counted;
-pub use figure::{Figure, Summary, Unit};
+pub use figure::{Figure, Spread, Summary, Unit};
 pub use plan::{Outcome, Plan, Row, Step, SubjectOutcome};
 pub use scale::Scale;
 pub use subject::{AnyLock, Client, Subject};

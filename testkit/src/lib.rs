@@ -34,6 +34,7 @@
 //! ```
 
 mod backend;
+mod browser;
 mod certificates;
 mod clock;
 mod ensemble;
@@ -51,6 +52,7 @@ mod trial;
 mod zookeeper;
 
 pub use crate::backend::{Backend, Unavailable};
+pub use crate::browser::browser;
 pub use crate::certificates::{Authority, Identity};
 pub use crate::ensemble::Ensemble;
 pub use crate::etcd::ETCD;

@@ -1,5 +1,6 @@
 use std::env;
 
+use crate::browser::BROWSER;
 use crate::{BACKENDS, Unavailable};
 
 /// Backends that need no server: every test binary has them.
@@ -35,7 +36,8 @@ pub fn or_skip<T>(found: Result<T, Unavailable>) -> Result<T, String> {
 fn sort_out<T>(found: Result<T, Unavailable>, required: &str) -> Result<T, String> {
     let required: Vec<&str> =
         required.split(',').map(str::trim).filter(|id| !id.is_empty()).collect();
-    let known: Vec<&str> = BACKENDS.iter().map(|backend| backend.id()).chain(SERVERLESS).collect();
+    let servers = BACKENDS.iter().map(|backend| backend.id());
+    let known: Vec<&str> = servers.chain(SERVERLESS).chain([BROWSER]).collect();
     for id in &required {
         assert!(known.contains(id), "LOCKKIT_REQUIRE names `{id}`, known are {}", known.join(", "));
     }
@@ -89,7 +91,7 @@ mod tests {
     #[test]
     #[should_panic(
         expected = "LOCKKIT_REQUIRE names `reddis`, known are etcd, mariadb, mysql, postgres, \
-                    redis, zookeeper, memory, file, sqlite"
+                    redis, zookeeper, memory, file, sqlite, browser"
     )]
     fn an_unknown_backend_is_a_failure() {
         let _ = sort_out(Ok(7), "reddis");

@@ -10,6 +10,7 @@ pub mod agent;
 pub mod floors;
 pub mod hired;
 pub mod process;
+pub mod report;
 pub mod run;
 pub mod runner;
 mod scale;

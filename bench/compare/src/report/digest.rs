@@ -1,0 +1,254 @@
+//! A run in the order in which reports tell it: workload, backend, case; and who is behind whom.
+
+use lockkit_bench::{Spread, Unit};
+
+use crate::run::{Absence, Entry, Placement, Role, Run};
+
+/// Uncontended, lockkit is to be within this of the floor.
+pub(super) const TARGET: f64 = 1.10;
+
+/// All that one workload has found out.
+#[derive(Debug)]
+pub(super) struct Work<'a> {
+    pub(super) name: &'a str,
+    pub(super) backends: Vec<Place<'a>>,
+}
+
+/// What one workload has found out on one backend.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    pub(super) backend: &'a str,
+    pub(super) groups: Vec<Group<'a>>,
+    pub(super) absences: Vec<&'a Absence>,
+}
+
+/// What can be compared: one case in one placement.
+#[derive(Debug)]
+pub(super) struct Group<'a> {
+    pub(super) case: &'a str,
+    pub(super) placement: Placement,
+    pub(super) rows: Vec<Row<'a>>,
+}
+
+/// One subject.
+#[derive(Debug)]
+pub(super) struct Row<'a> {
+    pub(super) entry: &'a Entry,
+    pub(super) figures: Vec<(&'a str, Spread)>,
+}
+
+/// One row of lockkit that is behind another row.
+#[derive(Debug)]
+pub(super) struct Behind<'a> {
+    pub(super) ours: &'a Entry,
+    pub(super) theirs: &'a Entry,
+    /// In what.
+    pub(super) figures: Vec<Loss<'a>>,
+}
+
+impl Behind<'_> {
+    /// Whether all rounds of some figure say so.
+    pub(super) fn is_clear(&self) -> bool {
+        self.figures.iter().any(|loss| !loss.is_unclear())
+    }
+}
+
+/// By how much a figure is worse than another's.
+#[derive(Debug)]
+pub(super) struct Loss<'a> {
+    pub(super) name: &'a str,
+    pub(super) ours: Spread,
+    pub(super) theirs: Spread,
+}
+
+impl Loss<'_> {
+    /// How many times worse; infinite next to nothing.
+    pub(super) fn factor(&self) -> f64 {
+        let factor = self.ours.median / self.theirs.median;
+        if factor < 1.0 { 1.0 / factor } else { factor }
+    }
+
+    /// Whether some rounds say the opposite.
+    pub(super) fn is_unclear(&self) -> bool {
+        self.ours.least <= self.theirs.most && self.theirs.least <= self.ours.most
+    }
+}
+
+impl<'a> Row<'a> {
+    fn new(entry: &'a Entry) -> Self {
+        let mut figures: Vec<(&str, Spread)> = Vec::new();
+        for figure in entry.rounds.iter().flat_map(|round| &round.figures) {
+            if figures.iter().any(|(name, _)| *name == figure.name) {
+                continue;
+            }
+            let same = entry.rounds.iter().flat_map(|round| &round.figures);
+            let values = same.filter(|other| other.name == figure.name).map(|other| other.value);
+            figures.extend(Spread::of(figure.unit, values).map(|it| (&*figure.name, it)));
+        }
+        Self { entry, figures }
+    }
+
+    pub(super) fn figure(&self, name: &str) -> Option<Spread> {
+        self.figures.iter().find(|(other, _)| *other == name).map(|(_, spread)| *spread)
+    }
+}
+
+impl<'a> Group<'a> {
+    /// The figure that ratios are made of: the first of the first row.
+    pub(super) fn main_figure(&self) -> Option<&'a str> {
+        self.rows.iter().find_map(|row| row.figures.first()).map(|(name, _)| *name)
+    }
+
+    /// How much of that of the first row of that role the main figure of a row is.
+    pub(super) fn ratio(&self, row: &Row<'_>, to: Role) -> Option<f64> {
+        let name = self.main_figure()?;
+        let other = self.rows.iter().find(|row| row.entry.role == to)?.figure(name)?;
+        let ratio = row.figure(name)?.median / other.median;
+        ratio.is_finite().then_some(ratio)
+    }
+
+    /// In the order of their first appearance.
+    pub(super) fn names(&self) -> Vec<(&'a str, Unit)> {
+        let mut names: Vec<(&str, Unit)> = Vec::new();
+        for (name, spread) in self.rows.iter().flat_map(|row| &row.figures) {
+            if names.iter().all(|(other, _)| other != name) {
+                names.push((name, spread.unit));
+            }
+        }
+        names
+    }
+
+    fn behind(&self, workload: &str) -> Vec<Behind<'a>> {
+        let ours = self.rows.iter().filter(|row| row.entry.role == Role::Lockkit);
+        let pairs = ours.flat_map(|ours| self.rows.iter().map(move |theirs| (ours, theirs)));
+        let behind = pairs.map(|(ours, theirs)| Behind {
+            ours: ours.entry,
+            theirs: theirs.entry,
+            figures: losses(ours, theirs, workload, self.main_figure()),
+        });
+        behind.filter(|behind| !behind.figures.is_empty()).collect()
+    }
+}
+
+/// Where a row of lockkit is behind another.
+fn losses<'a>(
+    ours: &Row<'a>,
+    theirs: &Row<'a>,
+    workload: &str,
+    main_figure: Option<&str>,
+) -> Vec<Loss<'a>> {
+    let both = ours
+        .figures
+        .iter()
+        .filter_map(|&(name, ours)| Some(Loss { name, ours, theirs: theirs.figure(name)? }));
+    let is_worse = |loss: &Loss<'_>| match greater_is_better(loss.name, loss.ours.unit) {
+        true => loss.ours.median < loss.theirs.median,
+        false => loss.ours.median > loss.theirs.median,
+    };
+    let worse = both.filter(is_worse);
+    match theirs.entry.role {
+        Role::Peer => worse.collect(),
+        // What lockkit adds to a request shows where it is the only one.
+        Role::Floor if workload == "uncontended" => {
+            worse.filter(|loss| Some(loss.name) == main_figure && loss.factor() > TARGET).collect()
+        }
+        Role::Floor | Role::Lockkit => Vec::new(),
+    }
+}
+
+/// Whether more of that figure is better.
+pub(super) fn greater_is_better(name: &str, unit: Unit) -> bool {
+    match unit {
+        Unit::PerSecond => !name.starts_with("requests"),
+        _ => matches!(name, "Jain" | "least left"),
+    }
+}
+
+/// The workloads of a run, in its order.
+pub(super) fn works(run: &Run) -> Vec<Work<'_>> {
+    let mut works: Vec<Work<'_>> = Vec::new();
+    for entry in &run.entries {
+        let place = place(&mut works, &entry.workload, &entry.backend);
+        let is_same =
+            |group: &&mut Group<'_>| group.case == entry.case && group.placement == entry.placement;
+        match place.groups.iter_mut().find(is_same) {
+            Some(group) => group.rows.push(Row::new(entry)),
+            None => place.groups.push(Group {
+                case: &entry.case,
+                placement: entry.placement,
+                rows: vec![Row::new(entry)],
+            }),
+        }
+    }
+    for absence in &run.absences {
+        if let Some(workload) = &absence.workload {
+            place(&mut works, workload, &absence.backend).absences.push(absence);
+        }
+    }
+    works
+}
+
+fn place<'w, 'a>(
+    works: &'w mut Vec<Work<'a>>,
+    name: &'a str,
+    backend: &'a str,
+) -> &'w mut Place<'a> {
+    let at = works.iter().position(|work| work.name == name).unwrap_or_else(|| {
+        works.push(Work { name, backends: Vec::new() });
+        works.len() - 1
+    });
+    let backends = &mut works[at].backends;
+    let at = backends.iter().position(|place| place.backend == backend).unwrap_or_else(|| {
+        backends.push(Place { backend, groups: Vec::new(), absences: Vec::new() });
+        backends.len() - 1
+    });
+    &mut backends[at]
+}
+
+/// Every row in which a peer is ahead of lockkit, or the floor by more than [`TARGET`].
+pub(super) fn behind<'a>(works: &[Work<'a>]) -> Vec<Behind<'a>> {
+    let groups = works
+        .iter()
+        .flat_map(|work| work.backends.iter().map(move |place| (work.name, place)))
+        .flat_map(|(name, place)| place.groups.iter().map(move |group| (name, group)));
+    groups.flat_map(|(name, group)| group.behind(name)).collect()
+}
+
+/// What a workload measures; nothing for one that is not known.
+pub(super) fn about(workload: &str) -> &'static str {
+    match workload {
+        "uncontended" => {
+            "One client acquires and releases a lock that nobody else wants. The floor is exactly \
+             the same requests, sent by hand through the same client library."
+        }
+        "hand-over" => {
+            "One client waits while another holds: the time from the call of release to the \
+             waiter's guard. The floor is one raw request and one push."
+        }
+        "contended" => {
+            "2, 8 and 64 clients want one lock all the time, with nothing and with a millisecond \
+             of work under it. Jain's index is 1 where all get as much."
+        }
+        "many-names" => "One client holds many locks and keeps them alive.",
+        "waiters" => "Many of one process wait for one lock, until each has had it.",
+        "recovery" => {
+            "The process that holds is killed: the time until another that waits has the lock."
+        }
+        "stock" | "stock decrement" | "stock-decrement" => {
+            "The same stock is sold under a lock, by the backend's own atomic operation, and by an \
+             optimistic version: where no lock is the better answer."
+        }
+        "granularity" => {
+            "What a distributed lock costs where one of the process or of the host would do."
+        }
+        _ => "",
+    }
+}
+
+/// Of a placement, where it is told.
+pub(super) fn placed(placement: Placement) -> &'static str {
+    match placement {
+        Placement::Pinned => "pinned",
+        Placement::Unpinned => "unpinned",
+    }
+}

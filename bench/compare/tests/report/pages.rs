@@ -1,0 +1,115 @@
+//! What a real browser shows of the page and of the picture.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use libtest_mimic::Trial;
+use lockkit_compare::report;
+use lockkit_compare::run::{Entry, Role, Run};
+use lockkit_testkit::trial;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::browser::{Browser, View};
+use crate::sample::sample;
+
+const DESK_LIGHT: View = View { width: 1280, scheme: "light" };
+const DESK_DARK: View = View { width: 1280, scheme: "dark" };
+const PHONE_LIGHT: View = View { width: 390, scheme: "light" };
+const PHONE_DARK: View = View { width: 390, scheme: "dark" };
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let page = |name: &str, view| {
+        let find = lockkit_testkit::browser;
+        trial(name, find, move |program| async move { the_page_in(&program, view).await })
+    };
+    vec![
+        page("a_browser_shows_every_series_in_the_light", DESK_LIGHT),
+        page("a_browser_shows_every_series_in_the_dark", DESK_DARK),
+        page("a_phone_shows_every_series_in_the_light", PHONE_LIGHT),
+        page("a_phone_shows_every_series_in_the_dark", PHONE_DARK),
+        trial("the_picture_reads_on_any_ground", lockkit_testkit::browser, the_picture),
+    ]
+}
+
+async fn the_page_in(program: &Path, view: View) {
+    let run = sample(0.02);
+    let (_folder, path) = written(&run);
+    let mut browser = Browser::start(program).await;
+    let seen = look(&mut browser, &path.join("report.html"), view).await;
+    assert_eq!(seen["wide"], 0, "it is wider than the screen");
+    assert_eq!(seen["scripts"], 0);
+    every_series_is_seen(&run, &seen);
+    for absence in &run.absences {
+        let text = seen["text"].as_str().unwrap();
+        assert!(text.contains(&absence.reason), "{absence:?}");
+    }
+    browser.close().await;
+}
+
+async fn the_picture(program: PathBuf) {
+    let (_folder, path) = written(&sample(0.02));
+    let mut browser = Browser::start(&program).await;
+    let mut grounds = Vec::new();
+    for view in [DESK_LIGHT, DESK_DARK] {
+        let seen = look(&mut browser, &path.join("overview.svg"), view).await;
+        assert!(seen["series"].as_array().unwrap().len() > 30);
+        grounds.push(seen["ground"].clone());
+    }
+    assert_ne!(grounds[0], grounds[1]);
+    browser.close().await;
+}
+
+fn written(run: &Run) -> (TempDir, PathBuf) {
+    let folder = TempDir::with_prefix("lockkit-report-").unwrap();
+    report::write(run, folder.path()).unwrap();
+    let path = fs::canonicalize(folder.path()).unwrap();
+    (folder, path)
+}
+
+/// Opens a file and returns what is seen, which is right in all that is right for any file.
+async fn look(browser: &mut Browser, file: &Path, view: View) -> Value {
+    browser.open(file, view).await;
+    let seen = browser.evaluate(include_str!("look.js")).await;
+    for kind in ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"] {
+        let told: Vec<_> = browser.told(kind).collect();
+        assert!(told.is_empty(), "{told:?}");
+    }
+    let requests: Vec<_> = browser.told("Network.requestWillBeSent").collect();
+    let urls: Vec<_> = requests.iter().map(|it| it["params"]["request"]["url"].as_str()).collect();
+    assert_eq!(urls, [Some(&*format!("file://{}", file.display()))], "it needs something else");
+    for what in ["faint", "cut", "tiny", "mixed"] {
+        let texts = seen[what].as_array().unwrap();
+        assert!(texts.is_empty(), "{} texts are {what}: {texts:?}", texts.len());
+    }
+    assert_eq!(seen["unnamed"], 0, "a picture has no name or no description");
+    seen
+}
+
+/// Each entry is a mark in a picture of its backend, in a colour that is its role's alone.
+fn every_series_is_seen(run: &Run, seen: &Value) {
+    let mut marks: HashMap<[&str; 3], u64> = HashMap::new();
+    let mut roles: HashMap<&str, Role> = HashMap::new();
+    for series in seen["series"].as_array().unwrap() {
+        let name = ["workload", "backend", "series"].map(|key| series[key].as_str().unwrap());
+        assert_eq!(series["hidden"], 0, "{series}");
+        *marks.entry(name).or_default() += series["marks"].as_u64().unwrap();
+        let entry = run.entries.iter().find(|entry| named(entry) == name).unwrap();
+        let color = series["color"].as_str().unwrap();
+        assert_eq!(*roles.entry(color).or_insert(entry.role), entry.role, "{series}");
+    }
+    for entry in &run.entries {
+        let cases = run.entries.iter().filter(|other| named(other) == named(entry)).count();
+        let found = marks.get(&named(entry)).copied().unwrap_or_default();
+        assert!(found >= cases as u64, "{found} marks of {cases} cases: {:?}", named(entry));
+    }
+    assert_eq!(
+        marks.len(),
+        run.entries.iter().map(named).collect::<std::collections::HashSet<_>>().len()
+    );
+}
+
+fn named(entry: &Entry) -> [&str; 3] {
+    [&entry.workload, &entry.backend, &entry.subject]
+}

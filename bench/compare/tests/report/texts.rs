@@ -1,0 +1,215 @@
+//! What stands in the reports.
+
+use std::fs;
+
+use libtest_mimic::{Failed, Trial};
+use lockkit_bench::{Spread, Unit};
+use lockkit_compare::report;
+use lockkit_compare::run::{Entry, Role, Run};
+use tempfile::TempDir;
+
+use crate::sample::sample;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = |name: &str, test: fn()| {
+        Trial::test(name, move || {
+            test();
+            Ok::<(), Failed>(())
+        })
+    };
+    vec![
+        trial("the_summary_has_every_row", the_summary_has_every_row),
+        trial("nothing_that_is_behind_is_hidden", nothing_that_is_behind_is_hidden),
+        trial("a_run_that_is_nowhere_behind_says_so", a_run_that_is_nowhere_behind_says_so),
+        trial("a_noisy_run_says_so_first", a_noisy_run_says_so_first),
+        trial("the_page_is_one_file", the_page_is_one_file),
+        trial("what_others_have_written_is_text", what_others_have_written_is_text),
+        trial("the_same_run_makes_the_same_reports", the_same_run_makes_the_same_reports),
+        trial("a_run_of_almost_nothing_has_reports", a_run_of_almost_nothing_has_reports),
+        trial("the_part_of_the_readme_is_short", the_part_of_the_readme_is_short),
+    ]
+}
+
+fn file(run: &Run, name: &str) -> String {
+    let files = report::files(run).unwrap();
+    files.into_iter().find(|(other, _)| *other == name).unwrap().1
+}
+
+fn the_summary_has_every_row() {
+    let run = sample(0.02);
+    let summary = file(&run, "summary.md");
+    let mut at_all = 0;
+    for entry in &run.entries {
+        let heading = format!(": {}\n", entry.backend);
+        let main_figure = &entry.rounds[0].figures[0];
+        let values = entry.rounds.iter().map(|round| round.figures[0].value);
+        let cell = Spread::of(main_figure.unit, values).unwrap().to_string();
+        let placed = format!("{:?}", entry.placement).to_lowercase();
+        let row = match &*entry.case {
+            "" => format!("| {placed} | {} | {cell} |", entry.subject),
+            case => format!("| {case}, {placed} | {} |", entry.subject),
+        };
+        let found =
+            summary.split("\n### ").any(|part| part.contains(&heading) && part.contains(&row));
+        assert!(found, "{row}");
+        at_all += 1;
+    }
+    assert!(at_all > 400, "{at_all}");
+    for absence in &run.absences {
+        assert!(summary.contains(&absence.subject), "{absence:?}");
+    }
+    assert!(summary.contains("not measured, no answer within 20 s"));
+    assert!(summary.contains("| Redis | 7.0.15 |"));
+    // Redis, pinned: rslock takes 1.21 times the requests of the floor, within 10 %.
+    let rslock = summary.lines().find(|line| line.starts_with("| pinned | rslock |")).unwrap();
+    let cells: Vec<&str> = rslock.split(" | ").collect();
+    let of_floor: f64 = cells[5].parse().unwrap();
+    assert!((1.08..1.34).contains(&of_floor), "{rslock}");
+}
+
+/// All pairs, in another way than the report finds them.
+fn nothing_that_is_behind_is_hidden() {
+    let run = sample(0.02);
+    let (summary, page) = (file(&run, "summary.md"), file(&run, "report.html"));
+    let behind = summary.split("\n## ").find(|part| part.starts_with("Behind")).unwrap();
+    let rows: Vec<&str> = behind.lines().filter(|line| line.contains(" against ")).collect();
+    let mut expected = 0;
+    for ours in run.entries.iter().filter(|entry| entry.role == Role::Lockkit) {
+        for theirs in run.entries.iter().filter(|entry| is_beside(ours, entry)) {
+            let worse: Vec<&str> =
+                names(ours).filter(|name| is_behind(ours, theirs, name)).collect();
+            if worse.is_empty() {
+                continue;
+            }
+            expected += 1;
+            let placed = format!("{:?}", ours.placement).to_lowercase();
+            let case =
+                if ours.case.is_empty() { placed } else { format!("{}, {placed}", ours.case) };
+            let row = format!(
+                "| {} | {} | {case} | {} | {} | ",
+                ours.workload, ours.backend, ours.subject, theirs.subject
+            );
+            let row = rows.iter().find(|line| line.starts_with(&row));
+            let row = row.unwrap_or_else(|| panic!("{} of {ours:?}", theirs.subject));
+            for name in worse {
+                assert!(row.contains(&format!("{name} ")), "{name}: {row}");
+            }
+        }
+    }
+    assert!(expected > 40, "{expected}");
+    assert_eq!(rows.len(), expected);
+    assert_eq!(page.matches(" against ").count(), summary.matches(" against ").count());
+}
+
+fn is_beside(ours: &Entry, theirs: &Entry) -> bool {
+    theirs.role != Role::Lockkit
+        && (&ours.workload, &ours.backend, &ours.case, ours.placement)
+            == (&theirs.workload, &theirs.backend, &theirs.case, theirs.placement)
+}
+
+fn names(entry: &Entry) -> impl Iterator<Item = &str> {
+    entry.rounds[0].figures.iter().map(|figure| &*figure.name)
+}
+
+fn is_behind(ours: &Entry, theirs: &Entry, name: &str) -> bool {
+    let (ours_is, theirs_is) = (median(ours, name), median(theirs, name));
+    if theirs.role == Role::Floor {
+        return ours.workload == "uncontended" && name == "p50" && ours_is / theirs_is > 1.10;
+    }
+    match name {
+        "grants" | "sold" | "Jain" => ours_is < theirs_is,
+        _ => ours_is > theirs_is,
+    }
+}
+
+fn median(entry: &Entry, name: &str) -> f64 {
+    let figures = entry.rounds.iter().flat_map(|round| &round.figures);
+    let mut values: Vec<f64> =
+        figures.filter(|figure| figure.name == name).map(|figure| figure.value).collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn a_run_that_is_nowhere_behind_says_so() {
+    let mut run = sample(0.02);
+    run.entries.retain(|entry| entry.role == Role::Lockkit);
+    for name in ["summary.md", "report.html"] {
+        assert!(file(&run, name).contains("No peer is ahead of lockkit in any row"), "{name}");
+    }
+}
+
+fn a_noisy_run_says_so_first() {
+    for (name, first_figure) in [("summary.md", "## Behind"), ("report.html", "<svg")] {
+        let quiet = file(&sample(0.02), name);
+        assert!(!quiet.contains("noisy machine"), "{name}");
+        let noisy = file(&sample(0.31), name);
+        let (before, _) = noisy.split_once(first_figure).unwrap();
+        assert!(before.contains("noisy machine") && before.contains("31 %"), "{name}");
+    }
+}
+
+fn the_page_is_one_file() {
+    let page = file(&sample(0.02), "report.html");
+    let page = page.replace("http://www.w3.org/2000/svg", "");
+    for outside in ["http:", "https:", "src=", "url(", "@import", "<link", "<script"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+}
+
+fn what_others_have_written_is_text() {
+    let mut run = sample(0.02);
+    let evil = "<img src=x onerror=alert(1)> | [x](y)";
+    run.setup.processor = evil.into();
+    for entry in run.entries.iter_mut().filter(|entry| entry.subject == "rslock") {
+        entry.subject = evil.into();
+    }
+    run.absences[0].reason = evil.into();
+    let page = file(&run, "report.html");
+    assert!(!page.contains("<img") && page.contains("&lt;img"));
+    let summary = file(&run, "summary.md");
+    assert!(
+        !summary.contains(evil)
+            && summary.contains("\\<img src=x onerror=alert(1)> \\| \\[x\\](y)")
+    );
+}
+
+fn the_same_run_makes_the_same_reports() {
+    let folder = TempDir::with_prefix("lockkit-report-").unwrap();
+    let run = sample(0.02);
+    run.write(&folder.path().join("run.json")).unwrap();
+    let read = Run::read(&folder.path().join("run.json")).unwrap();
+    report::write(&read, folder.path()).unwrap();
+    for (name, text) in report::files(&run).unwrap() {
+        assert!(fs::read_to_string(folder.path().join(name)).unwrap() == text, "{name}");
+    }
+}
+
+/// A round that was cut short, figures of nothing, a workload that nobody knows.
+fn a_run_of_almost_nothing_has_reports() {
+    let mut run = sample(0.02);
+    run.entries.truncate(1);
+    run.entries[0].workload = "something new".into();
+    run.entries[0].rounds.truncate(1);
+    for figure in &mut run.entries[0].rounds[0].figures {
+        (figure.value, figure.unit) = (0.0, Unit::Bytes);
+    }
+    run.entries[0].rounds[0].distribution.clear();
+    assert!(file(&run, "summary.md").contains("## Something new"));
+    assert!(file(&run, "report.html").contains("Something new"));
+    run.entries.clear();
+    run.absences.clear();
+    assert!(file(&run, "report.html").contains("</html>"));
+    assert!(!report::readme(&run, "there").contains("| - |"));
+}
+
+fn the_part_of_the_readme_is_short() {
+    let part = report::readme(&sample(0.02), "docs/benchmarks/2026-11-21");
+    let lines: Vec<&str> = part.trim_end().lines().collect();
+    assert!(lines.len() <= 15, "{part}");
+    assert!(part.contains("(docs/benchmarks/2026-11-21/overview.svg)"), "{part}");
+    assert!(part.contains("| redis | "), "{part}");
+    // What was measured of the floor stands there to two digits.
+    let redis = lines.iter().find(|line| line.starts_with("| redis |")).unwrap();
+    let of_floor: f64 = redis.split(" | ").nth(2).unwrap().parse().unwrap();
+    assert!((0.96..1.20).contains(&of_floor), "{redis}");
+}
