@@ -289,6 +289,10 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
+    /// Writes what docs/bench.schema.json describes, when all is measured
+    #[arg(long)]
+    pub(crate) json: bool,
+
     /// Only these [default: all]
     #[arg(value_name = "WORKLOAD", value_parser = crate::bench::WORKLOADS)]
     pub(crate) workloads: Vec<String>,
@@ -307,6 +311,7 @@ Examples:
   lockkit bench --quick
   lockkit bench --quick --url redis://localhost --url postgres://localhost
   lockkit bench --no-embedded --url redis://localhost --fair hand-over contended
+  lockkit bench --quick --json | jq '.workloads[] | {name, subjects}'
 
 Exit codes: 0 measured; 1 something could not be measured, and says why. Else as `lockkit --help`
 says.";

@@ -15,7 +15,7 @@ use tokio::process::Command;
 
 use crate::args::Bench;
 use crate::report::{self, Volume, answer, chain, say};
-use crate::{backend, exit};
+use crate::{backend, exit, json};
 
 /// The names of the workloads.
 pub(crate) const WORKLOADS: [&str; 6] =
@@ -44,19 +44,31 @@ fn attempt(options: &Bench) -> Result<u8> {
     };
     let rounds = options.rounds.map_or(rounds, usize::from);
     let seed = options.seed.unwrap_or_else(some_seed);
-    let code = answer(heading(seed, rounds), exit::OK);
+    let setting = Setting::now(seed, rounds);
+    let mut worst = match options.json {
+        true => exit::OK,
+        false => answer(heading(&setting), exit::OK),
+    };
     let plan = Plan::new(subjects(options, &places), scale).rounds(rounds).seed(seed);
     let recovery = Recovery::with(move |holder| hold(holder, &places));
     let all = workloads::ALL.into_iter().chain([&recovery as &dyn Workload]);
     let wanted = |workload: &&dyn Workload| {
         options.workloads.is_empty() || options.workloads.iter().any(|name| name == workload.name())
     };
-    let mut worst = code;
+    let mut outcomes = Vec::new();
     for workload in all.filter(wanted) {
         let outcome = backend::block_on(measure(&plan, workload))?;
-        worst = worst.max(answer(tables::table(&outcome) + "\n", code_of(&outcome)));
+        let code = code_of(&outcome);
+        worst = worst.max(match options.json {
+            true => code,
+            false => answer(tables::table(&outcome) + "\n", code),
+        });
+        outcomes.push(outcome);
     }
-    Ok(worst)
+    Ok(match options.json {
+        true => answer(json::outcomes(&setting, &outcomes)?, worst),
+        false => worst,
+    })
 }
 
 /// Where something is measured.
@@ -147,11 +159,29 @@ fn style() -> ProgressStyle {
 }
 
 /// What the figures depend on beside the backends.
-fn heading(seed: u64, rounds: usize) -> String {
-    let cpus = available_parallelism().map_or_else(|_| "?".into(), |number| number.to_string());
-    // Only Linux tells.
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown");
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) seed: u64,
+    pub(crate) rounds: usize,
+    pub(crate) cpus: Option<usize>,
+    /// When it began.
+    pub(crate) load: Option<f64>,
+}
+
+impl Setting {
+    fn now(seed: u64, rounds: usize) -> Self {
+        let cpus = available_parallelism().ok().map(Into::into);
+        // Only Linux tells.
+        let load = std::fs::read_to_string("/proc/loadavg").ok();
+        let load = load.and_then(|load| load.split(' ').next()?.parse().ok());
+        Self { seed, rounds, cpus, load }
+    }
+}
+
+fn heading(setting: &Setting) -> String {
+    let Setting { seed, rounds, cpus, load } = setting;
+    let cpus = cpus.map_or_else(|| "?".into(), |number| number.to_string());
+    let load = load.map_or_else(|| "unknown".into(), |load| format!("{load:.2}"));
     format!("seed {seed}, rounds {rounds}, CPUs {cpus}, load {load} when it began\n\n")
 }
 

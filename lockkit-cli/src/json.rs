@@ -1,10 +1,15 @@
-//! What `--json` writes: see `docs/status.schema.json` and `docs/doctor.schema.json`. What stands
-//! here is promised; fields are added and none is changed.
+//! What `--json` writes: see the schemas in `docs/`. What stands here is promised; fields are added
+//! and none is changed.
 
 use std::time::Duration;
 
 use lockkit::{Diagnosis, FencingToken, Label, LockStatus, Locker, Result};
+#[cfg(feature = "bench")]
+use lockkit_bench::{Outcome, Row, SubjectOutcome, Summary, Unit};
 use serde::Serialize;
+
+#[cfg(feature = "bench")]
+use crate::bench::Setting;
 
 /// The answer of `lockkit status --json`.
 pub(crate) fn status(locker: &Locker, namespace: &str, locks: &[LockStatus]) -> Result<String> {
@@ -16,6 +21,14 @@ pub(crate) fn status(locker: &Locker, namespace: &str, locks: &[LockStatus]) -> 
 pub(crate) fn diagnosis(driver: Option<&str>, findings: &[Diagnosis]) -> Result<String> {
     let findings = findings.iter().map(Finding::new).collect();
     text(&Doctor { schema: 1, driver, findings })
+}
+
+/// The answer of `lockkit bench --json`.
+#[cfg(feature = "bench")]
+pub(crate) fn outcomes(setting: &Setting, outcomes: &[Outcome]) -> Result<String> {
+    let &Setting { seed, rounds, cpus, load } = setting;
+    let workloads = outcomes.iter().map(Workload::new).collect();
+    text(&Bench { schema: 1, seed, rounds, cpus, load, workloads })
 }
 
 fn text(value: &impl Serialize) -> Result<String> {
@@ -71,6 +84,50 @@ struct Finding<'a> {
     advice: Option<&'a str>,
 }
 
+#[cfg(feature = "bench")]
+#[derive(Serialize)]
+struct Bench<'a> {
+    schema: u32,
+    seed: u64,
+    rounds: usize,
+    cpus: Option<usize>,
+    load: Option<f64>,
+    workloads: Vec<Workload<'a>>,
+}
+
+#[cfg(feature = "bench")]
+#[derive(Serialize)]
+struct Workload<'a> {
+    name: &'a str,
+    about: &'a str,
+    subjects: Vec<Subject<'a>>,
+}
+
+#[cfg(feature = "bench")]
+#[derive(Serialize)]
+struct Subject<'a> {
+    label: &'a str,
+    not_measured: Option<&'a str>,
+    cases: Vec<Case<'a>>,
+}
+
+#[cfg(feature = "bench")]
+#[derive(Serialize)]
+struct Case<'a> {
+    case: &'a str,
+    figures: Vec<Figure<'a>>,
+}
+
+#[cfg(feature = "bench")]
+#[derive(Serialize)]
+struct Figure<'a> {
+    name: &'a str,
+    unit: Unit,
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
 impl<'a> Lock<'a> {
     fn new(status: &'a LockStatus) -> Self {
         Self {
@@ -106,6 +163,36 @@ impl<'a> Finding<'a> {
             finding: diagnosis.finding(),
             advice: diagnosis.advice(),
         }
+    }
+}
+
+#[cfg(feature = "bench")]
+impl<'a> Workload<'a> {
+    fn new(outcome: &'a Outcome) -> Self {
+        let subjects = outcome.subjects.iter().map(Subject::new).collect();
+        Self { name: outcome.workload, about: outcome.about, subjects }
+    }
+}
+
+#[cfg(feature = "bench")]
+impl<'a> Subject<'a> {
+    fn new(SubjectOutcome { label, rows, .. }: &'a SubjectOutcome) -> Self {
+        let not_measured = rows.as_ref().err().map(String::as_str);
+        Self { label, not_measured, cases: rows.iter().flatten().map(Case::new).collect() }
+    }
+}
+
+#[cfg(feature = "bench")]
+impl<'a> Case<'a> {
+    fn new(row: &'a Row) -> Self {
+        let figure = |&Summary { name, unit, median, least, most, .. }: &'a Summary| Figure {
+            name,
+            unit,
+            median,
+            least,
+            most,
+        };
+        Self { case: &row.case, figures: row.summaries.iter().map(figure).collect() }
     }
 }
 

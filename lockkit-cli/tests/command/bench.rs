@@ -1,5 +1,6 @@
 //! `lockkit bench`, with as little as it can be told to do.
 
+use crate::schema::conforming;
 use crate::support::{Ended, Locks, Running};
 
 fn bench(locks: &Locks, arguments: &[&str]) -> Ended {
@@ -35,6 +36,35 @@ fn a_process_that_is_killed_frees_its_lock_within_the_lease() {
     let row = ended.out.lines().find(|line| line.contains("sqlite:")).unwrap();
     let of_the_lease: f64 = row.split_whitespace().next_back().unwrap().parse().unwrap();
     assert!(of_the_lease > 0.5, "{ended:?}");
+}
+
+#[test]
+fn programs_are_told_in_json() {
+    let locks = Locks::new();
+    let unreachable = "redis://:hunter2@127.0.0.1:1";
+    let ended = bench(&locks, &["--json", "--url", unreachable, "uncontended", "waiters"]);
+    assert_eq!((ended.code, &*ended.err), (1, ""), "{ended:?}");
+    assert!(!ended.out.contains("hunter2"), "{ended:?}");
+    let value = conforming(&ended.out, "bench.schema.json");
+    assert_eq!((&value["seed"], &value["rounds"]), (&7.into(), &1.into()));
+    let workloads = value["workloads"].as_array().unwrap();
+    let names: Vec<_> = workloads.iter().map(|workload| &workload["name"]).collect();
+    assert_eq!(names, ["uncontended", "waiters"]);
+    for workload in workloads {
+        let subjects = workload["subjects"].as_array().unwrap();
+        assert_eq!(subjects.len(), 5, "{workload}");
+        for subject in subjects {
+            let is_there = !subject["label"].as_str().unwrap().starts_with("redis:");
+            assert_eq!(subject["not_measured"].is_null(), is_there, "{subject}");
+            assert_eq!(subject["cases"].as_array().unwrap().is_empty(), !is_there, "{subject}");
+        }
+    }
+    let sqlite = &workloads[0]["subjects"][2];
+    assert_eq!(sqlite["label"], "sqlite");
+    let p50 = &sqlite["cases"][0]["figures"][0];
+    assert_eq!((&p50["name"], &p50["unit"]), (&"p50".into(), &"time".into()));
+    let [least, median, most] = ["least", "median", "most"].map(|key| p50[key].as_f64().unwrap());
+    assert!(least > 0.0 && [least, median, most].is_sorted() && most < 1.0, "{p50}");
 }
 
 #[test]

@@ -77,6 +77,7 @@ fn is(value: &Value, name: &str) -> bool {
         "object" => value.is_object(),
         "array" => value.is_array(),
         "string" => value.is_string(),
+        "number" => value.is_number(),
         "integer" => value.is_u64() || value.is_i64(),
         "null" => value.is_null(),
         unknown => panic!("unknown type `{unknown}`"),

@@ -78,7 +78,7 @@ pub(super) fn rows(
     // Where all are of one kind, what tells them apart is no colour.
     let mut looks = rows.iter().flat_map(|row| &row.dots).map(|(series, _)| series.look);
     let first = looks.next();
-    let has_kinds = one_each && looks.any(|look| Some(look) != first);
+    let has_kinds = one_each && (rows.len() == 1 || looks.any(|look| Some(look) != first));
     let beside = if one_each { 62 } else { 24 };
     let last = rows.len() as f64;
     let (least, most) = axis.ends();
