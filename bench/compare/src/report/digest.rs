@@ -99,11 +99,28 @@ impl<'a> Group<'a> {
         self.rows.iter().find_map(|row| row.figures.first()).map(|(name, _)| *name)
     }
 
-    /// How much of that of the first row of that role the main figure of a row is.
-    pub(super) fn ratio(&self, row: &Row<'_>, to: Role) -> Option<f64> {
+    /// How much of that of lockkit the main figure of a row is: of its first kind, if there are
+    /// several.
+    pub(super) fn of_lockkit(&self, row: &Row<'_>) -> Option<f64> {
+        self.ratio(row, self.rows.iter().find(|row| row.entry.role == Role::Lockkit)?)
+    }
+
+    /// How much of that of the floor the main figure of a row is.
+    pub(super) fn of_floor(&self, row: &Row<'_>) -> Option<f64> {
+        self.ratio(row, self.floor(row.entry)?)
+    }
+
+    /// The floor under a row: that of its kind, as `floor, session` is under `lockkit, session`,
+    /// else the first.
+    fn floor(&self, entry: &Entry) -> Option<&Row<'a>> {
+        let mut floors = self.rows.iter().filter(|row| row.entry.role == Role::Floor);
+        let of_its_kind = |row: &&Row<'_>| kind(&row.entry.subject) == kind(&entry.subject);
+        floors.clone().find(of_its_kind).or_else(|| floors.next())
+    }
+
+    fn ratio(&self, row: &Row<'_>, other: &Row<'_>) -> Option<f64> {
         let name = self.main_figure()?;
-        let other = self.rows.iter().find(|row| row.entry.role == to)?.figure(name)?;
-        let ratio = row.figure(name)?.median / other.median;
+        let ratio = row.figure(name)?.median / other.figure(name)?.median;
         ratio.is_finite().then_some(ratio)
     }
 
@@ -121,22 +138,26 @@ impl<'a> Group<'a> {
     fn behind(&self, workload: &str) -> Vec<Behind<'a>> {
         let ours = self.rows.iter().filter(|row| row.entry.role == Role::Lockkit);
         let pairs = ours.flat_map(|ours| self.rows.iter().map(move |theirs| (ours, theirs)));
+        // What lockkit adds to a request shows where it is the only one.
+        let pairs = pairs.filter(|(ours, theirs)| match theirs.entry.role {
+            Role::Peer => true,
+            Role::Floor => {
+                let floor = self.floor(ours.entry).map(|row| row.entry);
+                workload == "uncontended" && floor.is_some_and(|it| std::ptr::eq(it, theirs.entry))
+            }
+            Role::Lockkit => false,
+        });
         let behind = pairs.map(|(ours, theirs)| Behind {
             ours: ours.entry,
             theirs: theirs.entry,
-            figures: losses(ours, theirs, workload, self.main_figure()),
+            figures: losses(ours, theirs, self.main_figure()),
         });
         behind.filter(|behind| !behind.figures.is_empty()).collect()
     }
 }
 
 /// Where a row of lockkit is behind another.
-fn losses<'a>(
-    ours: &Row<'a>,
-    theirs: &Row<'a>,
-    workload: &str,
-    main_figure: Option<&str>,
-) -> Vec<Loss<'a>> {
+fn losses<'a>(ours: &Row<'a>, theirs: &Row<'a>, main_figure: Option<&str>) -> Vec<Loss<'a>> {
     let both = ours
         .figures
         .iter()
@@ -147,13 +168,18 @@ fn losses<'a>(
     };
     let worse = both.filter(is_worse);
     match theirs.entry.role {
-        Role::Peer => worse.collect(),
-        // What lockkit adds to a request shows where it is the only one.
-        Role::Floor if workload == "uncontended" => {
-            worse.filter(|loss| Some(loss.name) == main_figure && loss.factor() > TARGET).collect()
+        Role::Floor => {
+            let is_over =
+                |loss: &Loss<'_>| Some(loss.name) == main_figure && loss.factor() > TARGET;
+            worse.filter(is_over).collect()
         }
-        Role::Floor | Role::Lockkit => Vec::new(),
+        Role::Lockkit | Role::Peer => worse.collect(),
     }
+}
+
+/// Of `lockkit, session`, the `session`.
+fn kind(subject: &str) -> Option<&str> {
+    subject.split_once(", ").map(|(_, kind)| kind)
 }
 
 /// Whether more of that figure is better.

@@ -80,7 +80,8 @@ impl<'a> Looks<'a> {
         let mut kinds: Vec<(&str, &str, Unit)> = Vec::new();
         for group in groups() {
             for (name, unit) in group.names() {
-                if !kinds.contains(&(group.case, name, unit)) {
+                let is_drawn = same_for_all(work, group.case, name).is_none();
+                if is_drawn && !kinds.contains(&(group.case, name, unit)) {
                     kinds.push((group.case, name, unit));
                 }
             }
@@ -237,6 +238,34 @@ impl<'a> Looks<'a> {
 pub(super) fn is_alone(work: &Work<'_>) -> bool {
     let groups = work.backends.iter().flat_map(|place| &place.groups);
     groups.flat_map(|group| &group.rows).all(|row| row.entry.role == Role::Lockkit)
+}
+
+/// What a figure is everywhere and in each round, if it is the same: no picture would tell more.
+fn same_for_all(work: &Work<'_>, case: &str, name: &str) -> Option<Spread> {
+    let groups = work.backends.iter().flat_map(|place| &place.groups);
+    let rows = groups.filter(|group| group.case == case).flat_map(|group| &group.rows);
+    let mut spreads = rows.map(|row| row.figure(name));
+    let first = spreads.next()??;
+    let is_same = |spread: Option<Spread>| {
+        spread.is_some_and(|it| [it.least, it.most].iter().all(|value| *value == first.median))
+    };
+    (is_same(Some(first)) && spreads.all(is_same)).then_some(first)
+}
+
+/// What is the same everywhere, as a sentence each: `10000, connections: 1.00`.
+pub(super) fn sames(work: &Work<'_>) -> Vec<String> {
+    let mut sames = Vec::new();
+    for group in work.backends.iter().flat_map(|place| &place.groups) {
+        for (name, _) in group.names() {
+            if let Some(spread) = same_for_all(work, group.case, name) {
+                let same = format!("{}: {spread}", titled(&[name, group.case]));
+                if !sames.contains(&same) {
+                    sames.push(same);
+                }
+            }
+        }
+    }
+    sames
 }
 
 /// The medians over the rounds, at places that are the same for all. Empty if there is none.

@@ -6,7 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::NOISY;
 use super::canvas::Look;
 use super::digest::{Behind, Group, Place, Work, about, behind, placed, works};
-use super::gallery::{Looks, Picture, is_alone};
+use super::gallery::{Looks, Picture, is_alone, sames};
 use super::summary::{BEHIND, CLEAR, UNCLEAR, better, cells, heading, loss, names, row_name};
 use crate::run::{Absence, Role, Run, Setup};
 
@@ -224,7 +224,11 @@ fn section(work: &Work<'_>, looks: &Looks<'_>, behind: &[Behind<'_>]) -> Result<
             p { (about(work.name)) }
             @if has_curves { p.lead { (CURVES) } }
             div.grid { @for figure in &figures { (figure) } }
-            @if is_alone(work) { (absent(absences.copied(), true)) }
+            @if is_alone(work) {
+                @let sames = sames(work);
+                @if !sames.is_empty() { p.lead { "The same everywhere: " (sames.join("; ")) "." } }
+                (absent(absences.copied(), true))
+            }
         }
     })
 }

@@ -32,10 +32,10 @@ pub fn readme(run: &Run, folder: &str) -> String {
         let cells = [
             backend.to_owned(),
             median(uncontended),
-            ratio(uncontended, Role::Floor),
-            ratio(uncontended, Role::Peer),
+            of_floor(uncontended),
+            of_best(uncontended),
             median(hand_over),
-            ratio(hand_over, Role::Peer),
+            of_best(hand_over),
         ];
         // Writing to a string does not fail.
         _ = writeln!(text, "| {} |", cells.join(" | "));
@@ -73,11 +73,16 @@ fn median(group: Option<&Group<'_>>) -> String {
     found.map_or_else(|| "-".into(), |(_, _, spread)| spread.unit.show(spread.median))
 }
 
-/// How much it is of the least of that role.
-fn ratio(group: Option<&Group<'_>>, to: Role) -> String {
+fn of_floor(group: Option<&Group<'_>>) -> String {
+    let ratio = group.and_then(|group| group.of_floor(ours(group)?.1));
+    ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"))
+}
+
+/// How much it is of the least that another library takes.
+fn of_best(group: Option<&Group<'_>>) -> String {
     let ratio = group.and_then(|group| {
         let (name, _, spread) = ours(group)?;
-        let others = group.rows.iter().filter(|row| row.entry.role == to);
+        let others = group.rows.iter().filter(|row| row.entry.role == Role::Peer);
         let best = others.filter_map(|row| row.figure(name)).map(|it| it.median);
         best.min_by(f64::total_cmp).map(|best| spread.median / best)
     });

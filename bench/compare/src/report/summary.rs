@@ -8,7 +8,7 @@ use super::NOISY;
 use super::digest::{
     Behind, Group, Loss, Place, Row, about, behind, greater_is_better, placed, works,
 };
-use crate::run::{Role, Run, Setup};
+use crate::run::{Run, Setup};
 
 pub(super) fn summary(run: &Run) -> String {
     let works = works(run);
@@ -151,8 +151,7 @@ pub(super) fn cells(group: &Group<'_>, row: &Row<'_>, names: &[(&str, Unit)]) ->
     let mut cells = vec![row_name(group.case, placed(group.placement)), row.entry.subject.clone()];
     let figure = |name| row.figure(name).map_or_else(|| "-".into(), |spread| spread.to_string());
     cells.extend(names.iter().map(|(name, _)| figure(name)));
-    for role in [Role::Floor, Role::Lockkit] {
-        let ratio = group.ratio(row, role);
+    for ratio in [group.of_floor(row), group.of_lockkit(row)] {
         cells.push(ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")));
     }
     cells

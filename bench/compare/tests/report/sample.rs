@@ -3,23 +3,23 @@
 use lockkit_bench::Unit;
 use lockkit_compare::run::{Absence, Entry, Figure, Placement, Role, Round, Run, Setup};
 
-/// Where something is measured, and the microseconds that a request takes there.
-const BACKENDS: [(&str, f64); 15] = [
-    ("memory", 0.4),
-    ("file", 21.0),
-    ("sqlite", 160.0),
-    ("postgres", 95.0),
-    ("postgres, session", 30.0),
-    ("mariadb", 140.0),
-    ("mariadb, session", 42.0),
-    ("redis", 13.0),
-    ("redlock, 3 members", 45.0),
-    ("redlock, 5 members", 71.0),
-    ("zookeeper", 420.0),
-    ("zookeeper, 3 members", 760.0),
-    ("etcd", 210.0),
-    ("etcd, 3 members", 640.0),
-    ("redis, 3 replicas", 39.0),
+/// Where something is measured, which kind of lockkit, and the microseconds that a request takes.
+const BACKENDS: [(&str, &str, f64); 15] = [
+    ("memory", "", 0.4),
+    ("file", "", 21.0),
+    ("sqlite", "", 160.0),
+    ("postgres", "", 95.0),
+    ("postgres", ", session", 30.0),
+    ("mariadb", "", 140.0),
+    ("mariadb", ", session", 42.0),
+    ("redis", "", 13.0),
+    ("redis", ", fair", 13.9),
+    ("redlock, 3 servers", "", 45.0),
+    ("redlock, 5 servers", "", 71.0),
+    ("zookeeper", "", 420.0),
+    ("zookeeper, 3 members", "", 760.0),
+    ("etcd", "", 210.0),
+    ("etcd, 3 members", "", 640.0),
 ];
 
 /// Who else locks there, how many times the requests it takes, and how it waits (in microseconds).
@@ -31,11 +31,11 @@ const PEERS: [(&str, &str, f64, f64); 17] = [
     ("redis", "redis-py Lock", 7.4, 52_000.0),
     ("redis", "python-redis-lock", 9.2, 690.0),
     ("redis", "node-redlock", 6.1, 110_000.0),
-    ("redlock, 3 members", "rslock", 1.38, 61_000.0),
-    ("redlock, 3 members", "node-redlock", 3.2, 98_000.0),
-    ("postgres, session", "sqlx PgAdvisoryLock", 0.93, 310.0),
+    ("redlock, 3 servers", "rslock", 1.38, 61_000.0),
+    ("redlock, 3 servers", "node-redlock", 3.2, 98_000.0),
+    ("postgres", "sqlx PgAdvisoryLock", 0.29, 310.0),
     ("postgres", "distributed-lock (postgres)", 1.4, 12_000.0),
-    ("mariadb, session", "distributed-lock (mysql)", 0.97, 420.0),
+    ("mariadb", "distributed-lock (mysql)", 0.29, 420.0),
     ("zookeeper", "kazoo Lock", 3.1, 2_900.0),
     ("zookeeper", "Curator InterProcessMutex", 2.2, 2_200.0),
     ("zookeeper", "zookeeper-client lock", 1.3, 1_900.0),
@@ -43,18 +43,49 @@ const PEERS: [(&str, &str, f64, f64); 17] = [
     ("etcd", "etcdctl lock", 48.0, 88_000.0),
 ];
 
+/// One of them.
+struct At {
+    backend: &'static str,
+    kind: &'static str,
+    request: f64,
+}
+
+impl At {
+    fn lockkit(&self, placement: Placement) -> Who {
+        let subject = format!("lockkit{}", self.kind);
+        Who { backend: self.backend, subject, role: Role::Lockkit, placement }
+    }
+
+    /// Fair locks have none of their own.
+    fn floor(&self, placement: Placement) -> Option<Who> {
+        let subject = format!("floor{}", self.kind);
+        let floor = Who { backend: self.backend, subject, role: Role::Floor, placement };
+        (self.kind != ", fair" && self.backend != "memory").then_some(floor)
+    }
+
+    /// Once for all kinds of lockkit.
+    fn peers(&self, placement: Placement) -> Vec<(Who, f64, f64)> {
+        let here = PEERS.iter().filter(|peer| self.kind.is_empty() && peer.0 == self.backend);
+        let peer = |&(backend, subject, factor, waits): &(&'static str, &str, f64, f64)| {
+            (Who { backend, subject: subject.into(), role: Role::Peer, placement }, factor, waits)
+        };
+        here.map(peer).collect()
+    }
+}
+
 /// A run on a machine of which others used that share.
 pub(crate) fn sample(noise: f64) -> Run {
     let mut sample = Sample { random: 7, entries: Vec::new() };
-    for (backend, request) in BACKENDS {
+    for (backend, kind, request) in BACKENDS {
+        let at = At { backend, kind, request };
         for placement in [Placement::Pinned, Placement::Unpinned] {
-            sample.uncontended(backend, request, placement);
-            sample.hand_over(backend, request, placement);
+            sample.uncontended(&at, placement);
+            sample.hand_over(&at, placement);
         }
-        sample.contended(backend, request);
-        sample.recovery(backend);
-        sample.alone(backend, request);
-        sample.stock(backend, request);
+        sample.contended(&at);
+        sample.recovery(&at);
+        sample.alone(&at);
+        sample.stock(&at);
     }
     sample.granularity();
     // In the order of workloads, as reports have them.
@@ -79,11 +110,11 @@ impl Sample {
         value * (0.95 + 0.1 * unit)
     }
 
-    fn push(&mut self, workload: &str, who: &Who<'_>, case: &str, rounds: Vec<Round>) {
+    fn push(&mut self, workload: &str, who: &Who, case: &str, rounds: Vec<Round>) {
         self.entries.push(Entry {
             workload: workload.into(),
             backend: who.backend.into(),
-            subject: who.subject.into(),
+            subject: who.subject.clone(),
             role: who.role,
             placement: who.placement,
             case: case.into(),
@@ -91,7 +122,7 @@ impl Sample {
         });
     }
 
-    fn times(&mut self, workload: &str, who: &Who<'_>, case: &str, seconds: f64) {
+    fn times(&mut self, workload: &str, who: &Who, case: &str, seconds: f64) {
         let rounds = (0..5).map(|_| self.time(seconds)).collect();
         self.push(workload, who, case, rounds);
     }
@@ -114,47 +145,46 @@ impl Sample {
         Round { figures, distribution }
     }
 
-    fn uncontended(&mut self, backend: &'static str, request: f64, placement: Placement) {
-        let slow = if placement == Placement::Pinned { 2e-6 } else { 9e-6 } * request;
-        self.times("uncontended", &Who::floor(backend, placement), "", slow);
-        self.times("uncontended", &Who::lockkit(backend, placement), "", slow * 1.07);
-        if backend == "redis" {
-            let fair = Who { subject: "lockkit, fair", ..Who::lockkit(backend, placement) };
-            self.times("uncontended", &fair, "", slow * 1.14);
+    fn uncontended(&mut self, at: &At, placement: Placement) {
+        let slow = if placement == Placement::Pinned { 2e-6 } else { 9e-6 } * at.request;
+        self.times("uncontended", &at.lockkit(placement), "", slow * 1.07);
+        if let Some(floor) = at.floor(placement) {
+            self.times("uncontended", &floor, "", slow);
         }
-        for (_, peer, factor, _) in PEERS.iter().filter(|peer| peer.0 == backend) {
-            self.times("uncontended", &Who::peer(backend, peer, placement), "", slow * factor);
+        for (peer, factor, _) in at.peers(placement) {
+            self.times("uncontended", &peer, "", slow * factor);
         }
     }
 
-    fn hand_over(&mut self, backend: &'static str, request: f64, placement: Placement) {
-        let slow = if placement == Placement::Pinned { 1.8e-6 } else { 7e-6 } * request;
-        self.times("hand-over", &Who::floor(backend, placement), "", slow);
-        let waits = if backend == "file" || backend == "sqlite" { 5e-3 } else { slow * 1.3 };
-        self.times("hand-over", &Who::lockkit(backend, placement), "", waits);
-        for (_, peer, _, waits) in PEERS.iter().filter(|peer| peer.0 == backend) {
-            let who = Who::peer(backend, peer, placement);
-            self.times("hand-over", &who, "", waits * 1e-6);
+    fn hand_over(&mut self, at: &At, placement: Placement) {
+        let slow = if placement == Placement::Pinned { 1.8e-6 } else { 7e-6 } * at.request;
+        let polls = matches!(at.backend, "file" | "sqlite");
+        let waits = if polls { 5e-3 } else { slow * 1.3 };
+        self.times("hand-over", &at.lockkit(placement), "", waits);
+        if let Some(floor) = at.floor(placement) {
+            self.times("hand-over", &floor, "", slow);
+        }
+        for (peer, _, waits) in at.peers(placement) {
+            self.times("hand-over", &peer, "", waits * 1e-6);
         }
     }
 
-    fn contended(&mut self, backend: &'static str, request: f64) {
+    fn contended(&mut self, at: &At) {
         for (section, under) in [("empty", 0.0), ("1 ms", 1e-3)] {
             for clients in [2.0, 8.0, 64.0] {
                 let case = format!("{clients} clients, {section}");
-                let grant = request * 3e-6 + under;
-                let ours = Who::lockkit(backend, Placement::Unpinned);
+                let grant = at.request * 3e-6 + under;
+                let ours = at.lockkit(Placement::Unpinned);
                 self.throughput(&ours, &case, 1.0 / grant, clients, 2.1);
-                for (_, peer, factor, waits) in PEERS.iter().filter(|peer| peer.0 == backend) {
-                    let who = Who::peer(backend, peer, Placement::Unpinned);
-                    let grant = under + request * 3e-6 * factor + waits * 1e-6 / clients;
-                    self.throughput(&who, &case, 1.0 / grant, clients, 1.0 + clients * factor);
+                for (peer, factor, waits) in at.peers(Placement::Unpinned) {
+                    let grant = under + at.request * 3e-6 * factor + waits * 1e-6 / clients;
+                    self.throughput(&peer, &case, 1.0 / grant, clients, 1.0 + clients * factor);
                 }
             }
         }
     }
 
-    fn throughput(&mut self, who: &Who<'_>, case: &str, grants: f64, clients: f64, asks: f64) {
+    fn throughput(&mut self, who: &Who, case: &str, grants: f64, clients: f64, asks: f64) {
         let round = |sample: &mut Self| {
             let grants = sample.around(grants);
             let figures = vec![
@@ -171,23 +201,21 @@ impl Sample {
         self.push("contended", who, case, rounds);
     }
 
-    fn recovery(&mut self, backend: &'static str) {
+    fn recovery(&mut self, at: &At) {
         const LEASE: f64 = 5.0;
-        let free_after = match backend {
+        let free_after = match at.backend {
             "memory" => return,
             "file" => 0.006,
-            _ if backend.ends_with("session") => 0.012,
+            _ if at.kind == ", session" => 0.012,
             _ => 0.97 * LEASE,
         };
-        let placement = Placement::Unpinned;
-        self.freed(&Who::lockkit(backend, placement), free_after, LEASE);
-        for (_, peer, factor, _) in PEERS.iter().filter(|peer| peer.0 == backend) {
-            let late = free_after * (1.0 + factor / 20.0);
-            self.freed(&Who::peer(backend, peer, placement), late, LEASE);
+        self.freed(&at.lockkit(Placement::Unpinned), free_after, LEASE);
+        for (peer, factor, _) in at.peers(Placement::Unpinned) {
+            self.freed(&peer, free_after * (1.0 + factor / 20.0), LEASE);
         }
     }
 
-    fn freed(&mut self, who: &Who<'_>, free_after: f64, lease: f64) {
+    fn freed(&mut self, who: &Who, free_after: f64, lease: f64) {
         let round = |sample: &mut Self| {
             let free_after = sample.around(free_after);
             let figures = vec![
@@ -201,18 +229,20 @@ impl Sample {
     }
 
     /// What is measured of lockkit alone.
-    fn alone(&mut self, backend: &'static str, request: f64) {
-        let who = Who::lockkit(backend, Placement::Unpinned);
+    fn alone(&mut self, at: &At) {
+        let who = at.lockkit(Placement::Unpinned);
+        let request = at.request;
         for number in [1_000.0, 10_000.0] {
-            let case = format!("{number}");
+            let case = format!("{number} waiters");
             let figures = |sample: &mut Self| {
                 vec![
-                    figure("memory a waiter", Unit::Bytes, sample.around(2_900.0)),
+                    figure("client memory a waiter", Unit::Bytes, sample.around(2_900.0)),
                     figure("requests a grant", Unit::Count, sample.around(2.6)),
                     figure("grants", Unit::PerSecond, sample.around(3e5 / request)),
                 ]
             };
             self.rounds_of("waiters", &who, &case, figures);
+            let case = format!("{number} holds, leases of 5s");
             let figures = |sample: &mut Self| {
                 vec![
                     figure("CPU of the client", Unit::Ratio, sample.around(number / 2e5)),
@@ -226,34 +256,37 @@ impl Sample {
         }
     }
 
-    fn stock(&mut self, backend: &'static str, request: f64) {
-        if matches!(backend, "memory" | "file") || backend.starts_with("redlock") {
+    fn stock(&mut self, at: &At) {
+        if matches!(at.backend, "memory" | "file") || at.backend.starts_with("redlock") {
             return;
         }
-        let ways = [
-            ("lockkit", Role::Lockkit, 4.0),
-            ("atomic operation", Role::Peer, 1.0),
-            ("optimistic version", Role::Peer, 3.1),
-        ];
-        for clients in [2.0, 8.0] {
-            for (subject, role, requests) in ways {
-                let who = Who { backend, subject, role, placement: Placement::Unpinned };
-                let figures = |sample: &mut Self| {
-                    let sold = sample.around(1e6 / (request * requests));
-                    vec![
-                        figure("sold", Unit::PerSecond, sold),
-                        figure("tries a sale", Unit::Count, sample.around(1.0 + clients / 9.0)),
-                    ]
-                };
-                self.rounds_of("stock", &who, &format!("{clients} clients"), figures);
-            }
+        let placement = Placement::Unpinned;
+        let without = |subject: &str| {
+            let role = Role::Peer;
+            Who { backend: at.backend, subject: subject.into(), role, placement }
+        };
+        let mut ways = vec![(at.lockkit(placement), 4.0)];
+        if at.kind.is_empty() {
+            ways.push((without("no lock: one operation"), 1.0));
+            ways.push((without("no lock: version and retry"), 3.1));
+        }
+        for (who, requests) in ways {
+            let figures = |sample: &mut Self| {
+                let sold = sample.around(1e6 / (at.request * requests));
+                vec![
+                    figure("sold", Unit::PerSecond, sold),
+                    figure("tries a sale", Unit::Count, sample.around(1.4)),
+                    figure("sold wrongly", Unit::Count, 0.0),
+                ]
+            };
+            self.rounds_of("stock", &who, "8 sellers", figures);
         }
     }
 
     fn rounds_of(
         &mut self,
         workload: &str,
-        who: &Who<'_>,
+        who: &Who,
         case: &str,
         figures: impl Fn(&mut Self) -> Vec<Figure>,
     ) {
@@ -263,39 +296,39 @@ impl Sample {
     }
 
     fn granularity(&mut self) {
-        for (case, slow) in [("one task", 1.0), ("8 tasks", 11.0)] {
+        for (case, slow) in [("uncontended", 1.0), ("8 tasks", 11.0)] {
             for (backend, ours, peer, theirs) in
-                [("memory", 8e-7, "tokio Mutex", 6e-8), ("file", 4e-5, "flock", 2e-6)]
+                [("memory", 8e-7, "tokio::sync::Mutex", 6e-8), ("file", 4e-5, "flock", 2e-6)]
             {
-                let placement = Placement::Unpinned;
-                self.times("granularity", &Who::lockkit(backend, placement), case, ours * slow);
-                let who = Who::peer(backend, peer, placement);
-                self.times("granularity", &who, case, theirs * slow);
+                let who = |subject: &str, role| {
+                    let placement = Placement::Unpinned;
+                    Who { backend, subject: subject.into(), role, placement }
+                };
+                let pairs = [
+                    (who("lockkit", Role::Lockkit), ours * slow),
+                    (who(peer, Role::Peer), theirs * slow),
+                ];
+                for (who, seconds) in pairs {
+                    let figures = |sample: &mut Self| {
+                        let seconds = sample.around(seconds);
+                        vec![
+                            figure("pairs", Unit::PerSecond, 1.0 / seconds),
+                            figure("p50", Unit::Time, seconds),
+                        ]
+                    };
+                    self.rounds_of("granularity", &who, case, figures);
+                }
             }
         }
     }
 }
 
 /// Who is measured where.
-struct Who<'a> {
-    backend: &'a str,
-    subject: &'a str,
+struct Who {
+    backend: &'static str,
+    subject: String,
     role: Role,
     placement: Placement,
-}
-
-impl<'a> Who<'a> {
-    fn lockkit(backend: &'a str, placement: Placement) -> Self {
-        Self { backend, subject: "lockkit", role: Role::Lockkit, placement }
-    }
-
-    fn floor(backend: &'a str, placement: Placement) -> Self {
-        Self { backend, subject: "floor", role: Role::Floor, placement }
-    }
-
-    fn peer(backend: &'a str, subject: &'a str, placement: Placement) -> Self {
-        Self { backend, subject, role: Role::Peer, placement }
-    }
 }
 
 fn figure(name: &str, unit: Unit, value: f64) -> Figure {

@@ -102,7 +102,10 @@ fn nothing_that_is_behind_is_hidden() {
 }
 
 fn is_beside(ours: &Entry, theirs: &Entry) -> bool {
+    // A session's floor is under sessions, and the other under all else.
+    let is_of_its_kind = theirs.subject.ends_with("session") == ours.subject.ends_with("session");
     theirs.role != Role::Lockkit
+        && (theirs.role == Role::Peer || is_of_its_kind)
         && (&ours.workload, &ours.backend, &ours.case, ours.placement)
             == (&theirs.workload, &theirs.backend, &theirs.case, theirs.placement)
 }
@@ -117,7 +120,7 @@ fn is_behind(ours: &Entry, theirs: &Entry, name: &str) -> bool {
         return ours.workload == "uncontended" && name == "p50" && ours_is / theirs_is > 1.10;
     }
     match name {
-        "grants" | "sold" | "Jain" => ours_is < theirs_is,
+        "grants" | "pairs" | "sold" | "Jain" => ours_is < theirs_is,
         _ => ours_is > theirs_is,
     }
 }
