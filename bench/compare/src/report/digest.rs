@@ -207,8 +207,14 @@ pub(super) fn works(run: &Run) -> Vec<Work<'_>> {
         }
     }
     for absence in &run.absences {
-        if let Some(workload) = &absence.workload {
-            place(&mut works, workload, &absence.backend).absences.push(absence);
+        match &absence.workload {
+            Some(workload) => place(&mut works, workload, &absence.backend).absences.push(absence),
+            // Wherever others could be measured there.
+            None => {
+                let places = works.iter_mut().flat_map(|work| &mut work.backends);
+                let there = places.filter(|place| place.backend == absence.backend);
+                there.for_each(|place| place.absences.push(absence));
+            }
         }
     }
     works

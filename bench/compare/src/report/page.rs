@@ -128,7 +128,7 @@ fn keys() -> Markup {
     html! {
         ul.keys {
             (key(Look::Lockkit(0), "lockkit"))
-            (key(Look::Lockkit(1), "lockkit, first come, first served on request"))
+            (key(Look::Lockkit(1), "lockkit, fair or by session"))
             (key(Look::Floor, "the floor: the same requests by hand"))
             (key(Look::Peer(0), "other libraries, each with a mark of its own"))
         }
@@ -147,19 +147,19 @@ fn behind_section(behind: &[Behind<'_>]) -> Markup {
                 }
             } @else {
                 p { (BEHIND) }
-                (behind_rows(CLEAR, &clear))
-                (behind_rows(UNCLEAR, &unclear))
+                (behind_rows(CLEAR, &clear, true))
+                (behind_rows(UNCLEAR, &unclear, unclear.len() <= 12))
             }
         }
     }
 }
 
-fn behind_rows(what: &str, rows: &[&Behind<'_>]) -> Markup {
+fn behind_rows(what: &str, rows: &[&Behind<'_>], is_open: bool) -> Markup {
     html! {
         @if !rows.is_empty() {
-            details open[rows.len() <= 12] {
+            details open[is_open] {
                 summary { (what) ": " (rows.len()) @if rows.len() == 1 { " row" } @else { " rows" } }
-                div.scroll tabindex="0" role="region" aria-label=(what) {
+                div.scroll.tall tabindex="0" role="region" aria-label=(what) {
                     table {
                         thead { tr {
                             @for head in ["workload", "backend", "row", "lockkit's", "behind", "in"] {

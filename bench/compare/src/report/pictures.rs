@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::canvas::{Anchor, Canvas, FINE, Series};
+use super::canvas::{Anchor, Canvas, FINE, Look, Series};
 use super::scale::{Axis, short};
 
 /// How wide a picture is: on a phone, a unit is nearly a pixel.
@@ -75,10 +75,10 @@ pub(super) fn rows(
     let labels = rows.iter().map(|row| width(&row.label)).max().unwrap_or_default();
     let labels = labels.clamp(50, 175);
     let one_each = rows.iter().all(|row| row.dots.len() <= 1);
-    // Where all are of one kind, what tells them apart is no colour.
+    // Where all are lockkit, its colour would tell nothing.
     let mut looks = rows.iter().flat_map(|row| &row.dots).map(|(series, _)| series.look);
-    let first = looks.next();
-    let has_kinds = one_each && (rows.len() == 1 || looks.any(|look| Some(look) != first));
+    let has_kinds =
+        one_each && (rows.len() == 1 || looks.any(|look| !matches!(look, Look::Lockkit(_))));
     let beside = if one_each { 62 } else { 24 };
     let last = rows.len() as f64;
     let (least, most) = axis.ends();
@@ -151,7 +151,7 @@ fn line_plot(title: &str, about: &str, (x, y): (Axis, Axis), lines: &[Line]) -> 
     let places = apart(&ends, 8 * FINE, (HEIGHT.cast_signed() - 16) * FINE);
     // What is lockkit's lies on top.
     let mut order: Vec<usize> = (0..lines.len()).collect();
-    order.sort_by_key(|at| matches!(lines[*at].series.look, super::canvas::Look::Lockkit(_)));
+    order.sort_by_key(|at| matches!(lines[*at].series.look, Look::Lockkit(_)));
     for at in order {
         let line = &lines[at];
         canvas.series(&line.series, || -> Result<()> {
