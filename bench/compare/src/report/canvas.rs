@@ -27,8 +27,18 @@ pub(super) struct Canvas {
 pub(super) struct Series {
     pub(super) workload: String,
     pub(super) backend: String,
+    pub(super) placed: &'static str,
     pub(super) subject: String,
     pub(super) look: Look,
+}
+
+/// One measurement of a series.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    pub(super) look: Look,
+    pub(super) case: String,
+    /// To whoever points at it.
+    pub(super) says: String,
 }
 
 /// How a subject looks in all pictures.
@@ -108,18 +118,17 @@ impl Canvas {
         let (drawn, inner) = self.inside(draw);
         self.put(&html! {
             g class=(series.look.class()) data-workload=(series.workload)
-                data-backend=(series.backend) data-series=(series.subject) { (inner) }
+                data-backend=(series.backend) data-placed=(series.placed) data-series=(series.subject) { (inner) }
         });
         drawn
     }
 
-    /// The mark of a subject, with what it says when it is pointed at. In fine units, as all that
-    /// plotters places.
-    pub(super) fn mark(&self, look: Look, at: BackendCoord, says: &str) {
+    /// A mark, in fine units, as all that plotters places.
+    pub(super) fn mark(&self, mark: &Mark, at: BackendCoord) {
         let (x, y) = at;
         self.put(&html! {
-            path class="mark" d=(look.outline()) transform={ "translate(" (unit(x)) " " (unit(y)) ")" } {
-                title { (says) }
+            path class="mark" data-case=(mark.case) d=(mark.look.outline()) transform={ "translate(" (unit(x)) " " (unit(y)) ")" } {
+                title { (mark.says) }
             }
         });
     }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use lockkit_bench::{Result, Spread, Unit};
 use maud::Markup;
 
-use super::canvas::{Look, Series};
+use super::canvas::{Look, Mark, Series};
 use super::digest::{Group, Place, Row, Work, placed};
-use super::pictures::{self, Dots, Line};
+use super::pictures::{self, Dot, Dots, Line};
 use super::scale::Axis;
 use crate::run::{Entry, Placement, Role, Run};
 
@@ -59,9 +59,19 @@ impl<'a> Looks<'a> {
         Series {
             workload: entry.workload.clone(),
             backend: entry.backend.clone(),
+            placed: placed(entry.placement),
             subject: entry.subject.clone(),
             look: self.look(entry),
         }
+    }
+
+    fn mark(&self, entry: &Entry, says: String) -> Mark {
+        Mark { look: self.look(entry), case: entry.case.clone(), says }
+    }
+
+    fn dot(&self, entry: &Entry, spread: Spread) -> Dot {
+        let mark = self.mark(entry, format!("{}: {spread}", entry.subject));
+        Dot { series: self.series(entry), mark, spread }
     }
 
     /// The pictures of a workload on one backend.
@@ -91,7 +101,7 @@ impl<'a> Looks<'a> {
             let of_case: Vec<&Group<'_>> = groups().filter(|group| group.case == case).collect();
             let dots = of_case.iter().flat_map(|group| &group.rows).filter_map(|row| {
                 let label = labelled(row.entry);
-                Some(Dots { label, dots: vec![(self.series(row.entry), row.figure(name)?)] })
+                Some(Dots { label, dots: vec![self.dot(row.entry, row.figure(name)?)] })
             });
             let dots: Vec<_> = dots.collect();
             let title = titled(&[name, case]);
@@ -110,14 +120,14 @@ impl<'a> Looks<'a> {
             let pinned = place.groups.iter().find(|group| group.placement == Placement::Pinned);
             let Some(group) = pinned.or(place.groups.first()) else { continue };
             let Some(name) = group.main_figure() else { continue };
-            let mut dots: Vec<(Series, Spread)> = Vec::new();
+            let mut dots: Vec<Dot> = Vec::new();
             for row in &group.rows {
                 if let Some(spread) = row.figure(name) {
                     unit = spread.unit;
-                    dots.push((self.series(row.entry), spread));
+                    dots.push(self.dot(row.entry, spread));
                 }
             }
-            dots.sort_by_key(|(series, _)| match series.look {
+            dots.sort_by_key(|dot| match dot.series.look {
                 Look::Peer(_) => 0,
                 Look::Floor => 1,
                 Look::Lockkit(_) => 2,
@@ -153,11 +163,11 @@ impl<'a> Looks<'a> {
     fn dots(&self, title: &str, group: &Group<'_>) -> Result<Markup> {
         let name = group.main_figure().unwrap_or_default();
         let rows = group.rows.iter().map(|row| {
-            let figure = row.figure(name).map(|spread| (self.series(row.entry), spread));
+            let figure = row.figure(name).map(|spread| self.dot(row.entry, spread));
             Dots { label: row.entry.subject.clone(), dots: figure.into_iter().collect() }
         });
         let rows: Vec<_> = rows.collect();
-        let unit = rows.iter().flat_map(|row| &row.dots).map(|(_, spread)| spread.unit).next();
+        let unit = rows.iter().flat_map(|row| &row.dots).map(|dot| dot.spread.unit).next();
         let lease = group.rows.iter().find_map(lease);
         let limit = lease.map(|lease| (lease, "the lease"));
         pictures::rows(title, name, unit.unwrap_or(Unit::Count), &rows, limit)
@@ -175,7 +185,7 @@ impl<'a> Looks<'a> {
         let mark = |(share, name): &(f64, &str)| {
             let at = points.iter().position(|(other, _)| (other - share).abs() < 1e-9)?;
             let says = format!("{} {name}: {}", row.entry.subject, Unit::Time.show(points[at].1));
-            Some((at, says))
+            Some((at, self.mark(row.entry, says)))
         };
         let marks = MARKED.iter().filter_map(mark).collect();
         Line { series: self.series(row.entry), points, marks }
@@ -218,7 +228,7 @@ impl<'a> Looks<'a> {
                     let x = numbers.iter().position(|it| *it == number).unwrap_or_default() as f64;
                     let says = format!("{}, {}: {spread}", row.entry.subject, row.entry.case);
                     let line = &mut lines[at];
-                    line.marks.push((line.points.len(), says));
+                    line.marks.push((line.points.len(), self.mark(row.entry, says)));
                     line.points.push((x, spread.median));
                 }
                 let Some(unit) = unit else { continue };

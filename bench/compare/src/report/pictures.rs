@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::canvas::{Anchor, Canvas, FINE, Look, Series};
+use super::canvas::{Anchor, Canvas, FINE, Look, Mark, Series};
 use super::scale::{Axis, short};
 
 /// How wide a picture is: on a phone, a unit is nearly a pixel.
@@ -24,15 +24,23 @@ type Chart<'a> = ChartContext<'a, Canvas, Cartesian2d<Axis, Axis>>;
 pub(super) struct Line {
     pub(super) series: Series,
     pub(super) points: Vec<(f64, f64)>,
-    /// Which of the points have a mark, and what it says.
-    pub(super) marks: Vec<(usize, String)>,
+    /// Which of the points have one.
+    pub(super) marks: Vec<(usize, Mark)>,
+}
+
+/// One that shows a figure.
+#[derive(Clone, Debug)]
+pub(super) struct Dot {
+    pub(super) series: Series,
+    pub(super) mark: Mark,
+    pub(super) spread: Spread,
 }
 
 /// A row of a picture with a mark for each of its subjects.
 #[derive(Clone, Debug)]
 pub(super) struct Dots {
     pub(super) label: String,
-    pub(super) dots: Vec<(Series, Spread)>,
+    pub(super) dots: Vec<Dot>,
 }
 
 /// Latencies at each share of all, in seconds.
@@ -68,7 +76,7 @@ pub(super) fn rows(
     let height = (TOP + FOOT + ROW * rows.len() as i32).unsigned_abs();
     let canvas = Canvas::new(WIDTH, height);
     let root = canvas.clone().into_drawing_area();
-    let spreads = rows.iter().flat_map(|row| &row.dots).map(|(_, spread)| spread);
+    let spreads = rows.iter().flat_map(|row| &row.dots).map(|dot| dot.spread);
     let values = spreads.flat_map(|it| [it.least, it.median, it.most]);
     // Texts side by side take more room than one above the other.
     let axis = Axis::of(unit, values.chain(limit.map(|(value, _)| value))).with_at_most(4);
@@ -76,7 +84,7 @@ pub(super) fn rows(
     let labels = labels.clamp(50, 175);
     let one_each = rows.iter().all(|row| row.dots.len() <= 1);
     // Where all are lockkit, its colour would tell nothing.
-    let mut looks = rows.iter().flat_map(|row| &row.dots).map(|(series, _)| series.look);
+    let mut looks = rows.iter().flat_map(|row| &row.dots).map(|dot| dot.series.look);
     let has_kinds =
         one_each && (rows.len() == 1 || looks.any(|look| !matches!(look, Look::Lockkit(_))));
     let beside = if one_each { 62 } else { 24 };
@@ -111,7 +119,7 @@ pub(super) fn rows(
         if !has_kinds || row.dots.is_empty() {
             canvas.group("names", label);
         }
-        for (series, spread) in &row.dots {
+        for Dot { series, mark, spread } in &row.dots {
             let place = |value| chart.backend_coord(&(value, y));
             canvas.series(series, || {
                 if has_kinds {
@@ -122,8 +130,7 @@ pub(super) fn rows(
                     canvas.text((right + 6 * FINE, middle), Anchor::Start, &text);
                     canvas.line("spread", place(spread.least), place(spread.most));
                 }
-                let says = format!("{}: {spread}", series.subject);
-                canvas.mark(series.look, place(spread.median), &says);
+                canvas.mark(mark, place(spread.median));
             });
         }
     }
@@ -156,9 +163,9 @@ fn line_plot(title: &str, about: &str, (x, y): (Axis, Axis), lines: &[Line]) -> 
         let line = &lines[at];
         canvas.series(&line.series, || -> Result<()> {
             chart.draw_series([PathElement::new(line.points.clone(), BLACK)])?;
-            for (point, says) in &line.marks {
+            for (point, mark) in &line.marks {
                 if let Some(place) = line.points.get(*point) {
-                    canvas.mark(line.series.look, chart.backend_coord(place), says);
+                    canvas.mark(mark, chart.backend_coord(place));
                 }
             }
             if let Some((x, y)) = end(&chart, line) {

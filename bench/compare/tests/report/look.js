@@ -12,13 +12,14 @@
       inside(box, element.closest("svg").getBoundingClientRect());
   };
 
-  // Every series, with how many of its marks can be seen.
-  const series = [...document.querySelectorAll("[data-series]")].map((group) => ({
-    ...group.dataset,
-    marks: [...group.querySelectorAll(".mark")].filter(isSeen).length,
-    hidden: [...group.querySelectorAll(".mark")].filter((mark) => !isSeen(mark)).length,
-    color: getComputedStyle(group).color,
-  }));
+  // Every mark of the pictures of workloads, which show more than the overview.
+  const marks = [...document.querySelectorAll("[data-series] .mark")]
+    .filter((mark) => !mark.closest("#overview"))
+    .map((mark) => {
+      const series = mark.closest("[data-series]");
+      const color = getComputedStyle(series).color;
+      return { ...series.dataset, ...mark.dataset, isSeen: isSeen(mark), color };
+    });
 
   const channel = (part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
   const parse = (color) => color.match(/[\d.]+/g).map(Number);
@@ -72,7 +73,7 @@
     svg.getAttribute("role") !== "img" || !svg.querySelector("title")?.textContent ||
     !svg.querySelector("desc")?.textContent);
   return {
-    series, faint, cut, tiny, mixed,
+    marks, faint, cut, tiny, mixed,
     unnamed: unnamed.length,
     scripts: document.querySelectorAll("script").length,
     wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,

@@ -1,12 +1,12 @@
 //! What a real browser shows of the page and of the picture.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use libtest_mimic::Trial;
 use lockkit_compare::report;
-use lockkit_compare::run::{Entry, Role, Run};
+use lockkit_compare::run::{Entry, Placement, Role, Run};
 use lockkit_testkit::trial;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -54,7 +54,7 @@ async fn the_picture(program: PathBuf) {
     let mut grounds = Vec::new();
     for view in [DESK_LIGHT, DESK_DARK] {
         let seen = look(&mut browser, &path.join("overview.svg"), view).await;
-        assert!(seen["series"].as_array().unwrap().len() > 30);
+        assert!(seen["marks"].as_array().unwrap().len() > 30);
         grounds.push(seen["ground"].clone());
     }
     assert_ne!(grounds[0], grounds[1]);
@@ -87,29 +87,29 @@ async fn look(browser: &mut Browser, file: &Path, view: View) -> Value {
     seen
 }
 
-/// Each entry is a mark in a picture of its backend, in a colour that is its role's alone.
+/// Each entry has a mark that is seen, in a colour that only its role has.
 fn every_series_is_seen(run: &Run, seen: &Value) {
-    let mut marks: HashMap<[&str; 3], u64> = HashMap::new();
+    let entries: HashMap<[&str; 5], &Entry> =
+        run.entries.iter().map(|entry| (named(entry), entry)).collect();
+    let mut found = HashSet::new();
     let mut roles: HashMap<&str, Role> = HashMap::new();
-    for series in seen["series"].as_array().unwrap() {
-        let name = ["workload", "backend", "series"].map(|key| series[key].as_str().unwrap());
-        assert_eq!(series["hidden"], 0, "{series}");
-        *marks.entry(name).or_default() += series["marks"].as_u64().unwrap();
-        let entry = run.entries.iter().find(|entry| named(entry) == name).unwrap();
-        let color = series["color"].as_str().unwrap();
-        assert_eq!(*roles.entry(color).or_insert(entry.role), entry.role, "{series}");
+    for mark in seen["marks"].as_array().unwrap() {
+        let keys = ["workload", "backend", "placed", "series", "case"];
+        let name = keys.map(|key| mark[key].as_str().unwrap());
+        assert_eq!(mark["isSeen"], true, "{mark}");
+        let role = entries[&name].role;
+        let color = mark["color"].as_str().unwrap();
+        assert_eq!(*roles.entry(color).or_insert(role), role, "{mark}");
+        found.insert(name);
     }
-    for entry in &run.entries {
-        let cases = run.entries.iter().filter(|other| named(other) == named(entry)).count();
-        let found = marks.get(&named(entry)).copied().unwrap_or_default();
-        assert!(found >= cases as u64, "{found} marks of {cases} cases: {:?}", named(entry));
-    }
-    assert_eq!(
-        marks.len(),
-        run.entries.iter().map(named).collect::<std::collections::HashSet<_>>().len()
-    );
+    let missing: Vec<_> = entries.keys().filter(|name| !found.contains(*name)).collect();
+    assert!(missing.is_empty(), "{} entries are not seen: {missing:?}", missing.len());
 }
 
-fn named(entry: &Entry) -> [&str; 3] {
-    [&entry.workload, &entry.backend, &entry.subject]
+fn named(entry: &Entry) -> [&str; 5] {
+    let placed = match entry.placement {
+        Placement::Pinned => "pinned",
+        Placement::Unpinned => "unpinned",
+    };
+    [&entry.workload, &entry.backend, placed, &entry.subject, &entry.case]
 }
