@@ -2,6 +2,9 @@
 //! are made today. `LOCKKIT_BLESS=1` writes both.
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+#[path = "report/sample.rs"]
+mod sample;
+
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -10,33 +13,71 @@ use lockkit_compare::run::Run;
 
 #[test]
 fn the_readme_and_the_reports_are_of_the_newest_run() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let newest = newest(&root.join("docs/benchmarks"));
+    let stale = stale(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    if env::var_os("LOCKKIT_BLESS").is_some() {
+        write(&stale);
+    } else {
+        let paths: Vec<_> = stale.iter().map(|(path, _)| path).collect();
+        assert!(paths.is_empty(), "not up to date, LOCKKIT_BLESS=1 writes them: {paths:?}");
+    }
+}
+
+#[test]
+fn the_newest_run_is_told_of() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let readme = || fs::read_to_string(root.join("README.md")).unwrap();
+    let text = "# lockkit\n\n<!-- benchmarks: a note -->\n<!-- /benchmarks -->\n\n## More\n";
+    fs::write(root.join("README.md"), text).unwrap();
+    assert_eq!(stale(root), []);
+
+    // One that was cut short leaves no run.
+    for day in ["2026-11-21", "2026-09-30", "2026-12-24"] {
+        fs::create_dir_all(root.join("docs/benchmarks").join(day)).unwrap();
+    }
+    let newest = root.join("docs/benchmarks/2026-11-21");
+    sample::sample(0.0).write(&newest.join("run.json")).unwrap();
+    fs::write(root.join("docs/benchmarks/2026-09-30/run.json"), "of an older version").unwrap();
+    let names: Vec<_> = stale(root).into_iter().map(|(path, _)| path).collect();
+    let files = ["summary.md", "report.html", "overview.svg"].map(|name| newest.join(name));
+    assert_eq!(names, [&files[..], &[root.join("README.md")]].concat());
+    write(&stale(root));
+    assert_eq!(stale(root), []);
+    assert!(readme().contains("](docs/benchmarks/2026-11-21/overview.svg)"), "{}", readme());
+    assert!(readme().starts_with("# lockkit\n\n<!-- benchmarks: a note -->\n## "), "{}", readme());
+    assert!(readme().ends_with("|\n\n<!-- /benchmarks -->\n\n## More\n"), "{}", readme());
+
+    fs::write(root.join("README.md"), readme().replace("| redis |", "| redis, faster |")).unwrap();
+    assert_eq!(stale(root).len(), 1);
+}
+
+/// Files that are not as they are to be, and how they are to be.
+fn stale(root: &Path) -> Vec<(PathBuf, String)> {
+    let mut expected = Vec::new();
     let mut part = String::new();
-    if let Some(folder) = &newest {
+    if let Some(folder) = newest(&root.join("docs/benchmarks")) {
         let run = Run::read(&folder.join("run.json")).unwrap();
-        for (name, text) in report::files(&run).unwrap() {
-            check(&folder.join(name), &text);
-        }
+        let files = report::files(&run).unwrap();
+        expected.extend(files.map(|(name, text)| (folder.join(name), text)));
         let name = folder.file_name().unwrap().to_str().unwrap();
         part = report::readme(&run, &format!("docs/benchmarks/{name}"));
     }
-    let readme = fs::read_to_string(root.join("README.md")).unwrap();
-    let (before, rest) = readme.split_once("<!-- benchmarks").unwrap();
+    let readme = root.join("README.md");
+    let text = fs::read_to_string(&readme).unwrap();
+    let (before, rest) = text.split_once("<!-- benchmarks").unwrap();
     let (note, rest) = rest.split_once("-->\n").unwrap();
     let (_, after) = rest.split_once("<!-- /benchmarks -->").unwrap();
-    let mark = format!("<!-- benchmarks{note}-->\n");
-    check(&root.join("README.md"), &format!("{before}{mark}{part}<!-- /benchmarks -->{after}"));
+    let text = format!("{before}<!-- benchmarks{note}-->\n{part}<!-- /benchmarks -->{after}");
+    expected.push((readme, text));
+    let is_stale = |(path, text): &(PathBuf, String)| {
+        fs::read_to_string(path).map_or(true, |found| found != *text)
+    };
+    expected.into_iter().filter(is_stale).collect()
 }
 
-/// Compares a file with what it is to be, or writes it.
-fn check(path: &Path, expected: &str) {
-    if env::var_os("LOCKKIT_BLESS").is_some() {
-        fs::write(path, expected).unwrap();
-    } else {
-        let found = fs::read_to_string(path).unwrap_or_default();
-        // A whole page would say less than its name.
-        assert!(found == expected, "{} is not up to date: LOCKKIT_BLESS=1", path.display());
+fn write(files: &[(PathBuf, String)]) {
+    for (path, text) in files {
+        fs::write(path, text).unwrap();
     }
 }
 
