@@ -33,7 +33,7 @@ pub fn write(run: &Run, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What [`write`] writes: names and texts. The same run makes the same texts.
+/// What [`write()`] writes: names and texts. The same run makes the same texts.
 ///
 /// # Errors
 ///

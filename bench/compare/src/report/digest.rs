@@ -190,7 +190,7 @@ pub(super) fn greater_is_better(name: &str, unit: Unit) -> bool {
     }
 }
 
-/// The workloads of a run, in its order.
+/// The workloads of a run.
 pub(super) fn works(run: &Run) -> Vec<Work<'_>> {
     let mut works: Vec<Work<'_>> = Vec::new();
     for entry in &run.entries {
@@ -217,8 +217,24 @@ pub(super) fn works(run: &Run) -> Vec<Work<'_>> {
             }
         }
     }
+    // Of the others, those that came first.
+    works.sort_by_key(|work| {
+        ORDER.iter().position(|name| *name == work.name).unwrap_or(ORDER.len())
+    });
     works
 }
+
+/// From what everybody wants to know to what few do.
+const ORDER: [&str; 8] = [
+    "uncontended",
+    "hand-over",
+    "contended",
+    "recovery",
+    "waiters",
+    "many-names",
+    "stock",
+    "granularity",
+];
 
 fn place<'w, 'a>(
     works: &'w mut Vec<Work<'a>>,
@@ -266,7 +282,7 @@ pub(super) fn about(workload: &str) -> &'static str {
         "recovery" => {
             "The process that holds is killed: the time until another that waits has the lock."
         }
-        "stock" | "stock decrement" | "stock-decrement" => {
+        "stock" => {
             "The same stock is sold under a lock, by the backend's own atomic operation, and by an \
              optimistic version: where no lock is the better answer."
         }

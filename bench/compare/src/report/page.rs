@@ -288,7 +288,7 @@ fn table(title: &str, groups: &[&Group<'_>]) -> Markup {
             summary { "In figures" }
             div.scroll tabindex="0" role="region" aria-label={ "Figures: " (title) } {
                 table {
-                    caption { "Medians of the rounds, with the least and the most." }
+                    caption { "Medians of the rounds, with the least and the most; ratios are of the first figure." }
                     thead { tr {
                         th scope="col" { "case" }
                         th scope="col" { "subject" }

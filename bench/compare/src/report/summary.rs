@@ -188,12 +188,15 @@ pub(super) fn better(name: &str, unit: Unit) -> &'static str {
 }
 
 pub(super) fn heading(workload: &str) -> String {
-    if workload == "hand-over" {
-        return "Hand-over".into();
+    match workload {
+        "hand-over" => "Hand-over".into(),
+        "stock" => "Stock decrement".into(),
+        other => {
+            let mut letters = other.chars();
+            let first = letters.next().map(|letter| letter.to_uppercase().to_string());
+            first.unwrap_or_default() + &letters.as_str().replace('-', " ")
+        }
     }
-    let mut letters = workload.chars();
-    let first = letters.next().map(|letter| letter.to_uppercase().to_string());
-    first.unwrap_or_default() + &letters.as_str().replace('-', " ")
 }
 
 fn line(cells: impl IntoIterator<Item = String>) -> String {

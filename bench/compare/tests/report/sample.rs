@@ -88,12 +88,6 @@ pub(crate) fn sample(noise: f64) -> Run {
         sample.stock(&at);
     }
     sample.granularity();
-    // In the order of workloads, as reports have them.
-    let order = ["uncontended", "hand-over", "contended", "many-names", "waiters", "recovery"];
-    let place = |entry: &Entry| {
-        order.iter().position(|name| *name == entry.workload).unwrap_or(order.len())
-    };
-    sample.entries.sort_by_key(place);
     Run { setup: setup(noise), entries: sample.entries, absences: absences() }
 }
 
