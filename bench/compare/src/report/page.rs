@@ -160,7 +160,7 @@ fn behind_rows(what: &str, rows: &[&Behind<'_>], is_open: bool) -> Markup {
             details open[is_open] {
                 summary { (what) ": " (rows.len()) @if rows.len() == 1 { " row" } @else { " rows" } }
                 div.scroll.tall tabindex="0" role="region" aria-label=(what) {
-                    table {
+                    table.stack {
                         thead { tr {
                             @for head in ["workload", "backend", "row", "lockkit's", "behind", "in"] {
                                 th scope="col" { (head) }

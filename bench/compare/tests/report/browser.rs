@@ -8,7 +8,8 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// A browser with one page. It ends when it is dropped, and with this process: its pipe ends then.
+/// A browser with one page. It ends when its pipe does: when this is dropped, and however this
+/// process ends.
 pub(crate) struct Browser {
     child: Child,
     requests: ChildStdin,
@@ -17,7 +18,6 @@ pub(crate) struct Browser {
     last: u32,
     /// What it told without being asked.
     events: Vec<Value>,
-    _profile: TempDir,
 }
 
 /// In which light a page is looked at.
@@ -27,8 +27,11 @@ pub(crate) struct View {
     pub(crate) scheme: &'static str,
 }
 
-/// It reads its third file and writes to its fourth.
-const PIPED: &str = r#"exec "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1"#;
+/// Runs it in a folder, which is removed when it has ended. It reads its file 3 and writes to 4.
+const RUN: &str = r#"
+TMPDIR=$0 "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1
+rm -rf -- "$0" || { sleep 1 && rm -rf -- "$0"; }
+"#;
 
 /// Nothing but the page is loaded, from nowhere.
 const FLAGS: [&str; 12] = [
@@ -48,21 +51,17 @@ const FLAGS: [&str; 12] = [
 
 impl Browser {
     pub(crate) async fn start(program: &Path) -> Self {
-        let profile = TempDir::with_prefix("lockkit-browser-").unwrap();
+        let folder = TempDir::with_prefix("lockkit-browser-").unwrap().keep();
         let mut command = Command::new("sh");
-        command.args(["-c", PIPED, "sh"]).arg(program);
-        command.arg(format!("--user-data-dir={}", profile.path().display())).args(FLAGS);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        command.args(["-c", RUN]).arg(&folder).arg(program);
+        command.arg(format!("--user-data-dir={}", folder.join("profile").display())).args(FLAGS);
+        // What a terminal sends to the tests does not end the shell before it has cleaned up.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let requests = child.stdin.take().unwrap();
         let answers = BufReader::new(child.stdout.take().unwrap());
         let (session, events) = (None, Vec::new());
-        let mut browser =
-            Self { child, requests, answers, session, last: 0, events, _profile: profile };
+        let mut browser = Self { child, requests, answers, session, last: 0, events };
         let target = browser.call("Target.createTarget", json!({ "url": "about:blank" })).await;
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
         let attached = browser.call("Target.attachToTarget", attach).await;
