@@ -1,6 +1,7 @@
-// What a reader sees of the page: evaluated in the browser by the test.
-(() => {
-  for (const details of document.querySelectorAll("details")) details.open = true;
+// What a reader sees of the page, as it is opened or with all that can be unfolded: called in the
+// browser by the test.
+(isUnfolded) => {
+  if (isUnfolded) for (const details of document.querySelectorAll("details")) details.open = true;
 
   const inside = (inner, outer) =>
     inner.left >= outer.left - 1 && inner.right <= outer.right + 1 &&
@@ -80,4 +81,4 @@
     ground: getComputedStyle(document.body ?? document.documentElement).backgroundColor,
     text: document.body?.innerText ?? document.documentElement.textContent,
   };
-})()
+}

@@ -37,14 +37,18 @@ async fn the_page_in(program: &Path, view: View) {
     let run = sample(0.02);
     let (_folder, path) = written(&run);
     let mut browser = Browser::start(program).await;
-    let seen = look(&mut browser, &path.join("report.html"), view).await;
-    assert_eq!(seen["wide"], 0, "it is wider than the screen");
-    assert_eq!(seen["scripts"], 0);
-    every_series_is_seen(&run, &seen);
-    for absence in &run.absences {
-        let text = seen["text"].as_str().unwrap();
-        assert!(text.contains(&absence.reason), "{absence:?}");
+    browser.open(&path.join("report.html"), view).await;
+    for unfolded in [false, true] {
+        let seen = look(&mut browser, unfolded).await;
+        assert_eq!(seen["wide"], 0, "it is wider than the screen");
+        assert_eq!(seen["scripts"], 0);
+        every_series_is_seen(&run, &seen);
+        for absence in &run.absences {
+            let text = seen["text"].as_str().unwrap();
+            assert!(text.contains(&absence.reason), "{absence:?}");
+        }
     }
+    is_quiet(&browser, &path.join("report.html"));
     browser.close().await;
 }
 
@@ -53,7 +57,9 @@ async fn the_picture(program: PathBuf) {
     let mut browser = Browser::start(&program).await;
     let mut grounds = Vec::new();
     for view in [DESK_LIGHT, DESK_DARK] {
-        let seen = look(&mut browser, &path.join("overview.svg"), view).await;
+        browser.open(&path.join("overview.svg"), view).await;
+        let seen = look(&mut browser, false).await;
+        is_quiet(&browser, &path.join("overview.svg"));
         assert!(seen["marks"].as_array().unwrap().len() > 30);
         grounds.push(seen["ground"].clone());
     }
@@ -68,10 +74,8 @@ fn written(run: &Run) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Opens a file and returns what is seen, which is right in all that is right for any file.
-async fn look(browser: &mut Browser, file: &Path, view: View) -> Value {
-    browser.open(file, view).await;
-    let seen = browser.evaluate(include_str!("look.js")).await;
+/// It asked for the file alone, and has nothing to complain about.
+fn is_quiet(browser: &Browser, file: &Path) {
     for kind in ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"] {
         let told: Vec<_> = browser.told(kind).collect();
         assert!(told.is_empty(), "{told:?}");
@@ -79,6 +83,12 @@ async fn look(browser: &mut Browser, file: &Path, view: View) -> Value {
     let requests: Vec<_> = browser.told("Network.requestWillBeSent").collect();
     let urls: Vec<_> = requests.iter().map(|it| it["params"]["request"]["url"].as_str()).collect();
     assert_eq!(urls, [Some(&*format!("file://{}", file.display()))], "it needs something else");
+}
+
+/// What is seen, which is right in all that is right for any file.
+async fn look(browser: &mut Browser, unfolded: bool) -> Value {
+    let look = format!("({})({unfolded})", include_str!("look.js"));
+    let seen = browser.evaluate(&look).await;
     for what in ["faint", "cut", "tiny", "mixed"] {
         let texts = seen[what].as_array().unwrap();
         assert!(texts.is_empty(), "{} texts are {what}: {texts:?}", texts.len());
