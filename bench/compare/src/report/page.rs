@@ -8,7 +8,7 @@ use super::canvas::Look;
 use super::digest::{Behind, Group, Place, Work, about, behind, placed, works};
 use super::gallery::{Looks, Picture, is_alone, sames};
 use super::summary::{BEHIND, CLEAR, UNCLEAR, better, cells, heading, loss, names, row_name};
-use crate::run::{Absence, Role, Run, Setup};
+use crate::run::{Absence, Entry, Role, Run, Setup};
 
 /// How plots look, here and in the picture of the README.
 pub(super) const PLOT_STYLE: &str = include_str!("plot.css");
@@ -252,7 +252,7 @@ fn figure(picture: Picture<'_, '_>, absences: &[&Absence], behind: &[Behind<'_>]
             }
             (svg)
             (absent(absences.iter().copied(), false))
-            @if !groups.is_empty() { (table(&title, &groups)) }
+            @if !groups.is_empty() { (table(&title, &groups, behind)) }
         }
     }
 }
@@ -281,8 +281,14 @@ fn absent<'a>(absences: impl Iterator<Item = &'a Absence>, with_backend: bool) -
     }
 }
 
-fn table(title: &str, groups: &[&Group<'_>]) -> Markup {
+fn table(title: &str, groups: &[&Group<'_>], behind: &[Behind<'_>]) -> Markup {
     let names = names(groups.iter().copied());
+    // Next to the name of whoever is ahead of lockkit.
+    let ahead = |entry: &Entry| {
+        let mut over = behind.iter().filter(|one| std::ptr::eq(one.theirs, entry)).peekable();
+        over.peek()?;
+        Some(if over.any(Behind::is_clear) { "◂ ahead" } else { "◂ ahead, ~" })
+    };
     html! {
         details {
             summary { "In figures" }
@@ -302,7 +308,14 @@ fn table(title: &str, groups: &[&Group<'_>]) -> Markup {
                         @let cells = cells(group, row, &names);
                         tr.lockkit[row.entry.role == Role::Lockkit] {
                             @for (at, cell) in cells.iter().enumerate() {
-                                @if at == 1 { th scope="row" { (cell) } }
+                                @if at == 1 {
+                                    th scope="row" {
+                                        (cell)
+                                        @if let Some(ahead) = ahead(row.entry) {
+                                            " " span.ahead { (ahead) }
+                                        }
+                                    }
+                                }
                                 @else { td.number { (cell) } }
                             }
                         }

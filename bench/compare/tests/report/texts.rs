@@ -73,7 +73,7 @@ fn nothing_that_is_behind_is_hidden() {
     let (summary, page) = (file(&run, "summary.md"), file(&run, "report.html"));
     let behind = summary.split("\n## ").find(|part| part.starts_with("Behind")).unwrap();
     let rows: Vec<&str> = behind.lines().filter(|line| line.contains(" against ")).collect();
-    let mut expected = 0;
+    let (mut expected, mut ahead) = (0, Vec::new());
     for ours in run.entries.iter().filter(|entry| entry.role == Role::Lockkit) {
         for theirs in run.entries.iter().filter(|entry| is_beside(ours, entry)) {
             let worse: Vec<&str> =
@@ -82,6 +82,9 @@ fn nothing_that_is_behind_is_hidden() {
                 continue;
             }
             expected += 1;
+            if !ahead.iter().any(|other| std::ptr::eq(*other, theirs)) {
+                ahead.push(theirs);
+            }
             let placed = format!("{:?}", ours.placement).to_lowercase();
             let case =
                 if ours.case.is_empty() { placed } else { format!("{}, {placed}", ours.case) };
@@ -99,6 +102,8 @@ fn nothing_that_is_behind_is_hidden() {
     assert!(expected > 40, "{expected}");
     assert_eq!(rows.len(), expected);
     assert_eq!(page.matches(" against ").count(), summary.matches(" against ").count());
+    // Each is marked in the tables as well.
+    assert_eq!(page.matches("class=\"ahead\"").count(), ahead.len());
 }
 
 fn is_beside(ours: &Entry, theirs: &Entry) -> bool {
