@@ -244,17 +244,27 @@ impl<'a> Looks<'a> {
     }
 }
 
+/// Whether distributions are drawn of a backend.
+pub(super) fn has_curves(place: &Place<'_>) -> bool {
+    let mut rows = place.groups.iter().flat_map(|group| &group.rows);
+    numbers(place).len() <= 1 && rows.any(|row| !distribution(row.entry).is_empty())
+}
+
 /// Whether only lockkit is in it, so that its backends are what there is to be compared.
 pub(super) fn is_alone(work: &Work<'_>) -> bool {
     let groups = work.backends.iter().flat_map(|place| &place.groups);
     groups.flat_map(|group| &group.rows).all(|row| row.entry.role == Role::Lockkit)
 }
 
-/// What a figure is everywhere and in each round, if it is the same: no picture would tell more.
+/// What a figure is everywhere and in each round, if it is the same: no picture would tell more. The
+/// main one is drawn in any case, so that all are seen.
 fn same_for_all(work: &Work<'_>, case: &str, name: &str) -> Option<Spread> {
     let groups = work.backends.iter().flat_map(|place| &place.groups);
-    let rows = groups.filter(|group| group.case == case).flat_map(|group| &group.rows);
-    let mut spreads = rows.map(|row| row.figure(name));
+    let groups = groups.filter(|group| group.case == case);
+    if groups.clone().any(|group| group.main_figure() == Some(name)) {
+        return None;
+    }
+    let mut spreads = groups.flat_map(|group| &group.rows).map(|row| row.figure(name));
     let first = spreads.next()??;
     let is_same = |spread: Option<Spread>| {
         spread.is_some_and(|it| [it.least, it.most].iter().all(|value| *value == first.median))

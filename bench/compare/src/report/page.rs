@@ -6,7 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::NOISY;
 use super::canvas::Look;
 use super::digest::{Behind, Group, Place, Work, about, behind, placed, works};
-use super::gallery::{Looks, Picture, is_alone, sames};
+use super::gallery::{Looks, Picture, has_curves, is_alone, sames};
 use super::summary::{BEHIND, CLEAR, UNCLEAR, better, cells, heading, loss, names, row_name};
 use crate::run::{Absence, Entry, Role, Run, Setup};
 
@@ -214,10 +214,7 @@ fn section(work: &Work<'_>, looks: &Looks<'_>, behind: &[Behind<'_>]) -> Result<
         }
     }
     let absences = work.backends.iter().flat_map(|place| &place.absences);
-    let mut rows =
-        work.backends.iter().flat_map(|place| &place.groups).flat_map(|group| &group.rows);
-    let has_curves =
-        rows.any(|row| row.entry.rounds.iter().any(|round| !round.distribution.is_empty()));
+    let has_curves = !is_alone(work) && work.backends.iter().any(has_curves);
     Ok(html! {
         section id=(anchor(work.name)) {
             h2 { (heading(work.name)) }

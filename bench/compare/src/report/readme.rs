@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use lockkit_bench::{Result, Spread};
 use maud::{PreEscaped, html};
 
+use super::NOISY;
 use super::canvas::Look;
 use super::digest::{Group, Place, Row, Work, works};
 use super::gallery::Looks;
@@ -20,12 +21,13 @@ pub fn readme(run: &Run, folder: &str) -> String {
     let works = works(run);
     let mut text = format!(
         "## What it costs\n\n[![Medians of each backend, the floor under it and other libraries]\
-         ({folder}/overview.svg)]({folder}/summary.md) p50 with client and server on one CPU, {}; \
+         ({folder}/overview.svg)]({folder}/summary.md) p50 with client and server on one CPU, {}{}; \
          ratios to the same requests sent by hand, and to the best other library. [All workloads, \
          and where lockkit is behind]({folder}/summary.md).\n\n\
          | backend | acquire and release | of the floor | of the best other | hand-over | of the best other |\n\
          | --- | --- | --- | --- | --- | --- |\n",
-        run.setup.date
+        run.setup.date,
+        if run.setup.noise >= NOISY { ", on a noisy machine" } else { "" },
     );
     for backend in backends(&works).into_iter().take(ROWS) {
         let [uncontended, hand_over] = OVERVIEW.map(|(name, _)| found(&works, name, backend));

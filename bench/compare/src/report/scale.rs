@@ -102,7 +102,7 @@ impl Axis {
 
     fn linear(unit: Unit, most: f64) -> Self {
         let most = if most > 0.0 { most } else { 1.0 };
-        let rough = most / 3.0;
+        let rough = most / 4.0;
         let power = 10f64.powf(rough.log10().floor());
         let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power);
         let step = match unit {
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(labels(&wide), ["10 µs", "100 µs", "1 ms", "10 ms", "100 ms"]);
         let narrow = Axis::of(Unit::PerSecond, [800.0, 2_900.0]);
         assert_eq!(labels(&narrow), ["0", "1k/s", "2k/s", "3k/s"]);
-        assert_eq!(labels(&Axis::of(Unit::Count, [0.0, 0.0])), ["0", "0.5", "1"]);
+        assert_eq!(labels(&Axis::of(Unit::Count, [0.0, 0.0])), ["0", "0.25", "0.5", "0.75", "1"]);
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl Sample {
                 figure("Jain", Unit::Ratio, sample.around(0.93)),
                 figure("requests a grant", Unit::Count, sample.around(asks)),
             ];
-            Round { figures, distribution: Vec::new() }
+            Round { figures, distribution: sample.time(clients / grants).distribution }
         };
         let rounds = (0..5).map(|_| round(self)).collect();
         self.push("contended", who, case, rounds);

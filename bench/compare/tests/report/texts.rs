@@ -154,6 +154,8 @@ fn a_noisy_run_says_so_first() {
         let (before, _) = noisy.split_once(first_figure).unwrap();
         assert!(before.contains("noisy machine") && before.contains("31 %"), "{name}");
     }
+    assert!(!report::readme(&sample(0.02), "there").contains("noisy"));
+    assert!(report::readme(&sample(0.31), "there").contains("on a noisy machine"));
 }
 
 fn the_page_is_one_file() {
