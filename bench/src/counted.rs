@@ -42,6 +42,16 @@ impl Counted {
         }
     }
 
+    /// Resolves when so many were refused in all, each as often as it asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe.
+    pub async fn refused(&self, number: u64) {
+        // As above.
+        _ = self.refusals.subscribe().wait_for(|refusals| *refusals >= number).await;
+    }
+
     fn count(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }

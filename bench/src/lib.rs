@@ -20,8 +20,10 @@
 
 mod counted;
 mod figure;
+mod keeping;
 mod load;
 mod plan;
+pub mod process;
 pub mod report;
 mod scale;
 mod subject;
@@ -30,6 +32,7 @@ pub mod workloads;
 
 pub use counted::Counted;
 pub use figure::{Figure, Spread, Summary, Unit};
+pub use keeping::Keeping;
 pub use plan::{Outcome, Plan, Row, Step, SubjectOutcome};
 pub use scale::Scale;
 pub use subject::{AnyLock, Client, Subject};

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::{Figure, Result, Unit};
 
@@ -38,13 +37,6 @@ impl Times {
     fn at(&self, percent: f64) -> Duration {
         Duration::from_nanos(self.0.value_at_percentile(percent))
     }
-}
-
-/// How long this process was on a CPU so far, all threads together.
-pub(crate) fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    let part = |number: i64| u64::try_from(number).unwrap_or_default();
-    Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
 }
 
 /// Jain's index: 1 if all have got the same, 1/n if one has got all.

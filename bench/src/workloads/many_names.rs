@@ -1,13 +1,9 @@
 use std::time::Instant;
 
 use async_trait::async_trait;
-use tokio::time::sleep;
 
-use crate::load::cpu_time;
-use crate::{Figure, Reading, Result, Scale, Subject, Unit, Workload};
-
-/// How often all holds are looked at.
-const LOOKS: u32 = 20;
+use crate::process::cpu_time;
+use crate::{Figure, Keeping, Reading, Result, Scale, Subject, Unit, Workload};
 
 /// One client takes many locks and keeps them for a lease.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +16,7 @@ impl Workload for ManyNames {
     }
 
     fn about(&self) -> &'static str {
-        "many locks of one client, kept for a lease: `least left` of a lease at any time"
+        "many locks of one client, kept for a lease: `least left` of a lease at any time, `late` renewals"
     }
 
     async fn round(&self, subject: &Subject, scale: &Scale) -> Result<Vec<Reading>> {
@@ -36,16 +32,10 @@ impl Workload for ManyNames {
 
         let (before, cpu) = (client.driver().requests(), cpu_time());
         let kept = Instant::now();
-        let mut least_left = lease;
-        for _ in 0..LOOKS {
-            sleep(kept_for / LOOKS).await;
-            let left = guards.iter().filter_map(|guard| guard.valid_for()).min();
-            least_left = least_left.min(left.unwrap_or(lease));
-        }
+        let Keeping { least_left, late, lost } = Keeping::watch(&guards, lease, kept_for).await;
         let kept = kept.elapsed().as_secs_f64() * scale.names as f64 / 1_000.0;
         let cpu = (cpu_time() - cpu).as_secs_f64() / kept;
         let requests = (client.driver().requests() - before) as f64 / kept / 1_000.0;
-        let lost = guards.iter().filter(|guard| !guard.is_held()).count();
 
         let begun = Instant::now();
         for guard in guards.drain(..) {
@@ -53,7 +43,7 @@ impl Workload for ManyNames {
                 guard.release().await?;
             }
         }
-        let released = (scale.names - lost) as f64 / begun.elapsed().as_secs_f64();
+        let released = (scale.names as u64 - lost) as f64 / begun.elapsed().as_secs_f64();
         client.close().await;
         Ok(vec![Reading::of(
             format!("{} for {kept_for:?}", scale.names),
@@ -63,6 +53,7 @@ impl Workload for ManyNames {
                 Figure::new("requests a hold", Unit::PerSecond, requests),
                 Figure::new("cpu per s of 1000", Unit::Time, cpu),
                 Figure::new("least left", Unit::Ratio, least_left.div_duration_f64(lease)),
+                Figure::new("late", Unit::Count, late as f64),
                 Figure::new("lost", Unit::Count, lost as f64),
             ],
         )])

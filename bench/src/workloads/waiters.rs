@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::load::cpu_time;
+use crate::process::cpu_time;
 use crate::{Figure, Reading, Result, Scale, Subject, Unit, Workload};
 
 /// Many wait for one lock, which goes through all of their hands.
