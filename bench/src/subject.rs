@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use lockkit::driver::{Claim, Driver as _, OwnerId};
 use lockkit::{
-    BackendUrl, Capabilities, Fifo, Lease, Liveness, Lock, LockGuard, Locker, Namespace,
+    BackendUrl, Capabilities, Fairness, Fifo, Lease, Liveness, Lock, LockGuard, Locker, Namespace,
 };
 
 use crate::{Counted, Result};
@@ -146,6 +146,11 @@ impl Client {
     /// Whether a lease is what ends its holds, so that each can have its own.
     pub fn has_leases(&self) -> bool {
         self.locker.capabilities().liveness == Liveness::Lease
+    }
+
+    /// Whether its locks go to whoever came first, so that all who wait have places.
+    pub fn keeps_order(&self) -> bool {
+        self.subject.is_fair || self.locker.capabilities().fairness == Fairness::Fifo
     }
 
     /// Ends its connections.
