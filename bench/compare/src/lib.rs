@@ -15,6 +15,7 @@ pub mod run;
 pub mod runner;
 mod scale;
 pub mod servers;
+pub mod studies;
 pub mod subject;
 mod times;
 mod workloads;

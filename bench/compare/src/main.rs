@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use lockkit_bench::Result;
 use lockkit_compare::agent::{self, Lockkit};
 use lockkit_compare::runner::{self, Plan};
 use lockkit_compare::servers::Backend;
+use lockkit_compare::studies::{self, Extent, Findings};
 use lockkit_compare::subject::Agents;
 use lockkit_compare::{Scale, floors};
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,6 +38,9 @@ enum Command {
         lease: u64,
         urls: Vec<String>,
     },
+    /// A process that has many holds or many waiters, to be studied.
+    #[command(hide = true)]
+    Client { words: Vec<String> },
 }
 
 #[derive(Debug, clap::Args)]
@@ -56,6 +60,9 @@ struct Measure {
     /// What decides the order [default: another each time].
     #[arg(long)]
     seed: Option<u64>,
+    /// The studies only: many holds, many waiters, a stock to be sold, locks within a process.
+    #[arg(long)]
+    studies: bool,
     /// How many rounds [default: 5, with --quick 2].
     #[arg(long)]
     rounds: Option<usize>,
@@ -74,7 +81,7 @@ async fn main() -> ExitCode {
 
 async fn run(command: Command) -> Result<()> {
     match command {
-        Command::Run(options) => measure(options).await,
+        Command::Run(options) => Box::pin(measure(options)).await,
         Command::Agent { peer, lease, url } => {
             let library = Lockkit::at(url, Duration::from_millis(lease));
             let library = match &*peer {
@@ -84,6 +91,10 @@ async fn run(command: Command) -> Result<()> {
             agent::serve(&peer, env!("CARGO_PKG_VERSION"), Ok(library)).await
         }
         Command::Floor { backend, urls, .. } => floors::run(&backend, &urls).await,
+        Command::Client { words } => {
+            let client = studies::Client::parse(&words)?;
+            Box::pin(studies::client(&client)).await
+        }
     }
 }
 
@@ -92,17 +103,30 @@ async fn measure(options: Measure) -> Result<()> {
         true => (Scale::quick(), 2),
         false => (Scale::full(), 5),
     };
+    let backends = backends(&options.only)?;
     let plan = Plan {
-        backends: backends(&options.only)?,
+        backends: if options.studies { Vec::new() } else { backends.clone() },
         scale,
         rounds: options.rounds.unwrap_or(rounds),
         seed: options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
     };
     let agents = Agents { own: std::env::current_exe()?, peers: options.peers };
     std::fs::create_dir_all(&options.out)?;
-    let run = runner::run(&plan, |servers| agents.subjects(servers), |what| eprintln!("{what}"));
+    let extent = if options.quick { Extent::quick() } else { Extent::full() };
+    let extent = extent.seed(plan.seed);
+    let tell = |what: &str| eprintln!("{what}");
+    let measured = async {
+        let mut run = runner::run(&plan, |servers| agents.subjects(servers), tell).await?;
+        let begun = Instant::now();
+        let studied = Box::pin(studies::run(&backends, &extent, &agents.own, tell)).await;
+        let Findings { entries, absences } = studied;
+        run.entries.extend(entries);
+        run.absences.extend(absences);
+        run.setup.seconds += begun.elapsed().as_secs_f64();
+        Result::Ok(run)
+    };
     let run = tokio::select! {
-        run = run => run?,
+        run = measured => run?,
         // Agents and servers end with what is dropped here.
         interrupted = interruption() => return interrupted,
     };

@@ -3,6 +3,7 @@
 mod count;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -160,6 +161,11 @@ impl Servers {
             Kind::Folder(_) => vec![self.url()],
             _ => self.servers().iter().map(Server::url).collect(),
         }
+    }
+
+    /// Where each server is.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.servers().iter().map(Server::addr).collect()
     }
 
     /// The folder where files are kept, if there is no server.
