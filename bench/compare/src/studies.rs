@@ -32,7 +32,7 @@ pub struct Extent {
     pub slice: Duration,
     /// How often each way is measured, in turn.
     pub rounds: usize,
-    /// How long a process may take for a case, and a round of selling.
+    /// How long a process may take for a stage, and a round of selling.
     pub limit: Duration,
     /// What decides in which order they take turns.
     pub seed: u64,
@@ -52,12 +52,12 @@ impl Extent {
     pub fn full() -> Self {
         Self {
             names: vec![(1_000, Duration::from_secs(3)), (10_000, Duration::from_secs(6))],
-            waiters: vec![(1_000, Duration::from_secs(6)), (10_000, Duration::from_secs(15))],
+            waiters: vec![(1_000, Duration::from_secs(9)), (10_000, Duration::from_secs(15))],
             sellers: 8,
             pieces: 500,
             slice: Duration::from_millis(500),
             rounds: 3,
-            limit: Duration::from_secs(60),
+            limit: Duration::from_secs(20),
             seed: 0,
         }
     }
@@ -192,6 +192,61 @@ impl Findings {
             }
         }
     }
+}
+
+impl Site<'_> {
+    /// Measures one number after the other, until one is too many for the time that there is.
+    async fn each(
+        &self,
+        cases: Vec<(String, Client)>,
+        workload: &str,
+        extent: &Extent,
+        measure: impl AsyncFn(&Self, &Client, &Extent) -> Result<Measured>,
+    ) -> Findings {
+        let mut findings = Findings::default();
+        let mut before = Before::Nothing;
+        for (case, client) in cases {
+            let found = match before {
+                Before::Failed => Err("fewer could not be measured either".into()),
+                Before::Took(fewer, took)
+                    if expected(client.number, fewer, took) > extent.limit =>
+                {
+                    let expected = expected(client.number, fewer, took);
+                    Err(format!("would take {expected:.0?}, as {fewer} took {took:.1?}").into())
+                }
+                Before::Nothing | Before::Took(..) => measure(self, &client, extent).await,
+            };
+            before = match &found {
+                Ok(Measured { took, .. }) => Before::Took(client.number, *took),
+                Err(_) => Before::Failed,
+            };
+            let found = found.map(|measured| {
+                vec![Round { figures: measured.figures, distribution: Vec::new() }]
+            });
+            let (backend, subject) = (self.servers.backend(), self.subject.name());
+            let role = Role::Lockkit;
+            findings.note(&What { workload, backend, subject, role, case: &case }, found);
+        }
+        findings
+    }
+}
+
+/// What came of the case before.
+enum Before {
+    Nothing,
+    Failed,
+    /// So many took so long.
+    Took(usize, Duration),
+}
+
+/// A case, and how long the longest stage took that is longer for more.
+struct Measured {
+    figures: Vec<Figure>,
+    took: Duration,
+}
+
+fn expected(number: usize, fewer: usize, took: Duration) -> Duration {
+    took.mul_f64(number as f64 / fewer as f64)
 }
 
 /// Which case of which study.

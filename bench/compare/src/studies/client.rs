@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 /// How many locks are taken or let go at a time.
-const AT_A_TIME: usize = 64;
+const AT_A_TIME: usize = 16;
 
 /// What a process is to do, as words of its command line.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,50 +1,36 @@
 //! Many locks of one process, kept for some leases.
 
+use std::time::Duration;
+
 use lockkit_bench::{Result, Unit};
 
 use super::client::{Client, Process, Task};
-use super::{Extent, Findings, Site, Subject, What, figure};
-use crate::run::{Figure, Role, Round};
+use super::{Extent, Findings, Measured, Site, Subject, figure};
 
 /// The name of the study.
 pub(super) const NAME: &str = "many-names";
 
 pub(super) async fn study(site: &Site<'_>, extent: &Extent) -> Findings {
-    let mut findings = Findings::default();
     // Nobody waits for them: a place in a queue is nothing to a hold.
     if site.subject == Subject::Fair {
-        return findings;
+        return Findings::default();
     }
-    for &(number, lease) in &extent.names {
-        let client = Client {
-            task: Task::Holds,
-            url: format_url(site, lease),
-            is_fair: false,
-            number,
-            lease,
-        };
-        let found = measure(site, &client, extent).await;
-        let what = What {
-            workload: NAME,
-            backend: site.servers.backend(),
-            subject: site.subject.name(),
-            role: Role::Lockkit,
-            case: &format!("{number} holds, leases of {lease:?}"),
-        };
-        findings
-            .note(&what, found.map(|figures| vec![Round { figures, distribution: Vec::new() }]));
-    }
-    findings
+    let case = |&(number, lease)| {
+        let url = url(site, lease);
+        let client = Client { task: Task::Holds, url, is_fair: false, number, lease };
+        (format!("{number} holds, leases of {lease:?}"), client)
+    };
+    site.each(extent.names.iter().map(case).collect(), NAME, extent, measure).await
 }
 
 /// A session has its length from the URL.
-fn format_url(site: &Site<'_>, lease: std::time::Duration) -> String {
+fn url(site: &Site<'_>, lease: Duration) -> String {
     let url = site.subject.url(&site.servers.url());
     let mark = if url.contains('?') { '&' } else { '?' };
     format!("{url}{mark}ttl={}ms", lease.as_millis())
 }
 
-async fn measure(site: &Site<'_>, client: &Client, extent: &Extent) -> Result<Vec<Figure>> {
+async fn measure(site: &Site<'_>, client: &Client, extent: &Extent) -> Result<Measured> {
     let servers = site.servers;
     let mut process = Process::start(&site.program, client, extent.limit)?;
     let connected = process.stage().await?;
@@ -93,5 +79,6 @@ async fn measure(site: &Site<'_>, client: &Client, extent: &Extent) -> Result<Ve
         let requests = requests as f64 / holds / leases;
         figures.push(figure("requests a hold and lease", Unit::Count, requests));
     }
-    Ok(figures)
+    let took = Duration::from_secs_f64(taken.seconds.max(released.seconds));
+    Ok(Measured { figures, took })
 }

@@ -1,39 +1,26 @@
 //! Many waiters of one process for one lock, which goes through the hands of all.
 
+use std::time::Duration;
+
 use lockkit_bench::{Result, Unit};
 
 use super::client::{Client, Process, Task};
-use super::{Extent, Findings, Site, Subject, What, figure};
-use crate::run::{Figure, Role, Round};
+use super::{Extent, Findings, Measured, Site, Subject, figure};
 
 /// The name of the study.
 pub(super) const NAME: &str = "waiters";
 
 pub(super) async fn study(site: &Site<'_>, extent: &Extent) -> Findings {
-    let mut findings = Findings::default();
-    for &(number, lease) in &extent.waiters {
-        let client = Client {
-            task: Task::Waiters,
-            url: site.subject.url(&site.servers.url()),
-            is_fair: site.subject == Subject::Fair,
-            number,
-            lease,
-        };
-        let found = measure(site, &client, extent).await;
-        let what = What {
-            workload: NAME,
-            backend: site.servers.backend(),
-            subject: site.subject.name(),
-            role: Role::Lockkit,
-            case: &format!("{number} waiters"),
-        };
-        findings
-            .note(&what, found.map(|figures| vec![Round { figures, distribution: Vec::new() }]));
-    }
-    findings
+    let case = |&(number, lease)| {
+        let url = site.subject.url(&site.servers.url());
+        let is_fair = site.subject == Subject::Fair;
+        let client = Client { task: Task::Waiters, url, is_fair, number, lease };
+        (format!("{number} waiters"), client)
+    };
+    site.each(extent.waiters.iter().map(case).collect(), NAME, extent, measure).await
 }
 
-async fn measure(site: &Site<'_>, client: &Client, extent: &Extent) -> Result<Vec<Figure>> {
+async fn measure(site: &Site<'_>, client: &Client, extent: &Extent) -> Result<Measured> {
     let servers = site.servers;
     let mut process = Process::start(&site.program, client, extent.limit)?;
     let connected = process.stage().await?;
@@ -79,5 +66,5 @@ async fn measure(site: &Site<'_>, client: &Client, extent: &Extent) -> Result<Ve
             figure("requests a waiter and third of a lease", Unit::Count, while_waiting),
         ]);
     }
-    Ok(figures)
+    Ok(Measured { figures, took: Duration::from_secs_f64(served.seconds) })
 }
