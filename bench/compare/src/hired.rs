@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -43,10 +44,11 @@ impl Hired {
         command.args(words).arg(lease.as_millis().to_string()).args(&subject.urls);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(complaints.try_clone()?);
         // So that it can be ended with all that it has started.
-        let mut child =
-            command.process_group(0).kill_on_drop(true).spawn().map_err(|error| {
-                format!("{} cannot be started: {error}", program.to_string_lossy())
-            })?;
+        let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(|error| {
+            // Its folder is this machine's.
+            let name = Path::new(program).file_name().unwrap_or(program);
+            format!("{} cannot be started: {error}", name.to_string_lossy())
+        })?;
         let id = child.id().ok_or("it has ended")?;
         let input = child.stdin.take().ok_or("it has no input")?;
         let output = BufReader::new(child.stdout.take().ok_or("it has no output")?);

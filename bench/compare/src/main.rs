@@ -7,19 +7,22 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use lockkit_bench::Result;
 use lockkit_compare::agent::{self, Lockkit};
+use lockkit_compare::run::Run;
 use lockkit_compare::runner::{self, Plan};
 use lockkit_compare::servers::Backend;
 use lockkit_compare::studies::{self, Extent, Findings};
 use lockkit_compare::subject::Agents;
-use lockkit_compare::{Scale, floors};
+use lockkit_compare::{Scale, floors, report};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Measures lockkit, the floor under it, and the libraries that one would pick instead.
 #[derive(Debug, clap::Parser)]
 #[command(name = "lockkit-compare", version)]
 enum Command {
-    /// Measures, and writes `DIR/run.json`.
+    /// Measures, and writes `DIR/run.json` and the reports of it.
     Run(Measure),
+    /// Makes the reports of `DIR/run.json` anew.
+    Report { dir: PathBuf },
     /// An agent that measures lockkit: see `bench/peers/README.md`.
     #[command(hide = true)]
     Agent {
@@ -82,6 +85,7 @@ async fn main() -> ExitCode {
 async fn run(command: Command) -> Result<()> {
     match command {
         Command::Run(options) => Box::pin(measure(options)).await,
+        Command::Report { dir } => report::write(&Run::read(&dir.join("run.json"))?, &dir),
         Command::Agent { peer, lease, url } => {
             let library = Lockkit::at(url, Duration::from_millis(lease));
             let library = match &*peer {
@@ -130,7 +134,8 @@ async fn measure(options: Measure) -> Result<()> {
         // Agents and servers end with what is dropped here.
         interrupted = interruption() => return interrupted,
     };
-    run.write(&options.out.join("run.json"))
+    run.write(&options.out.join("run.json"))?;
+    report::write(&run, &options.out)
 }
 
 /// When somebody wants this to end.
