@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use crate::Unavailable;
 use crate::backend::find_program;
 
-/// What tests that want a browser are called in `LOCKKIT_REQUIRE`.
+/// What tests that want a browser are called in `LOCKKIT_REQUIRE_TOOLS`.
 pub(crate) const BROWSER: &str = "browser";
 
 /// The program of a browser that speaks the DevTools protocol over a pipe.
