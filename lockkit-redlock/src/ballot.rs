@@ -16,8 +16,9 @@ pub(crate) type Votes<T> = Vec<Option<T>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     No,
-    /// It would be as well to have the others, if they are not slow.
-    Nearly,
+    /// It would be as well to have the others, if they are not slow: they have as long again, and
+    /// at least that.
+    Nearly(Duration),
     Yes,
 }
 
@@ -27,8 +28,11 @@ impl From<bool> for Settled {
     }
 }
 
+/// For nodes that are about to answer, unless they are slow.
+pub(crate) const A_MOMENT: Duration = Duration::from_millis(1);
+
 /// Runs one request to each node and returns when the votes settle the matter, when all are in, or
-/// after `patience`. Where it is nearly settled, it waits for as long again.
+/// after `patience`.
 ///
 /// Every request has begun by then, and none is dropped: what is still under way goes on among
 /// `stragglers`.
@@ -38,7 +42,6 @@ pub(crate) async fn hold<T: Send + 'static, S: Into<Settled>>(
     stragglers: &TaskTracker,
     mut is_settled: impl FnMut(&Votes<T>) -> S,
 ) -> Votes<T> {
-    const LEAST: Duration = Duration::from_millis(1);
     let begun = Instant::now();
     let mut under_way = FuturesUnordered::new();
     let mut votes: Votes<T> = Vec::new();
@@ -53,17 +56,15 @@ pub(crate) async fn hold<T: Send + 'static, S: Into<Settled>>(
     }
     let patience = tokio::time::sleep(patience);
     tokio::pin!(patience);
-    let mut was_nearly_settled = false;
+    let (latest, mut nearly_since) = (patience.deadline(), None);
     loop {
         match is_settled(&votes).into() {
             Settled::Yes => break,
-            Settled::Nearly if !was_nearly_settled => {
-                was_nearly_settled = true;
-                let end = Instant::now() + begun.elapsed().max(LEAST);
-                let end = end.min(patience.deadline());
-                patience.as_mut().reset(end);
+            Settled::Nearly(least) => {
+                let since = *nearly_since.get_or_insert_with(Instant::now);
+                patience.as_mut().reset(latest.min(since + (since - begun).max(least)));
             }
-            _ => (),
+            Settled::No => (),
         }
         tokio::select! {
             biased;

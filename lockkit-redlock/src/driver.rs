@@ -13,7 +13,7 @@ use lockkit_core::{Capabilities, Liveness};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::ballot::{self, Settled, Votes, count, reached};
+use crate::ballot::{self, A_MOMENT, Settled, Votes, count, reached};
 use crate::builder::RedlockBuilder;
 use crate::electorate::{Electorate, NoVote, Voter};
 use crate::lanes::{AllLanes, Lanes};
@@ -155,8 +155,17 @@ impl Quorum {
                 || granted + taken + open < quorum;
             match is_clear {
                 true => Settled::Yes,
-                // Somebody else is at it: what we have is in the way meanwhile.
-                false if taken > 0 && granted + taken >= quorum => Settled::Nearly,
+                // Somebody else is at it, and what we have is in the way meanwhile: a slow node is
+                // not waited for. Or somebody has released it, which the nodes that refuse are the
+                // last to hear: then the others decide.
+                false if taken > 0 && granted + taken >= quorum => {
+                    let delay = patience / 8;
+                    let is_prompt = |(at, vote): &(usize, &Option<_>)| {
+                        vote.is_none() && self.nodes.members[*at].pulse.is_prompt(delay)
+                    };
+                    let prompt = votes.iter().enumerate().filter(is_prompt).count();
+                    Settled::Nearly(if granted + prompt >= quorum { delay } else { A_MOMENT })
+                }
                 false => Settled::No,
             }
         };
@@ -393,7 +402,7 @@ impl Quorum {
             let is_awaited =
                 |(at, vote): (usize, &Option<_>)| vote.is_none() && !self.is_silent(at, &claim);
             match votes.iter().enumerate().any(is_awaited) {
-                true => Settled::Nearly,
+                true => Settled::Nearly(A_MOMENT),
                 false => Settled::Yes,
             }
         };

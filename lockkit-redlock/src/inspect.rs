@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use lockkit_core::driver::{Clock, Driver, DriverError, ErrorKind, Inspect, OwnerId};
 use lockkit_core::{Diagnosis, Grade, Holder, LockName, LockStatus, Namespace};
 
-use crate::ballot::{self, Settled, Votes, count, reached};
+use crate::ballot::{self, A_MOMENT, Settled, Votes, count, reached};
 use crate::driver::{Quorum, RedlockDriver, silent};
 use crate::electorate::Electorate;
 use crate::member::{Member, causes};
@@ -87,7 +87,7 @@ impl Inspect for RedlockDriver {
         });
         // Who takes much longer than most is not waited for.
         let is_settled = |votes: &Votes<Examined>| match count(votes, |_| true) >= needed {
-            true => Settled::Nearly,
+            true => Settled::Nearly(A_MOMENT),
             false => Settled::No,
         };
         let requests = asks.collect();

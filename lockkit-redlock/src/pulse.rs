@@ -26,6 +26,8 @@ struct State {
     failures: u32,
     /// Until when it is left alone after the last failure.
     rests_until: Option<Instant>,
+    /// How long the last answer took.
+    pace: Duration,
 }
 
 /// How long a node is left alone after it has failed: the first time, and at most.
@@ -43,6 +45,11 @@ impl Pulse {
         let state = self.state();
         let unanswered = |since: Instant| now.saturating_duration_since(since) > patience;
         state.failures > 0 || state.unanswered_since.is_some_and(unanswered)
+    }
+
+    /// Whether it can be expected to answer within `limit`, going by its last answer.
+    pub(crate) fn is_prompt(&self, limit: Duration) -> bool {
+        self.state().pace <= limit
     }
 
     /// Lets a request to the node begin, unless it is silent, and is being asked or was a moment
@@ -78,13 +85,15 @@ impl Pulse {
     fn begin(self: &Arc<Self>, clock: &Clock, probe: Option<OwnedSemaphorePermit>) -> Pass {
         let mut state = self.state();
         state.under_way += 1;
-        state.unanswered_since.get_or_insert_with(|| clock.now());
-        Pass { pulse: Arc::clone(self), has_ended: false, _probe: probe }
+        let begun = clock.now();
+        state.unanswered_since.get_or_insert(begun);
+        Pass { pulse: Arc::clone(self), begun, has_ended: false, _probe: probe }
     }
 
-    fn end(&self, now: Instant, failed: bool) {
+    fn end(&self, begun: Instant, now: Instant, failed: bool) {
         let mut state = self.state();
         state.under_way -= 1;
+        state.pace = now.saturating_duration_since(begun);
         if failed {
             let rest = RESTS.0 * 2_u32.saturating_pow(state.failures.min(16));
             state.failures = state.failures.saturating_add(1);
@@ -118,6 +127,7 @@ impl Pulse {
 #[must_use]
 pub(crate) struct Pass {
     pulse: Arc<Pulse>,
+    begun: Instant,
     has_ended: bool,
     _probe: Option<OwnedSemaphorePermit>,
 }
@@ -135,7 +145,7 @@ impl Pass {
     pub(crate) fn ended(mut self, now: Instant, failure: Option<&DriverError>) {
         let is_dead = |kind| matches!(kind, ErrorKind::Unreachable | ErrorKind::Unknown);
         self.has_ended = true;
-        self.pulse.end(now, failure.is_some_and(|error| is_dead(error.kind())));
+        self.pulse.end(self.begun, now, failure.is_some_and(|error| is_dead(error.kind())));
     }
 }
 

@@ -103,6 +103,21 @@ async fn a_contended_round_is_not_given_up_before_a_majority_has_answered() {
     assert!(take(&driver, &claim(TTL)).await.is_some());
 }
 
+/// A release is known when a majority has it. Whoever asks then is refused by a node that hears of
+/// it last, and the one that decides may take some milliseconds.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_released_is_granted_though_one_node_lags() {
+    let nodes = nodes::<3>();
+    let (one, other) = (over(&nodes).await, over(&nodes).await);
+    let first = claim(TTL);
+    take(&one, &first).await.unwrap();
+    nodes[2].set(Mode::Slow(Duration::from_millis(30)));
+    assert_eq!(one.release(&first).await.unwrap(), Release::Freed);
+    nodes[2].set(Mode::Up);
+    nodes[1].set(Mode::Slow(Duration::from_millis(5)));
+    assert!(take(&other, &claim(TTL)).await.is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_a_majority_nothing_is_left() {
     let nodes = nodes::<5>();
