@@ -14,12 +14,14 @@ use lockkit_core::{
 use tokio::sync::watch;
 
 use crate::context::{Context, Verdict};
+use crate::run::Pulse;
 
 /// A connection to the driver under test: the driver itself, with a memory of what was asked and
 /// answered over it, and the gift to lose answers.
 #[derive(Debug)]
 pub(crate) struct Connection {
     driver: Arc<dyn Driver>,
+    pulse: Arc<Pulse>,
     events: watch::Sender<Vec<Event>>,
     state: Mutex<State>,
 }
@@ -44,8 +46,8 @@ pub(crate) enum Event {
 }
 
 impl Connection {
-    pub(crate) fn new(driver: Arc<dyn Driver>) -> Self {
-        Self { driver, events: watch::Sender::default(), state: Mutex::default() }
+    pub(crate) fn new(driver: Arc<dyn Driver>, pulse: Arc<Pulse>) -> Self {
+        Self { driver, pulse, events: watch::Sender::default(), state: Mutex::default() }
     }
 
     /// Asks for a lock that is free, or the claim's own.
@@ -268,7 +270,7 @@ impl Driver for Connection {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         self.state().left.insert(claim.owner(), claim.clone());
-        let answer = self.driver.try_acquire(claim).await;
+        let answer = self.pulse.answer(self.driver.try_acquire(claim)).await;
         if matches!(answer, Ok(Attempt::Taken(_))) && !claim.waits() {
             self.state().left.remove(&claim.owner());
         }
@@ -279,12 +281,12 @@ impl Driver for Connection {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        let answer = self.driver.renew(claim).await;
+        let answer = self.pulse.answer(self.driver.renew(claim)).await;
         self.answer(Operation::Renew, claim, answer, |_| Event::Renewed(claim.owner()))
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        let answer = self.driver.release(claim).await;
+        let answer = self.pulse.answer(self.driver.release(claim)).await;
         if answer.is_ok() {
             self.state().left.remove(&claim.owner());
         }

@@ -11,6 +11,7 @@ use lockkit_core::{
 
 use crate::checks::{Check, Need};
 use crate::connection::Connection;
+use crate::run::Pulse;
 
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(crate) type Hook = Arc<dyn Fn() -> BoxFuture<Result<(), BoxError>> + Send + Sync>;
@@ -124,15 +125,16 @@ impl Setup {
 /// What a check works with: connections to the backend, fresh names, the driver's particulars.
 pub(crate) struct Context {
     setup: Arc<Setup>,
+    pulse: Arc<Pulse>,
     /// In every name of this check, so that no other check or run has it.
     tag: String,
     connections: Mutex<Vec<Arc<Connection>>>,
 }
 
 impl Context {
-    pub(crate) fn new(setup: Arc<Setup>) -> Self {
+    pub(crate) fn new(setup: Arc<Setup>, pulse: Arc<Pulse>) -> Self {
         let tag = OwnerId::random().to_string()[..12].into();
-        Self { setup, tag, connections: Mutex::default() }
+        Self { setup, pulse, tag, connections: Mutex::default() }
     }
 
     pub(crate) fn capabilities(&self) -> Capabilities {
@@ -192,7 +194,7 @@ impl Context {
         let Some(connect) = &self.setup.connect else { fail!("the suite was given no `connect`") };
         match connect().await {
             Ok(driver) => {
-                let connection = Arc::new(Connection::new(driver));
+                let connection = Arc::new(Connection::new(driver, self.pulse.clone()));
                 self.all().push(connection.clone());
                 Ok(connection)
             }

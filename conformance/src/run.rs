@@ -13,14 +13,14 @@ const TRIES: usize = 4;
 
 /// How long a check may take, unless its leases are long: some make thousands of requests, each of
 /// which may wait for a disk.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// How long the removal of what it leaves may take.
 const CLEANING_UP: Duration = Duration::from_secs(10);
 
 /// Runs a check in a runtime of its own, and comes back also if the check does not.
 pub(crate) fn run(setup: &Arc<Setup>, check: &'static Check) -> Verdict {
-    let disturbs = check.needs().iter().any(|need| matches!(need, Need::Sever | Need::Restart));
+    let disturbs = disturbs(check);
     let backend = &setup.backend;
     let _alone = disturbs.then(|| backend.write().unwrap_or_else(PoisonError::into_inner));
     let _beside = (!disturbs).then(|| backend.read().unwrap_or_else(PoisonError::into_inner));
@@ -33,18 +33,26 @@ pub(crate) fn run(setup: &Arc<Setup>, check: &'static Check) -> Verdict {
         (verdict, stalled) = run_once(setup, check);
     }
     match verdict {
-        Err(Stop::Failed(reason)) if !stalled.is_zero() => {
-            Err(Stop::Failed(format!("{reason} (this machine once stood still for {stalled:?})")))
-        }
+        Err(Stop::Failed(reason)) if !stalled.is_zero() => Err(Stop::Failed(format!(
+            "{reason} (this machine or the backend once stood still for {stalled:?})"
+        ))),
         verdict => verdict,
     }
+}
+
+/// Whether what is slow may be the check's own doing.
+fn disturbs(check: &Check) -> bool {
+    check.needs().iter().any(|need| matches!(need, Need::Sever | Need::Restart))
 }
 
 /// The verdict, and for how long the machine stood still if that was too long to judge by.
 fn run_once(setup: &Arc<Setup>, check: &'static Check) -> (Verdict, Duration) {
     // On the wall. In virtual time a check takes no time, unless it hangs.
     let limit = if setup.virtual_time { LIMIT } else { limit(setup) };
-    let pulse = Arc::new(Pulse::default());
+    let pulse = Arc::new(Pulse {
+        hears_answers: !disturbs(check) && !setup.virtual_time,
+        ..Pulse::default()
+    });
     let (send, done) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(check.name().into()).spawn({
         let (setup, pulse) = (setup.clone(), pulse.clone());
@@ -79,7 +87,7 @@ fn judge(setup: &Arc<Setup>, check: &'static Check, pulse: &Arc<Pulse>) -> Verdi
         if !setup.virtual_time {
             tokio::spawn(pulse.clone().beat(setup.clone()));
         }
-        let context = Context::new(setup.clone());
+        let context = Context::new(setup.clone(), pulse.clone());
         let limit = limit(setup);
         let verdict = match tokio::time::timeout(limit, check.run(&context)).await {
             Ok(verdict) => verdict,
@@ -111,10 +119,12 @@ fn limit(setup: &Setup) -> Duration {
     LIMIT.max(30 * setup.ttl())
 }
 
-/// Notices when the machine stands still, since then leases run out that nobody let run out.
+/// Notices when the machine or the backend stands still, since then leases run out that nobody let
+/// run out.
 #[derive(Debug, Default)]
-struct Pulse {
+pub(crate) struct Pulse {
     longest_millis: AtomicU64,
+    hears_answers: bool,
 }
 
 impl Pulse {
@@ -123,9 +133,23 @@ impl Pulse {
         loop {
             let begun = Instant::now();
             tokio::time::sleep(interval).await;
-            let late = begun.elapsed().saturating_sub(interval).as_millis();
-            self.longest_millis.fetch_max(late.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+            self.note(begun.elapsed().saturating_sub(interval));
         }
+    }
+
+    /// Waits for the answer to a request.
+    pub(crate) async fn answer<T>(&self, request: impl Future<Output = T>) -> T {
+        let begun = Instant::now();
+        let answer = request.await;
+        if self.hears_answers {
+            self.note(begun.elapsed());
+        }
+        answer
+    }
+
+    fn note(&self, late: Duration) {
+        let millis = late.as_millis().try_into().unwrap_or(u64::MAX);
+        self.longest_millis.fetch_max(millis, Ordering::Relaxed);
     }
 
     fn stalled(&self, setup: &Setup) -> Duration {

@@ -7,14 +7,18 @@ use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
+use tokio::time::{Instant, sleep};
 
 use crate::claims::Claims;
 use crate::config::{Config, ID};
+use crate::error::Failure;
 use crate::layout::Dialect;
 use crate::members::Members;
 
 /// How long connecting may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
+/// How long to wait before all members are asked once more.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the etcd driver promises.
 ///
@@ -42,7 +46,8 @@ pub struct EtcdDriver {
 
 impl EtcdDriver {
     /// Connects to `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]`, or `etcds:` for TLS.
-    /// Tries each member once, and fails within 5 seconds.
+    /// Tries one member after another, again and again if there are several: they have a leader to
+    /// choose now and then, for which they turn everybody away. Fails within 5 seconds.
     ///
     /// # Errors
     ///
@@ -63,7 +68,16 @@ impl EtcdDriver {
             let prefix = prefix.clone();
             async move { client.kv_client().get(prefix, Some(options)).await }
         };
-        let answer = members.call(CONNECT_LIMIT, anything).await.outcome;
+        let end = Instant::now() + CONNECT_LIMIT;
+        let answer = loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let answer = members.call(left, &anything).await.outcome;
+            let may_pass = |failure: &Failure| members.len() > 1 && failure.may_pass();
+            if !answer.as_ref().is_err_and(may_pass) || Instant::now() + PAUSE >= end {
+                break answer;
+            }
+            sleep(PAUSE).await;
+        };
         answer
             .and_then(|answer| members.check(answer.header()))
             .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;

@@ -71,6 +71,11 @@ impl Failure {
         }
     }
 
+    /// Whether the members may do better when they are asked once more.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.is_about_the_member() && !self.is_about_tls()
+    }
+
     /// Whether the lease of the request is over.
     pub(crate) fn is_a_lost_lease(&self) -> bool {
         self.status().is_some_and(|(code, _)| code == Code::NotFound)

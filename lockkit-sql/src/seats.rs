@@ -9,6 +9,9 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
+/// No pause is cut shorter than this for who is in a hurry.
+const LEAST_PAUSE: Duration = Duration::from_millis(250);
+
 /// Where connections come from.
 pub(crate) trait Source: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {
     type Connection: fmt::Debug + Send + 'static;
@@ -208,7 +211,7 @@ impl<S: Source> Seat<'_, S> {
             match std::mem::replace(&mut self.state, State::Empty) {
                 State::Ready(connection) => return Ok(connection),
                 _ => {
-                    let opening = tokio::spawn(open(Arc::clone(self.shared)));
+                    let opening = tokio::spawn(open(Arc::clone(self.shared), limit));
                     self.state = State::Opening(AbortOnDropHandle::new(opening));
                 }
             }
@@ -239,10 +242,14 @@ impl<S: Source> Shared<S> {
     }
 }
 
-/// Makes a connection, after a pause if the last attempt failed.
-async fn open<S: Source>(shared: Arc<Shared<S>>) -> Result<S::Connection, S::Failure> {
+/// Makes a connection, after a pause if the last attempt failed. It leaves time to connect within
+/// `limit`, since an outage that made pauses long may be over by now.
+async fn open<S: Source>(
+    shared: Arc<Shared<S>>,
+    limit: Duration,
+) -> Result<S::Connection, S::Failure> {
     let pause = shared.attempts().backoff.pause();
-    sleep(pause).await;
+    sleep(pause.min(LEAST_PAUSE.max(limit / 2))).await;
     let opened = shared.source.connect().await;
     let mut attempts = shared.attempts();
     match &opened {

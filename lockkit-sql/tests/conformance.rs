@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     Suite::new("sqlite", CAPABILITIES)
         .connect(move || {
             // The default limit for the shortest leases is too short for a disk under load.
-            let url = format!("sqlite:{}?call_limit=5s", path.display());
+            let url = format!("sqlite:{}?call_limit=30s", path.display());
             async move { Ok(SqliteDriver::connect(&url.parse()?).await?) }
         })
         // Writers of one file wait for each other, and each syncs the disk.

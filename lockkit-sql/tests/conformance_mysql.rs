@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         })
         .sever(sever)
         .restart(|| async { Ok(server()?.restart()?) })
-        // MySQL takes more than a second to start.
-        .ttl(Duration::from_millis(if BACKEND.id() == MYSQL.id() { 3000 } else { 1000 }))
+        // Each commit syncs a disk, and MySQL takes more than a second to start.
+        .ttl(Duration::from_secs(3))
         .main()
 }

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
             Ok(raw.close().await?)
         })
         .restart(|| async { Ok(server()?.restart()?) })
-        .ttl(Duration::from_millis(1000))
+        // Each commit syncs a disk.
+        .ttl(Duration::from_secs(3))
         .main()
 }

@@ -20,9 +20,10 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// How long to wait before the next attempt.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a server may take to answer a command of four letters.
-const COMMAND_LIMIT: Duration = Duration::from_millis(500);
-/// The same where both have to agree on TLS first, which takes a server that has just begun a while.
-const COMMAND_LIMIT_WITH_TLS: Duration = Duration::from_secs(2);
+const COMMAND_LIMIT: Duration = Duration::from_secs(2);
+/// The same when connecting, unless both have to agree on TLS first: one server that hangs is not
+/// to take the time that is left for another one, and without an answer there are the bounds.
+const COMMAND_LIMIT_WHILE_CONNECTING: Duration = Duration::from_millis(500);
 /// How much of an answer to one is read.
 const LONGEST_ANSWER: u64 = 1 << 20;
 /// How often the one server that there is stands in the list: with so many, most pauses are below a
@@ -118,11 +119,10 @@ impl Endpoint {
 
     /// The servers' answers to a command of four letters, those of them that answered.
     pub(crate) async fn ask_all(&self, command: &'static str) -> Vec<String> {
-        self.ask_each(command).await.into_iter().flatten().collect()
+        self.ask_each(command, COMMAND_LIMIT).await.into_iter().flatten().collect()
     }
 
-    async fn ask_each(&self, command: &str) -> Vec<io::Result<String>> {
-        let limit = if self.tls.is_some() { COMMAND_LIMIT_WITH_TLS } else { COMMAND_LIMIT };
+    async fn ask_each(&self, command: &str, limit: Duration) -> Vec<io::Result<String>> {
         let ask = |(host, port): &(String, u16)| {
             let (host, port) = (host.clone(), *port);
             async move {
@@ -147,7 +147,11 @@ impl Endpoint {
         if let (Some(tick), None) = (self.tick, &self.tls) {
             return Ok(tick);
         }
-        let answers = self.ask_each("conf").await;
+        let limit = match self.tls {
+            Some(_) => COMMAND_LIMIT,
+            None => COMMAND_LIMIT_WHILE_CONNECTING,
+        };
+        let answers = self.ask_each("conf", limit).await;
         // The client library would not say why.
         let refusal = || answers.iter().find_map(|answer| tls::refusal(answer.as_ref().err()?));
         if let (true, Some(refusal)) = (answers.iter().all(Result::is_err), refusal()) {

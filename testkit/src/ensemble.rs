@@ -74,9 +74,9 @@ impl Ensemble {
     /// those that run and answer.
     ///
     /// # Panics
-    /// If there is none within 30 s.
+    /// If there is none within 120 s.
     pub fn leader(&self) -> usize {
-        const PATIENCE: Duration = Duration::from_secs(30);
+        const PATIENCE: Duration = Duration::from_secs(120);
         const PAUSE: Duration = Duration::from_millis(10);
         let started = Instant::now();
         while started.elapsed() < PATIENCE {

@@ -99,7 +99,7 @@ fn write_settings(folder: &Path, port: u16, upstream: u16, mode: PoolMode) -> io
 }
 
 fn wait_until_ready(process: &mut Process, port: u16) -> io::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const PATIENCE: Duration = Duration::from_secs(120);
     const PAUSE: Duration = Duration::from_millis(2);
     let (addr, started) = (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), Instant::now());
     loop {

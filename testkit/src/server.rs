@@ -242,7 +242,7 @@ impl Server {
     }
 
     fn wait_until_ready(&self, process: &mut Process) -> io::Result<()> {
-        const PATIENCE: Duration = Duration::from_secs(30);
+        const PATIENCE: Duration = Duration::from_secs(120);
         const PAUSE: Duration = Duration::from_millis(2);
         let started = Instant::now();
         loop {
@@ -254,7 +254,9 @@ impl Server {
             match answered {
                 Ok(true) => return Ok(()),
                 _ if started.elapsed() < PATIENCE => thread::sleep(PAUSE),
-                Ok(false) => return Err(io::Error::other("it is not ready after 30 s")),
+                Ok(false) => {
+                    return Err(io::Error::other(format!("it is not ready after {PATIENCE:?}")));
+                }
                 Err(error) => return Err(error),
             }
         }

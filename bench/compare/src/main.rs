@@ -66,7 +66,7 @@ struct Measure {
     /// The studies only: many holds, many waiters, a stock to be sold, locks within a process.
     #[arg(long)]
     studies: bool,
-    /// How many rounds [default: 5, with --quick 2].
+    /// How many rounds [default: 3, with --quick 2].
     #[arg(long)]
     rounds: Option<usize>,
 }
@@ -105,7 +105,7 @@ async fn run(command: Command) -> Result<()> {
 async fn measure(options: Measure) -> Result<()> {
     let (scale, rounds) = match options.quick {
         true => (Scale::quick(), 2),
-        false => (Scale::full(), 5),
+        false => (Scale::full(), 3),
     };
     let backends = backends(&options.only)?;
     let plan = Plan {

@@ -3,6 +3,7 @@
 mod book;
 mod setup;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -28,7 +29,7 @@ pub struct Plan {
     pub backends: Vec<Backend>,
     /// How much is measured in each round.
     pub scale: Scale,
-    /// How many rounds there are.
+    /// How many rounds there are. Whoever takes long to contend does so in the first only.
     pub rounds: usize,
     /// What decides the order within each.
     pub seed: u64,
@@ -36,6 +37,10 @@ pub struct Plan {
 
 /// Holds of agents that are not killed outlive none of them.
 const LEASE: Duration = Duration::from_secs(30);
+
+/// Contending for longer is not repeated: each client has the lock once more after the end, which
+/// takes those long who poll.
+const LENGTHY: Duration = Duration::from_secs(3);
 
 /// Measures all that `subjects` finds on each backend's servers, and tells what it does.
 ///
@@ -93,6 +98,8 @@ struct Actor {
     at: usize,
     subject: Subject,
     agent: Option<Hired>,
+    /// The cases of contention that took it long.
+    lengthy: BTreeSet<usize>,
 }
 
 impl Stage<'_> {
@@ -110,7 +117,8 @@ impl Stage<'_> {
                     if !agent.version.is_empty() {
                         versions.push((subject.name.clone(), agent.version.clone()));
                     }
-                    actors.push(Actor { at, subject, agent: Some(agent) });
+                    let lengthy = BTreeSet::new();
+                    actors.push(Actor { at, subject, agent: Some(agent), lengthy });
                 }
                 Err(error) => {
                     let reason = reason(&*error);
@@ -188,14 +196,18 @@ impl Stage<'_> {
             for actor in &mut *actors {
                 let key = Key::new("contended", actor.at, Placement::Unpinned, at);
                 let is_floor = actor.subject.role == Role::Floor;
-                if is_floor || self.book.is_given_up(backend, &key) {
+                let is_lengthy = actor.lengthy.contains(&at);
+                if is_floor || is_lengthy || self.book.is_given_up(backend, &key) {
                     continue;
                 }
                 let Some(agent) = self.ready(actor).await else { continue };
+                let began = Instant::now();
+                let mut took = Duration::ZERO;
                 let measured = async {
                     let mut round = workloads::contended(agent, case, scale).await?;
+                    took = began.elapsed();
                     // Counting costs the servers something: so in a round of its own, and once.
-                    if is_first {
+                    if is_first && case.is_counted() {
                         let counted =
                             workloads::requests_a_grant(agent, self.servers, case, scale).await?;
                         round.figures.extend(counted);
@@ -205,6 +217,9 @@ impl Stage<'_> {
                 match measured.await {
                     Ok(round) => self.book.enter(key, backend, &actor.subject, &case.name, round),
                     Err(error) => self.give_up(backend, actor, key, &case.name, error).await?,
+                }
+                if took > LENGTHY {
+                    actor.lengthy.insert(at);
                 }
             }
         }

@@ -38,9 +38,9 @@ fn small() -> Extent {
     }
 }
 
-async fn studied(servers: &Servers) -> Findings {
+async fn studied(servers: &Servers, extent: &Extent) -> Findings {
     let program = Path::new(env!("CARGO_BIN_EXE_lockkit-compare"));
-    let findings = studies::all(servers, &small(), program).await;
+    let findings = studies::all(servers, extent, program).await;
     for entry in &findings.entries {
         assert_eq!(entry.backend, servers.backend().names().0);
         for figure in entry.rounds.iter().flat_map(|round| &round.figures) {
@@ -63,7 +63,7 @@ async fn studied(servers: &Servers) -> Findings {
 }
 
 async fn of_memory(servers: Servers) {
-    let found = studied(&servers).await;
+    let found = studied(&servers, &small()).await;
     assert_eq!(
         cases(&found),
         [
@@ -87,7 +87,7 @@ async fn of_memory(servers: Servers) {
 }
 
 async fn of_files(servers: Servers) {
-    let found = studied(&servers).await;
+    let found = studied(&servers, &small()).await;
     assert_eq!(
         cases(&found),
         [
@@ -107,13 +107,15 @@ async fn of_files(servers: Servers) {
 }
 
 async fn of_sqlite(servers: Servers) {
-    let found = studied(&servers).await;
+    // Each renewal waits for the disk.
+    let extent = Extent { names: vec![(20, Duration::from_secs(6))], ..small() };
+    let found = studied(&servers, &extent).await;
     assert!(found.absences.is_empty(), "{:?}", found.absences);
     assert_eq!(found.entries.len(), 6, "{:?}", cases(&found));
 }
 
 async fn of_redis(servers: Servers) {
-    let found = studied(&servers).await;
+    let found = studied(&servers, &small()).await;
     assert_eq!(
         cases(&found),
         [

@@ -40,6 +40,16 @@ fn runs(locks: &Locks) -> usize {
     fs::read_to_string(locks.path("ran")).map_or(0, |ran| ran.lines().count())
 }
 
+/// The job may have done its work, and not have ended yet.
+fn job_is_over(lockkit: &Running) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", lockkit.pid)).unwrap();
+    // A thread that has ended meanwhile has no children.
+    let children = |task: std::io::Result<fs::DirEntry>| {
+        fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default()
+    };
+    tasks.map(children).all(|children| children.trim().is_empty())
+}
+
 /// Two hosts, whose clocks differ by more than the job takes.
 #[test]
 fn a_cron_job_runs_on_one_host() {
@@ -60,12 +70,14 @@ fn a_cron_job_runs_on_one_host() {
     assert_eq!((late.code, &*late.out, &*late.err), (0, "", ""));
     assert_eq!(runs(&locks), 1);
     // Not for 55 seconds in a test.
+    eventually("the job is over", || job_is_over(&early));
     early.signal(Signal::TERM);
     let early = early.finish();
     assert_eq!((early.code, &*early.out, &*early.err), (0, "", ""));
 
     let next_night = shell(&locks, &["-c", &format!("exec {job}")]);
     eventually("it runs again", || runs(&locks) == 2);
+    eventually("the job is over", || job_is_over(&next_night));
     next_night.signal(Signal::TERM);
     assert_eq!(next_night.finish().code, 0);
 }

@@ -44,7 +44,7 @@ fn taken_is_75_or_what_was_asked_for() {
 
 #[tokio::test]
 async fn unreachable_is_69() {
-    let locks = Locks::with_ttl("1s");
+    let locks = Locks::with_ttl("10s&call_limit=2s");
     assert_eq!(locks.finish(&[], "name", "true").code, 0);
     let blocked = locks.block().await;
     let ended = locks.finish(&["--try"], "name", "echo never");

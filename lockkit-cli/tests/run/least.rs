@@ -59,7 +59,7 @@ fn a_command_that_was_told_to_end_frees_the_lock_at_once() {
 
 #[test]
 fn a_lock_that_is_lost_meanwhile_is_told_of() {
-    let locks = Locks::with_ttl("1s");
+    let locks = Locks::with_ttl("10s");
     let running = locks.start(&["--at-least", "1h"], "name", "echo done");
     assert_eq!(running.line().as_deref(), Some("done"));
     eventually("the command is gone", || children(&running).is_empty());

@@ -95,7 +95,7 @@ fn the_longest_hold_ends_the_command() {
 /// Renewals keep it.
 #[test]
 fn a_command_may_last_longer_than_the_lease() {
-    let locks = Locks::with_ttl("2s");
-    let ended = locks.finish(&[], "name", "sleep 5; echo done");
+    let locks = Locks::with_ttl("4s&call_limit=3s");
+    let ended = locks.finish(&[], "name", "sleep 9; echo done");
     assert_eq!((ended.code, &*ended.out, &*ended.err), (0, "done\n", ""), "{ended:?}");
 }

@@ -34,7 +34,7 @@ fn a_signal_that_ends_the_command_is_its_exit_code() {
     assert_eq!(running.line().as_deref(), Some("ready"));
     running.signal(Signal::TERM);
     let ended = running.finish();
-    assert_eq!((ended.code, &*ended.err), (143, ""));
+    assert_eq!((ended.code, &*ended.complaints()), (143, ""));
     assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
 }
 

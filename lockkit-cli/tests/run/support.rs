@@ -163,6 +163,15 @@ pub(crate) struct Ended {
     pub(crate) err: String,
 }
 
+impl Ended {
+    /// What it said on standard error, but for the word that it waits: a run says so whenever the
+    /// answer to its ask takes long, and of a machine under load that is true of a free lock.
+    pub(crate) fn complaints(&self) -> String {
+        let is_wait = |line: &&str| line.starts_with("lockkit: waiting for lock ");
+        self.err.lines().filter(|line| !is_wait(line)).map(|line| format!("{line}\n")).collect()
+    }
+}
+
 impl Running {
     pub(crate) fn start(command: Command) -> Self {
         let (mut running, out) = Self::spawn(command);

@@ -39,7 +39,6 @@ fn main() -> ExitCode {
                             tokens.is_ok_and(|tokens| tokens.lines().count() >= 20)
                         });
                         leader.kill();
-                        leader.restart().unwrap();
                     });
                     Ok(Completion::Completed)
                 }

@@ -137,13 +137,13 @@ async fn granted(server: Server) {
 
 async fn kept_alive(server: Server) {
     let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
-    let claim = claim(millis(2000));
+    let claim = claim(millis(12_000));
     take(&driver, &claim).await;
     driver.release(&claim).await.unwrap();
     let idle = raw.leases().await;
     let grants = raw.requests("Lease", "LeaseGrant");
     // Another lease, which nobody keeps alive, tells how time goes by at the server.
-    let other = raw.client.lease_grant(4, None).await.unwrap().id();
+    let other = raw.client.lease_grant(16, None).await.unwrap().id();
     while raw.leases().await.contains(&other) {
         tokio::time::sleep(millis(50)).await;
     }

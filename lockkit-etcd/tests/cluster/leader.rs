@@ -75,14 +75,14 @@ async fn gone(ensemble: Ensemble) {
         proxies.push(Proxy::start(member.addr()).await);
     }
     let ports: Vec<u16> = proxies.iter().map(|proxy| proxy.addr().port()).collect();
-    let locker = locker(&ensemble.url_at(&ports), millis(6000)).await;
+    let locker = locker(&ensemble.url_at(&ports), millis(15_000)).await;
     let guard = locker.lock("orders/42").unwrap().acquire().await.unwrap();
     let in_use = proxies.iter().position(|proxy| proxy.open() > 0).unwrap();
     ensemble.members()[in_use].kill();
     let other = &ensemble.members()[ensemble.leader()];
     let mut raw = Raw::on(other.port()).await;
     // Time goes by at the cluster for longer than the lease lasts.
-    let lease = raw.client.lease_grant(9, None).await.unwrap().id();
+    let lease = raw.client.lease_grant(18, None).await.unwrap().id();
     while raw.leases().await.contains(&lease) {
         tokio::time::sleep(millis(50)).await;
     }

@@ -118,10 +118,11 @@ async fn handed_over(server: Server) {
 }
 
 async fn ran_out(server: Server) {
-    let driver = driver(&server.url()).await;
-    take(&driver, &claim(millis(400))).await;
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
+    take(&driver, &claim(LONG)).await;
     refused(&driver, &claim(millis(50)).fair()).await;
-    sleep(millis(420)).await;
+    sleep(millis(70)).await;
+    raw.expire_lock().await;
     assert_eq!(look(&driver).await.holder(), None);
     assert_eq!(look(&driver).await.waiters(), []);
     assert_eq!(driver.held(name().namespace()).await.unwrap(), []);

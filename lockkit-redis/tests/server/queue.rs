@@ -81,13 +81,13 @@ async fn piling_up(server: Server) {
 }
 
 async fn cancelling(server: Server) {
-    let driver = driver(&server.url()).await;
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
     // The lock runs out while two wait; the first gives up before anybody else has come by.
-    let (holder, first, second) = (claim(millis(100)), claim(LONG).fair(), claim(LONG).fair());
+    let (holder, first, second) = (claim(LONG), claim(LONG).fair(), claim(LONG).fair());
     take(&driver, &holder).await;
-    refused(&driver, &first).await;
-    listen(&driver, &second).await;
-    sleep(millis(120)).await;
+    listen(&driver, &first).await;
+    refused(&driver, &second).await;
+    raw.expire_lock().await;
     assert_eq!(driver.release(&first).await.unwrap(), Release::NotHeld);
     assert!(matches!(driver.changed(&second).await, Change::Granted(_)));
 
@@ -121,11 +121,11 @@ async fn handed_expiry(server: Server) {
 }
 
 async fn after_expiry(server: Server) {
-    let driver = driver(&server.url()).await;
-    let (dead, waiter) = (claim(millis(100)), claim(LONG).fair());
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
+    let (dead, waiter) = (claim(LONG), claim(LONG).fair());
     take(&driver, &dead).await;
     listen(&driver, &waiter).await;
-    sleep(millis(120)).await;
+    raw.expire_lock().await;
     // Another's ask finds the lock free, and the place before it.
     let taken = refused(&driver, &claim(LONG)).await;
     assert!(taken.remaining().unwrap() > millis(20_000));

@@ -112,6 +112,15 @@ impl Raw {
         keys
     }
 
+    /// Ends the lease of whoever has the lock, as time would.
+    pub(crate) async fn expire_lock(&mut self) {
+        let lock = format!("{{lockkit:362}}:lock:{NAME}");
+        self.ask::<()>(&["PEXPIRE", &lock, "1"]).await;
+        while self.ask::<u64>(&["EXISTS", &lock]).await > 0 {
+            tokio::time::sleep(millis(1)).await;
+        }
+    }
+
     /// Waits until the keys are gone that end by themselves.
     pub(crate) async fn wait_until_empty(&mut self) {
         while !self.keys().await.is_empty() {

@@ -92,7 +92,7 @@ async fn replaced(server: Server) {
 async fn hung(server: Server) {
     let driver = impatient_driver(&server.url()).await;
     let claim = claim(millis(1000));
-    take(&driver, &claim).await;
+    take(&driver, &claim.clone().with_ttl(LONG)).await;
     server.stop().unwrap();
     assert_eq!(kind(driver.renew(&claim).await).0, ErrorKind::Unknown);
     // The next goes to a new connection, which the kernel makes and nobody greets: not sent.
@@ -109,7 +109,7 @@ async fn hung(server: Server) {
 async fn away(server: Server) {
     let driver = impatient_driver(&server.url()).await;
     let claim = claim(millis(1000));
-    take(&driver, &claim).await;
+    take(&driver, &claim.clone().with_ttl(LONG)).await;
     server.kill();
     // The broken connection is noticed by itself; a call before that is unknown at worst.
     while kind(driver.renew(&claim).await).0 == ErrorKind::Unknown {}
@@ -256,7 +256,8 @@ async fn late(server: Server) {
     let ask = claim(ttl);
     let held = proxy.requests().hold("EVALSHA");
     assert_eq!(kind(far.try_acquire(&ask).await).0, ErrorKind::Unknown);
-    assert_eq!(far.release(&ask).await.unwrap(), Release::NotHeld);
+    // With time to connect anew.
+    assert_eq!(far.release(&ask.clone().with_ttl(LONG)).await.unwrap(), Release::NotHeld);
     let start = Instant::now();
     land(held).await;
     assert_eq!(raw.keys().await.len(), 1);
@@ -268,7 +269,7 @@ async fn late(server: Server) {
     take(&near, &holder).await;
     let held = proxy.requests().hold("EVALSHA");
     assert_eq!(kind(far.try_acquire(&ask).await).0, ErrorKind::Unknown);
-    assert_eq!(far.release(&ask).await.unwrap(), Release::NotHeld);
+    assert_eq!(far.release(&ask.clone().with_ttl(LONG)).await.unwrap(), Release::NotHeld);
     let start = Instant::now();
     land(held).await;
     near.release(&holder).await.unwrap();
@@ -278,7 +279,7 @@ async fn late(server: Server) {
 
     // and neither a renewal nor a release leaves anything.
     for renews in [true, false] {
-        let holder = claim(ttl);
+        let holder = claim(millis(10_000));
         take(&far, &holder).await;
         let held = proxy.requests().hold("EVALSHA");
         let (late, _) = match renews {

@@ -48,8 +48,13 @@ async fn start(servers: &[Server], parameters: &str) -> (RedisDriver, Raw, Proxy
     raw.ask::<()>(&["SET", "mark", "1"]).await;
     while raw.ask::<u32>(&["WAIT", "2", "100"]).await < 2 {}
     raw.ask::<()>(&["DEL", "mark"]).await;
+    (waiting_driver(servers, parameters).await, raw, proxy)
+}
+
+async fn waiting_driver(servers: &[Server], parameters: &str) -> RedisDriver {
+    let [.., primary] = servers else { panic!("{servers:?}") };
     let url = format!("{}?call_limit=10s&replicas=2{parameters}", primary.url());
-    (impatient_driver(&url).await, raw, proxy)
+    impatient_driver(&url).await
 }
 
 fn too_few(error: DriverError) -> (ErrorKind, TooFewReplicas) {
@@ -69,17 +74,18 @@ async fn counted(servers: Vec<Server>) {
 }
 
 async fn cut(servers: Vec<Server>) {
-    let (driver, mut raw, proxy) = start(&servers, "&replica_timeout=100ms").await;
-    take(&driver, &Claim::new(LockName::new(&Namespace::default(), "b").unwrap(), LONG)).await;
+    let (patient, mut raw, proxy) = start(&servers, "").await;
+    let hasty = waiting_driver(&servers, "&replica_timeout=100ms").await;
+    take(&patient, &Claim::new(LockName::new(&Namespace::default(), "b").unwrap(), LONG)).await;
     proxy.answers().swallow();
-    let error = driver.try_acquire(&claim(LONG)).await.unwrap_err();
+    let error = hasty.try_acquire(&claim(LONG)).await.unwrap_err();
     let (kind, told) = too_few(error);
     // It was not taken, or not for long: asking again may do.
     assert_eq!(kind, ErrorKind::Unreachable);
     assert_eq!((told.wanted, told.acknowledged, told.timeout), (2, 0, millis(100)));
     assert_eq!(raw.keys().await.len(), 1, "the one that was taken before");
 
-    let locker = Locker::new(driver);
+    let locker = Locker::new(hasty);
     let error = locker.lock("a").unwrap().try_acquire().await.unwrap_err();
     assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
     let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |it| it.source());
@@ -89,24 +95,26 @@ async fn cut(servers: Vec<Server>) {
     // The network is back, and with it the replicas.
     proxy.answers().pass();
     proxy.reset().await;
+    let locker = Locker::new(patient);
     let guard = locker.lock("a").unwrap().acquire().await.unwrap();
     assert_eq!(guard.acknowledged_by(), Some(2));
 }
 
 async fn renewed(servers: Vec<Server>) {
-    let (driver, _raw, proxy) = start(&servers, "&replica_timeout=100ms").await;
+    let (patient, _raw, proxy) = start(&servers, "").await;
+    let hasty = waiting_driver(&servers, "&replica_timeout=100ms").await;
     let holder = claim(LONG);
-    take(&driver, &holder).await;
+    take(&patient, &holder).await;
     proxy.answers().swallow();
-    let (kind, told) = too_few(driver.renew(&holder).await.unwrap_err());
+    let (kind, told) = too_few(hasty.renew(&holder).await.unwrap_err());
     assert_eq!((kind, told.acknowledged), (ErrorKind::Unknown, 0));
     proxy.answers().pass();
     proxy.reset().await;
-    while let Err(error) = driver.renew(&holder).await {
+    while let Err(error) = patient.renew(&holder).await {
         assert_eq!(too_few(error).0, ErrorKind::Unknown);
     }
-    driver.release(&holder).await.unwrap();
-    assert_eq!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+    patient.release(&holder).await.unwrap();
+    assert_eq!(patient.renew(&holder).await.unwrap(), Renewal::Lost);
 }
 
 async fn handed_over(servers: Vec<Server>) {

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use crate::support::{
     Database, LONG, NOW, backend, claim, driver, kind, millis, named, private, refused, shared,
-    take,
+    take, without_durability,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -18,7 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("used_up_tokens_are_refused", shared, used_up),
         trial("a_refusal_tells_what_is_left", shared, remaining),
         trial("time_is_read_once_the_row_is_locked", shared, locked_time),
-        trial("every_default_of_the_server_is_got_along_with", private, defaults),
+        trial("every_default_of_the_server_is_got_along_with", without_durability, defaults),
         trial("a_binary_log_of_statements_is_refused", logging_statements, statements),
         trial("idle_rows_are_removed_after_a_day", shared, sweep),
         trial("a_plain_refusal_writes_nothing", shared, refusals),

@@ -35,6 +35,11 @@ pub(crate) fn private() -> Result<Server, Unavailable> {
     backend().start()
 }
 
+/// The same without durability, for a test that writes thousands of times.
+pub(crate) fn without_durability() -> Result<Server, Unavailable> {
+    backend().start_with(&["--innodb-flush-log-at-trx-commit=0"])
+}
+
 /// A database of one's own, and a plain client to look and to tamper.
 pub(crate) struct Database {
     pub(crate) url: String,
@@ -118,10 +123,11 @@ impl Database {
         }
     }
 
-    /// Waits until so many transactions of the server wait for somebody's lock.
+    /// Waits until so many transactions in this database wait for somebody's lock.
     pub(crate) async fn waits_reach(&mut self, number: i64) {
-        let waits =
-            "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+        let waits = "SELECT COUNT(*) FROM information_schema.innodb_trx \
+                     JOIN information_schema.processlist AS p ON p.id = trx_mysql_thread_id \
+                     WHERE trx_state = 'LOCK WAIT' AND p.db = DATABASE()";
         while self.ask::<i64>(waits).await < number {
             tokio::time::sleep(STALE).await;
         }

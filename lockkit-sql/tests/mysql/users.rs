@@ -3,21 +3,23 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use lockkit_core::driver::Driver;
 use lockkit_core::{Fifo, Lock, Locker, Namespace};
-use lockkit_testkit::trial;
+use lockkit_testkit::{Server, trial};
 use tokio::time::{sleep, timeout};
 
 use crate::support::{
-    Database, LONG, NAME, driver, impatient_driver, millis, named, refused, shared, take,
+    Database, NAME, driver, impatient_driver, millis, named, refused, shared, take,
+    without_durability,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_dropped_future_leaves_nothing_on_the_server", shared, dropped),
-        trial("a_thousand_waiters_hold_up_nobody", shared, thousand),
+        trial("a_thousand_waiters_hold_up_nobody", without_durability, thousand),
     ]
 }
 
@@ -66,14 +68,15 @@ async fn dropped(server: String) {
     locker.lock(NAME).unwrap().acquire().await.unwrap().release().await.unwrap();
 }
 
-async fn thousand(server: String) {
-    let mut database = Database::on(&server).await;
+async fn thousand(server: Server) {
+    const HOUR: Duration = Duration::from_secs(60 * 60);
+    let mut database = Database::on(&server.url()).await;
     // They stand in line for one connection, on a machine under load.
     let url = format!("{}?connections=2&call_limit=30s", database.url);
     let driver = impatient_driver(&url).await;
     let name = |number: usize| format!("{}", number % 100);
-    let holders: Vec<_> = (0..100).map(|number| named(&name(number), LONG)).collect();
-    let waiters: Vec<_> = (0..1000).map(|number| named(&name(number), LONG).fair()).collect();
+    let holders: Vec<_> = (0..100).map(|number| named(&name(number), HOUR)).collect();
+    let waiters: Vec<_> = (0..1000).map(|number| named(&name(number), HOUR).fair()).collect();
     for holder in &holders {
         take(&driver, holder).await;
     }

@@ -153,7 +153,7 @@ async fn half_open(server: Server) {
 async fn away(server: Server) {
     let driver = impatient_driver(&server.url()).await;
     let claim = claim(millis(1000));
-    take(&driver, &claim).await;
+    take(&driver, &claim.clone().with_ttl(LONG)).await;
     server.kill();
     while kind(driver.renew(&claim).await).0 == ErrorKind::Unknown {}
     let (kind, text) = kind(driver.renew(&claim).await);
@@ -414,7 +414,7 @@ async fn late(server: Server) {
 
     // and neither a renewal nor a release leaves anything.
     for renews in [true, false] {
-        let holder = claim(ttl);
+        let holder = claim(millis(10_000));
         take(&near, &holder).await;
         let hold = proxy.requests().hold(holder.owner().to_string());
         let (late, _) = match renews {
@@ -437,7 +437,7 @@ async fn broken_off(server: Server) {
     let held = claim(LONG);
     take(&driver, &held).await;
     for _ in 0..5 {
-        proxy.answers().delay(millis(50));
+        proxy.answers().delay(millis(5000));
         let looking = driver.inspect().unwrap().look(held.name());
         assert!(tokio::time::timeout(millis(20), looking).await.is_err());
         proxy.answers().pass();

@@ -2,11 +2,12 @@
 
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Driver};
-use lockkit_testkit::{POSTGRES, Proxy, Server, trial};
+use lockkit_testkit::{POSTGRES, Proxy, Server, Unavailable, trial};
 use sqlx::postgres::PgListener;
 use tokio::time::sleep;
 
@@ -19,10 +20,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_release_wakes_every_plain_waiter", || POSTGRES.url(), plain),
         trial("a_grant_between_two_looks_is_not_lost", || POSTGRES.url(), between),
         trial("an_ask_before_the_subscription_stands_is_repeated", || POSTGRES.start(), early),
-        trial("waiters_share_one_connection", || POSTGRES.url(), shared),
+        trial("waiters_share_one_connection", without_durability, shared),
         trial("a_cut_subscription_is_made_up_for", || POSTGRES.start(), cut),
         trial("a_stale_grant_is_not_believed", || POSTGRES.start(), stale),
     ]
+}
+
+/// For a test that writes thousands of times.
+fn without_durability() -> Result<Server, Unavailable> {
+    POSTGRES.start_with(&["-c", "fsync=off"])
 }
 
 async fn listener(database: &Database) -> PgListener {
@@ -115,12 +121,13 @@ async fn early(server: Server) {
     take(&driver, &waiter).await;
 }
 
-async fn shared(server: String) {
-    let mut database = Database::on(&server).await;
+async fn shared(server: Server) {
+    const HOUR: Duration = Duration::from_secs(60 * 60);
+    let mut database = Database::on(&server.url()).await;
     let driver = driver(&format!("{}?connections=2", database.url)).await;
     let name = |number: usize| format!("{}", number % 100);
-    let holders: Vec<_> = (0..100).map(|number| named(&name(number), LONG)).collect();
-    let waiters: Vec<_> = (0..1000).map(|number| named(&name(number), LONG).fair()).collect();
+    let holders: Vec<_> = (0..100).map(|number| named(&name(number), HOUR)).collect();
+    let waiters: Vec<_> = (0..1000).map(|number| named(&name(number), HOUR).fair()).collect();
     for holder in &holders {
         take(&driver, holder).await;
     }

@@ -116,7 +116,7 @@ async fn swallowed(server: Server) {
 async fn away(server: Server) {
     let driver = impatient_driver(&server.url()).await;
     let claim = claim(millis(1000));
-    take(&driver, &claim).await;
+    take(&driver, &claim.clone().with_ttl(LONG)).await;
     server.kill();
     while kind(driver.renew(&claim).await).0 == ErrorKind::Unknown {}
     let (kind, text) = kind(driver.renew(&claim).await);
@@ -148,8 +148,8 @@ async fn attempts(server: Server) {
 
 async fn locked(server: String) {
     let mut database = Database::on(&server).await;
-    let driver = impatient_driver(&format!("{}?connections=2", database.url)).await;
-    let (stuck, other) = (claim(millis(5000)), named("other", LONG));
+    let driver = impatient_driver(&format!("{}?connections=2&call_limit=8s", database.url)).await;
+    let (stuck, other) = (claim(LONG), named("other", LONG));
     for claim in [&stuck, &other] {
         take(&driver, claim).await;
     }
@@ -159,7 +159,7 @@ async fn locked(server: String) {
         .await;
     let asking = async {
         let start = Instant::now();
-        let another = claim(millis(5000)).fair();
+        let another = claim(LONG).fair();
         let (first, second) =
             tokio::join!(driver.try_acquire(&stuck), driver.try_acquire(&another));
         for answer in [first, second] {
@@ -168,7 +168,7 @@ async fn locked(server: String) {
             assert_eq!(kind, ErrorKind::Unreachable, "{text}");
             assert!(text.contains("lock timeout") || text.contains("in use"), "{text}");
         }
-        assert!(start.elapsed() >= millis(500));
+        assert!(start.elapsed() >= millis(4000));
     };
     let keeping = async {
         assert_ne!(driver.renew(&other).await.unwrap(), Renewal::Lost);
@@ -322,7 +322,7 @@ async fn late(server: Server) {
 
     // and neither a renewal nor a release leaves anything.
     for renews in [true, false] {
-        let holder = claim(ttl);
+        let holder = claim(millis(10_000));
         take(&near, &holder).await;
         let hold = proxy.requests().hold(holder.owner().to_string());
         let (late, _) = match renews {
@@ -345,7 +345,7 @@ async fn broken_off(server: Server) {
     let held = claim(LONG);
     take(&driver, &held).await;
     for _ in 0..5 {
-        proxy.answers().delay(millis(50));
+        proxy.answers().delay(millis(5000));
         let looking = driver.inspect().unwrap().look(held.name());
         assert!(tokio::time::timeout(millis(20), looking).await.is_err());
         proxy.answers().pass();

@@ -31,6 +31,8 @@ async fn logged(server: Server) {
         let text = std::fs::read_to_string(&log).unwrap();
         text.lines()
             .filter(|line| line.contains("LOG:  execute") || line.contains("LOG:  statement"))
+            // A driver in fifty removes idle rows as soon as it has begun.
+            .filter(|line| !line.contains("lockkit_session_sweep"))
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
@@ -49,7 +51,8 @@ async fn general_log(server: Server) {
     let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "ttl=1h").await);
     let count = "SELECT count(*) FROM mysql.general_log \
                  WHERE command_type IN ('Execute', 'Query', 'Prepare') \
-                   AND thread_id <> CONNECTION_ID()";
+                   AND thread_id <> CONNECTION_ID() \
+                   AND argument NOT LIKE '%DELETE FROM lockkit_session%'";
     let before = raw.ask("", count).await;
     for claim in (0..ROUNDS).map(|_| claim("orders")) {
         take(&*driver, &claim).await;

@@ -2,7 +2,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, ErrorKind, OwnerId};
+use lockkit_core::driver::{
+    Attempt, Claim, Driver, DriverError, ErrorKind, OwnerId, Release, Renewal,
+};
 use lockkit_core::{FencingToken, LockName, Locker, Namespace};
 use lockkit_sql::mysql::session::MysqlSessionDriver;
 use lockkit_sql::postgres::session::PostgresSessionDriver;
@@ -189,6 +191,26 @@ pub(crate) async fn take_in_the_end(driver: &dyn Driver, claim: &Claim) -> Fenci
             Err(error) => assert!(error.kind().is_transient(), "{error:?}"),
         }
         tokio::time::sleep(millis(10)).await;
+    }
+}
+
+/// Renews until that is answered.
+pub(crate) async fn renew_in_the_end(driver: &dyn Driver, claim: &Claim) -> Renewal {
+    loop {
+        match driver.renew(claim).await {
+            Ok(renewal) => return renewal,
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+        }
+    }
+}
+
+/// Releases until that is answered.
+pub(crate) async fn release_in_the_end(driver: &dyn Driver, claim: &Claim) -> Release {
+    loop {
+        match driver.release(claim).await {
+            Ok(release) => return release,
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+        }
     }
 }
 

@@ -13,8 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::support::{
-    Raw, claim, driver, impatient_driver, kind, locker, millis, on_each, refused, take,
-    take_in_the_end,
+    Raw, claim, driver, impatient_driver, kind, locker, millis, on_each, refused,
+    release_in_the_end, renew_in_the_end, take, take_in_the_end,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -153,7 +153,7 @@ async fn late_ask(server: Server) {
     let found = "SELECT token FROM lockkit_session";
     assert_eq!(raw.ask(found, found).await, i64::try_from(token.get()).unwrap());
     assert_eq!((raw.locks().await, raw.sessions().await), (1, 1), "there was another session");
-    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+    assert_eq!(release_in_the_end(&*driver, &claim).await, Release::Freed);
     assert_eq!(raw.locks().await, 0);
 }
 
@@ -170,21 +170,16 @@ async fn late_release(server: Server) {
     };
     assert_eq!(kind(driver.release(&claim).await).0, ErrorKind::Unknown);
     hold.go_on();
-    let release = loop {
-        match driver.release(&claim).await {
-            Ok(release) => break release,
-            Err(error) => assert!(error.kind().is_transient(), "{error}"),
-        }
-    };
+    let release = release_in_the_end(&*driver, &claim).await;
     assert_eq!(release, Release::Freed, "the answer that came late");
-    assert_eq!(driver.release(&claim).await.unwrap(), Release::NotHeld);
+    assert_eq!(release_in_the_end(&*driver, &claim).await, Release::NotHeld);
     assert!(Raw::to(&server).await.takes(NUMBER).await);
 }
 
 async fn unanswered(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     let url = server.url_at(proxy.addr());
-    let driver = impatient_driver(&url, "ttl=2s&call_limit=200ms").await;
+    let driver = impatient_driver(&url, "ttl=3s&call_limit=200ms").await;
     let (held, asked, next) = (claim("held"), claim("asked"), claim("next"));
     take_in_the_end(&*driver, &held).await;
     let hold = proxy.requests().hold(asked.owner().to_string());
@@ -197,11 +192,11 @@ async fn unanswered(server: Server) {
         take(&*other, &claim(name)).await;
     }
     for claim in [&held, &asked] {
-        assert_eq!(driver.renew(claim).await.unwrap(), Renewal::Lost);
-        assert_eq!(driver.release(claim).await.unwrap(), Release::NotHeld);
+        assert_eq!(renew_in_the_end(&*driver, claim).await, Renewal::Lost);
+        assert_eq!(release_in_the_end(&*driver, claim).await, Release::NotHeld);
     }
     hold.go_on();
-    assert_ne!(driver.renew(&next).await.unwrap(), Renewal::Lost);
+    assert_ne!(renew_in_the_end(&*driver, &next).await, Renewal::Lost);
 }
 
 /// Its runtime stands still for longer than the time-out, as that of a process that was stopped.
@@ -212,7 +207,7 @@ async fn stopped(server: Server) {
     let holder = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let locker = locker(&url, Duration::from_secs(1)).await;
+            let locker = locker(&url, Duration::from_secs(3)).await;
             let lock = locker.lock("orders").unwrap();
             let guard = lock.acquire().await.unwrap();
             held.send(guard.fencing_token()).unwrap();
@@ -234,7 +229,7 @@ async fn stopped(server: Server) {
 }
 
 async fn idle(server: Server) {
-    let driver = driver(&server.url(), "ttl=1s").await;
+    let driver = driver(&server.url(), "ttl=2s").await;
     let mut raw = Raw::to(&server).await;
     let which = (
         "SELECT pid::bigint FROM pg_stat_activity WHERE application_name = 'lockkit'",
@@ -243,7 +238,7 @@ async fn idle(server: Server) {
     let session = raw.ask(which.0, which.1).await;
     let held = claim("orders");
     take(&*driver, &held).await;
-    tokio::time::sleep(millis(3_500)).await;
+    tokio::time::sleep(millis(5_000)).await;
     assert_eq!(raw.ask(which.0, which.1).await, session, "the session was ended");
     assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
 }

@@ -7,10 +7,10 @@ use lockkit_sql::sqlite::SqliteDriver;
 
 use crate::support::{Fixture, claim, execute, granted, number, refused, token};
 
-const TTL: Duration = Duration::from_millis(400);
+const TTL: Duration = Duration::from_secs(2);
 
 /// What is written by hand is judged by its TTL; the claim that wrote it was in no hurry.
-const SHORT_TTL: &str = "UPDATE lockkit_hold SET ttl = 400000, expires = expires - 59600000";
+const SHORT_TTL: &str = "UPDATE lockkit_hold SET ttl = 2000000, expires = expires - 58000000";
 
 /// Asks often until granted; how long that took.
 async fn waits_for(driver: &SqliteDriver, claim: &Claim) -> Duration {
@@ -62,7 +62,7 @@ async fn a_hold_on_another_clock_that_shows_life_stays() {
         refused(&driver, &waiter).await;
         refused(&driver, &waiter).await;
         tokio::time::sleep(TTL / 2).await;
-        execute(&mut raw, "UPDATE lockkit_hold SET expires = expires + 200000").await;
+        execute(&mut raw, "UPDATE lockkit_hold SET expires = expires + 1000000").await;
     }
     refused(&driver, &waiter).await;
     waits_for(&driver, &waiter).await;
@@ -91,7 +91,7 @@ async fn a_place_on_another_clock_blocks_for_its_ttl() {
     let (holder, dead, alive) = (claim("a"), claim("a").fair(), claim("a").fair());
     granted(&driver, &holder).await;
     refused(&driver, &dead).await;
-    let elsewhere = "UPDATE lockkit_place SET clock = 'other', expires = 1, ttl = 400000";
+    let elsewhere = "UPDATE lockkit_place SET clock = 'other', expires = 1, ttl = 2000000";
     execute(&mut fixture.raw().await, elsewhere).await;
     refused(&driver, &alive).await;
     driver.release(&holder).await.unwrap();

@@ -243,10 +243,10 @@ async fn a_broken_hold_wakes_who_waits_without_a_place() {
 #[tokio::test]
 async fn a_broken_guard_learns_it_at_its_next_renewal() {
     let fixture = Fixture::new();
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(5);
     let locker = Locker::builder(fixture.driver().await).ttl(ttl).build().unwrap();
-    let guard = locker.lock("a").unwrap().acquire().await.unwrap();
     let onlooker = Locker::new(fixture.driver().await);
+    let guard = locker.lock("a").unwrap().acquire().await.unwrap();
     let broken = onlooker.break_hold("a", Some(guard.owner())).await.unwrap().unwrap();
     assert_eq!(broken.owner(), guard.owner());
     timeout(HANG, guard.lost()).await.unwrap();

@@ -53,7 +53,8 @@ async fn child() {
     let Some(database) = std::env::var_os(CHILD) else { return };
     let database = Path::new(&database);
     let counter = database.with_file_name("counter");
-    let driver = SqliteDriver::open(database).await.unwrap();
+    let url = format!("sqlite:{}?call_limit=30s", database.display());
+    let driver = SqliteDriver::connect(&url.parse().unwrap()).await.unwrap();
     for _ in 0..ROUNDS {
         let claim = claim("counter");
         let asking = async {

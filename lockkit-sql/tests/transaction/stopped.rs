@@ -88,7 +88,7 @@ async fn hold_in<DB: Tested>(url: &str, locks: &str) {
 
 async fn lock(locks: &str) -> LockGuard {
     let locker = Locker::new(SqliteDriver::open(locks).await.unwrap());
-    let lease = Lease::new(millis(1_000));
+    let lease = Lease::new(millis(3_000));
     locker.lock("stock").unwrap().leased(lease).unwrap().acquire().await.unwrap()
 }
 

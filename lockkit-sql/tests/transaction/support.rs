@@ -17,6 +17,7 @@ use sqlx::{
 };
 use tempfile::TempDir;
 use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
 
 /// More than any test needs.
 pub(crate) const ATTEMPTS: u32 = 1_000;
@@ -105,7 +106,7 @@ impl<DB: Tested> Shop<DB> {
 
     /// How many transactions of this database wait for a lock.
     pub(crate) async fn waiters(&mut self) -> i64 {
-        self.ask(DB::WAITERS).await
+        self.count(DB::WAITERS).await
     }
 
     pub(crate) async fn waiters_are(&mut self, number: i64) {
@@ -116,19 +117,39 @@ impl<DB: Tested> Shop<DB> {
 
     /// Waits until nobody has a transaction open.
     pub(crate) async fn is_quiet(&mut self) {
-        // MariaDB answers from a cache while it is asked more often.
-        static ASKING: Mutex<()> = Mutex::const_new(());
-        loop {
-            let asking = ASKING.lock().await;
-            if DB::ID == "mariadb" {
-                tokio::time::sleep(millis(110)).await;
-            }
-            if self.ask(DB::OPEN).await == 0 {
-                return;
-            }
-            drop(asking);
-        }
+        while self.count(DB::OPEN).await > 0 {}
     }
+
+    /// How many transactions that is at some time from now on.
+    async fn count(&mut self, sql: &str) -> i64 {
+        if DB::ID != "mariadb" {
+            return self.ask(sql).await;
+        }
+        // The server looks at its transactions only where nobody has asked for 0.1 s, and answers
+        // all who ask sooner from what it saw. So there is one look for whoever waits for one.
+        static LOOK: Mutex<Option<Look>> = Mutex::const_new(None);
+        let called = Instant::now();
+        let mut look = LOOK.lock().await;
+        let taken = match *look {
+            Some(look) if look.taken > called => look.taken,
+            before => {
+                sleep_until(before.map_or(called, |look| look.used) + millis(110)).await;
+                Instant::now()
+            }
+        };
+        let number = self.ask(sql).await;
+        *look = Some(Look { taken, used: Instant::now() });
+        number
+    }
+}
+
+/// What MariaDB saw of all transactions.
+#[derive(Clone, Copy)]
+struct Look {
+    /// When it looked, at the earliest.
+    taken: Instant,
+    /// When somebody was told of it last.
+    used: Instant,
 }
 
 /// A database that the tests are run on.
@@ -195,9 +216,9 @@ impl Tested for Postgres {
 
 impl Tested for MySql {
     const ID: &'static str = "mariadb";
-    /// What InnoDB tells of waits is only up to date where nobody has asked for 0.1 s.
-    const WAITERS: &'static str = "SELECT count(*) FROM information_schema.processlist \
-        WHERE db = database() AND id <> connection_id() AND command <> 'Sleep' AND time_ms > 20";
+    const WAITERS: &'static str = "SELECT count(*) FROM information_schema.innodb_trx AS t \
+        JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id \
+        WHERE p.db = database() AND t.trx_state = 'LOCK WAIT'";
     const OPEN: &'static str = "SELECT count(*) FROM information_schema.innodb_trx AS t \
         JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id \
         WHERE p.db = database()";

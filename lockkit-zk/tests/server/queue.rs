@@ -105,7 +105,7 @@ async fn leaving(server: String) {
 
 async fn abandoned(server: String) {
     let place = Place::on(&server).await;
-    let driver = driver(&with(&place.url, "ttl=1s")).await;
+    let driver = driver(&with(&place.url, "ttl=3s")).await;
     let (held, gone, waiting) = (claim(), claim_for(millis(500)).fair(), claim().fair());
     take(&driver, &held).await;
     refused(&driver, &gone).await;

@@ -47,7 +47,7 @@ async fn stale(server: String) {
 async fn ended(server: String) {
     let place = Place::on(&server).await;
     let proxy = Proxy::start(addr(&server)).await;
-    let driver = Arc::new(driver(&with(&place.url_by(proxy.addr()), "ttl=1s")).await);
+    let driver = Arc::new(driver(&with(&place.url_by(proxy.addr()), "ttl=3s")).await);
     let locker = Locker::from_arc(driver.clone());
     let guard = locker.lock(NAME).unwrap().acquire().await.unwrap();
     proxy.refuse().await;

@@ -11,7 +11,8 @@ use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
 use lockkit_zk::ZooKeeperDriver;
 
 use crate::support::{
-    NAME, Place, claim, claim_for, driver, impatient_driver, kind, millis, refused, take, with,
+    LONG, NAME, Place, claim, claim_for, driver, impatient_driver, kind, millis, refused, take,
+    with,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -132,7 +133,7 @@ async fn left(server: Server) {
     // The session lives, and more of its requests have come through since.
     proxy.requests().bytes_reach(bytes + 200).await;
     assert_eq!(place.nodes().await, [""; 0]);
-    take(&driver, &claim_for(millis(1000))).await;
+    take(&driver, &claim_for(LONG)).await;
 }
 
 async fn releasing(server: Server) {
@@ -194,7 +195,7 @@ async fn missed(server: Server) {
 async fn hung(server: Server) {
     let driver = impatient_driver(&server.url()).await;
     let claim = claim_for(millis(1000));
-    take(&driver, &claim).await;
+    take(&driver, &claim.clone().with_ttl(LONG)).await;
     server.stop().unwrap();
     let start = Instant::now();
     let (kind, _) = kind(driver.renew(&claim).await);
@@ -212,7 +213,7 @@ async fn hung(server: Server) {
 async fn away(server: Server) {
     let driver = impatient_driver(&server.url()).await;
     let held = claim_for(millis(1000));
-    take(&driver, &held).await;
+    take(&driver, &held.clone().with_ttl(LONG)).await;
     server.kill();
     // The broken connection is noticed by itself; a call before that is unknown at worst.
     while kind(driver.try_acquire(&claim_for(millis(1000))).await).0 == ErrorKind::Unknown {}

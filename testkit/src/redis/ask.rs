@@ -37,7 +37,7 @@ pub(super) fn wait_until(
     what: &str,
     mut is_so: impl FnMut() -> io::Result<bool>,
 ) -> io::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const PATIENCE: Duration = Duration::from_secs(120);
     const PAUSE: Duration = Duration::from_millis(10);
     let started = Instant::now();
     loop {

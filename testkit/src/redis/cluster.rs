@@ -54,7 +54,7 @@ impl RedisCluster {
     /// The index of the member that has the slot, as the others see it.
     ///
     /// # Panics
-    /// If they do not agree within 30 s.
+    /// If they do not agree within 120 s.
     pub fn owner(&self, slot: u16) -> usize {
         let mut owner = None;
         wait_until("agreement on a slot", || {

@@ -82,7 +82,7 @@ impl RedisSentinels {
     /// The index of the server that most sentinels call the primary.
     ///
     /// # Panics
-    /// If they do not agree within 30 s.
+    /// If they do not agree within 120 s.
     pub fn primary(&self) -> usize {
         let mut agreed = None;
         wait_until("agreement on a primary", || {

@@ -21,6 +21,13 @@ pub(crate) struct Case {
     section: Duration,
 }
 
+impl Case {
+    /// Whether requests are counted: a section changes nothing about them.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.section.is_zero()
+    }
+}
+
 pub(crate) fn cases(scale: &Scale) -> Vec<Case> {
     let case = |&clients: &usize| {
         SECTIONS.map(|(section, what)| Case {

@@ -269,14 +269,16 @@ pub(in crate::checks) async fn a_hold_survives_a_cut(context: &Context) -> Verdi
 }
 
 pub(in crate::checks) async fn a_restart_is_got_over(context: &Context) -> Verdict {
-    let client = context.client().await?;
+    // It is not the length of the lease that is checked: a locker may be silent for no longer.
+    let ttl = (4 * context.ttl()).min(context.capabilities().max_ttl);
+    let client = context.client_with(Lease::new(ttl)).await?;
     // Whether this hold survives is up to the backend.
     let before = context.acquire(&client.lock).await?;
     context.restart().await?;
     drop(before);
-    let limit = context.expiry(context.ttl()) + context.patience();
+    let limit = context.expiry(ttl) + context.patience();
     let guard = context.within(limit, "a hold after a restart", client.lock.acquire()).await??;
-    tokio::time::sleep(2 * context.ttl()).await;
+    tokio::time::sleep(2 * ttl).await;
     ensure!(guard.is_held(), "a hold that was taken after a restart was lost");
     guard.release().await?;
     Ok(())
