@@ -45,7 +45,8 @@ impl Claim {
         self.waiting()
     }
 
-    /// The same claim, which does not wait: what a quorum asks of its nodes.
+    /// The same claim, which does not wait: what a quorum asks of nodes that would hand it a lock of
+    /// which others have a part.
     #[must_use]
     pub fn not_waiting(mut self) -> Self {
         (self.waits, self.fair) = (false, false);

@@ -241,6 +241,11 @@ impl Taken {
     pub fn remaining(&self) -> Option<Duration> {
         self.free_in
     }
+
+    /// How long a claim without a place may go without asking, if the driver has said.
+    pub fn asks_within(&self) -> Option<Duration> {
+        self.ask_within
+    }
 }
 
 /// Since when and for how long a hold is good.

@@ -1,6 +1,7 @@
 //! All nodes are asked at once; the answer is there when a majority has settled it.
 
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -40,16 +41,27 @@ pub(crate) async fn hold<T: Send + 'static, S: Into<Settled>>(
     requests: Vec<BoxFuture<'static, T>>,
     patience: Duration,
     stragglers: &TaskTracker,
-    mut is_settled: impl FnMut(&Votes<T>) -> S,
+    is_settled: impl FnMut(&Votes<T>) -> S,
 ) -> Votes<T> {
+    let (votes, late) = open(requests, patience, is_settled).await;
+    late.go_on(stragglers, |_, _| std::future::ready(()));
+    votes
+}
+
+/// As [`hold`], for those who want to know what comes late.
+pub(crate) async fn open<T: Send + 'static, S: Into<Settled>>(
+    requests: Vec<BoxFuture<'static, T>>,
+    patience: Duration,
+    mut is_settled: impl FnMut(&Votes<T>) -> S,
+) -> (Votes<T>, Late<T>) {
     let begun = Instant::now();
     let mut under_way = FuturesUnordered::new();
-    let mut votes: Votes<T> = Vec::new();
+    let mut votes: Votes<T> = Vec::with_capacity(requests.len());
     for (at, mut request) in requests.into_iter().enumerate() {
         votes.push(match futures_util::poll!(&mut request) {
             Poll::Ready(vote) => Some(vote),
             Poll::Pending => {
-                under_way.push(async move { (at, request.await) });
+                under_way.push(Numbered { at, request });
                 None
             }
         });
@@ -75,10 +87,43 @@ pub(crate) async fn hold<T: Send + 'static, S: Into<Settled>>(
             () = &mut patience => break,
         }
     }
-    if !under_way.is_empty() {
-        stragglers.spawn(async move { while under_way.next().await.is_some() {} });
+    (votes, Late(under_way))
+}
+
+/// The requests that were not waited for.
+#[must_use = "a request that was sent is not dropped"]
+pub(crate) struct Late<T>(FuturesUnordered<Numbered<T>>);
+
+impl<T: Send + 'static> Late<T> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
-    votes
+
+    /// Sees them through in the background; `then` is given each vote with its node.
+    pub(crate) fn go_on<F: Future<Output = ()> + Send + 'static>(
+        self,
+        stragglers: &TaskTracker,
+        then: impl Fn(usize, T) -> F + Send + 'static,
+    ) {
+        if !self.is_empty() {
+            stragglers.spawn(self.0.for_each_concurrent(None, move |(at, vote)| then(at, vote)));
+        }
+    }
+}
+
+/// A request, and to which node.
+struct Numbered<T> {
+    at: usize,
+    request: BoxFuture<'static, T>,
+}
+
+impl<T> Future for Numbered<T> {
+    type Output = (usize, T);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<(usize, T)> {
+        let at = self.at;
+        self.request.as_mut().poll(context).map(|vote| (at, vote))
+    }
 }
 
 /// How many votes are like that.

@@ -8,10 +8,12 @@ use lockkit_core::{Error, Result};
 use tokio::time::timeout;
 
 use crate::ballot::{self, Votes};
-use crate::driver::{ID, RedlockDriver, silent};
+use crate::driver::{ID, RedlockDriver};
 use crate::electorate::Electorate;
+use crate::failure::silent;
 use crate::member::{Connect, Member};
 use crate::settings::{Odd, Settings};
+use crate::waiting::tells;
 
 /// How long connecting may take.
 const LIMIT: Duration = Duration::from_secs(4);
@@ -88,8 +90,8 @@ impl RedlockBuilder {
             }
             _ => (),
         }
-        let driver = RedlockDriver::new(Electorate::new(members, settings));
-        let quorum = &driver.quorum;
+        let mut driver = RedlockDriver::new(Electorate::new(members, settings));
+        let quorum = Arc::clone(&driver.quorum);
         let nodes = quorum.nodes.len();
 
         let needed = quorum.nodes.quorum();
@@ -132,6 +134,10 @@ impl RedlockBuilder {
                     () = nodes.members[at].keep_connecting() => (),
                 }
             });
+        }
+        let drivers = quorum.nodes.members.iter().filter_map(|member| member.driver().ok());
+        if drivers.filter(|driver| tells(&**driver)).count() < needed {
+            driver.tells_nothing();
         }
         Ok(driver)
     }

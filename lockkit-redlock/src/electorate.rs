@@ -21,6 +21,8 @@ pub(crate) struct Electorate {
 #[derive(Clone, Debug, Default)]
 struct Standing {
     run: Option<Run>,
+    /// How many runs there were before.
+    earlier: u64,
     /// Until when it may have forgotten a lock that is still held.
     sits_out_until: Option<Instant>,
     bar: Option<Bar>,
@@ -56,7 +58,8 @@ impl From<NoVote> for DriverError {
 /// A node that may vote.
 pub(crate) struct Voter {
     pub(crate) driver: Arc<dyn Driver>,
-    run: Option<String>,
+    /// Which of the runs that we saw it is, if it tells.
+    run: Option<u64>,
 }
 
 impl Voter {
@@ -98,17 +101,22 @@ impl Electorate {
         }
         let Some(node) = driver.node() else { return Ok(Voter { driver, run: None }) };
         let run = node.run(limit).await.map_err(NoVote::Failed)?;
-        let id = run.id().to_owned();
-        let now = clock.now();
-        match self.standing_in(at, run, now) {
-            Standing { bar: Some(bar), .. } => Err(barred(bar)),
-            Standing { sits_out_until: Some(until), .. } if until > now => {
-                let left = until.saturating_duration_since(now);
-                let reason = "it was restarted, and may have forgotten locks that are held";
-                Err(unreachable(format!("{reason}: no vote for another {left:.1?}")))
-            }
-            _ => Ok(Voter { driver, run: Some(id) }),
+        let mut standings = self.standings();
+        if standings[at].run.as_ref().is_none_or(|earlier| earlier.id() != run.id()) {
+            self.note(&mut standings, at, run, clock.now());
         }
+        let standing = &standings[at];
+        if let Some(bar) = &standing.bar {
+            return Err(barred(bar.clone()));
+        }
+        if let Some(until) = standing.sits_out_until {
+            let left = until.saturating_duration_since(clock.now());
+            if !left.is_zero() {
+                let reason = "it was restarted, and may have forgotten locks that are held";
+                return Err(unreachable(format!("{reason}: no vote for another {left:.1?}")));
+            }
+        }
+        Ok(Voter { driver, run: Some(standing.earlier) })
     }
 
     /// What keeps a node from voting for good, as far as is known.
@@ -120,13 +128,9 @@ impl Electorate {
         self.standings()[at].bar.clone()
     }
 
-    /// Notes which run of its backend a node is in.
-    fn standing_in(&self, at: usize, run: Run, now: Instant) -> Standing {
-        let mut standings = self.standings();
+    /// Notes that a node is in another run of its backend than it was.
+    fn note(&self, standings: &mut [Standing], at: usize, run: Run, now: Instant) {
         let earlier = standings[at].run.as_ref();
-        if earlier.is_some_and(|earlier| earlier.id() == run.id()) {
-            return standings[at].clone();
-        }
         let silence = self.settings.silence_after_restart();
         let sits_out_until = match earlier {
             _ if run.is_durable() => None,
@@ -149,8 +153,8 @@ impl Electorate {
         } else if earlier.is_some() {
             tracing::warn!(node = %self.members[at].name, ?run, "a node was restarted");
         }
-        standings[at] = Standing { run: Some(run), sits_out_until, bar };
-        standings[at].clone()
+        let earlier = standings[at].earlier + 1;
+        standings[at] = Standing { run: Some(run), earlier, sits_out_until, bar };
     }
 
     fn standings(&self) -> MutexGuard<'_, Vec<Standing>> {

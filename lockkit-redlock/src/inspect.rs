@@ -8,8 +8,9 @@ use lockkit_core::driver::{Clock, Driver, DriverError, ErrorKind, Inspect, Owner
 use lockkit_core::{Diagnosis, Grade, Holder, LockName, LockStatus, Namespace};
 
 use crate::ballot::{self, A_MOMENT, Settled, Votes, count, reached};
-use crate::driver::{Quorum, RedlockDriver, silent};
+use crate::driver::{Quorum, RedlockDriver};
 use crate::electorate::Electorate;
+use crate::failure::silent;
 use crate::member::{Member, causes};
 
 /// How long to wait for the nodes.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use lockkit_core::driver::OwnerId;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::sync::Semaphore;
 
 /// The lanes of all claims that have a request under way.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl AllLanes {
             registry.by_owner.retain(|_, lanes| lanes.strong_count() > 0);
             registry.crowded = (2 * registry.by_owner.len()).max(64);
         }
-        let lanes = Arc::new(Lanes((0..nodes).map(|_| Arc::default()).collect()));
+        let lanes = Arc::new(Lanes((0..nodes).map(|_| Semaphore::new(1)).collect()));
         registry.by_owner.insert(owner, Arc::downgrade(&lanes));
         lanes
     }
@@ -38,26 +38,32 @@ impl AllLanes {
 /// The lanes of one claim: what is sent to a node is sent after the answer to what was sent before.
 /// Otherwise the end of one round could undo the grant of the next.
 #[derive(Debug)]
-pub(crate) struct Lanes(Vec<Arc<AsyncMutex<()>>>);
+pub(crate) struct Lanes(Box<[Semaphore]>);
 
 /// The right to send a request to a node.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    _guard: OwnedMutexGuard<()>,
+    at: usize,
     /// For as long as one is in use, all go by the same.
-    _lanes: Arc<Lanes>,
+    lanes: Arc<Lanes>,
 }
 
 impl Lanes {
     /// The lane to a node, if nothing is under way there.
     pub(crate) fn try_enter(self: &Arc<Self>, at: usize) -> Option<Lane> {
-        let guard = Arc::clone(&self.0[at]).try_lock_owned().ok()?;
-        Some(Lane { _guard: guard, _lanes: Arc::clone(self) })
+        self.0[at].try_acquire().ok()?.forget();
+        Some(Lane { at, lanes: Arc::clone(self) })
     }
 
     /// The lane to a node, once what is under way there was answered.
     pub(crate) async fn enter(self: Arc<Self>, at: usize) -> Lane {
-        let lane = Arc::clone(&self.0[at]);
-        Lane { _guard: lane.lock_owned().await, _lanes: self }
+        self.0[at].acquire().await.expect("the semaphore is never closed").forget();
+        Lane { at, lanes: self }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.lanes.0[self.at].add_permits(1);
     }
 }

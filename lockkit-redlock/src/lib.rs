@@ -25,15 +25,20 @@
 //!
 //! What it guarantees is told in `docs/redlock.md`.
 
+mod asking;
 mod ballot;
 mod builder;
+mod clearing;
 mod driver;
 mod electorate;
+mod failure;
 mod inspect;
+mod keeping;
 mod lanes;
 mod member;
 mod pulse;
 mod settings;
+mod waiting;
 
 pub use builder::RedlockBuilder;
 pub use driver::{CAPABILITIES, RedlockDriver};

@@ -41,9 +41,10 @@ impl Default for Pulse {
 
 impl Pulse {
     /// Whether the node fails, or has let requests wait for longer than `patience`.
-    pub(crate) fn is_silent(&self, now: Instant, patience: Duration) -> bool {
+    pub(crate) fn is_silent(&self, clock: &Clock, patience: Duration) -> bool {
         let state = self.state();
-        let unanswered = |since: Instant| now.saturating_duration_since(since) > patience;
+        // Mostly there is nothing to compare the time with.
+        let unanswered = |since| clock.now().saturating_duration_since(since) > patience;
         state.failures > 0 || state.unanswered_since.is_some_and(unanswered)
     }
 
@@ -56,7 +57,7 @@ impl Pulse {
     /// ago.
     pub(crate) fn pass(self: &Arc<Self>, clock: &Clock, patience: Duration) -> Option<Pass> {
         let mut probe = None;
-        if self.is_silent(clock.now(), patience) {
+        if self.is_silent(clock, patience) {
             probe = Some(Arc::clone(&self.probe).try_acquire_owned().ok()?);
             if self.state().rests_until.is_some_and(|end| end > clock.now()) {
                 return None;
@@ -70,7 +71,7 @@ impl Pulse {
     /// Cancel-safe.
     pub(crate) async fn passed(self: &Arc<Self>, clock: &Clock, patience: Duration) -> Pass {
         let mut probe = None;
-        if self.is_silent(clock.now(), patience) {
+        if self.is_silent(clock, patience) {
             // It is never closed.
             probe = Arc::clone(&self.probe).acquire_owned().await.ok();
             // Whoever had it before may have got an answer, which ends the rest.
@@ -79,7 +80,7 @@ impl Pulse {
                 clock.sleep_until(end).await;
             }
         }
-        self.begin(clock, probe.filter(|_| self.is_silent(clock.now(), patience)))
+        self.begin(clock, probe.filter(|_| self.is_silent(clock, patience)))
     }
 
     fn begin(self: &Arc<Self>, clock: &Clock, probe: Option<OwnedSemaphorePermit>) -> Pass {
@@ -181,11 +182,11 @@ mod tests {
         let probe = pulse.pass(&clock, PATIENCE).unwrap();
         assert!(pulse.pass(&clock, PATIENCE).is_none());
         first.answered(clock.now(), &Ok(()));
-        assert!(!pulse.is_silent(clock.now(), PATIENCE));
+        assert!(!pulse.is_silent(&clock, PATIENCE));
         // Whoever gives up says nothing about the node.
         drop(probe);
         tokio::time::sleep(2 * PATIENCE).await;
-        assert!(pulse.is_silent(clock.now(), PATIENCE), "the second still waits");
+        assert!(pulse.is_silent(&clock, PATIENCE), "the second still waits");
     }
 
     #[tokio::test(start_paused = true)]

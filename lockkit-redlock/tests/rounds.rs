@@ -122,6 +122,19 @@ async fn a_lock_that_was_released_is_granted_though_one_node_lags() {
 async fn without_a_majority_nothing_is_left() {
     let nodes = nodes::<5>();
     let driver = over(&nodes).await;
+    // Nor is a place of one that waits: nobody releases what was not answered.
+    let other = settings(&nodes[4..], "allow=single").await.unwrap();
+    let held = claim(100 * TTL);
+    take(&other, &held).await.unwrap();
+    for mode in [Mode::Down, Mode::Hung, Mode::Mute] {
+        nodes[..4].iter().for_each(|node| node.set(Mode::Up));
+        nodes[..3].iter().for_each(|node| node.set(mode));
+        driver.try_acquire(&claim(TTL).waiting()).await.unwrap_err();
+    }
+    nodes.iter().for_each(|node| node.set(Mode::Up));
+    sleep(TTL / 2).await;
+    other.release(&held).await.unwrap();
+    assert_eq!(left_behind(&nodes).await, 0);
     for mode in [Mode::Down, Mode::Hung, Mode::Mute] {
         nodes[..3].iter().for_each(|node| node.set(mode));
         let claim = claim(TTL);
@@ -470,6 +483,207 @@ async fn ten_contenders_all_get_their_turn() {
     }
     assert_eq!(done.load(Ordering::SeqCst), 200);
     assert_eq!(left_behind(&nodes).await, 0);
+}
+
+/// Who has held and who waits, each by a driver of its own.
+async fn pair(nodes: &[TestNode]) -> (Locker, Locker) {
+    (Locker::new(over(nodes).await), Locker::new(over(nodes).await))
+}
+
+/// By push, without those that are down or do not answer.
+#[tokio::test(start_paused = true)]
+async fn who_waits_has_the_lock_as_soon_as_it_is_released() {
+    for weather in [Mode::Up, Mode::Down, Mode::Hung, Mode::Slow(Duration::from_millis(200))] {
+        let nodes = nodes::<5>();
+        nodes[..2].iter().for_each(|node| node.set(weather));
+        let (one, other) = pair(&nodes).await;
+        let (held, wanted) = (one.lock("wanted").unwrap(), other.lock("wanted").unwrap());
+        for _ in 0..20 {
+            let guard = held.acquire().await.unwrap();
+            let waiter = tokio::spawn({
+                let wanted = wanted.clone();
+                async move { (wanted.acquire().await.unwrap(), Instant::now()) }
+            });
+            sleep(Duration::from_secs(3).mul_f64(fastrand::f64())).await;
+            let released = Instant::now();
+            guard.release().await.unwrap();
+            let (guard, granted) = waiter.await.unwrap();
+            assert_eq!(granted, released, "{weather:?}");
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+/// The others go on waiting.
+#[tokio::test(start_paused = true)]
+async fn a_release_wakes_one_of_many() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    let waiters: Vec<_> = (0..10).map(|_| claim(TTL).waiting()).collect();
+    for waiter in &waiters {
+        assert!(take(&driver, waiter).await.is_none());
+    }
+    let mut holder = held;
+    for _ in &waiters {
+        driver.release(&holder).await.unwrap();
+        sleep(Duration::from_millis(1)).await;
+        let mut woken = Vec::new();
+        for waiter in &waiters {
+            tokio::select! {
+                biased;
+                _ = driver.changed(waiter) => woken.push(waiter),
+                () = std::future::ready(()) => (),
+            }
+        }
+        assert_eq!(woken.len(), 1);
+        assert!(take(&driver, woken[0]).await.is_some());
+        holder = woken[0].clone();
+    }
+    driver.release(&holder).await.unwrap();
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+/// What a node tells is not lost when whoever listens stops, and listens again.
+#[tokio::test(start_paused = true)]
+async fn news_from_a_part_of_the_nodes_is_kept() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let (held, waiter) = (claim(TTL), claim(TTL).waiting());
+    take(&driver, &held).await.unwrap();
+    assert!(take(&driver, &waiter).await.is_none());
+    for node in &nodes {
+        node.release(&held).await.unwrap();
+        tokio::select! {
+            biased;
+            _ = driver.changed(&waiter) => (),
+            () = tokio::task::yield_now() => continue,
+        }
+        assert!(take(&driver, &waiter).await.is_some());
+        return;
+    }
+    panic!("it was never told");
+}
+
+/// Each node has another first, so that nobody is told by a majority.
+#[tokio::test(start_paused = true)]
+async fn waiters_that_are_told_by_different_nodes_do_not_stay_in_each_others_way() {
+    for _ in 0..100 {
+        let nodes = nodes::<3>();
+        let driver = over(&nodes).await;
+        let held = claim(TTL);
+        take(&driver, &held).await.unwrap();
+        let mut waiting = Vec::new();
+        for first in 0..3 {
+            // It comes to that node before the others do, and to the others after them.
+            for at in 0..3 {
+                let late = Duration::from_millis(if at == first { 1 } else { 20 });
+                nodes[at].set(Mode::Slow(late));
+            }
+            let locker = Locker::new(over(&nodes).await);
+            let lock = locker.lock("wanted").unwrap();
+            waiting.push(tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                sleep(Duration::from_millis(1)).await;
+                guard.release().await.unwrap();
+                locker.shutdown().await;
+            }));
+            tokio::task::yield_now().await;
+        }
+        sleep(Duration::from_millis(30)).await;
+        nodes.iter().for_each(|node| node.set(Mode::Fickle(Duration::from_millis(1))));
+        let start = Instant::now();
+        driver.release(&held).await.unwrap();
+        for waiter in waiting {
+            waiter.await.unwrap();
+        }
+        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        assert_eq!(left_behind(&nodes).await, 0);
+    }
+}
+
+/// Another takes its place before long.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_dies_when_it_is_told_holds_nobody_up() {
+    let nodes = nodes::<5>();
+    let (one, other) = pair(&nodes).await;
+    let guard = one.lock("wanted").unwrap().acquire().await.unwrap();
+    let dead = Claim::new(guard.name().clone(), TTL).waiting();
+    let driver = over(&nodes).await;
+    assert!(take(&driver, &dead).await.is_none());
+    let waiter = other.lock("wanted").unwrap();
+    let waiter = tokio::spawn(async move { waiter.acquire().await.unwrap() });
+    sleep(Duration::from_secs(1)).await;
+    let released = Instant::now();
+    guard.release().await.unwrap();
+    let _guard = waiter.await.unwrap();
+    assert!(released.elapsed() <= Duration::from_millis(100), "{:?}", released.elapsed());
+}
+
+/// Each that takes a node which the holder does not have gives it back, and wakes the next by that.
+#[tokio::test(start_paused = true)]
+async fn waiters_do_not_wake_each_other_all_the_time() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    nodes[..2].iter().for_each(|node| node.set(Mode::Down));
+    let held = claim(10 * TTL);
+    take(&driver, &held).await.unwrap();
+    nodes.iter().for_each(|node| node.set(Mode::Up));
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        let locker = Locker::new(over(&nodes).await);
+        waiting.push(tokio::spawn(async move {
+            let _guard = locker.lock("wanted").unwrap().acquire().await.unwrap();
+        }));
+    }
+    let asks = nodes[4].asks();
+    sleep(TTL).await;
+    // They would come to as many by polling at intervals of up to 100 ms.
+    let asks = nodes[4].asks() - asks;
+    assert!(asks < 4 * 250, "{asks} asks in {TTL:?}");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// Nor does a wait, dropped at any time before the release, or in the midst of what follows from it.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_wait_leaves_nothing() {
+    const RELEASED_AT: usize = 20;
+    let nodes = nodes::<5>();
+    let (one, other) = pair(&nodes).await;
+    let (held, wanted) = (one.lock("dropped").unwrap(), other.lock("dropped").unwrap());
+    let mut ended = 0;
+    for polls in 0..2 * RELEASED_AT {
+        let mut guard = Some(held.acquire().await.unwrap());
+        nodes[..3].iter().for_each(|node| node.set(Mode::Slow(Duration::from_millis(3))));
+        nodes[4].set(Mode::Mute);
+        let mut acquiring = Box::pin(wanted.acquire());
+        let mut releasing = None;
+        for poll in 0..polls {
+            if poll == RELEASED_AT {
+                releasing = guard.take().map(|guard| tokio::spawn(guard.release()));
+            }
+            tokio::select! {
+                biased;
+                guard = &mut acquiring => {
+                    guard.unwrap().release().await.unwrap();
+                    ended += 1;
+                    break;
+                }
+                () = sleep(Duration::from_micros(500)) => (),
+            }
+        }
+        drop(acquiring);
+        nodes.iter().for_each(|node| node.set(Mode::Up));
+        match (guard, releasing) {
+            (Some(guard), _) => guard.release().await.unwrap(),
+            (None, Some(releasing)) => releasing.await.unwrap().unwrap(),
+            (None, None) => unreachable!(),
+        }
+        sleep(Duration::from_secs(120)).await;
+        assert_eq!(left_behind(&nodes).await, 0, "after {polls} polls");
+    }
+    assert!((1..RELEASED_AT - 2).contains(&ended), "{ended} were not dropped in time");
 }
 
 /// Dropped after each of its polls, an acquisition leaves nothing on any node.

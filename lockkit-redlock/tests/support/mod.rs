@@ -1,15 +1,18 @@
 //! Nodes in memory that can go down, hang, and forget.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Claim, Driver, DriverError, ErrorKind, Inspect, Node, Release, Renewal, Run, Vouch,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Inspect, Node, OwnerId, Release,
+    Renewal, Run, Vouch,
 };
 use lockkit_core::memory::{self, MemoryDriver};
-use lockkit_core::{Capabilities, Error, LockName, Namespace};
+use lockkit_core::{Capabilities, Error, Fairness, LockName, Namespace};
 use lockkit_redlock::{PARAMETERS, RedlockDriver, Settings};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 /// A claim to a lock that all of them want.
@@ -51,7 +54,8 @@ pub(crate) enum Mode {
     Fickle(Duration),
 }
 
-/// A memory driver with faults. Clones are the same node.
+/// A memory driver with faults, which hands nothing over: of those who wait, a release tells one.
+/// Clones are the same node.
 #[derive(Clone, Debug)]
 pub(crate) struct TestNode(Arc<Mutex<State>>);
 
@@ -65,6 +69,8 @@ struct State {
     grants: usize,
     vouch: Option<Duration>,
     restarts_at_the_next_ask: bool,
+    places: HashMap<LockName, VecDeque<OwnerId>>,
+    mailboxes: HashMap<OwnerId, Arc<Notify>>,
 }
 
 impl TestNode {
@@ -78,6 +84,8 @@ impl TestNode {
             grants: 0,
             vouch: None,
             restarts_at_the_next_ask: false,
+            places: HashMap::new(),
+            mailboxes: HashMap::new(),
         })))
     }
 
@@ -86,7 +94,8 @@ impl TestNode {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.lock().unwrap().backend.is_idle()
+        let state = self.0.lock().unwrap();
+        state.backend.is_idle() && state.places.is_empty() && state.mailboxes.is_empty()
     }
 
     /// How many requests of all kinds have come.
@@ -111,7 +120,10 @@ impl TestNode {
 
     /// Loses its locks without a restart.
     pub(crate) fn forget(&self) {
-        self.0.lock().unwrap().backend = MemoryDriver::new();
+        let mut state = self.0.lock().unwrap();
+        state.backend = MemoryDriver::new();
+        state.places.clear();
+        state.mailboxes.clear();
     }
 
     pub(crate) fn restart_empty(&self) {
@@ -173,6 +185,42 @@ impl TestNode {
     }
 }
 
+impl State {
+    fn is_refused(&mut self, claim: &Claim) {
+        let owner = claim.owner();
+        let places = self.places.entry(claim.name().clone()).or_default();
+        let was_told = self.mailboxes.insert(owner, Arc::default()).is_some();
+        match places.contains(&owner) {
+            true => (),
+            // Another was faster: it is the next to be told.
+            false if was_told => places.push_front(owner),
+            false => places.push_back(owner),
+        }
+    }
+
+    fn leave(&mut self, name: &LockName, owner: OwnerId) {
+        self.mailboxes.remove(&owner);
+        if let Some(places) = self.places.get_mut(name) {
+            places.retain(|waiting| *waiting != owner);
+            if places.is_empty() {
+                self.places.remove(name);
+            }
+        }
+    }
+
+    /// The lock was released.
+    fn tell_one(&mut self, name: &LockName) {
+        let Some(places) = self.places.get_mut(name) else { return };
+        let first = places.pop_front();
+        if places.is_empty() {
+            self.places.remove(name);
+        }
+        if let Some(mailbox) = first.and_then(|first| self.mailboxes.get(&first)) {
+            mailbox.notify_one();
+        }
+    }
+}
+
 fn new_run() -> Run {
     Run::new(lockkit_core::driver::OwnerId::random().to_string())
 }
@@ -184,12 +232,22 @@ impl Driver for TestNode {
     }
 
     fn capabilities(&self) -> Capabilities {
-        memory::CAPABILITIES
+        memory::CAPABILITIES.fairness(Fairness::OnRequest)
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         self.0.lock().unwrap().asks += 1;
-        let attempt = self.request(claim, async |backend| backend.try_acquire(claim).await).await?;
+        let take = async |backend: MemoryDriver| {
+            let attempt = backend.try_acquire(&claim.clone().not_waiting()).await?;
+            let mut state = self.0.lock().unwrap();
+            match &attempt {
+                Attempt::Taken(_) if claim.waits() => state.is_refused(claim),
+                Attempt::Granted(_) => state.leave(claim.name(), claim.owner()),
+                _ => (),
+            }
+            Ok(attempt)
+        };
+        let attempt = self.request(claim, take).await?;
         let mut state = self.0.lock().unwrap();
         if std::mem::take(&mut state.restarts_at_the_next_ask) {
             state.run = new_run();
@@ -222,7 +280,26 @@ impl Driver for TestNode {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        self.request(claim, async |backend| backend.release(claim).await).await
+        let release = async |backend: MemoryDriver| {
+            let (name, answer) = (claim.name(), backend.release(claim).await?);
+            let is_free = backend.look(name).await?.holder().is_none();
+            let mut state = self.0.lock().unwrap();
+            state.leave(name, claim.owner());
+            if is_free {
+                state.tell_one(name);
+            }
+            Ok(answer)
+        };
+        self.request(claim, release).await
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        let mailbox = self.0.lock().unwrap().mailboxes.get(&claim.owner()).cloned();
+        match mailbox {
+            Some(mailbox) => mailbox.notified().await,
+            None => std::future::pending().await,
+        }
+        Change::AskAgain
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {

@@ -1,0 +1,108 @@
+//! A round of releases, and how a claim is removed from one node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use lockkit_core::driver::{Claim, DriverError, Release};
+
+use crate::ballot::{self, A_MOMENT, Settled, Votes, count};
+use crate::driver::Quorum;
+use crate::failure::{does_not_answer, silent};
+use crate::lanes::{Lane, Lanes};
+use crate::waiting::as_asked_of;
+
+/// Between two attempts to release what a node has not let go of.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a node answers to a release.
+pub(crate) type Cleared = Result<Release, DriverError>;
+
+impl Quorum {
+    pub(crate) async fn release(self: &Arc<Self>, claim: &Claim) -> Result<Release, DriverError> {
+        let (nodes, quorum) = (self.nodes.len(), self.nodes.quorum());
+        if claim.waits() {
+            self.waiters.leave(claim.owner());
+        }
+        let lanes = self.lanes.of(claim.owner(), nodes);
+        let freed =
+            |votes: &Votes<Cleared>| count(votes, |vote| matches!(vote, Ok(Release::Freed)));
+        let not_held =
+            |votes: &Votes<Cleared>| count(votes, |vote| matches!(vote, Ok(Release::NotHeld)));
+        let is_settled = |votes: &Votes<Cleared>| {
+            if freed(votes) < quorum && not_held(votes) <= nodes - quorum {
+                return Settled::No;
+            }
+            let is_awaited =
+                |(at, vote): (usize, &Option<_>)| vote.is_none() && !self.is_silent(at, claim);
+            match votes.iter().enumerate().any(is_awaited) {
+                true => Settled::Nearly(A_MOMENT),
+                false => Settled::Yes,
+            }
+        };
+        let clearing = (0..nodes).map(|at| self.clear_in_turn(at, claim, &lanes)).collect();
+        let limit = claim.call_limit();
+        // Else whoever comes next may find too few nodes free.
+        let votes = ballot::hold(clearing, limit, &self.stragglers, is_settled).await;
+        let (freed, not_held) = (freed(&votes), not_held(&votes));
+        if not_held > nodes - quorum {
+            return Ok(Release::NotHeld);
+        }
+        if freed + not_held >= quorum {
+            return Ok(Release::Freed);
+        }
+        let failures = votes.into_iter().map(|vote| match vote {
+            None => Some(silent()),
+            Some(Err(error)) => Some(error),
+            Some(Ok(_)) => None,
+        });
+        Err(self.no_majority(freed + not_held, failures, false))
+    }
+
+    /// Removes the claim from a node, once what is under way there was answered.
+    pub(crate) fn clear_in_turn(
+        self: &Arc<Self>,
+        at: usize,
+        claim: &Claim,
+        lanes: &Arc<Lanes>,
+    ) -> BoxFuture<'static, Cleared> {
+        let (this, claim, lanes) = (Arc::clone(self), claim.clone(), Arc::clone(lanes));
+        Box::pin(async move {
+            let lane = lanes.enter(at).await;
+            this.clear(at, &claim, lane).await
+        })
+    }
+
+    /// Removes the claim from a node: with as many requests as it takes for as long as a hold can
+    /// last there.
+    pub(crate) async fn clear(&self, at: usize, claim: &Claim, _lane: Lane) -> Cleared {
+        let Ok(driver) = self.nodes.members[at].driver() else {
+            return Ok(Release::NotHeld);
+        };
+        let claim = as_asked_of(&*driver, claim);
+        let gone_by_itself = claim.now() + claim.ttl();
+        let patience = self.nodes.settings.patience(claim.ttl());
+        loop {
+            let pass = tokio::select! {
+                biased;
+                pass = self.nodes.members[at].pulse.passed(claim.clock(), patience) => pass,
+                () = self.over.cancelled() => return Err(does_not_answer()),
+                () = claim.clock().sleep_until(gone_by_itself) => return Err(does_not_answer()),
+            };
+            let answer = driver.release(&claim).await;
+            pass.answered(claim.now(), &answer);
+            let error = match answer {
+                Ok(release) => return Ok(release),
+                Err(error) => error,
+            };
+            let node = &self.nodes.members[at].name;
+            tracing::debug!(%node, lock = %claim.name(), %error, "not released there yet");
+            let pause = (claim.ttl() / 20).min(LONGEST_PAUSE);
+            let pause = claim.clock().sleep_until(claim.now() + pause);
+            tokio::select! {
+                () = self.over.cancelled() => return Err(error),
+                () = pause => if claim.now() >= gone_by_itself { return Err(error) },
+            }
+        }
+    }
+}

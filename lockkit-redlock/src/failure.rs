@@ -1,0 +1,64 @@
+//! Why a majority gives no answer.
+
+use lockkit_core::driver::{DriverError, ErrorKind};
+
+use crate::driver::Quorum;
+use crate::member::causes;
+
+impl Quorum {
+    /// Why there is no answer. `failures` has one entry a node.
+    pub(crate) fn no_majority(
+        &self,
+        answered: usize,
+        failures: impl IntoIterator<Item = Option<DriverError>>,
+        nothing_is_left: bool,
+    ) -> DriverError {
+        let failures: Vec<_> = failures
+            .into_iter()
+            .zip(&self.nodes.members)
+            .filter_map(|(failure, member)| Some((&*member.name, failure?)))
+            .collect();
+        let kinds: Vec<_> = failures.iter().map(|(_, error)| error.kind()).collect();
+        let is_lasting = |kind: &ErrorKind| !kind.is_transient();
+        let blocks = |kind: &ErrorKind| {
+            kinds.iter().filter(|other| *other == kind).count()
+                > self.nodes.len() - self.nodes.quorum()
+        };
+        let kind = match kinds.iter().find(|kind| is_lasting(kind) && blocks(kind)) {
+            Some(lasting) => *lasting,
+            None if nothing_is_left => ErrorKind::Unreachable,
+            None if kinds.contains(&ErrorKind::Unknown) => ErrorKind::Unknown,
+            None => ErrorKind::Unreachable,
+        };
+        let reasons = failures
+            .into_iter()
+            .map(|(name, error)| format!("{name}: {}", causes(&*error.into_source())))
+            .collect();
+        DriverError::new(kind, NoMajority { answered, needed: self.nodes.quorum(), reasons })
+    }
+}
+
+pub(crate) fn unreachable(reason: impl Into<String>) -> DriverError {
+    DriverError::new(ErrorKind::Unreachable, reason.into())
+}
+
+pub(crate) fn does_not_answer() -> DriverError {
+    unreachable("it answers nobody, and is being asked")
+}
+
+pub(crate) fn silent() -> DriverError {
+    DriverError::new(ErrorKind::Unknown, "no answer in time")
+}
+
+pub(crate) fn strange() -> DriverError {
+    DriverError::new(ErrorKind::Unsupported, "an answer that a quorum does not understand")
+}
+
+/// Too few nodes have answered.
+#[derive(Debug, thiserror::Error)]
+#[error("{answered} nodes have answered, {needed} are needed ({})", reasons.join("; "))]
+pub(crate) struct NoMajority {
+    answered: usize,
+    needed: usize,
+    reasons: Vec<String>,
+}
