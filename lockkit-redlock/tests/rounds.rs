@@ -577,9 +577,9 @@ async fn waiters_that_are_told_by_different_nodes_do_not_stay_in_each_others_way
         let mut waiting = Vec::new();
         for first in 0..3 {
             // It comes to that node before the others do, and to the others after them.
-            for at in 0..3 {
+            for (at, node) in nodes.iter().enumerate() {
                 let late = Duration::from_millis(if at == first { 1 } else { 20 });
-                nodes[at].set(Mode::Slow(late));
+                node.set(Mode::Slow(late));
             }
             let locker = Locker::new(over(&nodes).await);
             let lock = locker.lock("wanted").unwrap();
