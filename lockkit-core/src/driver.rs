@@ -3,6 +3,7 @@
 mod backoff;
 pub mod filesystem;
 mod node;
+mod turnstile;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -17,6 +18,7 @@ pub use crate::url::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
 pub use backoff::Backoff;
 pub use node::{Node, Run};
+pub use turnstile::Turnstile;
 
 /// Translates three questions to a backend: take it, keep it, let it go.
 ///

@@ -26,37 +26,40 @@ use crate::{Liveness, LockGuard, Operation, Result, meter};
 pub(crate) type Acquired = Result<LockGuard>;
 
 /// Acquires, holds and releases: the whole life of one claim.
-pub(crate) async fn keep(
+#[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+pub(crate) fn keep(
     engine: Arc<Engine>,
     claim: Claim,
     wait: Wait,
     lease: Lease,
     mut caller: Caller<Acquired>,
-) {
-    let mut pursuit = Pursuit::new(&engine, &claim, wait);
-    let Some(Won { grant, vouched }) = pursuit.run(&mut caller).await else {
-        let (in_doubt, traces) = (pursuit.in_doubt, pursuit.traces);
-        if traces {
-            Box::pin(clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ())).await;
+) -> impl Future<Output = ()> + Send {
+    async move {
+        let mut pursuit = Pursuit::new(&engine, &claim, wait);
+        let Some(Won { grant, vouched }) = pursuit.run(&mut caller).await else {
+            let (in_doubt, traces) = (pursuit.in_doubt, pursuit.traces);
+            if traces {
+                Box::pin(clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ())).await;
+            }
+            return;
+        };
+        let in_doubt = pursuit.in_doubt;
+        let token = grant.fencing_token().map(|token| token.get());
+        tracing::debug!(lock = %claim.name(), owner = %claim.owner(), token, "held");
+        let tenure = Tenure::new(engine, claim, &grant, vouched, in_doubt, lease.longest_hold());
+        let tenure = Arc::new(tenure);
+        let guard = LockGuard::new(Arc::clone(&tenure));
+        if caller.has_left() {
+            // This is a task already. A caller that is gone gives the guard back, to be dropped.
+            let kept = tenure.adopt();
+            drop(caller.report(Ok(guard)));
+            if let Some(kept) = kept {
+                Box::pin(hold(kept, lease.renewal())).await;
+            }
+        } else {
+            tenure.engine.nursery.add(Arc::clone(&tenure), lease.renewal());
+            drop(caller.report(Ok(guard)));
         }
-        return;
-    };
-    let in_doubt = pursuit.in_doubt;
-    let token = grant.fencing_token().map(|token| token.get());
-    tracing::debug!(lock = %claim.name(), owner = %claim.owner(), token, "held");
-    let tenure = Tenure::new(engine, claim, &grant, vouched, in_doubt, lease.longest_hold());
-    let tenure = Arc::new(tenure);
-    let guard = LockGuard::new(Arc::clone(&tenure));
-    if caller.has_left() {
-        // This is a task already. A caller that is gone gives the guard back, to be dropped.
-        let kept = tenure.adopt();
-        drop(caller.report(Ok(guard)));
-        if let Some(kept) = kept {
-            Box::pin(hold(kept, lease.renewal())).await;
-        }
-    } else {
-        tenure.engine.nursery.add(Arc::clone(&tenure), lease.renewal());
-        drop(caller.report(Ok(guard)));
     }
 }
 

@@ -101,7 +101,9 @@ impl<'a> Pursuit<'a> {
                     self.unanswered = None;
                     select! {
                         biased;
-                        stop = self.stop(Some(ticket), caller) => return self.give_up(stop, caller),
+                        Some(stop) = self.stop(Some(ticket), None, caller) => {
+                            return self.give_up(stop, caller);
+                        }
                         turn = ticket.turn() => Some(turn),
                     }
                 }
@@ -111,9 +113,11 @@ impl<'a> Pursuit<'a> {
         loop {
             let change = select! {
                 biased;
-                stop = self.stop(ticket, caller) => return self.give_up(stop, caller),
+                stop = self.stop(ticket, Some(next), caller) => match stop {
+                    Some(stop) => return self.give_up(stop, caller),
+                    None => Change::AskAgain,
+                },
                 change = self.engine.driver.changed(self.claim), if !self.backs_off => change,
-                () = self.engine.clock.sleep_until(next) => Change::AskAgain,
             };
             if let (Change::Granted(grant), Some(refused)) = (change, self.refused) {
                 let vouched = Vouched::new(grant.vouched(), refused, self.claim.ttl());
@@ -256,9 +260,16 @@ impl<'a> Pursuit<'a> {
         None
     }
 
-    /// Returns when the claim is to be given up.
-    async fn stop(&self, ticket: Option<&Ticket>, caller: &mut Caller<Acquired>) -> Stop {
+    /// Returns when the claim is to be given up, or `None` at `next`: with one timer, for those who
+    /// wait are many.
+    async fn stop(
+        &self,
+        ticket: Option<&Ticket>,
+        next: Option<Instant>,
+        caller: &mut Caller<Acquired>,
+    ) -> Option<Stop> {
         let clock = &self.engine.clock;
+        let mut has_slept = false;
         loop {
             let now = clock.stamp();
             let silence = match (self.unanswered, ticket) {
@@ -271,16 +282,20 @@ impl<'a> Pursuit<'a> {
                 (None, None) => None,
             };
             if self.deadline.is_some_and(|deadline| deadline <= now) {
-                return Stop::TimeIsUp;
+                return Some(Stop::TimeIsUp);
             }
             if silence.is_some_and(|silence| silence <= now) {
-                return Stop::Silence;
+                return Some(Stop::Silence);
             }
+            if has_slept && next.is_some_and(|next| next <= now) {
+                return None;
+            }
+            let limit = earlier(self.deadline, silence);
             select! {
                 biased;
-                () = caller.gone() => return Stop::CallerGone,
-                () = self.engine.stopping.cancelled() => return Stop::ShutDown,
-                () = clock.sleep_until_some(earlier(self.deadline, silence)) => (),
+                () = caller.gone() => return Some(Stop::CallerGone),
+                () = self.engine.stopping.cancelled() => return Some(Stop::ShutDown),
+                () = clock.sleep_until_some(earlier(limit, next)) => has_slept = true,
             }
         }
     }

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::error::Failure;
+use crate::queue::Ahead;
 
 /// How long a watch is kept that nobody needs.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
@@ -47,75 +48,87 @@ pub(crate) enum Command {
 pub(crate) struct State {
     last_id: i64,
     /// By the id of the watch.
-    pub(crate) wards: HashMap<i64, Ward>,
-    /// The watches that nobody needs at present, by their ids.
-    lingering: HashMap<i64, Lingering>,
-    pub(crate) owners: HashMap<OwnerId, Watches>,
+    wards: HashMap<i64, Ward>,
+    /// The ids of those watches, by the key.
+    ids: HashMap<Key, i64>,
+    /// How many of them nobody needs at present.
+    lingering: usize,
+    owners: HashMap<OwnerId, Watches>,
 }
 
-/// A key that is watched.
+/// What a key is called. Whoever has it and whoever has it watched have it in common.
+pub(crate) type Key = Arc<[u8]>;
+
+/// A key that is watched, once for all who need to know of it: whoever has it, and whoever is
+/// behind.
 #[derive(Debug)]
-pub(crate) struct Ward {
-    owner: OwnerId,
-    key: Vec<u8>,
-    created: i64,
-    pub(crate) role: Role,
-    /// How far the cluster was at the look that this watch follows.
-    seen: i64,
-    /// Whether the server has set the watch up.
-    stands: bool,
+struct Ward {
+    key: Key,
+    /// How far the cluster was when the server set the watch up; `None` until it has.
+    begins_after: Option<i64>,
     /// When the key was deleted last.
     deleted: i64,
+    listeners: Vec<OwnerId>,
+    /// Since when there are none.
+    unneeded_since: Option<Instant>,
 }
 
-/// A watch of a key, without anybody who is to be told.
-#[derive(Debug)]
-struct Lingering {
-    key: Vec<u8>,
-    deleted: i64,
-    since: Instant,
-}
-
-/// What the key is to whoever has it watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Own,
-    Ahead { holds: bool },
-}
-
-impl Ward {
-    pub(crate) fn new(owner: OwnerId, key: Vec<u8>, created: i64, role: Role, seen: i64) -> Self {
-        Self { owner, key, created, role, seen, stands: false, deleted: 0 }
-    }
-
-    /// What there is to tell of the key: what was put there before us is none of ours.
-    fn news(&self) -> Option<News> {
-        (self.deleted > self.created).then_some(match self.role {
-            Role::Own => News::Lost,
-            Role::Ahead { holds: true } => News::Granted,
-            Role::Ahead { holds: false } => News::Moved,
-        })
-    }
-
-    pub(crate) fn is_of(&self, key: &[u8], created: i64) -> bool {
-        self.key == key && self.created == created
-    }
+/// What an owner has watched.
+#[derive(Clone, Copy, Debug)]
+struct Sight {
+    /// The watch.
+    id: i64,
+    /// When the key was created: what was put there before is none of ours.
+    created: i64,
+    /// How far the cluster was at the look that told of it.
+    seen: i64,
 }
 
 /// What is watched for an owner.
 #[derive(Debug, Default)]
-pub(crate) struct Watches {
-    pub(crate) own: Option<i64>,
-    pub(crate) ahead: Option<i64>,
-    pub(crate) mailbox: Mailbox,
+struct Watches {
+    own: Option<Sight>,
+    ahead: Option<Sight>,
+    /// Whether the one ahead is the first.
+    ahead_holds: bool,
+    mailbox: Mailbox,
+}
+
+impl Sight {
+    fn is_gone(self, ward: &Ward) -> bool {
+        ward.deleted > self.created
+    }
+
+    /// Whether the key may have been deleted after the look and before the watch.
+    fn may_have_missed(self, ward: &Ward) -> bool {
+        ward.begins_after.is_some_and(|begins_after| begins_after > self.seen)
+    }
+}
+
+impl Watches {
+    /// Puts what there is to tell of that watch into the mailbox.
+    fn look_at(&mut self, id: i64, ward: &Ward) {
+        let is_it = |sight: &Sight| sight.id == id;
+        if self.own.filter(is_it).is_some_and(|own| own.is_gone(ward)) {
+            self.mailbox.put(News::Lost);
+        }
+        if let Some(ahead) = self.ahead.filter(is_it) {
+            if ahead.is_gone(ward) {
+                self.mailbox.put(if self.ahead_holds { News::Granted } else { News::Moved });
+            } else if ahead.may_have_missed(ward) {
+                // A holder looks again at its next renewal at the latest.
+                self.mailbox.put(News::LookAgain);
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     lost: bool,
-    pub(crate) granted: bool,
-    pub(crate) moved: bool,
-    pub(crate) look_again: bool,
+    granted: bool,
+    moved: bool,
+    look_again: bool,
     pub(crate) arrival: Arc<Notify>,
 }
 
@@ -144,43 +157,48 @@ impl Mailbox {
 }
 
 impl State {
-    pub(crate) fn watches(&mut self, owner: OwnerId) -> &mut Watches {
-        self.owners.entry(owner).or_default()
-    }
-
-    pub(crate) fn is_other(&self, id: i64, key: &[u8], created: i64) -> bool {
-        self.wards.get(&id).is_none_or(|ward| !ward.is_of(key, created))
-    }
-
     /// Takes note that the server has set the watch up after this revision, and that the key was
     /// deleted at that one.
     pub(crate) fn heard(&mut self, id: i64, begins_after: Option<i64>, deleted: Option<i64>) {
-        if let Some(lingering) = self.lingering.get_mut(&id) {
-            lingering.deleted = lingering.deleted.max(deleted.unwrap_or(0));
-        }
         let Some(ward) = self.wards.get_mut(&id) else { return };
-        let mut news = None;
-        if let Some(begins_after) = begins_after {
-            ward.stands = true;
-            // A holder looks again at its next renewal at the latest.
-            if ward.role != Role::Own && begins_after > ward.seen {
-                news = Some(News::LookAgain);
+        ward.begins_after = begins_after.or(ward.begins_after);
+        ward.deleted = ward.deleted.max(deleted.unwrap_or(0));
+        for owner in &ward.listeners {
+            if let Some(watches) = self.owners.get_mut(owner) {
+                watches.look_at(id, ward);
             }
-        }
-        if let Some(deleted) = deleted {
-            ward.deleted = deleted;
-            news = ward.news().or(news);
-        }
-        let owner = ward.owner;
-        if let Some(news) = news {
-            self.tell(owner, news);
         }
     }
 
-    fn tell(&mut self, owner: OwnerId, news: News) {
-        if let Some(watches) = self.owners.get_mut(&owner) {
-            watches.mailbox.put(news);
+    /// Whether that watch is on this key, as it was created then.
+    fn is_at(&self, sight: Sight, key: &Key, created: i64) -> bool {
+        sight.created == created && self.ids.get(key) == Some(&sight.id)
+    }
+
+    fn remove(&mut self, id: i64) -> Option<Ward> {
+        let ward = self.wards.remove(&id)?;
+        self.ids.remove(&ward.key);
+        self.lingering -= usize::from(ward.unneeded_since.is_some());
+        Some(ward)
+    }
+
+    /// Removes the watches that nobody has needed since such a time; their ids.
+    fn remove_lingering(&mut self, is_over: impl Fn(Instant) -> bool) -> Vec<i64> {
+        let over = self.wards.iter().filter(|(_, ward)| ward.unneeded_since.is_some_and(&is_over));
+        let ids: Vec<i64> = over.map(|(&id, _)| id).collect();
+        ids.iter().for_each(|&id| _ = self.remove(id));
+        ids
+    }
+
+    /// Tells the owner what is known of a watch by now.
+    fn look_at(&mut self, owner: OwnerId, id: i64) {
+        if let (Some(watches), Some(ward)) = (self.owners.get_mut(&owner), self.wards.get(&id)) {
+            watches.look_at(id, ward);
         }
+    }
+
+    pub(crate) fn mailbox(&mut self, owner: OwnerId) -> Option<&mut Mailbox> {
+        self.owners.get_mut(&owner).map(|watches| &mut watches.mailbox)
     }
 }
 
@@ -190,35 +208,127 @@ impl Board {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add(&self, state: &mut State, mut ward: Ward) -> i64 {
-        let lingering = state.lingering.iter().find(|(_, lingering)| lingering.key == ward.key);
-        if let Some(id) = lingering.map(|(&id, _)| id)
-            && let Some(lingering) = state.lingering.remove(&id)
-        {
-            (ward.stands, ward.deleted) = (true, lingering.deleted);
-            if let Some(news) = ward.news() {
-                state.tell(ward.owner, news);
-            }
-            state.wards.insert(id, ward);
-            return id;
+    /// Watches the owner's key, which was created then.
+    pub(crate) fn watch_own(&self, owner: OwnerId, key: impl Into<Key>, created: i64, seen: i64) {
+        let state = &mut *self.state();
+        let key = key.into();
+        let known = state.owners.entry(owner).or_default().own;
+        if known.is_some_and(|own| state.is_at(own, &key, created)) {
+            return;
         }
-        state.last_id += 1;
-        state.wards.insert(state.last_id, ward);
-        self.send(Command::Create(state.last_id));
-        state.last_id
+        let id = self.listen(state, owner, &key);
+        self.leave(state, owner, known.filter(|known| known.id != id));
+        state.owners.entry(owner).or_default().own = Some(Sight { id, created, seen });
+        state.look_at(owner, id);
     }
 
-    pub(crate) fn forget(&self, state: &mut State, id: Option<i64>) {
-        let Some(id) = id else { return };
-        match state.wards.remove(&id) {
-            Some(Ward { key, deleted, stands: true, .. })
-                if state.lingering.len() < MOST_LINGERING =>
-            {
-                let lingering = Lingering { key, deleted, since: Instant::now() };
-                state.lingering.insert(id, lingering);
+    /// Watches the key just before the owner's.
+    pub(crate) fn watch_ahead(&self, owner: OwnerId, ahead: &Ahead, seen: i64) {
+        let state = &mut *self.state();
+        let known = state.owners.entry(owner).or_default().ahead;
+        let is_known = known.is_some_and(|known| state.is_at(known, &ahead.key, ahead.created));
+        let id = self.listen(state, owner, &ahead.key);
+        self.leave(state, owner, known.filter(|known| known.id != id));
+        let watches = state.owners.entry(owner).or_default();
+        // Who was the first once is so until it goes.
+        watches.ahead_holds = ahead.holds || is_known && watches.ahead_holds;
+        // The refusal voids what was told before.
+        watches.mailbox.granted = false;
+        watches.mailbox.moved = false;
+        watches.ahead = Some(Sight { id, created: ahead.created, seen });
+        state.look_at(owner, id);
+    }
+
+    /// Watches no longer who was before the owner, who has the lock; and whoever is behind has it
+    /// next.
+    pub(crate) fn granted(&self, owner: OwnerId) {
+        let state = &mut *self.state();
+        let Some(watches) = state.owners.get_mut(&owner) else { return };
+        watches.mailbox.granted = false;
+        watches.mailbox.moved = false;
+        watches.mailbox.look_again = false;
+        let (own, ahead) = (watches.own, watches.ahead.take());
+        if let Some(own) = own
+            && let Some(ward) = state.wards.get(&own.id)
+        {
+            for listener in &ward.listeners {
+                let Some(watches) = state.owners.get_mut(listener) else { continue };
+                let is_it = |ahead: Sight| (ahead.id, ahead.created) == (own.id, own.created);
+                watches.ahead_holds |= watches.ahead.is_some_and(is_it);
             }
-            Some(_) => self.send(Command::Cancel(id)),
-            None => (),
+        }
+        self.leave(state, owner, ahead);
+    }
+
+    /// Watches nothing for the owner any more.
+    pub(crate) fn forget(&self, owner: OwnerId) {
+        let state = &mut *self.state();
+        if let Some(Watches { own, ahead, .. }) = state.owners.remove(&owner) {
+            self.leave(state, owner, own);
+            self.leave(state, owner, ahead);
+        }
+    }
+
+    /// The watch of this key, with the owner among those who listen.
+    fn listen(&self, state: &mut State, owner: OwnerId, key: &Key) -> i64 {
+        let id = match state.ids.get(key) {
+            Some(&id) => id,
+            None => {
+                state.last_id += 1;
+                let id = state.last_id;
+                let ward = Ward {
+                    key: Arc::clone(key),
+                    begins_after: None,
+                    deleted: 0,
+                    listeners: Vec::with_capacity(2),
+                    unneeded_since: None,
+                };
+                state.wards.insert(id, ward);
+                state.ids.insert(Arc::clone(key), id);
+                self.send(Command::Create(id));
+                id
+            }
+        };
+        if let Some(ward) = state.wards.get_mut(&id) {
+            if ward.unneeded_since.take().is_some() {
+                state.lingering -= 1;
+            }
+            if !ward.listeners.contains(&owner) {
+                ward.listeners.push(owner);
+            }
+        }
+        id
+    }
+
+    /// Takes the owner from those who listen to a watch.
+    fn leave(&self, state: &mut State, owner: OwnerId, sight: Option<Sight>) {
+        let Some(Sight { id, .. }) = sight else { return };
+        let Some(ward) = state.wards.get_mut(&id) else { return };
+        ward.listeners.retain(|listener| *listener != owner);
+        if !ward.listeners.is_empty() {
+            return;
+        }
+        if ward.begins_after.is_some() && state.lingering < MOST_LINGERING {
+            ward.unneeded_since = Some(Instant::now());
+            state.lingering += 1;
+        } else {
+            state.remove(id);
+            self.send(Command::Cancel(id));
+        }
+    }
+
+    /// Watches anew what a watch was on that has ended, and has those look again who listen.
+    fn renew(&self, state: &mut State, id: i64) {
+        let Some(Ward { key, listeners, .. }) = state.remove(id) else { return };
+        for owner in listeners {
+            let new = self.listen(state, owner, &key);
+            let Some(watches) = state.owners.get_mut(&owner) else { continue };
+            for sight in [&mut watches.own, &mut watches.ahead].into_iter().flatten() {
+                if sight.id == id {
+                    sight.id = new;
+                }
+            }
+            watches.mailbox.put(News::LookAgain);
         }
     }
 
@@ -227,8 +337,10 @@ impl Board {
         _ = self.commands.send(command);
     }
 
+    /// Whether nobody needs a watch.
     pub(crate) fn is_empty(&self) -> bool {
-        self.state().wards.is_empty()
+        let state = self.state();
+        state.wards.len() == state.lingering
     }
 
     /// All that is to be watched on a new stream.
@@ -239,52 +351,45 @@ impl Board {
     /// Takes note that the stream has ended, and all watches with it.
     pub(crate) fn fall(&self) {
         let mut state = self.state();
-        state.lingering.clear();
-        state.wards.values_mut().for_each(|ward| ward.stands = false);
+        state.remove_lingering(|_| true);
+        state.wards.values_mut().for_each(|ward| ward.begins_after = None);
     }
 
     pub(crate) fn has_lingering(&self) -> bool {
-        !self.state().lingering.is_empty()
+        self.state().lingering > 0
     }
 
     /// The watches that have lingered for long enough.
     pub(crate) fn sweep(&self) -> Vec<Command> {
-        let is_over = |_: &i64, lingering: &mut Lingering| lingering.since.elapsed() >= LINGER;
-        let mut state = self.state();
-        state.lingering.extract_if(is_over).map(|(id, _)| Command::Cancel(id)).collect()
+        let ids = self.state().remove_lingering(|since| since.elapsed() >= LINGER);
+        ids.into_iter().map(Command::Cancel).collect()
     }
 
-    pub(crate) fn target(&self, id: i64) -> Option<(Vec<u8>, WatchOptions)> {
+    pub(crate) fn target(&self, id: i64) -> Option<(Key, WatchOptions)> {
         // Whether a key was put, nobody asks.
         let options = WatchOptions::new().with_watch_id(id).with_filters([WatchFilterType::NoPut]);
-        self.state().wards.get(&id).map(|ward| (ward.key.clone(), options))
+        self.state().wards.get(&id).map(|ward| (Arc::clone(&ward.key), options))
     }
 
     pub(crate) fn deliver(&self, message: &WatchResponse) -> Result<(), Failure> {
         let id = message.watch_id();
         let mut state = self.state();
         if message.canceled() {
-            state.lingering.remove(&id);
+            let refused = || Err(Failure::WatchRefused(message.cancel_reason().into()));
             // A watch that was refused from the start has no id.
             if message.created() && message.compact_revision() == 0 {
-                return Err(Failure::WatchRefused(message.cancel_reason().into()));
+                return refused();
             }
-            // What was given up is no ward any more.
-            let Some(mut ward) = state.wards.remove(&id) else { return Ok(()) };
+            // What was given up is no ward any more, and what lingers is missed by nobody.
+            if state.wards.get(&id).is_none_or(|ward| ward.listeners.is_empty()) {
+                _ = state.remove(id);
+                return Ok(());
+            }
             if message.compact_revision() == 0 {
-                state.wards.insert(id, ward);
-                return Err(Failure::WatchRefused(message.cancel_reason().into()));
+                return refused();
             }
             // The watch was so far behind that what it missed is no longer there.
-            let (owner, role) = (ward.owner, ward.role);
-            ward.stands = false;
-            let id = self.add(&mut state, ward);
-            let watches = state.watches(owner);
-            match role {
-                Role::Own => watches.own = Some(id),
-                Role::Ahead { .. } => watches.ahead = Some(id),
-            }
-            state.tell(owner, News::LookAgain);
+            self.renew(&mut state, id);
             return Ok(());
         }
         let deleted = message.events().iter().filter(|it| it.event_type() == EventType::Delete);

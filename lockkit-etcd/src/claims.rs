@@ -160,11 +160,9 @@ impl Claims {
         limit: Duration,
     ) -> Result<Option<Place>, Failure> {
         let Some(stands) = entry.standing() else { return Ok(None) };
-        let known = entry.traces().ahead.clone();
-        let (key, created) = (&stands.key, stands.created);
-        let look = queue::look(&self.members, &entry.queue, key, created, known, limit);
-        let (seen, is_alive) = tokio::join!(look, self.refresh(&stands.lease, limit));
-        match seen.outcome? {
+        let (seen, is_alive) =
+            tokio::join!(self.see(entry, &stands, limit), self.refresh(&stands.lease, limit));
+        match seen? {
             Seen::Present(place) => {
                 if !is_alive? {
                     // The server is about to remove it, and has let nobody pass yet.
@@ -180,6 +178,34 @@ impl Claims {
                 Ok(None)
             }
         }
+    }
+
+    /// Where the key stands. As long as the one is there that was just before it at the last look, it
+    /// still is: so much is read together with what others ask.
+    async fn see(
+        &self,
+        entry: &Entry,
+        stands: &Standing,
+        limit: Duration,
+    ) -> Result<Seen, Failure> {
+        let Standing { key, created, .. } = stands;
+        let known = entry.traces().ahead.clone();
+        if let Some(ahead) = known {
+            let (own, before) = tokio::try_join!(
+                self.reader.stands(Arc::clone(key), *created, limit),
+                self.reader.stands(Arc::clone(&ahead.key), ahead.created, limit),
+            )?;
+            match (own, before) {
+                (None, _) => return Ok(Seen::Absent),
+                (Some(own), Some(before)) => {
+                    let (key, revision) = (Arc::clone(key), own.min(before));
+                    let place = Place { key, created: *created, ahead: Some(ahead), revision };
+                    return Ok(Seen::Present(place));
+                }
+                (Some(_), None) => (),
+            }
+        }
+        queue::look(&self.members, &entry.queue, key, *created, limit).await.outcome
     }
 
     /// Hangs the key, which is there, on the lease of the claim.
@@ -230,12 +256,12 @@ impl Claims {
     /// goes on.
     async fn keep(&self, entry: &Entry, limit: Duration) -> Result<bool, Failure> {
         let Some(Standing { key, created, lease }) = entry.standing() else { return Ok(false) };
-        let stands = self.reader.stands(&key, created, limit);
+        let stands = self.reader.stands(key, created, limit);
         let (stands, is_alive) = tokio::join!(stands, self.refresh(&lease, limit));
         match (stands, is_alive) {
             // Either is enough to know.
-            (Ok(false), _) | (_, Ok(false)) => Ok(false),
-            (Ok(true), Ok(true)) => Ok(true),
+            (Ok(None), _) | (_, Ok(false)) => Ok(false),
+            (Ok(Some(_)), Ok(true)) => Ok(true),
             (Err(failure), _) | (_, Err(failure)) => Err(failure),
         }
     }
@@ -384,7 +410,7 @@ impl Claims {
         if let Some(Standing { key, created, .. }) = entry.standing()
             && entry.traces().is_granted
         {
-            self.watch.hold(entry.owner, &key, created);
+            self.watch.hold(entry.owner, key, created);
         }
         match self.watch.changed(entry.owner).await {
             News::LookAgain => Change::AskAgain,

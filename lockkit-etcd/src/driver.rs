@@ -4,7 +4,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use etcd_client::{Client, GetOptions};
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal,
+    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Turnstile,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::{Instant, sleep};
@@ -19,6 +19,8 @@ use crate::members::Members;
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// How long to wait before all members are asked once more.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How many ask at a time, of many who ask at once: each takes two buffers of 8 KiB.
+const MOST_ASKS: usize = 32;
 
 /// What the etcd driver promises.
 ///
@@ -42,6 +44,7 @@ pub struct EtcdDriver {
     pub(crate) claims: Claims,
     pub(crate) dialect: Dialect,
     pub(crate) call_limit: Option<Duration>,
+    asks: Turnstile,
 }
 
 impl EtcdDriver {
@@ -83,7 +86,8 @@ impl EtcdDriver {
             .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
         let members = Arc::new(members);
         let claims = Claims::new(Arc::clone(&members), dialect);
-        Ok(Self { members, claims, dialect, call_limit })
+        let asks = Turnstile::new(MOST_ASKS);
+        Ok(Self { members, claims, dialect, call_limit, asks })
     }
 
     /// How long a request about the claim may take.
@@ -103,7 +107,7 @@ impl Driver for EtcdDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.claims.take(claim, self.limit(claim)).await
+        self.asks.pass(|| self.claims.take(claim, self.limit(claim))).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {

@@ -113,7 +113,8 @@ impl Members {
             let is_last = tried + 1 == self.members.len();
             let until = if is_last { end } else { Instant::now() + limit / 2 };
             let attempt = async { Ok(request(self.client(member).await?).await?) };
-            failure = match timeout_at(until.min(end), attempt).await {
+            // In a box: it is large, and who waits for the lock later is no smaller for it.
+            failure = match timeout_at(until.min(end), Box::pin(attempt)).await {
                 Ok(Ok(answer)) => return Reply { outcome: Ok(answer), in_doubt },
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::NoAnswer(limit),
@@ -151,7 +152,7 @@ impl Members {
         if let Some(client) = &*member.client() {
             return Ok(Arc::clone(client));
         }
-        let client = Arc::new(self.log_in(&member.url).await?);
+        let client = Arc::new(Box::pin(self.log_in(&member.url)).await?);
         *member.client() = Some(Arc::clone(&client));
         Ok(client)
     }

@@ -8,6 +8,7 @@ use etcd_client::{
     SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 
+use crate::board::Key;
 use crate::error::Failure;
 use crate::layout::{Queue, Value};
 use crate::members::{Members, Reply};
@@ -62,7 +63,7 @@ pub(crate) struct Place {
 /// The key just before the own one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
-    pub(crate) key: Vec<u8>,
+    pub(crate) key: Key,
     pub(crate) created: i64,
     /// Whether it is the first, so that the lock comes to the own key when it goes.
     pub(crate) holds: bool,
@@ -137,36 +138,15 @@ pub(crate) async fn try_enter(
     })
 }
 
-/// Reads where the own key, which was created then, stands in the queue. To read all of a long queue
-/// costs the server as much as it is long, so that is not done while who is known to be ahead is there.
+/// Reads where the own key, which was created then, stands in the queue. It costs the server as much
+/// as the queue is long.
 pub(crate) async fn look(
     members: &Members,
     queue: &Queue,
     key: &Arc<str>,
     created: i64,
-    known: Option<Ahead>,
     limit: Duration,
 ) -> Reply<Seen> {
-    if let Some(ahead) = known {
-        let own = GetOptions::new().with_keys_only();
-        let reads = [TxnOp::get(&**key, Some(own.clone())), TxnOp::get(&*ahead.key, Some(own))];
-        let reply = send(members, Txn::new().and_then(reads), limit).await;
-        let reply = reply.and_then(|answer| {
-            let at = |created: i64| move |kv: &KeyValue| kv.create_revision() == created;
-            if !keys(&answer, 0)?.iter().any(at(created)) {
-                return Ok(Some(Seen::Absent));
-            }
-            let is_there = keys(&answer, 1)?.iter().any(at(ahead.created));
-            let (key, revision) = (Arc::clone(key), revision(&answer));
-            let place = Place { key, created, ahead: Some(ahead), revision };
-            Ok(is_there.then_some(Seen::Present(place)))
-        });
-        match reply.outcome {
-            Ok(None) => (),
-            Ok(Some(seen)) => return Reply { outcome: Ok(seen), in_doubt: false },
-            Err(failure) => return Reply { outcome: Err(failure), in_doubt: false },
-        }
-    }
     let own = GetOptions::new().with_keys_only();
     let before = GetOptions::new().with_prefix().with_limit(2).with_keys_only();
     let before = before
@@ -219,7 +199,7 @@ impl<T> Reply<T> {
 
 const NO_ANSWER: Failure = Failure::Foreign("the answer has not what was asked for");
 
-async fn send(members: &Members, txn: Txn, limit: Duration) -> Reply<TxnResponse> {
+pub(crate) async fn send(members: &Members, txn: Txn, limit: Duration) -> Reply<TxnResponse> {
     let request = |client: Arc<Client>| {
         let txn = txn.clone();
         async move { client.kv_client().txn(txn).await }
@@ -228,7 +208,7 @@ async fn send(members: &Members, txn: Txn, limit: Duration) -> Reply<TxnResponse
     reply.and_then(|answer| members.check(answer.header()).map(|()| answer))
 }
 
-fn revision(answer: &TxnResponse) -> i64 {
+pub(crate) fn revision(answer: &TxnResponse) -> i64 {
     answer.header().map_or(0, etcd_client::ResponseHeader::revision)
 }
 

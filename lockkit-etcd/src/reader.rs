@@ -1,18 +1,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::board::Key;
 use crate::error::Failure;
 use crate::members::Members;
+use crate::queue::{revision, send};
 
 /// How many keys are read at once. The server allows 128 unless it is told otherwise.
 const MOST_AT_ONCE: usize = 100;
+/// How many reads are under way at once, if there is so much to read.
+const MOST_UNDER_WAY: usize = 16;
 
-/// Looks whether keys are there. While one look is under way, others gather for the next, so that a
-/// thousand locks are no thousand requests.
+/// Looks whether keys are there. While a read is under way, others gather for the next, so that a
+/// thousand locks, or a thousand who wait for one, are no thousand requests.
 #[derive(Debug)]
 pub(crate) struct Reader {
     asks: mpsc::UnboundedSender<Ask>,
@@ -21,10 +28,10 @@ pub(crate) struct Reader {
 
 #[derive(Debug)]
 struct Ask {
-    key: String,
+    key: Key,
     created: i64,
     limit: Duration,
-    answer: oneshot::Sender<Result<bool, Failure>>,
+    answer: oneshot::Sender<Result<Option<i64>, Failure>>,
 }
 
 impl Reader {
@@ -33,16 +40,16 @@ impl Reader {
         Self { asks, task: AbortOnDropHandle::new(tokio::spawn(read(members, inbox))) }
     }
 
-    /// Whether the key is there that was created then.
+    /// Whether the key is there that was created then: how far the cluster was when it was.
     pub(crate) async fn stands(
         &self,
-        key: &str,
+        key: impl Into<Key>,
         created: i64,
         limit: Duration,
-    ) -> Result<bool, Failure> {
-        let (answer, answered) = oneshot::channel();
+    ) -> Result<Option<i64>, Failure> {
+        let (key, (answer, answered)) = (key.into(), oneshot::channel());
         // After the end of the task the answer's channel breaks, which says so.
-        _ = self.asks.send(Ask { key: key.into(), created, limit, answer });
+        _ = self.asks.send(Ask { key, created, limit, answer });
         match tokio::time::timeout(limit, answered).await {
             Ok(answer) => answer.unwrap_or(Err(Failure::Closed)),
             Err(_) => Err(Failure::NoAnswer(limit)),
@@ -57,31 +64,42 @@ impl Reader {
 
 async fn read(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
     let mut asks = Vec::new();
-    while inbox.recv_many(&mut asks, MOST_AT_ONCE).await > 0 {
-        // Whoever is given less time than the others does not wait for them.
-        let limit = asks.iter().map(|ask| ask.limit).min().unwrap_or_default();
-        let get = |ask: &Ask| TxnOp::get(&*ask.key, Some(GetOptions::new().with_keys_only()));
-        let txn = Txn::new().and_then(asks.iter().map(get).collect::<Vec<_>>());
-        let request = |client: Arc<Client>| {
-            let txn = txn.clone();
-            async move { client.kv_client().txn(txn).await }
-        };
-        let answer = members.call(limit, request).await.outcome;
-        let answer = answer.and_then(|answer| members.check(answer.header()).map(|()| answer));
-        let found = answer.as_ref().map(TxnResponse::op_responses);
-        let mut found = found.map(Vec::into_iter);
-        for Ask { created, answer, .. } in asks.drain(..) {
-            let is_there = match &mut found {
-                Ok(found) => match found.next() {
-                    Some(TxnOpResponse::Get(read)) => {
-                        Ok(read.kvs().iter().any(|kv| kv.create_revision() == created))
-                    }
-                    _ => Err(Failure::Foreign("the answer has not what was asked for")),
-                },
-                Err(failure) => Err(Failure::clone(failure)),
-            };
-            // Whoever asked may have given up.
-            _ = answer.send(is_there);
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        let is_full = asks.len() == MOST_AT_ONCE && under_way.len() < MOST_UNDER_WAY;
+        if is_full || !asks.is_empty() && under_way.is_empty() {
+            under_way.push(look(&members, std::mem::take(&mut asks)));
         }
+        let room = MOST_AT_ONCE - asks.len();
+        select! {
+            count = inbox.recv_many(&mut asks, room), if room > 0 => if count == 0 {
+                return;
+            },
+            Some(()) = under_way.next() => (),
+        }
+    }
+}
+
+async fn look(members: &Members, asks: Vec<Ask>) {
+    // Whoever is given less time than the others does not wait for them.
+    let limit = asks.iter().map(|ask| ask.limit).min().unwrap_or_default();
+    let get = |ask: &Ask| TxnOp::get(&*ask.key, Some(GetOptions::new().with_keys_only()));
+    let txn = Txn::new().and_then(asks.iter().map(get).collect::<Vec<_>>());
+    let answer = send(members, txn, limit).await.outcome;
+    let found = answer.as_ref().map(|answer| (answer.op_responses(), revision(answer)));
+    let mut found = found.map(|(found, revision)| (found.into_iter(), revision));
+    for Ask { created, answer, .. } in asks {
+        let is_there = match &mut found {
+            Ok((found, revision)) => match found.next() {
+                Some(TxnOpResponse::Get(read)) => {
+                    let is_it = |kv: &KeyValue| kv.create_revision() == created;
+                    Ok(read.kvs().iter().any(is_it).then_some(*revision))
+                }
+                _ => Err(Failure::Foreign("the answer has not what was asked for")),
+            },
+            Err(failure) => Err(Failure::clone(failure)),
+        };
+        // Whoever asked may have given up.
+        _ = answer.send(is_there);
     }
 }

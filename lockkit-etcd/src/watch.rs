@@ -1,5 +1,4 @@
 use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::board::{Board, Command, LINGER, News, Role, Ward};
+use crate::board::{Board, Command, LINGER, News};
 use crate::error::Failure;
 use crate::members::Members;
 use crate::queue::{Ahead, Place};
@@ -31,8 +30,8 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// that runs ten times a second; if something was written since the look that it follows, whoever
 /// looked is told to look again.
 ///
-/// Keys come again, and where a lock is contended they do so soon: a watch lingers for whoever needs
-/// the next one of that key, which has no beginning then before which anything could be missed.
+/// A key is watched once, for whoever has it and for whoever is behind. Keys come again, and where a
+/// lock is contended they do so soon: a watch lingers for whoever needs the next one of that key.
 #[derive(Debug)]
 pub(crate) struct Watch {
     board: Arc<Board>,
@@ -49,61 +48,23 @@ impl Watch {
 
     /// Watches for `owner`, who found itself at this place behind another.
     pub(crate) fn wait(&self, owner: OwnerId, place: &Place, ahead: &Ahead) {
-        let mut state = self.board.state();
-        let own = state.watches(owner).own;
-        let key = place.key.as_bytes();
-        if own.is_none_or(|id| state.is_other(id, key, place.created)) {
-            self.board.forget(&mut state, own);
-            let ward = Ward::new(owner, key.into(), place.created, Role::Own, place.revision);
-            let id = self.board.add(&mut state, ward);
-            state.watches(owner).own = Some(id);
-        }
-        let before = state.watches(owner).ahead;
-        match before.and_then(|id| state.wards.get_mut(&id)) {
-            Some(ward) if ward.is_of(&ahead.key, ahead.created) => {
-                ward.role = Role::Ahead { holds: ahead.holds };
-            }
-            _ => {
-                self.board.forget(&mut state, before);
-                // The refusal voids what was told of the one before.
-                state.watches(owner).mailbox.granted = false;
-                let role = Role::Ahead { holds: ahead.holds };
-                let key = ahead.key.clone();
-                let ward = Ward::new(owner, key, ahead.created, role, place.revision);
-                let id = self.board.add(&mut state, ward);
-                state.watches(owner).ahead = Some(id);
-            }
-        }
+        self.board.watch_own(owner, Arc::clone(&place.key), place.created, place.revision);
+        self.board.watch_ahead(owner, ahead, place.revision);
     }
 
     /// Watches for `owner`, who holds the lock by this key, unless it does already.
-    pub(crate) fn hold(&self, owner: OwnerId, key: &str, created: i64) {
-        let mut state = self.board.state();
-        if state.watches(owner).own.is_none() {
-            let ward = Ward::new(owner, key.into(), created, Role::Own, created);
-            let id = self.board.add(&mut state, ward);
-            state.watches(owner).own = Some(id);
-        }
+    pub(crate) fn hold(&self, owner: OwnerId, key: Arc<str>, created: i64) {
+        self.board.watch_own(owner, key, created, created);
     }
 
     /// Watches the own key alone from now on: the lock is held.
     pub(crate) fn granted(&self, owner: OwnerId) {
-        let mut state = self.board.state();
-        let Some(watches) = state.owners.get_mut(&owner) else { return };
-        watches.mailbox.granted = false;
-        watches.mailbox.moved = false;
-        watches.mailbox.look_again = false;
-        let ahead = watches.ahead.take();
-        self.board.forget(&mut state, ahead);
+        self.board.granted(owner);
     }
 
     /// Watches no longer for `owner`.
     pub(crate) fn leave(&self, owner: OwnerId) {
-        let mut state = self.board.state();
-        if let Some(watches) = state.owners.remove(&owner) {
-            self.board.forget(&mut state, watches.own);
-            self.board.forget(&mut state, watches.ahead);
-        }
+        self.board.forget(owner);
     }
 
     /// The next news for `owner`; none ever if nothing is watched for it.
@@ -113,11 +74,11 @@ impl Watch {
     /// Cancel-safe: news are taken only when they are returned.
     pub(crate) async fn changed(&self, owner: OwnerId) -> News {
         loop {
-            let arrival = match self.board.state().owners.entry(owner) {
-                Entry::Vacant(_) => None,
-                Entry::Occupied(mut watches) => match watches.get_mut().mailbox.take() {
+            let arrival = match self.board.state().mailbox(owner) {
+                None => None,
+                Some(mailbox) => match mailbox.take() {
                     Some(news) => return news,
-                    None => Some(Arc::clone(&watches.get().mailbox.arrival)),
+                    None => Some(Arc::clone(&mailbox.arrival)),
                 },
             };
             match arrival {
@@ -238,7 +199,7 @@ async fn open(
         let Some((key, options)) = board.target(id) else { continue };
         let opening = async {
             let client = members.client(member).await?;
-            Ok(client.watch_client().watch(key, Some(options)).await?)
+            Ok(client.watch_client().watch(&*key, Some(options)).await?)
         };
         let opened = timeout(OPEN_LIMIT, opening).await;
         let opened: WatchStream = opened.unwrap_or(Err(Failure::NoAnswer(OPEN_LIMIT)))?;
@@ -260,7 +221,7 @@ async fn send(
     match command {
         Some(Command::Create(id)) => {
             if let Some((key, options)) = board.target(id) {
-                sender.watch(key, Some(options)).await?;
+                sender.watch(&*key, Some(options)).await?;
             }
         }
         Some(Command::Cancel(id)) => sender.cancel(id).await?,
@@ -290,7 +251,8 @@ mod tests {
 
     /// Waits behind the first of the queue, `a`, which was created at `created`.
     fn wait(watch: &Watch, created: i64) -> OwnerId {
-        let (owner, ahead) = (OwnerId::random(), Ahead { key: b"a".into(), created, holds: true });
+        let owner = OwnerId::random();
+        let ahead = Ahead { key: (*b"a").into(), created, holds: true };
         let (created, revision) = (created + 1, created + 1);
         watch.wait(owner, &Place { key: "b".into(), created, ahead: None, revision }, &ahead);
         owner
@@ -307,7 +269,7 @@ mod tests {
     }
 
     fn news(watch: &Watch, owner: OwnerId) -> Option<News> {
-        watch.board.state().watches(owner).mailbox.take()
+        watch.board.state().mailbox(owner).unwrap().take()
     }
 
     #[tokio::test]
@@ -337,6 +299,46 @@ mod tests {
         heard(own, None, Some(32));
         assert_eq!(news(&watch, third), Some(News::Lost));
         assert!(created(&mut sent).is_empty(), "a watch that lingers is used again");
+    }
+
+    #[tokio::test]
+    async fn one_watch_serves_whoever_has_a_key_and_whoever_is_behind() {
+        for is_granted in [true, false] {
+            let (watch, mut sent) = watch();
+            let first = wait(&watch, 10);
+            let [b, a] = created(&mut sent)[..] else { panic!() };
+            let (second, key) = (OwnerId::random(), (*b"b").into());
+            let behind = Place { key: "c".into(), created: 12, ahead: None, revision: 12 };
+            watch.wait(second, &behind, &Ahead { key, created: 11, holds: false });
+            assert_eq!(created(&mut sent).len(), 1);
+            let heard = |id, begins_after, deleted| {
+                watch.board.state().heard(id, begins_after, deleted);
+            };
+            heard(b, Some(11), None);
+            heard(a, Some(11), None);
+            if is_granted {
+                heard(a, None, Some(13));
+                assert_eq!(news(&watch, first), Some(News::Granted));
+                watch.granted(first);
+            }
+            watch.leave(first);
+            assert_eq!(news(&watch, second), None);
+            heard(b, None, Some(14));
+            // Who was just before it is the first only if it was granted the lock.
+            let expected = if is_granted { News::Granted } else { News::Moved };
+            assert_eq!(news(&watch, second), Some(expected));
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_looked_before_a_watch_of_others_began_looks_again() {
+        let (watch, mut sent) = watch();
+        wait(&watch, 10);
+        for id in created(&mut sent) {
+            watch.board.state().heard(id, Some(20), None);
+        }
+        let second = wait(&watch, 10);
+        assert_eq!(news(&watch, second), Some(News::LookAgain));
     }
 
     #[tokio::test]

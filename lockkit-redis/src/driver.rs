@@ -3,7 +3,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Node, Release, Renewal,
-    Taken, Vouch,
+    Taken, Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, FencingToken};
 use redis::{FromRedisValue, Value, from_redis_value};
@@ -22,6 +22,8 @@ use crate::target::Target;
 const ID: &str = "redis";
 /// How often somebody asks of those who wait for a lock in no order, without being told to.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How many ask at a time, of many who ask at once.
+const MOST_ASKS: usize = 64;
 
 /// Locks on one Redis server, on the primary that sentinels watch over, or in a cluster.
 ///
@@ -37,6 +39,7 @@ pub struct RedisDriver {
     pub(crate) call_limit: Option<Duration>,
     pub(crate) dialect: Dialect,
     pub(crate) replicas: Option<Replicas>,
+    asks: Turnstile,
 }
 
 impl RedisDriver {
@@ -64,7 +67,32 @@ impl RedisDriver {
         })?;
         let subscription = servers.subscription();
         let inbox = Inbox::new();
-        Ok(Self { target, servers, subscription, inbox, call_limit, dialect, replicas })
+        let asks = Turnstile::new(MOST_ASKS);
+        Ok(Self { target, servers, subscription, inbox, call_limit, dialect, replicas, asks })
+    }
+
+    async fn take(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        if self.dialect == Dialect::Plain {
+            return plain::try_acquire(self, claim).await;
+        }
+        let layout = Layout::of(claim.name());
+        if !claim.waits() {
+            return self.ask(claim, &layout).await.map(Into::into);
+        }
+        let (channel, owner) = (layout.channel(&self.inbox), claim.owner());
+        let crowd = (!claim.is_fair()).then(|| claim.name().digest());
+        let joined = self.subscription.join(&channel, owner, crowd);
+        let answer = self.ask(claim, &layout).await;
+        match &answer {
+            Ok(Answer::Granted { .. }) => self.subscription.leave(&channel, owner),
+            Ok(Answer::Taken { holder, .. }) => {
+                self.subscription.wait(channel, owner, *holder, crowd, joined);
+            }
+            // Nobody releases a claim that was not carried out.
+            Err(_) if joined == Joined::Now => self.subscription.leave(&channel, owner),
+            Err(_) => (),
+        }
+        answer.map(Into::into)
     }
 
     async fn ask(&self, claim: &Claim, layout: &Layout) -> Result<Answer, DriverError> {
@@ -148,27 +176,7 @@ impl Driver for RedisDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        if self.dialect == Dialect::Plain {
-            return plain::try_acquire(self, claim).await;
-        }
-        let layout = Layout::of(claim.name());
-        if !claim.waits() {
-            return self.ask(claim, &layout).await.map(Into::into);
-        }
-        let (channel, owner) = (layout.channel(&self.inbox), claim.owner());
-        let crowd = (!claim.is_fair()).then(|| claim.name().digest());
-        let joined = self.subscription.join(&channel, owner, crowd);
-        let answer = self.ask(claim, &layout).await;
-        match &answer {
-            Ok(Answer::Granted { .. }) => self.subscription.leave(&channel, owner),
-            Ok(Answer::Taken { holder, .. }) => {
-                self.subscription.wait(channel, owner, *holder, crowd, joined);
-            }
-            // Nobody releases a claim that was not carried out.
-            Err(_) if joined == Joined::Now => self.subscription.leave(&channel, owner),
-            Err(_) => (),
-        }
-        answer.map(Into::into)
+        self.asks.pass(|| self.take(claim)).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {

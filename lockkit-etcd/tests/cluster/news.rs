@@ -3,14 +3,16 @@
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Claim, Driver, Renewal};
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
+use tokio::task::JoinSet;
 
 use crate::support::{LONG, Raw, claim, driver, granted, locker, millis, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_release_hands_over_without_a_request", || ETCD.start(), handed_over),
+        trial("a_crowd_takes_three_requests_a_grant", || ETCD.start(), a_crowd),
         trial("a_waiter_in_the_middle_looks_again", || ETCD.start(), in_the_middle),
-        trial("a_waiter_watches_two_keys", || ETCD.start(), two_keys),
+        trial("a_waiter_watches_two_keys_that_nobody_beside_it_watches", || ETCD.start(), two_keys),
         trial("a_watch_lingers_for_the_next_one_of_its_key", || ETCD.start(), lingering),
         trial("what_is_written_meanwhile_is_noticed", || ETCD.start(), written_meanwhile),
         trial("a_watch_that_is_cut_at_the_release_misses_nothing", || ETCD.start(), cut),
@@ -67,12 +69,48 @@ async fn two_keys(server: Server) {
     for waiting in &waiting {
         refused(&driver, waiting).await;
     }
-    // The own one and the one before, and no more for a longer queue.
-    watched(&raw, 10).await;
+    // The own one and the one before, each once for all who need to know of it.
+    watched(&raw, 6).await;
+    let (other, alone) = (crate::support::driver(&server.url()).await, claim(LONG).fair());
+    refused(&other, &alone).await;
+    watched(&raw, 8).await;
+    other.release(&alone).await.unwrap();
     for waiting in &waiting {
         driver.release(waiting).await.unwrap();
     }
     watched(&raw, 0).await;
+}
+
+/// Whoever is next of a locker has the lock when the one before releases it, and nobody looks.
+async fn a_crowd(server: Server) {
+    const WAITERS: u64 = 100;
+    let raw = Raw::on(server.port()).await;
+    let lock = locker(&server.url(), LONG).await.lock("orders/42").unwrap();
+    let held = lock.acquire().await.unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..WAITERS {
+        let lock = lock.clone();
+        waiting.spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() });
+    }
+    watched(&raw, WAITERS + 1).await;
+    let messages = || {
+        let of = |service: &str, method: &str| {
+            raw.count(&format!(
+                "grpc_server_msg_received_total{{grpc_method=\"{method}\",\
+                 grpc_service=\"etcdserverpb.{service}\",grpc_type=\"bidi_stream\"}}"
+            ))
+        };
+        raw.requests("KV", "Txn")
+            + raw.requests("Lease", "LeaseRevoke")
+            + of("Watch", "Watch")
+            + of("Lease", "LeaseKeepAlive")
+    };
+    let before = messages();
+    held.release().await.unwrap();
+    waiting.join_all().await;
+    let messages = messages() - before;
+    // To look as well, or to watch for each apart, would be more.
+    assert!(messages <= 3 * WAITERS, "{messages} messages for {WAITERS} grants");
 }
 
 /// Where two take turns, their keys come again, and hardly anything is watched anew.

@@ -200,7 +200,7 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "shutting down forgets those who wait",
         file: "pursuit.rs",
-        sound: "() = self.engine.stopping.cancelled() => return Stop::ShutDown,",
+        sound: "() = self.engine.stopping.cancelled() => return Some(Stop::ShutDown),",
         broken: "",
         test: "shutting_down_ends_holds_and_waits",
     },
