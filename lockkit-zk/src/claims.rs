@@ -52,8 +52,7 @@ pub(crate) enum Trace {
 pub(crate) struct Node {
     /// In which it was made, and with which it ends.
     pub(crate) session: Arc<Session>,
-    pub(crate) folder: Arc<str>,
-    pub(crate) name: String,
+    pub(crate) path: Arc<str>,
     /// The number of the transaction that made it.
     pub(crate) czxid: i64,
 }
@@ -61,14 +60,15 @@ pub(crate) struct Node {
 /// The node before that of a claim, when it was last looked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Ahead {
-    pub(crate) path: String,
+    pub(crate) path: Arc<str>,
     /// Whether it was the first.
     pub(crate) holds: bool,
 }
 
 impl Node {
-    pub(crate) fn path(&self) -> String {
-        [&self.folder, "/", &self.name].concat()
+    /// What it is called among those of the lock.
+    pub(crate) fn name(&self) -> &str {
+        self.path.rsplit_once('/').map_or(&self.path, |(_, name)| name)
     }
 }
 
@@ -129,6 +129,22 @@ impl Entry {
 
     pub(crate) fn trace(&self) -> Trace {
         self.state().trace.clone()
+    }
+
+    /// The node, if it is known to be the first.
+    pub(crate) fn hold(&self) -> Option<Node> {
+        match &self.state().trace {
+            Trace::Hold(node) => Some(node.clone()),
+            Trace::Nothing | Trace::Doubt(_) | Trace::Place(..) => None,
+        }
+    }
+
+    /// In which session it waits, and for the end of what.
+    pub(crate) fn place(&self) -> Option<(Arc<Session>, Arc<str>)> {
+        match &self.state().trace {
+            Trace::Place(node, Some(ahead)) => Some((node.session.clone(), ahead.path.clone())),
+            Trace::Nothing | Trace::Doubt(_) | Trace::Place(_, None) | Trace::Hold(_) => None,
+        }
     }
 
     pub(crate) fn set(&self, trace: Trace) {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal,
+    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Turnstile,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::select;
@@ -29,6 +29,8 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
 
 /// For how long a hold is not watched: most end before, and are spared a request and its event.
 const YOUNG: Duration = Duration::from_millis(50);
+/// How many ask at a time, of many who ask at once: each lists the nodes of a lock.
+const MOST_ASKS: usize = 16;
 
 /// Locks in ZooKeeper.
 ///
@@ -37,6 +39,7 @@ const YOUNG: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct ZooKeeperDriver {
     pub(crate) shared: Arc<Shared>,
+    asks: Turnstile,
     keeper: AbortOnDropHandle<()>,
 }
 
@@ -73,7 +76,8 @@ impl ZooKeeperDriver {
         let sessions = opened.map_err(|failure| Error::connecting(ID, failure.without_effect()))?;
         let shared = Arc::new(Shared { sessions, claims: Claims::default(), layout, call_limit });
         let keeper = tokio::spawn(keep(shared.clone()));
-        Ok(Self { shared, keeper: AbortOnDropHandle::new(keeper) })
+        let asks = Turnstile::new(MOST_ASKS);
+        Ok(Self { shared, asks, keeper: AbortOnDropHandle::new(keeper) })
     }
 }
 
@@ -89,19 +93,32 @@ impl Shared {
         request.map_err(Failure::without_effect)
     }
 
-    /// Waits for the end of the node before that of a waiting claim.
-    async fn turn(&self, entry: &Entry, node: Node, ahead: crate::claims::Ahead) -> Change {
+    async fn take(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let request = self.request(claim).await?;
+        let entry = self.claims.enter(claim);
+        entry.asks();
+        let answer = request.ask(&entry).await;
+        if entry.is_nothing() {
+            self.claims.remove(claim.owner());
+        }
+        answer
+    }
+
+    /// Waits for the end of the node before that of a waiting claim. Those who wait are many: what
+    /// is known of the claim is looked up again then, rather than kept.
+    async fn turn(&self, entry: &Entry) -> Change {
+        let Some((session, path)) = entry.place() else { return std::future::pending().await };
         let mut watch = entry.watch.lock().await;
-        let session = node.session.clone();
         let news = select! {
             biased;
             () = self.ended(&session) => return Change::Lost,
-            news = self.news(&mut watch, entry, &session, ahead.path) => news,
+            news = self.news(&mut watch, entry, &session, &path) => news,
         };
         *watch = None;
-        match (news, grant(&node)) {
-            (News::Ended, _) => Change::Lost,
-            (News::Gone, Ok(grant)) if ahead.holds => {
+        let Trace::Place(node, ahead) = entry.trace() else { return Change::AskAgain };
+        match (news, grant(&node), ahead.filter(|ahead| ahead.path == path)) {
+            (News::Ended, ..) => Change::Lost,
+            (News::Gone, Ok(grant), Some(ahead)) if ahead.holds => {
                 match entry.advance(node, self.sessions.losses()) {
                     true => Change::Granted(grant),
                     false => Change::AskAgain,
@@ -134,7 +151,7 @@ impl Shared {
                     sleep(YOUNG).await;
                     self.date(entry, &node).await;
                 }
-                self.news(&mut watch, entry, &session, node.path()).await
+                self.news(&mut watch, entry, &session, &node.path).await
             } => {
                 *watch = None;
                 match news {
@@ -153,8 +170,7 @@ impl Shared {
         }
         // Otherwise its news are being waited for, and are told there.
         let Ok(mut watch) = entry.watch.try_lock() else { return false };
-        let Some(on_node) = watch.as_mut().filter(|on| on.is_on(&node.session, &node.path()))
-        else {
+        let Some(on_node) = watch.as_mut().filter(|on| on.is_on(&node.session, &node.path)) else {
             return false;
         };
         let sees = on_node.sees().await;
@@ -169,9 +185,9 @@ impl Shared {
         if !entry.is_to_be_dated() {
             return;
         }
-        let (limit, path) = (self.limit(entry.claim()), node.path());
+        let (limit, path) = (self.limit(entry.claim()), &node.path);
         let label = entry.claim().label().as_str().as_bytes();
-        let dating = node.session.send(|| node.session.client().set_data(&path, label, None));
+        let dating = node.session.send(|| node.session.client().set_data(path, label, None));
         // It is for people, and what matters is found out by the watch.
         if let Err(failure) = node.session.write(limit, dating).await {
             tracing::debug!(%failure, "the time of a grant was not written down");
@@ -183,13 +199,14 @@ impl Shared {
         watch: &mut Option<Watch>,
         entry: &Entry,
         session: &Arc<Session>,
-        path: String,
+        path: &Arc<str>,
     ) -> News {
-        if !watch.as_ref().is_some_and(|watch| watch.is_on(session, &path)) {
+        if !watch.as_ref().is_some_and(|watch| watch.is_on(session, path)) {
             *watch = None;
         }
         let limit = self.limit(entry.claim()).length();
-        watch.get_or_insert_with(|| Watch::new(session.clone(), path, limit)).news().await
+        let make = || Watch::new(session.clone(), path.clone(), limit);
+        watch.get_or_insert_with(make).news().await
     }
 
     async fn ended(&self, session: &Arc<Session>) {
@@ -203,7 +220,7 @@ impl Shared {
             // With another session it goes by itself.
             let limit = self.limit(entry.claim());
             let removed = match self.sessions.is_current(&node.session) {
-                true => queue::delete(&node.session, &node.path(), limit).await,
+                true => queue::delete(&node.session, &node.path, limit).await,
                 false => Ok(()),
             };
             match removed {
@@ -229,14 +246,7 @@ impl Driver for ZooKeeperDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let request = self.shared.request(claim).await?;
-        let entry = self.shared.claims.enter(claim);
-        entry.asks();
-        let answer = request.ask(&entry).await;
-        if entry.is_nothing() {
-            self.shared.claims.remove(claim.owner());
-        }
-        answer
+        self.asks.pass(|| self.shared.take(claim)).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
@@ -277,12 +287,10 @@ impl Driver for ZooKeeperDriver {
         let Some(entry) = self.shared.claims.find(claim.owner()) else {
             return std::future::pending().await;
         };
-        match entry.trace() {
-            Trace::Place(node, Some(ahead)) => self.shared.turn(&entry, node, ahead).await,
-            Trace::Hold(node) => self.shared.doubt(&entry, node).await,
-            Trace::Nothing | Trace::Doubt(_) | Trace::Place(_, None) => {
-                std::future::pending().await
-            }
+        // In a box, since those who wait are many and this is large.
+        match entry.hold() {
+            Some(node) => Box::pin(self.shared.doubt(&entry, node)).await,
+            None => self.shared.turn(&entry).await,
         }
     }
 

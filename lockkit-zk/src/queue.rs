@@ -46,7 +46,7 @@ impl<'a> Request<'a> {
                 // What our server has not heard of yet can only be that others have left.
                 let seen = self.list().await.map_err(Failure::with_traces)?;
                 let is_first = self.layout.queue(seen).is_ok_and(|queue| {
-                    queue.first().is_some_and(|contender| contender.node == node.name)
+                    queue.first().is_some_and(|contender| contender.node == node.name())
                 });
                 if is_first {
                     return self.grant(entry, node);
@@ -77,7 +77,7 @@ impl<'a> Request<'a> {
     /// follows is a new claim.
     async fn look_again(&self, entry: &Entry, node: Node) -> Result<Option<Attempt>, DriverError> {
         let nodes = self.list_synced().await.map_err(Failure::with_traces)?;
-        if nodes.contains(&node.name) {
+        if nodes.iter().any(|name| name == node.name()) {
             return self.judge(entry, node, nodes).await.map(Some);
         }
         entry.set(Trace::Nothing);
@@ -115,8 +115,7 @@ impl<'a> Request<'a> {
             };
             let node = Node {
                 session: self.session.clone(),
-                folder: self.folder.as_str().into(),
-                name: format!("{prefix}{sequence}"),
+                path: format!("{path}{sequence}").into(),
                 czxid: stat.czxid,
             };
             entry.set(Trace::Place(node.clone(), None));
@@ -133,11 +132,11 @@ impl<'a> Request<'a> {
         node: &Node,
         mut nodes: Vec<String>,
     ) -> Result<Vec<String>, Failure> {
-        for older in self.own(&nodes).filter(|name| **name != node.name) {
+        for older in self.own(&nodes).filter(|name| *name != node.name()) {
             self.delete(&[&self.folder, "/", older].concat()).await?;
         }
         let prefix = self.layout.prefix(self.claim.owner());
-        nodes.retain(|name| *name == node.name || !name.starts_with(&prefix));
+        nodes.retain(|name| name == node.name() || !name.starts_with(&prefix));
         Ok(nodes)
     }
 
@@ -156,8 +155,7 @@ impl<'a> Request<'a> {
                 Some(stat) if stat.ephemeral_owner == self.session.id() && adopted.is_none() => {
                     adopted = Some(Node {
                         session: self.session.clone(),
-                        folder: self.folder.as_str().into(),
-                        name: name.clone(),
+                        path: path.into(),
                         czxid: stat.czxid,
                     });
                 }
@@ -182,20 +180,20 @@ impl<'a> Request<'a> {
             Ok(queue) => queue,
             Err(failure) => {
                 // Where there is something else, nothing of ours is to stay.
-                self.delete(&node.path()).await.map_err(Failure::with_traces)?;
+                self.delete(&node.path).await.map_err(Failure::with_traces)?;
                 entry.set(Trace::Nothing);
                 return Err(failure.of_a_request());
             }
         };
-        match queue.iter().position(|contender| contender.node == node.name) {
+        match queue.iter().position(|contender| contender.node == node.name()) {
             Some(0) => self.grant(entry, node),
             Some(at) if self.claim.waits() => {
-                let path = [&self.folder, "/", &queue[at - 1].node].concat();
+                let path = [&self.folder, "/", &queue[at - 1].node].concat().into();
                 entry.set(Trace::Place(node, Some(Ahead { path, holds: at == 1 })));
                 Ok(Attempt::Taken(Taken::new()))
             }
             Some(_) => {
-                self.delete(&node.path()).await.map_err(Failure::with_traces)?;
+                self.delete(&node.path).await.map_err(Failure::with_traces)?;
                 entry.set(Trace::Nothing);
                 Ok(Attempt::Taken(Taken::new()))
             }
@@ -220,8 +218,8 @@ impl<'a> Request<'a> {
             return self.sweep().await;
         }
         let was_leaving = entry.is_some_and(Entry::leaves);
-        let path = node.path();
-        let delete = self.session.send(|| self.session.client().delete(&path, None));
+        let path = &node.path;
+        let delete = self.session.send(|| self.session.client().delete(path, None));
         match self.session.write(self.limit, delete).await {
             Ok(()) if held => Ok(Release::Freed),
             // An earlier delete may have done it.
@@ -323,8 +321,8 @@ pub(crate) fn token(czxid: i64) -> Result<FencingToken, DriverError> {
 
 /// Whether the node is there when the leader is asked, or later.
 pub(crate) async fn stands(session: &Session, node: &Node, limit: Limit) -> Result<bool, Failure> {
-    let (client, path) = (session.client(), node.path());
-    let (synced, stat) = (client.sync(&path), client.check_stat(&path));
+    let (client, path) = (session.client(), &node.path);
+    let (synced, stat) = (client.sync(path), client.check_stat(path));
     let (synced, stat) = tokio::join!(session.read(limit, synced), session.read(limit, stat));
     synced?;
     Ok(stat?.is_some_and(|stat| stat.czxid == node.czxid))

@@ -140,7 +140,7 @@ impl<'a> Transaction<'a> {
         }
         let mut writer = session.client().new_multi_writer();
         let bad = |index: usize| move |source| Refused::Operation { index, source };
-        writer.add_check_version(&held.path(), -1).map_err(bad(0))?;
+        writer.add_check_version(&held.path, -1).map_err(bad(0))?;
         for (index, operation) in self.operations.iter().enumerate() {
             operation.add_to(&mut writer).map_err(bad(index))?;
         }
@@ -189,7 +189,7 @@ impl Operation<'_> {
 /// The path of the node that stands for what `owner` holds: for checks in transactions that other
 /// clients of the servers send. `None` if it holds nothing through this driver.
 pub fn node(driver: &ZooKeeperDriver, owner: OwnerId) -> Option<String> {
-    held(driver, owner).map(|node| node.path())
+    held(driver, owner).map(|node| node.path.to_string())
 }
 
 fn held(driver: &ZooKeeperDriver, owner: OwnerId) -> Option<Node> {

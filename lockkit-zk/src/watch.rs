@@ -12,7 +12,7 @@ use crate::session::{Limit, Session, is_same};
 /// A watch on one node. Dropping it takes it off the server.
 pub(crate) struct Watch {
     session: Arc<Session>,
-    path: String,
+    path: Arc<str>,
     is_set: Arc<AtomicBool>,
     news: Pin<Box<dyn Future<Output = News> + Send>>,
 }
@@ -30,14 +30,14 @@ pub(crate) enum News {
 
 impl Watch {
     /// It is set when its news are first waited for.
-    pub(crate) fn new(session: Arc<Session>, path: String, limit: std::time::Duration) -> Self {
+    pub(crate) fn new(session: Arc<Session>, path: Arc<str>, limit: std::time::Duration) -> Self {
         let is_set = Arc::new(AtomicBool::new(false));
         let news = Box::pin(watch(session.clone(), path.clone(), limit, is_set.clone()));
         Self { session, path, is_set, news }
     }
 
     pub(crate) fn is_on(&self, session: &Arc<Session>, path: &str) -> bool {
-        is_same(&self.session, session) && self.path == path
+        is_same(&self.session, session) && *self.path == *path
     }
 
     /// Whether the node was there when the watch was set, and no news have come until now. If so,
@@ -71,31 +71,35 @@ impl fmt::Debug for Watch {
     }
 }
 
-async fn watch(
+#[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+fn watch(
     session: Arc<Session>,
-    path: String,
+    path: Arc<str>,
     limit: std::time::Duration,
     is_set: Arc<AtomicBool>,
-) -> News {
-    loop {
-        // Not `exists`, which would leave a watch also where there is no node.
-        let request = session.client().get_and_watch_data(&path);
-        match Limit::new(limit).bound(request).await {
-            Ok(Ok((_, _, watcher))) => {
-                is_set.store(true, Ordering::Release);
-                let event = watcher.changed().await;
-                is_set.store(false, Ordering::Release);
-                match event.event_type {
-                    EventType::NodeDeleted => return News::Gone,
-                    // One watch hears of no other state of a session than its end.
-                    EventType::Session => return News::Ended,
-                    // Somebody wrote to the node: it is there.
-                    _ => (),
+) -> impl Future<Output = News> {
+    async move {
+        loop {
+            // Not `exists`, which would leave a watch also where there is no node. In a box, for those
+            // who wait are many and wait for long.
+            let request = session.client().get_and_watch_data(&path);
+            match Box::pin(Limit::new(limit).bound(request)).await {
+                Ok(Ok((_, _, watcher))) => {
+                    is_set.store(true, Ordering::Release);
+                    let event = watcher.changed().await;
+                    is_set.store(false, Ordering::Release);
+                    match event.event_type {
+                        EventType::NodeDeleted => return News::Gone,
+                        // One watch hears of no other state of a session than its end.
+                        EventType::Session => return News::Ended,
+                        // Somebody wrote to the node: it is there.
+                        _ => (),
+                    }
                 }
+                Ok(Err(Error::NoNode)) => return News::Gone,
+                _ if session.has_ended() => return News::Ended,
+                Ok(Err(_)) | Err(_) => return News::Blind,
             }
-            Ok(Err(Error::NoNode)) => return News::Gone,
-            _ if session.has_ended() => return News::Ended,
-            Ok(Err(_)) | Err(_) => return News::Blind,
         }
     }
 }
