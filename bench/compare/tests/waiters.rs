@@ -35,9 +35,7 @@ async fn count(servers: Servers) {
         let holder = stage.runtime.block_on(stage.lock().acquire()).unwrap();
         let mut tasks = stage.wait(FIRST, FIRST);
         let waiting = measure(|| tasks.extend(stage.wait(WAITERS, FIRST + WAITERS)));
-        let peak = waiting.bytes_max - waiting.bytes_current.unsigned_abs();
         let bytes = waiting.bytes_current / WAITERS as i64;
-        println!("{bytes} bytes for each, {peak} once");
         stage.runtime.block_on(async {
             holder.release().await.unwrap();
             for task in tasks {
