@@ -52,7 +52,8 @@ pub use turnstile::Turnstile;
 ///   it listens from before that ask, or answers [`Change::AskAgain`] once when its subscription
 ///   has come to stand, and not once a call (`a_release_is_not_missed`,
 ///   `silence_while_nothing_changes`). Of those without a place a release need tell only one, and
-///   the next release another: [`Taken::ask_within`] bounds what the death of that one costs.
+///   the next release another: [`Taken::ask_within`] bounds what the death of that one costs. A
+///   driver that tells them all answers [`Change::Freed`].
 /// - **Fair.** Order is by arrival of the first ask at the backend
 ///   (`places_are_served_in_order`). Every ask and every release respects an existing queue in the
 ///   same script or statement: while a fair claim waits, a plain one is refused, also one that
@@ -214,6 +215,7 @@ impl Grant {
 pub struct Taken {
     pub(crate) free_in: Option<Duration>,
     pub(crate) ask_within: Option<Duration>,
+    pub(crate) is_unheard: bool,
 }
 
 impl Taken {
@@ -239,6 +241,14 @@ impl Taken {
         self
     }
 
+    /// Says that this claim can be told of nothing for now, although the driver tells others. The
+    /// engine asks at its own pace, as of a driver that tells of nothing.
+    #[must_use]
+    pub fn unheard(mut self) -> Self {
+        self.is_unheard = true;
+        self
+    }
+
     /// When the holder's lease runs out unless it is renewed, if that is known.
     pub fn remaining(&self) -> Option<Duration> {
         self.free_in
@@ -247,6 +257,11 @@ impl Taken {
     /// How long a claim without a place may go without asking, if the driver has said.
     pub fn asks_within(&self) -> Option<Duration> {
         self.ask_within
+    }
+
+    /// Whether the claim can be told of nothing for now.
+    pub fn is_unheard(&self) -> bool {
+        self.is_unheard
     }
 }
 
@@ -298,6 +313,10 @@ pub enum Change {
     /// To a claim that waits: asking again may give another answer. To a claim that holds: renew
     /// now, to learn whether the hold still stands.
     AskAgain,
+    /// The lock was let go, and all who wait for it, of whatever processes, were told so. The engine
+    /// asks again; once that was in vain some times, it leaves others the first try, so that a crowd
+    /// does not ask all at once.
+    Freed,
     /// The lock was handed to this claim.
     Granted(Grant),
     /// The hold, or the place in the queue, is gone.

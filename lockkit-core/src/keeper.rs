@@ -149,7 +149,7 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
             () = engine.clock.sleep_until_some(next) => next == due,
             change = engine.driver.changed(claim), if renewal.is_none() && retry.is_none() => {
                 match change {
-                    Change::AskAgain | Change::Granted(_) => renew == Renew::Auto,
+                    Change::AskAgain | Change::Freed | Change::Granted(_) => renew == Renew::Auto,
                     Change::Lost => { tenure.lose(); false }
                 }
             }

@@ -12,7 +12,7 @@ use crate::driver::{Attempt, Change, Claim, DriverError, ErrorKind, Grant, Taken
 use crate::engine::Engine;
 use crate::keeper::Acquired;
 use crate::options::Wait;
-use crate::pace::{Pause, jitter, spread};
+use crate::pace::{Pause, courtesy, jitter, spread};
 use crate::tenure::{Vouched, earlier};
 use crate::turns::Ticket;
 use crate::{BoxError, Error, Fairness, Operation, meter};
@@ -35,6 +35,8 @@ pub(crate) struct Pursuit<'a> {
     failure: Option<DriverError>,
     /// Whether the last ask failed: news could only cut the back-off short.
     backs_off: bool,
+    /// How many asks in succession were refused although everybody was told to make them.
+    in_vain: u32,
     pause: Pause,
 }
 
@@ -57,6 +59,7 @@ impl<'a> Pursuit<'a> {
             traces: false,
             failure: None,
             backs_off: false,
+            in_vain: 0,
             pause: Pause::new(Duration::from_millis(5), Duration::from_millis(100)),
         }
     }
@@ -110,25 +113,38 @@ impl<'a> Pursuit<'a> {
             },
             None => None,
         };
+        // When to ask because of news that everybody has: not before the courtesy is over.
+        let mut freed = None;
         loop {
             let change = select! {
                 biased;
-                stop = self.stop(ticket, Some(next), caller) => match stop {
+                stop = self.stop(ticket, earlier(freed, Some(next)), caller) => match stop {
                     Some(stop) => return self.give_up(stop, caller),
                     None => Change::AskAgain,
                 },
                 change = self.engine.driver.changed(self.claim), if !self.backs_off => change,
             };
+            if change == Change::Freed {
+                let courtesy = courtesy(self.in_vain);
+                let now = self.engine.clock.stamp();
+                let due = *freed.get_or_insert(now + courtesy);
+                if due > now {
+                    continue;
+                }
+            }
             if let (Change::Granted(grant), Some(refused)) = (change, self.refused) {
                 let vouched = Vouched::new(grant.vouched(), refused, self.claim.ttl());
                 if vouched.is_good_at(self.engine.clock.now()) {
                     return Some(Won { grant, vouched });
                 }
             }
+            // The poll that was due anyway says nothing about how many there are.
+            let is_courteous = freed.take().is_some();
             match self.ask(self.engine.clock.stamp(), ticket, caller).await? {
                 Asked::Won(won) => return Some(won),
                 Asked::Again(at) => next = at,
             }
+            self.in_vain = self.in_vain.saturating_add((is_courteous && !self.backs_off).into());
         }
     }
 
@@ -220,8 +236,8 @@ impl<'a> Pursuit<'a> {
             }
             Wait::AtMost(patience) if patience.is_zero() => self.give_up(Stop::TimeIsUp, caller),
             _ => {
-                let capabilities = self.engine.driver.capabilities();
-                let poll = match (self.has_place(), capabilities.notification) {
+                let is_told = self.engine.driver.capabilities().notification && !taken.is_unheard;
+                let poll = match (self.has_place(), is_told) {
                     // A place is to be refreshed, and is served by a push.
                     (true, true) => jitter(self.claim.ttl() / 3),
                     (false, true) => {

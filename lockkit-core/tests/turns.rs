@@ -24,6 +24,10 @@ struct Unordered {
     health: Arc<Mutex<Health>>,
     /// Has news all the time.
     chatty: bool,
+    /// Tells all who wait of a release.
+    public: bool,
+    /// Has no news for those who wait, although others may hear.
+    mute: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,6 +63,7 @@ impl Driver for Unordered {
         let holder = *holders.entry(claim.name().clone()).or_insert(claim.owner());
         Ok(match holder == claim.owner() {
             true => Attempt::Granted(Grant::new()),
+            false if self.mute => Attempt::Taken(Taken::new().unheard()),
             false => Attempt::Taken(Taken::new()),
         })
     }
@@ -80,9 +85,10 @@ impl Driver for Unordered {
     async fn changed(&self, _: &Claim) -> Change {
         match self.chatty {
             true => sleep(Duration::from_millis(1)).await,
+            false if self.mute => std::future::pending().await,
             false => self.freed.notified().await,
         }
-        Change::AskAgain
+        if self.public { Change::Freed } else { Change::AskAgain }
     }
 }
 
@@ -216,4 +222,68 @@ async fn news_do_not_cut_the_back_off_short() {
     sleep(Duration::from_secs(5)).await;
     let asks = backend.asks.load(Ordering::Relaxed);
     assert!(asks < 200, "{asks} asks of a dead backend in 5 s");
+}
+
+/// Each of many processes wants the lock 20 times, and holds it for as long as an ask takes.
+async fn asks_of_a_crowd(backend: Unordered, processes: usize) -> usize {
+    const TIMES: usize = 20;
+    let crowd: Vec<_> = (0..processes)
+        .map(|_| {
+            let lock = Locker::new(backend.clone()).lock("a").unwrap();
+            tokio::spawn(async move {
+                for _ in 0..TIMES {
+                    let guard = lock.acquire().await.unwrap();
+                    sleep(Duration::from_millis(1)).await;
+                    guard.release().await.unwrap();
+                    sleep(Duration::from_millis(1)).await;
+                }
+            })
+        })
+        .collect();
+    for one in crowd {
+        one.await.unwrap();
+    }
+    backend.asks.load(Ordering::Relaxed) / (processes * TIMES)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_is_told_together_does_not_ask_together() {
+    let public = Unordered { public: true, ..Unordered::default() };
+    let asks = asks_of_a_crowd(public, 64).await;
+    assert!(asks <= 12, "{asks} asks for each grant to one of 64");
+    // As many as there are, if nobody leaves others the first try.
+    let asks = asks_of_a_crowd(Unordered::default(), 64).await;
+    assert!(asks >= 24, "{asks} asks for each grant");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_can_be_told_of_nothing_polls() {
+    let backend = Unordered { mute: true, ..Unordered::default() };
+    let guard = Locker::new(backend.clone()).lock("a").unwrap().acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = Locker::new(backend.clone()).lock("a").unwrap();
+        async move { lock.acquire().await }
+    });
+    sleep(Duration::from_secs(10)).await;
+    let asks = backend.asks.load(Ordering::Relaxed);
+    assert!((100..1_000).contains(&asks), "{asks} asks in 10 s");
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+    assert!(start.elapsed() <= Duration::from_millis(100), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_news_of_a_release_wait_for_no_poll() {
+    let backend = Unordered { public: true, ..Unordered::default() };
+    let guard = Locker::new(backend.clone()).lock("a").unwrap().acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = Locker::new(backend.clone()).lock("a").unwrap();
+        async move { lock.acquire().await }
+    });
+    settle().await;
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+    assert_eq!(start.elapsed(), Duration::ZERO, "one who is alone with the holder was patient");
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal, Taken, Vouch,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal,
+    Taken, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
 use tokio::task::spawn_blocking;
@@ -16,15 +17,25 @@ use crate::claims::Claims;
 use crate::config::{Config, ID};
 use crate::folder::Folder;
 use crate::hold::Hold;
+use crate::news::{self, Listening, News, PATIENCE};
 
 /// What the file driver promises.
 ///
 /// There are no leases. The `ttl` says how often a hold is looked at; the least leaves 40 ms for a
 /// request, of which syncing the disk is a part.
-pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Process)
-    .fencing()
-    .inspection()
-    .ttl(Duration::from_millis(200), Capabilities::MAX_TTL);
+///
+/// Waiters are told of a release on Linux and Android, and poll elsewhere.
+pub const CAPABILITIES: Capabilities = {
+    let everywhere = Capabilities::new(Liveness::Process)
+        .fencing()
+        .inspection()
+        .ttl(Duration::from_millis(200), Capabilities::MAX_TTL);
+    if news::ARE_TOLD { everywhere.notification() } else { everywhere }
+};
+
+/// How often to begin to listen, and then how long not to: the lock changes hands all the time.
+const TRIES: usize = 8;
+const BUSY: Duration = Duration::from_millis(5);
 
 /// How long opening may take.
 const OPENING_LIMIT: Duration = Duration::from_secs(5);
@@ -36,6 +47,7 @@ const OPENING_LIMIT: Duration = Duration::from_secs(5);
 pub struct FileDriver {
     pub(crate) folder: Arc<Folder>,
     pub(crate) claims: Arc<Claims>,
+    news: Arc<News>,
     pub(crate) call_limit: Option<Duration>,
 }
 
@@ -86,7 +98,8 @@ impl FileDriver {
             }
         };
         let folder = opened.map_err(|error| Error::connecting(ID, error))?;
-        Ok(Self { folder: Arc::new(folder), claims: Claims::new(), call_limit: None })
+        let news = Arc::new(News::new());
+        Ok(Self { folder: Arc::new(folder), claims: Claims::new(), news, call_limit: None })
     }
 
     /// Where the folder is.
@@ -114,6 +127,49 @@ pub(crate) fn patience(call_limit: Duration) -> std::time::Instant {
     std::time::Instant::now() + call_limit * 3 / 4
 }
 
+/// What came of an ask.
+enum Asked {
+    Granted(Hold),
+    Taken(Taken),
+}
+
+/// Takes the lock. A claim that waits and is refused hears of what comes after that.
+///
+/// Only then it begins to listen, and asks once more: who need not wait pays nothing for it.
+fn take(
+    folder: &Folder,
+    claim: &Claim,
+    limit: std::time::Instant,
+    news: &News,
+) -> Result<Asked, DriverError> {
+    let (owner, path) = (claim.owner(), folder.file_of(claim.name()));
+    if claim.waits() && news.are_in_vain(owner) {
+        news.listen(owner, &path);
+    }
+    for _ in 0..TRIES {
+        match Hold::take(folder, claim, limit) {
+            Ok(Some(hold)) => {
+                news.leave(owner);
+                return Ok(Asked::Granted(hold));
+            }
+            Ok(None) if !claim.waits() => return Ok(Asked::Taken(Taken::new())),
+            Ok(None) => match news.listen(owner, &path) {
+                Listening::Still => {
+                    return Ok(Asked::Taken(Taken::new().ask_within(PATIENCE)));
+                }
+                Listening::Deaf => return Ok(Asked::Taken(Taken::new().unheard())),
+                Listening::FromNow => (),
+            },
+            Err(error) => {
+                // Such a claim need not be released.
+                news.leave(owner);
+                return Err(error);
+            }
+        }
+    }
+    Ok(Asked::Taken(Taken::new().ask_within(BUSY)))
+}
+
 #[async_trait]
 impl Driver for FileDriver {
     fn id(&self) -> &'static str {
@@ -125,21 +181,21 @@ impl Driver for FileDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let (folder, asking) = (Arc::clone(&self.folder), claim.clone());
+        let (folder, news) = (Arc::clone(&self.folder), Arc::clone(&self.news));
+        let asking = claim.clone();
         let limit = patience(self.limit(claim));
         self.request(claim, move |held| {
-            let stands = held.as_ref().map(Hold::stands).transpose()?;
-            if stands != Some(true) {
+            let granted = |hold: &Hold| {
+                Attempt::Granted(Grant::new().token(hold.token()).vouch(Vouch::WhileAlive))
+            };
+            match held {
+                Some(hold) if hold.stands()? => return Ok(granted(hold)),
                 // First lets go of a file that is not there any more.
-                *held = None;
-                *held = Hold::take(&folder, &asking, limit)?;
+                _ => *held = None,
             }
-            Ok(match held {
-                Some(hold) => {
-                    let grant = Grant::new().token(hold.token()).vouch(Vouch::WhileAlive);
-                    Attempt::Granted(grant)
-                }
-                None => Attempt::Taken(Taken::new()),
+            Ok(match take(&folder, &asking, limit, &news)? {
+                Asked::Granted(hold) => granted(held.insert(hold)),
+                Asked::Taken(taken) => Attempt::Taken(taken),
             })
         })
         .await
@@ -157,13 +213,20 @@ impl Driver for FileDriver {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        self.request(claim, |held| {
+        let (news, owner) = (Arc::clone(&self.news), claim.owner());
+        self.request(claim, move |held| {
+            // Not before an ask that is still being carried out.
+            news.leave(owner);
             Ok(match held.take().is_some_and(Hold::end) {
                 true => Release::Freed,
                 false => Release::NotHeld,
             })
         })
         .await
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        self.news.changed(claim.owner()).await
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {
@@ -175,6 +238,7 @@ impl Driver for FileDriver {
     }
 
     async fn close(&self) {
+        self.news.close();
         self.claims.close().await;
     }
 }

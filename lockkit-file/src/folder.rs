@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use lockkit_core::driver::{DriverError, ErrorKind, filesystem};
 use lockkit_core::{LockName, Namespace};
-use rustix::fs::OFlags;
+use rustix::fs::{Access, AtFlags, CWD, OFlags};
+use rustix::io::Errno;
 
 use crate::error::Problem;
 
@@ -81,10 +82,17 @@ impl Folder {
         }
     }
 
-    /// Opens the file of a lock, which is at `path`, and makes it if there is none.
-    pub(crate) fn open_file(&self, path: &Path) -> Result<File, Problem> {
+    /// Opens the file of a lock, which is at `path`, to read it, in a folder that others may make a
+    /// file in; `None` if there is none.
+    pub(crate) fn open_to_ask(&self, path: &Path) -> Result<Option<File>, Problem> {
+        self.enter(path.parent().unwrap_or(&self.path))?;
+        self.open_to_look(path)
+    }
+
+    /// Opens the file of a lock to write to it, once [asking](Self::open_to_ask) has found the
+    /// folder in order, and makes it if there is none.
+    pub(crate) fn open_to_hold(&self, path: &Path) -> Result<File, Problem> {
         let namespace = path.parent().unwrap_or(&self.path);
-        self.enter(namespace)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let opened = match options.open(path) {
@@ -102,6 +110,15 @@ impl Folder {
             opened => opened,
         };
         check_file(opened?)
+    }
+
+    /// Whether who asks for a lock that is taken could hold it.
+    pub(crate) fn check_right_to_write(&self, path: &Path) -> io::Result<()> {
+        match rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
+            Err(error @ (Errno::ACCESS | Errno::ROFS)) => Err(error.into()),
+            // It was replaced meanwhile, or that cannot be asked here: the next ask tells.
+            _ => Ok(()),
+        }
     }
 
     /// Makes a file that is to take the place of a lock's.

@@ -89,7 +89,7 @@ fn try_take(
 ) -> Result<Option<Hold>, Problem> {
     let mut tries = TRIES;
     while tries > 0 {
-        match KernelLock::ask(folder.open_file(path)?)? {
+        match ask(folder, path)? {
             Ask::Taken => return Ok(None),
             Ask::Disturbed => pause(limit, "looking at it")?,
             Ask::Granted(lock) => {
@@ -111,6 +111,31 @@ fn try_take(
     }
     let text = format!("the file was replaced {TRIES} times while the lock was being taken");
     Err(Problem::found(ErrorKind::Unreachable, text))
+}
+
+/// Asks for the kernel's lock.
+///
+/// Whoever closes a file that it could have written to is heard by all who wait for the lock. So
+/// only who finds it free opens it for that.
+fn ask(folder: &Folder, path: &Path) -> Result<Ask, Problem> {
+    let Some(file) = folder.open_to_ask(path)? else {
+        return Ok(KernelLock::ask(folder.open_to_hold(path)?)?);
+    };
+    match KernelLock::ask(file)? {
+        Ask::Granted(probe) => match folder.open_to_hold(path) {
+            Err(problem) if problem.kind() == ErrorKind::Capacity => {
+                // It may be the last descriptor that this process has.
+                drop(probe);
+                Ok(KernelLock::ask(folder.open_to_hold(path)?)?)
+            }
+            file => Ok(probe.move_to(file?)?),
+        },
+        Ask::Taken => {
+            folder.check_right_to_write(path)?;
+            Ok(Ask::Taken)
+        }
+        Ask::Disturbed => Ok(Ask::Disturbed),
+    }
 }
 
 /// Lets somebody come to an end.

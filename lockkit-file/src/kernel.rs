@@ -38,6 +38,13 @@ impl KernelLock {
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
+
+    /// Lets go and asks for the same lock by another open file. The kernel has no one step for it,
+    /// so another may come in between.
+    pub(crate) fn move_to(self, file: File) -> io::Result<Ask> {
+        self.file.unlock()?;
+        Self::ask(file)
+    }
 }
 
 impl Drop for KernelLock {

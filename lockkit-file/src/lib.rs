@@ -29,6 +29,7 @@ mod hold;
 mod inspect;
 mod kernel;
 mod look;
+mod news;
 mod record;
 mod time;
 

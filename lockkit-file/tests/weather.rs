@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use lockkit_core::driver::{Attempt, Claim, Driver as _, Release};
-use lockkit_core::{LockName, Namespace};
+use lockkit_core::{LockName, Locker, Namespace};
 use lockkit_file::FileDriver;
 use tempfile::TempDir;
 
@@ -21,11 +21,17 @@ use tempfile::TempDir;
 /// folder that the first argument names.
 const ASKS: &str = "LOCKKIT_TEST_FILE_ASKS";
 
+/// That it is to wait for a lock that it holds itself instead.
+const WAITS: &str = "LOCKKIT_TEST_FILE_WAITS";
+
 fn main() -> ExitCode {
     if let Ok(names) = std::env::var(ASKS) {
         let folder = std::env::args_os().nth(1).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(ask(Path::new(&folder), &names));
+        match std::env::var_os(WAITS) {
+            None => runtime.block_on(ask(Path::new(&folder), &names)),
+            Some(_) => runtime.block_on(wait(Path::new(&folder), &names)),
+        }
         return ExitCode::SUCCESS;
     }
     let trial =
@@ -33,6 +39,8 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("a_full_disk_is_capacity_and_frees_nothing", full_disk),
         trial("a_read_only_file_system_is_denied", read_only),
+        trial("a_lock_that_is_taken_on_a_read_only_file_system_is_denied", read_only_and_taken),
+        trial("where_nothing_can_be_watched_waiters_poll", no_watches),
         trial("a_folder_without_the_right_to_write_is_denied", no_right),
         trial("a_group_shares_its_locks", group),
     ];
@@ -62,6 +70,28 @@ async fn ask(folder: &Path, names: &str) {
             Err(error) => println!("{:?}", error.kind()),
         }
     }
+}
+
+/// Waits for a lock, and prints how it is told to.
+#[expect(clippy::print_stdout, reason = "for the test that started this process")]
+async fn wait(folder: &Path, name: &str) {
+    let name = LockName::new(&Namespace::default(), name).unwrap();
+    let claim = || Claim::new(name.clone(), Duration::from_secs(60));
+    let driver = FileDriver::open(folder).await.unwrap();
+    let (held, waiting) = (claim(), claim().waiting());
+    assert!(matches!(driver.try_acquire(&held).await, Ok(Attempt::Granted(_))));
+    for _ in 0..2 {
+        match driver.try_acquire(&waiting).await {
+            Ok(Attempt::Taken(taken)) if taken.is_unheard() => println!("unheard"),
+            other => println!("{other:?}"),
+        }
+    }
+    let locker = Locker::new(driver);
+    let lock = locker.lock(name.as_str()).unwrap();
+    let release = async { locker.driver().release(&held).await.unwrap() };
+    let (guard, _) = tokio::join!(lock.acquire(), release);
+    guard.unwrap().release().await.unwrap();
+    println!("had it");
 }
 
 /// A copy of this binary that other users can start. Made before there are threads: a program
@@ -148,6 +178,40 @@ fn read_only() -> Result<Completion, Failed> {
             Ok(Completion::Completed)
         }
     }
+}
+
+/// It would wait for what it cannot have.
+fn read_only_and_taken() -> Result<Completion, Failed> {
+    let place = Place::new();
+    lines(place.ask("a").output().unwrap());
+    let script = "exec 9<locks/lockkit/a; flock 9
+        mount --bind locks locks; mount -o remount,bind,ro locks";
+    match place.ask_behind(script, "a") {
+        Err(reason) => Ok(Completion::ignored_with(reason)),
+        Ok(found) => {
+            assert_eq!(found, ["Denied"]);
+            Ok(Completion::Completed)
+        }
+    }
+}
+
+fn no_watches() -> Result<Completion, Failed> {
+    if !cfg!(any(target_os = "linux", target_os = "android")) {
+        return Ok(Completion::ignored_with("nothing is ever watched here"));
+    }
+    for what in ["instances", "watches"] {
+        let script = format!(
+            "export {WAITS}=yes
+            echo 0 > /proc/sys/user/max_inotify_{what}"
+        );
+        match Place::new().ask_behind(&script, "a") {
+            Err(reason) => return Ok(Completion::ignored_with(reason)),
+            Ok(found) => {
+                assert_eq!(found, ["unheard", "unheard", "had it"], "without {what}");
+            }
+        }
+    }
+    Ok(Completion::Completed)
 }
 
 /// Root may write everywhere, so somebody else asks.

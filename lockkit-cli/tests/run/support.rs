@@ -16,7 +16,7 @@ use sqlx::{ConnectOptions as _, Executor as _};
 use tempfile::TempDir;
 
 /// A guard against hanging, not a measure of anything.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// The program.
 pub(crate) fn lockkit() -> Command {

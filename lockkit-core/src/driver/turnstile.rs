@@ -1,20 +1,23 @@
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::select;
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-/// For how long one that has passed is waited for.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// For how long one that has passed is waited for: twice what another took that was done, within
+/// these.
+const LEAST_PATIENCE: Duration = Duration::from_millis(10);
+const MOST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Lets a crowd of requests through a few at a time, first come, first served.
 ///
 /// A request that is under way takes more room than one who waits for the lock, most of it in client
 /// libraries. A thousand that are sent at once leave the process as much larger as they took
 /// together; sent a few at a time they are done as soon. None holds up the others: what is not
-/// done after 10 ms, since the way is long or a server is silent, lets the next one pass.
+/// done after 10 ms, or up to 100 ms where a server is that busy, lets the next one pass.
 ///
 /// ```
 /// use lockkit_core::driver::Turnstile;
@@ -30,12 +33,14 @@ const PATIENCE: Duration = Duration::from_millis(10);
 pub struct Turnstile {
     passes: Semaphore,
     abreast: usize,
+    /// In milliseconds, how long one of a crowd took.
+    pace: AtomicU32,
 }
 
 impl Turnstile {
     /// For so many at a time.
     pub fn new(abreast: usize) -> Self {
-        Self { passes: Semaphore::new(abreast), abreast }
+        Self { passes: Semaphore::new(abreast), abreast, pace: AtomicU32::new(0) }
     }
 
     /// Makes the request when it is its turn, and sees it through. It is in a box, and takes no room
@@ -50,14 +55,28 @@ impl Turnstile {
         let is_crowded = self.passes.available_permits() <= self.abreast / 2;
         let under_way = async {
             let mut request = pin!(request());
-            select! {
-                biased;
-                answer = &mut request => return answer,
-                () = sleep(PATIENCE), if is_crowded => drop(pass),
+            if !is_crowded {
+                return request.await;
             }
-            request.await
+            let begun = Instant::now();
+            let answer = select! {
+                biased;
+                answer = &mut request => answer,
+                () = sleep(self.patience()) => {
+                    drop(pass);
+                    request.await
+                }
+            };
+            let took = begun.elapsed().as_millis().try_into().unwrap_or(u32::MAX);
+            self.pace.store(took, Ordering::Relaxed);
+            answer
         };
         Box::pin(under_way).await
+    }
+
+    fn patience(&self) -> Duration {
+        let pace = Duration::from_millis(self.pace.load(Ordering::Relaxed).into());
+        (2 * pace).clamp(LEAST_PATIENCE, MOST_PATIENCE)
     }
 }
 
@@ -95,6 +114,32 @@ mod tests {
             advance(Duration::from_millis(1)).await;
         }
         crowd.join_all().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_server_is_given_the_time_that_it_needs() {
+        const BUSY: Duration = Duration::from_millis(45);
+        let turnstile = Arc::new(Turnstile::new(3));
+        let (under_way, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (mut crowd, start) = (JoinSet::new(), Instant::now());
+        for _ in 0..100 {
+            let (turnstile, under_way, most) = (turnstile.clone(), under_way.clone(), most.clone());
+            crowd.spawn(async move {
+                let request = async || {
+                    let number = under_way.fetch_add(1, Relaxed) + 1;
+                    // By then one was done that tells how long it takes, and so were those who
+                    // passed before.
+                    if start.elapsed() > 3 * BUSY {
+                        most.fetch_max(number, Relaxed);
+                    }
+                    sleep(BUSY).await;
+                    under_way.fetch_sub(1, Relaxed);
+                };
+                turnstile.pass(request).await;
+            });
+        }
+        crowd.join_all().await;
+        assert_eq!(most.load(Relaxed), 3);
     }
 
     #[tokio::test(start_paused = true)]

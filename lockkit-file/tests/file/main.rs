@@ -13,3 +13,5 @@ mod looking;
 mod processes;
 mod replaced;
 mod support;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod waiting;

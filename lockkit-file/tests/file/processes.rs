@@ -21,13 +21,13 @@ const ROLE: &str = "LOCKKIT_TEST_FILE_ROLE";
 const PROCESSES: usize = 8;
 const ROUNDS: usize = 200;
 
-struct Process {
+pub(crate) struct Process {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
 impl Process {
-    fn start(role: &str, folder: &Path) -> Self {
+    pub(crate) fn start(role: &str, folder: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "processes::child", "--nocapture"])
             .env(FOLDER, folder)
@@ -41,7 +41,7 @@ impl Process {
     }
 
     /// The token of the lock that it holds, once it does.
-    fn token(&mut self) -> u64 {
+    pub(crate) fn token(&mut self) -> u64 {
         for line in self.output.by_ref().lines() {
             // The harness begins a line before it.
             if let Some((_, token)) = line.unwrap().split_once("holds under ") {
@@ -51,7 +51,7 @@ impl Process {
         panic!("it ended without a hold");
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 

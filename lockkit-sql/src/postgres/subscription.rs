@@ -73,10 +73,10 @@ impl Subscription {
         self.board.wanted.notify_one();
     }
 
-    /// Tells who waits in this process to ask again.
+    /// Tells who waits in this process that the lock was let go.
     pub(super) fn tell(&self, name: &LockName) {
         if let Some(mailboxes) = self.board.waiters().by_lock.get_mut(&key(name)) {
-            mailboxes.values_mut().for_each(Mailbox::ask_again);
+            mailboxes.values_mut().for_each(Mailbox::freed);
         }
     }
 
@@ -154,6 +154,7 @@ struct Mailbox {
     /// Who held the lock when the owner's last ask was refused.
     holder: Option<FencingToken>,
     granted: Option<FencingToken>,
+    freed: bool,
     ask_again: bool,
     arrival: Arc<Notify>,
 }
@@ -164,17 +165,23 @@ impl Mailbox {
         self.arrival.notify_one();
     }
 
+    fn freed(&mut self) {
+        self.freed = true;
+        self.arrival.notify_one();
+    }
+
     fn take(&mut self) -> Option<Change> {
-        let ask_again = std::mem::take(&mut self.ask_again);
-        let Some(token) = self.granted.take() else {
-            return ask_again.then_some(Change::AskAgain);
-        };
-        match self.holder {
-            Some(holder) if token > holder => Some(Change::Granted(Grant::new().token(token))),
+        let freed = std::mem::take(&mut self.freed).then_some(Change::Freed);
+        let hint = std::mem::take(&mut self.ask_again).then_some(Change::AskAgain).or(freed);
+        match (self.granted.take(), self.holder) {
+            (None, _) => hint,
+            (Some(token), Some(holder)) if token > holder => {
+                Some(Change::Granted(Grant::new().token(token)))
+            }
             // It was over before the last ask was refused: this message was late.
-            Some(_) => ask_again.then_some(Change::AskAgain),
+            (Some(_), Some(_)) => hint,
             // No ask was answered, so nothing tells how long the grant is good. Asking does.
-            None => Some(Change::AskAgain),
+            (Some(_), None) => Some(Change::AskAgain),
         }
     }
 }
@@ -227,7 +234,7 @@ impl Board {
                     mailbox.arrival.notify_one();
                 }
             }
-            None => mailboxes.values_mut().for_each(Mailbox::ask_again),
+            None => mailboxes.values_mut().for_each(Mailbox::freed),
         }
     }
 }

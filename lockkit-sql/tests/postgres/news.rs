@@ -82,7 +82,7 @@ async fn plain(server: String) {
     refused(&other, &waiters[1]).await;
     one.release(&holder).await.unwrap();
     for waiter in &waiters {
-        assert_eq!(other.changed(waiter).await, Change::AskAgain);
+        assert_eq!(other.changed(waiter).await, Change::Freed);
     }
     take(&other, &waiters[0]).await;
 }
@@ -101,7 +101,7 @@ async fn between(server: String) {
     driver.release(&holder).await.unwrap();
     // News that come after the grant show that it has arrived.
     database.run(&format!("SELECT pg_notify('lockkit', E'lockkit\\n{NAME}\\nreleased')")).await;
-    assert_eq!(driver.changed(&witness).await, Change::AskAgain);
+    assert_eq!(driver.changed(&witness).await, Change::Freed);
     let mut looking = pin!(driver.changed(&waiter));
     assert!(matches!(poll!(&mut looking), Poll::Ready(Change::Granted(_))));
 }
@@ -186,6 +186,6 @@ async fn stale(server: Server) {
     // News that come after the late message.
     let mut database = Database::at(&server.url()).await;
     database.run(&format!("SELECT pg_notify('lockkit', E'lockkit\\n{NAME}\\nreleased')")).await;
-    assert_eq!(far.changed(&waiter).await, Change::AskAgain);
+    assert_eq!(far.changed(&waiter).await, Change::Freed);
     refused(&far, &waiter).await;
 }
