@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use lockkit_core::driver::{Claim, Driver as _, OwnerId};
 use lockkit_core::{BackendUrl, Label, Locker};
-use lockkit_redis::RedisDriver;
+use lockkit_redis::{RedisDriver, scripts};
 use lockkit_testkit::REDIS;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
@@ -187,7 +187,6 @@ impl Raw {
     async fn connect(url: &str) -> Result<Self> {
         let settings = TcpSettings::default().set_nodelay(true);
         let client = Client::open(url.into_connection_info()?.set_tcp_settings(settings))?;
-        let script = |code| Script::new(code);
         Ok(Self {
             url: url.into(),
             connection: client
@@ -195,20 +194,8 @@ impl Raw {
                     &redis::AsyncConnectionConfig::new().set_response_timeout(None),
                 )
                 .await?,
-            take: script(concat!(
-                include_str!("../src/scripts/news.lua"),
-                include_str!("../src/scripts/lock.lua"),
-                include_str!("../src/scripts/token.lua"),
-                include_str!("../src/scripts/queue.lua"),
-                include_str!("../src/scripts/take.lua")
-            )),
-            release: script(concat!(
-                include_str!("../src/scripts/news.lua"),
-                include_str!("../src/scripts/lock.lua"),
-                include_str!("../src/scripts/token.lua"),
-                include_str!("../src/scripts/queue.lua"),
-                include_str!("../src/scripts/release.lua")
-            )),
+            take: Script::new(scripts::take()),
+            release: Script::new(scripts::release()),
         })
     }
 

@@ -32,6 +32,7 @@ mod node;
 mod plain;
 mod replicas;
 mod script;
+pub mod scripts;
 mod sentinel;
 mod servers;
 mod spares;

@@ -19,7 +19,15 @@ macro_rules! with_news {
 
 /// Takes a lock: `scripts/take.lua`.
 pub(crate) static TAKE: LazyLock<Script> = LazyLock::new(|| {
-    with_news!("scripts/lock.lua", "scripts/token.lua", "scripts/queue.lua", "scripts/take.lua")
+    with_news!(
+        "scripts/keys.lua",
+        "scripts/token.lua",
+        "scripts/grant.lua",
+        "scripts/take_free.lua",
+        "scripts/lock.lua",
+        "scripts/queue.lua",
+        "scripts/take.lua"
+    )
 });
 
 /// Renews a lease: `scripts/renew.lua`.
@@ -28,17 +36,32 @@ pub(crate) static RENEW: LazyLock<Script> =
 
 /// Releases a lock or leaves a queue: `scripts/release.lua`.
 pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    with_news!("scripts/lock.lua", "scripts/token.lua", "scripts/queue.lua", "scripts/release.lua")
+    with_news!(
+        "scripts/keys.lua",
+        "scripts/release_alone.lua",
+        "scripts/token.lua",
+        "scripts/grant.lua",
+        "scripts/queue.lua",
+        "scripts/release.lua"
+    )
 });
 
 /// Ends somebody's hold: `scripts/break.lua`.
 pub(crate) static BREAK: LazyLock<Script> = LazyLock::new(|| {
-    with_news!("scripts/lock.lua", "scripts/token.lua", "scripts/queue.lua", "scripts/break.lua")
+    with_news!(
+        "scripts/keys.lua",
+        "scripts/token.lua",
+        "scripts/grant.lua",
+        "scripts/lock.lua",
+        "scripts/queue.lua",
+        "scripts/break.lua"
+    )
 });
 
 /// Tells who holds and who waits: `scripts/look.lua`.
-pub(crate) static LOOK: LazyLock<Script> =
-    LazyLock::new(|| with_news!("scripts/lock.lua", "scripts/token.lua", "scripts/look.lua"));
+pub(crate) static LOOK: LazyLock<Script> = LazyLock::new(|| {
+    with_news!("scripts/keys.lua", "scripts/token.lua", "scripts/lock.lua", "scripts/look.lua")
+});
 
 /// Tells which rights are missing: `scripts/rights.lua`.
 pub(crate) static RIGHTS: LazyLock<Script> =
@@ -129,6 +152,11 @@ impl Script {
 
     fn with_news(code: &'static str, of_cluster: &'static str) -> Self {
         Self { text: Text::new(code), of_cluster: Some(Text::new(of_cluster)) }
+    }
+
+    /// Its text for a server that is no member of a cluster.
+    pub(crate) fn code(&self) -> &'static str {
+        self.text.code
     }
 
     /// A request to run the script.

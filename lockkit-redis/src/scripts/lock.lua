@@ -1,8 +1,4 @@
--- Put before each script that is given these keys.
---
--- KEYS  the lock, the places in order of arrival, the places in no order, the places by deadline,
---       the bucket
-local lock, queue, unordered, deadlines, bucket = unpack(KEYS)
+-- Put after keys.lua and before each script that asks who holds the lock.
 
 -- The hold that there is; or nothing, and why if that is not because the lock is free.
 local function find_hold()

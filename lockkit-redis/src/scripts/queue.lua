@@ -1,4 +1,5 @@
--- Put after lock.lua and token.lua and before each script that ends a hold or begins one.
+-- Put after keys.lua, token.lua and grant.lua and before each script that ends a hold or begins
+-- one.
 --
 -- ARGV  the claimant, ...
 --
@@ -9,15 +10,6 @@
 -- script has written stays written when it fails later.
 local claimant = ARGV[1]
 local owner = string.sub(claimant, 1, 32)
-
--- Gives the lock to `grantee` until `expiry`, with all that there is of a hold. The bucket comes first: where
--- memory has run out, a script's first writing is refused and no later one.
-local function grant(grantee, token, now, expiry)
-  redis.call('HSET', bucket, 'layout', '1', 'token', token)
-  redis.call('HSET', lock, 'owner', string.sub(grantee, 1, 32), 'token', token,
-    'label', string.sub(grantee, 51), 'since', now)
-  redis.call('PEXPIREAT', lock, expiry)
-end
 
 -- Tells `listener` alone. A hint, so that an owner who may not publish can still release: waiters
 -- ask again by timer.

@@ -10,7 +10,7 @@ return {
     'evalsha hash 5 ' .. keys,
     'eval script 5 ' .. keys,
     'time',
-    'exists ' .. queue .. ' ' .. unordered,
+    'exists ' .. table.concat({lock, queue, unordered, deadlines}, ' '),
     'pttl ' .. lock,
     'hget ' .. lock .. ' field',
     'hmget ' .. bucket .. ' field',

@@ -2,6 +2,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use lockkit_core::Label;
 use lockkit_core::driver::OwnerId;
+use lockkit_redis::scripts;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{Client, Cmd, IntoConnectionInfo as _, Script, Value};
@@ -18,20 +19,7 @@ pub(crate) struct Majority {
 
 impl Majority {
     pub(crate) async fn connect(urls: &[String]) -> Result<Self> {
-        let take = Script::new(concat!(
-            include_str!("../../../lockkit-redis/src/scripts/news.lua"),
-            include_str!("../../../lockkit-redis/src/scripts/lock.lua"),
-            include_str!("../../../lockkit-redis/src/scripts/token.lua"),
-            include_str!("../../../lockkit-redis/src/scripts/queue.lua"),
-            include_str!("../../../lockkit-redis/src/scripts/take.lua")
-        ));
-        let release = Script::new(concat!(
-            include_str!("../../../lockkit-redis/src/scripts/news.lua"),
-            include_str!("../../../lockkit-redis/src/scripts/lock.lua"),
-            include_str!("../../../lockkit-redis/src/scripts/token.lua"),
-            include_str!("../../../lockkit-redis/src/scripts/queue.lua"),
-            include_str!("../../../lockkit-redis/src/scripts/release.lua")
-        ));
+        let (take, release) = (Script::new(scripts::take()), Script::new(scripts::release()));
         let mut connections = Vec::new();
         for url in urls {
             let settings = TcpSettings::default().set_nodelay(true);
