@@ -80,6 +80,9 @@ fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
         "shared_buffers=32MB",
         // A standby can be made of it.
         "max_wal_senders=2",
+        // Less disk: each test may have a database of its own.
+        "min_wal_size=32MB",
+        "max_wal_size=64MB",
     ];
     let settings = settings.into_iter().flat_map(|setting| ["-c".into(), setting.into()]);
     let place = ["-p".into(), port.to_string(), "-D".into(), data.display().to_string()];
