@@ -67,6 +67,8 @@ fn the_table_of_backends() {
             Some(feature) => format!("`cargo add lockkit -F {feature}`"),
             None => "`cargo add lockkit`".into(),
         };
+        // The table is that of Linux.
+        let is_told = can.notification || (backend.scheme == "file" && !cfg!(target_os = "linux"));
         let yes = |is| if is { "yes" } else { "no" };
         writeln!(
             table,
@@ -75,7 +77,7 @@ fn the_table_of_backends() {
             can.liveness,
             can.fairness,
             yes(can.fencing),
-            if can.notification { "by push" } else { "by polling" },
+            if is_told { "by push" } else { "by polling" },
         )
         .unwrap();
     }

@@ -42,6 +42,16 @@ pub trait Client: Send + Sync + 'static {
         hold: Self::Hold,
     ) -> impl Future<Output = Result<()>> + Send;
 
+    /// Does once what only a first use takes, so that it is no part of what is measured with so many
+    /// clients.
+    fn prepare(&self, name: &str, _clients: usize) -> impl Future<Output = Result<()>> + Send {
+        async move {
+            let lock = self.lock(name)?;
+            let hold = self.acquire(&lock).await?;
+            self.release(&lock, hold).await
+        }
+    }
+
     /// How long hand-overs take from this client to another: `None` where there are none that are
     /// measured otherwise than by the two methods above.
     fn hand_overs(

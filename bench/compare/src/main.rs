@@ -73,7 +73,8 @@ struct Measure {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Command::parse()).await {
+    // On a worker of the runtime, as in a server: this thread would be woken by another each time.
+    match tokio::spawn(run(Command::parse())).await.map_err(Into::into).flatten() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lockkit-compare: {error}");

@@ -3,6 +3,7 @@
 mod canvas;
 mod digest;
 mod gallery;
+mod noise;
 mod page;
 mod pictures;
 mod readme;
@@ -17,9 +18,6 @@ use lockkit_bench::Result;
 use crate::run::Run;
 
 pub use readme::readme;
-
-/// From this share of the machine's CPU time on that others used, a run says so at its top.
-const NOISY: f64 = 0.10;
 
 /// Writes the reports of a run into a folder that exists, over what is there.
 ///

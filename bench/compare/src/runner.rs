@@ -40,7 +40,7 @@ const LEASE: Duration = Duration::from_secs(30);
 
 /// Contending for longer is not repeated: each client has the lock once more after the end, which
 /// takes those long who poll.
-const LENGTHY: Duration = Duration::from_secs(3);
+const LENGTHY: Duration = Duration::from_secs(1);
 
 /// Measures all that `subjects` finds on each backend's servers, and tells what it does.
 ///
@@ -60,13 +60,15 @@ pub async fn run(
     let mut versions = Vec::new();
     for &backend in &plan.backends {
         let name = backend.names().0;
-        let began = Instant::now();
         match Servers::start(backend) {
             Ok(servers) => {
                 versions.extend(servers.version().await?);
                 let subjects = subjects(&servers);
                 let mut stage = Stage { plan, servers: &servers, rng: &mut rng, book: &mut book };
-                versions.extend(stage.measure(&name, subjects).await?);
+                let tell = |what: &str, began: Instant| {
+                    progress(&format!("{name}: {what} measured in {:.0?}", began.elapsed()));
+                };
+                versions.extend(stage.measure(&name, subjects, tell).await?);
             }
             Err(error) => book.absence(Absence {
                 workload: None,
@@ -76,7 +78,6 @@ pub async fn run(
                 reason: reason(&*error),
             }),
         }
-        progress(&format!("{name}: measured in {:.0?}", began.elapsed()));
     }
     versions.sort();
     versions.dedup();
@@ -108,6 +109,7 @@ impl Stage<'_> {
         &mut self,
         backend: &str,
         subjects: Vec<Subject>,
+        progress: impl Fn(&str, Instant),
     ) -> Result<Vec<(String, String)>> {
         let mut actors = Vec::new();
         let mut versions = Vec::new();
@@ -127,10 +129,14 @@ impl Stage<'_> {
             }
         }
         for round in 0..self.plan.rounds {
+            let began = Instant::now();
             for placement in [Placement::Pinned, Placement::Unpinned] {
                 self.latencies(backend, &mut actors, placement).await?;
             }
+            progress(&format!("latencies of round {}", round + 1), began);
+            let began = Instant::now();
             self.contended(backend, &mut actors, round == 0).await?;
+            progress(&format!("contention of round {}", round + 1), began);
         }
         let mut subjects = Vec::new();
         for actor in actors {
@@ -139,7 +145,9 @@ impl Stage<'_> {
             }
             subjects.push((actor.at, actor.subject));
         }
+        let began = Instant::now();
         self.recovery(backend, subjects).await?;
+        progress("recovery", began);
         Ok(versions)
     }
 
@@ -201,25 +209,18 @@ impl Stage<'_> {
                     continue;
                 }
                 let Some(agent) = self.ready(actor).await else { continue };
-                let began = Instant::now();
-                let mut took = Duration::ZERO;
-                let measured = async {
-                    let mut round = workloads::contended(agent, case, scale).await?;
-                    took = began.elapsed();
-                    // Counting costs the servers something: so in a round of its own, and once.
-                    if is_first && case.is_counted() {
-                        let counted =
-                            workloads::requests_a_grant(agent, self.servers, case, scale).await?;
-                        round.figures.extend(counted);
-                    }
-                    Result::Ok(round)
+                let counting = match is_first && case.is_counted() {
+                    true => Some(self.servers),
+                    false => None,
                 };
-                match measured.await {
-                    Ok(round) => self.book.enter(key, backend, &actor.subject, &case.name, round),
+                match workloads::contended(agent, counting, case, scale).await {
+                    Ok((round, took)) => {
+                        self.book.enter(key, backend, &actor.subject, &case.name, round);
+                        if took > LENGTHY {
+                            actor.lengthy.insert(at);
+                        }
+                    }
                     Err(error) => self.give_up(backend, actor, key, &case.name, error).await?,
-                }
-                if took > LENGTHY {
-                    actor.lengthy.insert(at);
                 }
             }
         }

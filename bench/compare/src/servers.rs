@@ -202,8 +202,7 @@ impl Servers {
         Ok(usage)
     }
 
-    /// Begins to count the requests that reach them. Costs them something while it counts, so that
-    /// nothing else is to be measured meanwhile. `None` where there are no servers, or where they
+    /// Begins to count the requests that reach them. `None` where there are no servers, or where they
     /// cannot tell.
     ///
     /// # Errors
@@ -211,6 +210,12 @@ impl Servers {
     /// If a server does not answer.
     pub async fn count(&self) -> Result<Option<Count>> {
         Count::begin(self).await
+    }
+
+    /// Whether they serve more slowly while they are [counted](Self::count) at, so that nothing else is
+    /// to be measured meanwhile.
+    pub fn are_slowed_by_counting(&self) -> bool {
+        matches!(self.backend, Backend::Redis | Backend::Redlock(_))
     }
 
     /// What the servers call themselves, and of which version they are; nothing where there are none.

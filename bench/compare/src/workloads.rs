@@ -5,7 +5,7 @@ mod hand_over;
 mod recovery;
 mod uncontended;
 
-pub(crate) use self::contended::{cases, contended, requests_a_grant};
+pub(crate) use self::contended::{cases, contended};
 pub(crate) use self::hand_over::hand_over;
 pub(crate) use self::recovery::recovery;
 pub(crate) use self::uncontended::uncontended;

@@ -40,7 +40,7 @@ fn small() -> Extent {
 
 async fn studied(servers: &Servers, extent: &Extent) -> Findings {
     let program = Path::new(env!("CARGO_BIN_EXE_lockkit-compare"));
-    let findings = studies::all(servers, extent, program).await;
+    let findings = studies::all(servers, extent, program, |_, _| ()).await;
     for entry in &findings.entries {
         assert_eq!(entry.backend, servers.backend().names().0);
         for figure in entry.rounds.iter().flat_map(|round| &round.figures) {
@@ -144,7 +144,7 @@ async fn of_no_client((): ()) {
     let extent =
         Extent { names: vec![(1, Duration::from_secs(1))], waiters: Vec::new(), ..small() };
     let program = Path::new("/nowhere/lockkit-compare");
-    let found = studies::all(&servers, &extent, program).await;
+    let found = studies::all(&servers, &extent, program, |_, _| ()).await;
     assert_eq!(found.absences.len(), 1);
     let absence = &found.absences[0];
     assert_eq!(absence.workload.as_deref(), Some("many-names"));

@@ -6,8 +6,8 @@ import java.net.URI;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Collections;
 import java.util.List;
+import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.ExecutorService;
@@ -28,6 +28,8 @@ public class Agent {
     private static int lease;
     private static String hosts;
     private static final List<Object> kept = new ArrayList<>();
+    /** Those that contend: to close one takes a second. */
+    private static final List<CuratorFramework> rivals = new ArrayList<>();
 
     public static void main(String[] arguments) throws Exception {
         peer = arguments[0];
@@ -115,9 +117,16 @@ public class Agent {
     private static String contended(String name, int clients, long section, long milliseconds) throws Exception {
         ExecutorService threads = Executors.newFixedThreadPool(clients);
         CyclicBarrier ready = new CyclicBarrier(clients);
-        Callable<List<Long>> contend = () -> {
-            List<Long> waits = new ArrayList<>();
-            try (CuratorFramework client = connect()) {
+        while (rivals.size() < clients) {
+            rivals.add(connect());
+        }
+        List<Callable<List<Long>>> contending = new ArrayList<>();
+        for (CuratorFramework client : rivals.subList(0, clients)) {
+            contending.add(() -> {
+                List<Long> waits = new ArrayList<>();
+                InterProcessLock own = lock(client, name + "-" + UUID.randomUUID());
+                own.acquire();
+                own.release();
                 InterProcessLock lock = lock(client, name);
                 ready.await();
                 long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(milliseconds);
@@ -130,11 +139,11 @@ public class Agent {
                     }
                     lock.release();
                 }
-            }
-            return waits;
-        };
+                return waits;
+            });
+        }
         List<String> all = new ArrayList<>();
-        for (Future<List<Long>> waits : threads.invokeAll(Collections.nCopies(clients, contend))) {
+        for (Future<List<Long>> waits : threads.invokeAll(contending)) {
             all.add(waits.get().toString());
         }
         threads.shutdown();

@@ -50,6 +50,8 @@ const workloads = {
 
   async contended(name, clients, section, milliseconds) {
     const connected = await Promise.all(Array.from({ length: Number(clients) }, connect));
+    const use = async (client, index) => (await client.acquire([`${name}-${index}`], lease)).release();
+    await Promise.all(connected.map(use));
     const end = now() + BigInt(milliseconds) * 1_000_000n;
     const contend = async (client) => {
       const waits = [];

@@ -1,9 +1,12 @@
 use std::time::Duration;
 
-use lockkit::{Fifo, Lock, LockGuard, Locker};
+use lockkit::{Error, Fifo, Lock, LockGuard, Locker};
 use lockkit_bench::Result;
 
 use super::{Client, Library};
+
+/// What one takes at a server that makes a process for it, while others are made.
+const A_CONNECTION: Duration = Duration::from_millis(5);
 
 /// lockkit, as whoever depends on it has it.
 #[derive(Clone, Debug)]
@@ -71,6 +74,22 @@ impl Client for OneLocker {
             AnyLock::Plain(lock) => lock.acquire().await?,
             AnyLock::Fair(lock) => lock.acquire().await?,
         })
+    }
+
+    /// Whoever waits for the first time may make a connection for news.
+    async fn prepare(&self, name: &str, clients: usize) -> Result<()> {
+        let lock = self.lock(name)?;
+        let hold = self.acquire(&lock).await?;
+        let patience = A_CONNECTION * u32::try_from(clients)?;
+        let waited = match &lock {
+            AnyLock::Plain(lock) => lock.acquire_timeout(patience).await,
+            AnyLock::Fair(lock) => lock.acquire_timeout(patience).await,
+        };
+        match waited {
+            Err(Error::TimedOut { .. }) => Ok(hold.release().await?),
+            Err(error) => Err(error.into()),
+            Ok(_) => Err("a lock was granted twice".into()),
+        }
     }
 
     async fn release(&self, _: &AnyLock, hold: LockGuard) -> Result<()> {

@@ -2,6 +2,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use lockkit_bench::Result;
+use lockkit_redis::scripts;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{Client, IntoConnectionInfo as _, Script, Value};
@@ -110,18 +111,7 @@ impl Raw {
 
 impl Scripts {
     pub(super) fn new() -> Self {
-        macro_rules! script {
-            ($file:literal) => {
-                Script::new(concat!(
-                    include_str!("../../../../lockkit-redis/src/scripts/news.lua"),
-                    include_str!("../../../../lockkit-redis/src/scripts/lock.lua"),
-                    include_str!("../../../../lockkit-redis/src/scripts/token.lua"),
-                    include_str!("../../../../lockkit-redis/src/scripts/queue.lua"),
-                    include_str!(concat!("../../../../lockkit-redis/src/scripts/", $file))
-                ))
-            };
-        }
-        Self { take: script!("take.lua"), release: script!("release.lua") }
+        Self { take: Script::new(scripts::take()), release: Script::new(scripts::release()) }
     }
 
     /// A connection to a server that knows them.

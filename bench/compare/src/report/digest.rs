@@ -4,6 +4,9 @@ use lockkit_bench::{Spread, Unit};
 
 use crate::run::{Absence, Entry, Placement, Role, Run};
 
+/// Figures that are nearer than this are taken to be the same.
+const SAME: f64 = 1.02;
+
 /// Uncontended, lockkit is to be within this of the floor.
 pub(super) const TARGET: f64 = 1.10;
 
@@ -166,7 +169,7 @@ fn losses<'a>(ours: &Row<'a>, theirs: &Row<'a>, main_figure: Option<&str>) -> Ve
         true => loss.ours.median < loss.theirs.median,
         false => loss.ours.median > loss.theirs.median,
     };
-    let worse = both.filter(is_worse);
+    let worse = both.filter(|loss| is_worse(loss) && loss.factor() > SAME);
     match theirs.entry.role {
         Role::Floor => {
             let is_over =
@@ -277,8 +280,14 @@ pub(super) fn about(workload: &str) -> &'static str {
             "2, 8 and 64 clients want one lock all the time, with nothing and with a millisecond \
              of work under it. Jain's index is 1 where all get as much."
         }
-        "many-names" => "One client holds many locks and keeps them alive.",
-        "waiters" => "Many of one process wait for one lock, until each has had it.",
+        "many-names" => {
+            "One client holds many locks and keeps them alive: 1,000, and 10,000 on the smaller \
+             set-up of each backend."
+        }
+        "waiters" => {
+            "Many of one process wait for one lock, until each has had it: 1,000, and 10,000 on \
+             the smaller set-up of each backend."
+        }
         "recovery" => {
             "The process that holds is killed: the time until another that waits has the lock."
         }

@@ -3,12 +3,12 @@
 use lockkit_bench::{Result, Unit};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::NOISY;
 use super::canvas::Look;
 use super::digest::{Behind, Group, Place, Work, about, behind, placed, works};
 use super::gallery::{Looks, Picture, has_curves, is_alone, sames};
+use super::noise::noise;
 use super::summary::{BEHIND, CLEAR, UNCLEAR, better, cells, heading, loss, names, row_name};
-use crate::run::{Absence, Entry, Role, Run, Setup};
+use crate::run::{Absence, Entry, Role, Run};
 
 /// How plots look, here and in the picture of the README.
 pub(super) const PLOT_STYLE: &str = include_str!("plot.css");
@@ -39,7 +39,7 @@ pub(super) fn page(run: &Run) -> Result<String> {
             body {
                 header {
                     h1 { "What a lock costs" }
-                    (lead(&run.setup))
+                    (lead(run))
                     nav aria-label="Workloads" {
                         a href="#overview" { "Overview" }
                         a href="#behind" { "Behind" }
@@ -62,7 +62,8 @@ pub(super) fn page(run: &Run) -> Result<String> {
     Ok(page.into_string() + "\n")
 }
 
-fn lead(setup: &Setup) -> Markup {
+fn lead(run: &Run) -> Markup {
+    let setup = &run.setup;
     html! {
         p {
             "Every backend of lockkit, the floor under it, and the libraries that one would pick \
@@ -75,11 +76,10 @@ fn lead(setup: &Setup) -> Markup {
             " rounds, interleaved · others used " (format!("{:.1} %", setup.noise * 100.0))
             " of the CPU time"
         }
-        @if setup.noise >= NOISY {
+        @if let Some(reason) = noise(run) {
             p.noisy role="note" {
-                strong { "A noisy machine. " }
-                "Others used " (format!("{:.0} %", setup.noise * 100.0))
-                " of its CPU time during the run. Read differences below that with care."
+                strong { "A noisy machine: " }
+                (reason) ". Read differences below that with care."
             }
         }
     }

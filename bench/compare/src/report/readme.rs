@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use lockkit_bench::{Result, Spread};
 use maud::{PreEscaped, html};
 
-use super::NOISY;
 use super::canvas::Look;
 use super::digest::{Group, Place, Row, Work, works};
 use super::gallery::Looks;
+use super::noise::noise;
 use super::page::{OVERVIEW, PLOT_STYLE};
 use super::pictures::WIDTH;
 use crate::run::{Placement, Role, Run};
@@ -27,7 +27,7 @@ pub fn readme(run: &Run, folder: &str) -> String {
          | backend | acquire and release | of the floor | of the best other | hand-over | of the best other |\n\
          | --- | --- | --- | --- | --- | --- |\n",
         run.setup.date,
-        if run.setup.noise >= NOISY { ", on a noisy machine" } else { "" },
+        if noise(run).is_some() { ", on a noisy machine" } else { "" },
     );
     for backend in backends(&works).into_iter().take(ROWS) {
         let [uncontended, hand_over] = OVERVIEW.map(|(name, _)| found(&works, name, backend));

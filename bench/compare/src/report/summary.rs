@@ -4,16 +4,16 @@ use std::fmt::Write as _;
 
 use lockkit_bench::Unit;
 
-use super::NOISY;
 use super::digest::{
     Behind, Group, Loss, Place, Row, about, behind, greater_is_better, placed, works,
 };
+use super::noise::noise;
 use crate::run::{Run, Setup};
 
 pub(super) fn summary(run: &Run) -> String {
     let works = works(run);
     let mut text = format!("# Benchmark of {}\n\n", run.setup.date);
-    text += &lead(&run.setup);
+    text += &lead(run);
     text += "\n## Behind\n\n";
     text += &behind_table(&behind(&works));
     for work in &works {
@@ -27,17 +27,16 @@ pub(super) fn summary(run: &Run) -> String {
 }
 
 /// What is to be known before any figure.
-fn lead(setup: &Setup) -> String {
-    let noise = setup.noise * 100.0;
+fn lead(run: &Run) -> String {
+    let setup = &run.setup;
+    let others = setup.noise * 100.0;
     let mut text = String::new();
-    if setup.noise >= NOISY {
-        text += &format!(
-            "> **A noisy machine**: others used {noise:.0} % of its CPU time during the run. Read \
-             differences below that with care.\n\n"
-        );
+    if let Some(reason) = noise(run) {
+        text +=
+            &format!("> **A noisy machine**: {reason}. Read differences below that with care.\n\n");
     }
     text + &format!(
-        "{} on {} CPUs, {}; {} rounds, seed {}, {:.0} minutes; others used {noise:.1} % of the CPU \
+        "{} on {} CPUs, {}; {} rounds, seed {}, {:.0} minutes; others used {others:.1} % of the CPU \
          time. Figures are medians of the rounds, with the least and the most in brackets. \
          `pinned` is with client and server on one CPU. Ratios are of the first figure.\n",
         cell(&setup.processor),
@@ -86,8 +85,8 @@ fn behind_table(behind: &[Behind<'_>]) -> String {
 
 /// What is listed as behind.
 pub(super) const BEHIND: &str = "Every row in which another library is ahead of lockkit in any \
-    figure, or lockkit is over 1.10 of the floor uncontended. ~ stands where the spreads of the \
-    rounds overlap.";
+    figure by more than 2 %, or lockkit is over 1.10 of the floor uncontended. ~ stands where the \
+    spreads of the rounds overlap.";
 pub(super) const CLEAR: &str = "Behind in all rounds";
 pub(super) const UNCLEAR: &str = "Behind in the median, with spreads that overlap";
 

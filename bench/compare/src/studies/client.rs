@@ -37,7 +37,7 @@ pub struct Client {
 /// What a process has many of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Locks that it holds. Stages: connected, taken, kept for a lease, kept for another, let go.
+    /// Locks that it holds. Stages: connected, taken, kept for a lease, kept for half of one, let go.
     Holds,
     /// Those that wait for one lock. Stages: connected, waiting, waited for a third of a lease, all
     /// served.
@@ -137,8 +137,8 @@ async fn holds(client: &Client, subject: &Subject) -> Result<()> {
     }
     stages.end(asks(), None).await?;
 
-    for _ in 0..2 {
-        let keeping = Keeping::watch(&guards, locks.lease(), client.lease).await;
+    for long in [client.lease, client.lease / 2] {
+        let keeping = Keeping::watch(&guards, locks.lease(), long).await;
         stages.end(asks(), Some(keeping)).await?;
     }
 

@@ -16,7 +16,12 @@ type Result<T> = std::result::Result<T, Failure>;
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let mut words = std::env::args().skip(1);
+    // On a worker of the runtime, as in a server: this thread would be woken by another each time.
+    tokio::spawn(serve(std::env::args().skip(1).collect())).await?
+}
+
+async fn serve(words: Vec<String>) -> Result<()> {
+    let mut words = words.into_iter();
     let name = words.next().ok_or("usage: lockkit-bench-peers PEER LEASE SERVER...")?;
     let lease = Duration::from_millis(words.next().ok_or("no lease")?.parse()?);
     let peer = Peer { name, lease, servers: words.collect() };
