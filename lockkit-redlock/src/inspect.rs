@@ -15,6 +15,9 @@ use crate::member::{Member, causes};
 
 /// How long to wait for the nodes.
 const LIMIT: Duration = Duration::from_secs(3);
+/// And for the others, once most agree on who holds what: a node that lags behind the holder's last
+/// renewal makes a lease look shorter, unless those are heard that have it.
+const FOR_THE_OTHERS: Duration = Duration::from_millis(100);
 
 type Answer<T> = Result<T, DriverError>;
 
@@ -68,7 +71,7 @@ impl Inspect for RedlockDriver {
                 let name = name.clone();
                 Box::pin(async move { inspector(&*inspect)?.break_hold(&name, owner).await })
             };
-        let votes = self.quorum.ask_all(break_it, |_| false).await;
+        let votes = self.quorum.ask_all(break_it, |_| Settled::No).await;
         let broken = count(&votes, |vote| matches!(vote, Ok(Some(_))));
         let answered = count(&votes, Result::is_ok);
         // The nodes that have not answered are too few to keep it.
@@ -156,21 +159,28 @@ async fn examined(nodes: &Electorate, at: usize, namespace: &Namespace) -> Exami
     Examined { votes, findings }
 }
 
-/// Whether the nodes that have not answered yet cannot change who a majority says holds what.
+/// Whether the nodes that have not answered yet cannot change who a majority says holds what, but
+/// for how long.
 fn is_agreed<T>(
     votes: &Votes<Answer<T>>,
     quorum: usize,
     held: impl Fn(&T) -> Vec<(&LockName, OwnerId)>,
-) -> bool {
+) -> Settled {
     let open = votes.iter().filter(|vote| vote.is_none()).count();
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
     for hold in votes.iter().flatten().flatten().flat_map(held) {
         *counts.entry(hold).or_default() += 1;
     }
     let answered = count(votes, Result::is_ok);
-    answered >= quorum
+    let is_known = answered >= quorum
         && open < quorum
-        && counts.values().all(|&count| count >= quorum || count + open < quorum)
+        && counts.values().all(|&count| count >= quorum || count + open < quorum);
+    let is_held = counts.values().any(|&count| count >= quorum);
+    match (is_known, is_held) {
+        (false, _) => Settled::No,
+        (true, true) => Settled::Nearly(FOR_THE_OTHERS),
+        (true, false) => Settled::Yes,
+    }
 }
 
 fn hold(status: &LockStatus) -> Option<(&LockName, OwnerId)> {
@@ -202,7 +212,7 @@ impl Quorum {
     async fn poll<T: Send + 'static>(
         &self,
         ask: impl Fn(Arc<dyn Driver>) -> BoxFuture<'static, Answer<T>>,
-        is_settled: impl FnMut(&Votes<Answer<T>>) -> bool,
+        is_settled: impl FnMut(&Votes<Answer<T>>) -> Settled,
     ) -> Answer<Vec<T>> {
         let votes = self.ask_all(ask, is_settled).await;
         match count(&votes, Result::is_ok) {
@@ -216,7 +226,7 @@ impl Quorum {
     async fn ask_all<T: Send + 'static>(
         &self,
         ask: impl Fn(Arc<dyn Driver>) -> BoxFuture<'static, Answer<T>>,
-        is_settled: impl FnMut(&Votes<Answer<T>>) -> bool,
+        is_settled: impl FnMut(&Votes<Answer<T>>) -> Settled,
     ) -> Votes<Answer<T>> {
         let request = |member: &Member| match member.driver() {
             Ok(driver) => ask(driver),

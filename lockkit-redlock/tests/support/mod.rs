@@ -321,7 +321,13 @@ impl Node for TestNode {
 #[async_trait]
 impl Inspect for TestNode {
     async fn look(&self, name: &LockName) -> Result<lockkit_core::LockStatus, DriverError> {
-        let backend = self.0.lock().unwrap().backend.clone();
+        let (mode, backend) = {
+            let state = self.0.lock().unwrap();
+            (state.mode, state.backend.clone())
+        };
+        if let Mode::Slow(delay) = mode {
+            sleep(delay).await;
+        }
         backend.look(name).await
     }
 

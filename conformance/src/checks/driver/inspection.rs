@@ -63,13 +63,14 @@ const LABELS: &[&str] = &[
 
 pub(in crate::checks) async fn times_of_a_hold_are_right(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
-    let claim = context.claim()?;
+    // Long enough that a stall of the machine ends no hold.
+    let claim = context.claim()?.with_ttl((3 * context.ttl()).min(context.capabilities().max_ttl));
     let (asked, token) = (claim.now(), holder.take(&claim).await?.fencing_token());
     let granted = Period { from: asked, to: claim.now() };
     let mut refreshed = granted;
     has_times(&other, &claim, token, granted, refreshed).await?;
     for _ in 0..3 {
-        tokio::time::sleep(claim.ttl() / 2).await;
+        tokio::time::sleep(claim.ttl() / 3).await;
         has_times(&other, &claim, token, granted, refreshed).await?;
         let asked = claim.now();
         holder.keep(&claim).await?;
