@@ -79,7 +79,7 @@ impl Layout {
     }
 
     fn tag(&self) -> &str {
-        self.bucket().trim_end_matches(":bucket")
+        self.bucket().strip_suffix(":bucket").unwrap_or(self.bucket())
     }
 
     /// A hash: `owner`, `token`, `label`, and `since`, the server's time of the grant in

@@ -3,7 +3,7 @@
 mod book;
 mod setup;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -20,7 +20,7 @@ use crate::run::{Absence, Placement, Role, Run, Setup};
 use crate::scale::Scale;
 use crate::servers::{Backend, Servers};
 use crate::subject::Subject;
-use crate::workloads::{self, WORKLOADS};
+use crate::workloads::{self, Uncontended};
 
 /// What a run is to do.
 #[derive(Clone, Debug)]
@@ -167,29 +167,68 @@ impl Stage<'_> {
             Placement::Unpinned => None,
         };
         self.servers.pin(cpu)?;
-        for workload in &WORKLOADS[..2] {
+        self.uncontended(backend, actors, placement, cpu).await?;
+        self.hand_over(backend, actors, placement, cpu).await?;
+        for agent in actors.iter().filter_map(|actor| actor.agent.as_ref()) {
+            agent.tree().pin(None)?;
+        }
+        self.servers.pin(None)
+    }
+
+    async fn uncontended(
+        &mut self,
+        backend: &str,
+        actors: &mut [Actor],
+        placement: Placement,
+        cpu: Option<usize>,
+    ) -> Result<()> {
+        let (scale, mut begun) = (&self.plan.scale, BTreeMap::new());
+        for _ in 0..Uncontended::TURNS {
             self.rng.shuffle(actors);
             for actor in &mut *actors {
-                let key = Key::new(workload, actor.at, placement, 0);
-                if self.book.is_given_up(backend, &key) {
-                    continue;
-                }
-                let Some(agent) = self.ready(actor).await else { continue };
-                agent.tree().pin(cpu)?;
-                let measured = match *workload {
-                    "uncontended" => workloads::uncontended(agent, &self.plan.scale).await,
-                    _ => workloads::hand_over(agent, &self.plan.scale).await,
+                let key = Key::new("uncontended", actor.at, placement, 0);
+                let so_far = begun.remove(&actor.at);
+                let Some(agent) = self.pinned(backend, &key, actor, cpu).await? else { continue };
+                let turn = async {
+                    let mut measured = match so_far {
+                        Some(measured) => measured,
+                        None => Uncontended::begin(agent, scale).await?,
+                    };
+                    measured.take_turn(agent, scale).await?;
+                    Result::Ok(measured)
                 };
-                match measured {
-                    Ok(round) => self.book.enter(key, backend, &actor.subject, "", round),
+                match turn.await {
+                    Ok(measured) => _ = begun.insert(actor.at, measured),
                     Err(error) => self.give_up(backend, actor, key, "", error).await?,
-                }
-                if let Some(agent) = &actor.agent {
-                    agent.tree().pin(None)?;
                 }
             }
         }
-        self.servers.pin(None)
+        for actor in &*actors {
+            let key = Key::new("uncontended", actor.at, placement, 0);
+            if let Some(measured) = begun.remove(&actor.at) {
+                self.book.enter(key, backend, &actor.subject, "", measured.end());
+            }
+        }
+        Ok(())
+    }
+
+    async fn hand_over(
+        &mut self,
+        backend: &str,
+        actors: &mut [Actor],
+        placement: Placement,
+        cpu: Option<usize>,
+    ) -> Result<()> {
+        self.rng.shuffle(actors);
+        for actor in actors {
+            let key = Key::new("hand-over", actor.at, placement, 0);
+            let Some(agent) = self.pinned(backend, &key, actor, cpu).await? else { continue };
+            match workloads::hand_over(agent, &self.plan.scale).await {
+                Ok(round) => self.book.enter(key, backend, &actor.subject, "", round),
+                Err(error) => self.give_up(backend, actor, key, "", error).await?,
+            }
+        }
+        Ok(())
     }
 
     async fn contended(
@@ -262,6 +301,24 @@ impl Stage<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The agent of a subject on this CPU, unless it is not to be measured any more.
+    async fn pinned<'a>(
+        &self,
+        backend: &str,
+        key: &Key,
+        actor: &'a mut Actor,
+        cpu: Option<usize>,
+    ) -> Result<Option<&'a mut Hired>> {
+        if self.book.is_given_up(backend, key) {
+            return Ok(None);
+        }
+        let agent = self.ready(actor).await;
+        if let Some(agent) = &agent {
+            agent.tree().pin(cpu)?;
+        }
+        Ok(agent)
     }
 
     /// The agent of a subject: another one if the last has been ended.

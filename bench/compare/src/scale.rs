@@ -31,7 +31,7 @@ impl Scale {
     pub fn full() -> Self {
         Self {
             slice: Duration::from_millis(250),
-            hand_overs: 5,
+            hand_overs: 4,
             clients: vec![2, 8, 64],
             lease: Duration::from_secs(2),
             limit: Duration::from_secs(15),

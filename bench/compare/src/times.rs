@@ -15,16 +15,21 @@ const SHARES: [f64; 13] =
 pub(crate) struct Times(Histogram<u64>);
 
 impl Times {
+    /// None yet.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(Histogram::new(3)?))
+    }
+
     /// Of a list of nanoseconds, but for the first `unused`: those make connections.
     pub(crate) fn read(list: &Value, unused: usize) -> Result<Self> {
         let list = list.as_array().ok_or_else(|| format!("no list of times: {list}"))?;
-        let mut times = Histogram::new(3)?;
+        let mut times = Self::new()?;
         for time in list.iter().skip(unused) {
             // An agent that takes its times in two threads may see the later one first.
             let time = time.as_f64().ok_or_else(|| format!("no time: {time}"))?.max(0.0);
-            times.record(time as u64)?;
+            times.0.record(time as u64)?;
         }
-        Ok(Self(times))
+        Ok(times)
     }
 
     pub(crate) fn add(&mut self, others: &Self) -> Result<()> {

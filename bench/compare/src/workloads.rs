@@ -8,7 +8,7 @@ mod uncontended;
 pub(crate) use self::contended::{cases, contended};
 pub(crate) use self::hand_over::hand_over;
 pub(crate) use self::recovery::recovery;
-pub(crate) use self::uncontended::uncontended;
+pub(crate) use self::uncontended::Uncontended;
 
 /// The workloads that are measured here, in the order of reports.
 pub const WORKLOADS: [&str; 4] = ["uncontended", "hand-over", "contended", "recovery"];

@@ -6,7 +6,7 @@ use etcd_client::{
 };
 use lockkit_bench::Result;
 
-use super::hosts;
+use super::{hosts, owner};
 use crate::agent::{Client, Library, let_go_after_a_while};
 
 /// A cluster.
@@ -52,7 +52,8 @@ impl Client for Raw {
     type Hold = Place;
 
     fn lock(&self, name: &str) -> Result<String> {
-        Ok(format!("floor/{name}/"))
+        // As long as the driver's.
+        Ok(format!("lockkit/v1/floor:0/{name}/"))
     }
 
     async fn acquire(&self, queue: &String) -> Result<Place> {
@@ -61,7 +62,12 @@ impl Client for Raw {
         let last = last.with_sort(SortTarget::Create, SortOrder::Descend);
         let all = GetOptions::new().with_prefix().with_keys_only();
         let all = all.with_sort(SortTarget::Create, SortOrder::Ascend);
-        let put = TxnOp::put(&*key, "floor", Some(PutOptions::new().with_lease(self.lease)));
+        let (owner, label) = owner();
+        let put = TxnOp::put(
+            &*key,
+            format!("{owner} {label}"),
+            Some(PutOptions::new().with_lease(self.lease)),
+        );
         let txn = Txn::new()
             .when([Compare::create_revision(&*key, CompareOp::Equal, 0)])
             .and_then([put, TxnOp::get(queue.as_str(), Some(last))])
