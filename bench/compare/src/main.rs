@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser as _;
 use lockkit_bench::Result;
 use lockkit_compare::agent::{self, Lockkit};
 use lockkit_compare::run::Run;
-use lockkit_compare::runner::{self, Plan};
+use lockkit_compare::runner::{self, Gauge, Plan};
 use lockkit_compare::servers::Backend;
 use lockkit_compare::studies::{self, Extent, Findings};
 use lockkit_compare::subject::Agents;
@@ -121,13 +121,13 @@ async fn measure(options: Measure) -> Result<()> {
     let extent = extent.seed(plan.seed);
     let tell = |what: &str| eprintln!("{what}");
     let measured = async {
+        let gauge = Gauge::begin()?;
         let mut run = runner::run(&plan, |servers| agents.subjects(servers), tell).await?;
-        let begun = Instant::now();
         let studied = Box::pin(studies::run(&backends, &extent, &agents.own, tell)).await;
         let Findings { entries, absences } = studied;
         run.entries.extend(entries);
         run.absences.extend(absences);
-        run.setup.seconds += begun.elapsed().as_secs_f64();
+        (run.setup.seconds, run.setup.noise) = gauge.read()?;
         Result::Ok(run)
     };
     let run = tokio::select! {

@@ -62,38 +62,62 @@ pub(super) struct Loss<'a> {
     pub(super) name: &'a str,
     pub(super) ours: Spread,
     pub(super) theirs: Spread,
+    /// How much of the other's it is.
+    ratio: Spread,
 }
 
 impl Loss<'_> {
     /// How many times worse; infinite next to nothing.
     pub(super) fn factor(&self) -> f64 {
-        let factor = self.ours.median / self.theirs.median;
+        let factor = self.ratio.median;
         if factor < 1.0 { 1.0 / factor } else { factor }
     }
 
     /// Whether some rounds say the opposite.
     pub(super) fn is_unclear(&self) -> bool {
-        self.ours.least <= self.theirs.most && self.theirs.least <= self.ours.most
+        self.ratio.least <= 1.0 && self.ratio.most >= 1.0
     }
 }
 
 impl<'a> Row<'a> {
     fn new(entry: &'a Entry) -> Self {
-        let mut figures: Vec<(&str, Spread)> = Vec::new();
+        let mut row = Self { entry, figures: Vec::new() };
         for figure in entry.rounds.iter().flat_map(|round| &round.figures) {
-            if figures.iter().any(|(name, _)| *name == figure.name) {
-                continue;
+            if row.figure(&figure.name).is_none() {
+                let spread = Spread::of(figure.unit, row.values(&figure.name));
+                row.figures.extend(spread.map(|spread| (&*figure.name, spread)));
             }
-            let same = entry.rounds.iter().flat_map(|round| &round.figures);
-            let values = same.filter(|other| other.name == figure.name).map(|other| other.value);
-            figures.extend(Spread::of(figure.unit, values).map(|it| (&*figure.name, it)));
         }
-        Self { entry, figures }
+        row
     }
 
     pub(super) fn figure(&self, name: &str) -> Option<Spread> {
         self.figures.iter().find(|(other, _)| *other == name).map(|(_, spread)| *spread)
     }
+
+    /// How much of another row's a figure is, round by round: what disturbs the machine in a round
+    /// disturbs all that are measured in it. Those who were not measured in the same rounds are
+    /// compared by their spreads.
+    pub(super) fn ratio(&self, other: &Row<'_>, name: &str) -> Option<Spread> {
+        let (one, two) = (self.figure(name)?, other.figure(name)?);
+        let (ours, theirs) = (self.values(name), other.values(name));
+        if ours.len() == theirs.len() {
+            return Spread::of(Unit::Ratio, ours.iter().zip(&theirs).map(|(&a, &b)| over(a, b)));
+        }
+        let (least, most) = (over(one.least, two.most), over(one.most, two.least));
+        Spread::of(Unit::Ratio, [least, over(one.median, two.median), most])
+    }
+
+    /// By round.
+    fn values(&self, name: &str) -> Vec<f64> {
+        let figures = self.entry.rounds.iter().flat_map(|round| &round.figures);
+        figures.filter(|figure| figure.name == name).map(|figure| figure.value).collect()
+    }
+}
+
+/// Of nothing, nothing is all.
+fn over(one: f64, other: f64) -> f64 {
+    if one == other { 1.0 } else { one / other }
 }
 
 impl<'a> Group<'a> {
@@ -122,8 +146,7 @@ impl<'a> Group<'a> {
     }
 
     fn ratio(&self, row: &Row<'_>, other: &Row<'_>) -> Option<f64> {
-        let name = self.main_figure()?;
-        let ratio = row.figure(name)?.median / other.figure(name)?.median;
+        let ratio = row.ratio(other, self.main_figure()?)?.median;
         ratio.is_finite().then_some(ratio)
     }
 
@@ -161,13 +184,13 @@ impl<'a> Group<'a> {
 
 /// Where a row of lockkit is behind another.
 fn losses<'a>(ours: &Row<'a>, theirs: &Row<'a>, main_figure: Option<&str>) -> Vec<Loss<'a>> {
-    let both = ours
-        .figures
-        .iter()
-        .filter_map(|&(name, ours)| Some(Loss { name, ours, theirs: theirs.figure(name)? }));
+    let both = ours.figures.iter().filter_map(|&(name, figure)| {
+        let (theirs, ratio) = (theirs.figure(name)?, ours.ratio(theirs, name)?);
+        Some(Loss { name, ours: figure, theirs, ratio })
+    });
     let is_worse = |loss: &Loss<'_>| match greater_is_better(loss.name, loss.ours.unit) {
-        true => loss.ours.median < loss.theirs.median,
-        false => loss.ours.median > loss.theirs.median,
+        true => loss.ratio.median < 1.0,
+        false => loss.ratio.median > 1.0,
     };
     let worse = both.filter(|loss| is_worse(loss) && loss.factor() > SAME);
     match theirs.entry.role {

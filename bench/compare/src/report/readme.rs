@@ -83,12 +83,13 @@ fn of_floor(group: Option<&Group<'_>>) -> String {
 /// How much it is of the least that another library takes.
 fn of_best(group: Option<&Group<'_>>) -> String {
     let ratio = group.and_then(|group| {
-        let (name, _, spread) = ours(group)?;
+        let (name, row, _) = ours(group)?;
         let others = group.rows.iter().filter(|row| row.entry.role == Role::Peer);
-        let best = others.filter_map(|row| row.figure(name)).map(|it| it.median);
-        best.min_by(f64::total_cmp).map(|best| spread.median / best)
+        let others = others.filter_map(|row| Some((row, row.figure(name)?.median)));
+        let (best, _) = others.min_by(|(_, one), (_, other)| one.total_cmp(other))?;
+        row.ratio(best, name)
     });
-    ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"))
+    ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.median))
 }
 
 /// The picture of the README: reads on light and on dark ground.

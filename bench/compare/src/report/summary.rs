@@ -85,14 +85,14 @@ fn behind_table(behind: &[Behind<'_>]) -> String {
 
 /// What is listed as behind.
 pub(super) const BEHIND: &str = "Every row in which another library is ahead of lockkit in any \
-    figure by more than 2 %, or lockkit is over 1.10 of the floor uncontended. ~ stands where the \
-    spreads of the rounds overlap.";
+    figure by more than 2 %, or lockkit is over 1.10 of the floor uncontended. Ratios are medians of \
+    those of each round; ~ stands where some round says the opposite.";
 pub(super) const CLEAR: &str = "Behind in all rounds";
-pub(super) const UNCLEAR: &str = "Behind in the median, with spreads that overlap";
+pub(super) const UNCLEAR: &str = "Behind in most rounds";
 
 /// Such as `p50 41.2 µs against 31.0 µs (1.33×)`.
 pub(super) fn loss(loss: &Loss<'_>) -> String {
-    let Loss { name, ours, theirs } = loss;
+    let Loss { name, ours, theirs, .. } = loss;
     let show = |spread: &lockkit_bench::Spread| spread.unit.show(spread.median);
     let unclear = if loss.is_unclear() { "~" } else { "" };
     match loss.factor() {

@@ -28,15 +28,27 @@ impl Gauge {
         Ok(Self { began: Instant::now(), all, used, own: Tree::own().cpu()? })
     }
 
+    /// How long it was until now, in seconds, and the share of the machine's CPU time that others
+    /// used.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not tell.
+    pub fn read(&self) -> Result<(f64, f64)> {
+        let (all, used) = machine()?;
+        let own = Tree::own().cpu()?.saturating_sub(self.own);
+        let others = (used - self.used).saturating_sub(own);
+        let noise = others.div_duration_f64((all - self.all).max(Duration::from_millis(1)));
+        Ok((self.began.elapsed().as_secs_f64(), noise))
+    }
+
     /// Until now: the set-up but for seed and rounds.
     ///
     /// # Errors
     ///
     /// If the system does not tell.
     pub fn end(&self, versions: Vec<(String, String)>) -> Result<Setup> {
-        let (all, used) = machine()?;
-        let own = Tree::own().cpu()?.saturating_sub(self.own);
-        let others = (used - self.used).saturating_sub(own);
+        let (seconds, noise) = self.read()?;
         let today = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let mut all_versions = vec![("lockkit".into(), env!("CARGO_PKG_VERSION").into())];
         for (name, program) in [("rustc", "rustc"), ("python", "python3"), ("node", "node")] {
@@ -54,8 +66,8 @@ impl Gauge {
             versions: all_versions,
             seed: 0,
             rounds: 0,
-            seconds: self.began.elapsed().as_secs_f64(),
-            noise: others.div_duration_f64((all - self.all).max(Duration::from_millis(1))),
+            seconds,
+            noise,
         })
     }
 }
