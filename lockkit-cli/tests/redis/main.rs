@@ -6,7 +6,9 @@ use std::process::{self, ExitCode};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Completion, Trial};
-use lockkit_testkit::{REDIS, RedisSentinels, Server, Unavailable, or_skip, run, trial};
+use lockkit_testkit::{
+    REDIS, RedisCluster, RedisSentinels, Server, Unavailable, or_skip, run, trial,
+};
 use rustix::process::Signal;
 
 use crate::support::{Ended, LIMIT, Locks, Running, count, lockkit};
@@ -35,7 +37,7 @@ fn main() -> ExitCode {
         trial("a_socket_is_a_way_as_well", || REDIS.start(), over_a_socket),
         trial(
             "the_doctor_tells_a_node_of_a_cluster",
-            || REDIS.start_with(&["--cluster-enabled", "yes"]),
+            || RedisCluster::start_member(&[]),
             of_a_cluster,
         ),
         trial("checks_tell_what_they_leave", || REDIS.start(), conformance),

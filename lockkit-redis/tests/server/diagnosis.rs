@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use lockkit_core::driver::{Driver, ErrorKind, Inspect};
 use lockkit_core::{Diagnosis, Error, Grade, Namespace};
 use lockkit_redis::RedisDriver;
-use lockkit_testkit::{REDIS, Server, trial};
+use lockkit_testkit::{REDIS, RedisCluster, Server, trial};
 
 use crate::documented::rights as rights_of;
 use crate::support::{
@@ -175,7 +175,7 @@ async fn jumping(server: Server) {
 }
 
 fn one_of_a_cluster() -> Result<Server, lockkit_testkit::Unavailable> {
-    REDIS.start_with(&["--cluster-enabled", "yes"])
+    RedisCluster::start_member(&[])
 }
 
 async fn cluster(server: Server) {

@@ -6,7 +6,7 @@ use std::process::{ExitCode, Stdio};
 use libtest_mimic::Trial;
 use lockkit_core::{BoxError, FencingToken, Lease, LockGuard, Locker};
 use lockkit_redis::gate::{self, Error};
-use lockkit_testkit::{REDIS, Server, trial};
+use lockkit_testkit::{REDIS, RedisCluster, Server, trial};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, Script, pipe};
 use rustix::process::{Pid, Signal, kill_process};
@@ -147,7 +147,7 @@ async fn own_script(server: Server) {
 
 /// A cluster of one server, which has all slots once it is told so.
 fn one_node() -> Result<Server, lockkit_testkit::Unavailable> {
-    REDIS.start_with(&["--cluster-enabled", "yes"])
+    RedisCluster::start_member(&[])
 }
 
 async fn in_a_cluster(server: Server) {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::REDIS;
 use super::ask::{ask, wait_until};
-use crate::port::free_port;
+use crate::port::{free_port, is_free};
 use crate::{Server, Unavailable};
 
 /// How many slots keys are spread over.
@@ -25,18 +25,34 @@ impl RedisCluster {
     /// [`Unavailable`] if the program is missing or does not come up.
     pub fn start(patience: Duration) -> Result<Self, Unavailable> {
         let patience = patience.as_millis().to_string();
-        let member = || {
-            let failed = |error: io::Error| REDIS.failed(&error, String::new());
-            // By default it is that of the server and ten thousand more, which may be taken.
-            let port = free_port().map_err(failed)?.to_string();
-            let nodes = ["--cluster-enabled", "yes", "--cluster-port", &port];
-            let times = ["--cluster-node-timeout", &patience, "--repl-diskless-sync-delay", "0"];
-            REDIS.start_with(&[nodes, times].concat())
-        };
-        let members = (0..6).map(|_| member()).collect::<Result<Vec<_>, Unavailable>>()?;
+        let times = ["--cluster-node-timeout", &patience, "--repl-diskless-sync-delay", "0"];
+        let members =
+            (0..6).map(|_| Self::start_member(&times)).collect::<Result<Vec<_>, Unavailable>>()?;
         let cluster = Self { members };
         cluster.introduce().map_err(|error| REDIS.failed(&error, cluster.members[0].log_tail()))?;
         Ok(cluster)
+    }
+
+    /// Starts one server that may become a member of a cluster, and knows no other yet.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the program is missing or does not come up.
+    pub fn start_member(arguments: &[&str]) -> Result<Server, Unavailable> {
+        const PORTS_TO_TRY: usize = 10;
+        let failed = |error: io::Error| REDIS.failed(&error, String::new());
+        let mut tried = 0;
+        loop {
+            // By default the others reach it at its own port and ten thousand more: where the system
+            // puts outgoing connections.
+            let bus = free_port().map_err(failed)?;
+            let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()];
+            tried += 1;
+            match REDIS.start_with(&[&cluster, arguments].concat()) {
+                // Another process was faster at this port.
+                Err(_) if !is_free(bus) && tried < PORTS_TO_TRY => continue,
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Its members, in no order.
