@@ -13,6 +13,8 @@ pub(crate) struct Layout {
     text: String,
     /// Where in the text each ends.
     ends: [usize; 5],
+    /// How long the tag is that each begins with: `{NAMESPACE:BUCKET}`.
+    tag: usize,
 }
 
 /// Where one locker hears its news, beside the bucket: 16 hexadecimal digits, which no two share.
@@ -36,16 +38,18 @@ impl Layout {
         let [high, low, ..] = name.digest();
         let bucket = (u16::from_be_bytes([high, low]) % 1024).to_string();
         let (namespace, name) = (name.namespace().as_str(), name.as_str());
-        let mut text = String::with_capacity(5 * (namespace.len() + name.len() + 20));
+        // Neither a namespace nor a number has a brace in it.
+        let tag = ["{", namespace, ":", &bucket, "}"].concat();
+        let mut text = String::with_capacity(5 * (tag.len() + ":deadlines:".len() + name.len()));
         let ends = [":lock:", ":queue:", ":unordered:", ":deadlines:", ":bucket"].map(|kind| {
-            // `{NAMESPACE:BUCKET}`: neither has a brace in it.
-            ["{", namespace, ":", &bucket, "}", kind].iter().for_each(|part| text.push_str(part));
+            text.push_str(&tag);
+            text.push_str(kind);
             if kind != ":bucket" {
                 text.push_str(name);
             }
             text.len()
         });
-        Self { text, ends }
+        Self { text, ends, tag: tag.len() }
     }
 
     /// What a `SCAN` must look for, to find the keys of all locks that are held in a namespace. It
@@ -79,7 +83,7 @@ impl Layout {
     }
 
     fn tag(&self) -> &str {
-        self.bucket().strip_suffix(":bucket").unwrap_or(self.bucket())
+        &self.text[..self.tag]
     }
 
     /// A hash: `owner`, `token`, `label`, and `since`, the server's time of the grant in
