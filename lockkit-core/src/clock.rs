@@ -5,10 +5,11 @@
 //! plus the time slept. The client's wall clock is never read.
 
 use std::ops::Add;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// A point in time of a [`Clock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,9 +40,26 @@ pub struct Clock(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    slept: watch::Sender<Duration>,
+    /// For how many nanoseconds the machine was suspended: enough for 584 years.
+    slept: AtomicU64,
+    /// Told when that grows. Sleepers are spread over them, as each has a lock.
+    jumped: [Notify; 8],
     /// Time slept already when the clock was made; what is measured counts from there.
     measured: Option<Baseline>,
+}
+
+impl Inner {
+    fn new(measured: Option<Baseline>) -> Self {
+        Self { slept: AtomicU64::new(0), jumped: Default::default(), measured }
+    }
+
+    fn slept(&self) -> Duration {
+        Duration::from_nanos(self.slept.load(Ordering::Acquire))
+    }
+
+    fn wake_all(&self) {
+        self.jumped.iter().for_each(Notify::notify_waiters);
+    }
 }
 
 impl Clock {
@@ -50,10 +68,7 @@ impl Clock {
     /// One thread per process looks once a second whether the machine was suspended.
     pub fn system() -> Self {
         static SYSTEM: LazyLock<Clock> = LazyLock::new(|| {
-            let clock = Clock(Arc::new(Inner {
-                slept: watch::Sender::new(Duration::ZERO),
-                measured: Baseline::measure(),
-            }));
+            let clock = Clock(Arc::new(Inner::new(Baseline::measure())));
             let watched = clock.clone();
             // Without the thread, sleepers notice a jump only at their next look at the clock.
             let spawned =
@@ -73,13 +88,14 @@ impl Clock {
 
     /// A clock for tests, which sleeps when [told to](Self::suspend).
     pub fn simulated() -> Self {
-        Self(Arc::new(Inner { slept: watch::Sender::new(Duration::ZERO), measured: None }))
+        Self(Arc::new(Inner::new(None)))
     }
 
     /// Lets a [simulated](Self::simulated) machine sleep: the clock jumps ahead, while timers
     /// stand still.
     pub fn suspend(&self, duration: Duration) {
-        self.0.slept.send_modify(|slept| *slept += duration);
+        self.0.slept.fetch_add(nanoseconds(duration), Ordering::AcqRel);
+        self.0.wake_all();
     }
 
     /// What time it is.
@@ -91,7 +107,7 @@ impl Clock {
     /// last second. For stamps that a lease is counted from, where early is safe, and for keepers,
     /// which a jump wakes.
     pub(crate) fn stamp(&self) -> Instant {
-        Instant(tokio::time::Instant::now() + *self.0.slept.borrow())
+        Instant(tokio::time::Instant::now() + self.0.slept())
     }
 
     /// Returns at `instant`, or within a second of waking up after it.
@@ -99,48 +115,56 @@ impl Clock {
     /// # Cancel safety
     ///
     /// Cancel-safe: nothing is consumed.
-    pub async fn sleep_until(&self, instant: Instant) {
-        let mut jumps = self.0.slept.subscribe();
-        loop {
-            let slept = *jumps.borrow_and_update();
-            // Before the start of tokio's clock: long past.
-            let Some(timer) = instant.0.checked_sub(slept) else { return };
-            tokio::select! {
-                () = tokio::time::sleep_until(timer) => return,
-                // The sender lives as long as the clock, so this is a jump.
-                _ = jumps.changed() => (),
-            }
-        }
+    pub fn sleep_until(&self, instant: Instant) -> impl Future<Output = ()> + Send {
+        self.sleep_until_some(Some(instant))
     }
 
     /// Like [`sleep_until`](Self::sleep_until); never returns for `None`.
-    pub(crate) async fn sleep_until_some(&self, instant: Option<Instant>) {
-        match instant {
-            Some(instant) => self.sleep_until(instant).await,
-            None => std::future::pending().await,
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    pub(crate) fn sleep_until_some(
+        &self,
+        instant: Option<Instant>,
+    ) -> impl Future<Output = ()> + Send {
+        async move {
+            let Some(instant) = instant else { return std::future::pending().await };
+            let jumped = &self.0.jumped[fastrand::usize(..self.0.jumped.len())];
+            loop {
+                // Made before the look, it misses no jump after it.
+                let jump = jumped.notified();
+                // Before the start of tokio's clock: long past.
+                let Some(timer) = instant.0.checked_sub(self.0.slept()) else { return };
+                tokio::select! {
+                    () = tokio::time::sleep_until(timer) => return,
+                    () = jump => (),
+                }
+            }
         }
     }
 
     fn slept(&self) -> Duration {
         /// Differences below this are noise of reading two clocks one after the other.
         const NOISE: Duration = Duration::from_millis(5);
-        let known = *self.0.slept.borrow();
+        let known = self.0.slept();
         let Some(slept) = self.0.measured.as_ref().and_then(Baseline::slept_since) else {
             return known;
         };
         if slept <= known + NOISE {
             return known;
         }
-        self.0.slept.send_if_modified(|known| {
-            let jumped = slept > *known + NOISE;
-            if jumped {
-                tracing::info!(asleep = ?(slept - *known), "the machine was suspended");
-                *known = slept;
-            }
-            jumped
-        });
-        *self.0.slept.borrow()
+        let before =
+            Duration::from_nanos(self.0.slept.fetch_max(nanoseconds(slept), Ordering::AcqRel));
+        // Of those who see the same jump at once, the first tells of it.
+        if slept > before + NOISE {
+            tracing::info!(asleep = ?(slept - before), "the machine was suspended");
+            self.0.wake_all();
+        }
+        before.max(slept)
     }
+}
+
+/// Saturates.
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Default for Clock {

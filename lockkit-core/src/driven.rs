@@ -1,14 +1,13 @@
 //! The seam between a caller's future and the work it started.
 //!
 //! The work is one owned future. As long as the caller polls, the caller drives it, so that an
-//! uncontended acquisition waits for no other task. When the caller goes away, or the work is
-//! going to take long, it goes on as a task of its own. So dropping a future of this crate, at any
-//! point, abandons nothing that was sent to a backend.
+//! uncontended acquisition waits for no other task. When the caller goes away, it goes on as a task
+//! of its own. So dropping a future of this crate, at any point, abandons nothing that was sent to
+//! a backend.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
@@ -19,7 +18,6 @@ use crate::engine::Engine;
 pub(crate) struct Driven<T> {
     work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     report: oneshot::Receiver<T>,
-    leaving: Arc<AtomicBool>,
     engine: Arc<Engine>,
 }
 
@@ -29,15 +27,13 @@ impl<T> Driven<T> {
         F: Future<Output = ()> + Send + 'static,
     {
         let (sender, report) = oneshot::channel();
-        let leaving = Arc::new(AtomicBool::new(false));
-        let caller = Caller { report: Some(sender), leaving: Arc::clone(&leaving) };
+        let caller = Caller { report: Some(sender) };
         let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(engine.track(work(caller)));
-        Self { work: Some(work), report, leaving, engine: Arc::clone(engine) }
+        Self { work: Some(work), report, engine: Arc::clone(engine) }
     }
 
     fn hand_over(&mut self) {
         if let Some(work) = self.work.take() {
-            self.leaving.store(true, Ordering::Relaxed);
             self.engine.spawn(work);
         }
     }
@@ -57,8 +53,6 @@ impl<T> Future for Driven<T> {
             let _inside = this.engine.enter();
             if work.as_mut().poll(cx).is_ready() {
                 this.work = None;
-            } else if this.leaving.load(Ordering::Relaxed) {
-                this.hand_over();
             }
         }
         let report = ready!(Pin::new(&mut this.report).poll(cx));
@@ -77,7 +71,6 @@ impl<T> Drop for Driven<T> {
 /// The work's end.
 pub(crate) struct Caller<T> {
     report: Option<oneshot::Sender<T>>,
-    leaving: Arc<AtomicBool>,
 }
 
 impl<T> Caller<T> {
@@ -94,20 +87,5 @@ impl<T> Caller<T> {
         if let Some(sender) = &mut self.report {
             sender.closed().await;
         }
-    }
-
-    /// Whether the work goes on as a task of its own, as far as it knows.
-    pub(crate) fn has_left(&self) -> bool {
-        self.leaving.load(Ordering::Relaxed)
-    }
-
-    /// Goes on as a task of its own, so that waiting does not depend on the caller's polling.
-    pub(crate) async fn leave(&self) {
-        // Nothing needs to wake it: after this `Pending` it is handed over, and a task polls first.
-        poll_fn(|_| match self.leaving.swap(true, Ordering::Relaxed) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        })
-        .await;
     }
 }

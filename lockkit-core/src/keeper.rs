@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::select;
+use tracing::Instrument as _;
 
 use crate::clock::Instant;
 use crate::driven::Caller;
@@ -18,14 +19,14 @@ use crate::driver::{Change, Claim, DriverError, Release, Renewal};
 use crate::engine::Engine;
 use crate::options::{Lease, Renew, Wait};
 use crate::pace::{Pause, jitter};
-use crate::pursuit::{Pursuit, Won};
+use crate::pursuit::{Asked, Progress, Pursuit, Won};
 use crate::tenure::{Kept, Phase, Tenure, Vouched};
 use crate::{Liveness, LockGuard, Operation, Result, meter};
 
 /// What an acquisition reports. A guard that nobody fetches is dropped, and so lets go.
 pub(crate) type Acquired = Result<LockGuard>;
 
-/// Acquires, holds and releases: the whole life of one claim.
+/// Acquires: asks once, and leaves what takes longer to a task.
 #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
 pub(crate) fn keep(
     engine: Arc<Engine>,
@@ -35,32 +36,70 @@ pub(crate) fn keep(
     mut caller: Caller<Acquired>,
 ) -> impl Future<Output = ()> + Send {
     async move {
-        let mut pursuit = Pursuit::new(&engine, &claim, wait);
-        let Some(Won { grant, vouched }) = pursuit.run(&mut caller).await else {
-            let (in_doubt, traces) = (pursuit.in_doubt, pursuit.traces);
-            if traces {
-                Box::pin(clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ())).await;
+        let mut progress = Progress::new(engine.clock.stamp(), wait);
+        let mut pursuit = Pursuit { engine: &engine, claim: &claim, progress: &mut progress };
+        match pursuit.begin(&mut caller).await {
+            Some(Asked::Won(won)) => {
+                let (guard, tenure) = take(engine, claim, won, progress.in_doubt, lease);
+                tenure.engine.nursery.add(Arc::clone(&tenure), lease.renewal());
+                // A caller that is gone gives the guard back, to be dropped.
+                drop(caller.report(Ok(guard)));
             }
-            return;
-        };
-        let in_doubt = pursuit.in_doubt;
-        let token = grant.fencing_token().map(|token| token.get());
-        tracing::debug!(lock = %claim.name(), owner = %claim.owner(), token, "held");
-        let tenure = Tenure::new(engine, claim, &grant, vouched, in_doubt, lease.longest_hold());
-        let tenure = Arc::new(tenure);
-        let guard = LockGuard::new(Arc::clone(&tenure));
-        if caller.has_left() {
-            // This is a task already. A caller that is gone gives the guard back, to be dropped.
-            let kept = tenure.adopt();
-            drop(caller.report(Ok(guard)));
-            if let Some(kept) = kept {
-                Box::pin(hold(kept, lease.renewal())).await;
+            Some(Asked::Again(next)) => {
+                // A task of its own, so that waiting does not depend on the caller's polling.
+                let waiter = Arc::clone(&engine);
+                waiter.spawn(
+                    wait_and_keep(engine, claim, progress, next, lease, caller).in_current_span(),
+                );
             }
-        } else {
-            tenure.engine.nursery.add(Arc::clone(&tenure), lease.renewal());
-            drop(caller.report(Ok(guard)));
+            None if progress.traces => {
+                Box::pin(clear_up(&engine, &claim, claim.ttl(), progress.in_doubt, |_| ())).await;
+            }
+            None => (),
         }
     }
+}
+
+/// Waits, holds and releases: the rest of the life of a claim that was not granted at once.
+#[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+fn wait_and_keep(
+    engine: Arc<Engine>,
+    claim: Claim,
+    mut progress: Progress,
+    next: Instant,
+    lease: Lease,
+    mut caller: Caller<Acquired>,
+) -> impl Future<Output = ()> + Send {
+    async move {
+        let mut pursuit = Pursuit { engine: &engine, claim: &claim, progress: &mut progress };
+        if let Some(won) = pursuit.wait(next, &mut caller).await {
+            let (guard, tenure) = take(engine, claim, won, progress.in_doubt, lease);
+            let kept = tenure.adopt();
+            // A caller that is gone gives the guard back, to be dropped.
+            drop(caller.report(Ok(guard)));
+            if let Some(kept) = kept {
+                hold(kept, lease.renewal()).await;
+            }
+        } else if progress.traces {
+            clear_up(&engine, &claim, claim.ttl(), progress.in_doubt, |_| ()).await;
+        }
+    }
+}
+
+/// Makes a hold of a grant.
+fn take(
+    engine: Arc<Engine>,
+    claim: Claim,
+    Won { grant, vouched }: Won,
+    in_doubt: Option<Instant>,
+    lease: Lease,
+) -> (LockGuard, Arc<Tenure>) {
+    let token = grant.fencing_token().map(|token| token.get());
+    tracing::debug!(lock = %claim.name(), owner = %claim.owner(), token, "held");
+    let tenure = Tenure::new(engine, claim, &grant, vouched, in_doubt, lease.longest_hold());
+    let tenure = Arc::new(tenure);
+    let guard = LockGuard::new(Arc::clone(&tenure));
+    (guard, tenure)
 }
 
 /// Releases what the last guard of a hold let go of, and reports how that went.

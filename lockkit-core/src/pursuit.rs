@@ -1,5 +1,6 @@
 //! A claim on its way to a grant: asking, waiting, giving up.
 
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +20,13 @@ use crate::{BoxError, Error, Fairness, Operation, meter};
 
 /// One claim on its way to a grant.
 pub(crate) struct Pursuit<'a> {
-    engine: &'a Arc<Engine>,
-    claim: &'a Claim,
+    pub(crate) engine: &'a Arc<Engine>,
+    pub(crate) claim: &'a Claim,
+    pub(crate) progress: &'a mut Progress,
+}
+
+/// How far it has come.
+pub(crate) struct Progress {
     wait: Wait,
     started: Instant,
     deadline: Option<Instant>,
@@ -40,16 +46,13 @@ pub(crate) struct Pursuit<'a> {
     pause: Pause,
 }
 
-impl<'a> Pursuit<'a> {
-    pub(crate) fn new(engine: &'a Arc<Engine>, claim: &'a Claim, wait: Wait) -> Self {
-        let started = engine.clock.stamp();
+impl Progress {
+    pub(crate) fn new(started: Instant, wait: Wait) -> Self {
         let deadline = match wait {
             Wait::AtMost(patience) if !patience.is_zero() => Some(started + patience),
             _ => None,
         };
         Self {
-            engine,
-            claim,
             wait,
             started,
             deadline,
@@ -63,45 +66,41 @@ impl<'a> Pursuit<'a> {
             pause: Pause::new(Duration::from_millis(5), Duration::from_millis(100)),
         }
     }
+}
 
-    /// Returns a grant that is still good, or reports why there is none.
-    pub(crate) async fn run(&mut self, caller: &mut Caller<Acquired>) -> Option<Won> {
+impl Pursuit<'_> {
+    /// Asks for the first time, or says at once when to [wait](Self::wait). Reports why there will
+    /// be no grant.
+    pub(crate) async fn begin(&mut self, caller: &mut Caller<Acquired>) -> Option<Asked> {
         // A claim made after this is not counted by a shutdown that has begun.
         if self.engine.stopping.is_cancelled() {
             return self.give_up(Stop::ShutDown, caller);
         }
-        let in_turns = self.claim.waits() && !self.has_place();
-        let mut next = self.started;
-        if !(in_turns && self.engine.turns.has_waiters(self.claim.name())) {
-            match self.ask(self.started, None, caller).await? {
-                Asked::Won(won) => return Some(won),
-                Asked::Again(at) => next = at,
-            }
+        if self.takes_turns() && self.engine.turns.has_waiters(self.claim.name()) {
+            return Some(Asked::Again(self.progress.started));
         }
-        // In a box, like all that most acquisitions never come to: the rest is small to move.
-        Box::pin(self.wait(next, in_turns, caller)).await
+        self.ask(self.progress.started, None, caller).await
     }
 
-    /// Asks again at news and at intervals, the next time at `next`.
-    async fn wait(
+    /// Asks again at news and at intervals, the next time at `next`. Returns a grant that is still
+    /// good, or reports why there is none.
+    pub(crate) async fn wait(
         &mut self,
         mut next: Instant,
-        in_turns: bool,
         caller: &mut Caller<Acquired>,
     ) -> Option<Won> {
         tracing::debug!(lock = %self.claim.name(), owner = %self.claim.owner(), "waiting");
         meter::contended(self.engine, self.claim.name());
-        caller.leave().await;
-        let ticket = in_turns.then(|| self.engine.turns.join(self.claim.name()));
+        let ticket = self.takes_turns().then(|| self.engine.turns.join(self.claim.name()));
         let ticket = ticket.as_ref();
         let _turn = match ticket {
             Some(ticket) => match ticket.turn_at_once() {
                 Some(turn) => Some(turn),
                 None => {
                     // What was heard before the turn came is old by then: begin with an ask.
-                    next = self.started;
+                    next = self.progress.started;
                     // From here on it is the front waiter who asks for this one too.
-                    self.unanswered = None;
+                    self.progress.unanswered = None;
                     select! {
                         biased;
                         Some(stop) = self.stop(Some(ticket), None, caller) => {
@@ -122,17 +121,17 @@ impl<'a> Pursuit<'a> {
                     Some(stop) => return self.give_up(stop, caller),
                     None => Change::AskAgain,
                 },
-                change = self.engine.driver.changed(self.claim), if !self.backs_off => change,
+                change = self.engine.driver.changed(self.claim), if !self.progress.backs_off => change,
             };
             if change == Change::Freed {
-                let courtesy = courtesy(self.in_vain);
+                let courtesy = courtesy(self.progress.in_vain);
                 let now = self.engine.clock.stamp();
                 let due = *freed.get_or_insert(now + courtesy);
                 if due > now {
                     continue;
                 }
             }
-            if let (Change::Granted(grant), Some(refused)) = (change, self.refused) {
+            if let (Change::Granted(grant), Some(refused)) = (change, self.progress.refused) {
                 let vouched = Vouched::new(grant.vouched(), refused, self.claim.ttl());
                 if vouched.is_good_at(self.engine.clock.now()) {
                     return Some(Won { grant, vouched });
@@ -144,7 +143,10 @@ impl<'a> Pursuit<'a> {
                 Asked::Won(won) => return Some(won),
                 Asked::Again(at) => next = at,
             }
-            self.in_vain = self.in_vain.saturating_add((is_courteous && !self.backs_off).into());
+            self.progress.in_vain = self
+                .progress
+                .in_vain
+                .saturating_add((is_courteous && !self.progress.backs_off).into());
         }
     }
 
@@ -157,27 +159,27 @@ impl<'a> Pursuit<'a> {
     ) -> Option<Asked> {
         let (engine, claim) = (self.engine, self.claim);
         let mut request = pin!(engine.driver.try_acquire(claim));
-        let silent_since = *self.unanswered.get_or_insert(asked);
-        let limit = earlier(self.deadline, Some(silent_since + claim.ttl()));
+        let silent_since = *self.progress.unanswered.get_or_insert(asked);
+        let limit = earlier(self.progress.deadline, Some(silent_since + claim.ttl()));
         let tell_others = |unanswered| {
             if let Some(ticket) = ticket {
                 ticket.set_unanswered(unanswered);
             }
         };
-        tell_others(self.unanswered);
+        tell_others(self.progress.unanswered);
         let answer = select! {
             biased;
             answer = &mut request => answer,
             () = engine.clock.sleep_until_some(limit) => {
                 // The caller need not wait for the answer, but the clean-up must.
-                let stop = if limit == self.deadline { Stop::TimeIsUp } else { Stop::Silence };
+                let stop = if limit == self.progress.deadline { Stop::TimeIsUp } else { Stop::Silence };
                 let given_up = self.give_up(stop, caller);
                 self.note(asked, &request.await);
                 return given_up;
             }
         };
         self.note(asked, &answer);
-        tell_others(self.unanswered);
+        tell_others(self.progress.unanswered);
         let now = engine.clock.stamp();
         match answer {
             // What was granted meanwhile is released again.
@@ -195,6 +197,11 @@ impl<'a> Pursuit<'a> {
         }
     }
 
+    /// Whether the waiters of this locker ask one after the other.
+    fn takes_turns(&self) -> bool {
+        self.claim.waits() && !self.has_place()
+    }
+
     /// Whether a refused ask leaves a place in a queue of the backend.
     fn has_place(&self) -> bool {
         let ordered = self.engine.driver.capabilities().fairness == Fairness::Fifo;
@@ -204,21 +211,21 @@ impl<'a> Pursuit<'a> {
     /// Remembers what an ask may have left behind.
     fn note(&mut self, asked: Instant, answer: &Result<Attempt, DriverError>) {
         match answer {
-            Ok(Attempt::Granted(_)) => self.traces = true,
+            Ok(Attempt::Granted(_)) => self.progress.traces = true,
             Ok(Attempt::Taken(_)) => {
-                self.traces |= self.claim.waits();
-                self.refused = Some(asked);
+                self.progress.traces |= self.claim.waits();
+                self.progress.refused = Some(asked);
             }
             Err(error) if error.kind() == ErrorKind::Unknown => {
-                self.traces = true;
-                self.in_doubt = Some(asked);
+                self.progress.traces = true;
+                self.progress.in_doubt = Some(asked);
             }
             Err(_) => (),
         }
-        self.backs_off = false;
+        self.progress.backs_off = false;
         let silent = answer.as_ref().is_err_and(|error| error.kind().is_transient());
         if !silent {
-            self.unanswered = None;
+            self.progress.unanswered = None;
         }
     }
 
@@ -229,7 +236,7 @@ impl<'a> Pursuit<'a> {
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
         let (name, driver) = (self.claim.name(), self.engine.driver.id());
-        match self.wait {
+        match self.progress.wait {
             Wait::No => {
                 _ = caller.report(Err(Error::Taken { name: name.clone(), driver }));
                 None
@@ -244,12 +251,12 @@ impl<'a> Pursuit<'a> {
                         let pause = taken.ask_within.unwrap_or(Duration::from_secs(1));
                         jitter(pause.min(self.claim.ttl() / 3))
                     }
-                    (_, false) => spread(self.pause.next()),
+                    (_, false) => spread(self.progress.pause.next()),
                 };
                 // Few backends tell of an expiry; asking a moment after it is as good. One that is
                 // said to be over, again and again, is worth no hurry.
                 let expiry = match taken.remaining() {
-                    Some(Duration::ZERO) => self.pause.next(),
+                    Some(Duration::ZERO) => self.progress.pause.next(),
                     Some(remaining) => remaining + Duration::from_millis(2),
                     None => poll,
                 };
@@ -264,12 +271,12 @@ impl<'a> Pursuit<'a> {
         error: DriverError,
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
-        let waits = matches!(self.wait, Wait::Forever) || self.deadline.is_some();
+        let waits = matches!(self.progress.wait, Wait::Forever) || self.progress.deadline.is_some();
         if waits && error.kind().is_transient() {
             tracing::debug!(lock = %self.claim.name(), error = %error.kind(), "asking again");
-            self.failure = Some(error);
-            self.backs_off = true;
-            return Some(Asked::Again(now + jitter(self.pause.next())));
+            self.progress.failure = Some(error);
+            self.progress.backs_off = true;
+            return Some(Asked::Again(now + jitter(self.progress.pause.next())));
         }
         let error = self.engine.failed(Operation::Acquire, self.claim.name(), error);
         _ = caller.report(Err(error));
@@ -278,40 +285,45 @@ impl<'a> Pursuit<'a> {
 
     /// Returns when the claim is to be given up, or `None` at `next`: with one timer, for those who
     /// wait are many.
-    async fn stop(
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    fn stop(
         &self,
         ticket: Option<&Ticket>,
         next: Option<Instant>,
         caller: &mut Caller<Acquired>,
-    ) -> Option<Stop> {
-        let clock = &self.engine.clock;
-        let mut has_slept = false;
-        loop {
-            let now = clock.stamp();
-            let silence = match (self.unanswered, ticket) {
-                (Some(since), _) => Some(since + self.claim.ttl()),
-                (None, Some(ticket)) => {
-                    // If it is answered now, that is how soon to look again.
-                    let since = ticket.unanswered().map_or(now, |since| since.max(self.started));
-                    Some(since + self.claim.ttl())
+    ) -> impl Future<Output = Option<Stop>> + Send {
+        async move {
+            let clock = &self.engine.clock;
+            let mut has_slept = false;
+            loop {
+                let now = clock.stamp();
+                let silence = match (self.progress.unanswered, ticket) {
+                    (Some(since), _) => Some(since + self.claim.ttl()),
+                    (None, Some(ticket)) => {
+                        // If it is answered now, that is how soon to look again.
+                        let since = ticket
+                            .unanswered()
+                            .map_or(now, |since| since.max(self.progress.started));
+                        Some(since + self.claim.ttl())
+                    }
+                    (None, None) => None,
+                };
+                if self.progress.deadline.is_some_and(|deadline| deadline <= now) {
+                    return Some(Stop::TimeIsUp);
                 }
-                (None, None) => None,
-            };
-            if self.deadline.is_some_and(|deadline| deadline <= now) {
-                return Some(Stop::TimeIsUp);
-            }
-            if silence.is_some_and(|silence| silence <= now) {
-                return Some(Stop::Silence);
-            }
-            if has_slept && next.is_some_and(|next| next <= now) {
-                return None;
-            }
-            let limit = earlier(self.deadline, silence);
-            select! {
-                biased;
-                () = caller.gone() => return Some(Stop::CallerGone),
-                () = self.engine.stopping.cancelled() => return Some(Stop::ShutDown),
-                () = clock.sleep_until_some(earlier(limit, next)) => has_slept = true,
+                if silence.is_some_and(|silence| silence <= now) {
+                    return Some(Stop::Silence);
+                }
+                if has_slept && next.is_some_and(|next| next <= now) {
+                    return None;
+                }
+                let limit = earlier(self.progress.deadline, silence);
+                select! {
+                    biased;
+                    () = caller.gone() => return Some(Stop::CallerGone),
+                    () = self.engine.stopping.cancelled() => return Some(Stop::ShutDown),
+                    () = clock.sleep_until_some(earlier(limit, next)) => has_slept = true,
+                }
             }
         }
     }
@@ -322,15 +334,15 @@ impl<'a> Pursuit<'a> {
             Stop::CallerGone => return None,
             Stop::ShutDown => Error::ShutDown { driver },
             Stop::TimeIsUp => {
-                let source = self.failure.take().map(DriverError::into_source);
-                let waited = match self.wait {
+                let source = self.progress.failure.take().map(DriverError::into_source);
+                let waited = match self.progress.wait {
                     Wait::AtMost(patience) => patience,
-                    _ => self.engine.clock.now().saturating_duration_since(self.started),
+                    _ => self.engine.clock.now().saturating_duration_since(self.progress.started),
                 };
                 Error::TimedOut { name: name.clone(), driver, waited, source }
             }
             Stop::Silence => {
-                let source = self.failure.take().map_or_else(
+                let source = self.progress.failure.take().map_or_else(
                     || BoxError::from("no answer for the length of a lease"),
                     DriverError::into_source,
                 );
@@ -359,7 +371,7 @@ enum Stop {
 }
 
 /// What one request for the lock came to.
-enum Asked {
+pub(crate) enum Asked {
     Won(Won),
     /// Not yet: ask again then, or at news before.
     Again(Instant),

@@ -74,7 +74,7 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "timers sleep through a suspension of the machine",
         file: "clock.rs",
-        sound: "_ = jumps.changed() => (),",
+        sound: "() = jump => (),",
         broken: "() = std::future::pending() => (),",
         test: "a_suspended_machine_wakes_its_sleepers",
     },
@@ -109,7 +109,7 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "a try that timed out is believed to have failed",
         file: "pursuit.rs",
-        sound: "self.traces = true;\n                self.in_doubt = Some(asked);",
+        sound: "self.progress.traces = true;\n                self.progress.in_doubt = Some(asked);",
         broken: "",
         test: "a_try_whose_answer_was_lost_blocks_nobody",
     },
@@ -122,9 +122,9 @@ const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "waiting depends on the caller's polling",
-        file: "pursuit.rs",
-        sound: "caller.leave().await;",
-        broken: "",
+        file: "keeper.rs",
+        sound: "waiter.spawn(\n                    wait_and_keep(engine, claim, progress, next, lease, caller).in_current_span(),\n                );",
+        broken: "drop(waiter);\n                wait_and_keep(engine, claim, progress, next, lease, caller).await;",
         test: "an_acquisition_that_is_not_polled_keeps_its_place",
     },
     Defect {
@@ -144,22 +144,22 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "every waiter asks for itself",
         file: "pursuit.rs",
-        sound: "let in_turns = self.claim.waits() && !self.has_place();",
-        broken: "let in_turns = false;",
+        sound: "self.claim.waits() && !self.has_place()\n",
+        broken: "false\n",
         test: "a_thousand_waiters_cost_the_backend_as_much_as_one",
     },
     Defect {
         what: "the next waiter believes what the front one had heard",
         file: "pursuit.rs",
-        sound: "next = self.started;\n                    // From here on",
-        broken: "next = self.started + self.claim.ttl();\n                    // From here on",
+        sound: "next = self.progress.started;\n                    // From here on",
+        broken: "next = self.progress.started + self.claim.ttl();\n                    // From here on",
         test: "a_front_waiter_that_goes_away_passes_its_turn_on",
     },
     Defect {
         what: "those behind learn of a dead backend one after the other",
         file: "pursuit.rs",
-        sound: "since.max(self.started));",
-        broken: "since.max(self.started).max(now));",
+        sound: "since.max(self.progress.started)",
+        broken: "since.max(self.progress.started).max(now)",
         test: "those_behind_learn_of_a_dead_backend_with_the_front",
     },
     Defect {
@@ -221,7 +221,7 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "those behind count a blip that the front has got over",
         file: "pursuit.rs",
-        sound: "self.unanswered = None;\n                    select! {",
+        sound: "self.progress.unanswered = None;\n                    select! {",
         broken: "select! {",
         test: "those_behind_get_over_a_blip_with_the_front",
     },
@@ -242,7 +242,7 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "news cut the back-off short",
         file: "pursuit.rs",
-        sound: "changed(self.claim), if !self.backs_off =>",
+        sound: "changed(self.claim), if !self.progress.backs_off =>",
         broken: "changed(self.claim) =>",
         test: "news_do_not_cut_the_back_off_short",
     },
