@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TrackedFuture;
 
 use crate::clock::Clock;
+use crate::crowd::Crowd;
 use crate::driver::{Driver, DriverError};
 use crate::nursery::Nursery;
 use crate::turns::Turns;
@@ -25,6 +26,8 @@ pub(crate) struct Engine {
     pub(crate) label: Label,
     /// Waiters of this locker that take turns in asking.
     pub(crate) turns: Arc<Turns>,
+    /// Claims that ask for the first time.
+    pub(crate) crowd: Crowd,
     /// Holds that have no keeper yet.
     pub(crate) nursery: Nursery,
     /// Cancelled when the locker is being shut down.
@@ -44,6 +47,7 @@ impl Engine {
             clock,
             label,
             turns: Arc::default(),
+            crowd: Crowd::default(),
             nursery: Nursery::default(),
             stopping: CancellationToken::new(),
             closed: CancellationToken::new(),

@@ -6,6 +6,7 @@
 mod capabilities;
 mod claim;
 mod clock;
+mod crowd;
 mod driven;
 pub mod driver;
 mod engine;

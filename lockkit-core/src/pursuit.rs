@@ -32,6 +32,9 @@ pub(crate) struct Progress {
     deadline: Option<Instant>,
     /// When the first ask left that the backend has not answered, nor any later one.
     unanswered: Option<Instant>,
+    has_asked: bool,
+    /// Whether somebody was in the way.
+    contended: bool,
     /// When the last ask left that was answered [`Attempt::Taken`].
     refused: Option<Instant>,
     /// When the last ask left whose outcome is unknown.
@@ -56,6 +59,8 @@ impl Progress {
             wait,
             started,
             deadline,
+            has_asked: false,
+            contended: false,
             unanswered: None,
             refused: None,
             in_doubt: None,
@@ -77,8 +82,12 @@ impl Pursuit<'_> {
             return self.give_up(Stop::ShutDown, caller);
         }
         if self.takes_turns() && self.engine.turns.has_waiters(self.claim.name()) {
+            self.contend();
             return Some(Asked::Again(self.progress.started));
         }
+        let Some(_one_of_few) = self.engine.crowd.join() else {
+            return Some(Asked::Again(self.progress.started));
+        };
         self.ask(self.progress.started, None, caller).await
     }
 
@@ -89,8 +98,7 @@ impl Pursuit<'_> {
         mut next: Instant,
         caller: &mut Caller<Acquired>,
     ) -> Option<Won> {
-        tracing::debug!(lock = %self.claim.name(), owner = %self.claim.owner(), "waiting");
-        meter::contended(self.engine, self.claim.name());
+        let mut ask_at_once = !self.progress.has_asked;
         let ticket = self.takes_turns().then(|| self.engine.turns.join(self.claim.name()));
         let ticket = ticket.as_ref();
         let _turn = match ticket {
@@ -98,7 +106,7 @@ impl Pursuit<'_> {
                 Some(turn) => Some(turn),
                 None => {
                     // What was heard before the turn came is old by then: begin with an ask.
-                    next = self.progress.started;
+                    ask_at_once = true;
                     // From here on it is the front waiter who asks for this one too.
                     self.progress.unanswered = None;
                     select! {
@@ -115,13 +123,19 @@ impl Pursuit<'_> {
         // When to ask because of news that everybody has: not before the courtesy is over.
         let mut freed = None;
         loop {
-            let change = select! {
-                biased;
-                stop = self.stop(ticket, earlier(freed, Some(next)), caller) => match stop {
-                    Some(stop) => return self.give_up(stop, caller),
-                    None => Change::AskAgain,
-                },
-                change = self.engine.driver.changed(self.claim), if !self.progress.backs_off => change,
+            let change = if std::mem::take(&mut ask_at_once) {
+                Change::AskAgain
+            } else {
+                select! {
+                    biased;
+                    stop = self.stop(ticket, earlier(freed, Some(next)), caller) => match stop {
+                        Some(stop) => return self.give_up(stop, caller),
+                        None => Change::AskAgain,
+                    },
+                    change = self.engine.driver.changed(self.claim), if !self.progress.backs_off => {
+                        change
+                    }
+                }
             };
             if change == Change::Freed {
                 let courtesy = courtesy(self.progress.in_vain);
@@ -143,10 +157,9 @@ impl Pursuit<'_> {
                 Asked::Won(won) => return Some(won),
                 Asked::Again(at) => next = at,
             }
-            self.progress.in_vain = self
-                .progress
-                .in_vain
-                .saturating_add((is_courteous && !self.progress.backs_off).into());
+            let progress = &mut *self.progress;
+            let was_in_vain = is_courteous && !progress.backs_off;
+            progress.in_vain = progress.in_vain.saturating_add(was_in_vain.into());
         }
     }
 
@@ -158,6 +171,7 @@ impl Pursuit<'_> {
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
         let (engine, claim) = (self.engine, self.claim);
+        self.progress.has_asked = true;
         let mut request = pin!(engine.driver.try_acquire(claim));
         let silent_since = *self.progress.unanswered.get_or_insert(asked);
         let limit = earlier(self.progress.deadline, Some(silent_since + claim.ttl()));
@@ -194,6 +208,13 @@ impl Pursuit<'_> {
             }
             Ok(Attempt::Taken(taken)) => self.after_refusal(now, &taken, caller),
             Err(error) => self.after_failure(now, error, caller),
+        }
+    }
+
+    fn contend(&mut self) {
+        if !std::mem::replace(&mut self.progress.contended, true) {
+            tracing::debug!(lock = %self.claim.name(), owner = %self.claim.owner(), "waiting");
+            meter::contended(self.engine, self.claim.name());
         }
     }
 
@@ -243,6 +264,7 @@ impl Pursuit<'_> {
             }
             Wait::AtMost(patience) if patience.is_zero() => self.give_up(Stop::TimeIsUp, caller),
             _ => {
+                self.contend();
                 let is_told = self.engine.driver.capabilities().notification && !taken.is_unheard;
                 let poll = match (self.has_place(), is_told) {
                     // A place is to be refreshed, and is served by a push.
@@ -274,6 +296,7 @@ impl Pursuit<'_> {
         let waits = matches!(self.progress.wait, Wait::Forever) || self.progress.deadline.is_some();
         if waits && error.kind().is_transient() {
             tracing::debug!(lock = %self.claim.name(), error = %error.kind(), "asking again");
+            self.contend();
             self.progress.failure = Some(error);
             self.progress.backs_off = true;
             return Some(Asked::Again(now + jitter(self.progress.pause.next())));

@@ -605,3 +605,42 @@ async fn shutting_down_waits_for_requests_that_callers_drive() {
     outcome.unwrap();
     assert!(idle, "a release was under way");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_is_answered_as_soon_as_one() {
+    const CROWD: usize = 200;
+    const WHILE: Duration = Duration::from_millis(20);
+    let (backend, locker) = set_up_locker();
+    let taken = locker.lock("a").unwrap();
+    let guard = taken.acquire().await.unwrap();
+    let start = Instant::now();
+    let tries: Vec<_> = (0..CROWD)
+        .flat_map(|number| {
+            [taken.clone(), locker.lock(&number.to_string()).unwrap()].map(|lock| {
+                backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(WHILE));
+                tokio::spawn(async move { lock.try_acquire().await.unwrap() })
+            })
+        })
+        .collect();
+    let mut guards = Vec::new();
+    for outcome in tries {
+        guards.extend(outcome.await.unwrap());
+    }
+    assert_eq!(guards.len(), CROWD);
+    assert!(guards.iter().all(|guard| guard.name() != taken.name()));
+    assert!(start.elapsed() < 2 * WHILE, "they asked one after the other");
+
+    // One that goes away from a crowd leaves no more than one that came alone.
+    let waiters: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let lock = taken.clone();
+            backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(WHILE));
+            tokio::spawn(async move { lock.acquire().await })
+        })
+        .collect();
+    settle().await;
+    waiters.iter().for_each(|waiter| waiter.abort());
+    drop((guard, guards));
+    sleep(TTL).await;
+    assert!(backend.is_idle());
+}

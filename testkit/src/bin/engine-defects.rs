@@ -151,8 +151,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "the next waiter believes what the front one had heard",
         file: "pursuit.rs",
-        sound: "next = self.progress.started;\n                    // From here on",
-        broken: "next = self.progress.started + self.claim.ttl();\n                    // From here on",
+        sound: "ask_at_once = true;",
+        broken: "(next, ask_at_once) = (self.progress.started + self.claim.ttl(), false);",
         test: "a_front_waiter_that_goes_away_passes_its_turn_on",
     },
     Defect {

@@ -1,0 +1,45 @@
+//! Of a crowd that asks for the first time, the first few ask from where they are.
+//!
+//! The others become waiters at once, which take less room, and ask then: what is on the way to a
+//! grant has room for all that may come of it, and a thousand that stand there at once leave the
+//! process as much larger.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const FEW: usize = 64;
+
+#[derive(Debug, Default)]
+pub(crate) struct Crowd(AtomicUsize);
+
+impl Crowd {
+    /// Says no where a few ask already.
+    pub(crate) fn join(&self) -> Option<OneOfFew<'_>> {
+        let before = self.0.fetch_add(1, Ordering::Relaxed);
+        let one = OneOfFew(&self.0);
+        (before < FEW).then_some(one)
+    }
+}
+
+/// Counts until it is dropped.
+pub(crate) struct OneOfFew<'a>(&'a AtomicUsize);
+
+impl Drop for OneOfFew<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Crowd, FEW};
+
+    #[test]
+    fn few_are_let_in_and_each_makes_room_for_another() {
+        let crowd = Crowd::default();
+        let mut few: Vec<_> = (0..FEW).map_while(|_| crowd.join()).collect();
+        assert_eq!(few.len(), FEW);
+        assert!(crowd.join().is_none());
+        few.pop();
+        assert!(crowd.join().is_some_and(|_| crowd.join().is_none()));
+    }
+}
