@@ -30,7 +30,7 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
 /// For how long a hold is not watched: most end before, and are spared a request and its event.
 const YOUNG: Duration = Duration::from_millis(50);
 /// How many ask at a time, of many who ask at once: each lists the nodes of a lock.
-const MOST_ASKS: usize = 16;
+const MOST_ASKS: usize = 8;
 
 /// Locks in ZooKeeper.
 ///

@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken, Vouch,
+    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
+    Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::sleep;
@@ -19,6 +20,8 @@ use crate::sights::{Sights, Takeover};
 const SWEEP: &str = "SELECT lockkit_sweep()";
 const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
 const SWEEP_LIMIT: Duration = Duration::from_secs(30);
+/// How many ask at a time, of many who ask at once.
+const MOST_ASKS: usize = 32;
 
 /// What the PostgreSQL driver promises.
 ///
@@ -40,6 +43,7 @@ pub struct PostgresDriver {
     pub(super) connections: Arc<Connections>,
     subscription: Subscription,
     pub(super) call_limit: Option<Duration>,
+    asks: Turnstile,
     /// What was seen of leases that ran out, where the server's clock does not decide alone.
     pub(super) sights: Option<Sights>,
     housekeeping: AbortOnDropHandle<()>,
@@ -76,9 +80,32 @@ impl PostgresDriver {
             connections,
             subscription: Subscription::new(endpoint),
             call_limit,
+            asks: Turnstile::new(MOST_ASKS),
             sights: observe.then(Sights::default),
             housekeeping: AbortOnDropHandle::new(housekeeping),
         })
+    }
+
+    async fn take(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let limit = self.limit(claim);
+        let takeover = Takeover::of(self.sights.as_ref(), claim);
+        if !claim.waits() {
+            let answer = claims::take(&self.connections, claim, takeover, limit).await?;
+            return Ok(self.observe(claim, answer));
+        }
+        let (name, owner) = (claim.name(), claim.owner());
+        let joined = self.subscription.join(name, owner);
+        let answer = claims::take(&self.connections, claim, takeover, limit).await;
+        match &answer {
+            Ok(Answer::Granted { .. }) => self.subscription.leave(name, owner),
+            Ok(Answer::Taken { holder, .. }) => {
+                self.subscription.wait(name, owner, Some(*holder), joined);
+            }
+            // Nobody releases a claim that was not carried out.
+            Err(_) if joined == Joined::Now => self.subscription.leave(name, owner),
+            Err(_) => (),
+        }
+        Ok(self.observe(claim, answer?))
     }
 
     /// Takes note of a hold that has run out; who is refused for it learns when to ask again.
@@ -115,25 +142,7 @@ impl Driver for PostgresDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let limit = self.limit(claim);
-        let takeover = Takeover::of(self.sights.as_ref(), claim);
-        if !claim.waits() {
-            let answer = claims::take(&self.connections, claim, takeover, limit).await?;
-            return Ok(self.observe(claim, answer));
-        }
-        let (name, owner) = (claim.name(), claim.owner());
-        let joined = self.subscription.join(name, owner);
-        let answer = claims::take(&self.connections, claim, takeover, limit).await;
-        match &answer {
-            Ok(Answer::Granted { .. }) => self.subscription.leave(name, owner),
-            Ok(Answer::Taken { holder, .. }) => {
-                self.subscription.wait(name, owner, Some(*holder), joined);
-            }
-            // Nobody releases a claim that was not carried out.
-            Err(_) if joined == Joined::Now => self.subscription.leave(name, owner),
-            Err(_) => (),
-        }
-        Ok(self.observe(claim, answer?))
+        self.asks.pass(|| self.take(claim)).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
