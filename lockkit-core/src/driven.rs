@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::engine::Engine;
 
@@ -55,9 +55,17 @@ impl<T> Future for Driven<T> {
                 this.work = None;
             }
         }
-        let report = ready!(Pin::new(&mut this.report).poll(cx));
+        let report = match this.work {
+            // The work reports when it is polled, here: to listen for it would have this task wake
+            // itself, and another thread with it.
+            Some(_) => match this.report.try_recv() {
+                Err(TryRecvError::Empty) => return Poll::Pending,
+                report => report.ok(),
+            },
+            None => ready!(Pin::new(&mut this.report).poll(cx)).ok(),
+        };
         this.hand_over();
-        Poll::Ready(report.ok())
+        Poll::Ready(report)
     }
 }
 

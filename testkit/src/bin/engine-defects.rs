@@ -233,6 +233,13 @@ const DEFECTS: &[Defect] = &[
         test: "shutting_down_waits_for_requests_that_callers_drive",
     },
     Defect {
+        what: "a task that drives its work is woken by its own report",
+        file: "driven.rs",
+        sound: "match this.report.try_recv() {",
+        broken: "match match Pin::new(&mut this.report).poll(cx) {\n                    Poll::Ready(report) => report.map_err(|_| TryRecvError::Closed),\n                    Poll::Pending => Err(TryRecvError::Empty),\n                } {",
+        test: "an_answer_wakes_its_task_once",
+    },
+    Defect {
         what: "clean-up forgets that the lease was extended",
         file: "tenure.rs",
         sound: "standing.longest = standing.longest.max(ttl);",
