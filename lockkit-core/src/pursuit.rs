@@ -30,11 +30,12 @@ pub(crate) struct Progress {
     wait: Wait,
     started: Instant,
     deadline: Option<Instant>,
+    /// Whether an ask has left.
+    has_asked: bool,
+    /// Whether it was counted as one that waits.
+    contended: bool,
     /// When the first ask left that the backend has not answered, nor any later one.
     unanswered: Option<Instant>,
-    has_asked: bool,
-    /// Whether somebody was in the way.
-    contended: bool,
     /// When the last ask left that was answered [`Attempt::Taken`].
     refused: Option<Instant>,
     /// When the last ask left whose outcome is unknown.

@@ -18,6 +18,24 @@ pub fn free_port() -> io::Result<u16> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "no free loopback port"))
 }
 
+/// Makes something at a free port, and at another one where it fails because another process was
+/// faster.
+pub(crate) fn at_free_port<T, E>(
+    failed: impl Fn(io::Error) -> E,
+    mut make: impl FnMut(u16) -> Result<T, E>,
+) -> Result<T, E> {
+    const PORTS_TO_TRY: usize = 10;
+    let mut tried = 0;
+    loop {
+        let port = free_port().map_err(&failed)?;
+        tried += 1;
+        match make(port) {
+            Err(_) if !is_free(port) && tried < PORTS_TO_TRY => continue,
+            outcome => return outcome,
+        }
+    }
+}
+
 pub(crate) fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }

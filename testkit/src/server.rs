@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 
 use crate::clock::SteppedClock;
 use crate::ensemble::Seat;
-use crate::port::{free_port, is_free};
+use crate::port::at_free_port;
 use crate::process::{Process, User, Watchdog};
 use crate::{Backend, Unavailable};
 
@@ -152,22 +152,16 @@ impl Server {
         arguments: Vec<String>,
         wall: Wall,
     ) -> Result<Server, Unavailable> {
-        const PORTS_TO_TRY: usize = 10;
         let failed = |error: io::Error| backend.failed(&error, String::new());
         let mut server = Server::at_rest(backend, program, arguments, None).map_err(failed)?;
         if wall == Wall::Stepped {
             server.clock = Some(SteppedClock::in_folder(&server.folder).map_err(failed)?);
         }
-        let mut tried = 0;
-        loop {
-            server.port = free_port().map_err(failed)?;
-            tried += 1;
-            match server.restart() {
-                // Another process was faster at this port.
-                Err(_) if !is_free(server.port) && tried < PORTS_TO_TRY => continue,
-                outcome => return outcome.map(|()| server),
-            }
-        }
+        at_free_port(failed, |port| {
+            server.port = port;
+            server.restart()
+        })?;
+        Ok(server)
     }
 
     /// A member of an ensemble, which is yet to be [begun](Server::begin).

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::REDIS;
 use super::ask::{ask, wait_until};
-use crate::port::{free_port, is_free};
+use crate::port::at_free_port;
 use crate::{Server, Unavailable};
 
 /// How many slots keys are spread over.
@@ -38,21 +38,13 @@ impl RedisCluster {
     /// # Errors
     /// [`Unavailable`] if the program is missing or does not come up.
     pub fn start_member(arguments: &[&str]) -> Result<Server, Unavailable> {
-        const PORTS_TO_TRY: usize = 10;
         let failed = |error: io::Error| REDIS.failed(&error, String::new());
-        let mut tried = 0;
-        loop {
-            // By default the others reach it at its own port and ten thousand more: where the system
-            // puts outgoing connections.
-            let bus = free_port().map_err(failed)?;
+        // By default the others reach it at its own port and ten thousand more: where the system puts
+        // outgoing connections.
+        at_free_port(failed, |bus| {
             let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()];
-            tried += 1;
-            match REDIS.start_with(&[&cluster, arguments].concat()) {
-                // Another process was faster at this port.
-                Err(_) if !is_free(bus) && tried < PORTS_TO_TRY => continue,
-                outcome => return outcome,
-            }
-        }
+            REDIS.start_with(&[&cluster, arguments].concat())
+        })
     }
 
     /// Its members, in no order.
