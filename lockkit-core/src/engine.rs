@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::{EnterGuard, Handle, TryCurrentError};
@@ -59,7 +60,7 @@ impl Engine {
     /// Says no if the locker was shut down or there is no runtime to keep a lock on.
     pub(crate) fn check_running(&self) -> Result<()> {
         if self.stopping.is_cancelled() {
-            return Err(Error::ShutDown { driver: self.driver.id() });
+            return Err(self.shut());
         }
         if self.runtime.get().is_none() {
             let current = Runtime::current()
@@ -67,20 +68,36 @@ impl Engine {
             self.runtime.get_or_init(|| current);
         }
         if !self.is_alive() {
-            return Err(Error::ShutDown { driver: self.driver.id() });
+            return Err(self.shut());
         }
         Ok(())
     }
 
     /// Polls `future` inside the locker's runtime, to which its timers then belong, so that locks
-    /// work from any executor.
-    pub(crate) async fn inside<T>(&self, future: impl Future<Output = T>) -> T {
+    /// work from any executor. `None` once there is no such runtime any more.
+    pub(crate) async fn inside<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|cx| {
+            if !self.is_alive() {
+                // Its timers have ended, and would panic.
+                return Poll::Ready(None);
+            }
             let _inside = self.enter();
-            future.as_mut().poll(cx)
+            future.as_mut().poll(cx).map(Some)
         })
         .await
+    }
+
+    /// A request of the driver that belongs to no acquisition.
+    pub(crate) async fn request<T>(
+        &self,
+        operation: Operation,
+        name: Option<&LockName>,
+        request: impl Future<Output = Result<T, DriverError>>,
+    ) -> Result<T> {
+        let answer = self.inside(request).await.ok_or_else(|| self.shut())?;
+        let driver = self.driver.id();
+        answer.map_err(|error| Error::of_driver(driver, operation, name.cloned(), error))
     }
 
     /// Whether there is a runtime that was not shut down. A timer of one that was panics.
@@ -108,17 +125,25 @@ impl Engine {
     pub(crate) async fn shut_down(&self, limit: Duration) {
         self.stopping.cancel();
         self.keepers.close();
+        if self.runtime.get().is_none() {
+            // Nothing was ever claimed.
+            self.driver.close().await;
+        }
+        // With a runtime that has ended, the driver's connections and tasks have.
         self.inside(async {
-            // Without a runtime there is no claim, and no timer.
-            if self.is_alive() && tokio::time::timeout(limit, self.keepers.wait()).await.is_err() {
+            if tokio::time::timeout(limit, self.keepers.wait()).await.is_err() {
                 let left = self.keepers.len();
                 let driver = self.driver.id();
                 tracing::warn!(driver, left, "claims left to run out by themselves");
             }
             self.driver.close().await;
-            self.closed.cancel();
         })
         .await;
+        self.closed.cancel();
+    }
+
+    pub(crate) fn shut(&self) -> Error {
+        Error::ShutDown { driver: self.driver.id() }
     }
 
     pub(crate) fn lost(&self, name: &LockName) -> Error {

@@ -76,8 +76,8 @@ impl LockGuard {
         if !self.is_held() {
             return Err(self.lost_error());
         }
-        let copied = engine.inside(engine.driver.descriptor(claim)).await;
-        copied.map_err(|error| engine.failed(Operation::Share, claim.name(), error))
+        let copied = engine.driver.descriptor(claim);
+        engine.request(Operation::Share, Some(claim.name()), copied).await
     }
 
     pub(crate) fn new(tenure: Arc<Tenure>) -> Self {

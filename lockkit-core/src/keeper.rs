@@ -47,8 +47,8 @@ pub(crate) fn keep(
             }
             Some(Asked::Again(next)) => {
                 // A task of its own, so that waiting does not depend on the caller's polling.
-                let waiter = Arc::clone(&engine);
-                waiter.spawn(
+                let spawner = Arc::clone(&engine);
+                spawner.spawn(
                     wait_and_keep(engine, claim, progress, next, lease, caller).in_current_span(),
                 );
             }
@@ -66,7 +66,7 @@ fn wait_and_keep(
     engine: Arc<Engine>,
     claim: Claim,
     mut progress: Progress,
-    next: Instant,
+    next: Option<Instant>,
     lease: Lease,
     mut caller: Caller<Acquired>,
 ) -> impl Future<Output = ()> + Send {

@@ -189,8 +189,7 @@ impl<O: 'static, E: 'static> Lock<O, E> {
             keeper::keep(Arc::clone(engine), claim, options.wait, lease, caller).instrument(span)
         });
         let acquired = acquiring.await;
-        let acquired =
-            acquired.unwrap_or_else(|| Err(Error::ShutDown { driver: engine.driver.id() }));
+        let acquired = acquired.unwrap_or_else(|| Err(engine.shut()));
         metered.end(&acquired);
         acquired
     }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::driver::{Driver, DriverError, Inspect, OwnerId};
+use crate::driver::{Driver, Inspect, OwnerId};
 use crate::engine::Engine;
 use crate::{
     Capabilities, Diagnosis, Error, Holder, Label, Lease, Lock, LockName, LockStatus, Namespace,
@@ -108,8 +108,7 @@ impl Locker {
     pub async fn look(&self, name: &str) -> Result<LockStatus> {
         let name = &LockName::new(&self.namespace, name)?;
         let status = self.inspect("telling who holds a lock")?.look(name);
-        let told = self.engine.inside(status).await;
-        told.map_err(|error| self.engine.failed(Operation::Inspect, name, error))
+        self.engine.request(Operation::Inspect, Some(name), status).await
     }
 
     /// Every lock of the locker's namespace that is held, by name.
@@ -123,7 +122,7 @@ impl Locker {
     /// Cancel-safe: nothing changes.
     pub async fn held(&self) -> Result<Vec<LockStatus>> {
         let held = self.inspect("telling which locks are held")?.held(&self.namespace);
-        self.engine.inside(held).await.map_err(|error| self.failed(error))
+        self.engine.request(Operation::Inspect, None, held).await
     }
 
     /// Ends the hold of the lock called `name`, that of `owner` only if one is named, and says
@@ -142,8 +141,7 @@ impl Locker {
     pub async fn break_hold(&self, name: &str, owner: Option<OwnerId>) -> Result<Option<Holder>> {
         let name = &LockName::new(&self.namespace, name)?;
         let broken = self.inspect("breaking a hold")?.break_hold(name, owner);
-        let told = self.engine.inside(broken).await;
-        let holder = told.map_err(|error| self.engine.failed(Operation::Break, name, error))?;
+        let holder = self.engine.request(Operation::Break, Some(name), broken).await?;
         if let Some(holder) = &holder {
             tracing::warn!(lock = %name, owner = %holder.owner(), "broken");
         }
@@ -162,18 +160,13 @@ impl Locker {
     /// Cancel-safe: nothing changes.
     pub async fn diagnose(&self) -> Result<Vec<Diagnosis>> {
         let findings = self.inspect("diagnosis")?.diagnose(&self.namespace);
-        self.engine.inside(findings).await.map_err(|error| self.failed(error))
+        self.engine.request(Operation::Inspect, None, findings).await
     }
 
     fn inspect(&self, what: &str) -> Result<&dyn Inspect> {
         self.engine.check_running()?;
         let driver = self.driver();
         driver.inspect().ok_or_else(|| Error::unsupported(driver.id(), what))
-    }
-
-    /// With the backend as a whole.
-    fn failed(&self, error: DriverError) -> Error {
-        Error::of_driver(self.driver().id(), Operation::Inspect, None, error)
     }
 
     /// Ends every hold and every wait of this locker, releases what it has at the backend, and

@@ -83,9 +83,10 @@ impl Owner {
             (Wait::AtMost(waited), Some(deadline)) => tokio::select! {
                 biased;
                 held = slot.acquiring.lock() => held,
-                () = lock.engine().inside(clock.sleep_until(deadline)) => {
+                slept = lock.engine().inside(clock.sleep_until(deadline)) => {
                     let name = name.clone();
-                    return Err(Error::TimedOut { name, driver, waited, source: None });
+                    let late = |()| Error::TimedOut { name, driver, waited, source: None };
+                    return Err(slept.map_or_else(|| lock.engine().shut(), late));
                 }
             },
             (Wait::No, _) => slot

@@ -30,8 +30,6 @@ pub(crate) struct Progress {
     wait: Wait,
     started: Instant,
     deadline: Option<Instant>,
-    /// Whether an ask has left.
-    has_asked: bool,
     /// Whether it was counted as one that waits.
     contended: bool,
     /// When the first ask left that the backend has not answered, nor any later one.
@@ -60,7 +58,6 @@ impl Progress {
             wait,
             started,
             deadline,
-            has_asked: false,
             contended: false,
             unanswered: None,
             refused: None,
@@ -84,22 +81,20 @@ impl Pursuit<'_> {
         }
         if self.takes_turns() && self.engine.turns.has_waiters(self.claim.name()) {
             self.contend();
-            return Some(Asked::Again(self.progress.started));
+            return Some(Asked::Again(None));
         }
-        let Some(_one_of_few) = self.engine.crowd.join() else {
-            return Some(Asked::Again(self.progress.started));
-        };
+        let Some(_one_of_few) = self.engine.crowd.join() else { return Some(Asked::Again(None)) };
         self.ask(self.progress.started, None, caller).await
     }
 
-    /// Asks again at news and at intervals, the next time at `next`. Returns a grant that is still
-    /// good, or reports why there is none.
+    /// Asks again at news and at intervals, the next time at `next` or else at once. Returns a grant
+    /// that is still good, or reports why there is none.
     pub(crate) async fn wait(
         &mut self,
-        mut next: Instant,
+        mut next: Option<Instant>,
         caller: &mut Caller<Acquired>,
     ) -> Option<Won> {
-        let mut ask_at_once = !self.progress.has_asked;
+        let mut ask_at_once = next.is_none();
         let ticket = self.takes_turns().then(|| self.engine.turns.join(self.claim.name()));
         let ticket = ticket.as_ref();
         let _turn = match ticket {
@@ -115,7 +110,13 @@ impl Pursuit<'_> {
                         Some(stop) = self.stop(Some(ticket), None, caller) => {
                             return self.give_up(stop, caller);
                         }
-                        turn = ticket.turn() => Some(turn),
+                        turn = ticket.turn() => {
+                            // What was silent then may be silent yet.
+                            let since = ticket.unanswered();
+                            let started = self.progress.started;
+                            self.progress.unanswered = since.map(|since| since.max(started));
+                            Some(turn)
+                        }
                     }
                 }
             },
@@ -129,7 +130,7 @@ impl Pursuit<'_> {
             } else {
                 select! {
                     biased;
-                    stop = self.stop(ticket, earlier(freed, Some(next)), caller) => match stop {
+                    stop = self.stop(ticket, earlier(freed, next), caller) => match stop {
                         Some(stop) => return self.give_up(stop, caller),
                         None => Change::AskAgain,
                     },
@@ -172,7 +173,6 @@ impl Pursuit<'_> {
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
         let (engine, claim) = (self.engine, self.claim);
-        self.progress.has_asked = true;
         let mut request = pin!(engine.driver.try_acquire(claim));
         let silent_since = *self.progress.unanswered.get_or_insert(asked);
         let limit = earlier(self.progress.deadline, Some(silent_since + claim.ttl()));
@@ -190,6 +190,7 @@ impl Pursuit<'_> {
                 let stop = if limit == self.progress.deadline { Stop::TimeIsUp } else { Stop::Silence };
                 let given_up = self.give_up(stop, caller);
                 self.note(asked, &request.await);
+                tell_others(self.progress.unanswered);
                 return given_up;
             }
         };
@@ -274,16 +275,16 @@ impl Pursuit<'_> {
                         let pause = taken.ask_within.unwrap_or(Duration::from_secs(1));
                         jitter(pause.min(self.claim.ttl() / 3))
                     }
-                    (_, false) => spread(self.progress.pause.next()),
+                    (_, false) => spread(self.pause()),
                 };
                 // Few backends tell of an expiry; asking a moment after it is as good. One that is
                 // said to be over, again and again, is worth no hurry.
                 let expiry = match taken.remaining() {
                     Some(Duration::ZERO) => self.progress.pause.next(),
-                    Some(remaining) => remaining + Duration::from_millis(2),
+                    Some(remaining) => remaining.saturating_add(Duration::from_millis(2)),
                     None => poll,
                 };
-                Some(Asked::Again(now + poll.min(expiry)))
+                Some(Asked::Again(Some(now + poll.min(expiry))))
             }
         }
     }
@@ -294,17 +295,23 @@ impl Pursuit<'_> {
         error: DriverError,
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
-        let waits = matches!(self.progress.wait, Wait::Forever) || self.progress.deadline.is_some();
-        if waits && error.kind().is_transient() {
+        if self.claim.waits() && error.kind().is_transient() {
             tracing::debug!(lock = %self.claim.name(), error = %error.kind(), "asking again");
             self.contend();
             self.progress.failure = Some(error);
             self.progress.backs_off = true;
-            return Some(Asked::Again(now + jitter(self.progress.pause.next())));
+            return Some(Asked::Again(Some(now + jitter(self.pause()))));
         }
         let error = self.engine.failed(Operation::Acquire, self.claim.name(), error);
         _ = caller.report(Err(error));
         None
+    }
+
+    /// How long to leave the backend alone that says nothing by itself.
+    fn pause(&mut self) -> Duration {
+        let pause = self.progress.pause.next();
+        // A place is to be refreshed.
+        if self.has_place() { pause.min(self.claim.ttl() / 3) } else { pause }
     }
 
     /// Returns when the claim is to be given up, or `None` at `next`: with one timer, for those who
@@ -356,7 +363,7 @@ impl Pursuit<'_> {
         let (name, driver) = (self.claim.name(), self.engine.driver.id());
         let error = match stop {
             Stop::CallerGone => return None,
-            Stop::ShutDown => Error::ShutDown { driver },
+            Stop::ShutDown => self.engine.shut(),
             Stop::TimeIsUp => {
                 let source = self.progress.failure.take().map(DriverError::into_source);
                 let waited = match self.progress.wait {
@@ -397,6 +404,6 @@ enum Stop {
 /// What one request for the lock came to.
 pub(crate) enum Asked {
     Won(Won),
-    /// Not yet: ask again then, or at news before.
-    Again(Instant),
+    /// Not yet: ask again then, or at news before. Without a time, there was no ask yet.
+    Again(Option<Instant>),
 }

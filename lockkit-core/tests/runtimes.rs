@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use lockkit_core::memory::MemoryDriver;
-use lockkit_core::{Error, Lock, Locker};
+use lockkit_core::{AcquireOptions, Error, Lock, Locker, Owner, Wait};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::sleep;
 
@@ -76,6 +76,30 @@ fn a_locker_without_its_runtime_is_shut_down() {
     let outcome = elsewhere().block_on(locker.lock("a").unwrap().acquire());
     assert!(matches!(outcome, Err(Error::ShutDown { .. })), "{outcome:?}");
     elsewhere().block_on(locker.shutdown());
+}
+
+/// An acquisition of the same owner that nobody polls is in the way, and then the timers end.
+#[test]
+fn who_waits_for_its_own_acquisition_is_told_of_the_end_of_the_runtime() {
+    let runtime = with_timers();
+    let lock = lock_on(&runtime);
+    let _guard = runtime.block_on(lock.acquire()).unwrap();
+    let other = elsewhere();
+    let me = Owner::new();
+    let patience = AcquireOptions::new().wait(Wait::AtMost(TTL));
+    let outcome = other.block_on(async {
+        let mut first = std::pin::pin!(lock.acquire_as(&me, patience));
+        let mut second = std::pin::pin!(lock.acquire_as(&me, patience));
+        tokio::select! {
+            biased;
+            _ = &mut first => panic!("it is taken"),
+            _ = &mut second => panic!("the first is under way"),
+            () = async {} => (),
+        }
+        runtime.shutdown_background();
+        second.await
+    });
+    assert!(matches!(outcome, Err(Error::ShutDown { .. })), "{outcome:?}");
 }
 
 #[test]

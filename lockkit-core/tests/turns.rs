@@ -145,6 +145,27 @@ async fn a_front_waiter_that_goes_away_passes_its_turn_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn silence_counts_from_where_the_waiter_before_heard_nothing() {
+    let backend = Unordered::default();
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    let wait = |patience| {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire_timeout(patience).await })
+    };
+    let front = wait(Duration::from_secs(25));
+    settle().await;
+    let next = wait(Duration::from_secs(3600));
+    settle().await;
+    *backend.health.lock().unwrap() = Health::Dead;
+    let start = Instant::now();
+    assert!(matches!(front.await.unwrap(), Err(Error::TimedOut { .. })));
+    assert!(matches!(next.await.unwrap(), Err(Error::Unreachable(_))));
+    // The lease is one of 30 seconds.
+    assert!(start.elapsed() < Duration::from_secs(32), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_front_waiter_that_is_not_polled_holds_up_nobody() {
     let lock = Locker::new(Unordered::default()).lock("a").unwrap();
     let guard = lock.acquire().await.unwrap();
