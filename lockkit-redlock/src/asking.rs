@@ -155,6 +155,9 @@ impl Quorum {
         if round.is_given_up.load(Ordering::Acquire) {
             return not_asked(unreachable("it was not asked in time"));
         }
+        if lane.doubtful_until() > Some(claim.now()) {
+            return not_asked(unreachable("an earlier release may undo what it grants"));
+        }
         let Some(pass) = self.pass(at, claim) else { return not_asked(does_not_answer()) };
         let answer = self.take(at, round).await;
         let failure = match &answer {

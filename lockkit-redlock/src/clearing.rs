@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkit_core::driver::{Claim, DriverError, Release};
+use lockkit_core::driver::{Claim, DriverError, ErrorKind, Release};
 
 use crate::ballot::{self, A_MOMENT, Settled, Votes, count};
 use crate::driver::Quorum;
@@ -74,8 +74,24 @@ impl Quorum {
     }
 
     /// Removes the claim from a node: with as many requests as it takes for as long as a hold can
-    /// last there.
-    pub(crate) async fn clear(&self, at: usize, claim: &Claim, _lane: Lane) -> Cleared {
+    /// last there. One that is not answered may arrive yet, and undo what is granted then: it is
+    /// remembered for the length of a lease.
+    pub(crate) async fn clear(&self, at: usize, claim: &Claim, lane: Lane) -> Cleared {
+        let cleared = self.remove(at, claim, &lane).await;
+        if let Some(end) = lane.doubtful_until().filter(|end| *end > claim.now()) {
+            let (lanes, over, clock) = (lane.lanes(), self.over.clone(), claim.clock().clone());
+            self.stragglers.spawn(async move {
+                let _lanes = lanes;
+                tokio::select! {
+                    () = over.cancelled() => (),
+                    () = clock.sleep_until(end) => (),
+                }
+            });
+        }
+        cleared
+    }
+
+    async fn remove(&self, at: usize, claim: &Claim, lane: &Lane) -> Cleared {
         let Ok(driver) = self.nodes.members[at].driver() else {
             return Ok(Release::NotHeld);
         };
@@ -89,12 +105,16 @@ impl Quorum {
                 () = self.over.cancelled() => return Err(does_not_answer()),
                 () = claim.clock().sleep_until(gone_by_itself) => return Err(does_not_answer()),
             };
+            let sent = claim.now();
             let answer = driver.release(&claim).await;
             pass.answered(claim.now(), &answer);
             let error = match answer {
                 Ok(release) => return Ok(release),
                 Err(error) => error,
             };
+            if error.kind() == ErrorKind::Unknown {
+                lane.doubt(sent + claim.ttl());
+            }
             let node = &self.nodes.members[at].name;
             tracing::debug!(%node, lock = %claim.name(), %error, "not released there yet");
             let pause = (claim.ttl() / 20).min(LONGEST_PAUSE);

@@ -132,8 +132,10 @@ impl Electorate {
     fn note(&self, standings: &mut [Standing], at: usize, run: Run, now: Instant) {
         let earlier = standings[at].run.as_ref();
         let silence = self.settings.silence_after_restart();
+        // What the earlier run did not keep, this one cannot have.
+        let remembers = run.is_durable() && earlier.is_none_or(Run::is_durable);
         let sits_out_until = match earlier {
-            _ if run.is_durable() => None,
+            _ if remembers => None,
             // We saw the change, so our own clock tells: the backend's may have been set.
             Some(_) => Some(now + silence),
             None => Some(now + silence.saturating_sub(run.age())),

@@ -103,7 +103,10 @@ impl Quorum {
         lanes: Arc<Lanes>,
     ) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let _lane = lanes.enter(at).await;
+            let lane = lanes.enter(at).await;
+            if lane.doubtful_until() > Some(claim.now()) {
+                return;
+            }
             let Some(pass) = self.pass(at, &claim) else { return };
             if let Ok(voter) = self.voter(at, &claim).await {
                 let answer = voter.driver.try_acquire(&claim).await;

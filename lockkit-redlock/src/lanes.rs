@@ -1,9 +1,9 @@
 //! One request of a claim to a node at a time.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use lockkit_core::driver::OwnerId;
+use lockkit_core::driver::{Instant, OwnerId};
 use tokio::sync::Semaphore;
 
 /// The lanes of all claims that have a request under way.
@@ -29,7 +29,7 @@ impl AllLanes {
             registry.by_owner.retain(|_, lanes| lanes.strong_count() > 0);
             registry.crowded = (2 * registry.by_owner.len()).max(64);
         }
-        let lanes = Arc::new(Lanes((0..nodes).map(|_| Semaphore::new(1)).collect()));
+        let lanes = Arc::new(Lanes((0..nodes).map(|_| Track::default()).collect()));
         registry.by_owner.insert(owner, Arc::downgrade(&lanes));
         lanes
     }
@@ -38,7 +38,27 @@ impl AllLanes {
 /// The lanes of one claim: what is sent to a node is sent after the answer to what was sent before.
 /// Otherwise the end of one round could undo the grant of the next.
 #[derive(Debug)]
-pub(crate) struct Lanes(Box<[Semaphore]>);
+pub(crate) struct Lanes(Box<[Track]>);
+
+#[derive(Debug)]
+struct Track {
+    turn: Semaphore,
+    /// Until when a release may arrive that the node has not answered.
+    doubtful_until: Mutex<Option<Instant>>,
+}
+
+impl Default for Track {
+    fn default() -> Self {
+        Self { turn: Semaphore::new(1), doubtful_until: Mutex::default() }
+    }
+}
+
+impl Track {
+    fn doubtful_until(&self) -> MutexGuard<'_, Option<Instant>> {
+        // Nothing panics while it holds the lock.
+        self.doubtful_until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The right to send a request to a node.
 #[derive(Debug)]
@@ -51,19 +71,37 @@ pub(crate) struct Lane {
 impl Lanes {
     /// The lane to a node, if nothing is under way there.
     pub(crate) fn try_enter(self: &Arc<Self>, at: usize) -> Option<Lane> {
-        self.0[at].try_acquire().ok()?.forget();
+        self.0[at].turn.try_acquire().ok()?.forget();
         Some(Lane { at, lanes: Arc::clone(self) })
     }
 
     /// The lane to a node, once what is under way there was answered.
     pub(crate) async fn enter(self: Arc<Self>, at: usize) -> Lane {
-        self.0[at].acquire().await.expect("the semaphore is never closed").forget();
+        self.0[at].turn.acquire().await.expect("the semaphore is never closed").forget();
         Lane { at, lanes: self }
+    }
+}
+
+impl Lane {
+    /// A release was sent that is not answered, and may arrive until then.
+    pub(crate) fn doubt(&self, until: Instant) {
+        let mut doubtful_until = self.lanes.0[self.at].doubtful_until();
+        *doubtful_until = doubtful_until.max(Some(until));
+    }
+
+    /// Until when something may arrive that would undo what the node grants.
+    pub(crate) fn doubtful_until(&self) -> Option<Instant> {
+        *self.lanes.0[self.at].doubtful_until()
+    }
+
+    /// The lanes that it is one of, which keep what is known of them.
+    pub(crate) fn lanes(&self) -> Arc<Lanes> {
+        Arc::clone(&self.lanes)
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.lanes.0[self.at].add_permits(1);
+        self.lanes.0[self.at].turn.add_permits(1);
     }
 }

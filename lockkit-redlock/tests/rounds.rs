@@ -215,6 +215,35 @@ async fn what_is_late_from_one_round_leaves_the_next_alone() {
     assert!(matches!(driver.renew(&claim).await, Ok(Renewal::Held(_))));
 }
 
+/// One that was repeated, too: the answer to the second says nothing about the first.
+#[tokio::test(start_paused = true)]
+async fn a_late_release_undoes_no_later_grant() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let holder = claim(TTL);
+    for node in &nodes[..2] {
+        node.try_acquire(&holder).await.unwrap();
+    }
+    nodes[2].delays_a_release(Duration::from_secs(5));
+    let again = claim(TTL);
+    assert!(take(&driver, &again).await.is_none());
+    sleep(Duration::from_secs(3)).await;
+    assert!(nodes[2].is_idle(), "it was released once more");
+    for node in &nodes[..2] {
+        node.release(&holder).await.unwrap();
+    }
+    // With the vote of the last node there would be a majority, which the first release ends.
+    nodes[1].set(Mode::Down);
+    driver.try_acquire(&again).await.unwrap_err();
+    let other = claim(TTL);
+    assert!(take(&driver, &other).await.is_some());
+    sleep(Duration::from_secs(3)).await;
+    assert!(matches!(driver.renew(&other).await, Ok(Renewal::Held(_))));
+    driver.release(&other).await.unwrap();
+    sleep(TTL).await;
+    assert!(take(&driver, &again).await.is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_slow_node_is_collected_and_a_slow_majority_is_none() {
     let nodes = nodes::<5>();
@@ -345,6 +374,7 @@ async fn an_extended_hold_is_released_at_nodes_that_come_back_later() {
 async fn a_node_that_forgot_sits_out() {
     let max_ttl = Duration::from_secs(20);
     let nodes = nodes::<3>();
+    nodes[2].is_durable();
     let driver = settings(&nodes, "max_ttl=20s").await.unwrap();
     let held = claim(max_ttl);
     take(&driver, &held).await.unwrap();
@@ -362,11 +392,15 @@ async fn a_node_that_forgot_sits_out() {
     sleep(Duration::from_millis(200)).await;
     assert!(take(&driver, &other).await.is_some());
 
-    // A node that keeps its locks need not.
+    // A node that keeps its locks need not; one that only begins to has none to keep.
     driver.release(&other).await.unwrap();
     nodes[2].restart_durable();
     nodes[1].set(Mode::Down);
-    assert!(take(&driver, &claim(max_ttl)).await.is_some());
+    let other = claim(max_ttl);
+    assert!(take(&driver, &other).await.is_some());
+    driver.release(&other).await.unwrap();
+    nodes[0].restart_durable();
+    driver.try_acquire(&claim(max_ttl)).await.unwrap_err();
 }
 
 /// The control: this is what the delayed restart is for.

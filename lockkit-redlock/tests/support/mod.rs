@@ -9,8 +9,8 @@ use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, ErrorKind, Inspect, Node, OwnerId, Release,
     Renewal, Run, Vouch,
 };
-use lockkit_core::memory::{self, MemoryDriver};
-use lockkit_core::{Capabilities, Error, Fairness, LockName, Namespace};
+use lockkit_core::memory::{self, Fault, MemoryDriver};
+use lockkit_core::{Capabilities, Error, Fairness, LockName, Namespace, Operation};
 use lockkit_redlock::{PARAMETERS, RedlockDriver, Settings};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -129,6 +129,17 @@ impl TestNode {
     pub(crate) fn restart_empty(&self) {
         self.forget();
         self.0.lock().unwrap().run = new_run();
+    }
+
+    pub(crate) fn is_durable(&self) {
+        let mut state = self.0.lock().unwrap();
+        state.run = state.run.clone().durable();
+    }
+
+    /// The next release to it arrives so much later.
+    pub(crate) fn delays_a_release(&self, delay: Duration) {
+        let state = self.0.lock().unwrap();
+        state.backend.faults().inject(Operation::Release, Fault::Delay(delay));
     }
 
     pub(crate) fn restart_durable(&self) {
