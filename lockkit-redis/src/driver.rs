@@ -112,18 +112,16 @@ impl RedisDriver {
         }
         match replicas {
             Ok(replicas) => Ok(Answer::Granted { token, replicas }),
+            // Left as it is: the claim asks again or is released. A release from here that came late
+            // would end what it is granted then.
+            Err(error) if error.kind().is_transient() => Err(error),
+            // Nobody asks again.
             Err(error) => {
                 let arguments = [&*claimant];
-                let released = self.call(claim, RELEASE.on(&keys, &arguments)).await;
-                // Whatever was in the way of that: what is unknown is released again.
-                let unknown =
-                    |error: DriverError| DriverError::new(ErrorKind::Unknown, error.into_source());
-                released.map_err(unknown)?;
-                let kind = match error.kind() {
-                    ErrorKind::Unknown => ErrorKind::Unreachable,
-                    kind => kind,
-                };
-                Err(DriverError::new(kind, error.into_source()))
+                if let Err(error) = self.call(claim, RELEASE.on(&keys, &arguments)).await {
+                    tracing::warn!(lock = %claim.name(), %error, "what was granted is left to run out");
+                }
+                Err(error)
             }
         }
     }
@@ -157,7 +155,8 @@ impl RedisDriver {
 
     /// Whose claim it is, as the scripts have it: `OWNER INBOX LABEL`.
     fn claimant(&self, claim: &Claim) -> String {
-        format!("{} {} {}", claim.owner(), self.inbox.as_str(), claim.label())
+        let owner = claim.owner().to_string();
+        [&owner, self.inbox.as_str(), claim.label().as_str()].join(" ")
     }
 
     fn limit(&self, claim: &Claim) -> Duration {

@@ -183,7 +183,8 @@ async fn dial(host: &str, port: u16) -> RedisResult<TcpStream> {
     // A peer that vanished is noticed within half a minute, also where nothing is sent.
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(15))
-        .with_interval(Duration::from_secs(5));
+        .with_interval(Duration::from_secs(5))
+        .with_retries(3);
     SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     Ok(stream)
 }

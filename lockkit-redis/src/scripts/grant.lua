@@ -6,5 +6,9 @@ local function grant(grantee, token, now, expiry)
   redis.call('HSET', bucket, 'layout', '1', 'token', token)
   redis.call('HSET', lock, 'owner', string.sub(grantee, 1, 32), 'token', token,
     'label', string.sub(grantee, 51), 'since', now)
-  redis.call('PEXPIREAT', lock, expiry)
+  if type(redis.pcall('PEXPIREAT', lock, expiry)) == 'table' then
+    -- Without the right to it. A hold without an end would never go.
+    redis.call('DEL', lock)
+    redis.call('PEXPIREAT', lock, expiry)
+  end
 end

@@ -185,7 +185,14 @@ async fn rights(server: Server) {
     let user = |rights: &str| -> Vec<String> {
         format!("ACL SETUSER me reset on >pw {rights}").split(' ').map(Into::into).collect()
     };
-    for rights in ["~* -@all", "~* +@all -eval -evalsha", "~* +@all -hset", "~other:* +@all"] {
+    for rights in [
+        "~* -@all",
+        "~* +@all -eval -evalsha",
+        "~* +@all -hset",
+        // A hold without an end would be worse than none.
+        "~* +@all -pexpireat",
+        "~other:* +@all",
+    ] {
         let words = user(rights);
         raw.ask::<()>(&words.iter().map(String::as_str).collect::<Vec<_>>()).await;
         let url = server.url().replace("redis://", "redis://me:pw@");

@@ -15,7 +15,7 @@ use crate::support::{LONG, Raw, claim, impatient_driver, millis, refused, take};
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_grant_tells_how_many_replicas_acknowledged", primary_and_two, counted),
-        trial("too_few_replicas_are_an_error_and_nothing_is_left", primary_and_two, cut),
+        trial("too_few_replicas_are_an_error_and_the_claim_may_ask_again", primary_and_two, cut),
         trial("a_renewal_that_is_not_replicated_is_none", primary_and_two, renewed),
         trial("a_hand_over_counts_when_replicas_have_it", primary_and_two, handed_over),
         trial("who_waits_for_replicas_keeps_nobody_waiting", primary_and_two, apart),
@@ -78,12 +78,13 @@ async fn cut(servers: Vec<Server>) {
     let hasty = waiting_driver(&servers, "&replica_timeout=100ms").await;
     take(&patient, &Claim::new(LockName::new(&Namespace::default(), "b").unwrap(), LONG)).await;
     proxy.answers().swallow();
-    let error = hasty.try_acquire(&claim(LONG)).await.unwrap_err();
-    let (kind, told) = too_few(error);
-    // It was not taken, or not for long: asking again may do.
-    assert_eq!(kind, ErrorKind::Unreachable);
+    let asking = claim(LONG);
+    let (kind, told) = too_few(hasty.try_acquire(&asking).await.unwrap_err());
+    assert_eq!(kind, ErrorKind::Unknown);
     assert_eq!((told.wanted, told.acknowledged, told.timeout), (2, 0, millis(100)));
-    assert_eq!(raw.keys().await.len(), 1, "the one that was taken before");
+    // A release from the driver could come late, and end what the claim is granted when it asks again.
+    assert_eq!(raw.keys().await.len(), 2, "the one that was taken before is beside it");
+    hasty.release(&asking).await.unwrap();
 
     let locker = Locker::new(hasty);
     let error = locker.lock("a").unwrap().try_acquire().await.unwrap_err();
@@ -91,6 +92,8 @@ async fn cut(servers: Vec<Server>) {
     let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |it| it.source());
     let told = causes.filter_map(|cause| cause.downcast_ref::<TooFewReplicas>()).next();
     assert_eq!(told.map(|told| told.acknowledged), Some(0), "{error:?}");
+    // The claim is over, and nothing is left of it.
+    while raw.keys().await.len() > 1 {}
 
     // The network is back, and with it the replicas.
     proxy.answers().pass();
@@ -157,12 +160,11 @@ async fn apart(servers: Vec<Server>) {
     };
     let (answers, (passed, connections)) = futures_util::join!(asking, others);
     for answer in answers {
-        assert_eq!(too_few(answer.unwrap_err()).0, ErrorKind::Unreachable);
+        assert_eq!(too_few(answer.unwrap_err()).0, ErrorKind::Unknown);
     }
     assert!(passed < began.elapsed(), "{passed:?}");
     assert!(passed < millis(2000), "it waited with the others: {passed:?}");
     assert_eq!(connections, 18, "one of them is ours, and one for what waits for nobody");
-    assert_eq!(raw.keys().await, Vec::<String>::new());
 }
 
 async fn denied(servers: Vec<Server>) {
@@ -186,7 +188,7 @@ async fn kept(set: RedisSentinels) {
     // While no replica hears of it, nobody is granted anything.
     let late = Claim::new(LockName::new(&Namespace::default(), "late").unwrap(), LONG);
     let (kind, told) = too_few(one.try_acquire(&late).await.unwrap_err());
-    assert_eq!((kind, told.acknowledged), (ErrorKind::Unreachable, 0));
+    assert_eq!((kind, told.acknowledged), (ErrorKind::Unknown, 0));
     set.servers()[set.primary()].kill();
     drop(cut);
     // The next primary knows the hold that replicas had.
