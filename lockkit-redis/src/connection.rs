@@ -122,6 +122,11 @@ impl Connection {
 
     /// Which run of the server the calls go to. Asked once a connection.
     pub(crate) async fn run(&self, limit: Duration) -> Result<Run, DriverError> {
+        if let Link::Up(open) = &*self.shared.link.borrow()
+            && let Some(run) = open.run.get()
+        {
+            return Ok(run.clone());
+        }
         let asking = async {
             let open = self.shared.up().await?;
             if let Some(run) = open.run.get() {

@@ -1,5 +1,6 @@
 //! What a quorum must know of a backend that is one of its nodes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,10 +22,10 @@ pub trait Node: Send + Sync {
     async fn run(&self, limit: Duration) -> Result<Run, DriverError>;
 }
 
-/// One run of a backend, from its start to its end.
+/// One run of a backend, from its start to its end. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    id: String,
+    id: Arc<str>,
     age: Duration,
     durable: bool,
     primary: bool,
@@ -33,7 +34,7 @@ pub struct Run {
 impl Run {
     /// The run of this id, which no other has, of this or another backend. Taken to have just
     /// begun, on a primary that forgets everything when it ends, unless more is said.
-    pub fn new(id: impl Into<String>) -> Self {
+    pub fn new(id: impl Into<Arc<str>>) -> Self {
         Self { id: id.into(), age: Duration::ZERO, durable: false, primary: true }
     }
 
