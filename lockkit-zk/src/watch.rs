@@ -3,10 +3,13 @@ use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::select;
+use tokio::time::sleep;
 use zookeeper_client::{Error, EventType};
 
+use crate::error::Failure;
 use crate::session::{Limit, Session, is_same};
 
 /// A watch on one node. Dropping it takes it off the server.
@@ -16,6 +19,9 @@ pub(crate) struct Watch {
     is_set: Arc<AtomicBool>,
     news: Pin<Box<dyn Future<Output = News> + Send>>,
 }
+
+/// Between attempts to set a watch that the servers refuse.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// How a watch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +36,7 @@ pub(crate) enum News {
 
 impl Watch {
     /// It is set when its news are first waited for.
-    pub(crate) fn new(session: Arc<Session>, path: Arc<str>, limit: std::time::Duration) -> Self {
+    pub(crate) fn new(session: Arc<Session>, path: Arc<str>, limit: Duration) -> Self {
         let is_set = Arc::new(AtomicBool::new(false));
         let news = Box::pin(watch(session.clone(), path.clone(), limit, is_set.clone()));
         Self { session, path, is_set, news }
@@ -75,13 +81,14 @@ impl fmt::Debug for Watch {
 fn watch(
     session: Arc<Session>,
     path: Arc<str>,
-    limit: std::time::Duration,
+    limit: Duration,
     is_set: Arc<AtomicBool>,
 ) -> impl Future<Output = News> {
     async move {
         loop {
-            // Not `exists`, which would leave a watch also where there is no node. In a box, for those
-            // who wait are many and wait for long.
+            // Not `exists`, which would leave a watch also where there is no node, and where servers
+            // keep its news from who may not read the node. In a box, for those who wait are many
+            // and wait for long.
             let request = session.client().get_and_watch_data(&path);
             match Box::pin(Limit::new(limit).bound(request)).await {
                 Ok(Ok((_, _, watcher))) => {
@@ -98,7 +105,14 @@ fn watch(
                 }
                 Ok(Err(Error::NoNode)) => return News::Gone,
                 _ if session.has_ended() => return News::Ended,
-                Ok(Err(_)) | Err(_) => return News::Blind,
+                Ok(Err(error)) => {
+                    if Failure::from(error).is_answer() {
+                        // As to who may not read the node: asking at once leads here again.
+                        sleep(PAUSE).await;
+                    }
+                    return News::Blind;
+                }
+                Err(_) => return News::Blind,
             }
         }
     }

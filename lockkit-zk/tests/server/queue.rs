@@ -17,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("each_waiter_watches_the_one_before_only", || ZOOKEEPER.url(), watches),
         trial("the_next_has_the_lock_without_asking", || ZOOKEEPER.url(), next),
+        trial("who_may_not_read_the_one_before_asks_now_and_then", || ZOOKEEPER.url(), unread),
         trial("who_is_further_back_asks_again", || ZOOKEEPER.url(), further_back),
         trial("who_leaves_takes_node_and_watch_along", || ZOOKEEPER.url(), leaving),
         trial("a_place_that_nobody_asks_for_is_removed", || ZOOKEEPER.url(), abandoned),
@@ -66,6 +67,24 @@ async fn next(server: String) {
     assert_eq!(take(&other, &waiting).await, token);
     let [node] = &place.nodes().await[..] else { panic!("more than one node") };
     assert_eq!(place.node(node).await.1.czxid, i64::try_from(token.get()).unwrap());
+}
+
+/// As while credentials are being introduced.
+async fn unread(server: String) {
+    let place = Place::made_on(&server).await;
+    let theirs = driver(&place.url.replace("zookeeper://", "zookeeper://app:secret@")).await;
+    let ours = driver(&place.url).await;
+    let (held, waiting) = (claim(), claim().waiting());
+    take(&theirs, &held).await;
+    refused(&ours, &waiting).await;
+    let mut listening = pin!(ours.changed(&waiting));
+    assert!(poll!(&mut listening).is_pending());
+    // By the time the servers have answered this they have refused the watch.
+    refused(&ours, &claim()).await;
+    assert!(poll!(&mut listening).is_pending());
+    theirs.release(&held).await.unwrap();
+    assert_eq!(listening.await, Change::AskAgain);
+    take(&ours, &waiting).await;
 }
 
 async fn further_back(server: String) {
