@@ -343,9 +343,13 @@ impl Board {
         state.wards.len() == state.lingering
     }
 
-    /// All that is to be watched on a new stream.
-    pub(crate) fn all(&self) -> VecDeque<Command> {
-        self.state().wards.keys().map(|&id| Command::Create(id)).collect()
+    /// All that is to be watched on a new stream. What is in the inbox by then says nothing more: a
+    /// watch that was created twice would end the stream.
+    pub(crate) fn all(&self, inbox: &mut mpsc::UnboundedReceiver<Command>) -> VecDeque<Command> {
+        // Commands are sent under the lock.
+        let state = self.state();
+        while inbox.try_recv().is_ok() {}
+        state.wards.keys().map(|&id| Command::Create(id)).collect()
     }
 
     /// Takes note that the stream has ended, and all watches with it.

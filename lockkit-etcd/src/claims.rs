@@ -166,8 +166,7 @@ impl Claims {
             Seen::Present(place) => {
                 if !is_alive? {
                     // The server is about to remove it, and has let nobody pass yet.
-                    let lease = self.lease(entry, claim, true, limit).await?;
-                    self.hang(entry, &stands, &lease, limit).await?;
+                    self.hang(entry, &stands, claim, limit).await?;
                 }
                 entry.stands_at(&place);
                 Ok(Some(place))
@@ -208,22 +207,47 @@ impl Claims {
         queue::look(&self.members, &entry.queue, key, *created, limit).await.outcome
     }
 
-    /// Hangs the key, which is there, on the lease of the claim.
+    /// Hangs the key, which is there although its lease is over, on another one. That is the claim's
+    /// when the server has said so: until then the key may hang on either.
     async fn hang(
         &self,
         entry: &Entry,
         stands: &Standing,
-        lease: &Lease,
+        claim: &Claim,
         limit: Duration,
     ) -> Result<(), Failure> {
+        let _turn = entry.turn(limit).await?;
+        if entry.lease().is_some_and(|lease| !lease.is_gone()) {
+            // Somebody has done it meanwhile.
+            return Ok(());
+        }
+        let begun = entry.traces().longer.clone();
+        let lease = match begun {
+            Some(begun) => begun,
+            None => self.leases.take(claim.ttl(), limit).await?,
+        };
+        entry.traces().longer = Some(Arc::clone(&lease));
+        if !lease.is_fresh() {
+            self.keepalive.touch(&lease, limit);
+        }
         let own = Own { key: &stands.key, value: &entry.value, lease: lease.id() };
         let changed = queue::change_lease(&self.members, own, stands.created, limit).await;
         entry.traces().in_doubt |= changed.in_doubt;
-        match changed.outcome? {
-            true => Ok(()),
-            false => {
+        match changed.outcome {
+            Ok(true) => {
+                entry.moves_to(lease);
+                Ok(())
+            }
+            Ok(false) => {
                 entry.displaced();
                 Err(Failure::Displaced)
+            }
+            Err(failure) => {
+                if failure.is_a_lost_lease() {
+                    lease.is_over();
+                    entry.traces().longer = None;
+                }
+                Err(failure)
             }
         }
     }
@@ -287,7 +311,15 @@ impl Claims {
                 Some(longer) => self.move_to(entry, longer, true, limit).await?,
                 None => {
                     let longer = self.leases.take(claim.ttl(), limit).await?;
-                    self.move_to(entry, longer, false, limit).await?
+                    // One from the pool may have less left than the hold is vouched for.
+                    match self.refresh(&longer, limit).await {
+                        Ok(true) => self.move_to(entry, longer, false, limit).await?,
+                        Ok(false) => continue,
+                        Err(failure) => {
+                            self.leases.give_back(longer);
+                            return Err(failure);
+                        }
+                    }
                 }
             };
             if !is_moved {

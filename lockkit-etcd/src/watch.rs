@@ -109,8 +109,6 @@ async fn supervise(
             }
         }
         sleep(backoff.pause()).await;
-        // All of it is on the board.
-        while inbox.try_recv().is_ok() {}
         let (member, began) = (members.current(), Instant::now());
         let outcome = watch(&members, member, &board, &mut inbox).await;
         board.fall();
@@ -153,7 +151,7 @@ async fn watch(
     inbox: &mut mpsc::UnboundedReceiver<Command>,
 ) -> Result<(), Failure> {
     let mut changes = members.changes();
-    let (mut outbox, mut sweep) = (board.all(), Instant::now());
+    let (mut outbox, mut sweep) = (board.all(inbox), Instant::now());
     let Some((mut sender, mut stream)) = open(members, member, board, &mut outbox).await? else {
         return Ok(());
     };
@@ -247,6 +245,14 @@ mod tests {
         let board = Arc::new(Board { state: Mutex::default(), commands });
         let supervisor = tokio::spawn(std::future::pending());
         (Watch { board, supervisor: super::AbortOnDropHandle::new(supervisor) }, sent)
+    }
+
+    #[tokio::test]
+    async fn a_new_stream_is_told_of_each_watch_once() {
+        let (watch, mut sent) = watch();
+        wait(&watch, 1);
+        assert_eq!(watch.board.all(&mut sent).len(), 2);
+        assert!(sent.try_recv().is_err());
     }
 
     /// Waits behind the first of the queue, `a`, which was created at `created`.

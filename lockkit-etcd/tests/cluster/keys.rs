@@ -14,6 +14,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_lock_that_is_often_taken_leaves_one_key_behind", || ETCD.start(), few_keys),
         trial("claims_have_leases_of_their_own", || ETCD.start(), own_leases),
         trial("a_longer_lease_takes_the_key_along", || ETCD.start(), longer),
+        trial("a_key_moves_to_no_lease_that_may_be_over", || ETCD.start(), refreshed),
         trial("overlapping_lengthenings_end_no_lease_in_use", || ETCD.start(), overlapping),
         trial("what_the_server_grants_counts", || ETCD.start(), granted),
         trial("leases_that_nobody_uses_are_kept_alive", || ETCD.start(), kept_alive),
@@ -100,6 +101,22 @@ async fn longer(server: Server) {
     driver.release(&waiting).await.unwrap();
     assert_eq!(driver.release(&short).await.unwrap(), Release::Freed);
     assert!(raw.keys().await.is_empty());
+}
+
+/// One that lay idle may have less left than the hold is vouched for.
+async fn refreshed(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let idle = named("idle", millis(12_000));
+    take(&driver, &idle).await;
+    driver.release(&idle).await.unwrap();
+    let lease = raw.leases().await[0];
+    raw.client.lease_revoke(lease).await.unwrap();
+    // What was asked for a moment ago is not asked for again.
+    tokio::time::sleep(millis(100)).await;
+    let short = claim(millis(5000));
+    take(&driver, &short).await;
+    let renewal = driver.renew(&short.clone().with_ttl(millis(12_000))).await.unwrap();
+    assert!(matches!(renewal, Renewal::Held(_)), "{renewal:?}");
 }
 
 async fn overlapping(server: Server) {
