@@ -10,7 +10,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// What a client library said.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a lock operation failed. Each message names the lock, the driver and what was attempted.
+/// Why a lock operation failed. Each message names the lock, the driver and what was attempted, as
+/// far as there are such.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -131,7 +132,13 @@ impl Error {
             ErrorKind::Capacity => Self::Capacity(failure),
             ErrorKind::Misconfigured => Self::Misconfigured(failure),
             ErrorKind::Foreign => Self::Foreign(failure),
-            ErrorKind::Unsupported => Self::unsupported(driver, failure.source.to_string()),
+            ErrorKind::Unsupported => Self::unsupported(
+                driver,
+                match &failure.name {
+                    Some(name) => format!("lock `{name}`: {}", failure.source),
+                    None => failure.source.to_string(),
+                },
+            ),
         }
     }
 }

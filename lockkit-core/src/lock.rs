@@ -107,7 +107,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: dropped at any point, it leaves neither a hold nor a place in a queue.
+    /// Cancel-safe: dropped at any point, it leaves neither a hold nor a place in a queue. One that
+    /// is neither polled nor dropped keeps what it is granted.
     pub async fn acquire(&self) -> Result<LockGuard> {
         self.acquire_with(AcquireOptions::new()).await
     }
@@ -196,7 +197,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
 
     /// Acquires the lock for `owner`, or shares the hold that `owner` has already: without a
     /// request, and with what `options` say about the lease left aside. It is released with the
-    /// last guard. While one acquisition of `owner` is under way, others of `owner` wait for it.
+    /// last guard. While one acquisition of `owner` is under way, others of `owner` wait for it, also
+    /// for one that nobody polls any more: drop it.
     ///
     /// # Errors
     ///

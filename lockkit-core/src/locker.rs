@@ -174,8 +174,8 @@ impl Locker {
     /// [`Error::ShutDown`](crate::Error::ShutDown).
     ///
     /// Returns when nothing is left, or when what an unreachable backend still has runs out by
-    /// itself: one lease and 5 seconds later. An acquisition that is under way and is not polled
-    /// is waited for as long.
+    /// itself: one lease of the locker and 5 seconds later. An acquisition that is under way and is
+    /// not polled is waited for as long; what has a longer lease of its own runs out with that.
     ///
     /// # Cancel safety
     ///

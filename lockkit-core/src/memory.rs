@@ -372,14 +372,17 @@ impl State {
     /// Ends a lease that has run out, and hands a free lock to the first place that is alive.
     fn serve(&mut self, name: &LockName, now: Option<Instant>) {
         let Some(entry) = self.locks.get_mut(name) else { return };
-        if let Some(now) = now {
-            entry.held.take_if(|held| held.expiry <= now);
+        let expired = now.and_then(|now| entry.held.take_if(|held| held.expiry <= now));
+        if let Some(Held { owner, .. }) = expired {
+            self.mailboxes.tell(owner, Change::Lost);
+            self.mailboxes.close(owner);
         }
         while entry.held.is_none()
             && let Some(Place { owner, deadline, who, .. }) = entry.places.pop_front()
         {
             let now = who.clock.now();
             if deadline <= now {
+                self.mailboxes.close(owner);
                 continue;
             }
             // Without a token there is no grant; the waiter hears of it at its next ask.

@@ -292,6 +292,10 @@ impl FromStr for BackendUrl {
             },
             None => (None, ""),
         };
+        // It would be shown.
+        if user_info.is_none() && !hosts.is_empty() && path.contains('@') {
+            return Err(bad("in a password `/` is written `%2F`, and in a path `@` is `%40`"));
+        }
         let (user, password) = match user_info {
             Some(user_info) => match user_info.split_once(':') {
                 Some((user, password)) => (Some(decode(user)?), Some(decode(password)?)),
@@ -348,7 +352,7 @@ impl fmt::Debug for BackendUrl {
 
 fn looks_secret(parameter: &str) -> bool {
     let parameter = parameter.to_ascii_lowercase();
-    ["pass", "pwd", "secret", "token", "key", "auth", "cred"]
+    ["pass", "pw", "secret", "token", "key", "auth", "cred"]
         .iter()
         .any(|word| parameter.contains(word))
 }
@@ -395,13 +399,18 @@ mod tests {
 
     #[test]
     fn secrets_are_not_printed() {
-        let secret = url("redis://me:hunter2@h/0?ttl=1s&sentinel_password=hunter3");
-        let shown = "redis://me:***@h/0?ttl=1s&sentinel_password=***";
+        let secret = url("redis://me:hunter2@h/0?ttl=1s&sentinel_password=hunter3&pw=hunter4");
+        let shown = "redis://me:***@h/0?ttl=1s&sentinel_password=***&pw=***";
         assert_eq!(secret.to_string(), shown);
         assert_eq!(format!("{secret:?}"), format!("{shown:?}"));
         let error = secret.parameters(&[]).unwrap_err().to_string();
         assert!(!error.contains("hunter"), "{error}");
-        for bad in ["redis://me:hunter2@[h/0", "redis://me:hunter2@h:x", "redis://me:hunter2@h#"] {
+        for bad in [
+            "redis://me:hunter2@[h/0",
+            "redis://me:hunter2@h:x",
+            "redis://me:hunter2@h#",
+            "redis://me:12/hunter2@h/0",
+        ] {
             let error = format!("{:?}", bad.parse::<BackendUrl>().unwrap_err());
             assert!(!error.contains("hunter2"), "{error}");
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use lockkit_core::driver::{Clock, ErrorKind};
+use lockkit_core::driver::{Claim, Clock, Driver, ErrorKind};
 use lockkit_core::memory::{Fault, MemoryDriver};
 use lockkit_core::{
     AcquireOptions, Error, Label, Lease, Lock, Locker, Operation, Owner, Renew, Wait,
@@ -34,6 +34,19 @@ async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
+}
+
+/// As of processes that share a backend and end without a word.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_of_the_dead() {
+    let (backend, lock) = set_up();
+    let of_the_dead = Claim::new(lock.name().clone(), TTL);
+    backend.try_acquire(&of_the_dead).await.unwrap();
+    backend.try_acquire(&Claim::new(lock.name().clone(), TTL).waiting()).await.unwrap();
+    sleep(TTL).await;
+    lock.acquire().await.unwrap().release().await.unwrap();
+    settle().await;
+    assert!(backend.is_idle());
 }
 
 #[tokio::test(start_paused = true)]

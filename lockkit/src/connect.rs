@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Driver, DriverError, ErrorKind};
 use lockkit_core::{BackendUrl, Capabilities, Error, Locker, Parameter, Result, memory};
+use tokio::runtime::Handle;
 
 /// How long connecting may take.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -21,8 +22,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 ///
-/// [`Error::Config`] for a URL that cannot be used, a scheme that is unknown, or one whose
-/// feature, of the same name, is off; [`Error::Unreachable`] after 5 seconds at the latest; what else the driver says.
+/// [`Error::Config`] for a URL that cannot be used, a scheme that is unknown, one whose feature, of
+/// the same name, is off, and outside a tokio runtime; [`Error::Unreachable`] after 5 seconds at the latest; what else the driver says.
 ///
 /// # Cancel safety
 ///
@@ -46,6 +47,8 @@ pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
         let known: Vec<_> = BACKENDS.iter().map(|backend| backend.scheme).collect();
         return Err(url.error(format!("the scheme is unknown; known are: {}", known.join(", "))));
     };
+    // Without one there are no timers, which would panic.
+    Handle::try_current().map_err(|error| Error::config("tokio runtime", error.to_string()))?;
     let parameters = url.parameters(backend.parameters);
     let driver = tokio::time::timeout(LIMIT, driver(url)).await.unwrap_or_else(|_| {
         let late = format!("no answer within {LIMIT:?}");
