@@ -8,6 +8,8 @@
 //!
 //! With each of them: locks inside the user's own [transactions](transaction).
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod housekeeping;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "postgres")]

@@ -62,18 +62,18 @@ pub(super) async fn take(
     let values = [
         namespace,
         name,
-        owner.clone(),
-        label.clone(),
-        lease.clone(),
-        owner.clone(),
-        owner.clone(),
+        owner,
+        label,
+        lease,
+        owner,
+        owner,
         Value::Integer(observes.into()),
         Value::Integer(token_seen),
         Value::Integer(beat_seen),
         owner,
         label,
-        lease.clone(),
-        lease.clone(),
+        lease,
+        lease,
         lease,
     ];
     let answer = connections.write(TAKE, &values, Urgency::Asks, within).await?;
@@ -133,27 +133,27 @@ pub(super) async fn release(
 }
 
 /// What a renewal is told.
-pub(super) fn renewal(claim: &Claim) -> [Value; 5] {
+pub(super) fn renewal(claim: &Claim) -> [Value<'_>; 5] {
     let ([namespace, name, owner], lease) = (of_claim(claim), lease(claim));
-    [lease.clone(), lease, namespace, name, owner]
+    [lease, lease, namespace, name, owner]
 }
 
 /// What names a lock.
-pub(super) fn of(name: &LockName) -> [Value; 2] {
+pub(super) fn of(name: &LockName) -> [Value<'_>; 2] {
     [Value::text(name.namespace().as_str()), Value::text(name.as_str())]
 }
 
 /// What names a claim.
-pub(super) fn of_claim(claim: &Claim) -> [Value; 3] {
+pub(super) fn of_claim(claim: &Claim) -> [Value<'_>; 3] {
     let [namespace, name] = of(claim.name());
-    [namespace, name, Value::text(claim.owner().to_string())]
+    [namespace, name, Value::Owner(claim.owner())]
 }
 
-pub(super) fn lease(claim: &Claim) -> Value {
+pub(super) fn lease(claim: &Claim) -> Value<'static> {
     Value::Integer(micros(claim.ttl()))
 }
 
-pub(super) fn label(claim: &Claim) -> Value {
+pub(super) fn label(claim: &Claim) -> Value<'_> {
     Value::text(claim.label().as_str())
 }
 

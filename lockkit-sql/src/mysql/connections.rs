@@ -1,5 +1,6 @@
 //! The connections of one driver, and how requests are sent on one of them.
 
+use lockkit_core::driver::OwnerId;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlQueryResult, MySqlRow};
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 
@@ -47,16 +48,17 @@ impl Within {
 }
 
 /// A parameter of a request.
-#[derive(Clone, Debug)]
-pub(super) enum Value {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'a> {
     /// All text is kept as bytes.
-    Bytes(Vec<u8>),
+    Bytes(&'a [u8]),
+    Owner(OwnerId),
     Integer(i64),
 }
 
-impl Value {
-    pub(super) fn text(text: impl AsRef<str>) -> Self {
-        Self::Bytes(text.as_ref().into())
+impl<'a> Value<'a> {
+    pub(super) fn text(text: &'a str) -> Self {
+        Self::Bytes(text.as_bytes())
     }
 }
 
@@ -90,7 +92,7 @@ impl Connections {
     pub(super) async fn write(
         &self,
         statement: &'static str,
-        values: &[Value],
+        values: &[Value<'_>],
         urgency: Urgency,
         within: Within,
     ) -> Result<MySqlQueryResult, Failure> {
@@ -111,7 +113,7 @@ impl Connections {
     pub(super) async fn read(
         &self,
         statement: &'static str,
-        values: &[Value],
+        values: &[Value<'_>],
         within: Within,
     ) -> Result<Vec<MySqlRow>, Failure> {
         let mut conversation = self.converse(Urgency::Asks, within).await?;
@@ -176,7 +178,7 @@ impl Transaction<'_> {
     pub(super) async fn write(
         &mut self,
         statement: &'static str,
-        values: &[Value],
+        values: &[Value<'_>],
     ) -> Result<MySqlQueryResult, Failure> {
         self.within.run(query(statement, values).execute(&mut self.connection)).await
     }
@@ -184,7 +186,7 @@ impl Transaction<'_> {
     pub(super) async fn read(
         &mut self,
         statement: &'static str,
-        values: &[Value],
+        values: &[Value<'_>],
     ) -> Result<Vec<MySqlRow>, Failure> {
         self.within.run(query(statement, values).fetch_all(&mut self.connection)).await
     }
@@ -219,11 +221,12 @@ impl Transaction<'_> {
     }
 }
 
-type Query = sqlx::query::Query<'static, MySql, MySqlArguments>;
+type Query<'a> = sqlx::query::Query<'a, MySql, MySqlArguments>;
 
-fn query(statement: &'static str, values: &[Value]) -> Query {
-    values.iter().cloned().fold(sqlx::query(statement), |query, value| match value {
+fn query<'a>(statement: &'static str, values: &[Value<'a>]) -> Query<'a> {
+    values.iter().fold(sqlx::query(statement), |query, value| match *value {
         Value::Bytes(bytes) => query.bind(bytes),
+        Value::Owner(owner) => query.bind(owner.to_string().into_bytes()),
         Value::Integer(integer) => query.bind(integer),
     })
 }

@@ -6,7 +6,6 @@ use lockkit_core::driver::{
     Attempt, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
-use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::claims::{self, Answer, Released};
@@ -15,9 +14,8 @@ use super::connections::{Connections, Within};
 use super::error::Failure;
 use super::queue;
 use super::sweep::sweep;
+use crate::housekeeping::keep_house;
 use crate::sights::{Sights, Takeover};
-
-const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// What the driver for MySQL and MariaDB promises.
 ///
@@ -64,12 +62,12 @@ impl MysqlDriver {
         let connections = opened
             .map(Arc::new)
             .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
-        let housekeeping = tokio::spawn(keep_house(connections.clone()));
+        let swept = connections.clone();
         Ok(Self {
             connections,
             call_limit,
             sights: observe.then(Sights::default),
-            housekeeping: AbortOnDropHandle::new(housekeeping),
+            housekeeping: keep_house(move || sweep(swept.clone(), observe)),
         })
     }
 
@@ -151,19 +149,5 @@ impl Driver for MysqlDriver {
     async fn close(&self) {
         self.housekeeping.abort();
         self.connections.close().await;
-    }
-}
-
-/// Removes what nobody has used for long, every hour; and one time in fifty at once, for
-/// applications whose processes never get that old.
-async fn keep_house(connections: Arc<Connections>) {
-    if fastrand::u32(0..50) != 0 {
-        sleep(SWEEP_EVERY.mul_f64(fastrand::f64())).await;
-    }
-    loop {
-        if let Err(failure) = sweep(&connections).await {
-            tracing::debug!(%failure, "idle rows were not removed");
-        }
-        sleep(SWEEP_EVERY).await;
     }
 }

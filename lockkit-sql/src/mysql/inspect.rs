@@ -33,7 +33,7 @@ impl Inspect for MysqlDriver {
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
         let value = Value::text(namespace.as_str());
-        let rows = self.read(HELD, &[value.clone(), value]).await.map_err(Failure::of_a_look)?;
+        let rows = self.read(HELD, &[value, value]).await.map_err(Failure::of_a_look)?;
         rows.chunk_by(|row, next| bytes_of(row, "name").ok() == bytes_of(next, "name").ok())
             .map(|rows| status_of(name_of(namespace, &rows[0])?, rows))
             .collect::<Result<_, _>>()
@@ -61,7 +61,7 @@ impl MysqlDriver {
     pub(super) async fn read(
         &self,
         statement: &'static str,
-        values: &[Value],
+        values: &[Value<'_>],
     ) -> Result<Vec<MySqlRow>, Failure> {
         self.connections.read(statement, values, self.inspection_limit()).await
     }
@@ -96,7 +96,7 @@ impl Steps for Break<'_> {
             return Ok(None);
         }
         let [namespace, name] = claims::of(self.name);
-        transaction.write(RELEASE, &[namespace, name, Value::Bytes(held_by)]).await?;
+        transaction.write(RELEASE, &[namespace, name, Value::Bytes(&held_by)]).await?;
         let times = (lock.time - lock.since, lock.expires - lock.time);
         holder(owner, lock.label.as_deref(), lock.token, times).map(Some)
     }

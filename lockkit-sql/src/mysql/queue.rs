@@ -68,21 +68,21 @@ impl Steps for Stand<'_> {
             transaction.write(claims::RENEW, &claims::renewal(claim)).await?;
             return Ok(Answer::Granted { token: token(lock.token)? });
         }
-        let dead = [namespace.clone(), name.clone(), Value::Integer(lock.time)];
+        let dead = [namespace, name, Value::Integer(lock.time)];
         transaction.write(DROP_DEAD, &dead).await?;
         let rows = transaction.read(FIRST, &of_lock).await?;
         let first = rows.first().map(|row| row.try_get::<Vec<u8>, _>("owner")).transpose()?;
         let is_turn = first.is_none_or(|first| first == claim.owner().to_string().as_bytes());
         let run_out = lock.run_out(claim.owner()).filter(|found| !self.takeover.allows(*found));
         if is_turn && !lock.is_held() && run_out.is_none() {
-            transaction.write(LEAVE, &[namespace.clone(), name.clone(), owner.clone()]).await?;
+            transaction.write(LEAVE, &[namespace, name, owner]).await?;
             requeue(transaction, claim.name()).await?;
             let values = [owner, claims::label(claim), claims::lease(claim), namespace, name];
             let granted = transaction.write(GRANT, &values).await?;
             return Ok(Answer::Granted { token: token(granted.last_insert_id().cast_signed())? });
         }
         let end = Value::Integer(lock.time.saturating_add(claims::micros(claim.ttl())));
-        let stay = [end.clone(), namespace.clone(), name.clone(), owner.clone()];
+        let stay = [end, namespace, name, owner];
         if transaction.write(STAY, &stay).await?.rows_affected() == 0 {
             let [of_namespace, of_name] = of_lock;
             let (label, time) = (claims::label(claim), Value::Integer(lock.time));

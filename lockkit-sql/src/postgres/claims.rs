@@ -46,8 +46,8 @@ pub(super) async fn take(
     let values = [
         namespace,
         name,
-        Value::text(claim.owner().to_string()),
-        Value::text(claim.label().as_str()),
+        Value::Owner(Some(claim.owner())),
+        Value::Text(claim.label().as_str()),
         micros(claim.ttl()),
         Value::Boolean(claim.waits()),
         Value::Boolean(claim.is_fair()),
@@ -85,7 +85,7 @@ pub(super) async fn renew(
     limit: Duration,
 ) -> Result<bool, DriverError> {
     let [namespace, name] = of(claim.name());
-    let owner = Value::text(claim.owner().to_string());
+    let owner = Value::Owner(Some(claim.owner()));
     let values = [namespace, name, owner, micros(claim.ttl()), Value::Patience];
     let row = connections.request(RENEW, &values, Urgency::Keeps, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("is_held")?))
@@ -99,15 +99,15 @@ pub(super) async fn release(
     limit: Duration,
 ) -> Result<bool, DriverError> {
     let [namespace, name] = of(claim.name());
-    let owner = Value::text(claim.owner().to_string());
+    let owner = Value::Owner(Some(claim.owner()));
     let values = [namespace, name, owner, Value::Boolean(observes), Value::Patience];
     let row = connections.request(RELEASE, &values, Urgency::Keeps, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("was_held")?))
 }
 
 /// What every request about a lock begins its parameters with.
-pub(super) fn of(name: &LockName) -> [Value; 2] {
-    [Value::text(name.namespace().as_str()), Value::text(name.as_str())]
+pub(super) fn of(name: &LockName) -> [Value<'_>; 2] {
+    [Value::Text(name.namespace().as_str()), Value::Text(name.as_str())]
 }
 
 /// What a row of a table says of a length of time, in microseconds.
@@ -134,6 +134,6 @@ fn read<T>(
 }
 
 /// The lease in the server's unit, not shorter than asked for.
-fn micros(ttl: Duration) -> Value {
+fn micros(ttl: Duration) -> Value<'static> {
     Value::Integer(i64::try_from(ttl.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX))
 }

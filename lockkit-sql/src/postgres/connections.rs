@@ -1,5 +1,6 @@
 //! The connections of one driver, and how a request is sent on one of them.
 
+use lockkit_core::driver::OwnerId;
 use sqlx::postgres::{PgArguments, PgRow, Postgres};
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 
@@ -17,19 +18,14 @@ pub(super) struct Connections {
 }
 
 /// A parameter of a request.
-#[derive(Clone, Debug)]
-pub(super) enum Value {
-    Text(Option<String>),
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'a> {
+    Text(&'a str),
+    Owner(Option<OwnerId>),
     Integer(i64),
     Boolean(bool),
     /// How many milliseconds the server may wait for a row: fewer than are left for the answer.
     Patience,
-}
-
-impl Value {
-    pub(super) fn text(text: impl Into<String>) -> Self {
-        Self::Text(Some(text.into()))
-    }
 }
 
 impl Connections {
@@ -52,7 +48,7 @@ impl Connections {
     pub(super) async fn request(
         &self,
         statement: &'static str,
-        values: &[Value],
+        values: &[Value<'_>],
         urgency: Urgency,
         limit: Duration,
     ) -> Result<Vec<PgRow>, Failure> {
@@ -62,7 +58,7 @@ impl Connections {
         let failure = loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let bind = |query, value| bind(query, value, left);
-            let query = values.iter().cloned().fold(sqlx::query(statement), bind);
+            let query = values.iter().fold(sqlx::query(statement), bind);
             match timeout_at(deadline, query.fetch_all(&mut connection)).await {
                 Ok(Ok(rows)) => {
                     seat.give_back(connection);
@@ -99,11 +95,12 @@ impl Connections {
     }
 }
 
-type Query = sqlx::query::Query<'static, Postgres, PgArguments>;
+type Query<'a> = sqlx::query::Query<'a, Postgres, PgArguments>;
 
-fn bind(query: Query, value: Value, left: Duration) -> Query {
-    match value {
+fn bind<'a>(query: Query<'a>, value: &Value<'a>, left: Duration) -> Query<'a> {
+    match *value {
         Value::Text(text) => query.bind(text),
+        Value::Owner(owner) => query.bind(owner.map(|owner| owner.to_string())),
         Value::Integer(integer) => query.bind(integer),
         Value::Boolean(boolean) => query.bind(boolean),
         // 0 would mean for ever.

@@ -27,7 +27,7 @@ pub(super) async fn diagnose(
 ) -> Result<Vec<Diagnosis>, Failure> {
     let rows = driver.read(HEALTH, &[]).await?;
     let Some(row) = rows.first() else { return Err(sqlx::Error::RowNotFound.into()) };
-    let tokens = driver.read(TOKENS, &[Value::text(namespace.as_str())]).await;
+    let tokens = driver.read(TOKENS, &[Value::Text(namespace.as_str())]).await;
     Ok(vec![
         version(row)?,
         rights(row)?,

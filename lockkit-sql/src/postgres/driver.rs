@@ -7,19 +7,16 @@ use lockkit_core::driver::{
     Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
-use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::claims::{self, Answer};
 use super::config::{Config, ID};
 use super::connections::Connections;
 use super::subscription::{Joined, Subscription};
-use crate::seats::Urgency;
+use super::sweep::sweep;
+use crate::housekeeping::keep_house;
 use crate::sights::{Sights, Takeover};
 
-const SWEEP: &str = "SELECT lockkit_sweep()";
-const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
-const SWEEP_LIMIT: Duration = Duration::from_secs(30);
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
 
@@ -75,14 +72,14 @@ impl PostgresDriver {
         let connections = opened
             .map(Arc::new)
             .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
-        let housekeeping = tokio::spawn(keep_house(connections.clone()));
+        let swept = connections.clone();
         Ok(Self {
             connections,
             subscription: Subscription::new(endpoint),
             call_limit,
             asks: Turnstile::new(MOST_ASKS),
             sights: observe.then(Sights::default),
-            housekeeping: AbortOnDropHandle::new(housekeeping),
+            housekeeping: keep_house(move || sweep(swept.clone(), observe)),
         })
     }
 
@@ -176,19 +173,5 @@ impl Driver for PostgresDriver {
         self.housekeeping.abort();
         self.subscription.close();
         self.connections.close().await;
-    }
-}
-
-/// Removes what nobody has used for long, every hour; and one time in fifty at once, for
-/// applications whose processes never get that old.
-async fn keep_house(connections: Arc<Connections>) {
-    if fastrand::u32(0..50) != 0 {
-        sleep(SWEEP_EVERY.mul_f64(fastrand::f64())).await;
-    }
-    loop {
-        if let Err(failure) = connections.request(SWEEP, &[], Urgency::Asks, SWEEP_LIMIT).await {
-            tracing::debug!(%failure, "idle rows were not removed");
-        }
-        sleep(SWEEP_EVERY).await;
     }
 }

@@ -131,7 +131,7 @@ impl Endpoint {
         Ok(())
     }
 
-    async fn within_limit<T>(
+    pub(super) async fn within_limit<T>(
         &self,
         connecting: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {

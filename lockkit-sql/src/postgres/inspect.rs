@@ -31,7 +31,7 @@ impl Inspect for PostgresDriver {
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
-        let values = [Value::text(namespace.as_str())];
+        let values = [Value::Text(namespace.as_str())];
         let rows = self.read(HELD, &values).await.map_err(Failure::of_a_look)?;
         rows.chunk_by(|row, next| text_of(row).ok() == text_of(next).ok())
             .map(|rows| status_of(name_of(namespace, &rows[0])?, rows))
@@ -46,7 +46,7 @@ impl Inspect for PostgresDriver {
     ) -> Result<Option<Holder>, DriverError> {
         let limit = self.inspection_limit();
         let [namespace, lock] = claims::of(name);
-        let owner = Value::Text(owner.map(|owner| owner.to_string()));
+        let owner = Value::Owner(owner);
         let observes = Value::Boolean(self.sights.is_some());
         let values = [namespace, lock, owner, observes, Value::Patience];
         let broken = self.connections.request(BREAK, &values, Urgency::Keeps, limit).await;
@@ -64,7 +64,7 @@ impl PostgresDriver {
     pub(super) async fn read(
         &self,
         statement: &'static str,
-        values: &[Value],
+        values: &[Value<'_>],
     ) -> Result<Vec<PgRow>, Failure> {
         let limit = self.inspection_limit();
         self.connections.request(statement, values, Urgency::Asks, limit).await

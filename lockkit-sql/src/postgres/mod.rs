@@ -29,6 +29,7 @@ mod inspect;
 mod layout;
 pub mod session;
 mod subscription;
+mod sweep;
 
 pub use config::PARAMETERS;
 pub use driver::{CAPABILITIES, PostgresDriver};

@@ -6,15 +6,15 @@ use std::time::Duration;
 use lockkit_core::driver::{Backoff, Change, Grant, OwnerId};
 use lockkit_core::{FencingToken, LockName};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::endpoint::Endpoint;
 use super::error::Failure;
 
-/// After so long without news, whether the server is still there is checked: a peer that vanished
-/// says nothing.
-const SILENCE: Duration = Duration::from_secs(15);
+/// How often to look whether anybody listens still, and whether the server is still there: a peer
+/// that vanished says nothing.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// A connection that broke sooner counts as a failed attempt.
 const CALM: Duration = Duration::from_secs(5);
 /// How long to leave the server alone that tells no news.
@@ -278,11 +278,17 @@ async fn supervise(endpoint: Endpoint, board: Arc<Board>) {
 async fn listen(endpoint: &Endpoint, board: &Board) -> Result<(), Failure> {
     let mut listener = endpoint.listen().await?;
     board.stand();
+    let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        match timeout(SILENCE, listener.next()).await {
-            Ok(news) => board.deliver(&news?),
-            Err(_) if board.is_empty() => return Ok(()),
-            Err(_) => listener.check().await?,
+        // News of others' locks may leave no pause.
+        tokio::select! {
+            biased;
+            _ = looks.tick() => match board.is_empty() {
+                true => return Ok(()),
+                false => listener.check().await?,
+            },
+            news = listener.next() => board.deliver(&news?),
         }
     }
 }

@@ -43,7 +43,6 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) struct Session<S: Server> {
     shared: Arc<Shared<S>>,
     heart: AbortOnDropHandle<()>,
-    housekeeping: AbortOnDropHandle<()>,
 }
 
 impl<S: Server> Session<S> {
@@ -55,8 +54,7 @@ impl<S: Server> Session<S> {
         turn.begin().await?;
         drop(turn);
         let heart = AbortOnDropHandle::new(tokio::spawn(heart::beat(shared.clone())));
-        let housekeeping = AbortOnDropHandle::new(tokio::spawn(heart::keep_house(shared.clone())));
-        Ok(Self { shared, heart, housekeeping })
+        Ok(Self { shared, heart })
     }
 
     pub(crate) fn server(&self) -> &S {
@@ -119,7 +117,6 @@ impl<S: Server> Session<S> {
     /// Ends the session.
     pub(crate) async fn close(&self) {
         self.heart.abort();
-        self.housekeeping.abort();
         self.shared.closed.cancel();
         let mut line = self.shared.line.lock().await;
         if let Some(connection) = line.take() {

@@ -35,7 +35,7 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
     ) -> Result<(Duration, Self::Trace), Self::Failure>;
 
     /// Sees to it that an earlier session is over, and its locks free, which the server may not know
-    /// yet: a connection can break at one end alone. Ends by itself.
+    /// yet: a connection can break at one end alone. Waits for about a second at most.
     async fn bury(
         &self,
         connection: &mut Self::Connection,
@@ -67,8 +67,6 @@ pub(crate) enum Request<'a, K> {
     GiveBack { key: &'a K },
     /// Nothing, but an answer.
     Beat,
-    /// Remove what nobody has used for long.
-    Sweep,
 }
 
 /// What a statement came to.

@@ -1,15 +1,20 @@
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkit_core::driver::{self, Claim, Release, Renewal};
 use tokio::sync::OwnedMutexGuard;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::begun::Progress;
 use super::registry::{Life, Outcome};
 use super::server::{After, Failing, Reply, Request, Server};
 use super::shared::{Attempts, Shared, Traces};
 use crate::seats::NoSeat;
+
+/// How long opening a session may take, from connecting on. All others stand in line meanwhile, and
+/// a path that went silent says nothing by itself.
+const OPENING_LIMIT: Duration = Duration::from_secs(4);
 
 /// The right to use the session.
 pub(super) struct Turn<S: Server> {
@@ -158,7 +163,9 @@ impl<S: Server> Turn<S> {
     pub(super) async fn begin(&mut self) -> Result<(), S::Failure> {
         let (shared, started) = (self.shared.clone(), Instant::now());
         let begun = tokio::select! {
-            begun = self.try_to_begin() => begun,
+            begun = timeout(OPENING_LIMIT, self.try_to_begin()) => {
+                begun.unwrap_or_else(|_| Err(S::Failure::no_answer(OPENING_LIMIT)))
+            }
             () = shared.closed.cancelled() => Err(NoSeat::Closed.into()),
         };
         let mut attempts = shared.attempts();

@@ -1,5 +1,6 @@
 //! A server whose wall clock is stepped.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -8,7 +9,7 @@ use lockkit_core::{AnyOrder, Lease, Leased, Lock, Locker, Renew};
 use lockkit_testkit::{POSTGRES, Server, trial};
 use tokio::time::sleep;
 
-use crate::support::{Database, LONG, NAME, claim, driver, listen, millis, refused, take};
+use crate::support::{Database, LONG, NAME, claim, driver, listen, millis, named, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let stepped = || POSTGRES.start_with_clock();
@@ -18,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("who_observes_takes_what_is_released_or_broken_at_once", stepped, at_once),
         trial("a_renewal_behind_a_clock_set_back_is_seen", stepped, set_back),
         trial("who_observes_keeps_the_order_of_places", stepped, in_order),
+        trial("who_observes_removes_no_row_of_a_hold", stepped, swept),
     ]
 }
 
@@ -126,4 +128,24 @@ async fn in_order(server: Server) {
     take(&driver, &first).await;
     driver.release(&first).await.unwrap();
     take(&driver, &second).await;
+}
+
+/// A row that nobody has used for over a day, by the clock, may be that of a hold.
+async fn swept(server: Server) {
+    let url = format!("{}?observe=true", server.url());
+    let mut database = Database::at(&server.url()).await;
+    let driver = driver(&url).await;
+    let (held, free) = (claim(LONG), named("swept", LONG));
+    take(&driver, &held).await;
+    take(&driver, &free).await;
+    driver.release(&free).await.unwrap();
+    server.step_clock(26 * HOUR).unwrap();
+    // One process in fifty removes idle rows when it starts.
+    let is_there = "SELECT COUNT(*) FROM lockkit_lock WHERE name = 'swept'";
+    let mut others = VecDeque::new();
+    while database.ask::<i64>(is_there).await > 0 {
+        others.push_back(crate::support::driver(&url).await);
+        others.drain(..others.len().saturating_sub(20));
+    }
+    refused(&driver, &claim(LONG)).await;
 }

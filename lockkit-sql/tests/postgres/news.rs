@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("waiters_share_one_connection", without_durability, shared),
         trial("a_cut_subscription_is_made_up_for", || POSTGRES.start(), cut),
         trial("a_stale_grant_is_not_believed", || POSTGRES.start(), stale),
+        trial("nobody_listens_where_nobody_waits_any_more", || POSTGRES.url(), given_up),
     ]
 }
 
@@ -188,4 +189,23 @@ async fn stale(server: Server) {
     database.run(&format!("SELECT pg_notify('lockkit', E'lockkit\\n{NAME}\\nreleased')")).await;
     assert_eq!(far.changed(&waiter).await, Change::Freed);
     refused(&far, &waiter).await;
+}
+
+/// However much is told of others' locks.
+async fn given_up(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = driver(&format!("{}?connections=2", database.url)).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
+    take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    driver.release(&waiter).await.unwrap();
+    let listener = "SELECT pid FROM pg_stat_activity \
+                     WHERE datname = current_database() AND query = 'LISTEN \"lockkit\"'";
+    let listener: i32 = database.ask(listener).await;
+    let is_there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {listener}");
+    while database.ask::<i64>(&is_there).await > 0 {
+        database.run("NOTIFY lockkit, E'lockkit\\nother\\nreleased'").await;
+        sleep(millis(100)).await;
+    }
+    driver.release(&holder).await.unwrap();
 }

@@ -101,21 +101,30 @@ async fn synced(server: String) {
 }
 
 async fn sweep(server: String) {
-    let mut database = Database::on(&server).await;
+    let observed = include_str!("../../src/postgres/sql/sweep_observed.sql");
+    for (sweep, left) in [
+        ("SELECT lockkit_sweep()", "ahead busy fresh held"),
+        (observed, "ahead busy dead fresh held"),
+    ] {
+        sweeps(&mut Database::on(&server).await, sweep, left).await;
+    }
+}
+
+async fn sweeps(database: &mut Database, sweep: &str, left: &str) {
     let driver = database.driver().await;
-    for name in ["old", "fresh", "held", "ahead"] {
+    for name in ["old", "fresh", "held", "ahead", "busy", "dead"] {
         let claim = named(name, LONG);
         take(&driver, &claim).await;
-        if name != "held" {
+        if name != "held" && name != "dead" {
             driver.release(&claim).await.unwrap();
         }
     }
     let age =
         |names: &str, what: &str| format!("UPDATE lockkit_lock SET {what} WHERE name IN ({names})");
     let long_ago = "lockkit_now() - 26 * 3600000000";
-    database.run(&age("'old', 'ahead'", &format!("expires = {long_ago}"))).await;
+    database.run(&age("'old', 'ahead', 'busy', 'dead'", &format!("expires = {long_ago}"))).await;
     // The clock was set back: a token that began anew would be lower.
-    database.run(&age("'old'", &format!("token = {long_ago}"))).await;
+    database.run(&age("'old', 'busy', 'dead'", &format!("token = {long_ago}"))).await;
     database
         .run(&format!(
             "INSERT INTO lockkit_place (namespace, name, owner, label, since, lease, expires) \
@@ -124,13 +133,13 @@ async fn sweep(server: String) {
         ))
         .await;
     // A row that somebody works with is left for another time, and not waited for.
-    let mut busy = Database::on(&server).await;
-    busy.run("SELECT").await;
-    database.run("SELECT lockkit_sweep()").await;
-    let left = "SELECT string_agg(name, ' ' ORDER BY name) FROM lockkit_lock";
-    assert_eq!(database.ask::<String>(left).await, "ahead fresh held");
-    let left = "SELECT string_agg(name, ' ' ORDER BY name) FROM lockkit_place";
-    assert_eq!(database.ask::<String>(left).await, "held");
+    let mut busy = Database::at(&database.url).await;
+    busy.run("BEGIN; SELECT FROM lockkit_lock WHERE name = 'busy' FOR UPDATE").await;
+    database.run(sweep).await;
+    let found = "SELECT string_agg(name, ' ' ORDER BY name) FROM lockkit_lock";
+    assert_eq!(database.ask::<String>(found).await, left);
+    let found = "SELECT string_agg(name, ' ' ORDER BY name) FROM lockkit_place";
+    assert_eq!(database.ask::<String>(found).await, "held");
 }
 
 async fn refusals(server: String) {

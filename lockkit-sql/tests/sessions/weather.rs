@@ -1,5 +1,6 @@
 //! Servers that die, administrators who end sessions, and a network that loses things.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::support::{
-    Raw, claim, driver, impatient_driver, kind, locker, millis, on_each, refused,
+    Raw, claim, connect, driver, impatient_driver, kind, locker, millis, on_each, refused,
     release_in_the_end, renew_in_the_end, take, take_in_the_end,
 };
 
@@ -29,6 +30,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         on_each("a_stopped_holder_is_freed_and_learns_it", stopped),
         on_each("an_idle_session_is_kept_alive", idle),
         on_each("a_late_release_leaves_the_next_session_alone", stale),
+        on_each("a_path_that_goes_silent_while_a_session_opens_is_left", silent),
+        on_each("a_sweep_that_is_not_answered_holds_up_nobody", sweeping),
     ]
     .into_iter()
     .flatten()
@@ -143,7 +146,10 @@ async fn late_ask(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     let driver = impatient_driver(&server.url_at(proxy.addr()), "ttl=1h&call_limit=200ms").await;
     let mut raw = Raw::to(&server).await;
-    let claim = claim("orders");
+    let (earlier, claim) = (claim("orders"), claim("orders"));
+    take_in_the_end(&*driver, &earlier).await;
+    let session = raw.session().await;
+    release_in_the_end(&*driver, &earlier).await;
     let hold = proxy.requests().hold(claim.owner().to_string());
     assert_eq!(kind(driver.try_acquire(&claim).await).0, ErrorKind::Unknown);
     // Whoever asks meanwhile does not get in between.
@@ -152,7 +158,7 @@ async fn late_ask(server: Server) {
     let token = take_in_the_end(&*driver, &claim).await;
     let found = "SELECT token FROM lockkit_session";
     assert_eq!(raw.ask(found, found).await, i64::try_from(token.get()).unwrap());
-    assert_eq!((raw.locks().await, raw.sessions().await), (1, 1), "there was another session");
+    assert_eq!((raw.locks().await, raw.session().await), (1, session), "there was another session");
     assert_eq!(release_in_the_end(&*driver, &claim).await, Release::Freed);
     assert_eq!(raw.locks().await, 0);
 }
@@ -231,15 +237,11 @@ async fn stopped(server: Server) {
 async fn idle(server: Server) {
     let driver = driver(&server.url(), "ttl=2s").await;
     let mut raw = Raw::to(&server).await;
-    let which = (
-        "SELECT pid::bigint FROM pg_stat_activity WHERE application_name = 'lockkit'",
-        "SELECT id FROM information_schema.processlist WHERE db = 'shop' AND id <> CONNECTION_ID()",
-    );
-    let session = raw.ask(which.0, which.1).await;
     let held = claim("orders");
     take(&*driver, &held).await;
+    let session = raw.session().await;
     tokio::time::sleep(millis(5_000)).await;
-    assert_eq!(raw.ask(which.0, which.1).await, session, "the session was ended");
+    assert_eq!(raw.session().await, session, "the session was ended");
     assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
 }
 
@@ -253,4 +255,60 @@ async fn stale(server: Server) {
     assert_eq!(driver.release(&old).await.unwrap(), Release::NotHeld);
     assert_eq!(driver.renew(&old).await.unwrap(), Renewal::Lost);
     assert_eq!(driver.release(&new).await.unwrap(), Release::Freed);
+}
+
+/// The path lets the greeting through, and nothing more of that connection.
+async fn silent(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let url = server.url_at(proxy.addr());
+    let [bury, begin] = match url.starts_with("postgres") {
+        true => ["pg_terminate_backend", "set_config('idle_session_timeout'"],
+        false => ["SELECT COALESCE(IS_USED_LOCK", "SET SESSION wait_timeout"],
+    };
+    let silence = proxy.requests().hold(begin);
+    let error = connect(&url, "ttl=1h").await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    silence.go_on();
+
+    let driver = impatient_driver(&url, "ttl=1h&call_limit=500ms").await;
+    for unanswered in [bury, begin] {
+        let claim = claim("orders");
+        take_in_the_end(&*driver, &claim).await;
+        let silence = proxy.requests().hold(unanswered);
+        proxy.reset().await;
+        // Finds the session over, and opens another to make sure that the lock is free.
+        assert_eq!(kind(driver.release(&claim).await).0, ErrorKind::Unknown);
+        silence.caught().await;
+        // Other connections are answered.
+        assert_eq!(release_in_the_end(&*driver, &claim).await, Release::NotHeld);
+        take_in_the_end(&*driver, &claim).await;
+        assert_eq!(release_in_the_end(&*driver, &claim).await, Release::Freed);
+    }
+}
+
+async fn sweeping(server: Server) {
+    // Makes the tables, in whose text the sweep's stands.
+    driver(&server.url(), "").await;
+    let proxy = Proxy::start(server.addr()).await;
+    let url = server.url_at(proxy.addr());
+    let sweep = match url.starts_with("postgres") {
+        true => "SELECT lockkit_session_sweep",
+        false => "DELETE FROM lockkit_session",
+    };
+    let unanswered = proxy.requests().hold(sweep);
+    // One driver in fifty does it when it begins; not all of them are kept.
+    let mut drivers = VecDeque::new();
+    loop {
+        tokio::select! {
+            () = unanswered.caught() => break,
+            driver = driver(&url, "") => drivers.push_back(driver),
+        }
+        drivers.drain(..drivers.len().saturating_sub(20));
+    }
+    for driver in drivers {
+        let claim = claim("orders");
+        take(&*driver, &claim).await;
+        assert_ne!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
+        assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+    }
 }

@@ -5,12 +5,15 @@ use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::server::{MysqlServer, REQUESTS};
+use crate::housekeeping::keep_house;
 use crate::mysql::config::{ID, SessionConfig};
 use crate::mysql::connections::Connections;
 use crate::mysql::endpoint::Endpoint;
 use crate::mysql::error::Failure;
+use crate::mysql::sweep::sweep_of_sessions;
 use crate::session::hold::Hold;
 use crate::session::{Outcome, Session};
 
@@ -22,14 +25,16 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
 
 /// Locks that a session with a MySQL or MariaDB server holds.
 ///
-/// It keeps one connection for the session, and one for looking at locks once that was done. They
-/// end with [`close`](Driver::close) or when the driver is dropped.
+/// It keeps one connection for the session, and one for looking at locks once that was done; for a
+/// moment in each hour there is another, which removes idle rows. They end with
+/// [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct MysqlSessionDriver {
     pub(super) session: Session<MysqlServer>,
     /// For what must not stand in line with the locks' requests.
     pub(super) lookout: Connections,
     pub(super) call_limit: Option<Duration>,
+    housekeeping: AbortOnDropHandle<()>,
 }
 
 impl MysqlSessionDriver {
@@ -57,10 +62,15 @@ impl MysqlSessionDriver {
         let Hold { call_limit, ttl, keys } = hold;
         let failed = |failure: Failure| Error::connecting(ID, failure.while_connecting());
         let endpoint = Endpoint::new(options.clone(), REQUESTS);
-        endpoint.found_for_sessions().await.map_err(failed)?;
-        let session = Session::open(MysqlServer { endpoint, keys }, ttl).await.map_err(failed)?;
-        let lookout = Connections::new(Endpoint::new(options, &[]), 2);
-        Ok(Self { session, lookout, call_limit })
+        let plain = Endpoint::new(options, &[]);
+        let opening = Box::pin(async {
+            endpoint.found_for_sessions().await?;
+            Session::open(MysqlServer { endpoint, keys }, ttl).await
+        });
+        let session = plain.within_limit(opening).await.map_err(failed)?;
+        let lookout = Connections::new(plain.clone(), 2);
+        let housekeeping = keep_house(move || sweep_of_sessions(plain.clone()));
+        Ok(Self { session, lookout, call_limit, housekeeping })
     }
 
     fn limit(&self, claim: &Claim) -> Duration {
@@ -109,6 +119,7 @@ impl Driver for MysqlSessionDriver {
     }
 
     async fn close(&self) {
+        self.housekeeping.abort();
         self.session.close().await;
         self.lookout.close().await;
     }

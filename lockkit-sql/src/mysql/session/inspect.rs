@@ -71,7 +71,7 @@ impl MysqlSessionDriver {
     pub(super) async fn read(
         &self,
         statement: &'static str,
-        values: &[Value],
+        values: &[Value<'_>],
     ) -> Result<Vec<MySqlRow>, Failure> {
         self.lookout.read(statement, values, self.inspection_limit()).await
     }
@@ -94,7 +94,8 @@ impl MysqlSessionDriver {
                 format!("another program holds it, by the session {id}"),
             ));
         };
-        let values = [Value::Bytes(session.into()), self.locked(name)?];
+        let key = self.session.server().key(name)?;
+        let values = [Value::Bytes(session), Value::text(key.as_str())];
         let others = self.lookout.read(OTHERS, &values, within).await?;
         if !others.is_empty() {
             let others: Vec<_> = others
@@ -121,12 +122,9 @@ impl MysqlSessionDriver {
     }
 
     async fn status(&self, name: &LockName, within: Within) -> Result<Option<MySqlRow>, Failure> {
-        let values = [self.locked(name)?, self.locked(name)?];
+        let key = self.session.server().key(name)?;
+        let values = [Value::text(key.as_str()), Value::text(key.as_str())];
         Ok(self.lookout.read(STATUS, &values, within).await?.into_iter().next())
-    }
-
-    fn locked(&self, name: &LockName) -> Result<Value, Failure> {
-        Ok(Value::text(self.session.server().key(name)?.as_str()))
     }
 
     pub(super) fn inspection_limit(&self) -> Within {

@@ -6,7 +6,7 @@ use lockkit_core::LockName;
 use lockkit_core::driver::{ErrorKind, OwnerId};
 use sqlx::Row as _;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::mysql::claims;
 use crate::mysql::endpoint::Endpoint;
@@ -25,7 +25,6 @@ const LIVES: &str = "SELECT COALESCE(IS_USED_LOCK(?) = ?, 0) AS lives";
 /// KILL takes no parameter on MySQL 9.
 pub(super) const WHOM: &str = "SET @lockkit_session = ?";
 pub(super) const END: &str = "KILL @lockkit_session";
-const SWEEP: &str = include_str!("../sql/session_sweep.sql");
 
 /// What is asked of every session.
 pub(super) const REQUESTS: &[&str] = &[TAKE, RELEASE, BEAT];
@@ -142,17 +141,15 @@ impl Server for MysqlServer {
     }
 
     async fn bury(&self, session: &mut MysqlSession, trace: &Trace) -> Result<(), Failure> {
+        const PATIENCE: Duration = Duration::from_secs(1);
         const PAUSE: Duration = Duration::from_millis(2);
-        for attempt in 0..500 {
-            let asking = query(LIVES).bind(trace.mark.clone()).bind(trace.id);
-            let row = one(asking.fetch_all(&mut session.connection).await?)?;
-            if row.try_get::<i64, _>("lives")? == 0 {
-                return Ok(());
-            }
-            if attempt == 0 {
-                query(WHOM).bind(trace.id).execute(&mut session.connection).await?;
-                sqlx::raw_sql(END).execute(&mut session.connection).await?;
-            }
+        if !lives(session, trace).await? {
+            return Ok(());
+        }
+        query(WHOM).bind(trace.id).execute(&mut session.connection).await?;
+        sqlx::raw_sql(END).execute(&mut session.connection).await?;
+        let until = Instant::now() + PATIENCE;
+        while lives(session, trace).await? && Instant::now() < until {
             sleep(PAUSE).await;
         }
         Ok(())
@@ -194,10 +191,6 @@ impl Server for MysqlServer {
                     false => Err(Failure::Pooled),
                 }
             }
-            Request::Sweep => {
-                query(SWEEP).execute(connection).await?;
-                Ok(Reply::Alive)
-            }
         }
     }
 
@@ -207,6 +200,13 @@ impl Server for MysqlServer {
 
     /// Waiters ask again by themselves.
     fn freed(&self, _: &LockName) {}
+}
+
+/// Whether the session of that trace is still there.
+async fn lives(session: &mut MysqlSession, trace: &Trace) -> Result<bool, Failure> {
+    let asking = query(LIVES).bind(trace.mark.clone()).bind(trace.id);
+    let row = one(asking.fetch_all(&mut session.connection).await?)?;
+    Ok(row.try_get::<i64, _>("lives")? != 0)
 }
 
 /// The hash in hexadecimal digits, all that `GET_LOCK` takes.

@@ -16,7 +16,7 @@ pub(super) async fn diagnose(
     driver: &PostgresSessionDriver,
     namespace: &Namespace,
 ) -> Result<Vec<Diagnosis>, Failure> {
-    let rows = driver.read(HEALTH, &[Value::text(namespace.as_str())]).await?;
+    let rows = driver.read(HEALTH, &[Value::Text(namespace.as_str())]).await?;
     let Some(row) = rows.first() else { return Err(sqlx::Error::RowNotFound.into()) };
     Ok(vec![
         Diagnosis::good(

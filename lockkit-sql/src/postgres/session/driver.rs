@@ -5,13 +5,16 @@ use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::server::{PostgresServer, REQUESTS};
+use crate::housekeeping::keep_house;
 use crate::postgres::config::{ID, SessionConfig};
 use crate::postgres::connections::Connections;
 use crate::postgres::endpoint::Endpoint;
 use crate::postgres::error::Failure;
 use crate::postgres::subscription::{Joined, Subscription};
+use crate::postgres::sweep::sweep_of_sessions;
 use crate::session::hold::Hold;
 use crate::session::{Outcome, Session};
 
@@ -25,14 +28,15 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
 /// Locks that a session with a PostgreSQL server holds.
 ///
 /// It keeps one connection for the session, one for news while somebody waits, and one for looking
-/// at locks once that was done. They end with [`close`](Driver::close) or when the driver is
-/// dropped.
+/// at locks once that was done; for a moment in each hour there is another, which removes idle rows.
+/// They end with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct PostgresSessionDriver {
     pub(super) session: Session<PostgresServer>,
     /// For what must not stand in line with the locks' requests.
     pub(super) lookout: Connections,
     pub(super) call_limit: Option<Duration>,
+    housekeeping: AbortOnDropHandle<()>,
 }
 
 impl PostgresSessionDriver {
@@ -59,12 +63,16 @@ impl PostgresSessionDriver {
         let Hold { call_limit, ttl, keys } = hold;
         let failed = |failure: Failure| Error::connecting(ID, failure.while_connecting());
         let endpoint = Endpoint::new(options.clone(), REQUESTS);
-        endpoint.found_for_sessions().await.map_err(failed)?;
         let plain = Endpoint::new(options, &[]);
-        let subscription = Subscription::new(plain.clone());
-        let server = PostgresServer { endpoint, keys, subscription };
-        let session = Session::open(server, ttl).await.map_err(failed)?;
-        Ok(Self { session, lookout: Connections::new(plain, 2), call_limit })
+        let opening = Box::pin(async {
+            endpoint.found_for_sessions().await?;
+            let subscription = Subscription::new(plain.clone());
+            Session::open(PostgresServer { endpoint, keys, subscription }, ttl).await
+        });
+        let session = plain.within_limit(opening).await.map_err(failed)?;
+        let lookout = Connections::new(plain.clone(), 2);
+        let housekeeping = keep_house(move || sweep_of_sessions(plain.clone()));
+        Ok(Self { session, lookout, call_limit, housekeeping })
     }
 
     fn limit(&self, claim: &Claim) -> Duration {
@@ -129,6 +137,7 @@ impl Driver for PostgresSessionDriver {
     }
 
     async fn close(&self) {
+        self.housekeeping.abort();
         self.subscription().close();
         self.session.close().await;
         self.lookout.close().await;

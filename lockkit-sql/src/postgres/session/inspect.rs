@@ -41,7 +41,7 @@ impl Inspect for PostgresSessionDriver {
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
-        let values = [Value::text(namespace.as_str())];
+        let values = [Value::Text(namespace.as_str())];
         let rows = self.read(HELD, &values).await.map_err(Failure::of_a_look)?;
         rows.iter()
             .map(|row| {
@@ -62,7 +62,7 @@ impl Inspect for PostgresSessionDriver {
         let limit = self.inspection_limit();
         let broken = async {
             let key = Value::Integer(self.session.server().key(name)?);
-            let owner = Value::Text(owner.map(|owner| owner.to_string()));
+            let owner = Value::Owner(owner);
             let values = [key, owner, Value::Patience];
             let rows = self.lookout.request(BREAK, &values, Urgency::Keeps, limit).await?;
             let Some(row) = rows.first() else { return Ok(None) };
@@ -97,7 +97,7 @@ impl PostgresSessionDriver {
     pub(super) async fn read(
         &self,
         statement: &'static str,
-        values: &[Value],
+        values: &[Value<'_>],
     ) -> Result<Vec<PgRow>, Failure> {
         let limit = self.inspection_limit();
         self.lookout.request(statement, values, Urgency::Asks, limit).await

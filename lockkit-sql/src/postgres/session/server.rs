@@ -23,7 +23,6 @@ const BEAT: &str = "SELECT pg_backend_pid() AS pid";
 /// The end of a session is waited for, in milliseconds.
 const BURY: &str = "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity \
      WHERE pid = $1 AND backend_start::text = $2";
-const SWEEP: &str = "SELECT lockkit_session_sweep()";
 
 /// What is asked of every session.
 pub(super) const REQUESTS: &[&str] = &[TAKE, RELEASE, BEAT];
@@ -109,7 +108,6 @@ impl Server for PostgresServer {
             Request::Release { key } => query(RELEASE).bind(**key),
             Request::GiveBack { key } => query(GIVE_BACK).bind(**key),
             Request::Beat => query(BEAT),
-            Request::Sweep => query(SWEEP),
         };
         let rows = query.fetch_all(&mut session.connection).await?;
         let row = one(rows)?;
@@ -120,7 +118,6 @@ impl Server for PostgresServer {
             }
             Request::Beat if session.pid == Some(row.try_get("pid")?) => Ok(Reply::Alive),
             Request::Beat => Err(Failure::Pooled),
-            Request::Sweep => Ok(Reply::Alive),
         }
     }
 
