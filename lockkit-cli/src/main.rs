@@ -28,6 +28,7 @@ mod signals;
 mod status;
 mod table;
 mod tree;
+mod voice;
 mod waiting;
 mod warden;
 mod watch;

@@ -10,8 +10,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::exit;
 use crate::table::cut;
+use crate::{exit, voice};
 
 /// Writes what was asked for to standard output, and returns `code`, unless that failed.
 pub(crate) fn answer(text: impl AsRef<[u8]>, code: u8) -> u8 {
@@ -31,7 +31,7 @@ pub(crate) fn answer(text: impl AsRef<[u8]>, code: u8) -> u8 {
 pub(crate) fn say(message: impl AsRef<str>) {
     let line = line();
     let erase = if line.is_empty() { "" } else { ERASE };
-    write(&format!("{erase}lockkit: {}\n{line}", message.as_ref()));
+    voice::write(format!("{erase}lockkit: {}\n{line}", message.as_ref()));
 }
 
 /// An error and its sources on one line.
@@ -108,12 +108,12 @@ impl LiveLine {
     pub(crate) fn show(&self, text: &str) {
         let mut line = line();
         // A shell may have put this program into the background meanwhile.
-        if is_in_foreground() {
+        if is_in_foreground() && !voice::is_behind() {
             let columns = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col));
             // Whoever does not tell has no columns.
             let columns = if columns == 0 { 80 } else { columns };
             *line = cut(&format!("lockkit: {text}"), columns.saturating_sub(1)).into_owned();
-            write(&format!("{ERASE}{line}"));
+            voice::write(format!("{ERASE}{line}"));
         }
     }
 }
@@ -122,7 +122,7 @@ impl Drop for LiveLine {
     fn drop(&mut self) {
         let mut line = line();
         if !std::mem::take(&mut *line).is_empty() && is_in_foreground() {
-            write(ERASE);
+            voice::write(ERASE.into());
         }
     }
 }
@@ -138,9 +138,4 @@ fn line() -> MutexGuard<'static, String> {
 
 fn is_in_foreground() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|group| group == getpgrp())
-}
-
-fn write(text: &str) {
-    // If nobody hears, there is nobody to tell.
-    _ = io::stderr().write_all(text.as_bytes());
 }

@@ -21,7 +21,7 @@ use crate::args::Run;
 use crate::report::{self, Volume, chain, say};
 use crate::signals::{self, Signals, Terminal};
 use crate::tree::Tree;
-use crate::{backend, exit, waiting, warden};
+use crate::{backend, exit, voice, waiting, warden};
 
 /// The owners on whose behalf this command runs: of this run, and of those that it is in.
 const OWNERS: &str = "LOCKKIT_OWNERS";
@@ -33,13 +33,16 @@ pub(crate) fn run(options: &Run) -> u8 {
         (_, true) => Volume::Everything,
         _ => Volume::Warnings,
     });
-    // All on the main thread: a parent-death signal is sent when the thread ends that started the
-    // process.
-    match backend::block_on(attempt(options)) {
-        Ok(Ok(code)) => code,
-        Ok(Err(failure)) => failure.report(options),
-        Err(error) => Failure::Lock(error).report(options),
-    }
+    // Else whoever stops reading standard error would stop renewals, and the end of the command.
+    let outcome = match voice::begin() {
+        // All on the main thread: a parent-death signal is sent when the thread ends that started
+        // the process.
+        Ok(()) => backend::block_on(attempt(options)).map_err(Failure::Lock).flatten(),
+        Err(error) => Err(Failure::System(error)),
+    };
+    let code = outcome.unwrap_or_else(|failure| failure.report(options));
+    voice::end();
+    code
 }
 
 /// Why the command was not run.
@@ -220,9 +223,12 @@ async fn under_lock(
     let begun = Clock::system().now();
     let mut command = warden::command(&options.command);
     environment(&mut command, &hold, driver);
-    let end = match Tree::start(command, terminal) {
-        Ok(mut tree) => watch(&mut tree, &hold, limits, terminal, signals).await,
-        Err(error) => Err(error),
+    let end = match too_late(&hold, signals).await {
+        Some(end) => Ok(end),
+        None => match Tree::start(command, terminal) {
+            Ok(mut tree) => watch(&mut tree, &hold, limits, terminal, signals).await,
+            Err(error) => Err(error),
+        },
     };
     if let (Ok(End::ByItself(_)), Some(least)) = (&end, options.at_least) {
         linger(&hold, begun + least, signals).await;
@@ -237,6 +243,19 @@ async fn under_lock(
         (Ok(()), _) | (Err(_), End::WithTheLock) => (),
     }
     end
+}
+
+/// Why the command is not to be started, at the last moment before it is.
+async fn too_late(hold: &Hold, signals: &mut Signals) -> Option<End> {
+    // In this order: a signal may have stopped this process.
+    if let Some(signal) = signals.arrived_end().await {
+        return Some(End::AsTold(exit::of_signal(signal)));
+    }
+    if !hold.is_held() {
+        say(format!("lock `{}` is lost: the command is not started", hold.name()));
+        return Some(End::WithTheLock);
+    }
+    None
 }
 
 /// Keeps the lock until then, unless a signal asks for the end, or it is lost, which whoever
@@ -276,6 +295,10 @@ async fn watch(
     signals: &mut Signals,
 ) -> io::Result<End> {
     let mut told = false;
+    // The terminal told nobody of what came before there was a command.
+    while let Some(signal) = signals.arrived().await {
+        told |= pass_on(tree, signal, Terminal::Apart);
+    }
     loop {
         select! {
             biased;
@@ -294,26 +317,31 @@ async fn watch(
                 let code = exit::of_status(status);
                 // A terminal may have told the command first.
                 told |= ENDS.iter().any(|end| status.terminating_signal() == Some(end.as_raw()));
+                while let Some(signal) = signals.arrived().await {
+                    told |= ENDS.contains(&signal);
+                }
                 return Ok(if told { End::AsTold(code) } else { End::ByItself(code) });
             }
             () = until_left(hold, limits.grace) => break,
-            signal = signals.next() => match signal {
-                // The command first: it must not run while nobody watches.
-                Signal::TSTP => {
-                    tree.signal(Signal::STOP);
-                    signals::stop();
-                }
-                signal => {
-                    told |= ENDS.contains(&signal);
-                    if !terminal.delivers(signal) {
-                        tree.signal(signal);
-                    }
-                }
-            }
+            signal = signals.next() => told |= pass_on(tree, signal, terminal),
         }
     }
     end(tree, hold, limits).await;
     Ok(End::WithTheLock)
+}
+
+/// Passes a signal on to the command, unless it has got it, and says whether it asks for the end.
+fn pass_on(tree: &Tree, signal: Signal, terminal: Terminal) -> bool {
+    match signal {
+        // The command first: it must not run while nobody watches.
+        Signal::TSTP => {
+            tree.signal(Signal::STOP);
+            signals::stop();
+        }
+        signal if terminal.delivers(signal) => (),
+        signal => tree.signal(signal),
+    }
+    ENDS.contains(&signal)
 }
 
 /// Ends the command, and everything below it, before the hold ends.
@@ -321,10 +349,10 @@ async fn end(tree: &mut Tree, hold: &Hold, limits: Limits) {
     let name = hold.name();
     let left = hold.valid_for().unwrap_or_default();
     if left > limits.reserve {
-        say(format!("lock `{name}` ends in {left:.1?}: ending the command"));
         tree.signal(Signal::TERM);
         // What is stopped would not hear of it.
         tree.signal(Signal::CONT);
+        say(format!("lock `{name}` ends in {left:.1?}: ending the command"));
         select! {
             biased;
             () = tree.all_ended() => return,
@@ -333,6 +361,8 @@ async fn end(tree: &mut Tree, hold: &Hold, limits: Limits) {
         }
     }
     let why = if hold.is_held() { "is about to end" } else { "is lost" };
+    // At once, before anything is said.
+    tree.signal(Signal::KILL);
     say(format!("lock `{name}` {why}: killing what still runs"));
     kill(tree).await;
 }
@@ -358,4 +388,31 @@ async fn until_left(hold: &Hold, least: Duration) {
 async fn until(later: Duration) {
     let clock = Clock::system();
     clock.sleep_until(clock.now() + later).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::{End, too_late};
+    use crate::signals::{Signals, Terminal};
+
+    #[tokio::test]
+    async fn a_command_is_started_only_while_it_is_wanted_and_has_its_lock() {
+        let locker = lockkit::connect("memory:run?ttl=200ms").await.unwrap();
+        let guard = locker.lock("name").unwrap().acquire().await.unwrap();
+        let [mut signals, mut others] = [(); 2].map(|()| Signals::catch(Terminal::Apart).unwrap());
+        assert!(too_late(&guard.hold(), &mut signals).await.is_none());
+
+        kill_process(getpid(), Signal::USR2).unwrap();
+        assert_eq!(others.next().await, Signal::USR2);
+        let code = 128 + u8::try_from(Signal::USR2.as_raw()).unwrap();
+        let end = too_late(&guard.hold(), &mut signals).await;
+        assert!(matches!(end, Some(End::AsTold(told)) if told == code));
+
+        locker.break_hold("name", None).await.unwrap();
+        guard.lost().await;
+        let end = too_late(&guard.hold(), &mut signals).await;
+        assert!(matches!(end, Some(End::WithTheLock)));
+    }
 }

@@ -1,24 +1,34 @@
 //! The signals that this program does not leave to the system.
 
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::io::{self, IsTerminal as _};
+use std::os::fd::OwnedFd;
 use std::task::Poll;
 
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Signal, getpgrp, getpid, kill_process};
+use rustix::termios::tcgetpgrp;
+use tokio::select;
 use tokio::signal::unix::{self, SignalKind};
+use tokio::task::yield_now;
 
 /// Who else gets the signals that come from a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Terminal {
-    /// The command: it is in the process group of this program, which has the terminal.
+    /// The command: it is in the process group of this program, which has the terminal or may be
+    /// given it by a shell.
     Shared,
     /// Not the command: it has a process group of its own.
     Apart,
 }
 
 impl Terminal {
+    /// Whoever has a terminal may read from it whatever standard input is, as for a password. A
+    /// command in another process group would be stopped for that, and nobody would continue it.
     pub(crate) fn detect() -> Self {
-        if io::stdin().is_terminal() { Self::Shared } else { Self::Apart }
+        let is_in_foreground =
+            || open().is_ok_and(|tty| tcgetpgrp(tty).is_ok_and(|group| group == getpgrp()));
+        if io::stdin().is_terminal() || is_in_foreground() { Self::Shared } else { Self::Apart }
     }
 
     /// Whether the command gets this signal without anybody passing it on.
@@ -27,10 +37,17 @@ impl Terminal {
             (Self::Apart, _) => false,
             (Self::Shared, Signal::INT | Signal::QUIT | Signal::CONT) => true,
             // From a terminal that hung up: it is none any more.
-            (Self::Shared, Signal::HUP) => !io::stdin().is_terminal(),
+            (Self::Shared, Signal::HUP) => !io::stdin().is_terminal() && open().is_err(),
             (Self::Shared, _) => false,
         }
     }
+}
+
+/// Opens the terminal that this process is controlled by.
+fn open() -> rustix::io::Result<OwnedFd> {
+    // A terminal that is far away is not waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open("/dev/tty", flags, Mode::empty())
 }
 
 /// Catches signals, for as long as this process lives.
@@ -69,13 +86,43 @@ impl Signals {
     /// The next signal that asks this program to end. Meanwhile it can be stopped and continued.
     pub(crate) async fn end(&mut self) -> Signal {
         loop {
-            match self.next().await {
-                Signal::TSTP => stop(),
-                Signal::CONT => (),
-                signal => return signal,
+            if let Some(signal) = ends(self.next().await) {
+                return signal;
             }
         }
     }
+
+    /// The next of the signals that were sent up to now, if any.
+    pub(crate) async fn arrived(&mut self) -> Option<Signal> {
+        // A signal is seen when the runtime has looked for what is new, which it does before it
+        // comes back.
+        yield_now().await;
+        select! {
+            biased;
+            signal = self.next() => Some(signal),
+            () = ready(()) => None,
+        }
+    }
+
+    /// The next of the signals that were sent up to now that asks this program to end.
+    pub(crate) async fn arrived_end(&mut self) -> Option<Signal> {
+        while let Some(signal) = self.arrived().await {
+            if let Some(signal) = ends(signal) {
+                return Some(signal);
+            }
+        }
+        None
+    }
+}
+
+/// Stops this process or lets it go on, if that is what the signal is for; else returns it.
+fn ends(signal: Signal) -> Option<Signal> {
+    match signal {
+        Signal::TSTP => stop(),
+        Signal::CONT => (),
+        signal => return Some(signal),
+    }
+    None
 }
 
 /// Stops this process; returns when it was continued.

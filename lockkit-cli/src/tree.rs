@@ -9,9 +9,15 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait,
 };
 use tokio::signal::unix::{self, SignalKind};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::signals::Terminal;
+
+/// How long processes may take to end when they are killed.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long until those that are left are looked for again.
+const ROUND: Duration = Duration::from_millis(2);
 
 /// A program and its descendants.
 ///
@@ -83,19 +89,23 @@ impl Tree {
 
     /// Kills the program and everything below it, and returns when all of it has ended.
     ///
-    /// Processes that this user may not kill, or that are stuck in the kernel, are left after 2
-    /// seconds: then it returns how many they are.
+    /// Processes that this user may not kill, or that are stuck in the kernel, are left after a
+    /// [while](PATIENCE): then it returns how many they are.
     pub(crate) async fn kill(&mut self) -> Result<(), usize> {
+        let limit = Instant::now() + PATIENCE;
         // The whole group at once, so that none of it can start another process meanwhile.
         self.signal(Signal::KILL);
-        for _ in 0..1000 {
+        loop {
             self.signal_each(Signal::KILL);
             // What was started behind our back since the last look ends in the next round.
-            if timeout(Duration::from_millis(2), self.all_ended()).await.is_ok() {
+            if timeout(ROUND, self.all_ended()).await.is_ok() {
                 return Ok(());
             }
+            // By the clock: a look at all processes of a large machine takes its time.
+            if Instant::now() >= limit {
+                return Err(self.members().len());
+            }
         }
-        Err(self.members().len())
     }
 
     fn signal_each(&self, signal: Signal) {

@@ -91,15 +91,24 @@ mod linux {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             // Lives through signals that are meant for the command.
-            let _caught = Signals::catch(Terminal::Shared)?;
+            let mut caught = Signals::catch(Terminal::Shared)?;
             // Harmless to whom it finds running, and wakes whom it finds stopped.
             let mut woken = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
             set_parent_process_death_signal(Some(Signal::CONT))?;
             if getppid() != Some(parent) {
                 return Ok(exit::LOST);
             }
+            // There is no command yet that could have a say in it.
+            if let Some(signal) = caught.arrived_end().await {
+                return Ok(exit::of_signal(signal));
+            }
             // In the group of the warden: its own, or that of the terminal.
             let mut tree = Tree::start(again(EXEC, program), Terminal::Shared)?;
+            // Only this process may have got what came before the other was there. Who has got it,
+            // too, is gone.
+            while let Some(signal) = caught.arrived().await {
+                tree.signal(signal);
+            }
             loop {
                 tokio::select! {
                     biased;

@@ -1,8 +1,9 @@
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, getpgid, getuid, kill_process_group};
 
-use crate::support::{LIMIT, Locks};
+use crate::support::{LIMIT, Locks, Running};
 
 /// Ends when asked to.
 const POLITE: &str = "trap 'echo asked; exit 0' TERM; echo ready; sleep 1000 & wait";
@@ -55,6 +56,38 @@ async fn a_lock_that_is_taken_away_ends_the_command_at_once() {
     // It was not asked first: somebody else may hold the lock already.
     assert_eq!((ended.code, &*ended.out), (70, ""), "{ended:?}");
     assert!(ended.err.contains("lock `name` is lost"), "{ended:?}");
+}
+
+/// Such as of `sudo`. After a while it is left.
+#[tokio::test]
+async fn what_cannot_be_killed_is_told_of() {
+    use sqlx::Executor as _;
+
+    let locks = Locks::with_ttl("6s");
+    if !getuid().is_root() || Command::new("setpriv").arg("--version").output().is_err() {
+        eprintln!("left out: only root, by `setpriv` of util-linux, can gain and give up rights");
+        return;
+    }
+    // A user of no rights, who may gain those of root for one command.
+    let user = ["--reuid", "4711", "--regid", "4711", "--clear-groups"];
+    let gain = "cp \"$(command -v setpriv)\" gain && chmod 4755 gain && chmod 777 .";
+    let made = Command::new("sh").args(["-c", gain]).current_dir(locks.path("")).status();
+    assert!(made.unwrap().success());
+    let run = locks.run(&[], "name", ["./gain", "--reuid", "0", "sh", "-c", "echo $$; sleep 1000"]);
+    let mut command = Command::new("setpriv");
+    command.args(user).arg(run.get_program()).args(run.get_args());
+    command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
+    let running = Running::start(command);
+    let shell = running.line().unwrap().parse().unwrap();
+
+    let mut connection = locks.block().await;
+    connection.execute("DELETE FROM lockkit_hold; COMMIT").await.unwrap();
+    let mut complaints = std::iter::from_fn(|| running.complaint());
+    assert!(complaints.any(|line| line.contains("lock `name` is lost")));
+    let left = complaints.next();
+    assert_eq!(left.as_deref(), Some("lockkit: 2 processes of the command cannot be killed"));
+    kill_process_group(getpgid(Pid::from_raw(shell)).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(running.finish().code, 70);
 }
 
 #[test]

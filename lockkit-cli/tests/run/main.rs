@@ -13,3 +13,4 @@ mod nested;
 mod signals;
 mod support;
 mod terminal;
+mod unheard;

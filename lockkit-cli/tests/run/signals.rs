@@ -1,3 +1,7 @@
+use std::os::unix::process::ExitStatusExt as _;
+use std::thread::sleep;
+use std::time::Instant;
+
 use rustix::process::Signal;
 
 use crate::support::{Locks, Running, eventually, state};
@@ -56,6 +60,31 @@ fn a_signal_ends_the_wait_and_leaves_no_place() {
     assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
 }
 
+/// Also while the command is being started, by processes that have to catch it themselves.
+#[test]
+fn a_signal_is_not_lost_at_any_moment() {
+    const ROUNDS: u32 = 64;
+
+    let locks = Locks::new();
+    let begun = Instant::now();
+    let running = locks.start(&[], "name", "echo ready; exec sleep 1000");
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    let usual = begun.elapsed();
+    running.signal(Signal::INT);
+    assert_eq!(running.finish().code, 130);
+    for round in 0..ROUNDS {
+        let running = Running::start(locks.run(&[], "name", ["sleep", "1000"]));
+        // At each moment of a start in turn.
+        sleep(usual * round / ROUNDS);
+        running.signal(Signal::INT);
+        assert_eq!(running.line(), None);
+        let status = running.status();
+        // At first it ends `lockkit` itself.
+        assert!(status.code() == Some(130) || status.signal() == Some(2), "{round}: {status:?}");
+    }
+    assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
+}
+
 /// As under `nohup`.
 #[test]
 fn what_was_ignored_stays_ignored() {
@@ -70,6 +99,21 @@ fn what_was_ignored_stays_ignored() {
     running.signal(Signal::HUP);
     locks.open_gate();
     assert_eq!(running.finish().code, 0);
+}
+
+/// Those that this program needs for itself.
+#[test]
+fn two_are_as_if_nobody_had_ignored_them() {
+    let locks = Locks::new();
+    let script = "trap '' HUP PIPE CHLD; exec \"$0\" run name -- grep SigIgn: /proc/self/status";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_lockkit")]);
+    command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
+    let ended = Running::start(command).finish();
+    let mask = ended.out.split_whitespace().nth(1).unwrap();
+    let mask = u64::from_str_radix(mask, 16).unwrap();
+    let is_ignored = |signal: Signal| mask & (1 << (signal.as_raw() - 1)) != 0;
+    assert_eq!([Signal::HUP, Signal::PIPE, Signal::CHILD].map(is_ignored), [true, false, false]);
 }
 
 #[test]

@@ -2,9 +2,9 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read, Write as _};
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -179,16 +179,30 @@ impl Running {
         running
     }
 
+    /// Leaves it to the caller to read standard error, which is `error`.
+    pub(crate) fn start_with(command: Command, error: impl Into<Stdio>) -> Self {
+        let (mut running, out, _) = Self::spawn_with(command, error.into());
+        running.out = lines(out);
+        running
+    }
+
     /// Leaves it to the caller to read the output.
-    fn spawn(mut command: Command) -> (Self, ChildStdout) {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    fn spawn(command: Command) -> (Self, ChildStdout) {
+        let (mut running, out, err) = Self::spawn_with(command, Stdio::piped());
+        running.err = lines(err.unwrap());
+        (running, out)
+    }
+
+    fn spawn_with(mut command: Command, error: Stdio) -> (Self, ChildStdout, Option<ChildStderr>) {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(error);
+        // Not in the foreground of the terminal that the tests may be run at.
+        let mut child = command.process_group(0).spawn().unwrap();
         let (pid, input) = (Pid::from_child(&child), child.stdin.take().unwrap());
-        let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let (out, err) = (child.stdout.take().unwrap(), child.stderr.take());
         let (sender, status) = mpsc::channel();
         thread::spawn(move || sender.send(child.wait().unwrap()));
-        let (_, nothing) = mpsc::channel();
-        (Self { pid, input, out: nothing, err: lines(err), status }, out)
+        let [(_, no_out), (_, no_err)] = [mpsc::channel(), mpsc::channel()];
+        (Self { pid, input, out: no_out, err: no_err, status }, out, err)
     }
 
     /// The next line of standard output; `None` once nobody can write there any more: the

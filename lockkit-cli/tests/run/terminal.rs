@@ -1,7 +1,9 @@
-//! With a terminal on standard input, which `script` of util-linux makes.
+//! At a terminal, which `script` of util-linux makes.
 
 use std::io::Write as _;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -58,6 +60,48 @@ fn the_command_has_the_terminal() {
     let ended = running.finish();
     let groups: Vec<_> = ended.out.lines().collect();
     assert!(matches!(groups[..], [a, b, c] if a == b && b == c), "{ended:?}");
+}
+
+/// As `sudo` and `ssh` ask for a password: a command that is not in the foreground would be stopped.
+#[test]
+fn the_command_has_the_terminal_whatever_its_input_is() {
+    let locks = Locks::new();
+    let shell = "echo nothing | \"$PROGRAM\" run name -- \
+                 sh -c 'echo password?; read -r word </dev/tty; echo \"it is $word\"; exit 7'";
+    let Some(mut running) = AtTerminal::start(&locks, shell) else { return };
+    running.until("it asks", |shown| shown.contains("password?"));
+    running.press("secret\n");
+    let ended = running.finish();
+    assert!(ended.code == 7 && ended.out.contains("it is secret"), "{ended:?}");
+}
+
+/// Whoever is there gets it from the terminal, and whoever is still to be started from the others.
+#[test]
+fn an_interrupt_is_not_lost_at_any_moment() {
+    const ROUNDS: u32 = 64;
+
+    let locks = Locks::new();
+    let start = |command: &str| {
+        let shell = format!("echo go; exec \"$PROGRAM\" run name -- {command}");
+        let running = AtTerminal::start(&locks, &shell)?;
+        running.until("it begins", |shown| shown.contains("go"));
+        Some(running)
+    };
+    let Some(mut running) = start("sh -c 'echo ready; exec sleep 1000'") else { return };
+    let begun = Instant::now();
+    running.until("it is there", |shown| shown.contains("ready"));
+    let usual = begun.elapsed();
+    running.press("\x03");
+    assert_eq!(running.finish().code, 130);
+    for round in 0..ROUNDS {
+        let Some(mut running) = start("sleep 1000") else { return };
+        // At each moment of a start in turn.
+        sleep(usual * round / ROUNDS);
+        running.press("\x03");
+        let ended = running.finish();
+        assert_eq!(ended.code, 130, "{round}: {ended:?}");
+    }
+    assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
 }
 
 #[test]

@@ -1,0 +1,149 @@
+//! Standard error, written to by a thread of its own.
+//!
+//! Whoever reads there may stand still: a pager, a terminal after Ctrl-S. Then a write lasts for as
+//! long as they please, and a thread that renews a lock and ends a command in time cannot wait.
+
+use std::collections::VecDeque;
+use std::io::{self, Write as _};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How many texts may wait for somebody to read them.
+const MOST: usize = 256;
+
+/// How long the last texts may take when this program ends.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// From now on nobody who writes waits for those who read.
+pub(crate) fn begin() -> io::Result<()> {
+    // Ends with the process.
+    thread::Builder::new().name("voice".into()).spawn(speak)?;
+    backlog().has_writer = true;
+    Ok(())
+}
+
+/// Writes a text to standard error, or leaves it out if nobody has been reading for long.
+pub(crate) fn write(text: String) {
+    let mut backlog = backlog();
+    match backlog.has_writer {
+        true => backlog.push(text),
+        false => put(&text),
+    }
+    CHANGED.notify_all();
+}
+
+/// Whether what is of interest for a moment only had better not be written.
+pub(crate) fn is_behind() -> bool {
+    backlog().texts.len() > MOST / 2
+}
+
+/// Returns when all is written, or when nobody seems to read it.
+pub(crate) fn end() {
+    let is_left = |backlog: &mut Backlog| backlog.is_at_work || !backlog.texts.is_empty();
+    _ = CHANGED.wait_timeout_while(backlog(), PATIENCE, is_left);
+}
+
+static BACKLOG: Mutex<Backlog> = Mutex::new(Backlog::new());
+static CHANGED: Condvar = Condvar::new();
+
+fn backlog() -> MutexGuard<'static, Backlog> {
+    // Nothing panics while it has this.
+    BACKLOG.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the thread does.
+fn speak() {
+    let mut backlog = backlog();
+    loop {
+        let text = backlog.pop();
+        backlog.is_at_work = text.is_some();
+        match text {
+            Some(text) => {
+                drop(backlog);
+                put(&text);
+                backlog = self::backlog();
+            }
+            None => {
+                CHANGED.notify_all();
+                backlog = CHANGED.wait(backlog).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+fn put(text: &str) {
+    // If nobody hears, there is nobody to tell.
+    _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// What is still to be written.
+#[derive(Debug)]
+struct Backlog {
+    /// Whether there is a thread that writes it.
+    has_writer: bool,
+    texts: VecDeque<String>,
+    /// How many were left out since the last of `texts`.
+    left_out: usize,
+    /// Whether a text is being written.
+    is_at_work: bool,
+}
+
+impl Backlog {
+    const fn new() -> Self {
+        Self { has_writer: false, texts: VecDeque::new(), left_out: 0, is_at_work: false }
+    }
+
+    fn push(&mut self, text: String) {
+        if self.texts.len() >= MOST {
+            self.left_out += 1;
+            return;
+        }
+        self.admit();
+        self.texts.push_back(text);
+    }
+
+    fn pop(&mut self) -> Option<String> {
+        if self.texts.is_empty() {
+            self.admit();
+        }
+        self.texts.pop_front()
+    }
+
+    /// Says what is missing, in the place where it is missing.
+    fn admit(&mut self) {
+        match std::mem::take(&mut self.left_out) {
+            0 => (),
+            left_out => self.texts.push_back(format!(
+                "lockkit: messages left out here, since nobody read them in time: {left_out}\n"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Backlog, MOST};
+
+    fn push(backlog: &mut Backlog, texts: std::ops::Range<usize>) {
+        texts.for_each(|number| backlog.push(number.to_string()));
+    }
+
+    fn pop(backlog: &mut Backlog, texts: std::ops::Range<usize>) {
+        texts.for_each(|number| assert_eq!(backlog.pop(), Some(number.to_string())));
+    }
+
+    #[test]
+    fn what_is_left_out_is_told_where_it_is_missing() {
+        let mut backlog = Backlog::new();
+        push(&mut backlog, 0..MOST + 3);
+        pop(&mut backlog, 0..1);
+        push(&mut backlog, 1000..1002);
+        pop(&mut backlog, 1..MOST);
+        assert!(backlog.pop().unwrap().ends_with("in time: 3\n"));
+        pop(&mut backlog, 1000..1001);
+        let rest = backlog.pop();
+        assert!(rest.as_ref().is_some_and(|rest| rest.ends_with("in time: 1\n")), "{rest:?}");
+        assert_eq!(backlog.pop(), None);
+    }
+}
