@@ -41,7 +41,9 @@ pub(crate) fn break_hold(
         return Ok(None);
     }
     let path = folder.file_of(name);
-    let mark = Mark::set(folder, &path, limit)?;
+    let Some(lock) = folder.open_to_look(&path)? else { return Ok(None) };
+    let mark = Mark::set(&path, &lock, limit)?;
+    // It may have been replaced until then.
     let Some(old) = folder.open_to_look(&path)? else { return Ok(None) };
     let Some(held) = look::holder_in(&old, name)?.filter(is_meant) else { return Ok(None) };
     mark.replace(&path, &old, &Record { state: State::Free, ..held.clone() })?;
@@ -57,8 +59,6 @@ pub(crate) fn is_under_way(path: &Path) -> io::Result<bool> {
         // Not locked, it was left behind by somebody who died, or is not yet a mark.
         Ok(mark) => is_marked(&mark),
         Err(error) if error.kind() == IoErrorKind::NotFound => Ok(false),
-        // Root has just made it, and not yet given it away.
-        Err(error) if error.kind() == IoErrorKind::PermissionDenied => Ok(true),
         Err(error) => Err(error),
     }
 }
@@ -79,10 +79,11 @@ struct Mark {
 }
 
 impl Mark {
-    fn set(folder: &Folder, lock: &Path, limit: Instant) -> Result<Self, Problem> {
-        let path = mark_of(lock);
+    /// Makes a mark for the file of a lock, which is at `path`.
+    fn set(path: &Path, lock: &File, limit: Instant) -> Result<Self, Problem> {
+        let path = mark_of(path);
         while Instant::now() < limit {
-            match folder.make_mark(&path) {
+            match Folder::make_mark(&path, lock) {
                 Ok(file) => {
                     // Another may have thought that it was left behind.
                     if file.try_lock_shared().is_ok() && is_at(id(&file)?, &path)? {

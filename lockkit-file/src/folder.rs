@@ -7,7 +7,7 @@ use std::os::unix::fs::{
 };
 use std::path::{Path, PathBuf};
 
-use lockkit_core::driver::{DriverError, ErrorKind, filesystem};
+use lockkit_core::driver::{DriverError, ErrorKind, OwnerId, filesystem};
 use lockkit_core::{LockName, Namespace};
 use rustix::fs::{Access, AtFlags, CWD, OFlags};
 use rustix::io::Errno;
@@ -18,6 +18,8 @@ const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 /// Reads and writes.
 const GROUP_USES: u32 = 0o060;
+/// The same of a folder, and what is in it.
+const GROUP_ENTERS: u32 = 0o070;
 /// Only the owner of an entry may remove or rename it.
 const STICKY: u32 = 0o1000;
 
@@ -97,14 +99,10 @@ impl Folder {
         options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let opened = match options.open(path) {
             Err(error) if error.kind() == IoErrorKind::NotFound => {
-                match options.clone().create_new(true).mode(0o600).open(path) {
-                    Ok(file) => {
-                        share(&file, GROUP_USES, &std::fs::metadata(namespace)?)?;
-                        Ok(file)
-                    }
+                match make_file(path, &std::fs::metadata(namespace)?) {
                     // Another has made it meanwhile.
                     Err(error) if error.kind() == IoErrorKind::AlreadyExists => options.open(path),
-                    Err(error) => Err(error),
+                    made => made,
                 }
             }
             opened => opened,
@@ -121,9 +119,9 @@ impl Folder {
         }
     }
 
-    /// Makes a file that is to take the place of a lock's.
-    pub(crate) fn make_mark(&self, path: &Path) -> io::Result<File> {
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+    /// Makes a file that is to take the place of `lock`, for those who may use that.
+    pub(crate) fn make_mark(path: &Path, lock: &File) -> io::Result<File> {
+        make_apart(path, |mark| Self::make_alike(mark, lock))
     }
 
     /// Opens what [`make_mark`](Self::make_mark) made, be it somebody else.
@@ -146,7 +144,10 @@ impl Folder {
                 given => given?,
             }
         }
-        file.set_permissions(Permissions::from_mode(old.mode() & 0o777))
+        match (made.mode() & 0o777, old.mode() & 0o777) {
+            (mode, same) if mode == same => Ok(()),
+            (_, mode) => file.set_permissions(Permissions::from_mode(mode)),
+        }
     }
 
     /// Sees to it that the name of a new lock file is on the disk.
@@ -162,12 +163,7 @@ impl Folder {
         let around = std::fs::symlink_metadata(&self.path)?;
         let metadata = match std::fs::symlink_metadata(namespace) {
             Err(error) if error.kind() == IoErrorKind::NotFound => {
-                match DirBuilder::new().mode(0o700).create(namespace) {
-                    Ok(()) => share(&File::open(namespace)?, 0o070, &around)?,
-                    // Another has made it meanwhile.
-                    Err(error) if error.kind() == IoErrorKind::AlreadyExists => (),
-                    Err(error) => return Err(error.into()),
-                }
+                make_namespace(namespace, &around)?;
                 std::fs::symlink_metadata(namespace)?
             }
             metadata => metadata?,
@@ -246,13 +242,109 @@ fn check_owner(what: &str, folder: &Metadata) -> Result<(), Problem> {
     Err(Problem::found(ErrorKind::Misconfigured, text))
 }
 
-/// Lets the group use a new entry that may use the folder around it. Where everybody may write, it
-/// is for its maker alone: everybody could hold the locks for ever, or forge their tokens.
-fn share(entry: &File, rights: u32, around: &Metadata) -> io::Result<()> {
-    if around.mode() & (GROUP_WRITES | OTHERS_WRITE) != GROUP_WRITES {
-        return Ok(());
+/// Makes the file of a lock.
+fn make_file(path: &Path, namespace: &Metadata) -> io::Result<File> {
+    match is_for_group(namespace) {
+        true => make_apart(path, |file| share(file, GROUP_USES, namespace)),
+        false => create(path),
     }
+}
+
+/// Makes the folder of a namespace, unless another does so meanwhile.
+fn make_namespace(path: &Path, around: &Metadata) -> io::Result<()> {
+    let create = |path: &Path| DirBuilder::new().mode(0o700).create(path);
+    let made = match is_for_group(around) {
+        true => {
+            let apart = apart_from(path);
+            create(&apart)?;
+            let shared = File::open(&apart).and_then(|new| share(&new, GROUP_ENTERS, around));
+            // One that is empty gives way to this one, which is as good.
+            let made = shared.and_then(|()| std::fs::rename(&apart, path));
+            if made.is_err() {
+                tell_of_rest(&apart, std::fs::remove_dir(&apart));
+            }
+            made
+        }
+        false => create(path),
+    };
+    match made.as_ref().map_err(io::Error::kind) {
+        Err(IoErrorKind::AlreadyExists | IoErrorKind::DirectoryNotEmpty) => Ok(()),
+        _ => made,
+    }
+}
+
+/// Makes a file that is there only once it is `prepared`. So nobody finds one that he may not use
+/// yet, and if this process is killed, nobody ever does.
+fn make_apart(path: &Path, prepare: impl Fn(&File) -> io::Result<()>) -> io::Result<File> {
+    let apart = apart_from(path);
+    let file = create(&apart)?;
+    // Unlike a renaming, a link leaves alone what another has made meanwhile.
+    let linked = prepare(&file).map(|()| std::fs::hard_link(&apart, path));
+    tell_of_rest(&apart, std::fs::remove_file(&apart));
+    match linked? {
+        // The file system knows no links, and so no users either.
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::PERM | Errno::NOTSUP)) => {
+            let file = create(path)?;
+            prepare(&file).map(|()| file)
+        }
+        linked => linked.map(|()| file),
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// A path that nobody else uses. No lock file, mark or namespace begins with two dots.
+fn apart_from(path: &Path) -> PathBuf {
+    path.with_file_name(format!("..{}", OwnerId::random()))
+}
+
+fn tell_of_rest(path: &Path, removed: io::Result<()>) {
+    if let Err(error) = removed {
+        tracing::debug!(path = %path.display(), %error, "what is not used any more is left");
+    }
+}
+
+/// Whether the group that may use a folder is to use what is made in it. Where everybody may write,
+/// that is for its maker alone: everybody could hold the locks for ever, or forge their tokens.
+fn is_for_group(around: &Metadata) -> bool {
+    around.mode() & (GROUP_WRITES | OTHERS_WRITE) == GROUP_WRITES
+}
+
+/// Lets the group use a new entry that may use the folder around it.
+fn share(entry: &File, rights: u32, around: &Metadata) -> io::Result<()> {
     fchown(entry, None, Some(around.gid()))?;
     let mode = entry.metadata()?.mode() | rights;
     entry.set_permissions(Permissions::from_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, Permissions};
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::{fs, io};
+
+    use super::make_apart;
+
+    #[test]
+    fn a_file_is_there_only_once_it_is_prepared() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let entries = || fs::read_dir(folder.path()).unwrap().count();
+        // Whoever is killed at this step has made no more than whom it fails.
+        let killed = make_apart(&path, |_| {
+            assert!(!path.exists() && entries() == 1);
+            Err(io::Error::other("killed"))
+        });
+        assert!(killed.is_err() && entries() == 0);
+        let open = |file: &File| file.set_permissions(Permissions::from_mode(0o660));
+        let made = make_apart(&path, open).unwrap();
+        assert_eq!((made.metadata().unwrap().mode() & 0o777, entries()), (0o660, 1));
+        assert_eq!(made.metadata().unwrap().ino(), fs::metadata(&path).unwrap().ino());
+        // What is there stays as it is.
+        let again = make_apart(&path, |_| Ok(())).unwrap_err();
+        assert_eq!((again.kind(), entries()), (io::ErrorKind::AlreadyExists, 1));
+        assert_eq!(made.metadata().unwrap().ino(), fs::metadata(&path).unwrap().ino());
+    }
 }

@@ -12,6 +12,8 @@ mod layout;
 mod looking;
 mod processes;
 mod replaced;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod rights;
 mod support;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod waiting;
