@@ -1,4 +1,4 @@
-//! The only place that reads a clock.
+//! The clock on which leases count.
 //!
 //! Leases are counted on a clock that goes on while the machine is suspended, which
 //! [`std::time::Instant`] does not on Linux and macOS: tokio's clock, so that tests can pause it,

@@ -29,7 +29,8 @@ pub use turnstile::Turnstile;
 ///
 /// # Contract
 ///
-/// After each rule stands the name of the check in `lockkit-conformance` that enforces it.
+/// After each rule that can be checked stands the name of the check in `lockkit-conformance` that
+/// does so.
 ///
 /// - **Idempotent.** A method repeated for one claim ends in the same state. A repeated ask gets
 ///   the same token while that grant stands (`a_repeated_ask_is_the_same_grant`); after release or

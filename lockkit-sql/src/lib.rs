@@ -3,8 +3,8 @@
 //! Each database is a feature; none is on by default.
 //!
 //! - `sqlite`: locks between the processes of one host, in a database file.
-//! - `postgres`: locks between hosts, in tables of a PostgreSQL database.
-//! - `mysql`: locks between hosts, in tables of a MySQL or MariaDB database.
+//! - `postgres`: locks between hosts, in tables of a PostgreSQL database or kept by a session with it.
+//! - `mysql`: the same with MySQL and MariaDB.
 //!
 //! With each of them: locks inside the user's own [transactions](transaction).
 

@@ -1,6 +1,6 @@
 //! The same program on any backend: the URL says which, at run time.
 //!
-//! `cargo run --example choose_backend --all-features -- redis://localhost`
+//! `cargo run -p lockkit --example choose_backend -F redis -- redis://localhost`
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;

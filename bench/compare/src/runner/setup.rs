@@ -85,8 +85,10 @@ fn version_of(program: &str) -> Option<String> {
 /// The distribution and its kernel.
 fn system() -> String {
     let kernel = rustix::system::uname();
-    let kernel =
-        format!("{} {}", kernel.sysname().to_string_lossy(), kernel.release().to_string_lossy());
+    let (name, release) = (kernel.sysname().to_string_lossy(), kernel.release().to_string_lossy());
+    // What stands behind the number says who has built it.
+    let number = release.split('-').next().unwrap_or_default();
+    let kernel = format!("{name} {number}");
     match line_of("/etc/os-release", "PRETTY_NAME") {
         Some(name) => format!("{}, {kernel}", name.trim_matches('"')),
         None => kernel,
