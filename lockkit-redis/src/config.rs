@@ -24,11 +24,11 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter::new("db", "the number of the database, where the path does not tell it", "0"),
     Parameter::new(
         "cacert",
-        "file with the certificates to trust; for `rediss:`",
+        "with TLS, file with the certificates to trust",
         "those that the system trusts",
     ),
-    Parameter::new("cert", "file with the client's certificate; for `rediss:`", "none"),
-    Parameter::new("key", "file with the key to it; for `rediss:`", "none"),
+    Parameter::new("cert", "with TLS, file with the client's certificate", "none"),
+    Parameter::new("key", "with TLS, file with the key to it", "none"),
     Parameter::new("replicas", "how many replicas must acknowledge a grant or renewal", "none"),
     Parameter::new(
         "replica_timeout",

@@ -66,6 +66,7 @@ fn scheme(url: &BackendUrl) -> &str {
         "postgresql" => "postgres",
         "redis+cluster" | "redis+sentinel" | "redis+unix" | "rediss" | "rediss+cluster"
         | "rediss+sentinel" | "unix" => "redis",
+        "redlocks" => "redlock",
         "zk" | "zks" | "zookeepers" => "zookeeper",
         scheme => scheme,
     }
@@ -120,8 +121,9 @@ async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
 async fn redlock(url: &BackendUrl) -> Result<lockkit_redlock::RedlockDriver> {
     let settings = lockkit_redlock::Settings::from_url(url, &REDLOCK)?;
     let mut driver = lockkit_redlock::RedlockDriver::builder().settings(settings);
+    let scheme = if url.scheme() == "redlocks" { "rediss" } else { "redis" };
     for host in url.hosts() {
-        let node = url.of_host("redis", host, lockkit_redis::PARAMETERS);
+        let node = url.of_host(scheme, host, lockkit_redis::PARAMETERS);
         driver = driver.node_at(host.to_string(), move || {
             let node = node.clone();
             async move { lockkit_redis::RedisDriver::connect(&node).await }
