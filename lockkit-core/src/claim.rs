@@ -141,12 +141,12 @@ impl OwnerId {
 /// 32 lower-case hexadecimal digits.
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // By hand, since every request has it: the standard library's way takes four times as long.
-        let bytes = self.0.to_be_bytes();
-        let digits = bytes.into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        // By hand, since every request has it: the standard library takes several times as long.
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 32];
-        for (place, digit) in text.iter_mut().zip(digits) {
-            *place = b"0123456789abcdef"[usize::from(digit)];
+        for (two, byte) in text.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+            two[0] = DIGITS[usize::from(byte >> 4)];
+            two[1] = DIGITS[usize::from(byte & 15)];
         }
         f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }

@@ -156,7 +156,7 @@ impl RedisDriver {
     /// Whose claim it is, as the scripts have it: `OWNER INBOX LABEL`.
     fn claimant(&self, claim: &Claim) -> String {
         let owner = claim.owner().to_string();
-        [&owner, self.inbox.as_str(), claim.label().as_str()].join(" ")
+        [&owner, " ", self.inbox.as_str(), " ", claim.label().as_str()].concat()
     }
 
     fn limit(&self, claim: &Claim) -> Duration {

@@ -123,9 +123,23 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "waiting depends on the caller's polling",
         file: "keeper.rs",
-        sound: "waiter.spawn(\n                    wait_and_keep(engine, claim, progress, next, lease, caller).in_current_span(),\n                );",
-        broken: "drop(waiter);\n                wait_and_keep(engine, claim, progress, next, lease, caller).await;",
+        sound: "spawner.spawn(\n                    wait_and_keep(engine, claim, progress, next, lease, caller).in_current_span(),\n                );",
+        broken: "drop(spawner);\n                wait_and_keep(engine, claim, progress, next, lease, caller).await;",
         test: "an_acquisition_that_is_not_polled_keeps_its_place",
+    },
+    Defect {
+        what: "a nurse that leaves loses what came after its last look",
+        file: "nursery.rs",
+        sound: "self.on_duty = holds.is_some();",
+        broken: "",
+        test: "a_nurse_that_leaves_takes_nobody_along",
+    },
+    Defect {
+        what: "silence starts over with each waiter whose turn comes",
+        file: "pursuit.rs",
+        sound: "self.progress.unanswered = since.map(|since| since.max(started));",
+        broken: "_ = (since, started);",
+        test: "silence_counts_from_where_the_waiter_before_heard_nothing",
     },
     Defect {
         what: "a wait's time-out is not kept",
@@ -152,7 +166,7 @@ const DEFECTS: &[Defect] = &[
         what: "the next waiter believes what the front one had heard",
         file: "pursuit.rs",
         sound: "ask_at_once = true;",
-        broken: "(next, ask_at_once) = (self.progress.started + self.claim.ttl(), false);",
+        broken: "(next, ask_at_once) = (Some(self.progress.started + self.claim.ttl()), false);",
         test: "a_front_waiter_that_goes_away_passes_its_turn_on",
     },
     Defect {
@@ -179,8 +193,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "young holds are forgotten",
         file: "nursery.rs",
-        sound: "adopt(engine, &tenure, renew);",
-        broken: "drop((tenure, renew));",
+        sound: "adopt(&self.engine, tenure, *renew)",
+        broken: "drop((tenure, renew))",
         test: "a_lock_is_taken_kept_and_let_go",
     },
     Defect {
