@@ -1,7 +1,5 @@
 //! What `connect` says where it cannot work.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail")]
-
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
