@@ -155,8 +155,10 @@ impl Quorum {
         if round.is_given_up.load(Ordering::Acquire) {
             return not_asked(unreachable("it was not asked in time"));
         }
-        if lane.doubtful_until() > Some(claim.now()) {
-            return not_asked(unreachable("an earlier release may undo what it grants"));
+        let doubt = lane.doubtful_until().map(|end| end.saturating_duration_since(claim.now()));
+        if let Some(left) = doubt.filter(|left| !left.is_zero()) {
+            // What it granted could be undone.
+            return Cast { vote: Vote::Taken(Taken::new().free_in(left)), lane: None };
         }
         let Some(pass) = self.pass(at, claim) else { return not_asked(does_not_answer()) };
         let answer = self.take(at, round).await;

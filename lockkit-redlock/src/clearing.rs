@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkit_core::driver::{Claim, DriverError, ErrorKind, Release};
+use lockkit_core::driver::{Claim, DriverError, ErrorKind, Instant, Release};
 
 use crate::ballot::{self, A_MOMENT, Settled, Votes, count};
 use crate::driver::Quorum;
@@ -74,11 +74,14 @@ impl Quorum {
     }
 
     /// Removes the claim from a node: with as many requests as it takes for as long as a hold can
-    /// last there. One that is not answered may arrive yet, and undo what is granted then: it is
-    /// remembered for the length of a lease.
+    /// last there. Of those that were not answered one may arrive late, and undo what is granted by
+    /// then: that is kept in mind for as long as it matters.
     pub(crate) async fn clear(&self, at: usize, claim: &Claim, lane: Lane) -> Cleared {
-        let cleared = self.remove(at, claim, &lane).await;
-        if let Some(end) = lane.doubtful_until().filter(|end| *end > claim.now()) {
+        let mut unanswered = None;
+        let cleared = self.remove(at, claim, &mut unanswered).await;
+        if let Some(unanswered) = unanswered {
+            let end = unanswered.end(cleared.is_ok(), claim);
+            lane.doubt(end);
             let (lanes, over, clock) = (lane.lanes(), self.over.clone(), claim.clock().clone());
             self.stragglers.spawn(async move {
                 let _lanes = lanes;
@@ -91,7 +94,12 @@ impl Quorum {
         cleared
     }
 
-    async fn remove(&self, at: usize, claim: &Claim, lane: &Lane) -> Cleared {
+    async fn remove(
+        &self,
+        at: usize,
+        claim: &Claim,
+        unanswered: &mut Option<Unanswered>,
+    ) -> Cleared {
         let Ok(driver) = self.nodes.members[at].driver() else {
             return Ok(Release::NotHeld);
         };
@@ -113,7 +121,7 @@ impl Quorum {
                 Err(error) => error,
             };
             if error.kind() == ErrorKind::Unknown {
-                lane.doubt(sent + claim.ttl());
+                unanswered.get_or_insert(Unanswered { first: sent, last: sent }).last = sent;
             }
             let node = &self.nodes.members[at].name;
             tracing::debug!(%node, lock = %claim.name(), %error, "not released there yet");
@@ -123,6 +131,25 @@ impl Quorum {
                 () = self.over.cancelled() => return Err(error),
                 () = pause => if claim.now() >= gone_by_itself { return Err(error) },
             }
+        }
+    }
+}
+
+/// When the first and the last of some releases left that were not answered.
+struct Unanswered {
+    first: Instant,
+    last: Instant,
+}
+
+impl Unanswered {
+    /// Until when one of them may arrive. Nothing is believed to be on its way for longer than a lease;
+    /// where another one was answered since, for as long again as that took: TCP repeats what was not
+    /// acknowledged after pauses that double (RFC 6298).
+    fn end(&self, is_answered: bool, claim: &Claim) -> Instant {
+        let (now, end) = (claim.now(), self.last + claim.ttl());
+        match is_answered {
+            true => end.min(now + now.saturating_duration_since(self.first)),
+            false => end,
         }
     }
 }
