@@ -253,7 +253,7 @@ async fn a_wait_outlives_the_silence_of_a_majority() {
     let waiting = tokio::spawn(async move { locker.lock("wanted").unwrap().acquire().await });
     sleep(Duration::from_secs(4)).await;
     nodes[..2].iter().for_each(|node| node.set(Mode::Up));
-    _ = waiting.await.unwrap().unwrap();
+    drop(waiting.await.unwrap().unwrap());
     assert!(start.elapsed() < TTL, "{:?}", start.elapsed());
 }
 
