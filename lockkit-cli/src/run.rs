@@ -223,10 +223,14 @@ async fn under_lock(
     let begun = Clock::system().now();
     let mut command = warden::command(&options.command);
     environment(&mut command, &hold, driver);
+    let mut has_run = false;
     let end = match too_late(&hold, signals).await {
         Some(end) => Ok(end),
         None => match Tree::start(command, terminal) {
-            Ok(mut tree) => watch(&mut tree, &hold, limits, terminal, signals).await,
+            Ok(mut tree) => {
+                has_run = true;
+                watch(&mut tree, &hold, limits, terminal, signals).await
+            }
             Err(error) => Err(error),
         },
     };
@@ -237,7 +241,9 @@ async fn under_lock(
         end.unwrap_or_else(|error| End::ByItself(warden::not_started(&options.command, &error)));
     match (guard.release().await, &end) {
         (Err(error), End::ByItself(_) | End::AsTold(_)) => {
-            say(format!("the command has run under the lock, but: {}", chain(&error)));
+            let what =
+                if has_run { "the command has run under the lock" } else { "nothing was run" };
+            say(format!("{what}, but: {}", chain(&error)));
         }
         // What is lost was reported.
         (Ok(()), _) | (Err(_), End::WithTheLock) => (),
@@ -399,7 +405,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_is_started_only_while_it_is_wanted_and_has_its_lock() {
-        let locker = lockkit::connect("memory:run?ttl=200ms").await.unwrap();
+        let locker = lockkit::connect("memory:run").await.unwrap();
         let guard = locker.lock("name").unwrap().acquire().await.unwrap();
         let [mut signals, mut others] = [(); 2].map(|()| Signals::catch(Terminal::Apart).unwrap());
         assert!(too_late(&guard.hold(), &mut signals).await.is_none());

@@ -125,20 +125,19 @@ impl Engine {
     pub(crate) async fn shut_down(&self, limit: Duration) {
         self.stopping.cancel();
         self.keepers.close();
-        if self.runtime.get().is_none() {
-            // Nothing was ever claimed.
-            self.driver.close().await;
-        }
-        // With a runtime that has ended, the driver's connections and tasks have.
-        self.inside(async {
+        let closed = self.inside(async {
             if tokio::time::timeout(limit, self.keepers.wait()).await.is_err() {
                 let left = self.keepers.len();
                 let driver = self.driver.id();
                 tracing::warn!(driver, left, "claims left to run out by themselves");
             }
             self.driver.close().await;
-        })
-        .await;
+        });
+        // Without a runtime there is no claim any more, but what a descriptor keeps. Without any, the
+        // driver closes when it is dropped.
+        if closed.await.is_none() && Handle::try_current().is_ok() {
+            self.driver.close().await;
+        }
         self.closed.cancel();
     }
 

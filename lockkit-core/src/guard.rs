@@ -166,7 +166,10 @@ impl Hold {
     ///
     /// Cancel-safe: nothing is consumed.
     pub async fn lost(&self) {
-        self.tenure.engine.inside(self.tenure.ended()).await;
+        if self.tenure.engine.inside(self.tenure.ended()).await.is_none() {
+            // Its keeper ends with the runtime, and may not have come to that yet.
+            self.tenure.lose();
+        }
     }
 
     pub(crate) fn lost_error(&self) -> Error {

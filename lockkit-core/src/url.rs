@@ -293,7 +293,7 @@ impl FromStr for BackendUrl {
             None => (None, ""),
         };
         // It would be shown.
-        if user_info.is_none() && !hosts.is_empty() && path.contains('@') {
+        if !hosts.is_empty() && path.contains('@') {
             return Err(bad("in a password `/` is written `%2F`, and in a path `@` is `%40`"));
         }
         let (user, password) = match user_info {
@@ -410,6 +410,7 @@ mod tests {
             "redis://me:hunter2@h:x",
             "redis://me:hunter2@h#",
             "redis://me:12/hunter2@h/0",
+            "redis://me:p@ss/hunter2@h/0",
         ] {
             let error = format!("{:?}", bad.parse::<BackendUrl>().unwrap_err());
             assert!(!error.contains("hunter2"), "{error}");

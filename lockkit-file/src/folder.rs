@@ -267,9 +267,10 @@ fn make_namespace(path: &Path, around: &Metadata) -> io::Result<()> {
         }
         false => create(path),
     };
-    match made.as_ref().map_err(io::Error::kind) {
-        Err(IoErrorKind::AlreadyExists | IoErrorKind::DirectoryNotEmpty) => Ok(()),
-        _ => made,
+    // Whatever another's that is there says to that, it is looked at next.
+    match made {
+        Err(_) if std::fs::symlink_metadata(path).is_ok() => Ok(()),
+        made => made,
     }
 }
 
@@ -283,7 +284,12 @@ fn make_apart(path: &Path, prepare: impl Fn(&File) -> io::Result<()>) -> io::Res
     tell_of_rest(&apart, std::fs::remove_file(&apart));
     match linked? {
         // The file system knows no links, and so no users either.
-        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::PERM | Errno::NOTSUP)) => {
+        Err(error)
+            if matches!(
+                Errno::from_io_error(&error),
+                Some(Errno::NOSYS | Errno::NOTSUP | Errno::PERM)
+            ) =>
+        {
             let file = create(path)?;
             prepare(&file).map(|()| file)
         }

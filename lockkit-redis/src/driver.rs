@@ -112,16 +112,19 @@ impl RedisDriver {
         }
         match replicas {
             Ok(replicas) => Ok(Answer::Granted { token, replicas }),
-            // Left as it is: the claim asks again or is released. A release from here that came late
-            // would end what it is granted then.
-            Err(error) if error.kind().is_transient() => Err(error),
+            // Left as it is, since the claim asks again: a release from here that came late would end
+            // what it is granted then.
+            Err(error) if claim.waits() && error.kind().is_transient() => Err(error),
             // Nobody asks again.
             Err(error) => {
                 let arguments = [&*claimant];
-                if let Err(error) = self.call(claim, RELEASE.on(&keys, &arguments)).await {
-                    tracing::warn!(lock = %claim.name(), %error, "what was granted is left to run out");
-                }
-                Err(error)
+                let released = self.call(claim, RELEASE.on(&keys, &arguments)).await;
+                let kind = match (released, error.kind()) {
+                    (Err(_), _) if !claim.waits() => ErrorKind::Unknown,
+                    (_, ErrorKind::Unknown) => ErrorKind::Unreachable,
+                    (_, kind) => kind,
+                };
+                Err(DriverError::new(kind, error.into_source()))
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::error::Failure;
 use crate::script::Invocation;
 
 /// Fewer replicas than wanted have acknowledged a grant or a renewal in time: the source of the
-/// error that says so. A grant is left for the claim to ask again, or to be released.
+/// error that says so. A claim that waits keeps a grant, and asks again; another has given it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{acknowledged} of {wanted} replicas acknowledged within {timeout:?}")]
 #[non_exhaustive]

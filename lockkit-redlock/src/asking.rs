@@ -157,6 +157,9 @@ impl Quorum {
         }
         let doubt = lane.doubtful_until().map(|end| end.saturating_duration_since(claim.now()));
         if let Some(left) = doubt.filter(|left| !left.is_zero()) {
+            if self.is_silent(at, claim) {
+                return not_asked(does_not_answer());
+            }
             // What it granted could be undone.
             return Cast { vote: Vote::Taken(Taken::new().free_in(left)), lane: None };
         }

@@ -25,6 +25,7 @@ impl Quorum {
             self.waiters.leave(claim.owner());
         }
         let lanes = self.lanes.of(claim.owner(), nodes);
+        lanes.end();
         let freed =
             |votes: &Votes<Cleared>| count(votes, |vote| matches!(vote, Ok(Release::Freed)));
         let not_held =

@@ -135,7 +135,8 @@ impl Electorate {
         // What the earlier run did not keep, this one cannot have.
         let remembers = run.is_durable() && earlier.is_none_or(Run::is_durable);
         let sits_out_until = match earlier {
-            _ if remembers => None,
+            // It sits out for as long as the run before had to.
+            _ if remembers => standings[at].sits_out_until,
             // We saw the change, so our own clock tells: the backend's may have been set.
             Some(_) => Some(now + silence),
             None => Some(now + silence.saturating_sub(run.age())),

@@ -103,8 +103,8 @@ impl Quorum {
         lanes: Arc<Lanes>,
     ) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let lane = lanes.enter(at).await;
-            if lane.doubtful_until() > Some(claim.now()) {
+            let lane = Arc::clone(&lanes).enter(at).await;
+            if lanes.is_over() || lane.doubtful_until() > Some(claim.now()) {
                 return;
             }
             let Some(pass) = self.pass(at, &claim) else { return };

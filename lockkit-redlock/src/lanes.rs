@@ -1,6 +1,7 @@
 //! One request of a claim to a node at a time.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lockkit_core::driver::{Instant, OwnerId};
@@ -29,7 +30,8 @@ impl AllLanes {
             registry.by_owner.retain(|_, lanes| lanes.strong_count() > 0);
             registry.crowded = (2 * registry.by_owner.len()).max(64);
         }
-        let lanes = Arc::new(Lanes((0..nodes).map(|_| Track::default()).collect()));
+        let tracks = (0..nodes).map(|_| Track::default()).collect();
+        let lanes = Arc::new(Lanes { tracks, is_over: AtomicBool::new(false) });
         registry.by_owner.insert(owner, Arc::downgrade(&lanes));
         lanes
     }
@@ -38,7 +40,11 @@ impl AllLanes {
 /// The lanes of one claim: what is sent to a node is sent after the answer to what was sent before.
 /// Otherwise the end of one round could undo the grant of the next.
 #[derive(Debug)]
-pub(crate) struct Lanes(Box<[Track]>);
+pub(crate) struct Lanes {
+    tracks: Box<[Track]>,
+    /// Whether the claim was released, which ends it.
+    is_over: AtomicBool,
+}
 
 #[derive(Debug)]
 struct Track {
@@ -69,15 +75,24 @@ pub(crate) struct Lane {
 }
 
 impl Lanes {
+    /// What is sent from now on would come after the end of the claim.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
     /// The lane to a node, if nothing is under way there.
     pub(crate) fn try_enter(self: &Arc<Self>, at: usize) -> Option<Lane> {
-        self.0[at].turn.try_acquire().ok()?.forget();
+        self.tracks[at].turn.try_acquire().ok()?.forget();
         Some(Lane { at, lanes: Arc::clone(self) })
     }
 
     /// The lane to a node, once what is under way there was answered.
     pub(crate) async fn enter(self: Arc<Self>, at: usize) -> Lane {
-        self.0[at].turn.acquire().await.expect("the semaphore is never closed").forget();
+        self.tracks[at].turn.acquire().await.expect("the semaphore is never closed").forget();
         Lane { at, lanes: self }
     }
 }
@@ -85,13 +100,13 @@ impl Lanes {
 impl Lane {
     /// A release was sent that is not answered, and may arrive until then.
     pub(crate) fn doubt(&self, until: Instant) {
-        let mut doubtful_until = self.lanes.0[self.at].doubtful_until();
+        let mut doubtful_until = self.lanes.tracks[self.at].doubtful_until();
         *doubtful_until = doubtful_until.max(Some(until));
     }
 
     /// Until when something may arrive that would undo what the node grants.
     pub(crate) fn doubtful_until(&self) -> Option<Instant> {
-        *self.lanes.0[self.at].doubtful_until()
+        *self.lanes.tracks[self.at].doubtful_until()
     }
 
     /// The lanes that it is one of, which keep what is known of them.
@@ -102,6 +117,6 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.lanes.0[self.at].turn.add_permits(1);
+        self.lanes.tracks[self.at].turn.add_permits(1);
     }
 }

@@ -119,3 +119,21 @@ async fn tokens_rise_among_drivers_that_contend() {
         task.await.unwrap();
     }
 }
+
+/// The kernel keeps what a descriptor holds, whatever became of the runtime.
+#[test]
+fn a_locker_without_its_runtime_lets_go_when_it_is_shut_down() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let fixture = Fixture::new();
+    let first = runtime();
+    let (locker, _guard) = first.block_on(async {
+        let locker = Locker::new(fixture.driver().await);
+        let guard = locker.lock("a").unwrap().acquire().await.unwrap();
+        (locker, guard)
+    });
+    drop(first);
+    runtime().block_on(async {
+        locker.shutdown().await;
+        granted(&fixture.driver().await, &claim("a")).await;
+    });
+}

@@ -280,14 +280,19 @@ async fn listen(endpoint: &Endpoint, board: &Board) -> Result<(), Failure> {
     board.stand();
     let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut was_empty = false;
     loop {
         // News of others' locks may leave no pause.
         tokio::select! {
             biased;
-            _ = looks.tick() => match board.is_empty() {
-                true => return Ok(()),
-                false => listener.check().await?,
-            },
+            _ = looks.tick() => {
+                let is_empty = board.is_empty();
+                // Where somebody waits now and then, that is worth a connection.
+                if std::mem::replace(&mut was_empty, is_empty) && is_empty {
+                    return Ok(());
+                }
+                listener.check().await?;
+            }
             news = listener.next() => board.deliver(&news?),
         }
     }
