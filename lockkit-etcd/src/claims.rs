@@ -1,3 +1,5 @@
+mod moving;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -207,51 +209,6 @@ impl Claims {
         queue::look(&self.members, &entry.queue, key, *created, limit).await.outcome
     }
 
-    /// Hangs the key, which is there although its lease is over, on another one. That is the claim's
-    /// when the server has said so: until then the key may hang on either.
-    async fn hang(
-        &self,
-        entry: &Entry,
-        stands: &Standing,
-        claim: &Claim,
-        limit: Duration,
-    ) -> Result<(), Failure> {
-        let _turn = entry.turn(limit).await?;
-        if entry.lease().is_some_and(|lease| !lease.is_gone()) {
-            // Somebody has done it meanwhile.
-            return Ok(());
-        }
-        let begun = entry.traces().longer.clone();
-        let lease = match begun {
-            Some(begun) => begun,
-            None => self.leases.take(claim.ttl(), limit).await?,
-        };
-        entry.traces().longer = Some(Arc::clone(&lease));
-        if !lease.is_fresh() {
-            self.keepalive.touch(&lease, limit);
-        }
-        let own = Own { key: &stands.key, value: &entry.value, lease: lease.id() };
-        let changed = queue::change_lease(&self.members, own, stands.created, limit).await;
-        entry.traces().in_doubt |= changed.in_doubt;
-        match changed.outcome {
-            Ok(true) => {
-                entry.moves_to(lease);
-                Ok(())
-            }
-            Ok(false) => {
-                entry.displaced();
-                Err(Failure::Displaced)
-            }
-            Err(failure) => {
-                if failure.is_a_lost_lease() {
-                    lease.is_over();
-                    entry.traces().longer = None;
-                }
-                Err(failure)
-            }
-        }
-    }
-
     /// Makes what the claim holds last for another TTL; whether it holds anything.
     pub(crate) async fn renew(
         &self,
@@ -288,101 +245,6 @@ impl Claims {
             (Ok(Some(_)), Ok(true)) => Ok(true),
             (Err(failure), _) | (_, Err(failure)) => Err(failure),
         }
-    }
-
-    /// Hangs the key on a lease of the length that the claim wishes for; whether it is there.
-    ///
-    /// Renewals of one claim may overlap. One of them moves the key, and the others find it moved:
-    /// else the second would end the lease that the first has moved it to.
-    async fn lengthen(
-        &self,
-        entry: &Entry,
-        claim: &Claim,
-        limit: Duration,
-    ) -> Result<bool, Failure> {
-        let _turn = entry.turn(limit).await?;
-        if self.is_long_enough(entry, claim) {
-            return self.keep(entry, limit).await;
-        }
-        while !self.is_long_enough(entry, claim) {
-            // One that was asked for before comes first, of whatever length: the key may hang on it.
-            let begun = entry.traces().longer.clone();
-            let is_moved = match begun {
-                Some(longer) => self.move_to(entry, longer, true, limit).await?,
-                None => {
-                    let longer = self.leases.take(claim.ttl(), limit).await?;
-                    // One from the pool may have less left than the hold is vouched for.
-                    match self.refresh(&longer, limit).await {
-                        Ok(true) => self.move_to(entry, longer, false, limit).await?,
-                        Ok(false) => continue,
-                        Err(failure) => {
-                            self.leases.give_back(longer);
-                            return Err(failure);
-                        }
-                    }
-                }
-            };
-            if !is_moved {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Hangs the key on another lease, which a request before may have done, and lets go of the one
-    /// that it hung on; whether the key is there.
-    async fn move_to(
-        &self,
-        entry: &Entry,
-        longer: Arc<Lease>,
-        was_begun: bool,
-        limit: Duration,
-    ) -> Result<bool, Failure> {
-        let Some(stands) = entry.standing() else { return Ok(false) };
-        entry.traces().longer = Some(Arc::clone(&longer));
-        let own = Own { key: &stands.key, value: &entry.value, lease: longer.id() };
-        let (changed, is_alive, was_alive) = tokio::join!(
-            queue::change_lease(&self.members, own, stands.created, limit),
-            self.refresh(&longer, limit),
-            // What the key hangs on until then, and after a failure.
-            self.refresh(&stands.lease, limit),
-        );
-        let may_be_named = was_begun || changed.in_doubt;
-        let is_in_doubt = {
-            let mut traces = entry.traces();
-            traces.in_doubt |= changed.in_doubt;
-            traces.in_doubt
-        };
-        let is_moved = match changed.outcome {
-            Ok(is_moved) => is_moved,
-            Err(failure) => {
-                if failure.is_a_lost_lease() {
-                    longer.is_over();
-                }
-                if !may_be_named || longer.is_gone() {
-                    entry.traces().longer = None;
-                    self.leases.give_back(longer);
-                }
-                // That the key has gone with its lease is known all the same.
-                return match was_alive {
-                    Ok(false) if !may_be_named => Ok(false),
-                    _ => Err(failure),
-                };
-            }
-        };
-        if !is_moved || !is_alive? {
-            return Ok(false);
-        }
-        if is_in_doubt {
-            // An ask that was not answered may name it.
-            self.leases.revoke(&stands.lease, limit).await?;
-            entry.moves_to(longer);
-        } else {
-            entry.moves_to(longer);
-            // The key is called after it: another claim would take that for its own.
-            self.leases.retire(&stands.lease);
-        }
-        Ok(true)
     }
 
     /// Removes every trace of the claim.
@@ -476,12 +338,6 @@ impl Claims {
             true => Ok(true),
             false => self.keepalive.renew(lease, limit).await,
         }
-    }
-
-    fn is_long_enough(&self, entry: &Entry, claim: &Claim) -> bool {
-        let traces = entry.traces();
-        traces.longer.is_none()
-            && traces.lease.as_ref().is_none_or(|lease| lease.ttl() >= claim.ttl())
     }
 
     fn entry(&self, claim: &Claim) -> Arc<Entry> {
