@@ -13,6 +13,7 @@ mod engine;
 mod error;
 mod fenced;
 mod guard;
+mod hex;
 mod inspect;
 mod keeper;
 mod label;

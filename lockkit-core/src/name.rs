@@ -1,11 +1,11 @@
 use std::cmp::Ordering;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::Error;
+use crate::{Error, hex};
 
 /// A valid lock name, in its namespace.
 ///
@@ -155,10 +155,7 @@ fn is_plain(text: &str) -> bool {
 
 fn push_hex(to: &mut String, mark: &str, bytes: &[u8]) {
     to.push_str(mark);
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        _ = write!(to, "{byte:02x}");
-    }
+    to.extend(bytes.iter().flat_map(|&byte| hex::digits(byte)).map(char::from));
 }
 
 impl fmt::Display for LockName {

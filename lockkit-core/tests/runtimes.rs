@@ -117,6 +117,7 @@ fn the_end_of_a_runtime_is_told_elsewhere() {
                 if !first {
                     lost.await;
                 }
+                assert!(!guard.is_held(), "lost is what it says it is");
             });
         });
         listens.recv().unwrap();

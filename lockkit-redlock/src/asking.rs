@@ -155,8 +155,7 @@ impl Quorum {
         if round.is_given_up.load(Ordering::Acquire) {
             return not_asked(unreachable("it was not asked in time"));
         }
-        let doubt = lane.doubtful_until().map(|end| end.saturating_duration_since(claim.now()));
-        if let Some(left) = doubt.filter(|left| !left.is_zero()) {
+        if let Some(left) = lane.doubtful_for(claim.now()) {
             if self.is_silent(at, claim) {
                 return not_asked(does_not_answer());
             }

@@ -104,7 +104,7 @@ impl Quorum {
     ) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let lane = Arc::clone(&lanes).enter(at).await;
-            if lanes.is_over() || lane.doubtful_until() > Some(claim.now()) {
+            if lanes.is_over() || lane.doubtful_for(claim.now()).is_some() {
                 return;
             }
             let Some(pass) = self.pass(at, &claim) else { return };

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use lockkit_core::driver::{Instant, OwnerId};
 use tokio::sync::Semaphore;
@@ -104,9 +105,11 @@ impl Lane {
         *doubtful_until = doubtful_until.max(Some(until));
     }
 
-    /// Until when something may arrive that would undo what the node grants.
-    pub(crate) fn doubtful_until(&self) -> Option<Instant> {
-        *self.lanes.tracks[self.at].doubtful_until()
+    /// For how long something may arrive that would undo what the node grants, if that is so.
+    pub(crate) fn doubtful_for(&self, now: Instant) -> Option<Duration> {
+        let until = (*self.lanes.tracks[self.at].doubtful_until())?;
+        let left = until.saturating_duration_since(now);
+        (!left.is_zero()).then_some(left)
     }
 
     /// The lanes that it is one of, which keep what is known of them.

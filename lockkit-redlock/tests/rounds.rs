@@ -339,6 +339,28 @@ async fn the_end_of_a_lease_is_seen_though_one_node_lags() {
     assert!(remaining > TTL * 9 / 10, "{remaining:?}");
 }
 
+/// As where a guard is dropped while a renewal is under way.
+#[tokio::test(start_paused = true)]
+async fn what_a_renewal_would_take_again_is_not_taken_after_the_release() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    // It is lost at one node, which is the first to say so.
+    nodes[2].forget();
+    for (node, delay) in nodes.iter().zip([100, 100, 50]) {
+        node.set(Mode::Slow(Duration::from_millis(delay)));
+    }
+    let release = async {
+        sleep(Duration::from_millis(10)).await;
+        driver.release(&held).await.unwrap()
+    };
+    let (renewal, _) = tokio::join!(driver.renew(&held), release);
+    assert!(matches!(renewal, Ok(Renewal::Held(_))), "{renewal:?}");
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_renewal_without_answers_is_in_doubt() {
     let nodes = nodes::<5>();
