@@ -35,6 +35,7 @@ pub const SESSION_PARAMETERS: &[Parameter] = &[
          which other software locks by `GET_LOCK`",
         "hashed",
     ),
+    hold::WAITING,
     SOCKET,
     SSL_MODE,
     SSL_CA,

@@ -39,6 +39,7 @@ pub const SESSION_PARAMETERS: &[Parameter] = &[
          numbers, which other software locks by `pg_advisory_lock`",
         "hashed",
     ),
+    hold::WAITING,
     SCHEMA,
     SSLMODE,
     SSLROOTCERT,
@@ -236,6 +237,7 @@ mod tests {
         for (url, reason) in [
             ("postgres://h", "the other driver"),
             ("postgres://h?hold=session&keys=mine", "`hashed` or `exact`"),
+            ("postgres://h?hold=session&waiting_sessions=101", "0 to 100"),
             ("postgres://h?hold=session&ttl=100ms", "kept for 500ms to"),
             ("postgres://h?hold=session&connections=4", "known are"),
         ] {

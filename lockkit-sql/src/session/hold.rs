@@ -1,6 +1,13 @@
 use std::time::Duration;
 
-use lockkit_core::{Capabilities, Lease, Parameters, Result};
+use lockkit_core::{Capabilities, Lease, Parameter, Parameters, Result};
+
+pub(crate) const WAITING: Parameter = Parameter::new(
+    "waiting_sessions",
+    "how many more sessions may wait for a lock in the server's own queue, and hold it then, 0 to \
+     100; others ask from time to time",
+    "4",
+);
 
 /// What the parameters of a URL with `hold=session` say, whatever the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,6 +15,8 @@ pub(crate) struct Hold {
     pub(crate) call_limit: Option<Duration>,
     pub(crate) ttl: Duration,
     pub(crate) keys: Keys,
+    /// How many more sessions may wait.
+    pub(crate) waiting: usize,
 }
 
 /// What the server knows a lock by.
@@ -33,7 +42,11 @@ impl Hold {
             Some("exact") => Keys::Exact,
             Some(_) => return Err(parameters.bad("keys", "`hashed` or `exact`")),
         };
-        Ok(Self { call_limit: parameters.call_limit()?, ttl, keys })
+        let waiting = parameters.parsed("waiting_sessions")?.unwrap_or(4);
+        if waiting > 100 {
+            return Err(parameters.bad("waiting_sessions", "a number from 0 to 100"));
+        }
+        Ok(Self { call_limit: parameters.call_limit()?, ttl, keys, waiting })
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) enum Outcome {
     Taken,
 }
 
-impl<K: Eq + Hash> Registry<K> {
+impl<K: Clone + Eq + Hash> Registry<K> {
     pub(super) fn new() -> Self {
         let (holds, released) = (HashMap::new(), HashMap::new());
         Self { life: None, holds, lost: HashSet::new(), released }
@@ -106,6 +106,15 @@ impl<K: Eq + Hash> Registry<K> {
 
     pub(super) fn holds(&self, key: &K, owner: OwnerId) -> bool {
         self.holds.get(key).is_some_and(|hold| hold.owner == owner)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.holds.is_empty()
+    }
+
+    /// A lock that is held for another owner than this one.
+    pub(super) fn stray(&self, owner: OwnerId) -> Option<K> {
+        self.holds.iter().find(|(_, hold)| hold.owner != owner).map(|(key, _)| key.clone())
     }
 
     pub(super) fn has_lost(&self, owner: OwnerId) -> bool {

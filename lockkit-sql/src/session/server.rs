@@ -23,6 +23,9 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
     /// What the server knows the lock by.
     fn key(&self, name: &LockName) -> Result<Self::Key, Self::Failure>;
 
+    /// Whether a session of this TTL can wait for less than it.
+    fn can_wait(&self, ttl: Duration) -> bool;
+
     /// Connects, within a limit of its own.
     async fn connect(&self) -> Result<Self::Connection, Self::Failure>;
 
@@ -42,11 +45,11 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
         trace: &Self::Trace,
     ) -> Result<(), Self::Failure>;
 
-    /// Sends one statement.
+    /// Sends one statement, or what cannot be one.
     async fn send(
         &self,
         connection: &mut Self::Connection,
-        request: &Request<'_, Self::Key>,
+        request: &Request<'_, Self::Key, Self::Trace>,
     ) -> Result<Reply, Self::Failure>;
 
     /// Says goodbye.
@@ -58,13 +61,22 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
 
 /// A statement of a session.
 #[derive(Debug)]
-pub(crate) enum Request<'a, K> {
+pub(crate) enum Request<'a, K, T> {
     /// Lock and token. Only where the session does not hold the lock, since it would let itself in.
-    Take { key: &'a K, claim: &'a Claim },
+    Take {
+        key: &'a K,
+        claim: &'a Claim,
+        /// Whether a release is to be told.
+        listens: bool,
+    },
+    /// The same, once the lock is free: in the server's own queue, for a part of the session's TTL.
+    Wait { key: &'a K, claim: &'a Claim },
     /// Unlock, and tell who waits.
     Release { key: &'a K },
     /// Unlock, and nothing else that could fail.
     GiveBack { key: &'a K },
+    /// Break off what another session of ours waits for.
+    Interrupt { trace: &'a T },
     /// Nothing, but an answer.
     Beat,
 }
@@ -81,6 +93,7 @@ pub(crate) enum Reply {
     /// Whether the lock was held until now.
     Unlocked(bool),
     Alive,
+    Interrupted,
 }
 
 /// What goes wrong on a server.
@@ -94,6 +107,10 @@ pub(crate) trait Failing:
 
     /// Whether connecting again is of no use.
     fn is_lasting(&self) -> bool;
+    /// Whether somebody has broken the statement off.
+    fn is_interruption(&self) -> bool;
+    /// Whether the statement has waited for as long as it may.
+    fn is_impatience(&self) -> bool;
     /// What is left of the session whose statement failed.
     fn after(&self) -> After;
 }

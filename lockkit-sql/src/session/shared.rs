@@ -1,17 +1,22 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkit_core::driver::{Backoff, Clock, Instant};
+use lockkit_core::FencingToken;
+use lockkit_core::driver::{Backoff, Claim, Clock, Instant, Vouch};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as Turns, Notify};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::registry::Registry;
 use super::server::Server;
 
+/// How long saying goodbye may take.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
 /// What a driver's requests and tasks share.
 pub(super) struct Shared<S: Server> {
-    pub(super) server: S,
+    pub(super) server: Arc<S>,
     /// What is wished of the server.
     pub(super) ttl: Duration,
     pub(super) clock: Clock,
@@ -52,7 +57,7 @@ impl<F> Default for Attempts<F> {
 }
 
 impl<S: Server> Shared<S> {
-    pub(super) fn new(server: S, ttl: Duration) -> Self {
+    pub(super) fn new(server: Arc<S>, ttl: Duration, runtime: Handle) -> Self {
         Self {
             server,
             ttl,
@@ -64,7 +69,7 @@ impl<S: Server> Shared<S> {
             ended: Notify::new(),
             began: Notify::new(),
             closed: CancellationToken::new(),
-            runtime: Handle::current(),
+            runtime,
         }
     }
 
@@ -88,6 +93,21 @@ impl<S: Server> Shared<S> {
     /// Whether the session stood at some time since then.
     pub(super) fn has_answered_since(&self, asked: Instant) -> bool {
         self.registry().life().is_some_and(|life| life.since >= asked)
+    }
+
+    /// The server has locked `key` for the claim; nothing if the session is over by now.
+    pub(super) fn granted(&self, key: S::Key, claim: &Claim, token: FencingToken) -> Option<Vouch> {
+        let mut registry = self.registry();
+        let vouch = registry.life()?.vouch();
+        registry.granted(key, claim.name().clone(), claim.owner(), token);
+        Some(vouch)
+    }
+
+    /// Ends a connection; the socket is closed in any case.
+    pub(super) async fn say_goodbye(&self, connection: S::Connection) {
+        if timeout(CLOSE_LIMIT, self.server.close(connection)).await.is_err() {
+            tracing::debug!("a session was not closed within {CLOSE_LIMIT:?}");
+        }
     }
 
     /// The session is over.

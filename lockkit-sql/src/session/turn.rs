@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{self, Claim, Release, Renewal};
+use lockkit_core::driver::{self, Claim, Grant, Release, Renewal};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -28,15 +28,16 @@ impl<S: Server> Turn<S> {
         mut self,
         key: S::Key,
         claim: Claim,
+        listens: bool,
         asked: driver::Instant,
     ) -> Result<Outcome, S::Failure> {
         let shared = self.shared.clone();
-        let (mut has_asked_again, mut has_reconnected) = (false, false);
+        let (mut has_asked_again, mut has_reconnected, mut was_interrupted) = (false, false, false);
         loop {
             self.stand().await?;
             let known = shared.registry().known(&key, claim.owner());
             let request = match known {
-                None => Request::Take { key: &key, claim: &claim },
+                None => Request::Take { key: &key, claim: &claim, listens },
                 // Also what an earlier ask of the same claim came to, after its caller had left.
                 Some(known) if shared.has_answered_since(asked) => return Ok(known),
                 // The session may have ended without our knowing.
@@ -45,11 +46,10 @@ impl<S: Server> Turn<S> {
             match self.send(&request).await {
                 Ok(Reply::Alive) => (),
                 Ok(Reply::Granted(token)) => {
-                    let mut registry = shared.registry();
                     // It may be over by the clock since the answer came.
-                    let Some(life) = registry.life() else { continue };
-                    registry.granted(key, claim.name().clone(), claim.owner(), token);
-                    return Ok(Outcome::Granted { token, vouch: life.vouch() });
+                    if let Some(vouch) = shared.granted(key.clone(), &claim, token) {
+                        return Ok(Outcome::Granted { token, vouch });
+                    }
                 }
                 Ok(Reply::Taken { ask_again: true }) if !has_asked_again => has_asked_again = true,
                 Ok(_) => return Ok(Outcome::Taken),
@@ -57,7 +57,11 @@ impl<S: Server> Turn<S> {
                     After::Stands => {
                         // What failed may have been what came after the lock.
                         self.give_back(&key).await;
-                        return Err(failure);
+                        // An interruption that was meant for a wait before may come late.
+                        if !failure.is_interruption() || was_interrupted {
+                            return Err(failure);
+                        }
+                        was_interrupted = true;
                     }
                     // A session that ended takes along what it took: ask on a new one.
                     After::Ended | After::Broken
@@ -68,6 +72,69 @@ impl<S: Server> Turn<S> {
                     After::Ended | After::Broken => return Err(failure),
                 },
             }
+        }
+    }
+
+    /// Waits for the lock for as long as the server does at a time, in a session that stands and
+    /// is for this claim alone.
+    pub(super) async fn wait(
+        mut self,
+        key: S::Key,
+        claim: Claim,
+    ) -> Result<Option<Grant>, S::Failure> {
+        let shared = self.shared.clone();
+        // What was left by claims before, whose answers came late or which were never heard of.
+        loop {
+            let stray = shared.registry().stray(claim.owner());
+            let Some(stray) = stray else { break };
+            self.send(&Request::Release { key: &stray }).await?;
+            shared.registry().let_go(&stray);
+        }
+        // As long as the server waits, nothing else refreshes the session.
+        if shared.registry().life().is_none_or(|life| life.next_beat() <= shared.clock.now()) {
+            self.send(&Request::Beat).await?;
+        }
+        let grant = |token, vouch| Some(Grant::new().token(token).vouch(vouch));
+        // An ask that nobody waited for may have been granted it.
+        let known = shared.registry().known(&key, claim.owner());
+        if let Some(Outcome::Granted { token, vouch }) = known {
+            return Ok(grant(token, vouch));
+        }
+        match self.send(&Request::Wait { key: &key, claim: &claim }).await {
+            Ok(Reply::Granted(token)) => match shared.granted(key, &claim, token) {
+                Some(vouch) => Ok(grant(token, vouch)),
+                None => Err(S::Failure::no_answer(shared.ttl)),
+            },
+            Ok(_) => Ok(None),
+            // It may have been locked just then.
+            Err(failure) if failure.after() == After::Stands => {
+                let is_over = failure.is_interruption() || failure.is_impatience();
+                match self.give_back(&key).await && is_over {
+                    true => Ok(None),
+                    false => Err(failure),
+                }
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Breaks off what the session of that trace waits for, if it does.
+    pub(super) async fn interrupt(mut self, trace: S::Trace) -> Result<(), S::Failure> {
+        self.stand().await?;
+        self.send(&Request::Interrupt { trace: &trace }).await.map(drop)
+    }
+
+    /// Sees to it that there is a session.
+    pub(super) async fn open(mut self) -> Result<(), S::Failure> {
+        self.stand().await
+    }
+
+    /// Ends a session that holds nothing, until it is needed again.
+    pub(super) async fn rest(mut self) {
+        if let Some(connection) = self.line.take() {
+            *self.shared.traces() = Traces::default();
+            self.shared.end();
+            self.shared.say_goodbye(connection).await;
         }
     }
 
@@ -141,7 +208,10 @@ impl<S: Server> Turn<S> {
 
     /// Unlocks, whether it is locked or not; a session on which that fails is given up.
     async fn give_back(&mut self, key: &S::Key) -> bool {
-        let answer = self.send(&Request::GiveBack { key }).await;
+        let mut answer = self.send(&Request::GiveBack { key }).await;
+        if answer.as_ref().is_err_and(Failing::is_interruption) {
+            answer = self.send(&Request::GiveBack { key }).await;
+        }
         if let Err(failure) = &answer
             && failure.after() == After::Stands
         {
@@ -229,7 +299,7 @@ impl<S: Server> Turn<S> {
     /// over by the clock.
     pub(super) async fn send(
         &mut self,
-        request: &Request<'_, S::Key>,
+        request: &Request<'_, S::Key, S::Trace>,
     ) -> Result<Reply, S::Failure> {
         let shared = self.shared.clone();
         if self.progress.is_left() && !self.progress.is_sent() {

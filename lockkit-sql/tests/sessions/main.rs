@@ -7,6 +7,7 @@ mod inspect;
 mod pooler;
 mod requests;
 mod support;
+mod waiting;
 mod weather;
 
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
         inspect::trials(),
         pooler::trials(),
         requests::trials(),
+        waiting::trials(),
         weather::trials(),
     ];
     lockkit_testkit::run(trials.into_iter().flatten().collect())

@@ -30,7 +30,7 @@ pub(super) async fn diagnose(
         rights(driver).await?,
         Diagnosis::good(
             "session",
-            format!("the server ends it after {:?} without a heartbeat", driver.session.ttl()),
+            format!("the server ends it after {:?} without a heartbeat", driver.sessions.ttl()),
         ),
         cluster(&settings),
         failover(&settings),

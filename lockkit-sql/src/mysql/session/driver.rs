@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
+    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Taken,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
 use tokio_util::task::AbortOnDropHandle;
@@ -14,23 +14,24 @@ use crate::mysql::connections::Connections;
 use crate::mysql::endpoint::Endpoint;
 use crate::mysql::error::Failure;
 use crate::mysql::sweep::sweep_of_sessions;
+use crate::session::Sessions;
 use crate::session::hold::Hold;
-use crate::session::{Outcome, Session};
 
 /// What the driver of MySQL and MariaDB sessions promises.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
     .fencing()
+    .notification()
     .inspection()
     .ttl(Duration::from_secs(1), Capabilities::MAX_TTL);
 
 /// Locks that a session with a MySQL or MariaDB server holds.
 ///
-/// It keeps one connection for the session, and one for looking at locks once that was done; for a
-/// moment in each hour there is another, which removes idle rows. They end with
-/// [`close`](Driver::close) or when the driver is dropped.
+/// It keeps one connection for the session, a few while somebody waits, and one for looking at locks
+/// once that was done; for a moment in each hour there is another, which removes idle rows. They end
+/// with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct MysqlSessionDriver {
-    pub(super) session: Session<MysqlServer>,
+    pub(super) sessions: Sessions<MysqlServer>,
     /// For what must not stand in line with the locks' requests.
     pub(super) lookout: Connections,
     pub(super) call_limit: Option<Duration>,
@@ -59,18 +60,18 @@ impl MysqlSessionDriver {
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
         let SessionConfig { options, hold } = SessionConfig::from_url(url, &CAPABILITIES)?;
-        let Hold { call_limit, ttl, keys } = hold;
+        let Hold { call_limit, ttl, keys, waiting } = hold;
         let failed = |failure: Failure| Error::connecting(ID, failure.while_connecting());
         let endpoint = Endpoint::new(options.clone(), REQUESTS);
         let plain = Endpoint::new(options, &[]);
         let opening = Box::pin(async {
             endpoint.found_for_sessions().await?;
-            Session::open(MysqlServer { endpoint, keys }, ttl).await
+            Sessions::open(MysqlServer { endpoint, keys }, ttl, waiting).await
         });
-        let session = plain.within_limit(opening).await.map_err(failed)?;
+        let sessions = plain.within_limit(opening).await.map_err(failed)?;
         let lookout = Connections::new(plain.clone(), 2);
         let housekeeping = keep_house(move || sweep_of_sessions(plain.clone()));
-        Ok(Self { session, lookout, call_limit, housekeeping })
+        Ok(Self { sessions, lookout, call_limit, housekeeping })
     }
 
     fn limit(&self, claim: &Claim) -> Duration {
@@ -89,29 +90,24 @@ impl Driver for MysqlSessionDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        match self.session.take(claim, self.limit(claim)).await {
-            Ok(Outcome::Granted { token, vouch }) => {
-                Ok(Attempt::Granted(Grant::new().token(token).vouch(vouch)))
-            }
-            Ok(Outcome::Taken) => Ok(Attempt::Taken(Taken::new())),
+        match self.sessions.take(claim, self.limit(claim)).await {
+            Ok(answer) => Ok(answer.attempt(Taken::new().unheard())),
             Err(failure) => Err(failure.of_a_request()),
         }
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        let renewal = self.session.renew(claim, self.limit(claim)).await;
+        let renewal = self.sessions.renew(claim, self.limit(claim)).await;
         renewal.map_err(Failure::of_a_request)
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        let release = self.session.release(claim, self.limit(claim)).await;
+        let release = self.sessions.release(claim, self.limit(claim)).await;
         release.map_err(Failure::of_a_request)
     }
 
-    /// Tells of the end of the session only.
     async fn changed(&self, claim: &Claim) -> Change {
-        self.session.lost(claim).await;
-        Change::Lost
+        self.sessions.changed(claim).await
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {
@@ -120,7 +116,7 @@ impl Driver for MysqlSessionDriver {
 
     async fn close(&self) {
         self.housekeeping.abort();
-        self.session.close().await;
+        self.sessions.close().await;
         self.lookout.close().await;
     }
 }

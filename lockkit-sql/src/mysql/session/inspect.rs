@@ -94,7 +94,7 @@ impl MysqlSessionDriver {
                 format!("another program holds it, by the session {id}"),
             ));
         };
-        let key = self.session.server().key(name)?;
+        let key = self.sessions.server().key(name)?;
         let values = [Value::Bytes(session), Value::text(key.as_str())];
         let others = self.lookout.read(OTHERS, &values, within).await?;
         if !others.is_empty() {
@@ -122,7 +122,7 @@ impl MysqlSessionDriver {
     }
 
     async fn status(&self, name: &LockName, within: Within) -> Result<Option<MySqlRow>, Failure> {
-        let key = self.session.server().key(name)?;
+        let key = self.sessions.server().key(name)?;
         let values = [Value::text(key.as_str()), Value::text(key.as_str())];
         Ok(self.lookout.read(STATUS, &values, within).await?.into_iter().next())
     }

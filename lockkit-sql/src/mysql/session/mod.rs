@@ -2,7 +2,8 @@
 //!
 //! A driver has one session for all its locks, over a connection of its own. The server ends it
 //! after being idle for the TTL, in whole seconds; a heartbeat keeps it from that. When it ends, for
-//! whatever reason, all locks of the driver are lost. Waiters ask again from time to time.
+//! whatever reason, all its locks are lost. Who waits does so on one of a few more sessions, in the
+//! server's own queue, and holds the lock by that one then.
 //!
 //! ```no_run
 //! # async fn example() -> lockkit_core::Result<()> {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::LockName;
-use lockkit_core::driver::{ErrorKind, OwnerId};
+use lockkit_core::driver::{Claim, ErrorKind, OwnerId};
 use sqlx::Row as _;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use tokio::time::{Instant, sleep};
@@ -19,16 +19,24 @@ const BEGIN: &str = "SET SESSION wait_timeout = ?";
 const SESSION: &str = "SELECT GET_LOCK(?, 0) = 1 AS is_ours, CONNECTION_ID() AS id, \
      CAST(@@session.wait_timeout AS SIGNED) AS idle";
 const TAKE: &str = include_str!("../sql/session_take.sql");
+const WAIT: &str = "SELECT COALESCE(GET_LOCK(?, ?), 0) AS is_ours";
+const KEEP: &str = include_str!("../sql/session_keep.sql");
 const RELEASE: &str = "SELECT COALESCE(RELEASE_LOCK(?), 0) AS was_held";
 const BEAT: &str = "SELECT CONNECTION_ID() AS id";
 const LIVES: &str = "SELECT COALESCE(IS_USED_LOCK(?) = ?, 0) AS lives";
+const IF_ALIVE: &str = "SET @lockkit_session = IF(COALESCE(IS_USED_LOCK(?) = ?, FALSE), ?, 0)";
+const INTERRUPT: &str = "KILL QUERY @lockkit_session";
 /// KILL takes no parameter on MySQL 9.
 pub(super) const WHOM: &str = "SET @lockkit_session = ?";
 pub(super) const END: &str = "KILL @lockkit_session";
 
 /// What is asked of every session.
-pub(super) const REQUESTS: &[&str] = &[TAKE, RELEASE, BEAT];
+pub(super) const REQUESTS: &[&str] = &[TAKE, WAIT, KEEP, RELEASE, BEAT];
 
+/// MySQL counts in seconds.
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const NO_SUCH_SESSION: u16 = 1094;
 /// The longest name of a lock that MySQL takes.
 const LONGEST: usize = 64;
 
@@ -47,6 +55,7 @@ pub(super) struct MysqlSession {
     mark: String,
     /// Which one it is, unless somebody in between gives us another each time.
     id: Option<u64>,
+    longest_wait: Duration,
 }
 
 /// What the server knows a lock by.
@@ -114,9 +123,14 @@ impl Server for MysqlServer {
         }
     }
 
+    fn can_wait(&self, ttl: Duration) -> bool {
+        ttl >= 2 * SHORTEST_WAIT
+    }
+
     async fn connect(&self) -> Result<MysqlSession, Failure> {
         let mark = OwnerId::random().to_string();
-        Ok(MysqlSession { connection: self.endpoint.connect().await?, mark, id: None })
+        let connection = self.endpoint.connect().await?;
+        Ok(MysqlSession { connection, mark, id: None, longest_wait: SHORTEST_WAIT })
     }
 
     async fn begin(
@@ -131,6 +145,7 @@ impl Server for MysqlServer {
         let row = one(asking.fetch_all(&mut session.connection).await?)?;
         let trace = Trace { id: row.try_get("id")?, mark: session.mark.clone() };
         session.id = Some(trace.id);
+        session.longest_wait = (ttl / 5).clamp(SHORTEST_WAIT, LONGEST_WAIT);
         let idle = u64::try_from(row.try_get::<i64, _>("idle")?).unwrap_or(0);
         let granted = Duration::from_secs(idle);
         if row.try_get::<Option<i32>, _>("is_ours")? != Some(1) || granted < ttl {
@@ -158,31 +173,37 @@ impl Server for MysqlServer {
     async fn send(
         &self,
         session: &mut MysqlSession,
-        request: &Request<'_, Key>,
+        request: &Request<'_, Key, Trace>,
     ) -> Result<Reply, Failure> {
-        let MysqlSession { connection, mark, id } = session;
+        let MysqlSession { connection, mark, id, longest_wait } = session;
         match request {
-            Request::Take { key, claim } => {
-                let name = claim.name();
-                let [namespace, name] = [name.namespace().as_str(), name.as_str()];
-                let owner = claim.owner().to_string();
-                let of_hold = [namespace, name, &owner, claim.label().as_str(), mark];
-                let values = [key.as_str()].into_iter().chain(of_hold);
-                let values = values.chain([key.as_str()]).chain(of_hold);
-                let bind = |query: Query, text: &str| query.bind(text.as_bytes());
-                let asking = values.fold(query(TAKE), bind);
-                let answer = asking.execute(connection).await?;
-                match answer.rows_affected() {
-                    0 => Ok(Reply::Taken { ask_again: false }),
-                    _ => Ok(Reply::Granted(claims::token(
-                        i64::try_from(answer.last_insert_id()).unwrap_or(0),
-                    )?)),
+            Request::Take { key, claim, .. } => take(connection, TAKE, key, claim, mark).await,
+            // As one statement it would keep a lock of the table while it waits.
+            Request::Wait { key, claim } => {
+                let waiting = query(WAIT).bind(key.as_str()).bind(longest_wait.as_secs());
+                match one(waiting.fetch_all(&mut *connection).await?)?.try_get("is_ours")? {
+                    0_i64 => Ok(Reply::Taken { ask_again: false }),
+                    _ => match take(connection, KEEP, key, claim, mark).await {
+                        // What came late for the wait. It is locked still.
+                        Err(failure) if failure.is_interruption() => {
+                            take(connection, KEEP, key, claim, mark).await
+                        }
+                        answer => answer,
+                    },
                 }
             }
             Request::Release { key } | Request::GiveBack { key } => {
                 let row = query(RELEASE).bind(key.as_str()).fetch_all(connection).await?;
                 let was_held: i64 = one(row)?.try_get("was_held")?;
                 Ok(Reply::Unlocked(was_held == 1))
+            }
+            Request::Interrupt { trace } => {
+                let asking = query(IF_ALIVE).bind(trace.mark.clone()).bind(trace.id).bind(trace.id);
+                asking.execute(&mut *connection).await?;
+                match sqlx::raw_sql(INTERRUPT).execute(connection).await.map_err(Failure::from) {
+                    Err(failure) if failure.number() != Some(NO_SUCH_SESSION) => Err(failure),
+                    _ => Ok(Reply::Interrupted),
+                }
             }
             Request::Beat => {
                 let row = one(query(BEAT).fetch_all(connection).await?)?;
@@ -198,8 +219,33 @@ impl Server for MysqlServer {
         Endpoint::close(session.connection).await;
     }
 
-    /// Waiters ask again by themselves.
+    /// Waiters of this process wait at the server, or ask again by themselves.
     fn freed(&self, _: &LockName) {}
+}
+
+/// A statement that writes the hold's row if the session has the lock.
+async fn take(
+    connection: &mut MySqlConnection,
+    statement: &'static str,
+    key: &Key,
+    claim: &Claim,
+    mark: &str,
+) -> Result<Reply, Failure> {
+    let name = claim.name();
+    let [namespace, name] = [name.namespace().as_str(), name.as_str()];
+    let owner = claim.owner().to_string();
+    let of_hold = [namespace, name, &owner, claim.label().as_str(), mark];
+    let values = [key.as_str()].into_iter().chain(of_hold);
+    let values = values.chain([key.as_str()]).chain(of_hold);
+    let bind = |query: Query, text: &str| query.bind(text.as_bytes());
+    let answer = values.fold(query(statement), bind).execute(connection).await?;
+    match answer.rows_affected() {
+        0 => Ok(Reply::Taken { ask_again: false }),
+        _ => {
+            let token = i64::try_from(answer.last_insert_id()).unwrap_or(0);
+            Ok(Reply::Granted(claims::token(token)?))
+        }
+    }
 }
 
 /// Whether the session of that trace is still there.
@@ -240,6 +286,15 @@ impl Failing for Failure {
 
     fn is_lasting(&self) -> bool {
         Self::is_lasting(self)
+    }
+
+    fn is_interruption(&self) -> bool {
+        self.number() == Some(1317)
+    }
+
+    /// Also with a limit of the administrator's.
+    fn is_impatience(&self) -> bool {
+        Self::is_impatience(self) || matches!(self.number(), Some(1969 | 3024))
     }
 
     fn after(&self) -> After {

@@ -26,7 +26,7 @@ pub(super) async fn diagnose(
         rights(row)?,
         Diagnosis::good(
             "session",
-            format!("the server ends it after {:?} without a heartbeat", driver.session.ttl()),
+            format!("the server ends it after {:?} without a heartbeat", driver.sessions.ttl()),
         ),
         failover(row)?,
         locks(row)?,

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
+    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Taken,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
 use tokio_util::task::AbortOnDropHandle;
@@ -16,7 +16,7 @@ use crate::postgres::error::Failure;
 use crate::postgres::subscription::{Joined, Subscription};
 use crate::postgres::sweep::sweep_of_sessions;
 use crate::session::hold::Hold;
-use crate::session::{Outcome, Session};
+use crate::session::{Answer, Sessions};
 
 /// What the driver of PostgreSQL sessions promises.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
@@ -27,12 +27,13 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
 
 /// Locks that a session with a PostgreSQL server holds.
 ///
-/// It keeps one connection for the session, one for news while somebody waits, and one for looking
-/// at locks once that was done; for a moment in each hour there is another, which removes idle rows.
-/// They end with [`close`](Driver::close) or when the driver is dropped.
+/// It keeps one connection for the session, a few while somebody waits, with one for news if those
+/// are all in use, and one for looking at locks once that was done; for a moment in each hour there
+/// is another, which removes idle rows. They end with [`close`](Driver::close) or when the driver is
+/// dropped.
 #[derive(Debug)]
 pub struct PostgresSessionDriver {
-    pub(super) session: Session<PostgresServer>,
+    pub(super) sessions: Sessions<PostgresServer>,
     /// For what must not stand in line with the locks' requests.
     pub(super) lookout: Connections,
     pub(super) call_limit: Option<Duration>,
@@ -60,19 +61,20 @@ impl PostgresSessionDriver {
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
         let SessionConfig { options, hold } = SessionConfig::from_url(url, &CAPABILITIES)?;
-        let Hold { call_limit, ttl, keys } = hold;
+        let Hold { call_limit, ttl, keys, waiting } = hold;
         let failed = |failure: Failure| Error::connecting(ID, failure.while_connecting());
         let endpoint = Endpoint::new(options.clone(), REQUESTS);
         let plain = Endpoint::new(options, &[]);
         let opening = Box::pin(async {
             endpoint.found_for_sessions().await?;
             let subscription = Subscription::new(plain.clone());
-            Session::open(PostgresServer { endpoint, keys, subscription }, ttl).await
+            let server = PostgresServer { endpoint, keys, subscription };
+            Sessions::open(server, ttl, waiting).await
         });
-        let session = plain.within_limit(opening).await.map_err(failed)?;
+        let sessions = plain.within_limit(opening).await.map_err(failed)?;
         let lookout = Connections::new(plain.clone(), 2);
         let housekeeping = keep_house(move || sweep_of_sessions(plain.clone()));
-        Ok(Self { session, lookout, call_limit, housekeeping })
+        Ok(Self { sessions, lookout, call_limit, housekeeping })
     }
 
     fn limit(&self, claim: &Claim) -> Duration {
@@ -80,7 +82,7 @@ impl PostgresSessionDriver {
     }
 
     fn subscription(&self) -> &Subscription {
-        &self.session.server().subscription
+        &self.sessions.server().subscription
     }
 }
 
@@ -97,14 +99,16 @@ impl Driver for PostgresSessionDriver {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         let limit = self.limit(claim);
         if !claim.waits() {
-            return attempt(self.session.take(claim, limit).await);
+            return attempt(self.sessions.take(claim, limit).await);
         }
         let (name, owner) = (claim.name(), claim.owner());
         let joined = self.subscription().join(name, owner);
-        let answer = self.session.take(claim, limit).await;
+        let answer = self.sessions.take(claim, limit).await;
         match &answer {
-            Ok(Outcome::Granted { .. }) => self.subscription().leave(name, owner),
-            Ok(Outcome::Taken) => self.subscription().wait(name, owner, None, joined),
+            Ok(Answer::Taken { is_queued: false }) => {
+                self.subscription().wait(name, owner, None, joined);
+            }
+            Ok(_) => self.subscription().leave(name, owner),
             // Nobody releases a claim that was not carried out.
             Err(_) if joined == Joined::Now => self.subscription().leave(name, owner),
             Err(_) => (),
@@ -113,7 +117,7 @@ impl Driver for PostgresSessionDriver {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        let renewal = self.session.renew(claim, self.limit(claim)).await;
+        let renewal = self.sessions.renew(claim, self.limit(claim)).await;
         renewal.map_err(Failure::of_a_request)
     }
 
@@ -121,13 +125,13 @@ impl Driver for PostgresSessionDriver {
         if claim.waits() {
             self.subscription().leave(claim.name(), claim.owner());
         }
-        let release = self.session.release(claim, self.limit(claim)).await;
+        let release = self.sessions.release(claim, self.limit(claim)).await;
         release.map_err(Failure::of_a_request)
     }
 
     async fn changed(&self, claim: &Claim) -> Change {
         tokio::select! {
-            () = self.session.lost(claim) => Change::Lost,
+            change = self.sessions.changed(claim) => change,
             change = self.subscription().changed(claim.name(), claim.owner()) => change,
         }
     }
@@ -139,17 +143,14 @@ impl Driver for PostgresSessionDriver {
     async fn close(&self) {
         self.housekeeping.abort();
         self.subscription().close();
-        self.session.close().await;
+        self.sessions.close().await;
         self.lookout.close().await;
     }
 }
 
-fn attempt(answer: Result<Outcome, Failure>) -> Result<Attempt, DriverError> {
+fn attempt(answer: Result<Answer, Failure>) -> Result<Attempt, DriverError> {
     match answer {
-        Ok(Outcome::Granted { token, vouch }) => {
-            Ok(Attempt::Granted(Grant::new().token(token).vouch(vouch)))
-        }
-        Ok(Outcome::Taken) => Ok(Attempt::Taken(Taken::new())),
+        Ok(answer) => Ok(answer.attempt(Taken::new())),
         Err(failure) => Err(failure.of_a_request()),
     }
 }

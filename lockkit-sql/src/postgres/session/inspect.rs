@@ -29,7 +29,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(3);
 impl Inspect for PostgresSessionDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
         let look = async {
-            let key = self.session.server().key(name)?;
+            let key = self.sessions.server().key(name)?;
             let rows = self.read(STATUS, &[Value::Integer(key)]).await?;
             let status = LockStatus::free(name.clone());
             Ok(match rows.first() {
@@ -61,7 +61,7 @@ impl Inspect for PostgresSessionDriver {
     ) -> Result<Option<Holder>, DriverError> {
         let limit = self.inspection_limit();
         let broken = async {
-            let key = Value::Integer(self.session.server().key(name)?);
+            let key = Value::Integer(self.sessions.server().key(name)?);
             let owner = Value::Owner(owner);
             let values = [key, owner, Value::Patience];
             let rows = self.lookout.request(BREAK, &values, Urgency::Keeps, limit).await?;

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::ErrorKind;
+use lockkit_core::driver::{Claim, ErrorKind};
 use lockkit_core::{FencingToken, LockName};
 use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow, PgSeverity, Postgres};
@@ -17,15 +17,29 @@ use crate::session::{self, After, Failing, Reply, Request, Server};
 const SESSION: &str = include_str!("../sql/session.sql");
 const TAKE: &str = "SELECT is_granted, last_token, ask_again \
      FROM lockkit_session_take($1, $2, $3, $4, $5, $6, $7)";
+/// The session's `lock_timeout` is how long it waits. The function, which comes after that since it
+/// needs the key, locks once more.
+const WAIT: &str = "SELECT taken.is_granted, taken.last_token, taken.ask_again, \
+            pg_advisory_unlock(waited.key) AS was_locked_twice \
+     FROM (SELECT $1::bigint AS key, pg_advisory_lock($1) OFFSET 0) AS waited, \
+          LATERAL lockkit_session_take(waited.key, $2, $3, $4, $5, $6, $7) AS taken";
 const RELEASE: &str = "SELECT lockkit_session_release($1) AS was_held";
-const GIVE_BACK: &str = "SELECT pg_advisory_unlock($1) AS was_held";
+/// Twice, if it was locked twice.
+const GIVE_BACK: &str =
+    "SELECT pg_advisory_unlock($1) AND pg_advisory_unlock($1) IS NOT NULL AS was_held";
+/// Whoever has that process id now is another one, if it began at another time.
+const INTERRUPT: &str = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
+     WHERE pid = $1 AND backend_start::text = $2";
 const BEAT: &str = "SELECT pg_backend_pid() AS pid";
 /// The end of a session is waited for, in milliseconds.
 const BURY: &str = "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity \
      WHERE pid = $1 AND backend_start::text = $2";
 
+/// In milliseconds. While a statement waits, what others delete meanwhile is not cleared away.
+const LONGEST_WAIT: i64 = 10_000;
+
 /// What is asked of every session.
-pub(super) const REQUESTS: &[&str] = &[TAKE, RELEASE, BEAT];
+pub(super) const REQUESTS: &[&str] = &[TAKE, WAIT, RELEASE, BEAT];
 
 /// A PostgreSQL on which sessions hold locks.
 #[derive(Debug)]
@@ -64,6 +78,10 @@ impl Server for PostgresServer {
         }
     }
 
+    fn can_wait(&self, _: Duration) -> bool {
+        true
+    }
+
     async fn connect(&self) -> Result<PostgresSession, Failure> {
         Ok(PostgresSession { connection: self.endpoint.connect().await?, pid: None })
     }
@@ -75,7 +93,8 @@ impl Server for PostgresServer {
     ) -> Result<(Duration, Trace), Failure> {
         // Rounded up to what the server counts in.
         let idle = i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
-        let (patience, seconds) = ((idle / 5).max(1), |part: i64| (idle / part / 1000).max(1));
+        let patience = (idle / 5).clamp(1, LONGEST_WAIT);
+        let seconds = |part: i64| (idle / part / 1000).max(1);
         let asking = [idle, patience, seconds(3), seconds(9), idle]
             .into_iter()
             .fold(query(SESSION), |query, setting| query.bind(setting.to_string()));
@@ -94,25 +113,25 @@ impl Server for PostgresServer {
     async fn send(
         &self,
         session: &mut PostgresSession,
-        request: &Request<'_, i64>,
+        request: &Request<'_, i64, Trace>,
     ) -> Result<Reply, Failure> {
         let query = match request {
-            Request::Take { key, claim } => query(TAKE)
-                .bind(**key)
-                .bind(claim.name().namespace().as_str())
-                .bind(claim.name().as_str())
-                .bind(claim.owner().to_string())
-                .bind(claim.label().as_str())
-                .bind(i64::try_from(claim.ttl().as_micros()).unwrap_or(i64::MAX))
-                .bind(claim.waits()),
+            Request::Take { key, claim, listens } => take(TAKE, **key, claim, *listens),
+            Request::Wait { key, claim } => take(WAIT, **key, claim, false),
+            Request::Interrupt { trace } => query(INTERRUPT).bind(trace.pid).bind(&trace.start),
             Request::Release { key } => query(RELEASE).bind(**key),
             Request::GiveBack { key } => query(GIVE_BACK).bind(**key),
             Request::Beat => query(BEAT),
         };
         let rows = query.fetch_all(&mut session.connection).await?;
+        // None if that session is over.
+        if let Request::Interrupt { .. } = request {
+            return Ok(Reply::Interrupted);
+        }
         let row = one(rows)?;
         match request {
-            Request::Take { .. } => answer_of_an_ask(&row),
+            Request::Take { .. } | Request::Wait { .. } => answer_of_an_ask(&row),
+            Request::Interrupt { .. } => Ok(Reply::Interrupted),
             Request::Release { .. } | Request::GiveBack { .. } => {
                 Ok(Reply::Unlocked(row.try_get("was_held")?))
             }
@@ -145,6 +164,17 @@ fn exact(name: &LockName) -> Result<i64, Failure> {
     ))
 }
 
+fn take<'q>(statement: &'static str, key: i64, claim: &'q Claim, listens: bool) -> Query<'q> {
+    query(statement)
+        .bind(key)
+        .bind(claim.name().namespace().as_str())
+        .bind(claim.name().as_str())
+        .bind(claim.owner().to_string())
+        .bind(claim.label().as_str())
+        .bind(i64::try_from(claim.ttl().as_micros()).unwrap_or(i64::MAX))
+        .bind(listens)
+}
+
 fn answer_of_an_ask(row: &PgRow) -> Result<Reply, Failure> {
     Ok(match row.try_get("is_granted")? {
         true => Reply::Granted(token(row)?),
@@ -156,9 +186,9 @@ fn token(row: &PgRow) -> Result<FencingToken, Failure> {
     claims::token(row.try_get("last_token")?)
 }
 
-type Query = sqlx::query::Query<'static, Postgres, PgArguments>;
+type Query<'q> = sqlx::query::Query<'q, Postgres, PgArguments>;
 
-fn query(statement: &'static str) -> Query {
+fn query<'q>(statement: &'static str) -> Query<'q> {
     sqlx::query(statement)
 }
 
@@ -177,6 +207,14 @@ impl Failing for Failure {
 
     fn is_lasting(&self) -> bool {
         Self::is_lasting(self)
+    }
+
+    fn is_interruption(&self) -> bool {
+        self.answer().is_some_and(|answer| answer.code() == "57014")
+    }
+
+    fn is_impatience(&self) -> bool {
+        self.answer().is_some_and(|answer| answer.code() == "55P03")
     }
 
     fn after(&self) -> After {

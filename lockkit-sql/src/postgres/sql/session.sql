@@ -12,5 +12,8 @@ SELECT pg_backend_pid() AS pid,
        set_config('tcp_keepalives_count', '3', false),
        set_config('tcp_user_timeout', $5, false),
        set_config('statement_timeout', '0', false),
+       -- Since PostgreSQL 17.
+       (SELECT set_config(s.name, '0', false) FROM pg_settings AS s
+         WHERE s.name = 'transaction_timeout'),
        set_config('idle_in_transaction_session_timeout', '0', false),
        set_config('default_transaction_isolation', 'read committed', false)

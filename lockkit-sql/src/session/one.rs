@@ -1,0 +1,202 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{Claim, Grant, Release, Renewal};
+use tokio::runtime::Handle;
+use tokio::time::timeout_at;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::begun::{Begun, Progress};
+use super::heart;
+use super::registry::Outcome;
+use super::server::{Failing, Server};
+use super::shared::Shared;
+use super::turn::Turn;
+use crate::seats::NoSeat;
+
+/// A session.
+///
+/// Statements go over it one after the other, driven by whoever asks. One that is not answered in
+/// time is seen through by a task, until the session is over by the clock: until then nobody can
+/// tell whether the lock is held, and afterwards it does not matter.
+pub(super) struct Session<S: Server> {
+    pub(super) shared: Arc<Shared<S>>,
+    heart: AbortOnDropHandle<()>,
+}
+
+impl<S: Server> Session<S> {
+    /// One that is opened when it is needed.
+    pub(super) fn new(server: Arc<S>, ttl: Duration, runtime: Handle) -> Self {
+        let shared = Arc::new(Shared::new(server, ttl, runtime));
+        let heart = AbortOnDropHandle::new(shared.runtime.spawn(heart::beat(shared.clone())));
+        Self { shared, heart }
+    }
+
+    /// Opens it, with one attempt. It may stand already.
+    pub(super) async fn open(&self) -> Result<(), S::Failure> {
+        self.turn().await.open().await
+    }
+
+    /// After how long without an answer it is over.
+    pub(super) fn ttl(&self) -> Duration {
+        let life = self.shared.registry().life();
+        life.map_or(self.shared.ttl, |life| life.ttl)
+    }
+
+    /// Takes the lock if it is free or the claim's already. A claim that `listens` is to be told of
+    /// the next release.
+    pub(super) async fn take(
+        &self,
+        claim: &Claim,
+        listens: bool,
+        limit: Duration,
+    ) -> Result<Outcome, S::Failure> {
+        let key = self.shared.server.key(claim.name())?;
+        let (claim, asked) = (claim.clone(), self.shared.clock.now());
+        self.ask(limit, move |turn| turn.take(key, claim, listens, asked)).await
+    }
+
+    /// Takes the lock once it is free, or gives up when the server does, which is well before the
+    /// session's TTL is over. Nobody else can use the session meanwhile. It has to stand, and is for
+    /// that claim alone: who it is, is asked at its turn. `None` if it is nobody.
+    pub(super) async fn wait(
+        &self,
+        claim: impl FnOnce() -> Option<Claim>,
+    ) -> Option<(Claim, Result<Option<Grant>, S::Failure>)> {
+        let turn = self.turn().await;
+        let claim = claim()?;
+        let answer = match self.shared.server.key(claim.name()) {
+            Ok(key) => turn.wait(key, claim.clone()).await,
+            Err(failure) => Err(failure),
+        };
+        Some((claim, answer))
+    }
+
+    pub(super) fn stands(&self) -> bool {
+        self.shared.registry().life().is_some()
+    }
+
+    pub(super) fn holds_anything(&self) -> bool {
+        !self.shared.registry().is_empty()
+    }
+
+    pub(super) fn holds_for(&self, claim: &Claim) -> bool {
+        let key = self.shared.server.key(claim.name());
+        key.is_ok_and(|key| self.shared.registry().holds(&key, claim.owner()))
+    }
+
+    /// Breaks off what `other` waits for, if it does.
+    pub(super) async fn interrupt(&self, other: &Self, limit: Duration) -> Result<(), S::Failure> {
+        let trace = other.shared.traces().alive.clone();
+        match trace {
+            Some(trace) => self.ask(limit, move |turn| turn.interrupt(trace)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Finds out whether the session stands that holds the claim's lock.
+    pub(super) async fn renew(
+        &self,
+        claim: &Claim,
+        limit: Duration,
+    ) -> Result<Renewal, S::Failure> {
+        let key = self.shared.server.key(claim.name())?;
+        if !self.shared.registry().holds(&key, claim.owner()) {
+            return Ok(Renewal::Lost);
+        }
+        let (claim, asked) = (claim.clone(), self.shared.clock.now());
+        self.ask(limit, move |turn| turn.renew(key, claim, asked)).await
+    }
+
+    /// Unlocks what the claim holds.
+    pub(super) async fn release(
+        &self,
+        claim: &Claim,
+        limit: Duration,
+    ) -> Result<Release, S::Failure> {
+        // A name that has no key was never asked for.
+        let Ok(key) = self.shared.server.key(claim.name()) else { return Ok(Release::NotHeld) };
+        let claim = claim.clone();
+        self.ask(limit, |turn| turn.release(key, claim)).await
+    }
+
+    /// Returns when the claim's hold has ended with the session; never for one that holds nothing.
+    pub(super) async fn lost(&self, claim: &Claim) {
+        loop {
+            let ended = self.shared.ended.notified();
+            tokio::pin!(ended);
+            // From here on it misses nothing.
+            ended.as_mut().enable();
+            if self.shared.registry().has_lost(claim.owner()) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Ends a session that holds nothing until it is opened again.
+    pub(super) async fn rest(&self) {
+        self.turn().await.rest().await;
+    }
+
+    /// Ends the session for good.
+    pub(super) async fn close(&self) {
+        self.heart.abort();
+        self.shared.closed.cancel();
+        let mut line = self.shared.line.lock().await;
+        if let Some(connection) = line.take() {
+            self.shared.say_goodbye(connection).await;
+        }
+        self.shared.end();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.shared.closed.is_cancelled()
+    }
+
+    async fn turn(&self) -> Turn<S> {
+        let line = self.shared.line.clone().lock_owned().await;
+        Turn { shared: self.shared.clone(), line, progress: Arc::default() }
+    }
+
+    /// Has `work` done at its turn. What has been begun is seen through, also when the time is over
+    /// or the caller goes away.
+    async fn ask<T, W>(
+        &self,
+        limit: Duration,
+        work: impl FnOnce(Turn<S>) -> W,
+    ) -> Result<T, S::Failure>
+    where
+        W: Future<Output = Result<T, S::Failure>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let until = tokio::time::Instant::now() + limit;
+        let turn = timeout_at(until, self.shared.line.clone().lock_owned());
+        let line = turn.await.map_err(|_| NoSeat::Busy)?;
+        if self.is_closed() {
+            return Err(NoSeat::Closed.into());
+        }
+        let progress = Arc::<Progress>::default();
+        let turn = Turn { shared: self.shared.clone(), line, progress: progress.clone() };
+        let runtime = self.shared.runtime.clone();
+        let begun = Begun::new(work(turn), progress.clone(), runtime);
+        match timeout_at(until, begun).await {
+            Ok(answer) => answer,
+            Err(_) if progress.is_sent() => Err(S::Failure::no_answer(limit)),
+            Err(_) => Err(S::Failure::no_connection(limit, self.shared.last_attempt())),
+        }
+    }
+}
+
+impl<S: Server> Drop for Session<S> {
+    fn drop(&mut self) {
+        self.shared.closed.cancel();
+    }
+}
+
+impl<S: Server> fmt::Debug for Session<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("server", &self.shared.server).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,290 @@
+//! Sessions that wait in the server's own queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Release, Renewal};
+use lockkit_testkit::{Proxy, Server};
+
+use crate::support::{
+    Raw, claim, driver, impatient_driver, kind, locker, millis, on_each, refused,
+    release_in_the_end, renew_in_the_end, take, take_in_the_end,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    [
+        on_each("who_waits_is_handed_the_lock", handed),
+        on_each("who_waits_hears_of_the_end_of_another_session", end_of_another),
+        on_each("who_waits_no_more_is_in_nobodys_way", left),
+        on_each("a_grant_that_nobody_hears_of_is_taken_back", unheard),
+        on_each("of_a_drivers_claims_the_last_that_asked_is_waited_for", last),
+        on_each("asks_that_cross_a_grant_are_answered", crossing),
+        on_each("sessions_that_wait_are_few_and_end_when_idle", few),
+        on_each("a_waiting_session_that_ends_is_replaced", replaced),
+        on_each("waiters_without_a_way_to_the_server_find_back", cut),
+        on_each("an_answer_that_comes_late_to_a_waiter_is_picked_up", late),
+        on_each("a_crowd_of_tasks_is_served", crowd),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+impl Raw {
+    /// How many sessions wait for a lock.
+    async fn waiting(&mut self) -> i64 {
+        self.ask(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted",
+            "SELECT count(*) FROM information_schema.processlist WHERE state = 'User lock'",
+        )
+        .await
+    }
+
+    async fn until_waiting(&mut self, count: i64) {
+        while self.waiting().await != count {
+            tokio::time::sleep(millis(1)).await;
+        }
+    }
+}
+
+async fn granted(driver: &dyn Driver, claim: &Claim) {
+    match driver.changed(claim).await {
+        Change::Granted(grant) => assert!(grant.fencing_token().is_some()),
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+async fn handed(server: Server) {
+    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let waiter = driver(&server.url(), "").await;
+    // Once by a session that is to be opened, then by one that stands, also in the same driver.
+    for waiter in [&waiter, &waiter, &holder] {
+        let (held, waiting) = (claim("orders"), claim("orders").waiting());
+        let first = take(&*holder, &held).await;
+        refused(&**waiter, &waiting).await;
+        raw.until_waiting(1).await;
+        assert_eq!(holder.release(&held).await.unwrap(), Release::Freed);
+        granted(&**waiter, &waiting).await;
+        assert!(take(&**waiter, &waiting).await > first, "the same grant, and a later one");
+        assert_ne!(waiter.renew(&waiting).await.unwrap(), Renewal::Lost);
+        refused(&*holder, &claim("orders")).await;
+        assert_eq!(waiter.release(&waiting).await.unwrap(), Release::Freed);
+        assert_eq!((raw.locks().await, raw.waiting().await), (0, 0));
+    }
+}
+
+async fn end_of_another(server: Server) {
+    let waiter = driver(&server.url(), "keys=exact").await;
+    let (mut raw, mut other) = (Raw::to(&server).await, Raw::to(&server).await);
+    let waiting = claim("42").waiting();
+    assert!(other.takes("42").await);
+    refused(&*waiter, &waiting).await;
+    raw.until_waiting(1).await;
+    drop(other);
+    granted(&*waiter, &waiting).await;
+    assert!(!raw.takes("42").await);
+}
+
+async fn left(server: Server) {
+    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "ttl=1h").await);
+    let waiter = driver(&server.url(), "ttl=1h").await;
+    let held = claim("orders");
+    for round in 0..20 {
+        take(&*holder, &held).await;
+        let waiting = claim("orders").waiting();
+        refused(&*waiter, &waiting).await;
+        // Before it waits, about when it begins to, and while it does.
+        if round % 3 != 0 {
+            tokio::time::sleep(millis(round)).await;
+        }
+        assert_eq!(waiter.release(&waiting).await.unwrap(), Release::NotHeld);
+        assert_eq!(raw.waiting().await, 0, "it waits still");
+        assert_eq!(holder.release(&held).await.unwrap(), Release::Freed);
+    }
+    assert_eq!(raw.locks().await, 0);
+}
+
+/// As by a process whose runtime goes on, and whose waiter is forgotten.
+async fn unheard(server: Server) {
+    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let waiter = driver(&server.url(), "").await;
+    let (held, next) = (claim("orders"), claim("orders"));
+    let forgotten = claim("orders").waiting().with_ttl(Duration::from_secs(2));
+    take(&*holder, &held).await;
+    refused(&*waiter, &forgotten).await;
+    raw.until_waiting(1).await;
+    holder.release(&held).await.unwrap();
+    take_in_the_end(&*holder, &next).await;
+    assert_eq!(waiter.renew(&forgotten).await.unwrap(), Renewal::Lost);
+    assert_eq!(waiter.release(&forgotten).await.unwrap(), Release::NotHeld);
+}
+
+async fn last(server: Server) {
+    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let waiter = driver(&server.url(), "").await;
+    let held = claim("orders");
+    let [first, second, third] = [(); 3].map(|()| claim("orders").waiting());
+    take(&*holder, &held).await;
+    refused(&*waiter, &first).await;
+    refused(&*waiter, &second).await;
+    assert_eq!(waiter.changed(&first).await, Change::AskAgain);
+    raw.until_waiting(1).await;
+    holder.release(&held).await.unwrap();
+    // It was granted to the second, which does not listen, and another one asks.
+    while raw.waiting().await > 0 {
+        tokio::time::sleep(millis(1)).await;
+    }
+    match waiter.try_acquire(&third).await.unwrap() {
+        Attempt::Granted(_) => (),
+        _ => granted(&*waiter, &third).await,
+    }
+    assert_ne!(waiter.renew(&third).await.unwrap(), Renewal::Lost);
+    for claim in [&first, &second] {
+        assert_eq!(waiter.release(claim).await.unwrap(), Release::NotHeld);
+    }
+    assert_eq!(waiter.release(&third).await.unwrap(), Release::Freed);
+    assert_eq!(raw.locks().await, 0);
+}
+
+async fn crossing(server: Server) {
+    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let waiter = driver(&server.url(), "").await;
+    for round in 0..100 {
+        let (held, waiting) = (claim("orders"), claim("orders").waiting());
+        take(&*holder, &held).await;
+        refused(&*waiter, &waiting).await;
+        let ask = async {
+            tokio::time::sleep(Duration::from_micros(round * 20)).await;
+            waiter.try_acquire(&waiting).await.unwrap()
+        };
+        let (answer, release) = tokio::join!(ask, holder.release(&held));
+        assert_eq!(release.unwrap(), Release::Freed);
+        if let Attempt::Taken(_) = answer {
+            granted(&*waiter, &waiting).await;
+        }
+        refused(&*holder, &claim("orders")).await;
+        assert_eq!(waiter.release(&waiting).await.unwrap(), Release::Freed, "in round {round}");
+        assert_eq!((raw.locks().await, raw.waiting().await), (0, 0), "in round {round}");
+    }
+}
+
+async fn few(server: Server) {
+    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let waiter = driver(&server.url(), "waiting_sessions=2").await;
+    let before = raw.sessions().await;
+    let names = ["a", "b", "c"];
+    let held = names.map(claim);
+    let waiting = names.map(|name| claim(name).waiting());
+    for (held, waiting) in held.iter().zip(&waiting) {
+        take(&*holder, held).await;
+        refused(&*waiter, waiting).await;
+    }
+    raw.until_waiting(2).await;
+    for (held, waiting) in held.iter().zip(&waiting) {
+        holder.release(held).await.unwrap();
+        take_in_the_end(&*waiter, waiting).await;
+    }
+    for waiting in &waiting {
+        assert_eq!(waiter.release(waiting).await.unwrap(), Release::Freed);
+    }
+    while raw.sessions().await > before {
+        tokio::time::sleep(millis(50)).await;
+    }
+    let none = driver(&server.url(), "waiting_sessions=0").await;
+    let (held, waiting) = (claim("orders"), claim("orders").waiting());
+    take(&*holder, &held).await;
+    refused(&*none, &waiting).await;
+    assert_eq!(raw.waiting().await, 0);
+    holder.release(&held).await.unwrap();
+    take(&*none, &waiting).await;
+}
+
+async fn replaced(server: Server) {
+    let (mut raw, near) = (Raw::to(&server).await, locker(&server.url(), millis(10_000)).await);
+    let lock = near.lock("42").unwrap();
+    let held = lock.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    raw.until_waiting(1).await;
+    raw.end_sessions().await;
+    held.lost().await;
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+async fn cut(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let far = impatient_driver(&server.url_at(proxy.addr()), "ttl=3s&call_limit=300ms").await;
+    let (held, waiting) = (claim("orders"), claim("orders").waiting());
+    take(&*holder, &held).await;
+    while far.try_acquire(&waiting).await.is_err() {}
+    raw.until_waiting(1).await;
+    proxy.requests().swallow();
+    proxy.answers().swallow();
+    holder.release(&held).await.unwrap();
+    // The server has given it to a session of which it hears nothing more.
+    let next = claim("orders");
+    take_in_the_end(&*holder, &next).await;
+    proxy.requests().pass();
+    proxy.answers().pass();
+    holder.release(&next).await.unwrap();
+    take_in_the_end(&*far, &waiting).await;
+    assert_eq!(release_in_the_end(&*far, &waiting).await, Release::Freed);
+}
+
+/// An ask on the session that waits: whether it was carried out is open, until it is answered.
+async fn late(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let far = impatient_driver(&server.url_at(proxy.addr()), "ttl=1h&call_limit=300ms").await;
+    for gives_up in [false, true] {
+        let (held, waiting) = (claim("orders"), claim("orders").waiting());
+        take(&*holder, &held).await;
+        while far.try_acquire(&waiting).await.is_err() {}
+        raw.until_waiting(1).await;
+        let hold = proxy.requests().hold(waiting.owner().to_string());
+        let (kind, text) = kind(far.try_acquire(&waiting).await);
+        assert_eq!(kind, ErrorKind::Unknown, "{text}");
+        holder.release(&held).await.unwrap();
+        hold.go_on();
+        match gives_up {
+            false => {
+                take_in_the_end(&*far, &waiting).await;
+                assert_ne!(renew_in_the_end(&*far, &waiting).await, Renewal::Lost);
+                assert_eq!(release_in_the_end(&*far, &waiting).await, Release::Freed);
+            }
+            true => drop(release_in_the_end(&*far, &waiting).await),
+        }
+        assert_eq!((raw.locks().await, raw.waiting().await), (0, 0));
+    }
+}
+
+async fn crowd(server: Server) {
+    let mut raw = Raw::to(&server).await;
+    let lockers =
+        [locker(&server.url(), millis(10_000)).await, locker(&server.url(), millis(10_000)).await];
+    let inside = Arc::new(tokio::sync::Semaphore::new(1));
+    let tasks = (0..60).map(|task| {
+        let lock = lockers[task % 2].lock("orders").unwrap();
+        let inside = inside.clone();
+        tokio::spawn(async move {
+            for _ in 0..5 {
+                let guard = lock.acquire().await.unwrap();
+                let alone = inside.try_acquire().expect("two are inside");
+                tokio::task::yield_now().await;
+                drop(alone);
+                guard.release().await.unwrap();
+            }
+        })
+    });
+    for task in join_all(tasks).await {
+        task.unwrap();
+    }
+    assert_eq!((raw.locks().await, raw.waiting().await), (0, 0));
+}
