@@ -1,11 +1,12 @@
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use lockkit_bench::Result;
 use sqlx::{Connection as _, MySqlConnection};
 use tokio::sync::Mutex;
 
 use super::{TTL, nothing_is_pushed, owner, prepare};
-use crate::agent::{Client, Library};
+use crate::agent::{Client, Library, let_go_after_a_while};
 
 /// Leases as rows.
 pub(super) struct Rows {
@@ -21,7 +22,7 @@ pub(super) struct Sessions {
 pub(super) struct OfRows(Mutex<MySqlConnection>);
 
 /// One session.
-pub(super) struct OfSessions(Mutex<MySqlConnection>);
+pub(super) struct OfSessions(Arc<Mutex<MySqlConnection>>);
 
 /// The scheme of their own is not known to the client library.
 async fn connect(url: &str) -> Result<Mutex<MySqlConnection>> {
@@ -55,7 +56,7 @@ impl Library for Sessions {
     type Client = OfSessions;
 
     async fn connect(&self) -> Result<OfSessions> {
-        Ok(OfSessions(connect(&self.url).await?))
+        Ok(OfSessions(Arc::new(connect(&self.url).await?)))
     }
 }
 
@@ -106,6 +107,27 @@ impl Client for OfRows {
     }
 }
 
+const TAKE: &str = include_str!("../../../../lockkit-sql/src/mysql/sql/session_take.sql");
+const KEEP: &str = include_str!("../../../../lockkit-sql/src/mysql/sql/session_keep.sql");
+
+async fn take(connection: &mut MySqlConnection, statement: &'static str, name: &str) -> Result<()> {
+    let (owner, label) = owner();
+    let of_hold = ["floor", name, &owner, &label, "floor"];
+    let values = [name].into_iter().chain(of_hold).chain([name]).chain(of_hold);
+    let take = values.fold(sqlx::query(statement), |take, value| take.bind(value.as_bytes()));
+    take.execute(connection).await?;
+    Ok(())
+}
+
+async fn wait(connection: &mut MySqlConnection, name: &str) -> Result<()> {
+    sqlx::query("SELECT COALESCE(GET_LOCK(?, ?), 0) AS is_ours")
+        .bind(name)
+        .bind(10_u64)
+        .fetch_all(&mut *connection)
+        .await?;
+    take(connection, KEEP, name).await
+}
+
 impl Client for OfSessions {
     type Lock = String;
     type Hold = ();
@@ -115,15 +137,7 @@ impl Client for OfSessions {
     }
 
     async fn acquire(&self, name: &String) -> Result<()> {
-        let (owner, label) = owner();
-        let of_hold = ["floor", name, &owner, &label, "floor"];
-        let values = [name.as_str()].into_iter().chain(of_hold).chain([name.as_str()]);
-        let take = include_str!("../../../../lockkit-sql/src/mysql/sql/session_take.sql");
-        let take = values
-            .chain(of_hold)
-            .fold(sqlx::query(take), |take, value| take.bind(value.as_bytes()));
-        take.execute(&mut *self.0.lock().await).await?;
-        Ok(())
+        take(&mut *self.0.lock().await, TAKE, name).await
     }
 
     async fn release(&self, name: &String, (): ()) -> Result<()> {
@@ -134,7 +148,28 @@ impl Client for OfSessions {
         Ok(())
     }
 
-    async fn hand_overs(&self, _: &Self, _: &str, _: usize) -> Result<Option<Vec<Duration>>> {
-        nothing_is_pushed()
+    /// A release, and the end of another session's wait.
+    async fn hand_overs(
+        &self,
+        to: &Self,
+        name: &str,
+        rounds: usize,
+    ) -> Result<Option<Vec<Duration>>> {
+        let name = name.to_owned();
+        let mut times = Vec::with_capacity(rounds);
+        for _ in 0..rounds {
+            self.acquire(&name).await?;
+            let (mut session, awaited) = (to.0.clone().lock_owned().await, name.clone());
+            let waiting = tokio::spawn(async move {
+                let answer = wait(&mut session, &awaited).await;
+                (answer, Instant::now())
+            });
+            let start = let_go_after_a_while(|| self.release(&name, ())).await?;
+            let (answer, granted) = waiting.await?;
+            answer?;
+            times.push(granted.saturating_duration_since(start));
+            to.release(&name, ()).await?;
+        }
+        Ok(Some(times))
     }
 }

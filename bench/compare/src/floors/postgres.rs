@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkit_bench::Result;
@@ -118,10 +119,15 @@ pub(super) struct Sessions {
 }
 
 /// One session.
-pub(super) struct OfSessions {
-    url: String,
-    connection: Mutex<PgConnection>,
-}
+pub(super) struct OfSessions(Arc<Mutex<PgConnection>>);
+
+const TAKE: &str = "SELECT is_granted, last_token, ask_again \
+     FROM lockkit_session_take($1, $2, $3, $4, $5, $6, $7)";
+/// The same, once the lock is free.
+const WAIT: &str = "SELECT taken.is_granted, taken.last_token, taken.ask_again, \
+            pg_advisory_unlock(waited.key) AS was_locked_twice \
+     FROM (SELECT $1::bigint AS key, pg_advisory_lock($1) OFFSET 0) AS waited, \
+          LATERAL lockkit_session_take(waited.key, $2, $3, $4, $5, $6, $7) AS taken";
 
 impl Sessions {
     pub(super) async fn at(url: String) -> Result<Self> {
@@ -134,28 +140,24 @@ impl Library for Sessions {
     type Client = OfSessions;
 
     async fn connect(&self) -> Result<OfSessions> {
-        let connection = Mutex::new(PgConnection::connect(&self.url).await?);
-        Ok(OfSessions { url: self.url.clone(), connection })
+        let connection = PgConnection::connect(&self.url).await?;
+        Ok(OfSessions(Arc::new(Mutex::new(connection))))
     }
 }
 
-impl OfSessions {
-    async fn take(&self, name: &str) -> Result<()> {
-        let (owner, label) = owner();
-        let take = "SELECT is_granted, last_token, ask_again \
-                    FROM lockkit_session_take($1, $2, $3, $4, $5, $6, $7)";
-        sqlx::query(take)
-            .bind(key(name))
-            .bind("floor")
-            .bind(name)
-            .bind(owner)
-            .bind(label)
-            .bind(i64::try_from(TTL.as_micros())?)
-            .bind(true)
-            .fetch_all(&mut *self.connection.lock().await)
-            .await?;
-        Ok(())
-    }
+async fn take(connection: &mut PgConnection, statement: &'static str, name: &str) -> Result<()> {
+    let (owner, label) = owner();
+    sqlx::query(statement)
+        .bind(key(name))
+        .bind("floor")
+        .bind(name)
+        .bind(owner)
+        .bind(label)
+        .bind(i64::try_from(TTL.as_micros())?)
+        .bind(false)
+        .fetch_all(connection)
+        .await?;
+    Ok(())
 }
 
 impl Client for OfSessions {
@@ -167,18 +169,18 @@ impl Client for OfSessions {
     }
 
     async fn acquire(&self, name: &String) -> Result<()> {
-        self.take(name).await
+        take(&mut *self.0.lock().await, TAKE, name).await
     }
 
     async fn release(&self, name: &String, (): ()) -> Result<()> {
         sqlx::query("SELECT lockkit_session_release($1) AS was_held")
             .bind(key(name))
-            .fetch_all(&mut *self.connection.lock().await)
+            .fetch_all(&mut *self.0.lock().await)
             .await?;
         Ok(())
     }
 
-    /// A release of what somebody has asked for in vain, and the news of it.
+    /// A release, and the end of another session's wait.
     async fn hand_overs(
         &self,
         to: &Self,
@@ -186,21 +188,19 @@ impl Client for OfSessions {
         rounds: usize,
     ) -> Result<Option<Vec<Duration>>> {
         let name = name.to_owned();
-        let mut news = PgListener::connect(&to.url).await?;
-        news.listen("lockkit").await?;
         let mut times = Vec::with_capacity(rounds);
         for _ in 0..rounds {
             self.acquire(&name).await?;
-            to.take(&name).await?;
+            let (mut session, awaited) = (to.0.clone().lock_owned().await, name.clone());
             let waiting = tokio::spawn(async move {
-                let message = news.recv().await;
-                (message, Instant::now(), news)
+                let answer = take(&mut session, WAIT, &awaited).await;
+                (answer, Instant::now())
             });
             let start = let_go_after_a_while(|| self.release(&name, ())).await?;
-            let (message, heard, returned) = waiting.await?;
-            message?;
-            news = returned;
-            times.push(heard.saturating_duration_since(start));
+            let (answer, granted) = waiting.await?;
+            answer?;
+            times.push(granted.saturating_duration_since(start));
+            to.release(&name, ()).await?;
         }
         Ok(Some(times))
     }
