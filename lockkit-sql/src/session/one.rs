@@ -73,6 +73,11 @@ impl<S: Server> Session<S> {
         Some((claim, answer))
     }
 
+    /// Returns when no request is under way.
+    pub(super) async fn idle(&self) {
+        drop(self.shared.line.lock().await);
+    }
+
     pub(super) fn stands(&self) -> bool {
         self.shared.registry().life().is_some()
     }

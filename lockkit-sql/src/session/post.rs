@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkit_core::driver::{Change, Claim, Grant, Instant, OwnerId, Release, Renewal};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::one::Session;
 use super::registry::Outcome;
@@ -136,16 +136,16 @@ impl<S: Server> Post<S> {
     ) -> Option<Result<Outcome, S::Failure>> {
         let owner = claim.owner();
         let phase = self.come_to(owner, Phase::Aside)?;
-        let taking = self.session.take(claim, false, limit);
-        let outcome = match phase {
+        let left = match phase {
             Phase::Wanted => return None,
             Phase::Fell => {
                 self.dismiss(owner);
                 return None;
             }
-            Phase::Waits | Phase::Aside => self.interrupting(main, limit, taking).await,
-            Phase::Granted(_) | Phase::Holds | Phase::Leaves => taking.await,
+            Phase::Waits | Phase::Aside => self.break_off(main, limit).await,
+            Phase::Granted(_) | Phase::Holds | Phase::Leaves => limit,
         };
+        let outcome = self.session.take(claim, false, left).await;
         let next = match &outcome {
             Ok(Outcome::Granted { .. }) => Phase::Holds,
             Ok(Outcome::Taken) => Phase::Wanted,
@@ -181,15 +181,16 @@ impl<S: Server> Post<S> {
         limit: Duration,
     ) -> Result<Release, S::Failure> {
         let phase = self.come_to(claim.owner(), Phase::Leaves);
-        let releasing = self.session.release(claim, limit);
-        let release = match phase {
-            None | Some(Phase::Wanted) => Release::NotHeld,
-            // A release that is repeated may have found the session waiting.
-            Some(Phase::Waits | Phase::Aside | Phase::Leaves) => {
-                self.interrupting(main, limit, releasing).await?
+        let left = match phase {
+            None | Some(Phase::Wanted) => {
+                self.dismiss(claim.owner());
+                return Ok(Release::NotHeld);
             }
-            Some(Phase::Granted(_) | Phase::Holds | Phase::Fell) => releasing.await?,
+            // A release that is repeated may have found the session waiting.
+            Some(Phase::Waits | Phase::Aside | Phase::Leaves) => self.break_off(main, limit).await,
+            Some(Phase::Granted(_) | Phase::Holds | Phase::Fell) => limit,
         };
+        let release = self.session.release(claim, left).await?;
         self.dismiss(claim.owner());
         Ok(release)
     }
@@ -241,30 +242,25 @@ impl<S: Server> Post<S> {
         self.session.close().await;
     }
 
-    /// Breaks off what the session waits for until it has come to `request`, which stands in line
-    /// behind that. More than once: it may only just be about to wait.
-    async fn interrupting<T>(
-        &self,
-        main: &Session<S>,
-        limit: Duration,
-        request: impl Future<Output = Result<T, S::Failure>>,
-    ) -> Result<T, S::Failure> {
+    /// Breaks off what the session waits for, and returns when it waits no more, with what is left of
+    /// the limit. More than once: it may only just be about to wait. Nothing that comes after the wait
+    /// is broken off.
+    async fn break_off(&self, main: &Session<S>, limit: Duration) -> Duration {
         const AGAIN: Duration = Duration::from_millis(100);
-        let mut request = pin!(request);
-        loop {
-            tokio::select! {
-                biased;
-                answer = &mut request => return answer,
-                interrupted = main.interrupt(&self.session, limit) => {
-                    if let Err(failure) = interrupted {
-                        tracing::debug!(%failure, "a wait was not broken off");
-                    }
+        let until = tokio::time::Instant::now() + limit;
+        let is_idle = async {
+            let mut idle = pin!(self.session.idle());
+            let mut pause = Duration::ZERO;
+            while timeout(pause, &mut idle).await.is_err() {
+                if let Err(failure) = main.interrupt(&self.session, limit).await {
+                    tracing::debug!(%failure, "a wait was not broken off");
                 }
+                pause = AGAIN;
             }
-            if let Ok(answer) = timeout(AGAIN, &mut request).await {
-                return answer;
-            }
-        }
+        };
+        // If it cannot be, whoever asks for the session learns it.
+        _ = timeout_at(until, is_idle).await;
+        until.saturating_duration_since(tokio::time::Instant::now())
     }
 
     /// Has the claim come to that phase, and says which it was in.
