@@ -1,6 +1,7 @@
 //! What each claim of this driver has at the servers.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkit_core::driver::{Claim, OwnerId};
@@ -55,17 +56,36 @@ pub(crate) struct Node {
     pub(crate) path: Arc<str>,
     /// The number of the transaction that made it.
     pub(crate) czxid: i64,
+    pub(crate) first: First,
 }
+
+/// Whether a node is known to be the first of its queue, or to have been. From then on nothing comes
+/// before it: the servers put each new node behind all others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct First(Arc<AtomicBool>);
 
 /// The node before that of a claim, when it was last looked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Ahead {
     pub(crate) path: Arc<str>,
-    /// Whether it was the first.
-    pub(crate) holds: bool,
+    pub(crate) first: First,
+}
+
+impl First {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl Node {
+    pub(crate) fn new(session: Arc<Session>, path: impl Into<Arc<str>>, czxid: i64) -> Self {
+        Self { session, path: path.into(), czxid, first: First::default() }
+    }
+
     /// What it is called among those of the lock.
     pub(crate) fn name(&self) -> &str {
         self.path.rsplit_once('/').map_or(&self.path, |(_, name)| name)
@@ -109,6 +129,7 @@ impl Claims {
 impl State {
     fn hold(&mut self, node: Node, losses: u64) {
         self.is_dated |= matches!(self.trace, Trace::Place(_, Some(_)));
+        node.first.set();
         self.trace = Trace::Hold(node);
         self.is_leaving = false;
         self.losses = losses;
@@ -129,6 +150,14 @@ impl Entry {
 
     pub(crate) fn trace(&self) -> Trace {
         self.state().trace.clone()
+    }
+
+    /// The node that was made, whether it is the first or not.
+    pub(crate) fn node(&self) -> Option<Node> {
+        match &self.state().trace {
+            Trace::Place(node, _) | Trace::Hold(node) => Some(node.clone()),
+            Trace::Nothing | Trace::Doubt(_) => None,
+        }
     }
 
     /// The node, if it is known to be the first.

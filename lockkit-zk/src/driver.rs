@@ -29,8 +29,9 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
 
 /// For how long a hold is not watched: most end before, and are spared a request and its event.
 const YOUNG: Duration = Duration::from_millis(50);
-/// How many ask at a time, of many who ask at once: each lists the nodes of a lock.
-const MOST_ASKS: usize = 8;
+/// How many ask at a time, of many who ask at once: those who do share what lists the nodes, and the
+/// others take less room.
+const MOST_ASKS: usize = 32;
 
 /// Locks in ZooKeeper.
 ///
@@ -89,7 +90,7 @@ impl Shared {
 
     async fn request<'a>(&'a self, claim: &'a Claim) -> Result<Request<'a>, DriverError> {
         let limit = self.limit(claim);
-        let request = Request::new(&self.sessions, &self.layout, claim, limit).await;
+        let request = Request::new(&self.sessions, &self.claims, &self.layout, claim, limit).await;
         request.map_err(Failure::without_effect)
     }
 
@@ -109,16 +110,13 @@ impl Shared {
     async fn turn(&self, entry: &Entry) -> Change {
         let Some((session, path)) = entry.place() else { return std::future::pending().await };
         let mut watch = entry.watch.lock().await;
-        let news = select! {
-            biased;
-            () = self.ended(&session) => return Change::Lost,
-            news = self.news(&mut watch, entry, &session, &path) => news,
-        };
+        // The watch also hears of the session's end.
+        let news = self.news(&mut watch, entry, &session, &path).await;
         *watch = None;
         let Trace::Place(node, ahead) = entry.trace() else { return Change::AskAgain };
         match (news, grant(&node), ahead.filter(|ahead| ahead.path == path)) {
             (News::Ended, ..) => Change::Lost,
-            (News::Gone, Ok(grant), Some(ahead)) if ahead.holds => {
+            (News::Gone, Ok(grant), Some(ahead)) if ahead.first.get() => {
                 match entry.advance(node, self.sessions.losses()) {
                     true => Change::Granted(grant),
                     false => Change::AskAgain,
@@ -207,10 +205,6 @@ impl Shared {
         let limit = self.limit(entry.claim()).length();
         let make = || Watch::new(session.clone(), path.clone(), limit);
         watch.get_or_insert_with(make).news().await
-    }
-
-    async fn ended(&self, session: &Arc<Session>) {
-        while self.sessions.event(session, u64::MAX).await != Event::Ended {}
     }
 
     /// Removes the places of those who have stopped to ask.

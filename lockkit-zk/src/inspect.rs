@@ -9,9 +9,16 @@ use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteRes
 use crate::diagnosis;
 use crate::driver::{Shared, ZooKeeperDriver};
 use crate::error::Failure;
-use crate::layout::Contender;
 use crate::queue::token;
 use crate::session::{Limit, Session};
+
+/// A node of a lock: it holds, or it waits.
+#[derive(Debug)]
+struct Contender {
+    /// What its node is called.
+    node: String,
+    owner: Option<OwnerId>,
+}
 
 /// How long a request may take unless the URL says otherwise: there is no lease to go by.
 const CALL_LIMIT: Duration = Duration::from_secs(3);
@@ -138,7 +145,9 @@ impl Shared {
 
     /// The nodes of a lock, in the order in which they are served.
     async fn queue(&self, name: &LockName) -> Result<Vec<Contender>, Failure> {
-        self.layout.queue(self.list(&self.layout.lock(name)).await?)
+        let nodes = self.layout.queue(self.list(&self.layout.lock(name)).await?)?;
+        let contender = |node: String| Contender { owner: self.layout.owner(&node), node };
+        Ok(nodes.into_iter().map(contender).collect())
     }
 
     /// The nodes in a folder when the leader is asked, or later.

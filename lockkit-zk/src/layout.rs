@@ -44,15 +44,6 @@ impl FromStr for Dialect {
     }
 }
 
-/// A node of a lock: it holds, or it waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Contender {
-    /// What its node is called.
-    pub(crate) node: String,
-    /// Whose it is. A foreign client may call its nodes as it likes.
-    pub(crate) owner: Option<OwnerId>,
-}
-
 impl Layout {
     /// Below `root`, which is empty or begins with a slash and ends with none.
     pub(crate) fn new(root: impl Into<String>, dialect: Dialect) -> Self {
@@ -103,56 +94,48 @@ impl Layout {
     }
 
     /// The nodes of a lock in the order in which they are served.
-    pub(crate) fn queue(&self, nodes: Vec<String>) -> Result<Vec<Contender>, Failure> {
+    pub(crate) fn queue(&self, mut nodes: Vec<String>) -> Result<Vec<String>, Failure> {
         match self.dialect {
             Dialect::Lockkit => {
-                let parsed = nodes.into_iter().map(|node| {
-                    let of_us = node.split_at_checked(32).and_then(|(owner, sequence)| {
-                        let sequence = sequence.strip_prefix('-')?.parse().ok()?;
-                        Some((sequence, owner.parse().ok()?))
-                    });
-                    match of_us {
-                        Some((sequence, owner)) => {
-                            Ok((sequence, Contender { node, owner: Some(owner) }))
-                        }
-                        None => Err(Failure::Foreign(node)),
-                    }
-                });
-                Ok(in_sequence(parsed.collect::<Result<_, _>>()?))
+                let sequence = |node: &str| node.get(32..)?.strip_prefix('-')?.parse().ok();
+                let is_ours = |node: &str| sequence(node).is_some() && self.owner(node).is_some();
+                if let Some(foreign) = nodes.iter().find(|node| !is_ours(node)) {
+                    return Err(Failure::Foreign(foreign.clone()));
+                }
+                put_in_sequence(&mut nodes, sequence);
             }
             // Every child counts, by what stands behind the last `lock-`, as text.
-            Dialect::Curator => {
-                let key = |node: &str| match node.rsplit_once("lock-") {
-                    Some((_, sequence)) => sequence.to_owned(),
-                    None => node.to_owned(),
-                };
-                let mut nodes = nodes;
-                nodes.sort_by_cached_key(|node| key(node));
-                let owner = |node: &str| {
-                    let id = node.strip_prefix("_c_")?.get(..36)?.replace('-', "");
-                    id.parse().ok()
-                };
-                Ok(nodes.into_iter().map(|node| Contender { owner: owner(&node), node }).collect())
-            }
+            Dialect::Curator => nodes.sort_by_cached_key(|node| match node.rsplit_once("lock-") {
+                Some((_, sequence)) => sequence.to_owned(),
+                None => node.clone(),
+            }),
             // Whatever is called otherwise is no contender.
             Dialect::Kazoo => {
-                let parsed = nodes.into_iter().filter_map(|node| {
-                    let (owner, sequence) = node.rsplit_once("__lock__")?;
-                    let (sequence, owner) = (sequence.parse().ok()?, owner.parse().ok());
-                    Some((sequence, Contender { node, owner }))
-                });
-                Ok(in_sequence(parsed.collect()))
+                let sequence = |node: &str| node.rsplit_once("__lock__")?.1.parse().ok();
+                nodes.retain(|node| sequence(node).is_some());
+                put_in_sequence(&mut nodes, sequence);
             }
+        }
+        Ok(nodes)
+    }
+
+    /// Whose node it is. A foreign client may call its nodes as it likes.
+    pub(crate) fn owner(&self, node: &str) -> Option<OwnerId> {
+        match self.dialect {
+            Dialect::Lockkit => node.get(..32)?.parse().ok(),
+            Dialect::Curator => {
+                let id = node.strip_prefix("_c_")?.get(..36)?;
+                id.replace('-', "").parse().ok()
+            }
+            Dialect::Kazoo => node.rsplit_once("__lock__")?.0.parse().ok(),
         }
     }
 }
 
-/// Sorted by sequence, a number that begins anew below zero after two billion.
-fn in_sequence(mut nodes: Vec<(i32, Contender)>) -> Vec<Contender> {
-    if let Some(&(first, _)) = nodes.first() {
-        nodes.sort_by_key(|(sequence, _)| sequence.wrapping_sub(first));
-    }
-    nodes.into_iter().map(|(_, contender)| contender).collect()
+/// By the sequence, a number that begins anew below zero after two billion.
+fn put_in_sequence(nodes: &mut [String], sequence: impl Fn(&str) -> Option<i32>) {
+    let Some(first) = nodes.first().and_then(|node| sequence(node)) else { return };
+    nodes.sort_by_cached_key(|node| Some(sequence(node)?.wrapping_sub(first)));
 }
 
 #[cfg(test)]
@@ -166,8 +149,7 @@ mod tests {
 
     fn order(dialect: Dialect, nodes: &[&str]) -> Vec<String> {
         let nodes = nodes.iter().map(|node| (*node).into()).collect();
-        let queue = Layout::new("", dialect).queue(nodes).unwrap();
-        queue.into_iter().map(|contender| contender.node).collect()
+        Layout::new("", dialect).queue(nodes).unwrap()
     }
 
     #[test]
@@ -192,11 +174,9 @@ mod tests {
         ] {
             let layout = Layout::new("", dialect);
             assert_eq!(layout.prefix(owner), prefix);
-            let [contender] = &layout.queue(vec![format!("{prefix}0000000007")]).unwrap()[..]
-            else {
-                panic!("no contender")
-            };
-            assert_eq!(contender.owner, Some(owner));
+            let node = format!("{prefix}0000000007");
+            assert_eq!(layout.owner(&node), Some(owner));
+            assert_eq!(layout.queue(vec![node.clone()]).unwrap(), [node]);
         }
     }
 

@@ -23,6 +23,7 @@ mod endpoint;
 mod error;
 mod inspect;
 mod layout;
+mod lists;
 mod proof;
 mod queue;
 mod session;

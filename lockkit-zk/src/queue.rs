@@ -6,9 +6,10 @@ use lockkit_core::FencingToken;
 use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Grant, Release, Taken};
 use zookeeper_client::{CreateMode, Error};
 
-use crate::claims::{Ahead, Entry, Node, Trace};
+use crate::claims::{Ahead, Claims, Entry, First, Node, Trace};
 use crate::error::Failure;
 use crate::layout::Layout;
+use crate::lists::Queue;
 use crate::session::{Limit, Session, is_same};
 use crate::sessions::Sessions;
 
@@ -19,6 +20,7 @@ const TRIES: usize = 5;
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
     sessions: &'a Sessions,
+    claims: &'a Claims,
     layout: &'a Layout,
     session: Arc<Session>,
     claim: &'a Claim,
@@ -30,25 +32,30 @@ impl<'a> Request<'a> {
     /// Once there is a connection.
     pub(crate) async fn new(
         sessions: &'a Sessions,
+        claims: &'a Claims,
         layout: &'a Layout,
         claim: &'a Claim,
         limit: Limit,
     ) -> Result<Self, Failure> {
         let session = sessions.connected(limit).await?;
         let folder = layout.lock(claim.name());
-        Ok(Self { sessions, layout, session, claim, folder, limit })
+        Ok(Self { sessions, claims, layout, session, claim, folder, limit })
     }
 
     /// Asks for the lock.
     pub(crate) async fn ask(&self, entry: &Entry) -> Result<Attempt, DriverError> {
         match entry.trace() {
-            Trace::Place(node, _) if is_same(&node.session, &self.session) => {
+            Trace::Place(node, ahead) if is_same(&node.session, &self.session) => {
+                if let Some(ahead) = ahead
+                    && self.claim.waits()
+                    && self.waits_yet(&node, &ahead).await.map_err(Failure::with_traces)?
+                {
+                    return Ok(Attempt::Taken(Taken::new()));
+                }
                 // What our server has not heard of yet can only be that others have left.
                 let seen = self.list().await.map_err(Failure::with_traces)?;
-                let is_first = self.layout.queue(seen).is_ok_and(|queue| {
-                    queue.first().is_some_and(|contender| contender.node == node.name())
-                });
-                if is_first {
+                let first = seen.as_ref().as_ref().ok().and_then(|queue| queue.first());
+                if first.is_some_and(|first| first == node.name()) {
                     return self.grant(entry, node);
                 }
                 if let Some(answer) = self.look_again(entry, node).await? {
@@ -61,31 +68,48 @@ impl<'a> Request<'a> {
                 }
             }
             Trace::Doubt(session) if is_same(&session, &self.session) => {
-                if let Some((node, nodes)) = self.adopt().await.map_err(Failure::with_traces)? {
-                    return self.judge(entry, node, nodes).await;
+                if let Some((node, queue)) = self.adopt().await.map_err(Failure::with_traces)? {
+                    return self.judge(entry, node, &queue).await;
                 }
                 entry.set(Trace::Nothing);
             }
             // What was made in a session that has ended is gone, or is removed below.
             _ => entry.set(Trace::Nothing),
         }
-        let (node, nodes) = self.create(entry).await?;
-        self.judge(entry, node, nodes).await
+        let (node, queue) = self.create(entry).await?;
+        self.judge(entry, node, &queue).await
+    }
+
+    /// Whether the node stands, and the one that was before it. It still is then, and those two are
+    /// looked at whatever the length of the queue.
+    async fn waits_yet(&self, node: &Node, ahead: &Ahead) -> Result<bool, Failure> {
+        let (client, path) = (self.session.client(), &node.path);
+        let synced = client.sync(path);
+        let (own, ahead) = (client.check_stat(path), client.check_stat(&ahead.path));
+        let (synced, own, ahead) = tokio::join!(
+            self.session.read(self.limit, synced),
+            self.session.read(self.limit, own),
+            self.session.read(self.limit, ahead)
+        );
+        synced?;
+        let stands = own?.is_some_and(|stat| stat.czxid == node.czxid);
+        Ok(ahead?.is_some() && stands)
     }
 
     /// How a node stands that was there before; none if it was removed by somebody else: what
     /// follows is a new claim.
     async fn look_again(&self, entry: &Entry, node: Node) -> Result<Option<Attempt>, DriverError> {
-        let nodes = self.list_synced().await.map_err(Failure::with_traces)?;
-        if nodes.iter().any(|name| name == node.name()) {
-            return self.judge(entry, node, nodes).await.map(Some);
+        let queue = self.list_synced().await.map_err(Failure::with_traces)?;
+        let is_gone = |queue: &Vec<String>| queue.iter().all(|name| name != node.name());
+        if !queue.as_ref().as_ref().is_ok_and(is_gone) {
+            return self.judge(entry, node, &queue).await.map(Some);
         }
         entry.set(Trace::Nothing);
         Ok(None)
     }
 
     /// Makes a node and looks at the queue, in one round trip.
-    async fn create(&self, entry: &Entry) -> Result<(Node, Vec<String>), DriverError> {
+    async fn create(&self, entry: &Entry) -> Result<(Node, Arc<Queue>), DriverError> {
         let prefix = self.layout.prefix(self.claim.owner());
         let path = [&self.folder, "/", &prefix].concat();
         let data = self.claim.label().as_str().as_bytes();
@@ -94,11 +118,8 @@ impl<'a> Request<'a> {
         for _ in 0..TRIES {
             entry.set(Trace::Doubt(self.session.clone()));
             let create = self.session.send(|| client.create(&path, data, &options));
-            let list = client.list_children(&self.folder);
-            let (created, listed) = tokio::join!(
-                self.session.write(self.limit, create),
-                self.session.read(self.limit, list)
-            );
+            let (created, listed) =
+                tokio::join!(self.session.write(self.limit, create), self.list());
             let (stat, sequence) = match created {
                 Ok(created) => created,
                 Err(failure) if failure.is_no_node() => {
@@ -113,39 +134,35 @@ impl<'a> Request<'a> {
                     return Err(failure.of_a_request());
                 }
             };
-            let node = Node {
-                session: self.session.clone(),
-                path: format!("{path}{sequence}").into(),
-                czxid: stat.czxid,
-            };
+            let path = format!("{path}{sequence}");
+            let node = Node::new(self.session.clone(), path, stat.czxid);
             entry.set(Trace::Place(node.clone(), None));
-            let nodes = listed.map_err(Failure::with_traces)?;
-            let nodes = self.without_older(&node, nodes).await.map_err(Failure::with_traces)?;
-            return Ok((node, nodes));
+            let queue = listed.map_err(Failure::with_traces)?;
+            self.remove_older(&node, queue.iter().flatten()).await.map_err(Failure::with_traces)?;
+            return Ok((node, queue));
         }
         Err(Failure::Client(Error::NoNode).without_effect())
     }
 
-    /// Removes what the claim has left from a session before, and leaves it out.
-    async fn without_older(
+    /// Removes what the claim has left from a session before.
+    async fn remove_older(
         &self,
         node: &Node,
-        mut nodes: Vec<String>,
-    ) -> Result<Vec<String>, Failure> {
-        for older in self.own(&nodes).filter(|name| *name != node.name()) {
+        names: impl Iterator<Item = &String>,
+    ) -> Result<(), Failure> {
+        let prefix = self.layout.prefix(self.claim.owner());
+        for older in names.filter(|name| is_older(name, &prefix, node)) {
             self.delete(&[&self.folder, "/", older].concat()).await?;
         }
-        let prefix = self.layout.prefix(self.claim.owner());
-        nodes.retain(|name| name == node.name() || !name.starts_with(&prefix));
-        Ok(nodes)
+        Ok(())
     }
 
     /// The node whose creation was not answered, if it came to be, and the queue.
     ///
     /// Nothing that was sent before can land later: the servers take the requests of a session in
     /// order, and refuse those that come by a way that the session has left.
-    async fn adopt(&self) -> Result<Option<(Node, Vec<String>)>, Failure> {
-        let nodes = self.list_synced().await?;
+    async fn adopt(&self) -> Result<Option<(Node, Queue)>, Failure> {
+        let nodes = self.nodes().await?;
         let mut adopted: Option<Node> = None;
         for name in self.own(&nodes) {
             let path = [&self.folder, "/", name].concat();
@@ -153,11 +170,7 @@ impl<'a> Request<'a> {
                 self.session.read(self.limit, self.session.client().check_stat(&path)).await?;
             match stat {
                 Some(stat) if stat.ephemeral_owner == self.session.id() && adopted.is_none() => {
-                    adopted = Some(Node {
-                        session: self.session.clone(),
-                        path: path.into(),
-                        czxid: stat.czxid,
-                    });
+                    adopted = Some(Node::new(self.session.clone(), path, stat.czxid));
                 }
                 // Of a session that is about to end, and takes its node along.
                 Some(_) => self.delete(&path).await?,
@@ -165,8 +178,8 @@ impl<'a> Request<'a> {
             }
         }
         let Some(node) = adopted else { return Ok(None) };
-        let nodes = self.without_older(&node, nodes).await?;
-        Ok(Some((node, nodes)))
+        self.remove_older(&node, nodes.iter()).await?;
+        Ok(Some((node, self.layout.queue(nodes))))
     }
 
     /// Whether the claim's node is the first.
@@ -174,30 +187,51 @@ impl<'a> Request<'a> {
         &self,
         entry: &Entry,
         node: Node,
-        nodes: Vec<String>,
+        queue: &Queue,
     ) -> Result<Attempt, DriverError> {
-        let queue = match self.layout.queue(nodes) {
+        let queue = match queue {
             Ok(queue) => queue,
             Err(failure) => {
                 // Where there is something else, nothing of ours is to stay.
                 self.delete(&node.path).await.map_err(Failure::with_traces)?;
                 entry.set(Trace::Nothing);
-                return Err(failure.of_a_request());
+                return Err(failure.clone().of_a_request());
             }
         };
-        match queue.iter().position(|contender| contender.node == node.name()) {
-            Some(0) => self.grant(entry, node),
-            Some(at) if self.claim.waits() => {
-                let path = [&self.folder, "/", &queue[at - 1].node].concat().into();
-                entry.set(Trace::Place(node, Some(Ahead { path, holds: at == 1 })));
-                Ok(Attempt::Taken(Taken::new()))
+        let Some(at) = queue.iter().position(|name| name == node.name()) else {
+            return Err(Failure::Removed.with_traces());
+        };
+        let prefix = self.layout.prefix(self.claim.owner());
+        // What was left from before is removed by now.
+        let mut before = queue[..at].iter().filter(|name| !is_older(name, &prefix, &node));
+        let Some(first) = before.next() else { return self.grant(entry, node) };
+        if !self.claim.waits() {
+            self.delete(&node.path).await.map_err(Failure::with_traces)?;
+            entry.set(Trace::Nothing);
+            return Ok(Attempt::Taken(Taken::new()));
+        }
+        let ahead = match before.next_back() {
+            Some(ahead) => self.ahead(ahead),
+            None => {
+                let ahead = self.ahead(first);
+                ahead.first.set();
+                ahead
             }
-            Some(_) => {
-                self.delete(&node.path).await.map_err(Failure::with_traces)?;
-                entry.set(Trace::Nothing);
-                Ok(Attempt::Taken(Taken::new()))
+        };
+        entry.set(Trace::Place(node, Some(ahead)));
+        Ok(Attempt::Taken(Taken::new()))
+    }
+
+    /// Whoever is just before a claim. What becomes of its node is known here if it is of ours.
+    fn ahead(&self, name: &str) -> Ahead {
+        let entry = self.layout.owner(name).and_then(|owner| self.claims.find(owner));
+        let node = entry.and_then(|entry| entry.node());
+        match node.filter(|node| node.name() == name) {
+            Some(Node { path, first, .. }) => Ahead { path, first },
+            None => {
+                let path = [&self.folder, "/", name].concat().into();
+                Ahead { path, first: First::default() }
             }
-            None => Err(Failure::Removed.with_traces()),
         }
     }
 
@@ -232,11 +266,7 @@ impl<'a> Request<'a> {
 
     /// Removes what the claim may have left, in whatever session.
     async fn sweep(&self) -> Result<Release, DriverError> {
-        let nodes = match self.list_synced().await {
-            Ok(nodes) => nodes,
-            Err(failure) if failure.is_no_node() => return Ok(Release::NotHeld),
-            Err(failure) => return Err(failure.of_a_request()),
-        };
+        let nodes = self.nodes().await.map_err(Failure::of_a_request)?;
         for name in self.own(&nodes) {
             let path = [&self.folder, "/", name].concat();
             self.delete(&path).await.map_err(Failure::of_a_request)?;
@@ -249,28 +279,34 @@ impl<'a> Request<'a> {
         nodes.iter().filter(move |name| name.starts_with(&prefix))
     }
 
-    async fn list(&self) -> Result<Vec<String>, Failure> {
-        let list = self.session.client().list_children(&self.folder);
-        match self.session.read(self.limit, list).await {
-            Err(failure) if failure.is_no_node() => Ok(Vec::new()),
-            listed => listed,
-        }
+    /// The queue at a time after this was called, as far as our server has heard.
+    async fn list(&self) -> Result<Arc<Queue>, Failure> {
+        let look = async {
+            let listed = self.session.client().list_children(&self.folder).await;
+            Ok(self.layout.queue(or_none(listed)?))
+        };
+        self.session.read(self.limit, self.session.lists().look(&self.folder, look)).await
     }
 
-    /// The nodes there are when the leader is asked, or later: a server that follows may be
-    /// behind.
-    async fn list_synced(&self) -> Result<Vec<String>, Failure> {
+    /// The queue as it is when the leader is asked, or later: a server that follows may be behind.
+    async fn list_synced(&self) -> Result<Arc<Queue>, Failure> {
+        let synced = self.session.client().sync(&self.folder);
+        let (synced, queue) = tokio::join!(self.session.read(self.limit, synced), self.list());
+        synced?;
+        queue
+    }
+
+    /// All that stands beside the claim's node when the leader is asked, or later.
+    async fn nodes(&self) -> Result<Vec<String>, Failure> {
         let client = self.session.client();
         let (synced, listed) = (client.sync(&self.folder), client.list_children(&self.folder));
+        let listed = async { or_none(listed.await) };
         let (synced, listed) = tokio::join!(
             self.session.read(self.limit, synced),
             self.session.read(self.limit, listed)
         );
         synced?;
-        match listed {
-            Err(failure) if failure.is_no_node() => Ok(Vec::new()),
-            listed => listed,
-        }
+        listed
     }
 
     async fn delete(&self, path: &str) -> Result<(), Failure> {
@@ -293,6 +329,19 @@ impl<'a> Request<'a> {
             made => made,
         }
     }
+}
+
+/// The children of a node, which are none if it is not there.
+fn or_none(listed: Result<Vec<String>, Error>) -> Result<Vec<String>, Error> {
+    match listed {
+        Err(Error::NoNode) => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+/// Whether it is another node of the owner whose nodes begin so.
+fn is_older(name: &str, prefix: &str, node: &Node) -> bool {
+    name.starts_with(prefix) && name != node.name()
 }
 
 /// Removes a node, if there is one.

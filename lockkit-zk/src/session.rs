@@ -6,6 +6,7 @@ use tokio::time::{Instant as Deadline, timeout_at};
 use zookeeper_client::{CheckWriteError, Client, Error, SessionState, StateWatcher};
 
 use crate::error::Failure;
+use crate::lists::Lists;
 use crate::proof::Proof;
 
 /// A session with the servers, from its grant to its end.
@@ -17,6 +18,7 @@ pub(crate) struct Session {
     client: Client,
     tick: Duration,
     proof: Mutex<Proof>,
+    lists: Lists,
 }
 
 /// How long one request, or all that belongs to it, may take.
@@ -51,12 +53,18 @@ pub(crate) struct Sent<F> {
 impl Session {
     /// One that was asked for at `asked` and granted.
     pub(crate) fn new(client: Client, asked: Instant, tick: Duration) -> Self {
-        Self { client, tick, proof: Mutex::new(Proof::new(asked, tick)) }
+        let (proof, lists) = (Mutex::new(Proof::new(asked, tick)), Lists::default());
+        Self { client, tick, proof, lists }
     }
 
     /// For requests that change nothing; others go through [`write`](Self::write).
     pub(crate) fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Looks at queues in the order of its requests: each has seen what was sent before.
+    pub(crate) fn lists(&self) -> &Lists {
+        &self.lists
     }
 
     pub(crate) fn id(&self) -> i64 {

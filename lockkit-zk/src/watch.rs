@@ -90,8 +90,10 @@ fn watch(
             // keep its news from who may not read the node. In a box, for those who wait are many
             // and wait for long.
             let request = session.client().get_and_watch_data(&path);
-            match Box::pin(Limit::new(limit).bound(request)).await {
-                Ok(Ok((_, _, watcher))) => {
+            // What is read with it is let go of before the wait.
+            let answer = Box::pin(Limit::new(limit).bound(request)).await;
+            match answer.map(|answer| answer.map(|(_, _, watcher)| watcher)) {
+                Ok(Ok(watcher)) => {
                     is_set.store(true, Ordering::Release);
                     let event = watcher.changed().await;
                     is_set.store(false, Ordering::Release);

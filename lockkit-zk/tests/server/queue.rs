@@ -10,6 +10,7 @@ use lockkit_core::Locker;
 use lockkit_core::driver::{Change, Driver, Release};
 use lockkit_testkit::{ZOOKEEPER, trial};
 use tokio::select;
+use zookeeper_client::{Acl, AuthId, Permission};
 
 use crate::support::{FOLDER, NAME, Place, claim, claim_for, driver, millis, refused, take, with};
 
@@ -17,6 +18,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("each_waiter_watches_the_one_before_only", || ZOOKEEPER.url(), watches),
         trial("the_next_has_the_lock_without_asking", || ZOOKEEPER.url(), next),
+        trial("each_of_a_row_has_the_lock_without_asking", || ZOOKEEPER.url(), row),
+        trial("who_are_many_look_at_the_queue_together", || ZOOKEEPER.url(), together),
+        trial("who_waits_and_asks_again_lists_nothing", || ZOOKEEPER.url(), asks_again),
         trial("who_may_not_read_the_one_before_asks_now_and_then", || ZOOKEEPER.url(), unread),
         trial("who_is_further_back_asks_again", || ZOOKEEPER.url(), further_back),
         trial("who_leaves_takes_node_and_watch_along", || ZOOKEEPER.url(), leaving),
@@ -67,6 +71,56 @@ async fn next(server: String) {
     assert_eq!(take(&other, &waiting).await, token);
     let [node] = &place.nodes().await[..] else { panic!("more than one node") };
     assert_eq!(place.node(node).await.1.czxid, i64::try_from(token.get()).unwrap());
+}
+
+/// Of one driver, as long as no other one's stands between them.
+async fn row(server: String) {
+    let place = Place::on(&server).await;
+    let (ours, theirs) = (driver(&place.url).await, driver(&place.url).await);
+    let claims = [claim(), claim().fair(), claim().fair()];
+    take(&ours, &claims[0]).await;
+    refused(&ours, &claims[1]).await;
+    refused(&ours, &claims[2]).await;
+    let (other, last) = (claim().fair(), claim().fair());
+    refused(&theirs, &other).await;
+    refused(&ours, &last).await;
+    for pair in claims.windows(2) {
+        let mut listening = pin!(ours.changed(&pair[1]));
+        assert!(poll!(&mut listening).is_pending());
+        ours.release(&pair[0]).await.unwrap();
+        assert!(matches!(listening.await, Change::Granted(_)));
+    }
+    ours.release(&claims[2]).await.unwrap();
+    take(&theirs, &other).await;
+    theirs.release(&other).await.unwrap();
+    assert_eq!(ours.changed(&last).await, Change::AskAgain, "whether it is the first is not known");
+    take(&ours, &last).await;
+}
+
+async fn together(server: String) {
+    const WAITERS: usize = 100;
+    let place = Place::made_on(&server).await;
+    let driver = driver(&place.url).await;
+    take(&driver, &claim()).await;
+    let waiting: Vec<_> = (0..WAITERS).map(|_| claim().fair()).collect();
+    let before = place.packets().await;
+    futures_util::future::join_all(waiting.iter().map(|claim| refused(&driver, claim))).await;
+    let asked = place.packets().await - before;
+    assert!((WAITERS..WAITERS * 3 / 2).contains(&asked), "{WAITERS} asks took {asked} packets");
+    assert_eq!(place.nodes().await.len(), 1 + WAITERS);
+}
+
+async fn asks_again(server: String) {
+    let place = Place::made_on(&server).await;
+    let driver = driver(&place.url).await;
+    let (held, waiting) = (claim(), claim().fair());
+    take(&driver, &held).await;
+    refused(&driver, &waiting).await;
+    let unlisted = Acl::new(Permission::CREATE | Permission::DELETE, AuthId::anyone());
+    place.raw.set_acl(&place.path(FOLDER), &[unlisted], None).await.unwrap();
+    refused(&driver, &waiting).await;
+    driver.release(&held).await.unwrap();
+    assert!(matches!(driver.changed(&waiting).await, Change::Granted(_)));
 }
 
 /// As while credentials are being introduced.

@@ -109,11 +109,11 @@ async fn kept(server: Server) {
         assert!(matches!(driver.renew(&held).await.unwrap(), Renewal::Held(_)));
         assert!(poll!(&mut listening).is_pending());
     }
-    let before = packets(&place).await;
+    let before = place.packets().await;
     for _ in 0..RENEWALS {
         assert!(matches!(driver.renew(&held).await.unwrap(), Renewal::Held(_)));
     }
-    let asked = packets(&place).await - before;
+    let asked = place.packets().await - before;
     assert!(asked < RENEWALS / 2, "{RENEWALS} renewals took {asked} packets");
 
     let [node] = &place.nodes().await[..] else { panic!("no node") };
@@ -121,13 +121,6 @@ async fn kept(server: Server) {
     while driver.renew(&held).await.unwrap() != Renewal::Lost {
         tokio::task::yield_now().await;
     }
-}
-
-/// How many the server has received.
-async fn packets(place: &Place) -> usize {
-    let told = place.ask("mntr").await;
-    let number = told.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
-    number.unwrap().trim().parse().unwrap()
 }
 
 async fn restarted(server: Server) {

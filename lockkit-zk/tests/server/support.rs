@@ -94,6 +94,13 @@ impl Place {
         }
     }
 
+    /// How many packets the server has received.
+    pub(crate) async fn packets(&self) -> usize {
+        let told = self.ask("mntr").await;
+        let number = told.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
+        number.unwrap().trim().parse().unwrap()
+    }
+
     /// The server's answer to a command of four letters.
     pub(crate) async fn ask(&self, command: &str) -> String {
         ask(self.addr, command).await
