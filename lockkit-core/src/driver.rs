@@ -2,6 +2,7 @@
 
 mod backoff;
 pub mod filesystem;
+mod looks;
 mod node;
 mod turnstile;
 
@@ -17,6 +18,7 @@ pub use crate::inspect::Inspect;
 pub use crate::url::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
 pub use backoff::Backoff;
+pub use looks::{Line, Looks};
 pub use node::{Node, Run};
 pub use turnstile::Turnstile;
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Attempt, Change, Claim, DriverError, ErrorKind, OwnerId, Release, Renewal, Taken,
+    Attempt, Change, Claim, DriverError, ErrorKind, Line, Looks, OwnerId, Release, Renewal, Taken,
 };
 
 use crate::board::News;
@@ -14,7 +14,7 @@ use crate::keepalive::Keepalive;
 use crate::layout::Dialect;
 use crate::leases::{Lease, Leases};
 use crate::members::Members;
-use crate::queue::{self, Own, Place, Seen};
+use crate::queue::{self, Last, Own, Place, Seen};
 use crate::reader::Reader;
 use crate::watch::Watch;
 
@@ -28,6 +28,8 @@ pub(crate) struct Claims {
     reader: Reader,
     watch: Watch,
     entries: Mutex<Entries>,
+    /// Of those who take places, at the last of a queue.
+    looks: Looks<Last>,
 }
 
 impl Claims {
@@ -37,7 +39,8 @@ impl Claims {
         let reader = Reader::new(Arc::clone(&members));
         let watch = Watch::new(Arc::clone(&members));
         let entries = Mutex::default();
-        Self { members, dialect, keepalive, leases, reader, watch, entries }
+        let looks = Looks::default();
+        Self { members, dialect, keepalive, leases, reader, watch, entries, looks }
     }
 
     /// Takes the lock if it is free and the claim's turn; else leaves a place if the claim waits.
@@ -47,7 +50,7 @@ impl Claims {
         limit: Duration,
     ) -> Result<Attempt, DriverError> {
         let entry = self.entry(claim);
-        let was_in_doubt = entry.traces().in_doubt;
+        let (was_in_doubt, had_place) = entry.doubts();
         match self.ask(&entry, claim, limit).await {
             Ok(Some(place)) => match (place.ahead.as_ref(), entry.grant()) {
                 (None, Some(grant)) => {
@@ -72,7 +75,7 @@ impl Claims {
                 if !is_in_doubt && !has_place {
                     self.forget(&entry);
                 }
-                Err(match is_in_doubt && !was_in_doubt {
+                Err(match is_in_doubt && !was_in_doubt || has_place && !had_place {
                     true => DriverError::new(ErrorKind::Unknown, failure),
                     false => failure.of_a_request(),
                 })
@@ -144,6 +147,10 @@ impl Claims {
     ) -> Result<Option<Place>, Failure> {
         let own = Own { key: &entry.asks_with(lease), value: &entry.value, lease: lease.id() };
         let (place, in_doubt) = if claim.waits() {
+            let line = self.looks.join(entry.queue.prefix());
+            if !line.is_alone() {
+                return self.enter_with_others(&line, entry, own, limit).await.map(Some);
+            }
             let reply = queue::enter(&self.members, &entry.queue, own, limit).await;
             (reply.outcome.map(Some), reply.in_doubt)
         } else {
@@ -152,6 +159,35 @@ impl Claims {
         };
         entry.note(&place, in_doubt);
         place
+    }
+
+    /// Takes a place as one of many, who look at the queue together afterwards.
+    async fn enter_with_others(
+        &self,
+        line: &Line<Last>,
+        entry: &Entry,
+        own: Own<'_>,
+        limit: Duration,
+    ) -> Result<Place, Failure> {
+        let put = queue::put(&self.members, own, limit).await;
+        let created = entry.note_put(put.outcome, put.in_doubt)?;
+        let last = line.look(queue::last(&self.members, &entry.queue, limit)).await?;
+        let place = match last.place(own.key, created) {
+            Some(place) => place,
+            // It is gone again, or others came in between.
+            None => {
+                let look = queue::look(&self.members, &entry.queue, own.key, created, limit);
+                match look.await.outcome? {
+                    Seen::Present(place) => place,
+                    Seen::Absent => {
+                        entry.displaced();
+                        return Err(Failure::Displaced);
+                    }
+                }
+            }
+        };
+        entry.stands_at(&place);
+        Ok(place)
     }
 
     /// Where the claim stands that has a place; `None` if it has none, or has it no longer.

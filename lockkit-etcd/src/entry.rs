@@ -127,6 +127,19 @@ impl Entry {
         }
     }
 
+    /// Takes note of when the key was created, before it is known where it stands.
+    pub(crate) fn note_put(
+        &self,
+        created: Result<i64, Failure>,
+        in_doubt: bool,
+    ) -> Result<i64, Failure> {
+        let mut traces = self.traces();
+        traces.in_doubt |= in_doubt;
+        let created = created?;
+        traces.created = Some(created);
+        Ok(created)
+    }
+
     pub(crate) fn stands_at(&self, place: &Place) {
         let mut traces = self.traces();
         traces.created = Some(place.created);

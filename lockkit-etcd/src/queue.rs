@@ -69,6 +69,68 @@ pub(crate) struct Ahead {
     pub(crate) holds: bool,
 }
 
+/// The last of a queue.
+#[derive(Debug)]
+pub(crate) struct Last {
+    /// Each with when it was created, the last one first.
+    keys: Vec<(Key, i64)>,
+    /// Whether there are others before them.
+    has_more: bool,
+    /// How far the cluster was.
+    revision: i64,
+}
+
+impl Last {
+    /// Where the own key stands, if it is among these with whoever is before it.
+    pub(crate) fn place(&self, key: &Arc<str>, created: i64) -> Option<Place> {
+        let at = self.keys.iter().position(|(_, other)| *other == created)?;
+        let ahead = match self.keys.get(at + 1) {
+            Some((key, created)) => {
+                let holds = at + 2 == self.keys.len() && !self.has_more;
+                Some(Ahead { key: Arc::clone(key), created: *created, holds })
+            }
+            None if self.has_more => return None,
+            None => None,
+        };
+        Some(Place { key: Arc::clone(key), created, ahead, revision: self.revision })
+    }
+}
+
+/// Puts the own key unless it is there; when it was created.
+pub(crate) async fn put(members: &Members, own: Own<'_>, limit: Duration) -> Reply<i64> {
+    let is_new = Compare::create_revision(&**own.key, CompareOp::Equal, 0);
+    let read = TxnOp::get(&**own.key, None);
+    let txn = Txn::new().when([is_new]).and_then([own.put()]).or_else([read]);
+    let reply = send(members, txn, limit).await;
+    reply.and_then(|answer| {
+        if answer.succeeded() {
+            return Ok(revision(&answer));
+        }
+        match keys(&answer, 0)?.first() {
+            Some(kv) if own.is_at(kv)? => Ok(kv.create_revision()),
+            _ => Err(NO_ANSWER),
+        }
+    })
+}
+
+/// Reads the last keys of the queue. It costs the server as much as the queue is long.
+pub(crate) async fn last(
+    members: &Members,
+    queue: &Queue,
+    limit: Duration,
+) -> Result<Last, Failure> {
+    /// More than come while one look is under way, from here and elsewhere.
+    const MOST: i64 = 256;
+    let last = GetOptions::new().with_prefix().with_limit(MOST).with_keys_only();
+    let last = last.with_sort(SortTarget::Create, SortOrder::Descend);
+    let read = Txn::new().and_then([TxnOp::get(queue.prefix(), Some(last))]);
+    let answer = send(members, read, limit).await.outcome?;
+    let revision = revision(&answer);
+    let (kvs, has_more) = read_keys(&answer, 0)?;
+    let keys = kvs.iter().map(|kv| (kv.key().into(), kv.create_revision())).collect();
+    Ok(Last { keys, has_more, revision })
+}
+
 /// Puts the own key unless it is there, and reads the queue.
 pub(crate) async fn enter(
     members: &Members,
@@ -214,12 +276,57 @@ pub(crate) fn revision(answer: &TxnResponse) -> i64 {
 
 /// What the read at this place of the transaction found.
 fn keys(answer: &TxnResponse, at: usize) -> Result<Vec<KeyValue>, Failure> {
+    read_keys(answer, at).map(|(keys, _)| keys)
+}
+
+/// The same, and whether there are more.
+fn read_keys(answer: &TxnResponse, at: usize) -> Result<(Vec<KeyValue>, bool), Failure> {
     match answer.op_responses().into_iter().nth(at) {
-        Some(TxnOpResponse::Get(mut read)) => Ok(GetResponse::take_kvs(&mut read)),
+        Some(TxnOpResponse::Get(mut read)) => {
+            let has_more = read.more();
+            Ok((GetResponse::take_kvs(&mut read), has_more))
+        }
         _ => Err(NO_ANSWER),
     }
 }
 
 fn ahead(kv: &KeyValue, holds: bool) -> Ahead {
     Ahead { key: kv.key().into(), created: kv.create_revision(), holds }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{Ahead, Last, Place};
+
+    fn last(keys: &[(&str, i64)], has_more: bool) -> Last {
+        let keys = keys.iter().map(|&(key, created)| (key.as_bytes().into(), created)).collect();
+        Last { keys, has_more, revision: 20 }
+    }
+
+    fn ahead(key: &str, created: i64, holds: bool) -> Ahead {
+        Ahead { key: key.as_bytes().into(), created, holds }
+    }
+
+    #[test]
+    fn the_one_before_is_ahead_and_the_first_of_all_holds() {
+        let last = last(&[("c", 9), ("b", 7), ("a", 5)], false);
+        let ahead_of = |key: &str, created| {
+            let place = last.place(&Arc::from(key), created);
+            place.map(|Place { ahead, .. }| ahead)
+        };
+        assert_eq!(ahead_of("c", 9), Some(Some(ahead("b", 7, false))));
+        assert_eq!(ahead_of("b", 7), Some(Some(ahead("a", 5, true))));
+        assert_eq!(ahead_of("a", 5), Some(None));
+        assert_eq!(ahead_of("b", 6), None, "an earlier key of that name");
+    }
+
+    #[test]
+    fn of_a_longer_queue_not_all_is_known() {
+        let last = last(&[("c", 9), ("b", 7)], true);
+        let place = last.place(&Arc::from("c"), 9).unwrap();
+        assert_eq!(place.ahead, Some(ahead("b", 7, false)), "it may not be the first");
+        assert!(last.place(&Arc::from("b"), 7).is_none(), "who is ahead of it");
+    }
 }

@@ -12,6 +12,10 @@ use crate::error::Failure;
 /// Room for the longest name with every byte escaped, so that each name can be read back.
 const LONGEST_SEGMENT: usize = 3 * LockName::MAX_LEN;
 
+/// The nodes of a lock in the order in which they are served, unless something is there that is none
+/// of them.
+pub(crate) type Queue = Result<Vec<String>, Failure>;
+
 /// `ROOT/NAMESPACE/NAME/NODE`.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
@@ -94,7 +98,7 @@ impl Layout {
     }
 
     /// The nodes of a lock in the order in which they are served.
-    pub(crate) fn queue(&self, mut nodes: Vec<String>) -> Result<Vec<String>, Failure> {
+    pub(crate) fn queue(&self, mut nodes: Vec<String>) -> Queue {
         match self.dialect {
             Dialect::Lockkit => {
                 let sequence = |node: &str| node.get(32..)?.strip_prefix('-')?.parse().ok();

@@ -23,7 +23,6 @@ mod endpoint;
 mod error;
 mod inspect;
 mod layout;
-mod lists;
 mod proof;
 mod queue;
 mod session;

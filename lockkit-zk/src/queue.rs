@@ -8,8 +8,7 @@ use zookeeper_client::{CreateMode, Error};
 
 use crate::claims::{Ahead, Claims, Entry, First, Node, Trace};
 use crate::error::Failure;
-use crate::layout::Layout;
-use crate::lists::Queue;
+use crate::layout::{Layout, Queue};
 use crate::session::{Limit, Session, is_same};
 use crate::sessions::Sessions;
 
@@ -285,7 +284,7 @@ impl<'a> Request<'a> {
             let listed = self.session.client().list_children(&self.folder).await;
             Ok(self.layout.queue(or_none(listed)?))
         };
-        self.session.read(self.limit, self.session.lists().look(&self.folder, look)).await
+        self.session.read(self.limit, self.session.looks().join(&self.folder).look(look)).await
     }
 
     /// The queue as it is when the leader is asked, or later: a server that follows may be behind.

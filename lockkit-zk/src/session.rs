@@ -1,12 +1,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkit_core::driver::{Clock, Instant, Vouch};
+use lockkit_core::driver::{Clock, Instant, Looks, Vouch};
 use tokio::time::{Instant as Deadline, timeout_at};
 use zookeeper_client::{CheckWriteError, Client, Error, SessionState, StateWatcher};
 
 use crate::error::Failure;
-use crate::lists::Lists;
+use crate::layout::Queue;
 use crate::proof::Proof;
 
 /// A session with the servers, from its grant to its end.
@@ -18,7 +18,7 @@ pub(crate) struct Session {
     client: Client,
     tick: Duration,
     proof: Mutex<Proof>,
-    lists: Lists,
+    looks: Looks<Queue>,
 }
 
 /// How long one request, or all that belongs to it, may take.
@@ -53,8 +53,8 @@ pub(crate) struct Sent<F> {
 impl Session {
     /// One that was asked for at `asked` and granted.
     pub(crate) fn new(client: Client, asked: Instant, tick: Duration) -> Self {
-        let (proof, lists) = (Mutex::new(Proof::new(asked, tick)), Lists::default());
-        Self { client, tick, proof, lists }
+        let (proof, looks) = (Mutex::new(Proof::new(asked, tick)), Looks::default());
+        Self { client, tick, proof, looks }
     }
 
     /// For requests that change nothing; others go through [`write`](Self::write).
@@ -62,9 +62,9 @@ impl Session {
         &self.client
     }
 
-    /// Looks at queues in the order of its requests: each has seen what was sent before.
-    pub(crate) fn lists(&self) -> &Lists {
-        &self.lists
+    /// Those at queues: each has seen what was sent in this session before it was begun.
+    pub(crate) fn looks(&self) -> &Looks<Queue> {
+        &self.looks
     }
 
     pub(crate) fn id(&self) -> i64 {

@@ -1,5 +1,10 @@
 //! Who waits is told, whatever becomes of the stream on which it is told.
 
+use std::pin::pin;
+use std::task::Poll;
+
+use futures_util::future::join_all;
+use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Claim, Driver, Renewal};
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
@@ -11,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_release_hands_over_without_a_request", || ETCD.start(), handed_over),
         trial("a_crowd_takes_three_requests_a_grant", || ETCD.start(), a_crowd),
+        trial("those_who_come_together_look_together", || ETCD.start(), together),
         trial("a_waiter_in_the_middle_looks_again", || ETCD.start(), in_the_middle),
         trial("a_waiter_watches_two_keys_that_nobody_beside_it_watches", || ETCD.start(), two_keys),
         trial("a_watch_lingers_for_the_next_one_of_its_key", || ETCD.start(), lingering),
@@ -111,6 +117,43 @@ async fn a_crowd(server: Server) {
     let messages = messages() - before;
     // To look as well, or to watch for each apart, would be more.
     assert!(messages <= 3 * WAITERS, "{messages} messages for {WAITERS} grants");
+}
+
+/// And each finds its own place.
+async fn together(server: Server) {
+    const WAITERS: usize = 100;
+    let driver = driver(&server.url()).await;
+    let mut raw = Raw::on(server.port()).await;
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    let mut waiting: Vec<_> = (0..WAITERS).map(|_| claim(LONG).fair()).collect();
+    let before = raw.count("etcd_mvcc_range_total");
+    join_all(waiting.iter().map(|claim| refused(&driver, claim))).await;
+    // One for each to see that its key is new.
+    let looks = raw.count("etcd_mvcc_range_total") - before;
+    assert!(looks < WAITERS as u64 * 3 / 2, "{WAITERS} places took {looks} looks");
+
+    let keys = raw.keys().await;
+    let mut order = Vec::new();
+    for claim in &waiting {
+        let key = raw.key_of(claim.owner()).await;
+        order.push(keys.iter().position(|(other, _)| *other == key).unwrap());
+    }
+    waiting.sort_by_cached_key(|_| order.remove(0));
+    let leaves = waiting.remove(WAITERS / 2);
+    driver.release(&leaves).await.unwrap();
+    assert_eq!(driver.changed(&waiting[WAITERS / 2]).await, Change::AskAgain);
+    refused(&driver, &waiting[WAITERS / 2]).await;
+
+    driver.release(&held).await.unwrap();
+    for (at, next) in waiting.iter().enumerate() {
+        granted(&driver, next).await;
+        for other in &waiting[at + 1..] {
+            let news = poll!(pin!(driver.changed(other)));
+            assert!(!matches!(news, Poll::Ready(Change::Granted(_))), "two have the lock");
+        }
+        driver.release(next).await.unwrap();
+    }
 }
 
 /// Where two take turns, their keys come again, and hardly anything is watched anew.
