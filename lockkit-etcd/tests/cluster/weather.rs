@@ -4,12 +4,14 @@ use std::pin::pin;
 use std::time::Instant;
 
 use etcd_client::{Permission, PermissionType};
+use futures_util::future::{join, join_all};
 use libtest_mimic::Trial;
 use lockkit_core::Error;
 use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_etcd::EtcdDriver;
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
 use tokio::net::TcpListener;
+use tokio::time::sleep;
 
 use crate::support::{
     LONG, Raw, causes, claim, driver, granted, impatient_driver, kind, locker, millis, named,
@@ -19,6 +21,7 @@ use crate::support::{
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_swallowed_answer_is_unknown_and_found_again", || ETCD.start(), swallowed),
+        trial("a_place_that_was_not_looked_at_is_unknown", || ETCD.start(), not_looked_at),
         trial("a_put_that_lands_after_the_release_is_refused", || ETCD.start(), late),
         trial("a_refusal_in_doubt_is_unknown", || ETCD.start(), in_doubt),
         trial("a_keepalive_that_is_cut_off_is_asked_again", || ETCD.start(), cut_off),
@@ -59,6 +62,41 @@ async fn swallowed(server: Server) {
     assert_eq!(found.to_string(), put.kvs()[0].create_revision().to_string());
     assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
     assert!(raw.keys().await.is_empty());
+}
+
+/// Of those who take places together, the keys are put before anybody looks.
+async fn not_looked_at(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (one, far) = (driver(&server.url()).await, driver(&server.url_at(proxy.addr())).await);
+    let mut raw = Raw::on(server.port()).await;
+    take(&one, &claim(LONG)).await;
+    let key = raw.keys().await.remove(0).0;
+    // What ends the range of a look at the queue.
+    let queue_end = [key.rsplit_once('/').unwrap().0, "0"].concat();
+
+    // So that they are under way together.
+    proxy.answers().delay(millis(100));
+    let waiting: Vec<_> = (0..3).map(|_| claim(LONG).fair()).collect();
+    let asks = join_all(waiting.iter().map(|claim| far.try_acquire(claim)));
+    let cut = async {
+        while raw.keys().await.len() < 1 + waiting.len() {
+            sleep(millis(2)).await;
+        }
+        let look = proxy.requests().hold(queue_end);
+        look.caught().await;
+        proxy.refuse().await;
+        proxy.reset().await;
+    };
+    let (answers, ()) = join(asks, cut).await;
+    let unknown = answers.into_iter().filter(Result::is_err).map(|answer| kind(answer).0);
+    assert_eq!(unknown.collect::<Vec<_>>(), [ErrorKind::Unknown, ErrorKind::Unknown]);
+
+    proxy.answers().pass();
+    proxy.accept().await;
+    for claim in &waiting {
+        while far.release(claim).await.is_err() {}
+    }
+    assert_eq!(raw.keys().await.len(), 1);
 }
 
 /// Two ways to one server, so that one can be slow and the other not; the one in use comes first.
@@ -180,7 +218,7 @@ async fn severed(server: Server) {
         let mut left = guard.valid_for().unwrap();
         while guard.valid_for().unwrap() <= left {
             left = guard.valid_for().unwrap();
-            tokio::time::sleep(millis(5)).await;
+            sleep(millis(5)).await;
         }
     }
     proxy.requests().swallow();
