@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockkit_core::driver::{
     Attempt, Change, Claim, DriverError, ErrorKind, Line, Looks, OwnerId, Release, Renewal, Taken,
 };
+use tokio::time::{Instant, timeout_at};
 
 use crate::board::News;
 use crate::entry::{Entries, Entry, Standing, Traces};
@@ -169,25 +170,30 @@ impl Claims {
         own: Own<'_>,
         limit: Duration,
     ) -> Result<Place, Failure> {
+        let end = Instant::now() + limit;
         let put = queue::put(&self.members, own, limit).await;
         let created = entry.note_put(put.outcome, put.in_doubt)?;
-        let last = line.look(queue::last(&self.members, &entry.queue, limit)).await?;
-        let place = match last.place(own.key, created) {
-            Some(place) => place,
-            // It is gone again, or others came in between.
-            None => {
-                let look = queue::look(&self.members, &entry.queue, own.key, created, limit);
-                match look.await.outcome? {
-                    Seen::Present(place) => place,
-                    Seen::Absent => {
-                        entry.displaced();
-                        return Err(Failure::Displaced);
-                    }
+        let look = async {
+            let last = queue::last(&self.members, &entry.queue, limit);
+            match line.look(limit / 2, last).await?.place(own.key, created) {
+                Some(place) => Ok(Seen::Present(place)),
+                // It is gone again, or others came in between.
+                None => {
+                    let look = queue::look(&self.members, &entry.queue, own.key, created, limit);
+                    look.await.outcome
                 }
             }
         };
-        entry.stands_at(&place);
-        Ok(place)
+        match timeout_at(end, look).await.unwrap_or(Err(Failure::NoAnswer(limit)))? {
+            Seen::Present(place) => {
+                entry.stands_at(&place);
+                Ok(place)
+            }
+            Seen::Absent => {
+                entry.displaced();
+                Err(Failure::Displaced)
+            }
+        }
     }
 
     /// Where the claim stands that has a place; `None` if it has none, or has it no longer.

@@ -176,6 +176,13 @@ impl Entry {
         }
     }
 
+    /// What was ahead of its node is gone, or cannot be watched: somebody else may be the first.
+    pub(crate) fn moves(&self, node: Node) {
+        let mut state = self.state();
+        state.trace = Trace::Place(node, None);
+        (state.is_leaving, state.is_dated) = (false, true);
+    }
+
     pub(crate) fn set(&self, trace: Trace) {
         let mut state = self.state();
         state.trace = trace;
@@ -194,20 +201,19 @@ impl Entry {
         Some(node)
     }
 
-    /// Its node, which was a place when it was looked at, is the first, unless it was given up
-    /// meanwhile. Says whether it holds now.
+    /// Its node, which was there when it was looked at, is the first, unless it was given up
+    /// meanwhile. Says whether it holds now. Where it was not the first, once, the servers do not know
+    /// since when it is.
     pub(crate) fn advance(&self, node: Node, losses: u64) -> bool {
         let mut state = self.state();
-        let stands = matches!(&state.trace, Trace::Place(place, _) if place.czxid == node.czxid);
+        let stands = matches!(
+            &state.trace,
+            Trace::Place(known, _) | Trace::Hold(known) if known.czxid == node.czxid
+        );
         if stands {
             state.hold(node, losses);
         }
         stands
-    }
-
-    /// Its node is the first. Where it was not, once, the servers do not know since when.
-    pub(crate) fn set_hold(&self, node: Node, losses: u64) {
-        self.state().hold(node, losses);
     }
 
     /// Forgets that it may have left something, if it has not asked again since.

@@ -124,7 +124,7 @@ impl Shared {
             }
             _ => {
                 // Once, and not at every call.
-                entry.set(Trace::Place(node, None));
+                entry.moves(node);
                 Change::AskAgain
             }
         }

@@ -68,6 +68,7 @@ impl<'a> Request<'a> {
             }
             Trace::Doubt(session) if is_same(&session, &self.session) => {
                 if let Some((node, queue)) = self.adopt().await.map_err(Failure::with_traces)? {
+                    entry.set(Trace::Place(node.clone(), None));
                     return self.judge(entry, node, &queue).await;
                 }
                 entry.set(Trace::Nothing);
@@ -92,7 +93,12 @@ impl<'a> Request<'a> {
         );
         synced?;
         let stands = own?.is_some_and(|stat| stat.czxid == node.czxid);
-        Ok(ahead?.is_some() && stands)
+        match ahead {
+            Ok(ahead) => Ok(ahead.is_some() && stands),
+            // From ZooKeeper 3.8.4 on one has to be allowed to read it.
+            Err(failure) if failure.is_answer() => Ok(false),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// How a node stands that was there before; none if it was removed by somebody else: what
@@ -209,14 +215,10 @@ impl<'a> Request<'a> {
             entry.set(Trace::Nothing);
             return Ok(Attempt::Taken(Taken::new()));
         }
-        let ahead = match before.next_back() {
-            Some(ahead) => self.ahead(ahead),
-            None => {
-                let ahead = self.ahead(first);
-                ahead.first.set();
-                ahead
-            }
-        };
+        let ahead = self.ahead(before.next_back().unwrap_or(first));
+        if at == 1 {
+            ahead.first.set();
+        }
         entry.set(Trace::Place(node, Some(ahead)));
         Ok(Attempt::Taken(Taken::new()))
     }
@@ -236,8 +238,11 @@ impl<'a> Request<'a> {
 
     fn grant(&self, entry: &Entry, node: Node) -> Result<Attempt, DriverError> {
         let grant = grant(&node)?;
-        entry.set_hold(node, self.sessions.losses());
-        Ok(Attempt::Granted(grant))
+        match entry.advance(node, self.sessions.losses()) {
+            true => Ok(Attempt::Granted(grant)),
+            // The answer came so late that the place was given up.
+            false => Err(Failure::Removed.with_traces()),
+        }
     }
 
     /// Removes whatever the claim has.
@@ -284,7 +289,8 @@ impl<'a> Request<'a> {
             let listed = self.session.client().list_children(&self.folder).await;
             Ok(self.layout.queue(or_none(listed)?))
         };
-        self.session.read(self.limit, self.session.looks().join(&self.folder).look(look)).await
+        let line = self.session.looks().join(&self.folder);
+        self.session.read(self.limit, line.look(self.limit.length() / 2, look)).await
     }
 
     /// The queue as it is when the leader is asked, or later: a server that follows may be behind.

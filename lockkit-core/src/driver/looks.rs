@@ -1,12 +1,16 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 /// Looks at the queues of locks, or at whatever has a key, each for all who ask at the same time: a
 /// queue is as long as those who ask are many.
 ///
 /// ```
 /// use std::convert::Infallible;
+/// use std::time::Duration;
 ///
 /// use lockkit_core::driver::Looks;
 ///
@@ -14,11 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// let looks = Looks::default();
 /// let line = looks.join("orders");
 /// assert!(line.is_alone());
-/// let queue = line.look(async { Ok::<_, Infallible>(["first", "second"]) }).await?;
+/// let patience = Duration::from_secs(1);
+/// let queue = line.look(patience, async { Ok::<_, Infallible>(["first", "second"]) }).await?;
 /// assert_eq!(queue[0], "first");
 /// # Ok(())
 /// # }
-/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(example()).unwrap();
 /// ```
 pub struct Looks<T>(Mutex<HashMap<Box<str>, Weak<Look<T>>>>);
 
@@ -60,7 +65,8 @@ impl<T> Line<T> {
     }
 
     /// What there is to see, by a look that was begun after this was called. While another one is
-    /// under way, those who ask gather for the next.
+    /// under way, those who ask gather for the next, but none for longer than its `patience`: then
+    /// it looks by itself. Whoever looks for the others may not be polled for a while.
     ///
     /// # Errors
     ///
@@ -69,9 +75,15 @@ impl<T> Line<T> {
     /// # Cancel safety
     ///
     /// Cancel-safe: the next in line looks.
-    pub async fn look<E>(&self, look: impl Future<Output = Result<T, E>>) -> Result<Arc<T>, E> {
+    pub async fn look<E>(
+        &self,
+        patience: Duration,
+        look: impl Future<Output = Result<T, E>>,
+    ) -> Result<Arc<T>, E> {
         let begun_before = *self.begun();
-        let mut last = self.0.last.lock().await;
+        let Ok(mut last) = timeout(patience, self.0.last.lock()).await else {
+            return look.await.map(Arc::new);
+        };
         if let Some((number, seen)) = &*last
             && *number > begun_before
         {
@@ -110,6 +122,7 @@ mod tests {
     use std::convert::Infallible;
     use std::future::{pending, ready};
     use std::pin::pin;
+    use std::time::Duration;
 
     use tokio::select;
     use tokio::sync::oneshot;
@@ -117,6 +130,8 @@ mod tests {
     use super::Looks;
 
     type Answer = Result<&'static str, Infallible>;
+
+    const PATIENCE: Duration = Duration::from_secs(1);
 
     async fn is_pending(future: impl Future) -> bool {
         select! {
@@ -131,13 +146,13 @@ mod tests {
         let looks = Looks::default();
         let (one, two, three) = (looks.join("a"), looks.join("a"), looks.join("a"));
         let (answer, first) = oneshot::channel::<()>();
-        let mut one = pin!(one.look(async {
+        let mut one = pin!(one.look(PATIENCE, async {
             first.await.unwrap();
             Answer::Ok("first")
         }));
         assert!(is_pending(&mut one).await);
-        let mut two = pin!(two.look(ready(Answer::Ok("second"))));
-        let mut three = pin!(three.look(ready(Answer::Ok("third"))));
+        let mut two = pin!(two.look(PATIENCE, ready(Answer::Ok("second"))));
+        let mut three = pin!(three.look(PATIENCE, ready(Answer::Ok("third"))));
         assert!(is_pending(&mut two).await && is_pending(&mut three).await);
         answer.send(()).unwrap();
         let (Ok(one), Ok(two), Ok(three)) = (one.await, two.await, three.await);
@@ -148,9 +163,9 @@ mod tests {
     async fn a_look_that_is_given_up_serves_nobody() {
         let looks = Looks::default();
         let (one, two) = (looks.join("a"), looks.join("a"));
-        let mut one = Box::pin(one.look(pending::<Answer>()));
+        let mut one = Box::pin(one.look(PATIENCE, pending::<Answer>()));
         assert!(is_pending(&mut one).await);
-        let mut two = pin!(two.look(ready(Answer::Ok("second"))));
+        let mut two = pin!(two.look(PATIENCE, ready(Answer::Ok("second"))));
         assert!(is_pending(&mut two).await);
         drop(one);
         let Ok(two) = two.await;
@@ -162,13 +177,23 @@ mod tests {
         let looks = Looks::default();
         let (one, two) = (looks.join("a"), looks.join("a"));
         let (answer, first) = oneshot::channel::<()>();
-        let mut one = pin!(one.look(async { first.await.map(|()| "first") }));
+        let mut one = pin!(one.look(PATIENCE, async { first.await.map(|()| "first") }));
         assert!(is_pending(&mut one).await);
-        let mut two = pin!(two.look(ready(Answer::Ok("second"))));
+        let mut two = pin!(two.look(PATIENCE, ready(Answer::Ok("second"))));
         assert!(is_pending(&mut two).await);
         drop(answer);
         assert!(one.await.is_err());
         let Ok(two) = two.await;
+        assert_eq!(*two, "second");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_stands_still_holds_nobody_up_for_long() {
+        let looks = Looks::default();
+        let (one, two) = (looks.join("a"), looks.join("a"));
+        let mut one = pin!(one.look(PATIENCE, pending::<Answer>()));
+        assert!(is_pending(&mut one).await);
+        let Ok(two) = two.look(PATIENCE, ready(Answer::Ok("second"))).await;
         assert_eq!(*two, "second");
     }
 

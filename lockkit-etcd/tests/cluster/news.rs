@@ -126,7 +126,7 @@ async fn together(server: Server) {
     let mut raw = Raw::on(server.port()).await;
     let held = claim(LONG);
     take(&driver, &held).await;
-    let mut waiting: Vec<_> = (0..WAITERS).map(|_| claim(LONG).fair()).collect();
+    let waiting: Vec<_> = (0..WAITERS).map(|_| claim(LONG).fair()).collect();
     let before = raw.count("etcd_mvcc_range_total");
     join_all(waiting.iter().map(|claim| refused(&driver, claim))).await;
     // One for each to see that its key is new.
@@ -135,11 +135,12 @@ async fn together(server: Server) {
 
     let keys = raw.keys().await;
     let mut order = Vec::new();
-    for claim in &waiting {
+    for claim in waiting {
         let key = raw.key_of(claim.owner()).await;
-        order.push(keys.iter().position(|(other, _)| *other == key).unwrap());
+        order.push((keys.iter().position(|(other, _)| *other == key).unwrap(), claim));
     }
-    waiting.sort_by_cached_key(|_| order.remove(0));
+    order.sort_by_key(|(at, _)| *at);
+    let mut waiting: Vec<_> = order.into_iter().map(|(_, claim)| claim).collect();
     let leaves = waiting.remove(WAITERS / 2);
     driver.release(&leaves).await.unwrap();
     assert_eq!(driver.changed(&waiting[WAITERS / 2]).await, Change::AskAgain);

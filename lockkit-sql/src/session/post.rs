@@ -145,7 +145,10 @@ impl<S: Server> Post<S> {
             Phase::Waits | Phase::Aside => self.break_off(main, limit).await,
             Phase::Granted(_) | Phase::Holds | Phase::Leaves => limit,
         };
-        let outcome = self.session.take(claim, false, left).await;
+        let outcome = match left.is_zero() {
+            true => Err(S::Failure::no_answer(limit)),
+            false => self.session.take(claim, false, left).await,
+        };
         let next = match &outcome {
             Ok(Outcome::Granted { .. }) => Phase::Holds,
             Ok(Outcome::Taken) => Phase::Wanted,
@@ -190,6 +193,9 @@ impl<S: Server> Post<S> {
             Some(Phase::Waits | Phase::Aside | Phase::Leaves) => self.break_off(main, limit).await,
             Some(Phase::Granted(_) | Phase::Holds | Phase::Fell) => limit,
         };
+        if left.is_zero() {
+            return Err(S::Failure::no_answer(limit));
+        }
         let release = self.session.release(claim, left).await?;
         self.dismiss(claim.owner());
         Ok(release)

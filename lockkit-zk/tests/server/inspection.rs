@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use futures_util::poll;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Change, Driver, Inspect};
+use lockkit_core::driver::{Change, Claim, Driver, Inspect};
 use lockkit_testkit::{ZOOKEEPER, trial};
+use lockkit_zk::ZooKeeperDriver;
 use tokio::time::sleep;
 
 use crate::support::{Place, claim, driver, millis, refused, take};
@@ -15,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("times_are_told_by_the_servers_clock", || ZOOKEEPER.url(), times),
         trial("a_hold_that_was_waited_for_lasts_since_its_grant", || ZOOKEEPER.url(), waited),
+        trial("so_does_one_that_was_asked_for_at_last", || ZOOKEEPER.url(), waited_and_asked),
     ]
 }
 
@@ -57,10 +59,33 @@ async fn waited(server: String) {
     let released = Instant::now();
     driver.release(&held).await.unwrap();
     assert!(matches!(driver.changed(&waiting).await, Change::Granted(_)));
-    let mut held = pin!(driver.changed(&waiting));
+    is_dated(&driver, &waiting, released).await;
+}
+
+/// Behind a claim of another driver, which need not have been the first.
+async fn waited_and_asked(server: String) {
+    let place = Place::on(&server).await;
+    let (ours, theirs) = (driver(&place.url).await, driver(&place.url).await);
+    let (held, before, waiting) = (claim(), claim().fair(), claim().fair());
+    take(&theirs, &held).await;
+    refused(&theirs, &before).await;
+    refused(&ours, &waiting).await;
+    theirs.release(&held).await.unwrap();
+    take(&theirs, &before).await;
+    sleep(millis(500)).await;
+    let released = Instant::now();
+    theirs.release(&before).await.unwrap();
+    assert_eq!(ours.changed(&waiting).await, Change::AskAgain);
+    take(&ours, &waiting).await;
+    is_dated(&ours, &waiting, released).await;
+}
+
+/// Waits until the servers tell that the lock is held since then, and not since it was asked for.
+async fn is_dated(driver: &ZooKeeperDriver, holder: &Claim, released: Instant) {
+    let mut held = pin!(driver.changed(holder));
     loop {
         assert!(poll!(&mut held).is_pending());
-        let status = driver.look(waiting.name()).await.unwrap();
+        let status = driver.look(holder.name()).await.unwrap();
         let since = status.holder().unwrap().since().unwrap();
         if since <= released.elapsed() {
             break;

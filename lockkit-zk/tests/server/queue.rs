@@ -8,7 +8,7 @@ use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::Locker;
 use lockkit_core::driver::{Change, Driver, Release};
-use lockkit_testkit::{ZOOKEEPER, trial};
+use lockkit_testkit::{Server, ZOOKEEPER, trial};
 use tokio::select;
 use zookeeper_client::{Acl, AuthId, Permission};
 
@@ -19,7 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("each_waiter_watches_the_one_before_only", || ZOOKEEPER.url(), watches),
         trial("the_next_has_the_lock_without_asking", || ZOOKEEPER.url(), next),
         trial("each_of_a_row_has_the_lock_without_asking", || ZOOKEEPER.url(), row),
-        trial("who_are_many_look_at_the_queue_together", || ZOOKEEPER.url(), together),
+        trial("who_are_many_look_at_the_queue_together", || ZOOKEEPER.start(), together),
         trial("who_waits_and_asks_again_lists_nothing", || ZOOKEEPER.url(), asks_again),
         trial("who_may_not_read_the_one_before_asks_now_and_then", || ZOOKEEPER.url(), unread),
         trial("who_is_further_back_asks_again", || ZOOKEEPER.url(), further_back),
@@ -97,9 +97,9 @@ async fn row(server: String) {
     take(&ours, &last).await;
 }
 
-async fn together(server: String) {
+async fn together(server: Server) {
     const WAITERS: usize = 100;
-    let place = Place::made_on(&server).await;
+    let place = Place::made_on(&server.url()).await;
     let driver = driver(&place.url).await;
     take(&driver, &claim()).await;
     let waiting: Vec<_> = (0..WAITERS).map(|_| claim().fair()).collect();
