@@ -218,7 +218,7 @@ impl Grant {
 pub struct Taken {
     pub(crate) free_in: Option<Duration>,
     pub(crate) ask_within: Option<Duration>,
-    pub(crate) is_unheard: bool,
+    pub(crate) is_told: Option<bool>,
 }
 
 impl Taken {
@@ -248,7 +248,16 @@ impl Taken {
     /// engine asks at its own pace, as of a driver that tells of nothing.
     #[must_use]
     pub fn unheard(mut self) -> Self {
-        self.is_unheard = true;
+        self.is_told = Some(false);
+        self
+    }
+
+    /// Says that this claim is told of what it waits for, although the driver does not tell all: who
+    /// is in its way is of this process. The engine asks no more often than of a driver that
+    /// [declares](Capabilities::notification) it.
+    #[must_use]
+    pub fn heard(mut self) -> Self {
+        self.is_told = Some(true);
         self
     }
 
@@ -264,7 +273,12 @@ impl Taken {
 
     /// Whether the claim can be told of nothing for now.
     pub fn is_unheard(&self) -> bool {
-        self.is_unheard
+        self.is_told == Some(false)
+    }
+
+    /// Whether the claim is told although others may not be.
+    pub fn is_heard(&self) -> bool {
+        self.is_told == Some(true)
     }
 }
 

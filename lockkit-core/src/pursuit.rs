@@ -267,7 +267,8 @@ impl Pursuit<'_> {
             Wait::AtMost(patience) if patience.is_zero() => self.give_up(Stop::TimeIsUp, caller),
             _ => {
                 self.contend();
-                let is_told = self.engine.driver.capabilities().notification && !taken.is_unheard;
+                let tells = || self.engine.driver.capabilities().notification;
+                let is_told = taken.is_told.unwrap_or_else(tells);
                 let poll = match (self.has_place(), is_told) {
                     // A place is to be refreshed, and is served by a push.
                     (true, true) => jitter(self.claim.ttl() / 3),

@@ -26,8 +26,18 @@ struct Unordered {
     chatty: bool,
     /// Tells all who wait of a release.
     public: bool,
-    /// Has no news for those who wait, although others may hear.
-    mute: bool,
+    tells: Tells,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Tells {
+    /// And declares it.
+    #[default]
+    Everybody,
+    /// None of those who wait, although others may hear.
+    Nobody,
+    /// Those who wait, although others may hear nothing.
+    Some,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +57,8 @@ impl Driver for Unordered {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(Liveness::Lease).notification()
+        let capabilities = Capabilities::new(Liveness::Lease);
+        if self.tells == Tells::Some { capabilities } else { capabilities.notification() }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
@@ -61,11 +72,14 @@ impl Driver for Unordered {
         }
         let mut holders = self.holders.lock().unwrap();
         let holder = *holders.entry(claim.name().clone()).or_insert(claim.owner());
-        Ok(match holder == claim.owner() {
-            true => Attempt::Granted(Grant::new()),
-            false if self.mute => Attempt::Taken(Taken::new().unheard()),
-            false => Attempt::Taken(Taken::new()),
-        })
+        if holder == claim.owner() {
+            return Ok(Attempt::Granted(Grant::new()));
+        }
+        Ok(Attempt::Taken(match self.tells {
+            Tells::Everybody => Taken::new(),
+            Tells::Nobody => Taken::new().unheard(),
+            Tells::Some => Taken::new().heard(),
+        }))
     }
 
     async fn renew(&self, _: &Claim) -> Result<Renewal, DriverError> {
@@ -85,7 +99,7 @@ impl Driver for Unordered {
     async fn changed(&self, _: &Claim) -> Change {
         match self.chatty {
             true => sleep(Duration::from_millis(1)).await,
-            false if self.mute => std::future::pending().await,
+            false if self.tells == Tells::Nobody => std::future::pending().await,
             false => self.freed.notified().await,
         }
         if self.public { Change::Freed } else { Change::AskAgain }
@@ -279,7 +293,7 @@ async fn a_crowd_that_is_told_together_does_not_ask_together() {
 
 #[tokio::test(start_paused = true)]
 async fn who_can_be_told_of_nothing_polls() {
-    let backend = Unordered { mute: true, ..Unordered::default() };
+    let backend = Unordered { tells: Tells::Nobody, ..Unordered::default() };
     let guard = Locker::new(backend.clone()).lock("a").unwrap().acquire().await.unwrap();
     let waiting = tokio::spawn({
         let lock = Locker::new(backend.clone()).lock("a").unwrap();
@@ -292,6 +306,23 @@ async fn who_can_be_told_of_nothing_polls() {
     guard.release().await.unwrap();
     drop(waiting.await.unwrap().unwrap());
     assert!(start.elapsed() <= Duration::from_millis(100), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_told_asks_seldom_though_others_are_not() {
+    let backend = Unordered { tells: Tells::Some, ..Unordered::default() };
+    let guard = Locker::new(backend.clone()).lock("a").unwrap().acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = Locker::new(backend.clone()).lock("a").unwrap();
+        async move { lock.acquire().await }
+    });
+    sleep(Duration::from_secs(10)).await;
+    let asks = backend.asks.load(Ordering::Relaxed);
+    assert!((8..20).contains(&asks), "{asks} asks in 10 s");
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+    assert!(start.elapsed() <= Duration::from_millis(1), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,8 @@
 mod housekeeping;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+mod neighbours;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(any(feature = "mysql", feature = "postgres"))]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Claim, ErrorKind};
+use lockkit_core::driver::{Claim, ErrorKind, OwnerId};
 use lockkit_core::{FencingToken, LockName};
 use sqlx::Row as _;
 
@@ -31,10 +31,12 @@ pub(super) enum Answer {
     Granted {
         token: FencingToken,
     },
-    /// With the hold in the way, if it has run out and may not be taken over.
     Taken {
         remaining: Option<Duration>,
+        /// The hold in the way, if it has run out and may not be taken over.
         run_out: Option<RunOut>,
+        /// Whose place is just before the claim's, or else who holds the lock, as far as is known.
+        ahead: Option<OwnerId>,
     },
 }
 
@@ -88,7 +90,7 @@ pub(super) async fn take(
                 }
                 _ => None,
             };
-            Ok(Answer::Taken { remaining: Some(remaining), run_out })
+            Ok(Answer::Taken { remaining: Some(remaining), run_out, ahead: None })
         }
     }
 }

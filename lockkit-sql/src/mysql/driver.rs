@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken, Vouch,
+    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
+    Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio_util::task::AbortOnDropHandle;
@@ -15,7 +16,11 @@ use super::error::Failure;
 use super::queue;
 use super::sweep::sweep;
 use crate::housekeeping::keep_house;
+use crate::neighbours::Neighbours;
 use crate::sights::{Sights, Takeover};
+
+/// How many ask at a time, of many who ask at once.
+const MOST_ASKS: usize = 32;
 
 /// What the driver for MySQL and MariaDB promises.
 ///
@@ -36,6 +41,10 @@ pub struct MysqlDriver {
     pub(super) call_limit: Option<Duration>,
     /// What was seen of leases that ran out, where the server's clock does not decide alone.
     pub(super) sights: Option<Sights>,
+    /// Who wants to be served in order.
+    pub(super) neighbours: Neighbours,
+    /// Asks that are made together would leave the process much larger.
+    asks: Turnstile,
     housekeeping: AbortOnDropHandle<()>,
 }
 
@@ -67,8 +76,29 @@ impl MysqlDriver {
             connections,
             call_limit,
             sights: observe.then(Sights::default),
+            neighbours: Neighbours::default(),
+            asks: Turnstile::new(MOST_ASKS),
             housekeeping: keep_house(move || sweep(swept.clone(), observe)),
         })
+    }
+
+    /// Who has stood in the queue before stands there again, and has no other way in.
+    async fn ask(&self, claim: &Claim, stood_before: bool) -> Result<Answer, Failure> {
+        let within = self.within(claim);
+        let takeover = Takeover::of(self.sights.as_ref(), claim);
+        if stood_before
+            && let Some(answer) = queue::stand(&self.connections, claim, takeover, within).await?
+        {
+            return Ok(answer);
+        }
+        let answer = claims::take(&self.connections, claim, takeover, within).await?;
+        match answer {
+            Answer::Taken { .. } if claim.is_fair() => {
+                let stood = queue::stand(&self.connections, claim, takeover, within).await?;
+                Ok(stood.unwrap_or(answer))
+            }
+            answer => Ok(answer),
+        }
     }
 
     /// Takes note of a hold that has run out; who is refused for it learns when to ask again.
@@ -84,11 +114,24 @@ impl MysqlDriver {
                 let remaining = sights.note(claim.name(), run_out, claim.now());
                 Attempt::Taken(Taken::new().free_in(remaining))
             }
-            (Answer::Taken { remaining, .. }, _) => Attempt::Taken(match remaining {
-                Some(remaining) => Taken::new().free_in(remaining),
-                None => Taken::new(),
-            }),
+            (Answer::Taken { remaining, ahead, .. }, _) => {
+                let taken = remaining.into_iter().fold(Taken::new(), Taken::free_in);
+                let follows = |ahead| self.neighbours.follow(claim.owner(), ahead);
+                Attempt::Taken(if ahead.is_some_and(follows) { taken.heard() } else { taken })
+            }
         }
+    }
+
+    async fn let_go(&self, claim: &Claim) -> Result<Release, Failure> {
+        let within = self.within(claim);
+        let released = claims::release(&self.connections, claim, within).await?;
+        if released == Released::Freed {
+            return Ok(Release::Freed);
+        }
+        if claim.is_fair() {
+            queue::leave(&self.connections, claim, within).await?;
+        }
+        Ok(Release::NotHeld)
     }
 
     /// How long the requests about the claim may take together.
@@ -108,38 +151,39 @@ impl Driver for MysqlDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let within = self.within(claim);
-        let takeover = Takeover::of(self.sights.as_ref(), claim);
-        let answer = match claims::take(&self.connections, claim, takeover, within).await {
-            Ok(Answer::Taken { .. }) if claim.is_fair() => {
-                queue::stand(&self.connections, claim, takeover, within).await
+        let stood_before = claim.is_fair() && self.neighbours.come(claim.owner());
+        match self.asks.pass(|| self.ask(claim, stood_before)).await {
+            Ok(answer) => Ok(self.observe(claim, answer)),
+            Err(failure) => {
+                // It may be the last of its claim, without a release.
+                if !stood_before {
+                    self.neighbours.go(claim.owner());
+                }
+                Err(failure.of_a_request())
             }
-            answer => answer,
-        };
-        let answer = answer.map_err(Failure::of_a_request)?;
-        Ok(self.observe(claim, answer))
+        }
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
         match claims::renew(&self.connections, claim, self.within(claim)).await {
             Ok(true) => Ok(Renewal::Held(Vouch::FromRequest)),
-            Ok(false) => Ok(Renewal::Lost),
+            Ok(false) => {
+                self.neighbours.go(claim.owner());
+                Ok(Renewal::Lost)
+            }
             Err(failure) => Err(failure.of_a_request()),
         }
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        let within = self.within(claim);
-        let released = claims::release(&self.connections, claim, within).await;
-        let released = released.map_err(Failure::of_a_request)?;
-        if released == Released::Freed {
-            return Ok(Release::Freed);
-        }
-        if claim.is_fair() {
-            let left = queue::leave(&self.connections, claim, within).await;
-            left.map_err(Failure::of_a_request)?;
-        }
-        Ok(Release::NotHeld)
+        let released = self.let_go(claim).await;
+        // Also if that failed: who comes next finds out.
+        self.neighbours.go(claim.owner());
+        released.map_err(Failure::of_a_request)
+    }
+
+    async fn changed(&self, claim: &Claim) -> Change {
+        self.neighbours.changed(claim.owner()).await
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {

@@ -48,7 +48,11 @@ impl Inspect for MysqlDriver {
         let steps = Break { name, owner, run_out: self.sights.is_some() };
         let within = self.inspection_limit();
         let broken = self.connections.transact(&steps, Urgency::Keeps, within).await;
-        broken.map_err(Failure::of_a_request)
+        let broken = broken.map_err(Failure::of_a_request)?;
+        if let Some(holder) = &broken {
+            self.neighbours.go(holder.owner());
+        }
+        Ok(broken)
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {

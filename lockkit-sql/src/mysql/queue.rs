@@ -12,29 +12,33 @@ use sqlx::mysql::MySqlRow;
 use super::claims::{self, Answer, duration, token};
 use super::connections::{Connections, Steps, Transaction, Value, Within};
 use super::error::Failure;
+use super::inspect::owner_of;
 use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
 
 const LOCK: &str = include_str!("sql/lock.sql");
+const AHEAD: &str = include_str!("sql/ahead.sql");
 const DROP_DEAD: &str =
     "DELETE FROM lockkit_place WHERE namespace = ? AND name = ? AND expires <= ?";
-const FIRST: &str = "SELECT owner FROM lockkit_place WHERE namespace = ? AND name = ? \
-     ORDER BY arrival LIMIT 1";
+const DROP_DEAD_AND_OWN: &str =
+    "DELETE FROM lockkit_place WHERE namespace = ? AND name = ? AND (expires <= ? OR owner = ?)";
 const ARRIVE: &str = include_str!("sql/arrive.sql");
 const STAY: &str = "UPDATE lockkit_place SET expires = GREATEST(expires, ?) \
      WHERE namespace = ? AND name = ? AND owner = ?";
+const OCCUPY: &str = "UPDATE lockkit_lock SET queued = GREATEST(queued, ?) \
+     WHERE namespace = ? AND name = ?";
 const LEAVE: &str = "DELETE FROM lockkit_place WHERE namespace = ? AND name = ? AND owner = ?";
 const REQUEUE: &str = include_str!("sql/requeue.sql");
 const GRANT: &str = include_str!("sql/grant.sql");
 
 /// Takes the lock if it is free and the claim's turn; else leaves a place, or keeps it for another
-/// lease.
+/// lease. `None` if there is no such lock, not even a free one: the next who asks makes it.
 pub(super) async fn stand(
     connections: &Connections,
     claim: &Claim,
     takeover: Takeover,
     within: Within,
-) -> Result<Answer, Failure> {
+) -> Result<Option<Answer>, Failure> {
     connections.transact(&Stand { claim, takeover }, Urgency::Asks, within).await
 }
 
@@ -53,45 +57,43 @@ struct Stand<'a> {
 }
 
 impl Steps for Stand<'_> {
-    type Answer = Answer;
+    type Answer = Option<Answer>;
 
-    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Answer, Failure> {
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Option<Answer>, Failure> {
         let claim = self.claim;
-        let ([namespace, name, owner], of_lock) =
-            (claims::of_claim(claim), claims::of(claim.name()));
-        let Some(lock) = Lock::locked(transaction, claim.name()).await? else {
-            // Removed since the ask that was refused: the next one makes it anew.
-            return Ok(Answer::Taken { remaining: None, run_out: None });
-        };
+        let [namespace, name, owner] = claims::of_claim(claim);
+        let Some(lock) = Lock::locked(transaction, claim.name()).await? else { return Ok(None) };
         if lock.is_held_by(claim.owner()) {
             // An ask that was given up has landed late.
             transaction.write(claims::RENEW, &claims::renewal(claim)).await?;
-            return Ok(Answer::Granted { token: token(lock.token)? });
+            return Ok(Some(Answer::Granted { token: token(lock.token)? }));
         }
-        let dead = [namespace, name, Value::Integer(lock.time)];
-        transaction.write(DROP_DEAD, &dead).await?;
-        let rows = transaction.read(FIRST, &of_lock).await?;
-        let first = rows.first().map(|row| row.try_get::<Vec<u8>, _>("owner")).transpose()?;
-        let is_turn = first.is_none_or(|first| first == claim.owner().to_string().as_bytes());
+        let time = Value::Integer(lock.time);
+        let places = [namespace, name, time, namespace, name, time, owner];
+        let rows = transaction.read(AHEAD, &places).await?;
+        let ahead = rows.first().map(|row| row.try_get("owner")).transpose()?;
         let run_out = lock.run_out(claim.owner()).filter(|found| !self.takeover.allows(*found));
-        if is_turn && !lock.is_held() && run_out.is_none() {
-            transaction.write(LEAVE, &[namespace, name, owner]).await?;
-            requeue(transaction, claim.name()).await?;
-            let values = [owner, claims::label(claim), claims::lease(claim), namespace, name];
+        if ahead.is_none() && !lock.is_held() && run_out.is_none() {
+            transaction.write(DROP_DEAD_AND_OWN, &[namespace, name, time, owner]).await?;
+            let [label, lease] = [claims::label(claim), claims::lease(claim)];
+            let values = [namespace, name, owner, label, lease, namespace, name];
             let granted = transaction.write(GRANT, &values).await?;
-            return Ok(Answer::Granted { token: token(granted.last_insert_id().cast_signed())? });
+            let token = token(granted.last_insert_id().cast_signed())?;
+            return Ok(Some(Answer::Granted { token }));
         }
+        transaction.write(DROP_DEAD, &[namespace, name, time]).await?;
         let end = Value::Integer(lock.time.saturating_add(claims::micros(claim.ttl())));
         let stay = [end, namespace, name, owner];
         if transaction.write(STAY, &stay).await?.rows_affected() == 0 {
-            let [of_namespace, of_name] = of_lock;
-            let (label, time) = (claims::label(claim), Value::Integer(lock.time));
-            let values = [namespace, name, owner, label, time, end, of_namespace, of_name];
+            let label = claims::label(claim);
+            let values = [namespace, name, owner, label, time, end, namespace, name];
             transaction.write(ARRIVE, &values).await?;
         }
-        requeue(transaction, claim.name()).await?;
+        transaction.write(OCCUPY, &[end, namespace, name]).await?;
         let remaining = lock.is_held().then(|| duration(lock.expires - lock.time));
-        Ok(Answer::Taken { remaining, run_out })
+        let holder = lock.owner.as_deref().filter(|_| lock.is_held());
+        let ahead = ahead.or(holder).and_then(|owner| owner_of(owner).ok());
+        Ok(Some(Answer::Taken { remaining, run_out, ahead }))
     }
 }
 

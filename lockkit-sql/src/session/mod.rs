@@ -22,4 +22,6 @@ mod turn;
 
 pub(crate) use key::hash;
 pub(crate) use server::{After, Failing, Reply, Request, Server};
-pub(crate) use sessions::{Answer, Sessions};
+#[cfg(feature = "postgres")]
+pub(crate) use sessions::Answer;
+pub(crate) use sessions::Sessions;

@@ -66,7 +66,8 @@ pub(crate) enum Request<'a, K, T> {
     Take {
         key: &'a K,
         claim: &'a Claim,
-        /// Whether a release is to be told.
+        /// Whether a release is to be told, by a server that can.
+        #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "MySQL cannot"))]
         listens: bool,
     },
     /// The same, once the lock is free: in the server's own queue, for a part of the session's TTL.

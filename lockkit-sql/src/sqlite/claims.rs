@@ -118,7 +118,7 @@ pub(super) struct Released {
 #[derive(Debug)]
 pub(super) struct Answer {
     hold: Option<Entry>,
-    /// In order of arrival: the first one, the claim's own, and those in doubt.
+    /// In order of arrival: the first one, the claim's own and that before it, and those in doubt.
     places: Vec<Entry>,
 }
 
@@ -135,6 +135,14 @@ impl Answer {
             Some(hold) => Some(hold).filter(not_its_own),
             None => self.places.first().filter(not_its_own),
         }
+    }
+
+    /// Whose place is just before the claim's, or else who holds the lock; `None` if the claim has no
+    /// place.
+    pub(super) fn ahead(&self, claim: &Claim) -> Option<OwnerId> {
+        let own = self.places.iter().position(|place| place.owner == claim.owner())?;
+        let before = own.checked_sub(1).and_then(|before| self.places.get(before));
+        before.or(self.hold.as_ref()).map(|entry| entry.owner)
     }
 
     /// Whether asking would change nothing: the claim is refused, and its place, if it is to have

@@ -8,6 +8,7 @@ use lockkit_core::driver::{
     Taken, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
+use tokio::select;
 use tokio::time::Instant;
 
 use super::claims::{self, Answer};
@@ -15,6 +16,7 @@ use super::config::{Config, ID};
 use super::database::Database;
 use super::doubt::Doubts;
 use super::wakeup::Wakeups;
+use crate::neighbours::Neighbours;
 
 /// What the SQLite driver promises.
 ///
@@ -35,6 +37,8 @@ pub struct SqliteDriver {
     pub(super) database: Database,
     doubts: Doubts,
     pub(super) wakeups: Wakeups,
+    /// Who wants to be served in order.
+    neighbours: Neighbours,
     pub(super) call_limit: Option<Duration>,
 }
 
@@ -75,7 +79,8 @@ impl SqliteDriver {
         let opened = Database::open(path.as_ref()).await;
         let database = opened.map_err(|error| Error::connecting(ID, error))?;
         let wakeups = Wakeups::on(database.file());
-        Ok(Self { database, doubts: Doubts::default(), wakeups, call_limit: None })
+        let (doubts, neighbours) = (Doubts::default(), Neighbours::default());
+        Ok(Self { database, doubts, wakeups, neighbours, call_limit: None })
     }
 
     /// Where the database is.
@@ -121,7 +126,8 @@ impl SqliteDriver {
         let taken = answer.obstacle(claim).map_or_else(Taken::new, |obstacle| {
             Taken::new().free_in(self.doubts.free_in(claim.name(), obstacle, clock))
         });
-        Attempt::Taken(taken)
+        let follows = |ahead| self.neighbours.follow(claim.owner(), ahead);
+        Attempt::Taken(if answer.ahead(claim).is_some_and(follows) { taken.heard() } else { taken })
     }
 
     /// Removes what was in doubt and has not changed for the whole of its TTL.
@@ -148,15 +154,17 @@ impl Driver for SqliteDriver {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         // Before the ask, so that no release after it is missed.
         let asked_before = claim.waits() && self.wakeups.listen(claim);
+        if claim.is_fair() {
+            self.neighbours.come(claim.owner());
+        }
         let answer = self.ask(claim, asked_before).await;
-        let waits_on = match &answer {
-            Ok(Attempt::Granted(_)) => false,
-            // A first ask that failed may be the last of its claim, without a release.
-            Err(_) => asked_before,
-            Ok(_) => true,
-        };
-        if !waits_on {
+        // A first ask that failed may be the last of its claim, without a release.
+        let is_gone = answer.is_err() && !asked_before;
+        if is_gone || matches!(answer, Ok(Attempt::Granted(_))) {
             self.wakeups.leave(claim);
+        }
+        if is_gone {
+            self.neighbours.go(claim.owner());
         }
         answer
     }
@@ -166,26 +174,37 @@ impl Driver for SqliteDriver {
         let held = claims::renew(&self.database, claim, deadline).await?;
         // A hold in a file that others do not see keeps nobody out.
         let stands = held && self.database.check_file().is_ok();
-        Ok(if stands { Renewal::Held(Vouch::FromRequest) } else { Renewal::Lost })
+        if stands {
+            return Ok(Renewal::Held(Vouch::FromRequest));
+        }
+        self.neighbours.go(claim.owner());
+        Ok(Renewal::Lost)
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
         let deadline = self.deadline(claim);
-        let released = claims::release(&self.database, claim, deadline).await?;
+        let released = claims::release(&self.database, claim, deadline).await;
+        // Also if that failed: who comes next finds out.
+        let told = self.neighbours.go(claim.owner());
+        let released = released?;
         // Also if nothing was held: it may have been this claim that was woken last.
         self.wakeups.leave(claim);
-        self.wakeups.wake(claim.name(), released.next);
+        if told.is_none() || told != released.next {
+            self.wakeups.wake(claim.name(), released.next);
+        }
         let stood = released.stood && self.database.check_file().is_ok();
         Ok(if stood { Release::Freed } else { Release::NotHeld })
     }
 
     async fn changed(&self, claim: &Claim) -> Change {
-        match self.wakeups.of(claim) {
-            Some(news) => news.notified().await,
+        let Some(news) = self.wakeups.of(claim) else {
             // Only waiting claims get news: whose hold was broken finds out when it renews.
-            None => std::future::pending().await,
+            return std::future::pending().await;
+        };
+        select! {
+            () = news.changed() => Change::AskAgain,
+            change = self.neighbours.changed(claim.owner()) => change,
         }
-        Change::AskAgain
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {

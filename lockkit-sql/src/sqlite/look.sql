@@ -1,6 +1,6 @@
 -- $1 namespace, $2 name, $3 owner, $4 clock, $5 now
--- The hold, then the places that matter: the first one, the owner's, and those in doubt. What has
--- run out is left out.
+-- The hold, then the places that matter: the first one, the owner's and that before it, and those in
+-- doubt. What has run out is left out.
 SELECT 'hold' AS kind, owner, token, ttl, expires, clock, 0 AS arrival
   FROM lockkit_hold
  WHERE namespace = $1 AND name = $2 AND NOT (clock = $4 AND expires <= $5)
@@ -12,5 +12,12 @@ SELECT 'place', owner, 0, ttl, expires, clock, arrival
         OR clock <> $4
         OR expires - ttl > $5
         OR arrival = (SELECT min(arrival) FROM lockkit_place
-                       WHERE namespace = $1 AND name = $2 AND NOT (clock = $4 AND expires <= $5)))
+                       WHERE namespace = $1 AND name = $2 AND NOT (clock = $4 AND expires <= $5))
+        OR arrival = (SELECT max(before.arrival)
+                        FROM lockkit_place AS own
+                        JOIN lockkit_place AS before
+                          ON before.namespace = $1 AND before.name = $2
+                         AND NOT (before.clock = $4 AND before.expires <= $5)
+                         AND before.arrival < own.arrival
+                       WHERE own.owner = $3))
  ORDER BY arrival;

@@ -1,10 +1,12 @@
 //! Wakes the waiters of this process when a lock may have become free.
 //!
 //! All drivers of the process that have the same file open share one hub. A release wakes one
-//! waiter: whose place is the first one, or else who has waited longest. A waiter that was woken
-//! and goes away without the lock releases its claim too, which wakes the next.
+//! waiter: whose place is the first one, or else one that listens. Of a locker's waiters only the one
+//! whose turn it is does so. A waiter that was woken and goes away without the lock releases its
+//! claim too, which wakes the next.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use lockkit_core::LockName;
@@ -17,14 +19,43 @@ use tokio::sync::Notify;
 pub(super) struct Wakeups {
     hub: Arc<Hub>,
     /// What keeps the mailboxes alive: they are gone with their driver.
-    own: Mutex<HashMap<OwnerId, Arc<Notify>>>,
+    own: Mutex<HashMap<OwnerId, Arc<Mailbox>>>,
 }
 
-/// The waiters of all drivers on one file, those of each lock in order of arrival.
+/// The waiters of all drivers on one file, those of each lock in the order in which they asked last.
 #[derive(Debug, Default)]
 struct Hub(Mutex<HashMap<LockName, Queue>>);
 
-type Queue = VecDeque<(OwnerId, Weak<Notify>)>;
+type Queue = VecDeque<(OwnerId, Weak<Mailbox>)>;
+
+/// The news of one waiter.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    /// Keeps one piece of news until it is fetched.
+    news: Notify,
+    listeners: AtomicUsize,
+}
+
+impl Mailbox {
+    /// Returns when there is news.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: news are taken only when this returns.
+    pub(super) async fn changed(&self) {
+        self.listeners.fetch_add(1, Ordering::Relaxed);
+        let _listens = Listens(self);
+        self.news.notified().await;
+    }
+}
+
+struct Listens<'a>(&'a Mailbox);
+
+impl Drop for Listens<'_> {
+    fn drop(&mut self) {
+        self.0.listeners.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Wakeups {
     /// Joins the other drivers on this file.
@@ -40,22 +71,22 @@ impl Wakeups {
         Self { hub, own: Mutex::default() }
     }
 
-    /// Gives the claim a mailbox; whether it had one already.
+    /// Gives a claim that is about to ask a mailbox; whether it had one already.
     pub(super) fn listen(&self, claim: &Claim) -> bool {
         let mut own = guard(&self.own);
-        if own.contains_key(&claim.owner()) {
-            return true;
-        }
-        let mailbox = Arc::new(Notify::new());
+        let (owner, had_one) = (claim.owner(), own.contains_key(&claim.owner()));
+        let mailbox = own.entry(owner).or_default();
         let mut waiters = guard(&self.hub.0);
         let queue = waiters.entry(claim.name().clone()).or_default();
-        queue.push_back((claim.owner(), Arc::downgrade(&mailbox)));
-        own.insert(claim.owner(), mailbox);
-        false
+        if had_one {
+            queue.retain(|(other, _)| *other != owner);
+        }
+        queue.push_back((owner, Arc::downgrade(mailbox)));
+        had_one
     }
 
-    /// The claim's mailbox, which keeps one piece of news until it is fetched.
-    pub(super) fn of(&self, claim: &Claim) -> Option<Arc<Notify>> {
+    /// The claim's mailbox.
+    pub(super) fn of(&self, claim: &Claim) -> Option<Arc<Mailbox>> {
         guard(&self.own).get(&claim.owner()).cloned()
     }
 
@@ -73,21 +104,20 @@ impl Wakeups {
         }
     }
 
-    /// Wakes the owner of the first place, if it waits in this process; if there is no place, who
-    /// has waited here longest.
+    /// Wakes the owner of the first place, if it waits in this process; if there is no place, who of
+    /// those that listen has asked least lately, or who has asked last: it is about to listen.
     pub(super) fn wake(&self, name: &LockName, first_place: Option<OwnerId>) {
         let waiters = guard(&self.hub.0);
-        let mut alive = waiters
+        let alive: Vec<_> = waiters
             .get(name)
             .into_iter()
             .flatten()
-            .filter_map(|(owner, mailbox)| mailbox.upgrade().map(|mailbox| (*owner, mailbox)));
-        let woken = match first_place {
-            Some(first) => alive.find(|(owner, _)| *owner == first),
-            None => alive.next(),
-        };
-        if let Some((_, mailbox)) = woken {
-            mailbox.notify_one();
+            .filter(|(owner, _)| first_place.is_none_or(|first| *owner == first))
+            .filter_map(|(_, mailbox)| mailbox.upgrade())
+            .collect();
+        let listens = |mailbox: &&Arc<Mailbox>| mailbox.listeners.load(Ordering::Relaxed) > 0;
+        if let Some(mailbox) = alive.iter().find(listens).or(alive.last()) {
+            mailbox.news.notify_one();
         }
     }
 }

@@ -47,11 +47,33 @@ async fn who_was_woken_and_goes_away_wakes_the_next() {
     refused(&a, &first).await;
     refused(&b, &second).await;
     refused(&b, &elsewhere).await;
+    // Nobody listens: who asked last is about to.
     a.release(&holder).await.unwrap();
-    assert!(!has_news(&b, &second).await, "one lock, two woken");
-    a.release(&first).await.unwrap();
-    assert!(has_news(&b, &second).await);
+    assert!(!has_news(&a, &first).await, "one lock, two woken");
+    b.release(&second).await.unwrap();
+    assert!(has_news(&a, &first).await);
     assert!(!has_news(&b, &elsewhere).await, "woken for another lock");
+}
+
+/// Of many waiters of a locker only one listens, and perhaps it was not the first to ask.
+#[tokio::test]
+async fn a_release_wakes_one_that_listens() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let holder = claim("a");
+    granted(&driver, &holder).await;
+    let [first, second, third] = [(); 3].map(|()| claim("a").waiting());
+    for waiter in [&first, &second, &third] {
+        refused(&driver, waiter).await;
+    }
+    let waiting = async { timeout(HANG, driver.changed(&second)).await.unwrap() };
+    let releasing = async { driver.release(&holder).await.unwrap() };
+    // Polled in this order.
+    let (change, _) = tokio::join!(waiting, releasing);
+    assert_eq!(change, Change::AskAgain);
+    for other in [&first, &third] {
+        assert!(!has_news(&driver, other).await, "one lock, two woken");
+    }
 }
 
 /// A driver that ended in disorder, with its runtime perhaps, swallows no news.
