@@ -1,7 +1,8 @@
 //! Those who wait in order tell each other, as far as they are of one process.
 //!
-//! A database that tells nobody of a release is asked again and again. Who stands just behind a claim
-//! of the same process need not: nothing changes for it before that one goes, and then it is told.
+//! A database that tells nobody of a release is asked again and again. Who has a place just behind
+//! another of the same process need not: nothing changes for it before that one goes, and then it is
+//! told. Only who is next after the holder asks on, since a hold can end in other ways.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,14 +31,25 @@ impl Neighbours {
         is_known
     }
 
-    /// Has `owner` told when `ahead` goes, which was found just before it; whether that one is known.
+    /// Has `owner` told when `ahead` goes, which was found just before it; whether both are known.
     pub(crate) fn follow(&self, owner: OwnerId, ahead: OwnerId) -> bool {
         let mut claims = self.claims();
+        if !claims.contains_key(&owner) {
+            return false;
+        }
         let Some(neighbour) = claims.get_mut(&ahead) else { return false };
         let before = neighbour.behind.replace(owner).filter(|before| *before != owner);
         // Somebody else stands there by now.
         tell(&claims, before);
         true
+    }
+
+    /// Tells who stood behind a claim that has lost its place, and has another one by now.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn let_pass(&self, owner: OwnerId) {
+        let mut claims = self.claims();
+        let behind = claims.get_mut(&owner).and_then(|neighbour| neighbour.behind.take());
+        tell(&claims, behind);
     }
 
     /// Forgets a claim that neither holds nor waits any more, and tells the next, if there is one.
@@ -115,6 +127,7 @@ mod tests {
         let (neighbours, [a, b]) = (Neighbours::default(), [(); 2].map(|()| OwnerId::random()));
         neighbours.come(b);
         assert!(!neighbours.follow(b, a));
+        assert!(!neighbours.follow(a, b), "who would be told?");
         neighbours.come(a);
         assert!(neighbours.follow(b, a));
         neighbours.go(a);

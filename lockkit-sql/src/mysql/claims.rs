@@ -35,9 +35,19 @@ pub(super) enum Answer {
         remaining: Option<Duration>,
         /// The hold in the way, if it has run out and may not be taken over.
         run_out: Option<RunOut>,
-        /// Whose place is just before the claim's, or else who holds the lock, as far as is known.
-        ahead: Option<OwnerId>,
+        /// Who is just before the claim, if it has a place now.
+        ahead: Option<Ahead>,
     },
+}
+
+/// Who is just before a claim that has a place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead {
+    pub(super) owner: OwnerId,
+    /// It has a place, too; otherwise it holds the lock.
+    pub(super) waits: bool,
+    /// The claim had no place before this ask, or none any more.
+    pub(super) is_new: bool,
 }
 
 /// What a claim finds that lets go.

@@ -9,7 +9,7 @@ use lockkit_core::driver::{Claim, OwnerId};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
-use super::claims::{self, Answer, duration, token};
+use super::claims::{self, Ahead, Answer, duration, token};
 use super::connections::{Connections, Steps, Transaction, Value, Within};
 use super::error::Failure;
 use super::inspect::owner_of;
@@ -84,7 +84,8 @@ impl Steps for Stand<'_> {
         transaction.write(DROP_DEAD, &[namespace, name, time]).await?;
         let end = Value::Integer(lock.time.saturating_add(claims::micros(claim.ttl())));
         let stay = [end, namespace, name, owner];
-        if transaction.write(STAY, &stay).await?.rows_affected() == 0 {
+        let is_new = transaction.write(STAY, &stay).await?.rows_affected() == 0;
+        if is_new {
             let label = claims::label(claim);
             let values = [namespace, name, owner, label, time, end, namespace, name];
             transaction.write(ARRIVE, &values).await?;
@@ -92,7 +93,9 @@ impl Steps for Stand<'_> {
         transaction.write(OCCUPY, &[end, namespace, name]).await?;
         let remaining = lock.is_held().then(|| duration(lock.expires - lock.time));
         let holder = lock.owner.as_deref().filter(|_| lock.is_held());
-        let ahead = ahead.or(holder).and_then(|owner| owner_of(owner).ok());
+        let waits = ahead.is_some();
+        let owner = ahead.or(holder).and_then(|owner| owner_of(owner).ok());
+        let ahead = owner.map(|owner| Ahead { owner, waits, is_new });
         Ok(Some(Answer::Taken { remaining, run_out, ahead }))
     }
 }

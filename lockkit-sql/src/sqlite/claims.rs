@@ -137,12 +137,18 @@ impl Answer {
         }
     }
 
-    /// Whose place is just before the claim's, or else who holds the lock; `None` if the claim has no
-    /// place.
-    pub(super) fn ahead(&self, claim: &Claim) -> Option<OwnerId> {
+    /// Whether nobody holds the lock.
+    pub(super) fn is_free(&self) -> bool {
+        self.hold.is_none()
+    }
+
+    /// Who is just before the claim, if it has a place.
+    pub(super) fn ahead(&self, claim: &Claim) -> Option<Ahead> {
         let own = self.places.iter().position(|place| place.owner == claim.owner())?;
-        let before = own.checked_sub(1).and_then(|before| self.places.get(before));
-        before.or(self.hold.as_ref()).map(|entry| entry.owner)
+        match own.checked_sub(1).and_then(|before| self.places.get(before)) {
+            Some(place) => Some(Ahead::Place(place.owner)),
+            None => self.hold.as_ref().map(|hold| Ahead::Hold(hold.owner)),
+        }
     }
 
     /// Whether asking would change nothing: the claim is refused, and its place, if it is to have
@@ -169,6 +175,13 @@ impl Answer {
         }
         Ok(answer)
     }
+}
+
+/// Who is just before a claim that has a place.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ahead {
+    Hold(OwnerId),
+    Place(OwnerId),
 }
 
 /// A hold or a place.

@@ -11,7 +11,7 @@ use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::select;
 use tokio::time::Instant;
 
-use super::claims::{self, Answer};
+use super::claims::{self, Ahead, Answer};
 use super::config::{Config, ID};
 use super::database::Database;
 use super::doubt::Doubts;
@@ -122,12 +122,22 @@ impl SqliteDriver {
 
     /// Says when the answer may be another.
     fn refusal(&self, claim: &Claim, answer: &Answer) -> Attempt {
-        let clock = self.database.clock();
-        let taken = answer.obstacle(claim).map_or_else(Taken::new, |obstacle| {
+        let is_told = match answer.ahead(claim) {
+            Some(Ahead::Place(ahead)) => self.neighbours.follow(claim.owner(), ahead),
+            Some(Ahead::Hold(ahead)) => {
+                self.neighbours.follow(claim.owner(), ahead);
+                // A hold can end in other ways, too.
+                false
+            }
+            None => false,
+        };
+        // Who is told has nothing to do at the end of a hold.
+        let obstacle = answer.obstacle(claim).filter(|_| !is_told || answer.is_free());
+        let taken = obstacle.map_or_else(Taken::new, |obstacle| {
+            let clock = self.database.clock();
             Taken::new().free_in(self.doubts.free_in(claim.name(), obstacle, clock))
         });
-        let follows = |ahead| self.neighbours.follow(claim.owner(), ahead);
-        Attempt::Taken(if answer.ahead(claim).is_some_and(follows) { taken.heard() } else { taken })
+        Attempt::Taken(if is_told { taken.heard() } else { taken })
     }
 
     /// Removes what was in doubt and has not changed for the whole of its TTL.

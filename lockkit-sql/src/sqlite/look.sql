@@ -13,11 +13,8 @@ SELECT 'place', owner, 0, ttl, expires, clock, arrival
         OR expires - ttl > $5
         OR arrival = (SELECT min(arrival) FROM lockkit_place
                        WHERE namespace = $1 AND name = $2 AND NOT (clock = $4 AND expires <= $5))
-        OR arrival = (SELECT max(before.arrival)
-                        FROM lockkit_place AS own
-                        JOIN lockkit_place AS before
-                          ON before.namespace = $1 AND before.name = $2
-                         AND NOT (before.clock = $4 AND before.expires <= $5)
-                         AND before.arrival < own.arrival
-                       WHERE own.owner = $3))
+        OR arrival = (SELECT arrival FROM lockkit_place
+                       WHERE namespace = $1 AND name = $2 AND NOT (clock = $4 AND expires <= $5)
+                         AND arrival < (SELECT arrival FROM lockkit_place WHERE owner = $3)
+                       ORDER BY arrival DESC LIMIT 1))
  ORDER BY arrival;
