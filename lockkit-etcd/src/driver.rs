@@ -107,7 +107,7 @@ impl Driver for EtcdDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.asks.pass(|| self.claims.take(claim, self.limit(claim))).await
+        self.asks.pass(claim, || self.claims.take(claim, self.limit(claim))).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {

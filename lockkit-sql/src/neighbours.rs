@@ -16,10 +16,20 @@ pub(crate) struct Neighbours(Mutex<HashMap<OwnerId, Neighbour>>);
 
 #[derive(Debug, Default)]
 struct Neighbour {
+    /// Who was found just before this one.
+    ahead: Option<OwnerId>,
     /// Whom to tell when this one goes.
     behind: Option<OwnerId>,
     /// Keeps one piece of news until it is fetched.
     news: Arc<Notify>,
+}
+
+/// Who is just before a claim that has a place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    pub(crate) owner: OwnerId,
+    /// It has a place, too; otherwise it holds the lock.
+    pub(crate) waits: bool,
 }
 
 impl Neighbours {
@@ -31,25 +41,21 @@ impl Neighbours {
         is_known
     }
 
-    /// Has `owner` told when `ahead` goes, which was found just before it; whether both are known.
-    pub(crate) fn follow(&self, owner: OwnerId, ahead: OwnerId) -> bool {
+    /// Has `owner` told when `ahead` goes, which was found just before it; whether it need not ask
+    /// until then.
+    pub(crate) fn follow(&self, owner: OwnerId, ahead: Ahead) -> bool {
         let mut claims = self.claims();
-        if !claims.contains_key(&owner) {
-            return false;
+        let Some(own) = claims.get_mut(&owner) else { return false };
+        if own.ahead.replace(ahead.owner) != Some(ahead.owner) {
+            // Its place may be another one, and no more before that of who stood behind it.
+            let behind = own.behind.take();
+            tell(&claims, behind);
         }
-        let Some(neighbour) = claims.get_mut(&ahead) else { return false };
+        let Some(neighbour) = claims.get_mut(&ahead.owner) else { return false };
         let before = neighbour.behind.replace(owner).filter(|before| *before != owner);
         // Somebody else stands there by now.
         tell(&claims, before);
-        true
-    }
-
-    /// Tells who stood behind a claim that has lost its place, and has another one by now.
-    #[cfg(feature = "mysql")]
-    pub(crate) fn let_pass(&self, owner: OwnerId) {
-        let mut claims = self.claims();
-        let behind = claims.get_mut(&owner).and_then(|neighbour| neighbour.behind.take());
-        tell(&claims, behind);
+        ahead.waits
     }
 
     /// Forgets a claim that neither holds nor waits any more, and tells the next, if there is one.
@@ -93,7 +99,7 @@ mod tests {
     use lockkit_core::driver::OwnerId;
     use tokio::select;
 
-    use super::Neighbours;
+    use super::{Ahead, Neighbours};
 
     async fn has_news(neighbours: &Neighbours, owner: OwnerId) -> bool {
         select! {
@@ -103,14 +109,26 @@ mod tests {
         }
     }
 
+    /// Behind the place of `owner`.
+    fn place(owner: OwnerId) -> Ahead {
+        Ahead { owner, waits: true }
+    }
+
+    /// Claims that are about to ask.
+    fn known<const N: usize>(neighbours: &Neighbours) -> [OwnerId; N] {
+        [(); N].map(|()| {
+            let owner = OwnerId::random();
+            assert!(!neighbours.come(owner));
+            owner
+        })
+    }
+
     #[tokio::test]
     async fn who_goes_tells_the_next_and_no_other() {
-        let (neighbours, [a, b, c]) = (Neighbours::default(), [(); 3].map(|()| OwnerId::random()));
-        for owner in [a, b, c] {
-            assert!(!neighbours.come(owner));
-        }
+        let neighbours = Neighbours::default();
+        let [a, b, c] = known(&neighbours);
         assert!(neighbours.come(b), "forgotten");
-        assert!(neighbours.follow(b, a) && neighbours.follow(c, b));
+        assert!(neighbours.follow(b, place(a)) && neighbours.follow(c, place(b)));
         for owner in [a, b, c] {
             assert!(!has_news(&neighbours, owner).await);
         }
@@ -123,29 +141,48 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_the_word_of_a_stranger() {
-        let (neighbours, [a, b]) = (Neighbours::default(), [(); 2].map(|()| OwnerId::random()));
-        neighbours.come(b);
-        assert!(!neighbours.follow(b, a));
-        assert!(!neighbours.follow(a, b), "who would be told?");
-        neighbours.come(a);
-        assert!(neighbours.follow(b, a));
+    async fn who_stands_behind_a_hold_is_told_and_asks_on() {
+        let neighbours = Neighbours::default();
+        let [a, b] = known(&neighbours);
+        assert!(!neighbours.follow(b, Ahead { owner: a, waits: false }));
         neighbours.go(a);
-        assert!(!neighbours.follow(b, a), "it has gone");
+        assert!(has_news(&neighbours, b).await);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_the_word_of_a_stranger() {
+        let neighbours = Neighbours::default();
+        let ([b], a) = (known(&neighbours), OwnerId::random());
+        assert!(!neighbours.follow(b, place(a)));
+        assert!(!neighbours.follow(a, place(b)), "who would be told?");
+        neighbours.come(a);
+        assert!(neighbours.follow(b, place(a)));
+        neighbours.go(a);
+        assert!(!neighbours.follow(b, place(a)), "it has gone");
     }
 
     #[tokio::test]
     async fn who_is_not_the_next_any_more_learns_of_it() {
-        let (neighbours, [a, b, c]) = (Neighbours::default(), [(); 3].map(|()| OwnerId::random()));
-        for owner in [a, b, c] {
-            neighbours.come(owner);
-        }
-        neighbours.follow(b, a);
-        neighbours.follow(b, a);
+        let neighbours = Neighbours::default();
+        let [a, b, c] = known(&neighbours);
+        neighbours.follow(b, place(a));
+        neighbours.follow(b, place(a));
         assert!(!has_news(&neighbours, b).await);
-        neighbours.follow(c, a);
+        neighbours.follow(c, place(a));
         assert!(has_news(&neighbours, b).await);
         neighbours.go(a);
         assert!(has_news(&neighbours, c).await);
+    }
+
+    /// The place of the first one ran out, and it has another one.
+    #[tokio::test]
+    async fn who_comes_back_tells_who_stood_behind_it() {
+        let neighbours = Neighbours::default();
+        let [a, b, c] = known(&neighbours);
+        assert!(neighbours.follow(b, place(a)) && neighbours.follow(c, place(b)));
+        neighbours.follow(a, place(c));
+        assert!(has_news(&neighbours, b).await);
+        neighbours.follow(a, place(c));
+        assert!(!has_news(&neighbours, b).await && !has_news(&neighbours, c).await);
     }
 }

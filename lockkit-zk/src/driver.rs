@@ -240,7 +240,7 @@ impl Driver for ZooKeeperDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.asks.pass(|| self.shared.take(claim)).await
+        self.asks.pass(claim, || self.shared.take(claim)).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {

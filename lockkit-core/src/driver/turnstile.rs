@@ -7,27 +7,36 @@ use tokio::select;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
+use crate::driver::Claim;
+
 /// For how long one that has passed is waited for: twice what another took that was done, within
 /// these.
 const LEAST_PATIENCE: Duration = Duration::from_millis(10);
 const MOST_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Lets a crowd of requests through a few at a time, first come, first served.
+/// Lets the asks of a crowd of waiters through a few at a time, first come, first served.
 ///
 /// A request that is under way takes more room than one who waits for the lock, most of it in client
 /// libraries. A thousand that are sent at once leave the process as much larger as they took
 /// together; sent a few at a time they are done as soon. None holds up the others: what is not
-/// done after 10 ms, or up to 100 ms where a server is that busy, lets the next one pass.
+/// done after 10 ms, or up to 100 ms where a server is that busy, lets the next one pass. Who tries
+/// only once does not wait, and passes at once.
 ///
 /// ```
-/// use lockkit_core::driver::Turnstile;
+/// use std::time::Duration;
 ///
-/// # async fn example() {
+/// use lockkit_core::driver::{Claim, Turnstile};
+/// use lockkit_core::{LockName, Namespace};
+///
+/// # async fn example() -> lockkit_core::Result<()> {
 /// let turnstile = Turnstile::new(64);
-/// let answer = turnstile.pass(async || "the answer").await;
+/// let name = LockName::new(&Namespace::default(), "report")?;
+/// let claim = Claim::new(name, Duration::from_secs(30)).waiting();
+/// let answer = turnstile.pass(&claim, async || "the answer").await;
 /// assert_eq!(answer, "the answer");
+/// # Ok(())
 /// # }
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(example());
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(example()).unwrap();
 /// ```
 #[derive(Debug)]
 pub struct Turnstile {
@@ -43,13 +52,16 @@ impl Turnstile {
         Self { passes: Semaphore::new(abreast), abreast, pace: AtomicU32::new(0) }
     }
 
-    /// Makes the request when it is its turn, and sees it through. It is in a box, and takes no room
-    /// before.
+    /// Makes the claim's request when it is its turn, and sees it through. It is in a box, and takes
+    /// no room before.
     ///
     /// # Cancel safety
     ///
     /// As the request; nobody behind is held up.
-    pub async fn pass<F: Future>(&self, request: impl FnOnce() -> F) -> F::Output {
+    pub async fn pass<F: Future>(&self, claim: &Claim, request: impl FnOnce() -> F) -> F::Output {
+        if !claim.waits() {
+            return Box::pin(request()).await;
+        }
         let pass = self.passes.acquire().await.expect("the semaphore is never closed");
         // Most requests are no crowd, and are spared the timer.
         let is_crowded = self.passes.available_permits() <= self.abreast / 2;
@@ -91,6 +103,16 @@ mod tests {
     use tokio::time::{Instant, advance, sleep};
 
     use super::Turnstile;
+    use crate::driver::Claim;
+    use crate::{LockName, Namespace};
+
+    fn claim() -> Claim {
+        Claim::new(LockName::new(&Namespace::default(), "a").unwrap(), Duration::from_secs(30))
+    }
+
+    fn waiting() -> Claim {
+        claim().waiting()
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_crowd_passes_a_few_at_a_time_and_in_order() {
@@ -103,7 +125,7 @@ mod tests {
                     assert_eq!(begun.fetch_add(1, Relaxed), number);
                     sleep(Duration::from_millis(1)).await;
                 };
-                turnstile.pass(request).await;
+                turnstile.pass(&waiting(), request).await;
             });
         }
         for passed in [3, 6, 9, 10] {
@@ -135,7 +157,7 @@ mod tests {
                     sleep(BUSY).await;
                     under_way.fetch_sub(1, Relaxed);
                 };
-                turnstile.pass(request).await;
+                turnstile.pass(&waiting(), request).await;
             });
         }
         crowd.join_all().await;
@@ -147,17 +169,31 @@ mod tests {
         let turnstile = Arc::new(Turnstile::new(1));
         let silent = tokio::spawn({
             let turnstile = turnstile.clone();
-            async move { turnstile.pass(pending::<()>).await }
+            async move { turnstile.pass(&waiting(), pending::<()>).await }
         });
         yield_now().await;
         let start = Instant::now();
-        turnstile.pass(async || ()).await;
+        turnstile.pass(&waiting(), async || ()).await;
         assert_eq!(start.elapsed().as_millis(), 10);
-        turnstile.pass(async || ()).await;
+        turnstile.pass(&waiting(), async || ()).await;
         assert_eq!(start.elapsed().as_millis(), 10);
         silent.abort();
-        drop(Box::pin(turnstile.pass(pending::<()>)));
-        turnstile.pass(async || ()).await;
+        drop(Box::pin(turnstile.pass(&waiting(), pending::<()>)));
+        turnstile.pass(&waiting(), async || ()).await;
         assert_eq!(start.elapsed().as_millis(), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_tries_once_does_not_stand_behind_a_crowd() {
+        let turnstile = Arc::new(Turnstile::new(1));
+        let mut crowd = JoinSet::new();
+        for _ in 0..10 {
+            let turnstile = turnstile.clone();
+            crowd.spawn(async move { turnstile.pass(&waiting(), pending::<()>).await });
+        }
+        yield_now().await;
+        let start = Instant::now();
+        turnstile.pass(&claim(), async || ()).await;
+        assert_eq!(start.elapsed(), Duration::ZERO);
     }
 }

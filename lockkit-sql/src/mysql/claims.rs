@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Claim, ErrorKind, OwnerId};
+use lockkit_core::driver::{Claim, ErrorKind};
 use lockkit_core::{FencingToken, LockName};
 use sqlx::Row as _;
 
 use super::connections::{Connections, Value, Within};
 use super::error::Failure;
+use crate::neighbours::Ahead;
 use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
 
@@ -38,16 +39,6 @@ pub(super) enum Answer {
         /// Who is just before the claim, if it has a place now.
         ahead: Option<Ahead>,
     },
-}
-
-/// Who is just before a claim that has a place.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ahead {
-    pub(super) owner: OwnerId,
-    /// It has a place, too; otherwise it holds the lock.
-    pub(super) waits: bool,
-    /// The claim had no place before this ask, or none any more.
-    pub(super) is_new: bool,
 }
 
 /// What a claim finds that lets go.

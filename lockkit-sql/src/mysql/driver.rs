@@ -9,7 +9,7 @@ use lockkit_core::driver::{
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::claims::{self, Ahead, Answer, Released};
+use super::claims::{self, Answer, Released};
 use super::config::{Config, ID};
 use super::connections::{Connections, Within};
 use super::error::Failure;
@@ -115,20 +115,14 @@ impl MysqlDriver {
                 Attempt::Taken(Taken::new().free_in(remaining))
             }
             (Answer::Taken { remaining, ahead, .. }, _) => {
-                Attempt::Taken(match ahead.is_some_and(|ahead| self.follow(claim, ahead)) {
+                let is_told =
+                    ahead.is_some_and(|ahead| self.neighbours.follow(claim.owner(), ahead));
+                Attempt::Taken(match is_told {
                     true => Taken::new().heard(),
                     false => remaining.into_iter().fold(Taken::new(), Taken::free_in),
                 })
             }
         }
-    }
-
-    /// Has the claim told when the one before it goes; whether it need not ask before.
-    fn follow(&self, claim: &Claim, ahead: Ahead) -> bool {
-        if ahead.is_new {
-            self.neighbours.let_pass(claim.owner());
-        }
-        self.neighbours.follow(claim.owner(), ahead.owner) && ahead.waits
     }
 
     async fn let_go(&self, claim: &Claim) -> Result<Release, Failure> {
@@ -161,13 +155,7 @@ impl Driver for MysqlDriver {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         let stood_before = claim.is_fair() && self.neighbours.come(claim.owner());
-        let asking = || self.ask(claim, stood_before);
-        let answer = match claim.waits() {
-            true => self.asks.pass(asking).await,
-            // Those are no crowd, and let none hold them up.
-            false => Box::pin(asking()).await,
-        };
-        match answer {
+        match self.asks.pass(claim, || self.ask(claim, stood_before)).await {
             Ok(answer) => Ok(self.observe(claim, answer)),
             Err(failure) => {
                 // It may be the last of its claim, without a release.

@@ -9,10 +9,11 @@ use lockkit_core::driver::{Claim, OwnerId};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
-use super::claims::{self, Ahead, Answer, duration, token};
+use super::claims::{self, Answer, duration, token};
 use super::connections::{Connections, Steps, Transaction, Value, Within};
 use super::error::Failure;
 use super::inspect::owner_of;
+use crate::neighbours::Ahead;
 use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
 
@@ -84,8 +85,7 @@ impl Steps for Stand<'_> {
         transaction.write(DROP_DEAD, &[namespace, name, time]).await?;
         let end = Value::Integer(lock.time.saturating_add(claims::micros(claim.ttl())));
         let stay = [end, namespace, name, owner];
-        let is_new = transaction.write(STAY, &stay).await?.rows_affected() == 0;
-        if is_new {
+        if transaction.write(STAY, &stay).await?.rows_affected() == 0 {
             let label = claims::label(claim);
             let values = [namespace, name, owner, label, time, end, namespace, name];
             transaction.write(ARRIVE, &values).await?;
@@ -95,7 +95,7 @@ impl Steps for Stand<'_> {
         let holder = lock.owner.as_deref().filter(|_| lock.is_held());
         let waits = ahead.is_some();
         let owner = ahead.or(holder).and_then(|owner| owner_of(owner).ok());
-        let ahead = owner.map(|owner| Ahead { owner, waits, is_new });
+        let ahead = owner.map(|owner| Ahead { owner, waits });
         Ok(Some(Answer::Taken { remaining, run_out, ahead }))
     }
 }

@@ -139,7 +139,7 @@ impl Driver for PostgresDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.asks.pass(|| self.take(claim)).await
+        self.asks.pass(claim, || self.take(claim)).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {

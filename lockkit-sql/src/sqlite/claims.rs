@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::database::{Database, Value};
 use super::time::{self, HostClock};
+use crate::neighbours::Ahead;
 
 const LOOK: &str = include_str!("look.sql");
 const TAKE: &str =
@@ -146,8 +147,8 @@ impl Answer {
     pub(super) fn ahead(&self, claim: &Claim) -> Option<Ahead> {
         let own = self.places.iter().position(|place| place.owner == claim.owner())?;
         match own.checked_sub(1).and_then(|before| self.places.get(before)) {
-            Some(place) => Some(Ahead::Place(place.owner)),
-            None => self.hold.as_ref().map(|hold| Ahead::Hold(hold.owner)),
+            Some(place) => Some(Ahead { owner: place.owner, waits: true }),
+            None => self.hold.as_ref().map(|hold| Ahead { owner: hold.owner, waits: false }),
         }
     }
 
@@ -175,13 +176,6 @@ impl Answer {
         }
         Ok(answer)
     }
-}
-
-/// Who is just before a claim that has a place.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Ahead {
-    Hold(OwnerId),
-    Place(OwnerId),
 }
 
 /// A hold or a place.

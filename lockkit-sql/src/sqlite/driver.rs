@@ -11,7 +11,7 @@ use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::select;
 use tokio::time::Instant;
 
-use super::claims::{self, Ahead, Answer};
+use super::claims::{self, Answer};
 use super::config::{Config, ID};
 use super::database::Database;
 use super::doubt::Doubts;
@@ -122,15 +122,8 @@ impl SqliteDriver {
 
     /// Says when the answer may be another.
     fn refusal(&self, claim: &Claim, answer: &Answer) -> Attempt {
-        let is_told = match answer.ahead(claim) {
-            Some(Ahead::Place(ahead)) => self.neighbours.follow(claim.owner(), ahead),
-            Some(Ahead::Hold(ahead)) => {
-                self.neighbours.follow(claim.owner(), ahead);
-                // A hold can end in other ways, too.
-                false
-            }
-            None => false,
-        };
+        let is_told =
+            answer.ahead(claim).is_some_and(|ahead| self.neighbours.follow(claim.owner(), ahead));
         // Who is told has nothing to do at the end of a hold.
         let obstacle = answer.obstacle(claim).filter(|_| !is_told || answer.is_free());
         let taken = obstacle.map_or_else(Taken::new, |obstacle| {

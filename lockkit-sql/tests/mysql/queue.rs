@@ -1,8 +1,7 @@
 //! The fair queue: who is served when, and that nothing of it stays behind.
 
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Change, Claim, Driver, Release, Renewal};
-use lockkit_sql::mysql::MysqlDriver;
+use lockkit_core::driver::{Driver, Release, Renewal};
 use lockkit_testkit::trial;
 use tokio::time::sleep;
 
@@ -18,8 +17,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("an_expired_lock_goes_to_the_first_place", shared, after_expiry),
         trial("a_place_that_comes_between_is_not_overtaken", shared, between),
         trial("deadlocks_are_got_over", shared, deadlock),
-        trial("who_stands_behind_a_claim_of_the_same_driver_is_told_by_it", shared, neighbours),
-        trial("who_comes_back_behind_others_tells_them", shared, coming_back),
         trial("a_lock_that_was_removed_is_made_anew", shared, removed),
     ]
 }
@@ -183,57 +180,6 @@ async fn deadlock(server: String) {
     take(&driver, &waiter).await;
 }
 
-/// A thousand that stand in line in one process do not poll.
-async fn neighbours(server: String) {
-    let mut database = Database::on(&server).await;
-    let (a, b) = (database.driver().await, database.driver().await);
-    let holder = claim(LONG).fair();
-    take(&a, &holder).await;
-    let [first, second, elsewhere, third] = [(); 4].map(|()| claim(LONG).fair());
-    assert!(!refused(&a, &first).await.is_heard(), "a hold can be broken by anybody");
-    assert!(refused(&a, &second).await.is_heard());
-    assert!(!refused(&b, &elsewhere).await.is_heard(), "who could tell it?");
-    assert!(!refused(&a, &third).await.is_heard(), "who could tell it?");
-    // Who leaves in the middle tells the next.
-    a.release(&first).await.unwrap();
-    assert!(has_news(&a, &second).await);
-    assert!(!refused(&a, &second).await.is_heard(), "a hold can be broken by anybody");
-    b.release(&elsewhere).await.unwrap();
-    assert!(refused(&a, &third).await.is_heard());
-    a.release(&second).await.unwrap();
-    assert!(has_news(&a, &third).await);
-    refused(&a, &third).await;
-    // The holder learns that its hold is gone.
-    database.run("UPDATE lockkit_lock SET owner = NULL, expires = 0").await;
-    assert!(!has_news(&a, &third).await);
-    assert_eq!(a.renew(&holder).await.unwrap(), Renewal::Lost);
-    assert!(has_news(&a, &third).await);
-    take(&a, &third).await;
-    let fourth = claim(LONG).fair();
-    refused(&a, &fourth).await;
-    let name = third.name();
-    assert!(a.inspect().unwrap().break_hold(name, None).await.unwrap().is_some());
-    assert!(has_news(&a, &fourth).await);
-    take(&a, &fourth).await;
-}
-
-/// A place ran out while the one behind it relied on being told.
-async fn coming_back(server: String) {
-    let driver = Database::on(&server).await.driver().await;
-    let (holder, late, patient) =
-        (claim(LONG).fair(), claim(millis(200)).fair(), claim(LONG).fair());
-    take(&driver, &holder).await;
-    refused(&driver, &late).await;
-    assert!(refused(&driver, &patient).await.is_heard());
-    sleep(millis(220)).await;
-    assert!(refused(&driver, &late).await.is_heard());
-    assert!(has_news(&driver, &patient).await);
-    refused(&driver, &patient).await;
-    driver.release(&holder).await.unwrap();
-    assert!(has_news(&driver, &patient).await);
-    take(&driver, &patient).await;
-}
-
 /// By hand, or with what a failover has lost.
 async fn removed(server: String) {
     let mut database = Database::on(&server).await;
@@ -243,16 +189,4 @@ async fn removed(server: String) {
     refused(&driver, &waiter).await;
     database.run("DELETE FROM lockkit_lock; DELETE FROM lockkit_place").await;
     take(&driver, &waiter).await;
-}
-
-/// Whether there is news for a claim already.
-async fn has_news(driver: &MysqlDriver, claim: &Claim) -> bool {
-    tokio::select! {
-        biased;
-        change = driver.changed(claim) => {
-            assert_eq!(change, Change::AskAgain);
-            true
-        }
-        () = std::future::ready(()) => false,
-    }
 }

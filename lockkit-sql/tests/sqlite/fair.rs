@@ -133,32 +133,3 @@ async fn the_first_place_is_woken_and_no_other() {
     assert!(has_news(&a, &second).await);
     granted(&a, &second).await;
 }
-
-/// A thousand that stand in line in one process do not poll.
-#[tokio::test]
-async fn who_stands_behind_a_claim_of_the_same_driver_is_told_by_it() {
-    let fixture = Fixture::new();
-    let (a, b) = (fixture.driver().await, fixture.driver().await);
-    let holder = claim("a").fair();
-    granted(&a, &holder).await;
-    let [first, second, elsewhere, third] = [(); 4].map(|()| claim("a").fair());
-    assert!(!refused(&a, &first).await.is_heard(), "a hold can be broken by anybody");
-    assert!(refused(&a, &second).await.is_heard());
-    assert!(!refused(&b, &elsewhere).await.is_heard(), "who could tell it?");
-    assert!(!refused(&a, &third).await.is_heard(), "who could tell it?");
-    // Who leaves in the middle tells the next. A look that writes nothing knows as much.
-    a.release(&first).await.unwrap();
-    assert!(has_news(&a, &second).await);
-    assert!(!refused(&a, &second).await.is_heard(), "a hold can be broken by anybody");
-    b.release(&elsewhere).await.unwrap();
-    assert!(refused(&a, &third).await.is_heard());
-    a.release(&second).await.unwrap();
-    assert!(has_news(&a, &third).await);
-    refused(&a, &third).await;
-    // The holder learns that its hold is gone.
-    execute(&mut fixture.raw().await, "DELETE FROM lockkit_hold").await;
-    assert!(!has_news(&a, &third).await);
-    assert_eq!(a.renew(&holder).await.unwrap(), Renewal::Lost);
-    assert!(has_news(&a, &third).await);
-    granted(&a, &third).await;
-}

@@ -1,0 +1,156 @@
+//! Who waits in order behind another of the same driver relies on its word, on databases that tell
+//! nobody of a release.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, OwnerId, Renewal, Taken};
+use lockkit_core::{LockName, Namespace};
+use lockkit_sql::mysql::MysqlDriver;
+use lockkit_sql::sqlite::SqliteDriver;
+use lockkit_testkit::{MARIADB, MYSQL, Unavailable, trial};
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+fn main() -> ExitCode {
+    let trials = [on("sqlite", file), on("mysql", server)];
+    lockkit_testkit::run(trials.into_iter().flatten().collect())
+}
+
+fn on(kind: &str, database: fn() -> Result<Database, Unavailable>) -> Vec<Trial> {
+    vec![
+        trial("who_stands_behind_a_claim_of_the_same_driver_is_told_by_it", database, in_line)
+            .with_kind(kind),
+        trial("who_comes_back_behind_others_tells_them", database, coming_back).with_kind(kind),
+    ]
+}
+
+async fn in_line(database: Database) {
+    let lock = Fair::new();
+    let (a, b) = (database.driver().await, database.driver().await);
+    let (a, b) = (a.as_ref(), b.as_ref());
+    let holder = lock.claim();
+    assert!(take(a, &holder).await);
+    let [first, second, elsewhere, third] = [(); 4].map(|()| lock.claim());
+    assert!(!refused(a, &first).await.is_heard(), "a hold can be broken by anybody");
+    assert!(refused(a, &second).await.is_heard());
+    assert!(!refused(b, &elsewhere).await.is_heard(), "who could tell it?");
+    assert!(!refused(a, &third).await.is_heard(), "who could tell it?");
+    // Who leaves in the middle tells the next.
+    a.release(&first).await.unwrap();
+    assert!(has_news(a, &second).await);
+    assert!(!refused(a, &second).await.is_heard(), "a hold can be broken by anybody");
+    b.release(&elsewhere).await.unwrap();
+    assert!(refused(a, &third).await.is_heard());
+    a.release(&second).await.unwrap();
+    assert!(has_news(a, &third).await);
+    refused(a, &third).await;
+    // The holder learns that its hold is gone.
+    assert!(break_hold(b, &holder).await);
+    _ = has_news(a, &third).await;
+    assert_eq!(a.renew(&holder).await.unwrap(), Renewal::Lost);
+    assert!(has_news(a, &third).await);
+    assert!(take(a, &third).await);
+    let fourth = lock.claim();
+    refused(a, &fourth).await;
+    assert!(break_hold(a, &third).await);
+    assert!(has_news(a, &fourth).await);
+    assert!(take(a, &fourth).await);
+}
+
+/// A place ran out while the one behind it relied on being told.
+async fn coming_back(database: Database) {
+    let (lock, driver) = (Fair::new(), database.driver().await);
+    let driver = driver.as_ref();
+    let (holder, patient) = (lock.claim(), lock.claim());
+    let late = lock.lasting(Duration::from_millis(200));
+    assert!(take(driver, &holder).await);
+    refused(driver, &late).await;
+    assert!(refused(driver, &patient).await.is_heard());
+    sleep(Duration::from_millis(220)).await;
+    assert!(refused(driver, &late).await.is_heard());
+    assert!(has_news(driver, &patient).await);
+    refused(driver, &patient).await;
+    driver.release(&holder).await.unwrap();
+    assert!(has_news(driver, &patient).await);
+    assert!(take(driver, &patient).await);
+}
+
+enum Database {
+    File(TempDir),
+    Server(String),
+}
+
+fn file() -> Result<Database, Unavailable> {
+    Ok(Database::File(tempfile::tempdir().unwrap()))
+}
+
+fn server() -> Result<Database, Unavailable> {
+    let given = std::env::var_os(MYSQL.url_variable());
+    let backend = if given.is_some() { &MYSQL } else { &MARIADB };
+    backend.url().map(Database::Server)
+}
+
+impl Database {
+    async fn driver(&self) -> Box<dyn Driver> {
+        match self {
+            Self::File(folder) => {
+                Box::new(SqliteDriver::open(folder.path().join("locks.db")).await.unwrap())
+            }
+            Self::Server(url) => {
+                // Which a machine under load keeps, also for short leases.
+                let url = format!("{url}?call_limit=10s");
+                Box::new(MysqlDriver::connect(&url.parse().unwrap()).await.unwrap())
+            }
+        }
+    }
+}
+
+/// A lock of one's own, which is asked for in order.
+struct Fair(LockName);
+
+impl Fair {
+    fn new() -> Self {
+        let name = OwnerId::random().to_string();
+        Self(LockName::new(&Namespace::default(), &name).unwrap())
+    }
+
+    /// With a lease that no test outlives.
+    fn claim(&self) -> Claim {
+        self.lasting(Duration::from_secs(60))
+    }
+
+    fn lasting(&self, lease: Duration) -> Claim {
+        Claim::new(self.0.clone(), lease).fair()
+    }
+}
+
+async fn take(driver: &dyn Driver, claim: &Claim) -> bool {
+    matches!(driver.try_acquire(claim).await.unwrap(), Attempt::Granted(_))
+}
+
+async fn refused(driver: &dyn Driver, claim: &Claim) -> Taken {
+    match driver.try_acquire(claim).await.unwrap() {
+        Attempt::Taken(taken) => taken,
+        granted => panic!("granted: {granted:?}"),
+    }
+}
+
+async fn break_hold(driver: &dyn Driver, claim: &Claim) -> bool {
+    driver.inspect().unwrap().break_hold(claim.name(), None).await.unwrap().is_some()
+}
+
+/// Whether there is news for a claim already.
+async fn has_news(driver: &dyn Driver, claim: &Claim) -> bool {
+    tokio::select! {
+        biased;
+        change = driver.changed(claim) => {
+            assert_eq!(change, Change::AskAgain);
+            true
+        }
+        () = std::future::ready(()) => false,
+    }
+}
