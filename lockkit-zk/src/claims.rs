@@ -1,12 +1,12 @@
 //! What each claim of this driver has at the servers.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkit_core::driver::{Claim, OwnerId};
 use tokio::time::Instant;
 
+use crate::rank::Rank;
 use crate::session::Session;
 use crate::watch::Watch;
 
@@ -56,34 +56,20 @@ pub(crate) struct Node {
     pub(crate) path: Arc<str>,
     /// The number of the transaction that made it.
     pub(crate) czxid: i64,
-    pub(crate) first: First,
+    pub(crate) rank: Rank,
 }
-
-/// Whether a node is known to be the first of its queue, or to have been. From then on nothing comes
-/// before it: the servers put each new node behind all others.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct First(Arc<AtomicBool>);
 
 /// The node before that of a claim, when it was last looked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Ahead {
     pub(crate) path: Arc<str>,
-    pub(crate) first: First,
-}
-
-impl First {
-    pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn get(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
+    pub(crate) rank: Rank,
 }
 
 impl Node {
+    /// That was made just now.
     pub(crate) fn new(session: Arc<Session>, path: impl Into<Arc<str>>, czxid: i64) -> Self {
-        Self { session, path: path.into(), czxid, first: First::default() }
+        Self { session, path: path.into(), czxid, rank: Rank::of_place() }
     }
 
     /// What it is called among those of the lock.
@@ -104,7 +90,10 @@ impl Claims {
     }
 
     pub(crate) fn remove(&self, owner: OwnerId) {
-        self.all().remove(&owner);
+        let removed = self.all().remove(&owner);
+        if let Some(entry) = removed {
+            entry.state().moves_on();
+        }
     }
 
     /// Those that wait and have not asked for a lease's time.
@@ -116,7 +105,15 @@ impl Claims {
         self.all().values().filter(is_abandoned).cloned().collect()
     }
 
+    /// Nobody waits any more as it did: the session has ended.
+    pub(crate) fn move_on(&self) {
+        for entry in self.all().values() {
+            entry.state().moves_on();
+        }
+    }
+
     pub(crate) fn clear(&self) {
+        self.move_on();
         self.all().clear();
     }
 
@@ -129,10 +126,29 @@ impl Claims {
 impl State {
     fn hold(&mut self, node: Node, losses: u64) {
         self.is_dated |= matches!(self.trace, Trace::Place(_, Some(_)));
-        node.first.set();
-        self.trace = Trace::Hold(node);
+        node.rank.set_first();
+        self.turn_to(Trace::Hold(node));
         self.is_leaving = false;
         self.losses = losses;
+    }
+
+    fn turn_to(&mut self, trace: Trace) {
+        let node = match (&self.trace, &trace) {
+            (Trace::Place(node, _), Trace::Place(same, _)) if node.czxid == same.czxid => None,
+            (Trace::Place(node, _), _) => Some(node),
+            _ => None,
+        };
+        if let Some(node) = node {
+            node.rank.moves_on();
+        }
+        self.trace = trace;
+    }
+
+    /// It does not wait any more, or not for long.
+    fn moves_on(&self) {
+        if let Trace::Place(node, _) = &self.trace {
+            node.rank.moves_on();
+        }
     }
 }
 
@@ -168,10 +184,18 @@ impl Entry {
         }
     }
 
-    /// In which session it waits, and for the end of what.
-    pub(crate) fn place(&self) -> Option<(Arc<Session>, Arc<str>)> {
+    /// What is just before it, if that waits, too, and tells when it does not any more.
+    pub(crate) fn waits_behind(&self) -> Option<Rank> {
         match &self.state().trace {
-            Trace::Place(node, Some(ahead)) => Some((node.session.clone(), ahead.path.clone())),
+            Trace::Place(_, Some(ahead)) if ahead.rank.waits() => Some(ahead.rank.clone()),
+            _ => None,
+        }
+    }
+
+    /// In which session it waits, and for the end of what.
+    pub(crate) fn place(&self) -> Option<(Arc<Session>, Ahead)> {
+        match &self.state().trace {
+            Trace::Place(node, Some(ahead)) => Some((node.session.clone(), ahead.clone())),
             Trace::Nothing | Trace::Doubt(_) | Trace::Place(_, None) | Trace::Hold(_) => None,
         }
     }
@@ -179,13 +203,13 @@ impl Entry {
     /// What was ahead of its node is gone, or cannot be watched: somebody else may be the first.
     pub(crate) fn moves(&self, node: Node) {
         let mut state = self.state();
-        state.trace = Trace::Place(node, None);
+        state.turn_to(Trace::Place(node, None));
         (state.is_leaving, state.is_dated) = (false, true);
     }
 
     pub(crate) fn set(&self, trace: Trace) {
         let mut state = self.state();
-        state.trace = trace;
+        state.turn_to(trace);
         state.is_leaving = false;
     }
 
@@ -197,7 +221,7 @@ impl Entry {
         if state.asked.elapsed() <= self.claim.ttl() {
             return None;
         }
-        state.trace = Trace::Doubt(node.session.clone());
+        state.turn_to(Trace::Doubt(node.session.clone()));
         Some(node)
     }
 
@@ -221,7 +245,7 @@ impl Entry {
         let mut state = self.state();
         let has_left = matches!(state.trace, Trace::Doubt(_));
         if has_left {
-            state.trace = Trace::Nothing;
+            state.turn_to(Trace::Nothing);
         }
         has_left
     }
@@ -242,7 +266,9 @@ impl Entry {
 
     /// A delete of its node is sent. Says whether one was before and was not answered.
     pub(crate) fn leaves(&self) -> bool {
-        std::mem::replace(&mut self.state().is_leaving, true)
+        let mut state = self.state();
+        state.moves_on();
+        std::mem::replace(&mut state.is_leaving, true)
     }
 
     pub(crate) fn losses(&self) -> u64 {

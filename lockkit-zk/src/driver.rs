@@ -7,10 +7,10 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::select;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::claims::{Claims, Entry, Node, Trace};
+use crate::claims::{Ahead, Claims, Entry, Node, Trace};
 use crate::config::{Config, ID};
 use crate::error::Failure;
 use crate::layout::Layout;
@@ -108,15 +108,27 @@ impl Shared {
     /// Waits for the end of the node before that of a waiting claim. Those who wait are many: what
     /// is known of the claim is looked up again then, rather than kept.
     async fn turn(&self, entry: &Entry) -> Change {
-        let Some((session, path)) = entry.place() else { return std::future::pending().await };
+        while let Some(ahead) = entry.waits_behind() {
+            ahead.moved().await;
+        }
+        let Some((session, Ahead { path, rank })) = entry.place() else {
+            return std::future::pending().await;
+        };
         let mut watch = entry.watch.lock().await;
-        // The watch also hears of the session's end.
-        let news = self.news(&mut watch, entry, &session, &path).await;
+        // Where a crowd waits, most holds are over before that time.
+        let is_told = rank.is_ours()
+            && watch.is_none()
+            && Box::pin(timeout(YOUNG, rank.gone())).await.is_ok();
+        let news = match is_told {
+            true => News::Gone,
+            // The watch also hears of the session's end.
+            false => self.news(&mut watch, entry, &session, &path).await,
+        };
         *watch = None;
         let Trace::Place(node, ahead) = entry.trace() else { return Change::AskAgain };
         match (news, grant(&node), ahead.filter(|ahead| ahead.path == path)) {
             (News::Ended, ..) => Change::Lost,
-            (News::Gone, Ok(grant), Some(ahead)) if ahead.first.get() => {
+            (News::Gone, Ok(grant), Some(ahead)) if ahead.rank.is_first() => {
                 match entry.advance(node, self.sessions.losses()) {
                     true => Change::Granted(grant),
                     false => Change::AskAgain,
@@ -308,5 +320,6 @@ async fn keep(shared: Arc<Shared>) {
             shared.remove_abandoned().await;
         }
     };
-    tokio::join!(shared.sessions.keep(shared.layout.top()), removing);
+    let ended = || shared.claims.move_on();
+    tokio::join!(shared.sessions.keep(shared.layout.top(), ended), removing);
 }

@@ -25,6 +25,7 @@ mod inspect;
 mod layout;
 mod proof;
 mod queue;
+mod rank;
 mod session;
 mod sessions;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]

@@ -6,9 +6,10 @@ use lockkit_core::FencingToken;
 use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Grant, Release, Taken};
 use zookeeper_client::{CreateMode, Error};
 
-use crate::claims::{Ahead, Claims, Entry, First, Node, Trace};
+use crate::claims::{Ahead, Claims, Entry, Node, Trace};
 use crate::error::Failure;
 use crate::layout::{Layout, Queue};
+use crate::rank::Rank;
 use crate::session::{Limit, Session, is_same};
 use crate::sessions::Sessions;
 
@@ -217,7 +218,7 @@ impl<'a> Request<'a> {
         }
         let ahead = self.ahead(before.next_back().unwrap_or(first));
         if at == 1 {
-            ahead.first.set();
+            ahead.rank.set_first();
         }
         entry.set(Trace::Place(node, Some(ahead)));
         Ok(Attempt::Taken(Taken::new()))
@@ -227,11 +228,11 @@ impl<'a> Request<'a> {
     fn ahead(&self, name: &str) -> Ahead {
         let entry = self.layout.owner(name).and_then(|owner| self.claims.find(owner));
         let node = entry.and_then(|entry| entry.node());
-        match node.filter(|node| node.name() == name) {
-            Some(Node { path, first, .. }) => Ahead { path, first },
+        match node.filter(|node| node.name() == name && is_same(&node.session, &self.session)) {
+            Some(Node { path, rank, .. }) => Ahead { path, rank },
             None => {
                 let path = [&self.folder, "/", name].concat().into();
-                Ahead { path, first: First::default() }
+                Ahead { path, rank: Rank::of_a_stranger() }
             }
         }
     }
@@ -258,7 +259,11 @@ impl<'a> Request<'a> {
         let was_leaving = entry.is_some_and(Entry::leaves);
         let path = &node.path;
         let delete = self.session.send(|| self.session.client().delete(path, None));
-        match self.session.write(self.limit, delete).await {
+        let deleted = self.session.write(self.limit, delete).await;
+        if deleted.as_ref().err().is_none_or(Failure::is_no_node) {
+            node.rank.goes();
+        }
+        match deleted {
             Ok(()) if held => Ok(Release::Freed),
             // An earlier delete may have done it.
             Err(failure) if failure.is_no_node() && held && was_leaving => Ok(Release::Freed),

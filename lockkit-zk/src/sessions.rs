@@ -105,13 +105,14 @@ impl Sessions {
         self.standing.borrow().losses
     }
 
-    /// Keeps the session alive, and begins a new one when it has ended. Never returns.
-    pub(crate) async fn keep(&self, path: &str) {
+    /// Keeps the session alive, and begins a new one when it has ended, which is told. Never returns.
+    pub(crate) async fn keep(&self, path: &str, ended: impl Fn()) {
         let mut backoff = Backoff::default();
         loop {
             if let Some(session) = self.current() {
                 self.keep_one(&session, path).await;
                 self.stand(None);
+                ended();
                 tracing::warn!(session = session.id(), "the session has ended");
             }
             sleep(backoff.pause()).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal,
-    Taken, Vouch,
+    Taken, Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::select;
@@ -17,6 +17,9 @@ use super::database::Database;
 use super::doubt::Doubts;
 use super::wakeup::Wakeups;
 use crate::neighbours::Neighbours;
+
+/// How many ask at a time, of many who ask at once: one, and those who are next.
+const MOST_ASKS: usize = 8;
 
 /// What the SQLite driver promises.
 ///
@@ -39,6 +42,8 @@ pub struct SqliteDriver {
     pub(super) wakeups: Wakeups,
     /// Who wants to be served in order.
     neighbours: Neighbours,
+    /// Asks that are made together would leave the process larger.
+    asks: Turnstile,
     pub(super) call_limit: Option<Duration>,
 }
 
@@ -80,7 +85,8 @@ impl SqliteDriver {
         let database = opened.map_err(|error| Error::connecting(ID, error))?;
         let wakeups = Wakeups::on(database.file());
         let (doubts, neighbours) = (Doubts::default(), Neighbours::default());
-        Ok(Self { database, doubts, wakeups, neighbours, call_limit: None })
+        let asks = Turnstile::new(MOST_ASKS);
+        Ok(Self { database, doubts, wakeups, neighbours, asks, call_limit: None })
     }
 
     /// Where the database is.
@@ -160,7 +166,7 @@ impl Driver for SqliteDriver {
         if claim.is_fair() {
             self.neighbours.come(claim.owner());
         }
-        let answer = self.ask(claim, asked_before).await;
+        let answer = self.asks.pass(claim, || self.ask(claim, asked_before)).await;
         // A first ask that failed may be the last of its claim, without a release.
         let is_gone = answer.is_err() && !asked_before;
         if is_gone || matches!(answer, Ok(Attempt::Granted(_))) {

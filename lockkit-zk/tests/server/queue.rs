@@ -7,7 +7,7 @@ use std::task::Poll;
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::Locker;
-use lockkit_core::driver::{Change, Driver, Release};
+use lockkit_core::driver::{Change, Claim, Driver, Release, Renewal};
 use lockkit_testkit::{Server, ZOOKEEPER, trial};
 use tokio::select;
 use zookeeper_client::{Acl, AuthId, Permission};
@@ -17,9 +17,11 @@ use crate::support::{FOLDER, NAME, Place, claim, claim_for, driver, millis, refu
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("each_waiter_watches_the_one_before_only", || ZOOKEEPER.url(), watches),
+        trial("who_is_behind_a_waiter_of_its_driver_watches_nothing", || ZOOKEEPER.url(), told),
         trial("the_next_has_the_lock_without_asking", || ZOOKEEPER.url(), next),
         trial("each_of_a_row_has_the_lock_without_asking", || ZOOKEEPER.url(), row),
         trial("who_are_many_look_at_the_queue_together", || ZOOKEEPER.start(), together),
+        trial("many_hand_the_lock_on_by_a_request_each", || ZOOKEEPER.start(), passed_on),
         trial("who_waits_and_asks_again_lists_nothing", || ZOOKEEPER.url(), asks_again),
         trial("who_may_not_read_the_one_before_asks_now_and_then", || ZOOKEEPER.url(), unread),
         trial("who_is_further_back_asks_again", || ZOOKEEPER.url(), further_back),
@@ -32,14 +34,15 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 async fn watches(server: String) {
     let place = Place::on(&server).await;
-    let driver = driver(&place.url).await;
-    let held = claim();
-    take(&driver, &held).await;
-    let waiting: Vec<_> = (0..5).map(|_| claim().fair()).collect();
-    for claim in &waiting {
-        refused(&driver, claim).await;
+    let drivers = [driver(&place.url).await, driver(&place.url).await];
+    let claims: Vec<_> = (0..6).map(|_| claim().fair()).collect();
+    // No two of a driver stand next to one another.
+    let all: Vec<_> = drivers.iter().cycle().zip(&claims).collect();
+    take(all[0].0, all[0].1).await;
+    for (driver, claim) in &all[1..] {
+        refused(driver, claim).await;
     }
-    let listening = waiting.iter().map(|claim| driver.changed(claim));
+    let listening = all[1..].iter().map(|(driver, claim)| driver.changed(claim));
     let mut listening = pin!(futures_util::future::join_all(listening));
     assert!(poll!(&mut listening).is_pending());
     while place.watched().await.len() < 5 {
@@ -47,13 +50,39 @@ async fn watches(server: String) {
     }
     let mut watched = place.watched().await;
     watched.sort_by_key(|node| node.rsplit_once('-').map(|(_, sequence)| sequence.to_owned()));
-    let owners = [&held].into_iter().chain(&waiting).map(|claim| claim.owner().to_string());
-    let expected: Vec<_> = owners
-        .take(5)
-        .enumerate()
-        .map(|(at, owner)| format!("{FOLDER}/{owner}-{at:010}"))
-        .collect();
+    let expected: Vec<_> = claims[..5].iter().enumerate().map(node).collect();
     assert_eq!(watched, expected);
+}
+
+/// It is told by that one's claim, and then watches like anybody else.
+async fn told(server: String) {
+    let place = Place::on(&server).await;
+    let driver = driver(&place.url).await;
+    let claims: Vec<_> = (0..4).map(|_| claim().fair()).collect();
+    take(&driver, &claims[0]).await;
+    for claim in &claims[1..] {
+        refused(&driver, claim).await;
+    }
+    for (at, held) in claims[..3].iter().enumerate() {
+        {
+            let listening = claims[at + 1..].iter().map(|claim| driver.changed(claim));
+            let mut listening = pin!(futures_util::future::join_all(listening));
+            while place.watched().await.is_empty() {
+                assert!(poll!(&mut listening).is_pending());
+            }
+            // By the time the servers have answered this they know of every watch.
+            assert!(matches!(driver.renew(held).await.unwrap(), Renewal::Held(_)));
+            assert!(poll!(&mut listening).is_pending());
+            assert_eq!(place.watched().await, [node((at, held))]);
+        }
+        driver.release(held).await.unwrap();
+        assert!(matches!(driver.changed(&claims[at + 1]).await, Change::Granted(_)));
+    }
+}
+
+/// What the claim's node is called that stands there.
+fn node((at, claim): (usize, &Claim)) -> String {
+    format!("{FOLDER}/{}-{at:010}", claim.owner())
 }
 
 async fn next(server: String) {
@@ -108,6 +137,26 @@ async fn together(server: Server) {
     let asked = place.packets().await - before;
     assert!((WAITERS..WAITERS * 3 / 2).contains(&asked), "{WAITERS} asks took {asked} packets");
     assert_eq!(place.nodes().await.len(), 1 + WAITERS);
+}
+
+async fn passed_on(server: Server) {
+    const WAITERS: usize = 100;
+    let place = Place::made_on(&server.url()).await;
+    let driver = driver(&place.url).await;
+    let claims: Vec<_> = (0..=WAITERS).map(|_| claim().fair()).collect();
+    take(&driver, &claims[0]).await;
+    for claim in &claims[1..] {
+        refused(&driver, claim).await;
+    }
+    let before = place.packets().await;
+    for pair in claims.windows(2) {
+        let mut next = pin!(driver.changed(&pair[1]));
+        assert!(poll!(&mut next).is_pending());
+        driver.release(&pair[0]).await.unwrap();
+        assert!(matches!(next.await, Change::Granted(_)));
+    }
+    let packets = place.packets().await - before;
+    assert!((WAITERS..WAITERS * 3 / 2).contains(&packets), "{packets} packets for {WAITERS}");
 }
 
 async fn asks_again(server: String) {

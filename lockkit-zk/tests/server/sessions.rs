@@ -33,9 +33,12 @@ async fn expired(server: String) {
     let place = Place::on(&server).await;
     let proxy = Proxy::start(addr(&server)).await;
     let driver = driver(&with(&place.url_by(proxy.addr()), "ttl=1s")).await;
-    let (held, waiting) = (claim(), claim().fair());
+    let (held, waiting, behind) = (claim(), claim().fair(), claim().fair());
     let first = take(&driver, &held).await;
     refused(&driver, &waiting).await;
+    refused(&driver, &behind).await;
+    let mut listening = pin!(driver.changed(&behind));
+    assert!(poll!(&mut listening).is_pending());
     proxy.refuse().await;
     proxy.reset().await;
     place.nodes_come_to(0).await;
@@ -47,6 +50,7 @@ async fn expired(server: String) {
     assert_eq!(change, Change::Lost);
     assert_eq!(driver.renew(&held).await.unwrap(), Renewal::Lost);
     assert_eq!(driver.changed(&waiting).await, Change::Lost);
+    assert_eq!(listening.await, Change::Lost);
     // Another session has begun by itself.
     assert!(take(&driver, &waiting).await > first);
     assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
