@@ -3,7 +3,6 @@
 use std::fs;
 use std::time::Duration;
 
-use rustix::param::page_size;
 use rustix::time::{ClockId, clock_gettime};
 
 /// How long this process was on a CPU so far, all threads together.
@@ -13,12 +12,15 @@ pub fn cpu_time() -> Duration {
     Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
 }
 
-/// How many bytes of memory this process has. `None` where the system does not tell: only Linux
+/// How many bytes of memory this process has of its own: not its code, which is read from a file when
+/// it first runs, nor other files that are mapped. `None` where the system does not tell: only Linux
 /// does.
 pub fn memory() -> Option<u64> {
-    let pages = fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = pages.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * u64::try_from(page_size()).ok()?)
+    const KIB: u64 = 1024;
+    // What `statm` says may lag behind by some hundred KiB.
+    let text = fs::read_to_string("/proc/self/smaps_rollup").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * KIB)
 }
 
 #[cfg(test)]

@@ -305,11 +305,12 @@ pub(super) fn about(workload: &str) -> &'static str {
         }
         "many-names" => {
             "One client holds many locks and keeps them alive: 1,000, and 10,000 on the smaller \
-             set-up of each backend."
+             set-up of each backend. A client's memory is what it has of its own, without its code."
         }
         "waiters" => {
             "Many of one process wait for one lock, until each has had it: 1,000, and 10,000 on \
-             the smaller set-up of each backend."
+             the smaller set-up of each backend. A client's memory is what it has of its own, \
+             without its code."
         }
         "recovery" => {
             "The process that holds is killed: the time until another that waits has the lock."
