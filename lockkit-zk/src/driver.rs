@@ -226,7 +226,7 @@ impl Shared {
             // With another session it goes by itself.
             let limit = self.limit(entry.claim());
             let removed = match self.sessions.is_current(&node.session) {
-                true => queue::delete(&node.session, &node.path, limit).await,
+                true => queue::remove(&node, limit).await,
                 false => Ok(()),
             };
             match removed {

@@ -199,7 +199,7 @@ impl<'a> Request<'a> {
             Ok(queue) => queue,
             Err(failure) => {
                 // Where there is something else, nothing of ours is to stay.
-                self.delete(&node.path).await.map_err(Failure::with_traces)?;
+                remove(&node, self.limit).await.map_err(Failure::with_traces)?;
                 entry.set(Trace::Nothing);
                 return Err(failure.clone().of_a_request());
             }
@@ -212,7 +212,7 @@ impl<'a> Request<'a> {
         let mut before = queue[..at].iter().filter(|name| !is_older(name, &prefix, &node));
         let Some(first) = before.next() else { return self.grant(entry, node) };
         if !self.claim.waits() {
-            self.delete(&node.path).await.map_err(Failure::with_traces)?;
+            remove(&node, self.limit).await.map_err(Failure::with_traces)?;
             entry.set(Trace::Nothing);
             return Ok(Attempt::Taken(Taken::new()));
         }
@@ -354,8 +354,15 @@ fn is_older(name: &str, prefix: &str, node: &Node) -> bool {
     name.starts_with(prefix) && name != node.name()
 }
 
+/// Removes the node of a claim, and tells whoever is behind.
+pub(crate) async fn remove(node: &Node, limit: Limit) -> Result<(), Failure> {
+    delete(&node.session, &node.path, limit).await?;
+    node.rank.goes();
+    Ok(())
+}
+
 /// Removes a node, if there is one.
-pub(crate) async fn delete(session: &Session, path: &str, limit: Limit) -> Result<(), Failure> {
+async fn delete(session: &Session, path: &str, limit: Limit) -> Result<(), Failure> {
     let delete = session.send(|| session.client().delete(path, None));
     match session.write(limit, delete).await {
         Err(failure) if failure.is_no_node() => Ok(()),
