@@ -30,6 +30,8 @@ pub(crate) struct Ahead {
     pub(crate) owner: OwnerId,
     /// It has a place, too; otherwise it holds the lock.
     pub(crate) waits: bool,
+    /// The claim is known to have had no place before, or none any more.
+    pub(crate) is_new: bool,
 }
 
 impl Neighbours {
@@ -46,8 +48,9 @@ impl Neighbours {
     pub(crate) fn follow(&self, owner: OwnerId, ahead: Ahead) -> bool {
         let mut claims = self.claims();
         let Some(own) = claims.get_mut(&owner) else { return false };
-        if own.ahead.replace(ahead.owner) != Some(ahead.owner) {
-            // Its place may be another one, and no more before that of who stood behind it.
+        let has_moved = own.ahead.replace(ahead.owner) != Some(ahead.owner);
+        if has_moved || ahead.is_new {
+            // Its place may be no more before that of who stood behind it.
             let behind = own.behind.take();
             tell(&claims, behind);
         }
@@ -111,7 +114,7 @@ mod tests {
 
     /// Behind the place of `owner`.
     fn place(owner: OwnerId) -> Ahead {
-        Ahead { owner, waits: true }
+        Ahead { owner, waits: true, is_new: false }
     }
 
     /// Claims that are about to ask.
@@ -144,7 +147,7 @@ mod tests {
     async fn who_stands_behind_a_hold_is_told_and_asks_on() {
         let neighbours = Neighbours::default();
         let [a, b] = known(&neighbours);
-        assert!(!neighbours.follow(b, Ahead { owner: a, waits: false }));
+        assert!(!neighbours.follow(b, Ahead { waits: false, ..place(a) }));
         neighbours.go(a);
         assert!(has_news(&neighbours, b).await);
     }
@@ -184,5 +187,9 @@ mod tests {
         assert!(has_news(&neighbours, b).await);
         neighbours.follow(a, place(c));
         assert!(!has_news(&neighbours, b).await && !has_news(&neighbours, c).await);
+        // Behind the same one, and not where it was.
+        neighbours.follow(b, place(a));
+        neighbours.follow(a, Ahead { is_new: true, ..place(c) });
+        assert!(has_news(&neighbours, b).await);
     }
 }

@@ -113,8 +113,9 @@ impl Claims {
     }
 
     pub(crate) fn clear(&self) {
-        self.move_on();
-        self.all().clear();
+        for (_, entry) in self.all().drain() {
+            entry.state().moves_on();
+        }
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<Entry>>> {

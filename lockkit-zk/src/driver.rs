@@ -120,6 +120,7 @@ impl Shared {
             && watch.is_none()
             && Box::pin(timeout(YOUNG, rank.gone())).await.is_ok();
         let news = match is_told {
+            true if session.has_ended() => News::Ended,
             true => News::Gone,
             // The watch also hears of the session's end.
             false => self.news(&mut watch, entry, &session, &path).await,

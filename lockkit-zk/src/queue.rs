@@ -110,6 +110,7 @@ impl<'a> Request<'a> {
         if !queue.as_ref().as_ref().is_ok_and(is_gone) {
             return self.judge(entry, node, &queue).await.map(Some);
         }
+        node.rank.goes();
         entry.set(Trace::Nothing);
         Ok(None)
     }

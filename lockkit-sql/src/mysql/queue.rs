@@ -85,7 +85,8 @@ impl Steps for Stand<'_> {
         transaction.write(DROP_DEAD, &[namespace, name, time]).await?;
         let end = Value::Integer(lock.time.saturating_add(claims::micros(claim.ttl())));
         let stay = [end, namespace, name, owner];
-        if transaction.write(STAY, &stay).await?.rows_affected() == 0 {
+        let is_new = transaction.write(STAY, &stay).await?.rows_affected() == 0;
+        if is_new {
             let label = claims::label(claim);
             let values = [namespace, name, owner, label, time, end, namespace, name];
             transaction.write(ARRIVE, &values).await?;
@@ -95,7 +96,7 @@ impl Steps for Stand<'_> {
         let holder = lock.owner.as_deref().filter(|_| lock.is_held());
         let waits = ahead.is_some();
         let owner = ahead.or(holder).and_then(|owner| owner_of(owner).ok());
-        let ahead = owner.map(|owner| Ahead { owner, waits });
+        let ahead = owner.map(|owner| Ahead { owner, waits, is_new });
         Ok(Some(Answer::Taken { remaining, run_out, ahead }))
     }
 }

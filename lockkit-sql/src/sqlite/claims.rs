@@ -146,10 +146,9 @@ impl Answer {
     /// Who is just before the claim, if it has a place.
     pub(super) fn ahead(&self, claim: &Claim) -> Option<Ahead> {
         let own = self.places.iter().position(|place| place.owner == claim.owner())?;
-        match own.checked_sub(1).and_then(|before| self.places.get(before)) {
-            Some(place) => Some(Ahead { owner: place.owner, waits: true }),
-            None => self.hold.as_ref().map(|hold| Ahead { owner: hold.owner, waits: false }),
-        }
+        let place = own.checked_sub(1).and_then(|before| self.places.get(before));
+        let entry = place.or(self.hold.as_ref())?;
+        Some(Ahead { owner: entry.owner, waits: place.is_some(), is_new: false })
     }
 
     /// Whether asking would change nothing: the claim is refused, and its place, if it is to have
