@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, ErrorKind, Inspect, Instant, Release, Renewal,
-    Vouch,
+    Turnstile, Vouch,
 };
 use lockkit_core::{Capabilities, Liveness};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -27,6 +27,9 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .inspection()
     .ttl(Capabilities::MIN_TTL, Duration::from_secs(60));
 
+/// How many ask at a time, of many who ask at once: each has a request under way to every node.
+const MOST_ASKS: usize = 16;
+
 /// Locks that a majority of nodes grants.
 ///
 /// All nodes are asked at once, and the answer is there when a majority has given it: a node that
@@ -35,6 +38,7 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 pub struct RedlockDriver {
     pub(crate) quorum: Arc<Quorum>,
     capabilities: Capabilities,
+    asks: Turnstile,
     _ends: DropGuard,
 }
 
@@ -63,7 +67,8 @@ impl RedlockDriver {
             stragglers: TaskTracker::new(),
             over: over.clone(),
         });
-        Self { quorum, capabilities, _ends: over.drop_guard() }
+        let asks = Turnstile::new(MOST_ASKS);
+        Self { quorum, capabilities, asks, _ends: over.drop_guard() }
     }
 
     /// Those who wait have to poll.
@@ -89,7 +94,7 @@ impl Driver for RedlockDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.quorum.acquire(claim).await
+        self.asks.pass(claim, || self.quorum.acquire(claim)).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
