@@ -96,12 +96,9 @@ impl Claims {
         }
     }
 
-    /// Those that wait and have not asked for a lease's time.
+    /// Those that wait, or may, and have not asked for a lease's time.
     pub(crate) fn abandoned(&self) -> Vec<Arc<Entry>> {
-        let is_abandoned = |entry: &&Arc<Entry>| {
-            let state = entry.state();
-            matches!(state.trace, Trace::Place(..)) && state.asked.elapsed() > entry.claim.ttl()
-        };
+        let is_abandoned = |entry: &&Arc<Entry>| entry.is_abandoned(&entry.state());
         self.all().values().filter(is_abandoned).cloned().collect()
     }
 
@@ -214,16 +211,23 @@ impl Entry {
         state.is_leaving = false;
     }
 
-    /// Gives up a place that was not asked for during a lease. Returns its node, which is to be
-    /// removed: from then on, nobody takes it for the first.
-    pub(crate) fn abandon(&self) -> Option<Node> {
+    /// Gives up what was not asked for during a lease, which is to be removed: from then on, nobody
+    /// takes its node for the first. Says whether there is anything.
+    pub(crate) fn abandon(&self) -> bool {
         let mut state = self.state();
-        let Trace::Place(node, _) = state.trace.clone() else { return None };
-        if state.asked.elapsed() <= self.claim.ttl() {
-            return None;
+        if !self.is_abandoned(&state) {
+            return false;
         }
-        state.turn_to(Trace::Doubt(node.session.clone()));
-        Some(node)
+        if let Trace::Place(node, _) = &state.trace {
+            let in_doubt = Trace::Doubt(node.session.clone());
+            state.turn_to(in_doubt);
+        }
+        true
+    }
+
+    fn is_abandoned(&self, state: &State) -> bool {
+        matches!(state.trace, Trace::Place(..) | Trace::Doubt(_))
+            && state.asked.elapsed() > self.claim.ttl()
     }
 
     /// Its node, which was there when it was looked at, is the first, unless it was given up

@@ -220,22 +220,20 @@ impl Shared {
         watch.get_or_insert_with(make).news().await
     }
 
-    /// Removes the places of those who have stopped to ask.
+    /// Removes what those have left who have stopped to ask.
     async fn remove_abandoned(&self) {
         for entry in self.claims.abandoned() {
-            let Some(node) = entry.abandon() else { continue };
-            // With another session it goes by itself.
-            let limit = self.limit(entry.claim());
-            let removed = match self.sessions.is_current(&node.session) {
-                true => queue::remove(&node, limit).await,
-                false => Ok(()),
-            };
-            match removed {
-                Ok(()) => {
+            if !entry.abandon() {
+                continue;
+            }
+            let removing = async { self.request(entry.claim()).await?.release(Some(&entry)).await };
+            match removing.await {
+                Ok(_) => {
                     if entry.has_left() {
                         self.claims.remove(entry.claim().owner());
                     }
                 }
+                // The next time, then.
                 Err(failure) => tracing::debug!(%failure, "a place was not removed"),
             }
         }

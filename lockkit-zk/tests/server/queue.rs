@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("who_is_further_back_asks_again", || ZOOKEEPER.url(), further_back),
         trial("who_leaves_takes_node_and_watch_along", || ZOOKEEPER.url(), leaving),
         trial("a_place_that_nobody_asks_for_is_removed", || ZOOKEEPER.url(), abandoned),
+        trial("a_place_that_cannot_be_removed_is_removed_later", || ZOOKEEPER.url(), later),
         trial("a_removed_place_is_taken_anew", || ZOOKEEPER.url(), removed),
         trial("nothing_is_left_of_what_is_dropped", || ZOOKEEPER.url(), dropped),
     ]
@@ -235,6 +236,29 @@ async fn abandoned(server: String) {
     place.nodes_come_to(2).await;
     driver.release(&held).await.unwrap();
     take(&driver, &waiting).await;
+}
+
+async fn later(server: String) {
+    let place = Place::made_on(&server).await;
+    let driver = driver(&with(&place.url, "ttl=3s")).await;
+    let (held, gone, waiting) = (claim(), claim_for(millis(500)).fair(), claim().fair());
+    take(&driver, &held).await;
+    refused(&driver, &gone).await;
+    refused(&driver, &waiting).await;
+    let permit = async |permission| {
+        let acl = [Acl::new(permission, AuthId::anyone())];
+        place.raw.set_acl(&place.path(FOLDER), &acl, None).await.unwrap();
+    };
+    permit(Permission::READ | Permission::CREATE | Permission::ADMIN).await;
+    let mut listening = pin!(driver.changed(&waiting));
+    while place.watched().await.is_empty() {
+        assert!(poll!(&mut listening).is_pending());
+    }
+    // It was given up, and is there.
+    assert_eq!(place.nodes().await.len(), 3);
+    permit(Permission::ALL).await;
+    assert_eq!(listening.await, Change::AskAgain);
+    assert_eq!(place.nodes().await.len(), 2);
 }
 
 async fn removed(server: String) {
