@@ -212,17 +212,14 @@ impl Entry {
     }
 
     /// Gives up what was not asked for during a lease, which is to be removed: from then on, nobody
-    /// takes its node for the first. Says whether there is anything.
-    pub(crate) fn abandon(&self) -> bool {
+    /// takes its node for the first. Says what that was.
+    pub(crate) fn abandon(&self) -> Option<Trace> {
         let mut state = self.state();
-        if !self.is_abandoned(&state) {
-            return false;
+        let left = self.is_abandoned(&state).then(|| state.trace.clone())?;
+        if let Trace::Place(node, _) = &left {
+            state.turn_to(Trace::Doubt(node.session.clone()));
         }
-        if let Trace::Place(node, _) = &state.trace {
-            let in_doubt = Trace::Doubt(node.session.clone());
-            state.turn_to(in_doubt);
-        }
-        true
+        Some(left)
     }
 
     fn is_abandoned(&self, state: &State) -> bool {

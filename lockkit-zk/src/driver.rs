@@ -223,12 +223,9 @@ impl Shared {
     /// Removes what those have left who have stopped to ask.
     async fn remove_abandoned(&self) {
         for entry in self.claims.abandoned() {
-            if !entry.abandon() {
-                continue;
-            }
-            let removing = async { self.request(entry.claim()).await?.release(Some(&entry)).await };
-            match removing.await {
-                Ok(_) => {
+            let Some(left) = entry.abandon() else { continue };
+            match self.remove_left(&entry, left).await {
+                Ok(()) => {
                     if entry.has_left() {
                         self.claims.remove(entry.claim().owner());
                     }
@@ -236,6 +233,18 @@ impl Shared {
                 // The next time, then.
                 Err(failure) => tracing::debug!(%failure, "a place was not removed"),
             }
+        }
+    }
+
+    async fn remove_left(&self, entry: &Entry, left: Trace) -> Result<(), DriverError> {
+        match left {
+            Trace::Place(node, _) if self.sessions.is_current(&node.session) => {
+                let removed = queue::remove(&node, self.limit(entry.claim())).await;
+                removed.map_err(Failure::of_a_request)
+            }
+            // With another session it goes by itself.
+            Trace::Place(..) => Ok(()),
+            _ => self.request(entry.claim()).await?.release(Some(entry)).await.map(|_| ()),
         }
     }
 }

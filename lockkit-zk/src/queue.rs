@@ -356,7 +356,7 @@ fn is_older(name: &str, prefix: &str, node: &Node) -> bool {
 }
 
 /// Removes the node of a claim, and tells whoever is behind.
-async fn remove(node: &Node, limit: Limit) -> Result<(), Failure> {
+pub(crate) async fn remove(node: &Node, limit: Limit) -> Result<(), Failure> {
     delete(&node.session, &node.path, limit).await?;
     node.rank.goes();
     Ok(())

@@ -75,6 +75,11 @@ impl Sessions {
         }
     }
 
+    /// Whether that session is the one there is.
+    pub(crate) fn is_current(&self, session: &Arc<Session>) -> bool {
+        self.standing.borrow().session.as_ref().is_some_and(|current| is_same(current, session))
+    }
+
     /// Waits for the end of a session, or for a loss of connection after the first `known`.
     ///
     /// # Cancel safety
