@@ -24,6 +24,8 @@ mod session;
 mod sights;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+mod stays;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod tls;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]

@@ -2,13 +2,15 @@
 //!
 //! A database that tells nobody of a release is asked again and again. Who has a place just behind
 //! another of the same process need not: nothing changes for it before that one goes, and then it is
-//! told. Only who is next after the holder asks on, since a hold can end in other ways.
+//! told. Only who is next after the holder asks on, since a hold can end in other ways. As long as
+//! the other's place stands, it is enough to keep one's own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkit_core::driver::{Change, OwnerId};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// The claims of one process that hold a lock, or have a place in its queue.
 #[derive(Debug, Default)]
@@ -20,6 +22,12 @@ struct Neighbour {
     ahead: Option<OwnerId>,
     /// Whom to tell when this one goes.
     behind: Option<OwnerId>,
+    /// It was found behind a place, and told nothing since.
+    relies: bool,
+    /// Until when its place stands, unless it is removed.
+    stands_until: Option<Instant>,
+    /// It stood just behind a claim that held the lock and has gone.
+    is_next: bool,
     /// Keeps one piece of news until it is fetched.
     news: Arc<Notify>,
 }
@@ -49,23 +57,51 @@ impl Neighbours {
         let mut claims = self.claims();
         let Some(own) = claims.get_mut(&owner) else { return false };
         let has_moved = own.ahead.replace(ahead.owner) != Some(ahead.owner);
+        (own.relies, own.is_next) = (false, false);
         if has_moved || ahead.is_new {
             // Its place may be no more before that of who stood behind it.
             let behind = own.behind.take();
-            tell(&claims, behind);
+            tell(&mut claims, behind);
         }
         let Some(neighbour) = claims.get_mut(&ahead.owner) else { return false };
         let before = neighbour.behind.replace(owner).filter(|before| *before != owner);
         // Somebody else stands there by now.
-        tell(&claims, before);
+        tell(&mut claims, before);
+        if let Some(own) = claims.get_mut(&owner) {
+            own.relies = ahead.waits;
+        }
         ahead.waits
+    }
+
+    /// Takes note of a place that stands until then, or of one that is no more, its owner having
+    /// been granted the lock.
+    pub(crate) fn stand(&self, owner: OwnerId, until: Option<Instant>) {
+        if let Some(own) = self.claims().get_mut(&owner) {
+            own.stands_until = until;
+        }
+    }
+
+    /// Whether `owner` was found behind a place that stands still, and has been told nothing since.
+    pub(crate) fn relies(&self, owner: OwnerId) -> bool {
+        let claims = self.claims();
+        let Some(own) = claims.get(&owner).filter(|own| own.relies) else { return false };
+        let ahead = own.ahead.and_then(|ahead| claims.get(&ahead));
+        ahead.and_then(|ahead| ahead.stands_until).is_some_and(|until| until > Instant::now())
+    }
+
+    /// Whether it is probably the turn of `owner`.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn is_next(&self, owner: OwnerId) -> bool {
+        self.claims().get(&owner).is_some_and(|own| own.is_next)
     }
 
     /// Forgets a claim that neither holds nor waits any more, and tells the next, if there is one.
     pub(crate) fn go(&self, owner: OwnerId) -> Option<OwnerId> {
         let mut claims = self.claims();
-        let gone = claims.remove(&owner);
-        tell(&claims, gone.and_then(|gone| gone.behind))
+        let gone = claims.remove(&owner)?;
+        let next = claims.get_mut(&gone.behind?)?;
+        next.is_next = gone.stands_until.is_none();
+        tell(&mut claims, gone.behind)
     }
 
     /// The next news for `owner`; none ever if it is not known.
@@ -89,9 +125,11 @@ impl Neighbours {
 }
 
 /// Tells `owner`, if it is there still.
-fn tell(claims: &HashMap<OwnerId, Neighbour>, owner: Option<OwnerId>) -> Option<OwnerId> {
+fn tell(claims: &mut HashMap<OwnerId, Neighbour>, owner: Option<OwnerId>) -> Option<OwnerId> {
     let owner = owner?;
-    claims.get(&owner)?.news.notify_one();
+    let told = claims.get_mut(&owner)?;
+    told.relies = false;
+    told.news.notify_one();
     Some(owner)
 }
 
@@ -101,6 +139,7 @@ mod tests {
 
     use lockkit_core::driver::OwnerId;
     use tokio::select;
+    use tokio::time::{Duration, Instant, advance};
 
     use super::{Ahead, Neighbours};
 
@@ -191,5 +230,32 @@ mod tests {
         neighbours.follow(b, place(a));
         neighbours.follow(a, Ahead { is_new: true, ..place(c) });
         assert!(has_news(&neighbours, b).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_stands_behind_a_place_relies_on_it_while_it_stands() {
+        const LEASE: Duration = Duration::from_secs(3);
+        let neighbours = Neighbours::default();
+        let [a, b, c] = known(&neighbours);
+        let stand = |owner| neighbours.stand(owner, Some(Instant::now() + LEASE));
+        [a, b, c].iter().copied().for_each(stand);
+        neighbours.follow(b, place(a));
+        neighbours.follow(c, place(b));
+        assert!(!neighbours.relies(a), "nobody is before it");
+        assert!(neighbours.relies(b) && neighbours.relies(c));
+        advance(LEASE).await;
+        assert!(!neighbours.relies(b), "the place before it has run out");
+        [a, b, c].iter().copied().for_each(stand);
+        assert!(neighbours.relies(b));
+
+        neighbours.stand(a, None);
+        assert!(!neighbours.relies(b), "that is a hold now");
+        neighbours.follow(b, Ahead { waits: false, ..place(a) });
+        stand(a);
+        assert!(!neighbours.relies(b), "it was not a place");
+        neighbours.go(b);
+        assert!(!neighbours.relies(c), "it was told");
+        neighbours.follow(c, place(a));
+        assert!(neighbours.relies(c));
     }
 }

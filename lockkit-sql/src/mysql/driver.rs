@@ -7,17 +7,19 @@ use lockkit_core::driver::{
     Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::claims::{self, Answer, Released};
 use super::config::{Config, ID};
 use super::connections::{Connections, Within};
 use super::error::Failure;
-use super::queue;
+use super::queue::{self, Looked};
 use super::sweep::sweep;
 use crate::housekeeping::keep_house;
 use crate::neighbours::Neighbours;
 use crate::sights::{Sights, Takeover};
+use crate::stays::Stays;
 
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
@@ -43,6 +45,7 @@ pub struct MysqlDriver {
     pub(super) sights: Option<Sights>,
     /// Who wants to be served in order.
     pub(super) neighbours: Neighbours,
+    stays: Stays,
     /// Asks that are made together would leave the process much larger.
     asks: Turnstile,
     housekeeping: AbortOnDropHandle<()>,
@@ -77,6 +80,7 @@ impl MysqlDriver {
             call_limit,
             sights: observe.then(Sights::default),
             neighbours: Neighbours::default(),
+            stays: Stays::default(),
             asks: Turnstile::new(MOST_ASKS),
             housekeeping: keep_house(move || sweep(swept.clone(), observe)),
         })
@@ -84,12 +88,34 @@ impl MysqlDriver {
 
     /// Who has stood in the queue before stands there again, and has no other way in.
     async fn ask(&self, claim: &Claim, stood_before: bool) -> Result<Answer, Failure> {
+        // It may have been refreshed a quarter of a lease ago.
+        let place_ends = Instant::now() + claim.ttl() / 4 * 3;
+        let answer = self.take(claim, stood_before).await?;
+        let has_place = matches!(answer, Answer::Taken { .. });
+        self.neighbours.stand(claim.owner(), has_place.then_some(place_ends));
+        Ok(answer)
+    }
+
+    async fn take(&self, claim: &Claim, stood_before: bool) -> Result<Answer, Failure> {
         let within = self.within(claim);
         let takeover = Takeover::of(self.sights.as_ref(), claim);
-        if stood_before
-            && let Some(answer) = queue::stand(&self.connections, claim, takeover, within).await?
-        {
-            return Ok(answer);
+        if stood_before {
+            let connections = &*self.connections;
+            let looked = match self.neighbours.is_next(claim.owner()) {
+                true => Looked::Next,
+                false => queue::look(connections, claim, takeover, within).await?,
+            };
+            let answer = match looked {
+                Looked::Refused(answer) => return Ok(answer),
+                Looked::Next => queue::take_turn(connections, claim, takeover, within).await?,
+                Looked::Stale => None,
+            };
+            if let Some(answer) = answer {
+                return Ok(answer);
+            }
+            if let Some(answer) = queue::stand(connections, claim, takeover, within).await? {
+                return Ok(answer);
+            }
         }
         let answer = claims::take(&self.connections, claim, takeover, within).await?;
         match answer {
@@ -99,6 +125,13 @@ impl MysqlDriver {
             }
             answer => Ok(answer),
         }
+    }
+
+    /// Keeps the place of a claim for which nothing can have changed; whether it stands.
+    async fn stay(&self, claim: &Claim) -> Result<bool, Failure> {
+        let limit = self.limit(claim);
+        let keep = |owners| queue::stay(&self.connections, claim, owners, Within::new(limit));
+        self.stays.keep(claim, limit, keep).await
     }
 
     /// Takes note of a hold that has run out; who is refused for it learns when to ask again.
@@ -139,7 +172,11 @@ impl MysqlDriver {
 
     /// How long the requests about the claim may take together.
     fn within(&self, claim: &Claim) -> Within {
-        Within::new(self.call_limit.unwrap_or(claim.call_limit()))
+        Within::new(self.limit(claim))
+    }
+
+    fn limit(&self, claim: &Claim) -> Duration {
+        self.call_limit.unwrap_or(claim.call_limit())
     }
 }
 
@@ -154,7 +191,15 @@ impl Driver for MysqlDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let stood_before = claim.is_fair() && self.neighbours.come(claim.owner());
+        let owner = claim.owner();
+        let stood_before = claim.is_fair() && self.neighbours.come(owner);
+        if stood_before && self.neighbours.relies(owner) {
+            let until = Instant::now() + claim.ttl();
+            if Box::pin(self.stay(claim)).await.map_err(Failure::of_a_request)? {
+                self.neighbours.stand(owner, Some(until));
+                return Ok(Attempt::Taken(Taken::new().heard()));
+            }
+        }
         match self.asks.pass(claim, || self.ask(claim, stood_before)).await {
             Ok(answer) => Ok(self.observe(claim, answer)),
             Err(failure) => {

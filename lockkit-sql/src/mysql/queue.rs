@@ -3,6 +3,8 @@
 //! A statement that takes a lock sees in the lock's own row whether anybody has a place. Whoever is
 //! refused and wants one changes both tables, in a transaction that locks the lock's row first: so
 //! places come and go one at a time, and each reads what is committed at every isolation.
+//!
+//! Whoever has a place looks before it asks for more: most find that it is not their turn.
 
 use lockkit_core::LockName;
 use lockkit_core::driver::{Claim, OwnerId};
@@ -17,20 +19,96 @@ use crate::neighbours::Ahead;
 use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
 
+const LOOK: &str = include_str!("sql/look.sql");
+const TURN: &str = include_str!("sql/turn.sql");
 const LOCK: &str = include_str!("sql/lock.sql");
 const AHEAD: &str = include_str!("sql/ahead.sql");
 const DROP_DEAD: &str =
     "DELETE FROM lockkit_place WHERE namespace = ? AND name = ? AND expires <= ?";
-const DROP_DEAD_AND_OWN: &str =
-    "DELETE FROM lockkit_place WHERE namespace = ? AND name = ? AND (expires <= ? OR owner = ?)";
 const ARRIVE: &str = include_str!("sql/arrive.sql");
 const STAY: &str = "UPDATE lockkit_place SET expires = GREATEST(expires, ?) \
      WHERE namespace = ? AND name = ? AND owner = ?";
+const STAY_TOGETHER: &str = include_str!("sql/stay.sql");
+const STANDING: &str = include_str!("sql/standing.sql");
 const OCCUPY: &str = "UPDATE lockkit_lock SET queued = GREATEST(queued, ?) \
      WHERE namespace = ? AND name = ?";
 const LEAVE: &str = "DELETE FROM lockkit_place WHERE namespace = ? AND name = ? AND owner = ?";
 const REQUEUE: &str = include_str!("sql/requeue.sql");
 const GRANT: &str = include_str!("sql/grant.sql");
+
+/// How many owners `stay.sql` and `standing.sql` have room for. A statement for each number would be
+/// prepared anew each time.
+const TOGETHER: usize = 64;
+
+/// What a claim finds that has asked before. Changes nothing, and locks nothing.
+pub(super) async fn look(
+    connections: &Connections,
+    claim: &Claim,
+    takeover: Takeover,
+    within: Within,
+) -> Result<Looked, Failure> {
+    let [namespace, name, owner] = claims::of_claim(claim);
+    let rows = connections.read(LOOK, &[owner, namespace, name], within).await?;
+    let Some(row) = rows.first() else { return Ok(Looked::Stale) };
+    let (lock, own) = (Lock::read(row)?, row.try_get::<Option<i64>, _>("own")?);
+    let left = own.unwrap_or(0).saturating_sub(lock.time);
+    if left <= 0 || lock.is_held_by(claim.owner()) {
+        return Ok(Looked::Stale);
+    }
+    let ahead = row.try_get::<Option<&[u8]>, _>("ahead")?;
+    let run_out = lock.run_out(claim.owner()).filter(|found| !takeover.allows(*found));
+    Ok(match ahead.is_none() && !lock.is_held() && run_out.is_none() {
+        true => Looked::Next,
+        false if left < claims::micros(claim.ttl()) / 4 * 3 => Looked::Stale,
+        false => Looked::Refused(lock.refusal(run_out, ahead, false)),
+    })
+}
+
+/// What a claim finds that has asked before and only looks.
+#[derive(Debug)]
+pub(super) enum Looked {
+    /// It is its turn.
+    Next,
+    Refused(Answer),
+    /// Its place has to be refreshed, or is gone.
+    Stale,
+}
+
+/// Takes the lock if it is free and the turn of the claim, which has a place.
+pub(super) async fn take_turn(
+    connections: &Connections,
+    claim: &Claim,
+    takeover: Takeover,
+    within: Within,
+) -> Result<Option<Answer>, Failure> {
+    let [namespace, name, owner] = claims::of_claim(claim);
+    let (observes, token_seen, beat_seen) = takeover.parts();
+    let values = [
+        owner,
+        owner,
+        claims::label(claim),
+        claims::lease(claim),
+        namespace,
+        name,
+        owner,
+        Value::Integer(observes.into()),
+        Value::Integer(token_seen),
+        Value::Integer(beat_seen),
+        owner,
+    ];
+    let taken = connections.write(TURN, &values, Urgency::Asks, within).await?;
+    if taken.rows_affected() == 0 {
+        return Ok(None);
+    }
+    let token = token(taken.last_insert_id().cast_signed())?;
+    match connections.write(LEAVE, &[namespace, name, owner], Urgency::Keeps, within).await {
+        Ok(_) => Ok(Some(Answer::Granted { token })),
+        Err(failure) => {
+            tracing::debug!(name = %claim.name(), %failure, "granted, but the place is there still");
+            Ok(None)
+        }
+    }
+}
 
 /// Takes the lock if it is free and the claim's turn; else leaves a place, or keeps it for another
 /// lease. `None` if there is no such lock, not even a free one: the next who asks makes it.
@@ -41,6 +119,17 @@ pub(super) async fn stand(
     within: Within,
 ) -> Result<Option<Answer>, Failure> {
     connections.transact(&Stand { claim, takeover }, Urgency::Asks, within).await
+}
+
+/// Keeps the places of these claims of one lock for another lease, as [`stand`] would; returns
+/// whose of them stand.
+pub(super) async fn stay(
+    connections: &Connections,
+    claim: &Claim,
+    owners: Vec<OwnerId>,
+    within: Within,
+) -> Result<Vec<OwnerId>, Failure> {
+    connections.transact(&Stay { claim, owners: &owners }, Urgency::Asks, within).await
 }
 
 /// Removes the claim's place.
@@ -67,15 +156,16 @@ impl Steps for Stand<'_> {
         if lock.is_held_by(claim.owner()) {
             // An ask that was given up has landed late.
             transaction.write(claims::RENEW, &claims::renewal(claim)).await?;
+            transaction.write(LEAVE, &[namespace, name, owner]).await?;
             return Ok(Some(Answer::Granted { token: token(lock.token)? }));
         }
         let time = Value::Integer(lock.time);
         let places = [namespace, name, time, namespace, name, time, owner];
         let rows = transaction.read(AHEAD, &places).await?;
-        let ahead = rows.first().map(|row| row.try_get("owner")).transpose()?;
+        let ahead = rows.first().map(|row| row.try_get::<&[u8], _>("owner")).transpose()?;
         let run_out = lock.run_out(claim.owner()).filter(|found| !self.takeover.allows(*found));
         if ahead.is_none() && !lock.is_held() && run_out.is_none() {
-            transaction.write(DROP_DEAD_AND_OWN, &[namespace, name, time, owner]).await?;
+            transaction.write(LEAVE, &[namespace, name, owner]).await?;
             let [label, lease] = [claims::label(claim), claims::lease(claim)];
             let values = [namespace, name, owner, label, lease, namespace, name];
             let granted = transaction.write(GRANT, &values).await?;
@@ -92,12 +182,44 @@ impl Steps for Stand<'_> {
             transaction.write(ARRIVE, &values).await?;
         }
         transaction.write(OCCUPY, &[end, namespace, name]).await?;
-        let remaining = lock.is_held().then(|| duration(lock.expires - lock.time));
-        let holder = lock.owner.as_deref().filter(|_| lock.is_held());
-        let waits = ahead.is_some();
-        let owner = ahead.or(holder).and_then(|owner| owner_of(owner).ok());
-        let ahead = owner.map(|owner| Ahead { owner, waits, is_new });
-        Ok(Some(Answer::Taken { remaining, run_out, ahead }))
+        Ok(Some(lock.refusal(run_out, ahead, is_new)))
+    }
+}
+
+struct Stay<'a> {
+    /// One of them, which tells name and lease of all.
+    claim: &'a Claim,
+    owners: &'a [OwnerId],
+}
+
+impl Steps for Stay<'_> {
+    type Answer = Vec<OwnerId>;
+
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Vec<OwnerId>, Failure> {
+        let (claim, owners) = (self.claim, self.owners);
+        let [namespace, name] = claims::of(claim.name());
+        let Some(lock) = Lock::locked(transaction, claim.name()).await? else {
+            return Ok(Vec::new());
+        };
+        let time = Value::Integer(lock.time);
+        let end = Value::Integer(lock.time.saturating_add(claims::micros(claim.ttl())));
+        let mut standing = Vec::with_capacity(owners.len());
+        for owners in owners.chunks(TOGETHER) {
+            let mut values = vec![end, namespace, name, time];
+            values.extend(owners.iter().cycle().take(TOGETHER).copied().map(Value::Owner));
+            let kept = transaction.write(STAY_TOGETHER, &values).await?;
+            if kept.rows_affected() == owners.len() as u64 {
+                standing.extend(owners);
+                continue;
+            }
+            for row in transaction.read(STANDING, &values[1..]).await? {
+                standing.push(owner_of(row.try_get("owner")?)?);
+            }
+        }
+        if !standing.is_empty() {
+            transaction.write(OCCUPY, &[end, namespace, name]).await?;
+        }
+        Ok(standing)
     }
 }
 
@@ -160,6 +282,16 @@ impl Lock {
         let owner = self.owner.as_deref()?;
         let is_one = !self.is_held() && owner != but_of.to_string().as_bytes();
         is_one.then(|| RunOut { token: self.token, beat: self.beat, lease: duration(self.lease) })
+    }
+
+    /// What to tell whose place is behind `ahead`.
+    fn refusal(&self, run_out: Option<RunOut>, ahead: Option<&[u8]>, is_new: bool) -> Answer {
+        let remaining = self.is_held().then(|| duration(self.expires - self.time));
+        let holder = self.owner.as_deref().filter(|_| self.is_held());
+        let waits = ahead.is_some();
+        let owner = ahead.or(holder).and_then(|owner| owner_of(owner).ok());
+        let ahead = owner.map(|owner| Ahead { owner, waits, is_new });
+        Answer::Taken { remaining, run_out, ahead }
     }
 
     fn read(row: &MySqlRow) -> Result<Self, Failure> {

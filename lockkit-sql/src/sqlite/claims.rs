@@ -15,6 +15,7 @@ const TAKE: &str =
     concat!(include_str!("take.sql"), include_str!("look.sql"), include_str!("commit.sql"));
 const RENEW: &str = include_str!("renew.sql");
 const RELEASE: &str = include_str!("release.sql");
+const STAY: &str = include_str!("stay.sql");
 const FORGET: &str = include_str!("forget.sql");
 
 /// Takes the lock if it is free and the claim's turn; else leaves a place if the claim is fair.
@@ -45,6 +46,27 @@ pub(super) async fn look(
 ) -> Result<Answer, DriverError> {
     let rows = database.request(LOOK, &about(database, claim), deadline).await?;
     database.read(|| Answer::read(&rows))
+}
+
+/// Keeps the places of these claims for another TTL, which is that of `claim`; returns whose of them
+/// stand.
+pub(super) async fn stay(
+    database: &Database,
+    claim: &Claim,
+    owners: Vec<OwnerId>,
+    deadline: Instant,
+) -> Result<Vec<OwnerId>, DriverError> {
+    let clock = database.clock();
+    let owners = owners.iter().map(OwnerId::to_string).collect::<Vec<_>>();
+    let values = [
+        // Neither of them has a character that would have to be escaped.
+        Value::Text(["[\"", &owners.join("\",\""), "\"]"].concat()),
+        Value::Text(clock.id().into()),
+        Value::Integer(clock.now()),
+        Value::Integer(time::micros(claim.ttl())),
+    ];
+    let rows = database.request(STAY, &values, deadline).await?;
+    database.read(|| rows.iter().map(owner).collect())
 }
 
 /// Makes what the claim holds last for another TTL; whether it holds anything.

@@ -17,6 +17,7 @@ use super::database::Database;
 use super::doubt::Doubts;
 use super::wakeup::Wakeups;
 use crate::neighbours::Neighbours;
+use crate::stays::Stays;
 
 /// How many ask at a time, of many who ask at once: one, and those who are next.
 const MOST_ASKS: usize = 8;
@@ -42,6 +43,7 @@ pub struct SqliteDriver {
     pub(super) wakeups: Wakeups,
     /// Who wants to be served in order.
     neighbours: Neighbours,
+    stays: Stays,
     /// Asks that are made together would leave the process larger.
     asks: Turnstile,
     pub(super) call_limit: Option<Duration>,
@@ -85,8 +87,8 @@ impl SqliteDriver {
         let database = opened.map_err(|error| Error::connecting(ID, error))?;
         let wakeups = Wakeups::on(database.file());
         let (doubts, neighbours) = (Doubts::default(), Neighbours::default());
-        let asks = Turnstile::new(MOST_ASKS);
-        Ok(Self { database, doubts, wakeups, neighbours, asks, call_limit: None })
+        let (stays, asks) = (Stays::default(), Turnstile::new(MOST_ASKS));
+        Ok(Self { database, doubts, wakeups, neighbours, stays, asks, call_limit: None })
     }
 
     /// Where the database is.
@@ -96,11 +98,25 @@ impl SqliteDriver {
 
     /// Until when a request about the claim has to end.
     fn deadline(&self, claim: &Claim) -> Instant {
-        Instant::now() + self.call_limit.unwrap_or(claim.call_limit())
+        Instant::now() + self.limit(claim)
+    }
+
+    fn limit(&self, claim: &Claim) -> Duration {
+        self.call_limit.unwrap_or(claim.call_limit())
+    }
+
+    /// Keeps the place of a claim for which nothing can have changed; whether it stands.
+    async fn stay(&self, claim: &Claim) -> Result<bool, DriverError> {
+        let keep = |owners| claims::stay(&self.database, claim, owners, self.deadline(claim));
+        let stands = self.stays.keep(claim, self.limit(claim), keep).await?;
+        // A place in a file that others do not see is none.
+        Ok(stands && self.database.check_file().is_ok())
     }
 
     async fn ask(&self, claim: &Claim, asked_before: bool) -> Result<Attempt, DriverError> {
         let deadline = self.deadline(claim);
+        // It may have been refreshed a quarter of a lease ago.
+        let place_ends = Instant::now() + claim.ttl() / 4 * 3;
         self.database.check_file()?;
         self.forget_the_dead(claim, deadline).await?;
 
@@ -118,8 +134,10 @@ impl SqliteDriver {
         self.database.check_file()?;
         self.doubts.note(claim.name(), answer.entries(), self.database.clock());
         let Some(hold) = answer.hold_of(claim) else {
+            self.neighbours.stand(claim.owner(), Some(place_ends));
             return Ok(self.refusal(claim, &answer));
         };
+        self.neighbours.stand(claim.owner(), None);
         let token = hold.fencing_token().ok_or_else(|| {
             DriverError::new(ErrorKind::Foreign, "the fencing token of the row is not positive")
         })?;
@@ -163,8 +181,13 @@ impl Driver for SqliteDriver {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         // Before the ask, so that no release after it is missed.
         let asked_before = claim.waits() && self.wakeups.listen(claim);
-        if claim.is_fair() {
-            self.neighbours.come(claim.owner());
+        let owner = claim.owner();
+        if claim.is_fair() && self.neighbours.come(owner) && self.neighbours.relies(owner) {
+            let until = Instant::now() + claim.ttl();
+            if Box::pin(self.stay(claim)).await? {
+                self.neighbours.stand(owner, Some(until));
+                return Ok(Attempt::Taken(Taken::new().heard()));
+            }
         }
         let answer = self.asks.pass(claim, || self.ask(claim, asked_before)).await;
         // A first ask that failed may be the last of its claim, without a release.
@@ -173,7 +196,7 @@ impl Driver for SqliteDriver {
             self.wakeups.leave(claim);
         }
         if is_gone {
-            self.neighbours.go(claim.owner());
+            self.neighbours.go(owner);
         }
         answer
     }

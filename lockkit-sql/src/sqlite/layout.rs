@@ -67,7 +67,7 @@ pub(super) async fn check(connection: &mut SqliteConnection) -> Result<bool, Pro
         }
     }
     let tables = sqlx::query(OBJECTS).fetch_all(&mut *connection).await?;
-    let mut missing = vec!["counter", "hold", "place", "place_of_name"];
+    let mut missing = vec!["counter", "hold", "place", "place_of_name", "place_end", "place_begin"];
     for table in &tables {
         let (name, sql): (&str, &str) = (table.try_get("name")?, table.try_get("sql")?);
         if LAYOUT.contains(sql) {

@@ -36,6 +36,9 @@ CREATE TABLE lockkit_place (
     clock     TEXT    NOT NULL
 ) STRICT;
 CREATE INDEX lockkit_place_of_name ON lockkit_place (namespace, name);
+-- What has run out, and what does not tell when it does.
+CREATE INDEX lockkit_place_end ON lockkit_place (namespace, name, clock, expires);
+CREATE INDEX lockkit_place_begin ON lockkit_place (namespace, name, clock, expires - ttl);
 
 PRAGMA application_id = 0x6c6b6974; -- "lkit"
 PRAGMA user_version = 1;

@@ -30,7 +30,8 @@ CREATE TABLE IF NOT EXISTS lockkit_place (
     since     BIGINT NOT NULL,   -- when the owner asked first
     expires   BIGINT NOT NULL,   -- a lease after the owner asked last
     PRIMARY KEY (namespace, name, owner),
-    KEY lockkit_place_order (namespace, name, arrival)
+    KEY lockkit_place_order (namespace, name, arrival),
+    KEY lockkit_place_end (namespace, name, expires)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- Who holds which lock by a session: a lock of GET_LOCK, which alone decides. The row tells the rest,

@@ -1,11 +1,12 @@
 //! The fair queue: who is served when, and that nothing of it stays behind.
 
+use futures_util::future::join_all;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Driver, Release, Renewal};
-use lockkit_testkit::trial;
+use lockkit_core::driver::{Driver, Release, Renewal, Taken};
+use lockkit_testkit::{Server, trial};
 use tokio::time::sleep;
 
-use crate::support::{Database, LONG, NOW, claim, millis, refused, shared, take};
+use crate::support::{Database, LONG, NOW, claim, millis, private, refused, shared, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -16,6 +17,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_place_that_leaves_lets_the_others_on", shared, cancelling),
         trial("an_expired_lock_goes_to_the_first_place", shared, after_expiry),
         trial("a_place_that_comes_between_is_not_overtaken", shared, between),
+        trial("who_looks_locks_nothing", shared, looking),
+        trial("a_turn_is_lost_to_a_place_before_it", shared, turns),
+        trial("those_behind_others_are_refreshed_together", shared, staying),
+        trial("a_grant_of_a_crowd_is_three_statements", private, three),
         trial("deadlocks_are_got_over", shared, deadlock),
         trial("a_lock_that_was_removed_is_made_anew", shared, removed),
     ]
@@ -149,6 +154,108 @@ async fn between(server: String) {
     take(&near, &waiter).await;
 }
 
+/// Who polls with a fresh place does not stand in the way of the holder's renewals.
+async fn looking(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    refused(&driver, &waiter).await;
+    let locked = "START TRANSACTION; SELECT COUNT(*) FROM lockkit_lock FOR UPDATE; \
+                  SELECT COUNT(*) FROM lockkit_place FOR UPDATE";
+    database.run(locked).await;
+    let taken = refused(&driver, &waiter).await;
+    assert!(taken.remaining().is_some_and(|remaining| remaining > LONG / 2));
+    database.run("COMMIT").await;
+}
+
+/// Two find the lock free, and only one of them has the first place.
+async fn turns(server: String) {
+    let mut database = Database::on(&server).await;
+    let (near, far) = (database.driver().await, database.driver().await);
+    let holder = claim(LONG);
+    take(&near, &holder).await;
+    let [first, second] = [(); 2].map(|()| claim(LONG).fair());
+    refused(&near, &first).await;
+    refused(&far, &second).await;
+    // It does not hold the lock any more, and nobody was told.
+    database.run("UPDATE lockkit_lock SET owner = NULL, expires = 0").await;
+    // The first place is there again by the time at which the second asks for the lock.
+    database.run("UPDATE lockkit_place SET expires = expires - 40000000 WHERE arrival = 1").await;
+    database.run("START TRANSACTION; SELECT COUNT(*) FROM lockkit_lock FOR UPDATE").await;
+    let asking = async {
+        refused(&far, &second).await;
+    };
+    let coming_back = async {
+        database.waits_reach(1).await;
+        let back = "UPDATE lockkit_place SET expires = expires + 40000000 WHERE arrival = 1";
+        database.run(back).await;
+        database.run("COMMIT").await;
+    };
+    tokio::join!(asking, coming_back);
+    take(&near, &first).await;
+    near.release(&first).await.unwrap();
+    take(&far, &second).await;
+    far.release(&second).await.unwrap();
+    take(&near, &claim(LONG)).await;
+}
+
+async fn staying(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    take(&driver, &claim(LONG)).await;
+    // More than one statement has room for.
+    let waiters: Vec<_> = (0..100).map(|_| claim(millis(6_400)).fair()).collect();
+    for waiter in &waiters {
+        refused(&driver, waiter).await;
+    }
+    let stale = "UPDATE lockkit_place SET expires = expires - 2000000; \
+                 UPDATE lockkit_lock SET queued = 0";
+    database.run(stale).await;
+    let asks = || join_all(waiters[1..].iter().map(|waiter| refused(&driver, waiter)));
+    assert!(asks().await.iter().all(Taken::is_heard));
+    let fresh = format!("SELECT COUNT(*) FROM lockkit_place WHERE expires > {NOW} + 5000000");
+    assert_eq!(database.ask::<i64>(&fresh).await, 99, "all but the first");
+    let last = "SELECT l.queued = MAX(p.expires) FROM lockkit_lock AS l, lockkit_place AS p";
+    assert!(database.ask::<bool>(last).await);
+    // Which is not there any more stands behind the others then.
+    let gone = waiters[1].owner();
+    database.run(&format!("DELETE FROM lockkit_place WHERE owner = '{gone}'")).await;
+    assert!(asks().await.iter().all(Taken::is_heard));
+    let behind = format!(
+        "SELECT arrival > ALL (SELECT arrival FROM lockkit_place WHERE owner <> '{gone}') \
+         FROM lockkit_place WHERE owner = '{gone}'"
+    );
+    assert!(database.ask::<bool>(&behind).await);
+}
+
+async fn three(server: Server) {
+    const GRANTS: usize = 5;
+    let mut database = Database::at(&server.url()).await;
+    let driver = database.driver().await;
+    let holder = claim(LONG);
+    take(&driver, &holder).await;
+    let waiters: Vec<_> = (0..GRANTS).map(|_| claim(LONG).fair()).collect();
+    for waiter in &waiters {
+        refused(&driver, waiter).await;
+    }
+    driver.release(&holder).await.unwrap();
+    // Known to the connection by then.
+    let (first, others) = waiters.split_first().unwrap();
+    take(&driver, first).await;
+    driver.release(first).await.unwrap();
+    let carried_out = "SELECT CAST(variable_value AS SIGNED) FROM information_schema.global_status \
+                       WHERE variable_name = 'QUESTIONS'";
+    let before = database.ask::<i64>(carried_out).await;
+    for waiter in others {
+        take(&driver, waiter).await;
+        assert_eq!(driver.release(waiter).await.unwrap(), Release::Freed);
+    }
+    let after = database.ask::<i64>(carried_out).await;
+    // One of them is the count itself.
+    assert_eq!(after - before - 1, 3 * others.len() as i64);
+}
+
 /// Another session locks first a place and then the lock's row, which nothing of ours does: the
 /// server ends one of the two transactions.
 async fn deadlock(server: String) {
@@ -162,7 +269,9 @@ async fn deadlock(server: String) {
     for _ in 0..3 {
         database
             .run(
-                "START TRANSACTION; UPDATE weight SET n = n + 1; \
+                // The place has to be refreshed.
+                "UPDATE lockkit_place SET expires = expires - 10000000; \
+                 START TRANSACTION; UPDATE weight SET n = n + 1; \
                  UPDATE lockkit_place SET since = since + 1",
             )
             .await;

@@ -87,10 +87,10 @@ async fn a_late_sign_of_life_counts() {
 #[tokio::test]
 async fn a_place_on_another_clock_blocks_for_its_ttl() {
     let fixture = Fixture::new();
-    let driver = fixture.driver().await;
+    let (driver, other) = (fixture.driver().await, fixture.driver().await);
     let (holder, dead, alive) = (claim("a"), claim("a").fair(), claim("a").fair());
     granted(&driver, &holder).await;
-    refused(&driver, &dead).await;
+    refused(&other, &dead).await;
     let elsewhere = "UPDATE lockkit_place SET clock = 'other', expires = 1, ttl = 2000000";
     execute(&mut fixture.raw().await, elsewhere).await;
     refused(&driver, &alive).await;

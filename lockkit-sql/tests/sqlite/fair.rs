@@ -1,4 +1,6 @@
+use futures_util::future::join_all;
 use lockkit_core::driver::{Driver as _, Release, Renewal};
+use sqlx::AssertSqlSafe;
 
 use crate::support::{Fixture, LONG, claim, execute, granted, has_news, number, refused, token};
 
@@ -65,10 +67,10 @@ async fn only_fair_claims_leave_a_place_and_release_removes_it() {
 #[tokio::test]
 async fn a_dead_waiter_does_not_block() {
     let fixture = Fixture::new();
-    let driver = fixture.driver().await;
+    let (driver, elsewhere) = (fixture.driver().await, fixture.driver().await);
     let (holder, dead, alive) = (claim("a"), claim("a").fair(), claim("a").fair());
     granted(&driver, &holder).await;
-    refused(&driver, &dead).await;
+    refused(&elsewhere, &dead).await;
     refused(&driver, &alive).await;
     driver.release(&holder).await.unwrap();
     let taken = refused(&driver, &alive).await;
@@ -112,6 +114,37 @@ async fn a_waiter_with_a_fresh_place_only_reads() {
     execute(&mut raw, "DELETE FROM lockkit_place").await;
     refused(&driver, &fair).await;
     assert_eq!(number(&mut raw, "SELECT count(*) FROM lockkit_place").await, 1);
+}
+
+#[tokio::test]
+async fn those_behind_others_are_refreshed_together() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    granted(&driver, &claim("a")).await;
+    let waiters: Vec<_> = (0..10).map(|_| claim("a").fair()).collect();
+    for waiter in &waiters {
+        refused(&driver, waiter).await;
+    }
+    let mut raw = fixture.raw().await;
+    let gone = waiters[1].owner().to_string();
+    let leave = format!("DELETE FROM lockkit_place WHERE owner = '{gone}'");
+    execute(&mut raw, AssertSqlSafe(leave)).await;
+    let stale = "UPDATE lockkit_place SET expires = expires - ttl / 2";
+    assert_eq!(execute(&mut raw, stale).await, 9);
+    let asks = waiters[1..].iter().map(|waiter| refused(&driver, waiter));
+    for taken in join_all(asks).await {
+        assert!(taken.is_heard());
+    }
+    let mut raw = fixture.raw().await;
+    let fresh = "SELECT count(*) FROM lockkit_place AS first, lockkit_place AS later \
+                 WHERE first.arrival = 1 AND later.expires >= first.expires + first.ttl / 2";
+    assert_eq!(number(&mut raw, fresh).await, 9, "all but the first");
+    // Which was not there any more stands behind the others now.
+    let last = format!(
+        "SELECT max(arrival) = (SELECT arrival FROM lockkit_place WHERE owner = '{gone}') \
+                        FROM lockkit_place"
+    );
+    assert_eq!(number(&mut raw, AssertSqlSafe(last)).await, 1);
 }
 
 #[tokio::test]
