@@ -333,6 +333,8 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .busy_timeout(Duration::ZERO)
         // So that a script never stops in the middle until its rows are fetched.
         .row_buffer_size(4096)
+        // 64 KiB: a request uses few pages, and the system keeps them, too.
+        .pragma("cache_size", "-64")
         .disable_statement_logging()
         .thread_name(|number| format!("lockkit-sqlite-{number}"))
 }
