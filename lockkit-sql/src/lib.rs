@@ -24,7 +24,7 @@ mod session;
 mod sights;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod stays;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod tls;

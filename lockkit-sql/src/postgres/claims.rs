@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Claim, DriverError, ErrorKind};
+use lockkit_core::driver::{Claim, DriverError, ErrorKind, OwnerId};
 use lockkit_core::{FencingToken, LockName};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::connections::{Connections, Value};
 use super::error::Failure;
+use super::inspect::owner_of;
 use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
 
@@ -16,6 +17,8 @@ const TAKE: &str = "SELECT is_granted, last_token, remaining, last_beat, last_le
      FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
 const RENEW: &str = "SELECT lockkit_renew($1, $2, $3, $4, $5) AS is_held";
 const RELEASE: &str = "SELECT lockkit_release($1, $2, $3, $4, $5) AS was_held";
+
+const STAY: &str = "SELECT owner, remaining FROM lockkit_stay($1, $2, $3, $4, $5)";
 
 /// What is asked of every connection for requests.
 pub(super) const REQUESTS: &[&str] = &[TAKE, RENEW, RELEASE];
@@ -76,6 +79,25 @@ pub(super) async fn take(
             }
         })
     })
+}
+
+/// Keeps the places of these claims for another TTL, which is that of `claim`; returns whose of them
+/// stand, and what is left of the hold.
+pub(super) async fn stay(
+    connections: &Connections,
+    claim: &Claim,
+    owners: &[OwnerId],
+    limit: Duration,
+) -> Result<(Vec<OwnerId>, Duration), DriverError> {
+    let [namespace, name] = of(claim.name());
+    let values = [namespace, name, Value::Owners(owners), micros(claim.ttl()), Value::Patience];
+    let rows = connections.request(STAY, &values, Urgency::Asks, limit).await;
+    let rows = rows.map_err(Failure::of_a_request)?;
+    let owners = rows.iter().map(owner_of);
+    let owners = owners.collect::<Result<_, _>>().map_err(Failure::of_a_request)?;
+    let remaining = rows.first().map_or(Ok(0), |row| row.try_get("remaining"));
+    let remaining = remaining.map_err(|error| Failure::from(error).of_a_request())?;
+    Ok((owners, duration(remaining)))
 }
 
 /// Makes what the claim holds last for another TTL; whether it holds anything.

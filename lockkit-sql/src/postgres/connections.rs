@@ -22,6 +22,7 @@ pub(super) struct Connections {
 pub(super) enum Value<'a> {
     Text(&'a str),
     Owner(Option<OwnerId>),
+    Owners(&'a [OwnerId]),
     Integer(i64),
     Boolean(bool),
     /// How many milliseconds the server may wait for a row: fewer than are left for the answer.
@@ -101,6 +102,9 @@ fn bind<'a>(query: Query<'a>, value: &Value<'a>, left: Duration) -> Query<'a> {
     match *value {
         Value::Text(text) => query.bind(text),
         Value::Owner(owner) => query.bind(owner.map(|owner| owner.to_string())),
+        Value::Owners(owners) => {
+            query.bind(owners.iter().map(OwnerId::to_string).collect::<Vec<_>>())
+        }
         Value::Integer(integer) => query.bind(integer),
         Value::Boolean(boolean) => query.bind(boolean),
         // 0 would mean for ever.

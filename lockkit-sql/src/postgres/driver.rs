@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
+    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, OwnerId, Release, Renewal, Taken,
     Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
@@ -16,6 +16,7 @@ use super::subscription::{Joined, Subscription};
 use super::sweep::sweep;
 use crate::housekeeping::keep_house;
 use crate::sights::{Sights, Takeover};
+use crate::stays::Stays;
 
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
@@ -41,6 +42,7 @@ pub struct PostgresDriver {
     subscription: Subscription,
     pub(super) call_limit: Option<Duration>,
     asks: Turnstile,
+    stays: Stays,
     /// What was seen of leases that ran out, where the server's clock does not decide alone.
     pub(super) sights: Option<Sights>,
     housekeeping: AbortOnDropHandle<()>,
@@ -78,6 +80,7 @@ impl PostgresDriver {
             subscription: Subscription::new(endpoint),
             call_limit,
             asks: Turnstile::new(MOST_ASKS),
+            stays: Stays::default(),
             sights: observe.then(Sights::default),
             housekeeping: keep_house(move || sweep(swept.clone(), observe)),
         })
@@ -103,6 +106,25 @@ impl PostgresDriver {
             Err(_) => (),
         }
         Ok(self.observe(claim, answer?))
+    }
+
+    /// Keeps the place of a claim that is told when it is its turn, with those of others. `None` if
+    /// it has to ask: it may have no place, or somebody has to find that the hold is over.
+    async fn stay(&self, claim: &Claim) -> Result<Option<Taken>, DriverError> {
+        let limit = self.limit(claim);
+        let mut ends_in = None;
+        let keep = async |owners: Vec<OwnerId>| {
+            let (mut kept, remaining) =
+                claims::stay(&self.connections, claim, &owners, limit).await?;
+            if remaining.is_zero() {
+                kept.retain(|owner| *owner != claim.owner());
+            }
+            ends_in = Some(remaining);
+            Ok(kept)
+        };
+        let stands = self.stays.keep(claim, limit, keep).await?;
+        // One of them asks at the end of the hold.
+        Ok(stands.then(|| ends_in.into_iter().fold(Taken::new(), Taken::free_in)))
     }
 
     /// Takes note of a hold that has run out; who is refused for it learns when to ask again.
@@ -139,6 +161,12 @@ impl Driver for PostgresDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        if claim.is_fair()
+            && self.subscription.relies(claim.name(), claim.owner())
+            && let Some(taken) = Box::pin(self.stay(claim)).await?
+        {
+            return Ok(Attempt::Taken(taken));
+        }
         self.asks.pass(claim, || self.take(claim)).await
     }
 

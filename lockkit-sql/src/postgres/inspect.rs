@@ -111,7 +111,7 @@ fn waiter_of(row: &PgRow) -> Result<Waiter, Failure> {
     })
 }
 
-fn owner_of(row: &PgRow) -> Result<OwnerId, Failure> {
+pub(super) fn owner_of(row: &PgRow) -> Result<OwnerId, Failure> {
     row.try_get::<&str, _>("owner")?
         .parse()
         .map_err(|error| Failure::found(ErrorKind::Foreign, format!("an owner in a row: {error}")))

@@ -37,7 +37,7 @@ const TABLES: [(&str, &str); 4] = [
     ),
 ];
 
-const FUNCTIONS: [&str; 15] = [
+const FUNCTIONS: [&str; 16] = [
     "lockkit_begin",
     "lockkit_break",
     "lockkit_first_place",
@@ -51,6 +51,7 @@ const FUNCTIONS: [&str; 15] = [
     "lockkit_session_status",
     "lockkit_session_sweep",
     "lockkit_session_take",
+    "lockkit_stay",
     "lockkit_sweep",
     "lockkit_take",
 ];

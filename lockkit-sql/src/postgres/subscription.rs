@@ -73,6 +73,15 @@ impl Subscription {
         self.board.wanted.notify_one();
     }
 
+    /// Whether `owner`, which has been refused, will be told of what it waits for, and has not been
+    /// told anything yet.
+    pub(super) fn relies(&self, name: &LockName, owner: OwnerId) -> bool {
+        let waiters = self.board.waiters();
+        let mailbox = waiters.by_lock.get(&key(name)).and_then(|mailboxes| mailboxes.get(&owner));
+        waiters.are_told
+            && mailbox.is_some_and(|mailbox| mailbox.holder.is_some() && !mailbox.has_news())
+    }
+
     /// Tells who waits in this process that the lock was let go.
     pub(super) fn tell(&self, name: &LockName) {
         if let Some(mailboxes) = self.board.waiters().by_lock.get_mut(&key(name)) {
@@ -168,6 +177,10 @@ impl Mailbox {
     fn freed(&mut self) {
         self.freed = true;
         self.arrival.notify_one();
+    }
+
+    fn has_news(&self) -> bool {
+        self.ask_again || self.freed || self.granted.is_some()
     }
 
     fn take(&mut self) -> Option<Change> {

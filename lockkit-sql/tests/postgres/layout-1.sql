@@ -27,14 +27,15 @@ CREATE TABLE lockkit_lock (
 CREATE TABLE lockkit_place (
     namespace text COLLATE "C" NOT NULL,
     name      text COLLATE "C" NOT NULL,
-    owner     text COLLATE "C" NOT NULL,
+    owner     text COLLATE "C" PRIMARY KEY, -- alone, so that no other index looks as good
     label     text NOT NULL,
     arrival   bigint NOT NULL GENERATED ALWAYS AS IDENTITY, -- given while the lock's row is locked
     since     bigint NOT NULL,          -- when the owner asked first
     lease     bigint NOT NULL,          -- the longest lease that it has asked for
-    expires   bigint NOT NULL,          -- a lease after the owner asked last
-    PRIMARY KEY (namespace, name, owner)
+    expires   bigint NOT NULL           -- a lease after the owner asked last
 );
+CREATE INDEX lockkit_place_order ON lockkit_place (namespace, name, arrival);
+CREATE INDEX lockkit_place_end ON lockkit_place (namespace, name, expires);
 
 CREATE FUNCTION lockkit_now() RETURNS bigint LANGUAGE sql AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
@@ -80,8 +81,7 @@ BEGIN
            since = _now, lease = _first.lease, expires = _first.expires, beat = l.beat + 1
      WHERE l.namespace = _first.namespace AND l.name = _first.name
     RETURNING l.* INTO lock;
-    DELETE FROM lockkit_place AS p
-     WHERE p.namespace = _first.namespace AND p.name = _first.name AND p.owner = _first.owner;
+    DELETE FROM lockkit_place AS p WHERE p.owner = _first.owner;
     PERFORM pg_notify('lockkit', concat_ws(E'\n', lock.namespace, lock.name,
         concat_ws(' ', 'granted', lock.owner, lock.token)));
     RETURN lock;
@@ -167,8 +167,7 @@ BEGIN
              WHERE l.namespace = _namespace AND l.name = _name
             RETURNING l.token INTO last_token;
             IF first.owner IS NOT NULL THEN
-                DELETE FROM lockkit_place AS p
-                 WHERE p.namespace = _namespace AND p.name = _name AND p.owner = _owner;
+                DELETE FROM lockkit_place AS p WHERE p.owner = _owner;
             END IF;
             is_granted := true;
             RETURN;
@@ -183,7 +182,7 @@ BEGIN
     IF _fair THEN
         UPDATE lockkit_place AS p
            SET expires = greatest(p.expires, now + _ttl), lease = greatest(p.lease, _ttl)
-         WHERE p.namespace = _namespace AND p.name = _name AND p.owner = _owner;
+         WHERE p.owner = _owner;
         IF NOT FOUND THEN
             -- Lest the dead pile up behind the living.
             DELETE FROM lockkit_place AS p
@@ -195,6 +194,27 @@ BEGIN
         UPDATE lockkit_lock AS l SET awaited = greatest(l.awaited, now + _ttl)
          WHERE l.namespace = _namespace AND l.name = _name;
     END IF;
+END
+$$;
+
+-- Keeps places for another TTL, which `_owners` have had before; whose of them stand, and what is
+-- left of the hold.
+CREATE FUNCTION lockkit_stay(
+    _namespace text, _name text, _owners text[], _ttl bigint, _patience integer
+) RETURNS TABLE (owner text, remaining bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    lock lockkit_lock;
+    now  bigint;
+BEGIN
+    PERFORM lockkit_begin(_patience);
+    SELECT * INTO lock FROM lockkit_lock AS l
+     WHERE l.namespace = _namespace AND l.name = _name FOR UPDATE;
+    now := lockkit_now();
+    RETURN QUERY
+    UPDATE lockkit_place AS p
+       SET expires = greatest(p.expires, now + _ttl), lease = greatest(p.lease, _ttl)
+     WHERE p.owner = ANY (_owners) AND p.expires > now
+    RETURNING p.owner, coalesce(lock.expires, 0) - now;
 END
 $$;
 
@@ -230,8 +250,7 @@ BEGIN
     END IF;
     now := lockkit_now();
     IF lock.owner IS DISTINCT FROM _owner THEN
-        DELETE FROM lockkit_place AS p
-         WHERE p.namespace = _namespace AND p.name = _name AND p.owner = _owner;
+        DELETE FROM lockkit_place AS p WHERE p.owner = _owner;
         IF lock.owner IS NOT NULL AND (_observes OR lock.expires > now) THEN
             RETURN false;
         END IF;

@@ -1,5 +1,6 @@
 //! The fair queue: who is served when, and that nothing of it stays behind.
 
+use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Driver, Release, Renewal};
 use lockkit_testkit::{POSTGRES, trial};
@@ -17,6 +18,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_handed_lock_ends_with_the_place", || POSTGRES.url(), handed_expiry),
         trial("an_expired_lock_goes_to_the_first_place", || POSTGRES.url(), after_expiry),
         trial("a_place_that_comes_between_is_not_overtaken", || POSTGRES.url(), between),
+        trial("places_are_refreshed_together", || POSTGRES.url(), staying),
+        trial("whose_place_was_kept_believes_in_it", || POSTGRES.url(), kept),
+        trial("one_of_those_kept_finds_that_the_hold_is_over", || POSTGRES.url(), over),
     ]
 }
 
@@ -160,4 +164,60 @@ async fn between(server: String) {
     };
     tokio::join!(asking, committing);
     take(&near, &waiter).await;
+}
+
+async fn staying(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    take(&driver, &claim(LONG)).await;
+    let waiters: Vec<_> = (0..10).map(|_| claim(millis(6_400)).fair()).collect();
+    listen(&driver, &waiters[0]).await;
+    for waiter in &waiters[1..] {
+        refused(&driver, waiter).await;
+    }
+    let asks = || join_all(waiters.iter().map(|waiter| refused(&driver, waiter)));
+    database.run("UPDATE lockkit_place SET expires = expires - 2000000").await;
+    let ends = asks().await.into_iter().filter(|taken| taken.remaining().is_some()).count();
+    assert_eq!(ends, 1, "who ask at the end of the hold");
+    let fresh = "SELECT count(*) FROM lockkit_place WHERE expires > lockkit_now() + 5000000";
+    assert_eq!(database.ask::<i64>(fresh).await, 10);
+    let versions = "SELECT count(DISTINCT xmin::text) FROM lockkit_place";
+    assert_eq!(database.ask::<i64>(versions).await, 1, "transactions");
+    // Which is not there any more stands behind the others then.
+    let gone = waiters[0].owner();
+    database.run(&format!("DELETE FROM lockkit_place WHERE owner = '{gone}'")).await;
+    asks().await;
+    let last = "SELECT owner FROM lockkit_place ORDER BY arrival DESC LIMIT 1";
+    assert_eq!(database.ask::<String>(last).await, gone.to_string());
+}
+
+/// A hold that is handed over ends with the place, and the new holder counts from when it asked.
+async fn kept(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let (holder, waiter) = (claim(LONG), claim(millis(6_400)).fair());
+    take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    database.run("UPDATE lockkit_place SET expires = expires - 2000000").await;
+    let asked: i64 = database.ask("SELECT lockkit_now()").await;
+    refused(&driver, &waiter).await;
+    driver.release(&holder).await.unwrap();
+    assert!(matches!(driver.changed(&waiter).await, Change::Granted(_)));
+    let ends: i64 = database.ask("SELECT expires FROM lockkit_lock").await;
+    assert!(ends >= asked + 6_400_000);
+}
+
+async fn over(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    take(&driver, &claim(LONG)).await;
+    let waiters = [(); 3].map(|()| claim(millis(6_400)).fair());
+    listen(&driver, &waiters[0]).await;
+    for waiter in &waiters[1..] {
+        refused(&driver, waiter).await;
+    }
+    database.run(RUN_OUT).await;
+    // Whichever asks first finds out, and the first is served.
+    join_all(waiters[1..].iter().map(|waiter| refused(&driver, waiter))).await;
+    assert!(matches!(driver.changed(&waiters[0]).await, Change::Granted(_)));
 }

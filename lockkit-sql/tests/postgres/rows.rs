@@ -129,7 +129,7 @@ async fn sweeps(database: &mut Database, sweep: &str, left: &str) {
         .run(&format!(
             "INSERT INTO lockkit_place (namespace, name, owner, label, since, lease, expires) \
              VALUES ('lockkit', 'old', 'o', 'l', 0, 1, {long_ago}), \
-                    ('lockkit', 'held', 'o', 'l', 0, 1, lockkit_now())"
+                    ('lockkit', 'held', 'p', 'l', 0, 1, lockkit_now())"
         ))
         .await;
     // A row that somebody works with is left for another time, and not waited for.
