@@ -18,28 +18,43 @@ pub(crate) struct Neighbours(Mutex<HashMap<OwnerId, Neighbour>>);
 
 #[derive(Debug, Default)]
 struct Neighbour {
-    /// Who was found just before this one.
+    /// Its place, as far as this process knows.
+    place: Option<Place>,
+    /// Who was found just before it.
     ahead: Option<OwnerId>,
     /// Whom to tell when this one goes.
     behind: Option<OwnerId>,
     /// It was found behind a place, and told nothing since.
     relies: bool,
-    /// Until when its place stands, unless it is removed.
-    stands_until: Option<Instant>,
     /// It stood just behind a claim that held the lock and has gone.
     is_next: bool,
     /// Keeps one piece of news until it is fetched.
     news: Arc<Notify>,
 }
 
-/// Who is just before a claim that has a place.
+/// A place in the queue.
 #[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Greater than that of every place before it.
+    pub(crate) arrival: i64,
+    /// Until when it stands at least, unless it is removed.
+    pub(crate) until: Instant,
+}
+
+/// Where a claim was found in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) arrival: i64,
+    /// Who is just before it.
+    pub(crate) ahead: Option<Ahead>,
+}
+
+/// Who is just before a claim that has a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
     pub(crate) owner: OwnerId,
     /// It has a place, too; otherwise it holds the lock.
     pub(crate) waits: bool,
-    /// The claim is known to have had no place before, or none any more.
-    pub(crate) is_new: bool,
 }
 
 impl Neighbours {
@@ -51,17 +66,23 @@ impl Neighbours {
         is_known
     }
 
-    /// Has `owner` told when `ahead` goes, which was found just before it; whether it need not ask
-    /// until then.
-    pub(crate) fn follow(&self, owner: OwnerId, ahead: Ahead) -> bool {
+    /// Takes note of where `owner` was found, which stands there until then, and has it told when
+    /// who is before it goes; whether it need not ask until then.
+    pub(crate) fn stand(&self, owner: OwnerId, standing: Standing, until: Instant) -> bool {
         let mut claims = self.claims();
         let Some(own) = claims.get_mut(&owner) else { return false };
-        let has_moved = own.ahead.replace(ahead.owner) != Some(ahead.owner);
+        let place = Place { arrival: standing.arrival, until };
+        let before = own.place.replace(place).map(|place| place.arrival);
         (own.relies, own.is_next) = (false, false);
-        if has_moved || ahead.is_new {
+        let is_behind = |owner| standing.ahead.is_none_or(|ahead| Some(ahead.owner) == owner);
+        if before != Some(place.arrival) || !is_behind(own.ahead) {
             // Its place may be no more before that of who stood behind it.
             let behind = own.behind.take();
             tell(&mut claims, behind);
+        }
+        let Some(ahead) = standing.ahead else { return false };
+        if let Some(own) = claims.get_mut(&owner) {
+            own.ahead = Some(ahead.owner);
         }
         let Some(neighbour) = claims.get_mut(&ahead.owner) else { return false };
         let before = neighbour.behind.replace(owner).filter(|before| *before != owner);
@@ -73,26 +94,44 @@ impl Neighbours {
         ahead.waits
     }
 
-    /// Takes note of a place that stands until then, or of one that is no more, its owner having
-    /// been granted the lock.
-    pub(crate) fn stand(&self, owner: OwnerId, until: Option<Instant>) {
-        if let Some(own) = self.claims().get_mut(&owner) {
-            own.stands_until = until;
+    /// Takes note that the place of `owner` was kept, and stands until then.
+    pub(crate) fn keep(&self, owner: OwnerId, until: Instant) {
+        if let Some(place) = self.claims().get_mut(&owner).and_then(|own| own.place.as_mut()) {
+            place.until = until;
         }
     }
 
+    /// Takes note that `owner` holds the lock, and has no place any more.
+    pub(crate) fn hold(&self, owner: OwnerId) {
+        if let Some(own) = self.claims().get_mut(&owner) {
+            (own.place, own.relies) = (None, false);
+        }
+    }
+
+    /// Whether `owner` has a place, as far as this process knows.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn has_place(&self, owner: OwnerId) -> bool {
+        self.claims().get(&owner).is_some_and(|own| own.place.is_some())
+    }
+
     /// Whether `owner` was found behind a place that stands still, and has been told nothing since.
+    ///
+    /// Of places that are each behind another, none is behind itself: whatever was heard late, a
+    /// place counts as behind only those that came before it.
     pub(crate) fn relies(&self, owner: OwnerId) -> bool {
         let claims = self.claims();
         let Some(own) = claims.get(&owner).filter(|own| own.relies) else { return false };
         let ahead = own.ahead.and_then(|ahead| claims.get(&ahead));
-        ahead.and_then(|ahead| ahead.stands_until).is_some_and(|until| until > Instant::now())
+        match (own.place, ahead.and_then(|ahead| ahead.place)) {
+            (Some(own), Some(ahead)) => ahead.arrival < own.arrival && ahead.until > Instant::now(),
+            _ => false,
+        }
     }
 
-    /// Whether it is probably the turn of `owner`.
-    #[cfg(feature = "mysql")]
+    /// Whether it is probably the turn of `owner`. Only once: who is refused then had better look.
     pub(crate) fn is_next(&self, owner: OwnerId) -> bool {
-        self.claims().get(&owner).is_some_and(|own| own.is_next)
+        let mut claims = self.claims();
+        claims.get_mut(&owner).is_some_and(|own| std::mem::take(&mut own.is_next))
     }
 
     /// Forgets a claim that neither holds nor waits any more, and tells the next, if there is one.
@@ -100,7 +139,7 @@ impl Neighbours {
         let mut claims = self.claims();
         let gone = claims.remove(&owner)?;
         let next = claims.get_mut(&gone.behind?)?;
-        next.is_next = gone.stands_until.is_none();
+        next.is_next = gone.place.is_none();
         tell(&mut claims, gone.behind)
     }
 
@@ -141,7 +180,9 @@ mod tests {
     use tokio::select;
     use tokio::time::{Duration, Instant, advance};
 
-    use super::{Ahead, Neighbours};
+    use super::{Ahead, Neighbours, Standing};
+
+    const LEASE: Duration = Duration::from_secs(3);
 
     async fn has_news(neighbours: &Neighbours, owner: OwnerId) -> bool {
         select! {
@@ -151,9 +192,13 @@ mod tests {
         }
     }
 
-    /// Behind the place of `owner`.
-    fn place(owner: OwnerId) -> Ahead {
-        Ahead { owner, waits: true, is_new: false }
+    /// Notes that `owner` stands behind the place of `ahead`.
+    fn stand(neighbours: &Neighbours, owner: OwnerId, arrival: i64, ahead: OwnerId) -> bool {
+        behind(neighbours, owner, arrival, Some(Ahead { owner: ahead, waits: true }))
+    }
+
+    fn behind(neighbours: &Neighbours, owner: OwnerId, arrival: i64, ahead: Option<Ahead>) -> bool {
+        neighbours.stand(owner, Standing { arrival, ahead }, Instant::now() + LEASE)
     }
 
     /// Claims that are about to ask.
@@ -170,7 +215,7 @@ mod tests {
         let neighbours = Neighbours::default();
         let [a, b, c] = known(&neighbours);
         assert!(neighbours.come(b), "forgotten");
-        assert!(neighbours.follow(b, place(a)) && neighbours.follow(c, place(b)));
+        assert!(stand(&neighbours, b, 2, a) && stand(&neighbours, c, 3, b));
         for owner in [a, b, c] {
             assert!(!has_news(&neighbours, owner).await);
         }
@@ -185,32 +230,37 @@ mod tests {
     #[tokio::test]
     async fn who_stands_behind_a_hold_is_told_and_asks_on() {
         let neighbours = Neighbours::default();
-        let [a, b] = known(&neighbours);
-        assert!(!neighbours.follow(b, Ahead { waits: false, ..place(a) }));
+        let [a, b, c] = known(&neighbours);
+        assert!(!behind(&neighbours, b, 2, Some(Ahead { owner: a, waits: false })));
+        stand(&neighbours, c, 3, b);
         neighbours.go(a);
         assert!(has_news(&neighbours, b).await);
+        assert!(neighbours.is_next(b));
+        assert!(!neighbours.is_next(b), "it had its turn");
+        neighbours.go(b);
+        assert!(!neighbours.is_next(c), "that was only a place");
     }
 
     #[tokio::test]
     async fn nobody_waits_for_the_word_of_a_stranger() {
         let neighbours = Neighbours::default();
         let ([b], a) = (known(&neighbours), OwnerId::random());
-        assert!(!neighbours.follow(b, place(a)));
-        assert!(!neighbours.follow(a, place(b)), "who would be told?");
+        assert!(!stand(&neighbours, b, 2, a));
+        assert!(!stand(&neighbours, a, 1, b), "who would be told?");
         neighbours.come(a);
-        assert!(neighbours.follow(b, place(a)));
+        assert!(stand(&neighbours, b, 2, a));
         neighbours.go(a);
-        assert!(!neighbours.follow(b, place(a)), "it has gone");
+        assert!(!stand(&neighbours, b, 2, a), "it has gone");
     }
 
     #[tokio::test]
     async fn who_is_not_the_next_any_more_learns_of_it() {
         let neighbours = Neighbours::default();
         let [a, b, c] = known(&neighbours);
-        neighbours.follow(b, place(a));
-        neighbours.follow(b, place(a));
+        stand(&neighbours, b, 2, a);
+        stand(&neighbours, b, 2, a);
         assert!(!has_news(&neighbours, b).await);
-        neighbours.follow(c, place(a));
+        stand(&neighbours, c, 3, a);
         assert!(has_news(&neighbours, b).await);
         neighbours.go(a);
         assert!(has_news(&neighbours, c).await);
@@ -221,41 +271,57 @@ mod tests {
     async fn who_comes_back_tells_who_stood_behind_it() {
         let neighbours = Neighbours::default();
         let [a, b, c] = known(&neighbours);
-        assert!(neighbours.follow(b, place(a)) && neighbours.follow(c, place(b)));
-        neighbours.follow(a, place(c));
+        behind(&neighbours, a, 1, None);
+        assert!(stand(&neighbours, b, 2, a) && stand(&neighbours, c, 3, b));
+        stand(&neighbours, a, 4, c);
         assert!(has_news(&neighbours, b).await);
-        neighbours.follow(a, place(c));
+        stand(&neighbours, a, 4, c);
         assert!(!has_news(&neighbours, b).await && !has_news(&neighbours, c).await);
         // Behind the same one, and not where it was.
-        neighbours.follow(b, place(a));
-        neighbours.follow(a, Ahead { is_new: true, ..place(c) });
+        stand(&neighbours, b, 2, a);
+        stand(&neighbours, a, 5, c);
         assert!(has_news(&neighbours, b).await);
+    }
+
+    /// Two places that stood one after the other ran out, and a third did not.
+    #[tokio::test]
+    async fn nobody_relies_on_who_relies_on_it() {
+        let neighbours = Neighbours::default();
+        let [a, b, c] = known(&neighbours);
+        behind(&neighbours, a, 1, None);
+        assert!(stand(&neighbours, b, 2, a) && stand(&neighbours, c, 3, b));
+        assert!(stand(&neighbours, a, 4, c) && stand(&neighbours, b, 5, a));
+        assert!(has_news(&neighbours, c).await);
+        assert!(neighbours.relies(a) && neighbours.relies(b) && !neighbours.relies(c));
+        // What was read before they came back arrives late.
+        stand(&neighbours, c, 3, b);
+        assert!(!neighbours.relies(c));
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_stands_behind_a_place_relies_on_it_while_it_stands() {
-        const LEASE: Duration = Duration::from_secs(3);
         let neighbours = Neighbours::default();
         let [a, b, c] = known(&neighbours);
-        let stand = |owner| neighbours.stand(owner, Some(Instant::now() + LEASE));
-        [a, b, c].iter().copied().for_each(stand);
-        neighbours.follow(b, place(a));
-        neighbours.follow(c, place(b));
+        behind(&neighbours, a, 1, None);
+        stand(&neighbours, b, 2, a);
+        stand(&neighbours, c, 3, b);
         assert!(!neighbours.relies(a), "nobody is before it");
         assert!(neighbours.relies(b) && neighbours.relies(c));
         advance(LEASE).await;
         assert!(!neighbours.relies(b), "the place before it has run out");
-        [a, b, c].iter().copied().for_each(stand);
+        for owner in [a, b, c] {
+            neighbours.keep(owner, Instant::now() + LEASE);
+        }
         assert!(neighbours.relies(b));
 
-        neighbours.stand(a, None);
+        neighbours.hold(a);
         assert!(!neighbours.relies(b), "that is a hold now");
-        neighbours.follow(b, Ahead { waits: false, ..place(a) });
-        stand(a);
+        behind(&neighbours, b, 2, Some(Ahead { owner: a, waits: false }));
         assert!(!neighbours.relies(b), "it was not a place");
         neighbours.go(b);
         assert!(!neighbours.relies(c), "it was told");
-        neighbours.follow(c, place(a));
+        behind(&neighbours, a, 1, None);
+        stand(&neighbours, c, 3, a);
         assert!(neighbours.relies(c));
     }
 }

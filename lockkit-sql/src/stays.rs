@@ -15,6 +15,14 @@ use lockkit_core::driver::{Claim, OwnerId};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
+/// For how long those gather at most who are due at about the same time: they hear nothing meanwhile.
+const LONGEST: Duration = Duration::from_millis(20);
+/// How many gather at most: their request keeps others from the lock's row.
+const MOST: usize = 512;
+
+/// What to say to whom the request failed that was to keep its place.
+pub(crate) const FAILED: &str = "the places that were to be kept together were not";
+
 /// Those who gather at present.
 #[derive(Debug, Default)]
 pub(crate) struct Stays(Mutex<HashMap<Kind, Vec<Member>>>);
@@ -22,15 +30,23 @@ pub(crate) struct Stays(Mutex<HashMap<Kind, Vec<Member>>>);
 /// What those have in common who gather: the lock and their lease.
 type Kind = (LockName, Duration);
 
-/// One of those who gather, and where to tell it whether its place stands.
-type Member = (OwnerId, oneshot::Sender<bool>);
+/// One of those who gather, and where to tell it what came of it.
+type Member = (OwnerId, oneshot::Sender<Kept>);
+
+/// What came of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Stands,
+    /// It is not there, or nothing is known of it.
+    Unknown,
+    /// The request failed that was made for it.
+    Failed,
+}
 
 impl Stays {
-    /// Keeps the claim's place, by a request with whoever is due within a sixty-fourth of a lease;
-    /// whether that place stands. `keep` is told whose places to keep, and says which of them stand.
-    ///
-    /// If the request of the others takes longer than `patience`, or is not carried out, the answer
-    /// is that nothing is known of the place.
+    /// Keeps the claim's place, by a request with whoever is due at about the same time: within a
+    /// sixty-fourth of a lease, and 20 ms. `keep` is told whose places to keep, and says which of
+    /// them stand; it has to end within `limit`.
     ///
     /// # Errors
     ///
@@ -42,44 +58,66 @@ impl Stays {
     pub(crate) async fn keep<F, E>(
         &self,
         claim: &Claim,
-        patience: Duration,
+        limit: Duration,
         keep: impl FnOnce(Vec<OwnerId>) -> F,
-    ) -> Result<bool, E>
+    ) -> Result<Kept, E>
     where
         F: Future<Output = Result<Vec<OwnerId>, E>>,
     {
         let kind = (claim.name().clone(), claim.ttl());
-        let told = match self.all().entry(kind.clone()) {
-            Entry::Occupied(mut gathering) => {
-                let (tell, told) = oneshot::channel();
-                gathering.get_mut().push((claim.owner(), tell));
-                Some(told)
+        let together = (claim.ttl() / 64).min(LONGEST);
+        loop {
+            let told = match self.all().entry(kind.clone()) {
+                Entry::Occupied(gathering) if gathering.get().len() >= MOST - 1 => None,
+                Entry::Occupied(mut gathering) => {
+                    let (tell, told) = oneshot::channel();
+                    gathering.get_mut().push((claim.owner(), tell));
+                    Some(told)
+                }
+                Entry::Vacant(gathering) => {
+                    gathering.insert(Vec::new());
+                    break;
+                }
+            };
+            match told {
+                // Who makes the request may not be polled for a while.
+                Some(told) => match timeout(together + limit, told).await {
+                    Ok(Ok(kept)) => return Ok(kept),
+                    _ => return Ok(Kept::Unknown),
+                },
+                None => sleep(together).await,
             }
-            Entry::Vacant(gathering) => {
-                gathering.insert(Vec::new());
-                None
-            }
-        };
-        if let Some(told) = told {
-            return Ok(timeout(patience, told).await == Ok(Ok(true)));
         }
         let gathering = Gathering { stays: self, kind: Some(kind) };
-        sleep(claim.ttl() / 64).await;
+        sleep(together).await;
         let others = gathering.close();
         let owners = once(claim.owner()).chain(others.iter().map(|(owner, _)| *owner)).collect();
-        let mut kept = keep(owners).await?;
+        let mut kept = match keep(owners).await {
+            Ok(kept) => kept,
+            Err(error) => {
+                tell(others, |_| Kept::Failed);
+                return Err(error);
+            }
+        };
         kept.sort_unstable();
-        let stands = |owner| kept.binary_search(&owner).is_ok();
-        for (owner, tell) in others {
-            // It may have gone.
-            _ = tell.send(stands(owner));
-        }
-        Ok(stands(claim.owner()))
+        let kept = |owner| match kept.binary_search(&owner) {
+            Ok(_) => Kept::Stands,
+            Err(_) => Kept::Unknown,
+        };
+        tell(others, kept);
+        Ok(kept(claim.owner()))
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<Kind, Vec<Member>>> {
         // Every change is one call of the map, or of one entry.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn tell(members: Vec<Member>, kept: impl Fn(OwnerId) -> Kept) {
+    for (owner, tell) in members {
+        // It may have gone.
+        _ = tell.send(kept(owner));
     }
 }
 
@@ -112,14 +150,15 @@ mod tests {
     use std::convert::Infallible;
     use std::future::pending;
 
+    use futures_util::future::join_all;
     use lockkit_core::driver::{Claim, OwnerId};
     use lockkit_core::{LockName, Namespace};
     use tokio::time::{Duration, Instant, timeout};
 
-    use super::Stays;
+    use super::{Kept, LONGEST, MOST, Stays};
 
-    const LEASE: Duration = Duration::from_millis(6_400);
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const LEASE: Duration = Duration::from_secs(10);
+    const LIMIT: Duration = Duration::from_secs(1);
 
     fn claim(name: &str) -> Claim {
         Claim::new(LockName::new(&Namespace::default(), name).unwrap(), LEASE).fair()
@@ -130,6 +169,10 @@ mod tests {
         Ok(places.into_iter().filter(|place| *place != gone).collect())
     }
 
+    async fn alone(_: Vec<OwnerId>) -> Result<Vec<OwnerId>, &'static str> {
+        Err("a request of its own")
+    }
+
     #[tokio::test(start_paused = true)]
     async fn those_of_one_lock_are_kept_together() {
         let stays = Stays::default();
@@ -137,53 +180,66 @@ mod tests {
         let (elsewhere, nobody) = (claim("b"), OwnerId::random());
         let start = Instant::now();
         let (kept, others, lost, apart) = tokio::join!(
-            stays.keep(&first, PATIENCE, async |places| {
+            stays.keep(&first, LIMIT, async |places| {
                 assert_eq!(places, [first.owner(), second.owner(), gone.owner()]);
                 all_but(places, gone.owner()).await
             }),
-            stays.keep(&second, PATIENCE, async |_| Err("a request of its own")),
-            stays.keep(&gone, PATIENCE, async |_| Err("a request of its own")),
-            stays.keep(&elsewhere, PATIENCE, async |places| {
+            stays.keep(&second, LIMIT, alone),
+            stays.keep(&gone, LIMIT, alone),
+            stays.keep(&elsewhere, LIMIT, async |places| {
                 assert_eq!(places, [elsewhere.owner()]);
                 all_but(places, nobody).await
             }),
         );
-        assert_eq!((kept, others, lost, apart), (Ok(true), Ok(true), Ok(false), Ok(true)));
-        assert_eq!(start.elapsed(), LEASE / 64);
+        assert_eq!((kept, apart), (Ok(Kept::Stands), Ok(Kept::Stands)));
+        assert_eq!((others, lost), (Ok(Kept::Stands), Ok(Kept::Unknown)));
+        assert_eq!(start.elapsed(), LONGEST);
         // Whoever comes later has a request of its own.
-        let asked = stays.keep(&second, PATIENCE, async |places| all_but(places, nobody).await);
-        assert_eq!(asked.await, Ok(true));
+        let asked = stays.keep(&second, LIMIT, async |places| all_but(places, nobody).await);
+        assert_eq!(asked.await, Ok(Kept::Stands));
     }
 
     #[tokio::test(start_paused = true)]
     async fn nobody_is_left_waiting_by_who_goes_fails_or_gets_no_answer() {
         let stays = Stays::default();
         let [first, second] = [(); 2].map(|()| claim("a"));
-        let alone = async |_| Err("a request of its own");
         let (dropped, kept) = tokio::join!(
-            timeout(LEASE / 128, stays.keep(&first, PATIENCE, alone)),
-            stays.keep(&second, PATIENCE, alone),
+            timeout(LONGEST / 2, stays.keep(&first, LIMIT, alone)),
+            stays.keep(&second, LIMIT, alone),
         );
         assert!(dropped.is_err());
-        assert_eq!(kept, Ok(false));
+        assert_eq!(kept, Ok(Kept::Unknown));
 
         let (failed, kept) = tokio::join!(
-            stays.keep(&first, PATIENCE, async |_| Err("no answer")),
-            stays.keep(&second, PATIENCE, alone),
+            stays.keep(&first, LIMIT, alone),
+            stays.keep(&second, LIMIT, async |_| Err("and another one")),
         );
-        assert_eq!((failed, kept), (Err("no answer"), Ok(false)));
+        assert_eq!((failed, kept), (Err("a request of its own"), Ok(Kept::Failed)));
 
         let silent = async |_| pending::<Result<Vec<OwnerId>, Infallible>>().await;
         let start = Instant::now();
         tokio::select! {
             biased;
-            _ = stays.keep(&first, PATIENCE, silent) => unreachable!(),
-            kept = stays.keep(&second, PATIENCE, alone) => assert_eq!(kept, Ok(false)),
+            _ = stays.keep(&first, LIMIT, silent) => unreachable!(),
+            kept = stays.keep(&second, LIMIT, alone) => assert_eq!(kept, Ok(Kept::Unknown)),
         }
-        assert_eq!(start.elapsed(), PATIENCE);
+        assert_eq!(start.elapsed(), LONGEST + LIMIT);
         // That request goes on, and holds up no other.
         let asked =
-            stays.keep(&second, PATIENCE, async |places| all_but(places, OwnerId::random()).await);
-        assert_eq!(asked.await, Ok(true));
+            stays.keep(&second, LIMIT, async |places| all_but(places, OwnerId::random()).await);
+        assert_eq!(asked.await, Ok(Kept::Stands));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_comes_in_parts() {
+        let stays = Stays::default();
+        let claims: Vec<_> = (0..2 * MOST).map(|_| claim("a")).collect();
+        let kept = join_all(claims.iter().map(|claim| {
+            stays.keep(claim, LIMIT, async |places| {
+                assert_eq!(places.len(), MOST);
+                all_but(places, OwnerId::random()).await
+            })
+        }));
+        assert!(kept.await.into_iter().all(|kept| kept == Ok(Kept::Stands)));
     }
 }

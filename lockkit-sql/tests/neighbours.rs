@@ -25,6 +25,9 @@ fn on(kind: &str, database: fn() -> Result<Database, Unavailable>) -> Vec<Trial>
         trial("who_stands_behind_a_claim_of_the_same_driver_is_told_by_it", database, in_line)
             .with_kind(kind),
         trial("who_comes_back_behind_others_tells_them", database, coming_back).with_kind(kind),
+        trial("nobody_relies_on_places_that_came_back_behind_it", database, two_coming_back)
+            .with_kind(kind),
+        trial("a_place_that_is_not_kept_is_not_relied_on", database, forgotten).with_kind(kind),
     ]
 }
 
@@ -76,6 +79,39 @@ async fn coming_back(database: Database) {
     refused(driver, &patient).await;
     driver.release(&holder).await.unwrap();
     assert!(has_news(driver, &patient).await);
+    assert!(take(driver, &patient).await);
+}
+
+/// Two places ran out that stood one after the other, and the one behind them did not.
+async fn two_coming_back(database: Database) {
+    let (lock, driver) = (Fair::new(), database.driver().await);
+    let driver = driver.as_ref();
+    let (holder, patient) = (lock.claim(), lock.claim());
+    let late = [(); 2].map(|()| lock.lasting(Duration::from_millis(200)));
+    assert!(take(driver, &holder).await);
+    for claim in &late {
+        refused(driver, claim).await;
+    }
+    assert!(refused(driver, &patient).await.is_heard());
+    sleep(Duration::from_millis(220)).await;
+    for claim in &late {
+        refused(driver, claim).await;
+    }
+    assert!(!refused(driver, &patient).await.is_heard(), "it is the first");
+    driver.release(&holder).await.unwrap();
+    assert!(take(driver, &patient).await);
+}
+
+/// Whose it is does not ask any more, and has not been released.
+async fn forgotten(database: Database) {
+    let (lock, driver) = (Fair::new(), database.driver().await);
+    let driver = driver.as_ref();
+    let (holder, patient) = (lock.claim(), lock.claim());
+    assert!(take(driver, &holder).await);
+    refused(driver, &lock.lasting(Duration::from_millis(200))).await;
+    assert!(refused(driver, &patient).await.is_heard());
+    sleep(Duration::from_millis(220)).await;
+    driver.release(&holder).await.unwrap();
     assert!(take(driver, &patient).await);
 }
 

@@ -8,7 +8,7 @@ use sqlx::Row as _;
 
 use super::connections::{Connections, Value, Within};
 use super::error::Failure;
-use crate::neighbours::Ahead;
+use crate::neighbours::Standing;
 use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
 
@@ -36,8 +36,8 @@ pub(super) enum Answer {
         remaining: Option<Duration>,
         /// The hold in the way, if it has run out and may not be taken over.
         run_out: Option<RunOut>,
-        /// Who is just before the claim, if it has a place now.
-        ahead: Option<Ahead>,
+        /// Where the claim stands, if it has a place now.
+        standing: Option<Standing>,
     },
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn take(
                 }
                 _ => None,
             };
-            Ok(Answer::Taken { remaining: Some(remaining), run_out, ahead: None })
+            Ok(Answer::Taken { remaining: Some(remaining), run_out, standing: None })
         }
     }
 }

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
-    Turnstile, Vouch,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal,
+    Taken, Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use super::sweep::sweep;
 use crate::housekeeping::keep_house;
 use crate::neighbours::Neighbours;
 use crate::sights::{Sights, Takeover};
-use crate::stays::Stays;
+use crate::stays::{self, Kept, Stays};
 
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
@@ -87,36 +87,28 @@ impl MysqlDriver {
     }
 
     /// Who has stood in the queue before stands there again, and has no other way in.
-    async fn ask(&self, claim: &Claim, stood_before: bool) -> Result<Answer, Failure> {
+    async fn ask(&self, claim: &Claim, stood_before: bool) -> Result<Attempt, Failure> {
         // It may have been refreshed a quarter of a lease ago.
         let place_ends = Instant::now() + claim.ttl() / 4 * 3;
-        let answer = self.take(claim, stood_before).await?;
-        let has_place = matches!(answer, Answer::Taken { .. });
-        self.neighbours.stand(claim.owner(), has_place.then_some(place_ends));
-        Ok(answer)
-    }
-
-    async fn take(&self, claim: &Claim, stood_before: bool) -> Result<Answer, Failure> {
         let within = self.within(claim);
         let takeover = Takeover::of(self.sights.as_ref(), claim);
-        if stood_before {
-            let connections = &*self.connections;
-            let looked = match self.neighbours.is_next(claim.owner()) {
-                true => Looked::Next,
-                false => queue::look(connections, claim, takeover, within).await?,
-            };
-            let answer = match looked {
-                Looked::Refused(answer) => return Ok(answer),
-                Looked::Next => queue::take_turn(connections, claim, takeover, within).await?,
-                Looked::Stale => None,
-            };
-            if let Some(answer) = answer {
-                return Ok(answer);
-            }
-            if let Some(answer) = queue::stand(connections, claim, takeover, within).await? {
-                return Ok(answer);
-            }
-        }
+        let answer = match stood_before {
+            true => self.stand_again(claim, takeover, within).await?,
+            false => None,
+        };
+        let answer = match answer {
+            Some(answer) => answer,
+            None => self.take(claim, takeover, within).await?,
+        };
+        Ok(self.observe(claim, answer, place_ends))
+    }
+
+    async fn take(
+        &self,
+        claim: &Claim,
+        takeover: Takeover,
+        within: Within,
+    ) -> Result<Answer, Failure> {
         let answer = claims::take(&self.connections, claim, takeover, within).await?;
         match answer {
             Answer::Taken { .. } if claim.is_fair() => {
@@ -127,47 +119,83 @@ impl MysqlDriver {
         }
     }
 
+    /// `None` if there is no such lock any more.
+    async fn stand_again(
+        &self,
+        claim: &Claim,
+        takeover: Takeover,
+        within: Within,
+    ) -> Result<Option<Answer>, Failure> {
+        let connections = &*self.connections;
+        let looked = match self.neighbours.is_next(claim.owner()) {
+            true => Looked::Next,
+            false => queue::look(connections, claim, takeover, within).await?,
+        };
+        let answer = match looked {
+            Looked::Refused(answer) => Some(answer),
+            Looked::Next => queue::take_turn(connections, claim, takeover, within).await?,
+            Looked::Stale => None,
+        };
+        match answer {
+            None => queue::stand(connections, claim, takeover, within).await,
+            answer => Ok(answer),
+        }
+    }
+
     /// Keeps the place of a claim for which nothing can have changed; whether it stands.
-    async fn stay(&self, claim: &Claim) -> Result<bool, Failure> {
-        let limit = self.limit(claim);
-        let keep = |owners| queue::stay(&self.connections, claim, owners, Within::new(limit));
-        self.stays.keep(claim, limit, keep).await
+    async fn stay(&self, claim: &Claim) -> Result<bool, DriverError> {
+        let (limit, until) = (self.limit(claim), Instant::now() + claim.ttl());
+        let keep = |owners| {
+            let stay = move || queue::stay(&self.connections, claim, owners, Within::new(limit));
+            self.asks.pass(claim, stay)
+        };
+        match self.stays.keep(claim, limit, keep).await.map_err(Failure::of_a_request)? {
+            Kept::Stands => {
+                self.neighbours.keep(claim.owner(), until);
+                Ok(true)
+            }
+            Kept::Unknown => Ok(false),
+            Kept::Failed => Err(DriverError::new(ErrorKind::Unreachable, stays::FAILED)),
+        }
     }
 
     /// Takes note of a hold that has run out; who is refused for it learns when to ask again.
-    fn observe(&self, claim: &Claim, answer: Answer) -> Attempt {
-        match (answer, &self.sights) {
-            (Answer::Granted { token }, sights) => {
-                if let Some(sights) = sights {
+    fn observe(&self, claim: &Claim, answer: Answer, place_ends: Instant) -> Attempt {
+        let owner = claim.owner();
+        let (remaining, run_out, standing) = match answer {
+            Answer::Granted { token } => {
+                self.neighbours.hold(owner);
+                if let Some(sights) = &self.sights {
                     sights.forget(claim.name());
                 }
-                Attempt::Granted(Grant::new().token(token))
+                return Attempt::Granted(Grant::new().token(token));
             }
-            (Answer::Taken { run_out: Some(run_out), .. }, Some(sights)) => {
-                let remaining = sights.note(claim.name(), run_out, claim.now());
-                Attempt::Taken(Taken::new().free_in(remaining))
+            Answer::Taken { remaining, run_out, standing } => (remaining, run_out, standing),
+        };
+        let is_told =
+            standing.is_some_and(|standing| self.neighbours.stand(owner, standing, place_ends));
+        Attempt::Taken(match (run_out, &self.sights) {
+            (Some(run_out), Some(sights)) => {
+                Taken::new().free_in(sights.note(claim.name(), run_out, claim.now()))
             }
-            (Answer::Taken { remaining, ahead, .. }, _) => {
-                let is_told =
-                    ahead.is_some_and(|ahead| self.neighbours.follow(claim.owner(), ahead));
-                Attempt::Taken(match is_told {
-                    true => Taken::new().heard(),
-                    false => remaining.into_iter().fold(Taken::new(), Taken::free_in),
-                })
-            }
-        }
+            _ if is_told => Taken::new().heard(),
+            _ => remaining.into_iter().fold(Taken::new(), Taken::free_in),
+        })
     }
 
     async fn let_go(&self, claim: &Claim) -> Result<Release, Failure> {
         let within = self.within(claim);
         let released = claims::release(&self.connections, claim, within).await?;
-        if released == Released::Freed {
-            return Ok(Release::Freed);
-        }
-        if claim.is_fair() {
+        // Who was granted the lock has no place, unless that could not be removed.
+        if claim.is_fair()
+            && (released != Released::Freed || self.neighbours.has_place(claim.owner()))
+        {
             queue::leave(&self.connections, claim, within).await?;
         }
-        Ok(Release::NotHeld)
+        Ok(match released {
+            Released::Freed => Release::Freed,
+            Released::TooLate | Released::Nothing => Release::NotHeld,
+        })
     }
 
     /// How long the requests about the claim may take together.
@@ -193,15 +221,11 @@ impl Driver for MysqlDriver {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         let owner = claim.owner();
         let stood_before = claim.is_fair() && self.neighbours.come(owner);
-        if stood_before && self.neighbours.relies(owner) {
-            let until = Instant::now() + claim.ttl();
-            if Box::pin(self.stay(claim)).await.map_err(Failure::of_a_request)? {
-                self.neighbours.stand(owner, Some(until));
-                return Ok(Attempt::Taken(Taken::new().heard()));
-            }
+        if stood_before && self.neighbours.relies(owner) && Box::pin(self.stay(claim)).await? {
+            return Ok(Attempt::Taken(Taken::new().heard()));
         }
         match self.asks.pass(claim, || self.ask(claim, stood_before)).await {
-            Ok(answer) => Ok(self.observe(claim, answer)),
+            Ok(attempt) => Ok(attempt),
             Err(failure) => {
                 // It may be the last of its claim, without a release.
                 if !stood_before {

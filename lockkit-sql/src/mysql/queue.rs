@@ -2,7 +2,8 @@
 //!
 //! A statement that takes a lock sees in the lock's own row whether anybody has a place. Whoever is
 //! refused and wants one changes both tables, in a transaction that locks the lock's row first: so
-//! places come and go one at a time, and each reads what is committed at every isolation.
+//! places come one at a time, and each reads what is committed at every isolation. Who has taken its
+//! turn removes its place afterwards, which no longer counts while its owner holds the lock.
 //!
 //! Whoever has a place looks before it asks for more: most find that it is not their turn.
 
@@ -15,7 +16,7 @@ use super::claims::{self, Answer, duration, token};
 use super::connections::{Connections, Steps, Transaction, Value, Within};
 use super::error::Failure;
 use super::inspect::owner_of;
-use crate::neighbours::Ahead;
+use crate::neighbours::{Ahead, Standing};
 use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
 
@@ -50,17 +51,18 @@ pub(super) async fn look(
     let [namespace, name, owner] = claims::of_claim(claim);
     let rows = connections.read(LOOK, &[owner, namespace, name], within).await?;
     let Some(row) = rows.first() else { return Ok(Looked::Stale) };
-    let (lock, own) = (Lock::read(row)?, row.try_get::<Option<i64>, _>("own")?);
-    let left = own.unwrap_or(0).saturating_sub(lock.time);
+    let (lock, end) = (Lock::read(row)?, row.try_get::<Option<i64>, _>("own_end")?);
+    let left = end.unwrap_or(0).saturating_sub(lock.time);
     if left <= 0 || lock.is_held_by(claim.owner()) {
         return Ok(Looked::Stale);
     }
+    let arrival = row.try_get("own_arrival")?;
     let ahead = row.try_get::<Option<&[u8]>, _>("ahead")?;
     let run_out = lock.run_out(claim.owner()).filter(|found| !takeover.allows(*found));
     Ok(match ahead.is_none() && !lock.is_held() && run_out.is_none() {
         true => Looked::Next,
         false if left < claims::micros(claim.ttl()) / 4 * 3 => Looked::Stale,
-        false => Looked::Refused(lock.refusal(run_out, ahead, false)),
+        false => Looked::Refused(lock.refusal(run_out, arrival, ahead)),
     })
 }
 
@@ -101,13 +103,9 @@ pub(super) async fn take_turn(
         return Ok(None);
     }
     let token = token(taken.last_insert_id().cast_signed())?;
-    match connections.write(LEAVE, &[namespace, name, owner], Urgency::Keeps, within).await {
-        Ok(_) => Ok(Some(Answer::Granted { token })),
-        Err(failure) => {
-            tracing::debug!(name = %claim.name(), %failure, "granted, but the place is there still");
-            Ok(None)
-        }
-    }
+    // If that fails, the next ask finds the hold, or the release both.
+    connections.write(LEAVE, &[namespace, name, owner], Urgency::Keeps, within).await?;
+    Ok(Some(Answer::Granted { token }))
 }
 
 /// Takes the lock if it is free and the claim's turn; else leaves a place, or keeps it for another
@@ -155,14 +153,21 @@ impl Steps for Stand<'_> {
         let Some(lock) = Lock::locked(transaction, claim.name()).await? else { return Ok(None) };
         if lock.is_held_by(claim.owner()) {
             // An ask that was given up has landed late.
-            transaction.write(claims::RENEW, &claims::renewal(claim)).await?;
+            let renewed = transaction.write(claims::RENEW, &claims::renewal(claim)).await?;
+            if renewed.rows_affected() == 0 {
+                // It has just run out.
+                return Ok(None);
+            }
             transaction.write(LEAVE, &[namespace, name, owner]).await?;
             return Ok(Some(Answer::Granted { token: token(lock.token)? }));
         }
         let time = Value::Integer(lock.time);
         let places = [namespace, name, time, namespace, name, time, owner];
         let rows = transaction.read(AHEAD, &places).await?;
-        let ahead = rows.first().map(|row| row.try_get::<&[u8], _>("owner")).transpose()?;
+        let own = rows.first().filter(|row| is_of(row, claim.owner()));
+        let own = own.map(|row| row.try_get::<i64, _>("arrival")).transpose()?;
+        let ahead = rows.get(usize::from(own.is_some()));
+        let ahead = ahead.map(|row| row.try_get::<&[u8], _>("owner")).transpose()?;
         let run_out = lock.run_out(claim.owner()).filter(|found| !self.takeover.allows(*found));
         if ahead.is_none() && !lock.is_held() && run_out.is_none() {
             transaction.write(LEAVE, &[namespace, name, owner]).await?;
@@ -174,15 +179,20 @@ impl Steps for Stand<'_> {
         }
         transaction.write(DROP_DEAD, &[namespace, name, time]).await?;
         let end = Value::Integer(lock.time.saturating_add(claims::micros(claim.ttl())));
-        let stay = [end, namespace, name, owner];
-        let is_new = transaction.write(STAY, &stay).await?.rows_affected() == 0;
-        if is_new {
-            let label = claims::label(claim);
-            let values = [namespace, name, owner, label, time, end, namespace, name];
-            transaction.write(ARRIVE, &values).await?;
-        }
+        let arrival = match own {
+            Some(arrival) => {
+                transaction.write(STAY, &[end, namespace, name, owner]).await?;
+                arrival
+            }
+            None => {
+                let label = claims::label(claim);
+                let values = [namespace, name, owner, label, time, end, namespace, name];
+                let arrived = transaction.write(ARRIVE, &values).await?;
+                arrived.last_insert_id().cast_signed()
+            }
+        };
         transaction.write(OCCUPY, &[end, namespace, name]).await?;
-        Ok(Some(lock.refusal(run_out, ahead, is_new)))
+        Ok(Some(lock.refusal(run_out, arrival, ahead)))
     }
 }
 
@@ -241,9 +251,12 @@ impl Steps for Leave<'_> {
 
 /// Keeps the lock's own row in step with the places.
 async fn requeue(transaction: &mut Transaction<'_>, name: &LockName) -> Result<(), Failure> {
-    let ([namespace, lock], [of_namespace, of_lock]) = (claims::of(name), claims::of(name));
-    transaction.write(REQUEUE, &[namespace, lock, of_namespace, of_lock]).await?;
+    transaction.write(REQUEUE, &claims::of(name)).await?;
     Ok(())
+}
+
+fn is_of(row: &MySqlRow, owner: OwnerId) -> bool {
+    row.try_get::<&[u8], _>("owner").is_ok_and(|of| of == owner.to_string().as_bytes())
 }
 
 /// The row of a lock, which the transaction has locked, and what time it was then.
@@ -285,13 +298,13 @@ impl Lock {
     }
 
     /// What to tell whose place is behind `ahead`.
-    fn refusal(&self, run_out: Option<RunOut>, ahead: Option<&[u8]>, is_new: bool) -> Answer {
+    fn refusal(&self, run_out: Option<RunOut>, arrival: i64, ahead: Option<&[u8]>) -> Answer {
         let remaining = self.is_held().then(|| duration(self.expires - self.time));
         let holder = self.owner.as_deref().filter(|_| self.is_held());
         let waits = ahead.is_some();
         let owner = ahead.or(holder).and_then(|owner| owner_of(owner).ok());
-        let ahead = owner.map(|owner| Ahead { owner, waits, is_new });
-        Answer::Taken { remaining, run_out, ahead }
+        let ahead = owner.map(|owner| Ahead { owner, waits });
+        Answer::Taken { remaining, run_out, standing: Some(Standing { arrival, ahead }) }
     }
 
     fn read(row: &MySqlRow) -> Result<Self, Failure> {

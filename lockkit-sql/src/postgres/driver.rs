@@ -3,10 +3,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, OwnerId, Release, Renewal, Taken,
-    Turnstile, Vouch,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, OwnerId, Release,
+    Renewal, Taken, Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::claims::{self, Answer};
@@ -16,7 +17,7 @@ use super::subscription::{Joined, Subscription};
 use super::sweep::sweep;
 use crate::housekeeping::keep_house;
 use crate::sights::{Sights, Takeover};
-use crate::stays::Stays;
+use crate::stays::{self, Kept, Stays};
 
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
@@ -98,8 +99,9 @@ impl PostgresDriver {
         let answer = claims::take(&self.connections, claim, takeover, limit).await;
         match &answer {
             Ok(Answer::Granted { .. }) => self.subscription.leave(name, owner),
-            Ok(Answer::Taken { holder, .. }) => {
+            Ok(Answer::Taken { holder, remaining, .. }) => {
                 self.subscription.wait(name, owner, Some(*holder), joined);
+                self.subscription.ask_at(name, owner, Some(Instant::now() + *remaining));
             }
             // Nobody releases a claim that was not carried out.
             Err(_) if joined == Joined::Now => self.subscription.leave(name, owner),
@@ -114,17 +116,23 @@ impl PostgresDriver {
         let limit = self.limit(claim);
         let mut ends_in = None;
         let keep = async |owners: Vec<OwnerId>| {
-            let (mut kept, remaining) =
-                claims::stay(&self.connections, claim, &owners, limit).await?;
+            let stay = || claims::stay(&self.connections, claim, &owners, limit);
+            let (mut kept, remaining) = self.asks.pass(claim, stay).await?;
             if remaining.is_zero() {
                 kept.retain(|owner| *owner != claim.owner());
             }
             ends_in = Some(remaining);
             Ok(kept)
         };
-        let stands = self.stays.keep(claim, limit, keep).await?;
+        match self.stays.keep(claim, limit, keep).await? {
+            Kept::Stands => (),
+            Kept::Unknown => return Ok(None),
+            Kept::Failed => return Err(DriverError::new(ErrorKind::Unreachable, stays::FAILED)),
+        }
         // One of them asks at the end of the hold.
-        Ok(stands.then(|| ends_in.into_iter().fold(Taken::new(), Taken::free_in)))
+        let end = ends_in.map(|ends_in| Instant::now() + ends_in);
+        self.subscription.ask_at(claim.name(), claim.owner(), end);
+        Ok(Some(ends_in.into_iter().fold(Taken::new(), Taken::free_in)))
     }
 
     /// Takes note of a hold that has run out; who is refused for it learns when to ask again.

@@ -46,7 +46,11 @@ impl Subscription {
             return Joined::NotYet;
         }
         match waiters.of(name).entry(owner) {
-            Entry::Occupied(_) => Joined::Before,
+            Entry::Occupied(mut mailbox) => {
+                // What the last answer said tells nothing of this ask, whose answer may be lost.
+                mailbox.get_mut().holder = None;
+                Joined::Before
+            }
             Entry::Vacant(mailbox) => {
                 mailbox.insert(Mailbox::default());
                 Joined::Now
@@ -66,20 +70,30 @@ impl Subscription {
         let mut waiters = self.board.waiters();
         let are_told = waiters.are_told;
         let mailbox = waiters.of(name).entry(owner).or_default();
-        mailbox.holder = holder;
+        (mailbox.holder, mailbox.ask_at) = (holder, None);
         // The subscription came to stand between the ask and now: something may be missed.
         mailbox.ask_again |= are_told && joined == Joined::NotYet;
         drop(waiters);
         self.board.wanted.notify_one();
     }
 
+    /// Notes when `owner` is to ask because the hold ends, unless it is renewed; or that another one
+    /// will.
+    pub(super) fn ask_at(&self, name: &LockName, owner: OwnerId, end: Option<Instant>) {
+        let mut waiters = self.board.waiters();
+        let mailboxes = waiters.by_lock.get_mut(&key(name));
+        if let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) {
+            mailbox.ask_at = end;
+        }
+    }
+
     /// Whether `owner`, which has been refused, will be told of what it waits for, and has not been
-    /// told anything yet.
+    /// told anything yet, nor come to where it is to ask all the same.
     pub(super) fn relies(&self, name: &LockName, owner: OwnerId) -> bool {
         let waiters = self.board.waiters();
         let mailbox = waiters.by_lock.get(&key(name)).and_then(|mailboxes| mailboxes.get(&owner));
         waiters.are_told
-            && mailbox.is_some_and(|mailbox| mailbox.holder.is_some() && !mailbox.has_news())
+            && mailbox.is_some_and(|mailbox| mailbox.holder.is_some() && !mailbox.is_to_ask())
     }
 
     /// Tells who waits in this process that the lock was let go.
@@ -162,6 +176,8 @@ struct Waiters {
 struct Mailbox {
     /// Who held the lock when the owner's last ask was refused.
     holder: Option<FencingToken>,
+    /// When that one's hold ends, which nobody tells.
+    ask_at: Option<Instant>,
     granted: Option<FencingToken>,
     freed: bool,
     ask_again: bool,
@@ -179,8 +195,9 @@ impl Mailbox {
         self.arrival.notify_one();
     }
 
-    fn has_news(&self) -> bool {
-        self.ask_again || self.freed || self.granted.is_some()
+    fn is_to_ask(&self) -> bool {
+        let is_due = self.ask_at.is_some_and(|end| end <= Instant::now());
+        is_due || self.ask_again || self.freed || self.granted.is_some()
     }
 
     fn take(&mut self) -> Option<Change> {
@@ -308,5 +325,22 @@ async fn listen(endpoint: &Endpoint, board: &Board) -> Result<(), Failure> {
             }
             news = listener.next() => board.deliver(&news?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Duration, Instant, advance};
+
+    use super::Mailbox;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_to_ask_at_the_end_of_a_hold_does_so() {
+        const LEFT: Duration = Duration::from_secs(1);
+        let mailbox = Mailbox { ask_at: Some(Instant::now() + LEFT), ..Mailbox::default() };
+        assert!(!mailbox.is_to_ask());
+        advance(LEFT).await;
+        assert!(mailbox.is_to_ask());
+        assert!(!Mailbox { ask_at: None, ..mailbox }.is_to_ask(), "another one does");
     }
 }

@@ -3,7 +3,7 @@ BEGIN IMMEDIATE;
 
 DELETE FROM lockkit_hold
  WHERE namespace = $1 AND name = $2 AND $3 IN ('', owner)
-RETURNING 'hold' AS kind, owner, label, token, ttl, since, expires, clock;
+RETURNING 'hold' AS kind, owner, label, token, ttl, since, expires, clock, 0 AS arrival;
 
 -- Whose turn it is now.
 SELECT 'next' AS kind, owner

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::database::{Database, Value};
 use super::time::{self, HostClock};
-use crate::neighbours::Ahead;
+use crate::neighbours::{Ahead, Standing};
 
 const LOOK: &str = include_str!("look.sql");
 const TAKE: &str =
@@ -165,12 +165,13 @@ impl Answer {
         self.hold.is_none()
     }
 
-    /// Who is just before the claim, if it has a place.
-    pub(super) fn ahead(&self, claim: &Claim) -> Option<Ahead> {
-        let own = self.places.iter().position(|place| place.owner == claim.owner())?;
-        let place = own.checked_sub(1).and_then(|before| self.places.get(before));
-        let entry = place.or(self.hold.as_ref())?;
-        Some(Ahead { owner: entry.owner, waits: place.is_some(), is_new: false })
+    /// Where the claim stands, if it has a place.
+    pub(super) fn standing(&self, claim: &Claim) -> Option<Standing> {
+        let at = self.places.iter().position(|place| place.owner == claim.owner())?;
+        let before = at.checked_sub(1).and_then(|before| self.places.get(before));
+        let ahead = before.or(self.hold.as_ref());
+        let ahead = ahead.map(|entry| Ahead { owner: entry.owner, waits: before.is_some() });
+        Some(Standing { arrival: self.places.get(at)?.arrival, ahead })
     }
 
     /// Whether asking would change nothing: the claim is refused, and its place, if it is to have
@@ -205,6 +206,8 @@ pub(super) struct Entry {
     pub(super) owner: OwnerId,
     /// 0 for a place.
     pub(super) token: i64,
+    /// Greater than that of every place before it; 0 for a hold.
+    arrival: i64,
     /// Microseconds.
     pub(super) ttl: i64,
     /// Microseconds on `clock`.
@@ -217,6 +220,7 @@ impl Entry {
         Ok(Self {
             owner: owner(row)?,
             token: row.try_get("token")?,
+            arrival: row.try_get("arrival")?,
             ttl: row.try_get("ttl")?,
             expires: row.try_get("expires")?,
             clock: row.try_get("clock")?,

@@ -17,7 +17,7 @@ use super::database::Database;
 use super::doubt::Doubts;
 use super::wakeup::Wakeups;
 use crate::neighbours::Neighbours;
-use crate::stays::Stays;
+use crate::stays::{self, Kept, Stays};
 
 /// How many ask at a time, of many who ask at once: one, and those who are next.
 const MOST_ASKS: usize = 8;
@@ -107,10 +107,23 @@ impl SqliteDriver {
 
     /// Keeps the place of a claim for which nothing can have changed; whether it stands.
     async fn stay(&self, claim: &Claim) -> Result<bool, DriverError> {
-        let keep = |owners| claims::stay(&self.database, claim, owners, self.deadline(claim));
-        let stands = self.stays.keep(claim, self.limit(claim), keep).await?;
-        // A place in a file that others do not see is none.
-        Ok(stands && self.database.check_file().is_ok())
+        let (limit, until) = (self.limit(claim), Instant::now() + claim.ttl());
+        let keep = |owners| {
+            let deadline = Instant::now() + limit;
+            self.asks.pass(claim, move || claims::stay(&self.database, claim, owners, deadline))
+        };
+        let stands = match self.stays.keep(claim, limit, keep).await? {
+            // A place in a file that others do not see is none.
+            Kept::Stands => self.database.check_file().is_ok(),
+            Kept::Unknown => false,
+            Kept::Failed => {
+                return Err(DriverError::new(ErrorKind::Unreachable, stays::FAILED));
+            }
+        };
+        if stands {
+            self.neighbours.keep(claim.owner(), until);
+        }
+        Ok(stands)
     }
 
     async fn ask(&self, claim: &Claim, asked_before: bool) -> Result<Attempt, DriverError> {
@@ -121,7 +134,7 @@ impl SqliteDriver {
         self.forget_the_dead(claim, deadline).await?;
 
         // Who has asked before is likely to be refused again, and reads before it writes.
-        let looked = match asked_before {
+        let looked = match asked_before && !self.neighbours.is_next(claim.owner()) {
             true => Some(claims::look(&self.database, claim, deadline).await?),
             false => None,
         };
@@ -134,10 +147,9 @@ impl SqliteDriver {
         self.database.check_file()?;
         self.doubts.note(claim.name(), answer.entries(), self.database.clock());
         let Some(hold) = answer.hold_of(claim) else {
-            self.neighbours.stand(claim.owner(), Some(place_ends));
-            return Ok(self.refusal(claim, &answer));
+            return Ok(self.refusal(claim, &answer, place_ends));
         };
-        self.neighbours.stand(claim.owner(), None);
+        self.neighbours.hold(claim.owner());
         let token = hold.fencing_token().ok_or_else(|| {
             DriverError::new(ErrorKind::Foreign, "the fencing token of the row is not positive")
         })?;
@@ -145,9 +157,10 @@ impl SqliteDriver {
     }
 
     /// Says when the answer may be another.
-    fn refusal(&self, claim: &Claim, answer: &Answer) -> Attempt {
-        let is_told =
-            answer.ahead(claim).is_some_and(|ahead| self.neighbours.follow(claim.owner(), ahead));
+    fn refusal(&self, claim: &Claim, answer: &Answer, place_ends: Instant) -> Attempt {
+        let standing = answer.standing(claim);
+        let is_told = standing
+            .is_some_and(|standing| self.neighbours.stand(claim.owner(), standing, place_ends));
         // Who is told has nothing to do at the end of a hold.
         let obstacle = answer.obstacle(claim).filter(|_| !is_told || answer.is_free());
         let taken = obstacle.map_or_else(Taken::new, |obstacle| {
@@ -182,12 +195,12 @@ impl Driver for SqliteDriver {
         // Before the ask, so that no release after it is missed.
         let asked_before = claim.waits() && self.wakeups.listen(claim);
         let owner = claim.owner();
-        if claim.is_fair() && self.neighbours.come(owner) && self.neighbours.relies(owner) {
-            let until = Instant::now() + claim.ttl();
-            if Box::pin(self.stay(claim)).await? {
-                self.neighbours.stand(owner, Some(until));
-                return Ok(Attempt::Taken(Taken::new().heard()));
-            }
+        if claim.is_fair()
+            && self.neighbours.come(owner)
+            && self.neighbours.relies(owner)
+            && Box::pin(self.stay(claim)).await?
+        {
+            return Ok(Attempt::Taken(Taken::new().heard()));
         }
         let answer = self.asks.pass(claim, || self.ask(claim, asked_before)).await;
         // A first ask that failed may be the last of its claim, without a release.

@@ -139,6 +139,9 @@ async fn those_behind_others_are_refreshed_together() {
     let fresh = "SELECT count(*) FROM lockkit_place AS first, lockkit_place AS later \
                  WHERE first.arrival = 1 AND later.expires >= first.expires + first.ttl / 2";
     assert_eq!(number(&mut raw, fresh).await, 9, "all but the first");
+    let requests = "SELECT count(DISTINCT expires) FROM lockkit_place \
+                    WHERE arrival > 1 AND arrival < (SELECT max(arrival) FROM lockkit_place)";
+    assert_eq!(number(&mut raw, requests).await, 1);
     // Which was not there any more stands behind the others now.
     let last = format!(
         "SELECT max(arrival) = (SELECT arrival FROM lockkit_place WHERE owner = '{gone}') \

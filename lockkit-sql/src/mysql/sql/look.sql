@@ -2,7 +2,8 @@
 -- The row of a lock, the owner's place in its queue, and whose place is just before that. Of one
 -- moment, and locks nothing.
 SELECT l.owner, l.label, l.token, l.since, l.lease, l.expires, l.beat,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS time, own.expires AS own,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS time,
+       own.expires AS own_end, own.arrival AS own_arrival,
        (SELECT p.owner FROM lockkit_place AS p FORCE INDEX (lockkit_place_order)
          WHERE p.namespace = l.namespace AND p.name = l.name AND p.arrival < own.arrival
            AND p.expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
