@@ -10,20 +10,20 @@ SELECT 'place', owner, 0, ttl, expires, clock, arrival
  WHERE arrival IN (
            SELECT min(arrival) FROM lockkit_place
             WHERE namespace = $1 AND name = $2 AND NOT (clock = $4 AND expires <= $5)
-           UNION
+           UNION ALL
            SELECT max(arrival) FROM lockkit_place
             WHERE namespace = $1 AND name = $2 AND NOT (clock = $4 AND expires <= $5)
               AND arrival < (SELECT arrival FROM lockkit_place WHERE owner = $3)
-           UNION
+           UNION ALL
            SELECT arrival FROM lockkit_place
             WHERE owner = $3 AND NOT (clock = $4 AND expires <= $5)
-           UNION
+           UNION ALL
            SELECT arrival FROM lockkit_place
             WHERE namespace = $1 AND name = $2 AND clock < $4
-           UNION
+           UNION ALL
            SELECT arrival FROM lockkit_place
             WHERE namespace = $1 AND name = $2 AND clock > $4
-           UNION
+           UNION ALL
            SELECT arrival FROM lockkit_place
             WHERE namespace = $1 AND name = $2 AND clock = $4 AND expires - ttl > $5)
  ORDER BY arrival;
