@@ -34,11 +34,11 @@ struct Neighbour {
 
 /// A place in the queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+struct Place {
     /// Greater than that of every place before it.
-    pub(crate) arrival: i64,
+    arrival: i64,
     /// Until when it stands at least, unless it is removed.
-    pub(crate) until: Instant,
+    until: Instant,
 }
 
 /// Where a claim was found in the queue.

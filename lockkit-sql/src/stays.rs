@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::LockName;
-use lockkit_core::driver::{Claim, OwnerId};
+use lockkit_core::driver::{Claim, DriverError, ErrorKind, OwnerId};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -19,9 +19,6 @@ use tokio::time::{sleep, timeout};
 const LONGEST: Duration = Duration::from_millis(20);
 /// How many gather at most: their request keeps others from the lock's row.
 const MOST: usize = 512;
-
-/// What to say to whom the request failed that was to keep its place.
-pub(crate) const FAILED: &str = "the places that were to be kept together were not";
 
 /// Those who gather at present.
 #[derive(Debug, Default)]
@@ -34,8 +31,8 @@ type Kind = (LockName, Duration);
 type Member = (OwnerId, oneshot::Sender<Kept>);
 
 /// What came of a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+#[derive(Clone, Copy, Debug)]
+enum Kept {
     Stands,
     /// It is not there, or nothing is known of it.
     Unknown,
@@ -45,24 +42,24 @@ pub(crate) enum Kept {
 
 impl Stays {
     /// Keeps the claim's place, by a request with whoever is due at about the same time: within a
-    /// sixty-fourth of a lease, and 20 ms. `keep` is told whose places to keep, and says which of
+    /// sixty-fourth of a lease, and 20 ms. Returns whether it is known to stand. `keep` is told whose places to keep, and says which of
     /// them stand; it has to end within `limit`.
     ///
     /// # Errors
     ///
-    /// That of `keep`. It goes to the one whose request it was.
+    /// That of `keep`, for the one whose request it was; the others are told that it failed.
     ///
     /// # Cancel safety
     ///
     /// Cancel-safe: if the request was this one's, the others learn that nothing is known.
-    pub(crate) async fn keep<F, E>(
+    pub(crate) async fn keep<F>(
         &self,
         claim: &Claim,
         limit: Duration,
         keep: impl FnOnce(Vec<OwnerId>) -> F,
-    ) -> Result<Kept, E>
+    ) -> Result<bool, DriverError>
     where
-        F: Future<Output = Result<Vec<OwnerId>, E>>,
+        F: Future<Output = Result<Vec<OwnerId>, DriverError>>,
     {
         let kind = (claim.name().clone(), claim.ttl());
         let together = (claim.ttl() / 64).min(LONGEST);
@@ -82,8 +79,12 @@ impl Stays {
             match told {
                 // Who makes the request may not be polled for a while.
                 Some(told) => match timeout(together + limit, told).await {
-                    Ok(Ok(kept)) => return Ok(kept),
-                    _ => return Ok(Kept::Unknown),
+                    Ok(Ok(Kept::Stands)) => return Ok(true),
+                    Ok(Ok(Kept::Failed)) => {
+                        let text = "the places that were to be kept together were not";
+                        return Err(DriverError::new(ErrorKind::Unreachable, text));
+                    }
+                    _ => return Ok(false),
                 },
                 None => sleep(together).await,
             }
@@ -100,12 +101,9 @@ impl Stays {
             }
         };
         kept.sort_unstable();
-        let kept = |owner| match kept.binary_search(&owner) {
-            Ok(_) => Kept::Stands,
-            Err(_) => Kept::Unknown,
-        };
-        tell(others, kept);
-        Ok(kept(claim.owner()))
+        let stands = |owner| kept.binary_search(&owner).is_ok();
+        tell(others, |owner| if stands(owner) { Kept::Stands } else { Kept::Unknown });
+        Ok(stands(claim.owner()))
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<Kind, Vec<Member>>> {
@@ -147,15 +145,16 @@ impl Drop for Gathering<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::future::pending;
 
     use futures_util::future::join_all;
-    use lockkit_core::driver::{Claim, OwnerId};
+    use lockkit_core::driver::{Claim, DriverError, ErrorKind, OwnerId};
     use lockkit_core::{LockName, Namespace};
     use tokio::time::{Duration, Instant, timeout};
 
-    use super::{Kept, LONGEST, MOST, Stays};
+    use super::{LONGEST, MOST, Stays};
+
+    type Answer = Result<Vec<OwnerId>, DriverError>;
 
     const LEASE: Duration = Duration::from_secs(10);
     const LIMIT: Duration = Duration::from_secs(1);
@@ -165,12 +164,12 @@ mod tests {
     }
 
     /// Keeps all places but that one.
-    async fn all_but(places: Vec<OwnerId>, gone: OwnerId) -> Result<Vec<OwnerId>, Infallible> {
+    async fn all_but(places: Vec<OwnerId>, gone: OwnerId) -> Answer {
         Ok(places.into_iter().filter(|place| *place != gone).collect())
     }
 
-    async fn alone(_: Vec<OwnerId>) -> Result<Vec<OwnerId>, &'static str> {
-        Err("a request of its own")
+    async fn alone(_: Vec<OwnerId>) -> Answer {
+        Err(DriverError::new(ErrorKind::Denied, "a request of its own"))
     }
 
     #[tokio::test(start_paused = true)]
@@ -191,12 +190,12 @@ mod tests {
                 all_but(places, nobody).await
             }),
         );
-        assert_eq!((kept, apart), (Ok(Kept::Stands), Ok(Kept::Stands)));
-        assert_eq!((others, lost), (Ok(Kept::Stands), Ok(Kept::Unknown)));
+        assert!(kept.unwrap() && others.unwrap() && apart.unwrap());
+        assert!(!lost.unwrap());
         assert_eq!(start.elapsed(), LONGEST);
         // Whoever comes later has a request of its own.
         let asked = stays.keep(&second, LIMIT, async |places| all_but(places, nobody).await);
-        assert_eq!(asked.await, Ok(Kept::Stands));
+        assert!(asked.await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
@@ -208,26 +207,25 @@ mod tests {
             stays.keep(&second, LIMIT, alone),
         );
         assert!(dropped.is_err());
-        assert_eq!(kept, Ok(Kept::Unknown));
+        assert!(!kept.unwrap());
 
-        let (failed, kept) = tokio::join!(
-            stays.keep(&first, LIMIT, alone),
-            stays.keep(&second, LIMIT, async |_| Err("and another one")),
-        );
-        assert_eq!((failed, kept), (Err("a request of its own"), Ok(Kept::Failed)));
+        let (failed, kept) =
+            tokio::join!(stays.keep(&first, LIMIT, alone), stays.keep(&second, LIMIT, alone),);
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Denied);
+        assert_eq!(kept.unwrap_err().kind(), ErrorKind::Unreachable, "it was not its own");
 
-        let silent = async |_| pending::<Result<Vec<OwnerId>, Infallible>>().await;
+        let silent = async |_| pending::<Answer>().await;
         let start = Instant::now();
         tokio::select! {
             biased;
             _ = stays.keep(&first, LIMIT, silent) => unreachable!(),
-            kept = stays.keep(&second, LIMIT, alone) => assert_eq!(kept, Ok(Kept::Unknown)),
+            kept = stays.keep(&second, LIMIT, alone) => assert!(!kept.unwrap()),
         }
         assert_eq!(start.elapsed(), LONGEST + LIMIT);
         // That request goes on, and holds up no other.
         let asked =
             stays.keep(&second, LIMIT, async |places| all_but(places, OwnerId::random()).await);
-        assert_eq!(asked.await, Ok(Kept::Stands));
+        assert!(asked.await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
@@ -240,6 +238,6 @@ mod tests {
                 all_but(places, OwnerId::random()).await
             })
         }));
-        assert!(kept.await.into_iter().all(|kept| kept == Ok(Kept::Stands)));
+        assert!(kept.await.into_iter().all(Result::unwrap));
     }
 }

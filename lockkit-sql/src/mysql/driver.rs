@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal,
-    Taken, Turnstile, Vouch,
+    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
+    Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use super::sweep::sweep;
 use crate::housekeeping::keep_house;
 use crate::neighbours::Neighbours;
 use crate::sights::{Sights, Takeover};
-use crate::stays::{self, Kept, Stays};
+use crate::stays::Stays;
 
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
@@ -145,18 +145,15 @@ impl MysqlDriver {
     /// Keeps the place of a claim for which nothing can have changed; whether it stands.
     async fn stay(&self, claim: &Claim) -> Result<bool, DriverError> {
         let (limit, until) = (self.limit(claim), Instant::now() + claim.ttl());
-        let keep = |owners| {
-            let stay = move || queue::stay(&self.connections, claim, owners, Within::new(limit));
-            self.asks.pass(claim, stay)
+        let keep = async |owners| {
+            let stay = || queue::stay(&self.connections, claim, owners, Within::new(limit));
+            self.asks.pass(claim, stay).await.map_err(Failure::of_a_request)
         };
-        match self.stays.keep(claim, limit, keep).await.map_err(Failure::of_a_request)? {
-            Kept::Stands => {
-                self.neighbours.keep(claim.owner(), until);
-                Ok(true)
-            }
-            Kept::Unknown => Ok(false),
-            Kept::Failed => Err(DriverError::new(ErrorKind::Unreachable, stays::FAILED)),
+        let stands = self.stays.keep(claim, limit, keep).await?;
+        if stands {
+            self.neighbours.keep(claim.owner(), until);
         }
+        Ok(stands)
     }
 
     /// Takes note of a hold that has run out; who is refused for it learns when to ask again.

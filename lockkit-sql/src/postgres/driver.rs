@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, OwnerId, Release,
-    Renewal, Taken, Turnstile, Vouch,
+    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, OwnerId, Release, Renewal, Taken,
+    Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ use super::subscription::{Joined, Subscription};
 use super::sweep::sweep;
 use crate::housekeeping::keep_house;
 use crate::sights::{Sights, Takeover};
-use crate::stays::{self, Kept, Stays};
+use crate::stays::Stays;
 
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
@@ -124,10 +124,8 @@ impl PostgresDriver {
             ends_in = Some(remaining);
             Ok(kept)
         };
-        match self.stays.keep(claim, limit, keep).await? {
-            Kept::Stands => (),
-            Kept::Unknown => return Ok(None),
-            Kept::Failed => return Err(DriverError::new(ErrorKind::Unreachable, stays::FAILED)),
+        if !self.stays.keep(claim, limit, keep).await? {
+            return Ok(None);
         }
         // One of them asks at the end of the hold.
         let end = ends_in.map(|ends_in| Instant::now() + ends_in);

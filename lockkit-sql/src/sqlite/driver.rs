@@ -17,7 +17,7 @@ use super::database::Database;
 use super::doubt::Doubts;
 use super::wakeup::Wakeups;
 use crate::neighbours::Neighbours;
-use crate::stays::{self, Kept, Stays};
+use crate::stays::Stays;
 
 /// How many ask at a time, of many who ask at once: one, and those who are next.
 const MOST_ASKS: usize = 8;
@@ -112,14 +112,9 @@ impl SqliteDriver {
             let deadline = Instant::now() + limit;
             self.asks.pass(claim, move || claims::stay(&self.database, claim, owners, deadline))
         };
-        let stands = match self.stays.keep(claim, limit, keep).await? {
-            // A place in a file that others do not see is none.
-            Kept::Stands => self.database.check_file().is_ok(),
-            Kept::Unknown => false,
-            Kept::Failed => {
-                return Err(DriverError::new(ErrorKind::Unreachable, stays::FAILED));
-            }
-        };
+        let kept = self.stays.keep(claim, limit, keep).await?;
+        // A place in a file that others do not see is none.
+        let stands = kept && self.database.check_file().is_ok();
         if stands {
             self.neighbours.keep(claim.owner(), until);
         }
