@@ -16,6 +16,8 @@ pub mod mysql;
 mod neighbours;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod renewals;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod seats;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
@@ -28,5 +30,7 @@ pub mod sqlite;
 mod stays;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod tls;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod together;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod transaction;

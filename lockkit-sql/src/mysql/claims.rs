@@ -1,8 +1,9 @@
 //! The requests about one claim that are one statement each.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use lockkit_core::driver::{Claim, ErrorKind};
+use lockkit_core::driver::{Claim, ErrorKind, OwnerId};
 use lockkit_core::{FencingToken, LockName};
 use sqlx::Row as _;
 
@@ -14,10 +15,15 @@ use crate::sights::{RunOut, Takeover};
 
 pub(super) const TAKE: &str = include_str!("sql/take.sql");
 pub(super) const RENEW: &str = include_str!("sql/renew.sql");
+const RENEW_TOGETHER: &str = include_str!("sql/renew_together.sql");
 pub(super) const RELEASE: &str = include_str!("sql/release.sql");
 
 /// What is asked of every connection for requests.
 pub(super) const REQUESTS: &[&str] = &[TAKE, RENEW, RELEASE];
+
+/// How many there is room for in a statement about several. One for each number would be prepared
+/// anew each time.
+pub(super) const TOGETHER: usize = 64;
 
 const RUN_OUT: &str = "SELECT token, beat, lease FROM lockkit_lock \
      WHERE namespace = ? AND name = ? AND owner IS NOT NULL \
@@ -119,6 +125,26 @@ pub(super) async fn renew(
 ) -> Result<bool, Failure> {
     let answer = connections.write(RENEW, &renewal(claim), Urgency::Keeps, within).await?;
     Ok(answer.rows_affected() > 0)
+}
+
+/// Makes what these claims hold last for another TTL, which they have in common with `claim`;
+/// returns for which of them that was done for sure. There are [`TOGETHER`] at most.
+pub(super) async fn renew_together(
+    connections: &Connections,
+    claim: &Claim,
+    claims: &[Claim],
+    within: Within,
+) -> Result<HashSet<OwnerId>, Failure> {
+    let filled = || claims.iter().cycle().take(TOGETHER);
+    let names = filled().flat_map(|claim| of(claim.name()));
+    let owners = filled().map(|claim| Value::Owner(claim.owner()));
+    let leases = [lease(claim), lease(claim)];
+    let values = names.chain(owners).chain(leases).collect::<Vec<_>>();
+    let renewed = connections.write(RENEW_TOGETHER, &values, Urgency::Keeps, within).await?;
+    Ok(match renewed.rows_affected() == claims.len() as u64 {
+        true => claims.iter().map(Claim::owner).collect(),
+        false => HashSet::new(),
+    })
 }
 
 /// Ends what the claim holds.

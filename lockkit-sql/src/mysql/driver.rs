@@ -18,6 +18,7 @@ use super::queue::{self, Looked};
 use super::sweep::sweep;
 use crate::housekeeping::keep_house;
 use crate::neighbours::Neighbours;
+use crate::renewals::Renewals;
 use crate::sights::{Sights, Takeover};
 use crate::stays::Stays;
 
@@ -46,6 +47,7 @@ pub struct MysqlDriver {
     /// Who wants to be served in order.
     pub(super) neighbours: Neighbours,
     stays: Stays,
+    renewals: Renewals,
     /// Asks that are made together would leave the process much larger.
     asks: Turnstile,
     housekeeping: AbortOnDropHandle<()>,
@@ -81,6 +83,7 @@ impl MysqlDriver {
             sights: observe.then(Sights::default),
             neighbours: Neighbours::default(),
             stays: Stays::default(),
+            renewals: Renewals::new(claims::TOGETHER),
             asks: Turnstile::new(MOST_ASKS),
             housekeeping: keep_house(move || sweep(swept.clone(), observe)),
         })
@@ -234,13 +237,22 @@ impl Driver for MysqlDriver {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        match claims::renew(&self.connections, claim, self.within(claim)).await {
-            Ok(true) => Ok(Renewal::Held(Vouch::FromRequest)),
-            Ok(false) => {
+        let connections = &*self.connections;
+        let one = async |limit| {
+            let renewed = claims::renew(connections, claim, Within::new(limit)).await;
+            renewed.map_err(Failure::of_a_request)
+        };
+        let several = async |claims: Vec<Claim>, limit| {
+            let within = Within::new(limit);
+            let renewed = claims::renew_together(connections, claim, &claims, within).await;
+            renewed.map_err(Failure::of_a_request)
+        };
+        match self.renewals.renew(claim, self.limit(claim), one, several).await? {
+            true => Ok(Renewal::Held(Vouch::FromRequest)),
+            false => {
                 self.neighbours.go(claim.owner());
                 Ok(Renewal::Lost)
             }
-            Err(failure) => Err(failure.of_a_request()),
         }
     }
 

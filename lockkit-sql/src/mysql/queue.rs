@@ -7,12 +7,14 @@
 //!
 //! Whoever has a place looks before it asks for more: most find that it is not their turn.
 
+use std::collections::HashSet;
+
 use lockkit_core::LockName;
 use lockkit_core::driver::{Claim, OwnerId};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
-use super::claims::{self, Answer, duration, token};
+use super::claims::{self, Answer, TOGETHER, duration, token};
 use super::connections::{Connections, Steps, Transaction, Value, Within};
 use super::error::Failure;
 use super::inspect::owner_of;
@@ -36,10 +38,6 @@ const OCCUPY: &str = "UPDATE lockkit_lock SET queued = GREATEST(queued, ?) \
 const LEAVE: &str = "DELETE FROM lockkit_place WHERE namespace = ? AND name = ? AND owner = ?";
 const REQUEUE: &str = include_str!("sql/requeue.sql");
 const GRANT: &str = include_str!("sql/grant.sql");
-
-/// How many owners `stay.sql` and `standing.sql` have room for. A statement for each number would be
-/// prepared anew each time.
-const TOGETHER: usize = 64;
 
 /// What a claim finds that has asked before. Changes nothing, and locks nothing.
 pub(super) async fn look(
@@ -126,7 +124,7 @@ pub(super) async fn stay(
     claim: &Claim,
     owners: Vec<OwnerId>,
     within: Within,
-) -> Result<Vec<OwnerId>, Failure> {
+) -> Result<HashSet<OwnerId>, Failure> {
     connections.transact(&Stay { claim, owners: &owners }, Urgency::Asks, within).await
 }
 
@@ -203,17 +201,17 @@ struct Stay<'a> {
 }
 
 impl Steps for Stay<'_> {
-    type Answer = Vec<OwnerId>;
+    type Answer = HashSet<OwnerId>;
 
-    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Vec<OwnerId>, Failure> {
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<HashSet<OwnerId>, Failure> {
         let (claim, owners) = (self.claim, self.owners);
         let [namespace, name] = claims::of(claim.name());
         let Some(lock) = Lock::locked(transaction, claim.name()).await? else {
-            return Ok(Vec::new());
+            return Ok(HashSet::new());
         };
         let time = Value::Integer(lock.time);
         let end = Value::Integer(lock.time.saturating_add(claims::micros(claim.ttl())));
-        let mut standing = Vec::with_capacity(owners.len());
+        let mut standing = HashSet::with_capacity(owners.len());
         for owners in owners.chunks(TOGETHER) {
             let mut values = vec![end, namespace, name, time];
             values.extend(owners.iter().cycle().take(TOGETHER).copied().map(Value::Owner));
@@ -223,7 +221,7 @@ impl Steps for Stay<'_> {
                 continue;
             }
             for row in transaction.read(STANDING, &values[1..]).await? {
-                standing.push(owner_of(row.try_get("owner")?)?);
+                standing.insert(owner_of(row.try_get("owner")?)?);
             }
         }
         if !standing.is_empty() {

@@ -1,5 +1,6 @@
 //! The requests about one claim, each one call of a function of the layout.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use lockkit_core::driver::{Claim, DriverError, ErrorKind, OwnerId};
@@ -18,6 +19,8 @@ const TAKE: &str = "SELECT is_granted, last_token, remaining, last_beat, last_le
 const RENEW: &str = "SELECT lockkit_renew($1, $2, $3, $4, $5) AS is_held";
 const RELEASE: &str = "SELECT lockkit_release($1, $2, $3, $4, $5) AS was_held";
 
+const RENEW_TOGETHER: &str =
+    "SELECT owner FROM lockkit_renew_together($1, $2, $3, $4, $5) AS owner";
 const STAY: &str = "SELECT owner, remaining FROM lockkit_stay($1, $2, $3, $4, $5)";
 
 /// What is asked of every connection for requests.
@@ -88,7 +91,7 @@ pub(super) async fn stay(
     claim: &Claim,
     owners: &[OwnerId],
     limit: Duration,
-) -> Result<(Vec<OwnerId>, Duration), DriverError> {
+) -> Result<(HashSet<OwnerId>, Duration), DriverError> {
     let [namespace, name] = of(claim.name());
     let values = [namespace, name, Value::Owners(owners), micros(claim.ttl()), Value::Patience];
     let rows = connections.request(STAY, &values, Urgency::Asks, limit).await;
@@ -111,6 +114,30 @@ pub(super) async fn renew(
     let values = [namespace, name, owner, micros(claim.ttl()), Value::Patience];
     let row = connections.request(RENEW, &values, Urgency::Keeps, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("is_held")?))
+}
+
+/// Makes what these claims hold last for another TTL, which they have in common with `claim`;
+/// returns for which of them that was done for sure.
+pub(super) async fn renew_together(
+    connections: &Connections,
+    claim: &Claim,
+    claims: &[Claim],
+    limit: Duration,
+) -> Result<HashSet<OwnerId>, DriverError> {
+    let names = claims.iter().map(Claim::name);
+    let namespaces = names.clone().map(|name| name.namespace().as_str()).collect::<Vec<_>>();
+    let names = names.map(LockName::as_str).collect::<Vec<_>>();
+    let owners = claims.iter().map(Claim::owner).collect::<Vec<_>>();
+    let values = [
+        Value::Texts(&namespaces),
+        Value::Texts(&names),
+        Value::Owners(&owners),
+        micros(claim.ttl()),
+        Value::Patience,
+    ];
+    let rows = connections.request(RENEW_TOGETHER, &values, Urgency::Keeps, limit).await;
+    let owners = rows.and_then(|rows| rows.iter().map(owner_of).collect());
+    owners.map_err(Failure::of_a_request)
 }
 
 /// Removes hold and place; whether there was a hold.

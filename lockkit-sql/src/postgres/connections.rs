@@ -23,6 +23,7 @@ pub(super) enum Value<'a> {
     Text(&'a str),
     Owner(Option<OwnerId>),
     Owners(&'a [OwnerId]),
+    Texts(&'a [&'a str]),
     Integer(i64),
     Boolean(bool),
     /// How many milliseconds the server may wait for a row: fewer than are left for the answer.
@@ -105,6 +106,7 @@ fn bind<'a>(query: Query<'a>, value: &Value<'a>, left: Duration) -> Query<'a> {
         Value::Owners(owners) => {
             query.bind(owners.iter().map(OwnerId::to_string).collect::<Vec<_>>())
         }
+        Value::Texts(texts) => query.bind(texts),
         Value::Integer(integer) => query.bind(integer),
         Value::Boolean(boolean) => query.bind(boolean),
         // 0 would mean for ever.

@@ -16,11 +16,15 @@ use super::connections::Connections;
 use super::subscription::{Joined, Subscription};
 use super::sweep::sweep;
 use crate::housekeeping::keep_house;
+use crate::renewals::Renewals;
 use crate::sights::{Sights, Takeover};
 use crate::stays::Stays;
 
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
+
+/// How many holds are renewed in one request at most.
+const MOST_RENEWALS: usize = 512;
 
 /// What the PostgreSQL driver promises.
 ///
@@ -44,6 +48,7 @@ pub struct PostgresDriver {
     pub(super) call_limit: Option<Duration>,
     asks: Turnstile,
     stays: Stays,
+    renewals: Renewals,
     /// What was seen of leases that ran out, where the server's clock does not decide alone.
     pub(super) sights: Option<Sights>,
     housekeeping: AbortOnDropHandle<()>,
@@ -82,6 +87,7 @@ impl PostgresDriver {
             call_limit,
             asks: Turnstile::new(MOST_ASKS),
             stays: Stays::default(),
+            renewals: Renewals::new(MOST_RENEWALS),
             sights: observe.then(Sights::default),
             housekeeping: keep_house(move || sweep(swept.clone(), observe)),
         })
@@ -119,7 +125,7 @@ impl PostgresDriver {
             let stay = || claims::stay(&self.connections, claim, &owners, limit);
             let (mut kept, remaining) = self.asks.pass(claim, stay).await?;
             if remaining.is_zero() {
-                kept.retain(|owner| *owner != claim.owner());
+                kept.remove(&claim.owner());
             }
             ends_in = Some(remaining);
             Ok(kept)
@@ -177,7 +183,11 @@ impl Driver for PostgresDriver {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        match claims::renew(&self.connections, claim, self.limit(claim)).await? {
+        let one = |limit| claims::renew(&self.connections, claim, limit);
+        let several = async |claims: Vec<Claim>, limit| {
+            claims::renew_together(&self.connections, claim, &claims, limit).await
+        };
+        match self.renewals.renew(claim, self.limit(claim), one, several).await? {
             true => Ok(Renewal::Held(Vouch::FromRequest)),
             false => Ok(Renewal::Lost),
         }

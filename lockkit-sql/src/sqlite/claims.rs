@@ -1,5 +1,7 @@
 //! The requests about one claim, each one script that SQLite runs in one go.
 
+use std::collections::HashSet;
+
 use lockkit_core::FencingToken;
 use lockkit_core::driver::{Claim, DriverError, OwnerId};
 use sqlx::Row as _;
@@ -14,6 +16,7 @@ const LOOK: &str = include_str!("look.sql");
 const TAKE: &str =
     concat!(include_str!("take.sql"), include_str!("look.sql"), include_str!("commit.sql"));
 const RENEW: &str = include_str!("renew.sql");
+const RENEW_TOGETHER: &str = include_str!("renew_together.sql");
 const RELEASE: &str = include_str!("release.sql");
 const STAY: &str = include_str!("stay.sql");
 const FORGET: &str = include_str!("forget.sql");
@@ -55,17 +58,38 @@ pub(super) async fn stay(
     claim: &Claim,
     owners: Vec<OwnerId>,
     deadline: Instant,
-) -> Result<Vec<OwnerId>, DriverError> {
+) -> Result<HashSet<OwnerId>, DriverError> {
     let clock = database.clock();
-    let owners = owners.iter().map(OwnerId::to_string).collect::<Vec<_>>();
     let values = [
-        // Neither of them has a character that would have to be escaped.
-        Value::Text(["[\"", &owners.join("\",\""), "\"]"].concat()),
+        list(owners.iter().map(OwnerId::to_string)),
         Value::Text(clock.id().into()),
         Value::Integer(clock.now()),
         Value::Integer(time::micros(claim.ttl())),
     ];
     let rows = database.request(STAY, &values, deadline).await?;
+    database.read(|| rows.iter().map(owner).collect())
+}
+
+/// Makes what these claims hold last for another TTL, which they have in common with `claim`;
+/// returns which of them hold anything.
+pub(super) async fn renew_together(
+    database: &Database,
+    claim: &Claim,
+    claims: &[Claim],
+    deadline: Instant,
+) -> Result<HashSet<OwnerId>, DriverError> {
+    let holds = claims.iter().map(|claim| {
+        let (name, owner) = (claim.name(), claim.owner().to_string());
+        [name.namespace().as_str().to_owned(), name.as_str().to_owned(), owner]
+    });
+    let clock = database.clock();
+    let values = [
+        list(holds),
+        Value::Text(clock.id().into()),
+        Value::Integer(clock.now()),
+        Value::Integer(time::micros(claim.ttl())),
+    ];
+    let rows = database.request(RENEW_TOGETHER, &values, deadline).await?;
     database.read(|| rows.iter().map(owner).collect())
 }
 
@@ -115,6 +139,11 @@ pub(super) async fn forget(
         [namespace, name, owner, clock, Value::Integer(row.expires), Value::Integer(row.ttl)];
     database.request(FORGET, &values, deadline).await?;
     Ok(())
+}
+
+/// As JSON, which SQLite reads.
+fn list(items: impl Iterator<Item = impl Into<serde_json::Value>>) -> Value {
+    Value::Text(items.collect::<serde_json::Value>().to_string())
 }
 
 /// What every script begins its parameters with.

@@ -17,10 +17,14 @@ use super::database::Database;
 use super::doubt::Doubts;
 use super::wakeup::Wakeups;
 use crate::neighbours::Neighbours;
+use crate::renewals::Renewals;
 use crate::stays::Stays;
 
 /// How many ask at a time, of many who ask at once: one, and those who are next.
 const MOST_ASKS: usize = 8;
+
+/// How many holds are renewed in one request at most.
+const MOST_RENEWALS: usize = 512;
 
 /// What the SQLite driver promises.
 ///
@@ -44,6 +48,7 @@ pub struct SqliteDriver {
     /// Who wants to be served in order.
     neighbours: Neighbours,
     stays: Stays,
+    renewals: Renewals,
     /// Asks that are made together would leave the process larger.
     asks: Turnstile,
     pub(super) call_limit: Option<Duration>,
@@ -87,8 +92,9 @@ impl SqliteDriver {
         let database = opened.map_err(|error| Error::connecting(ID, error))?;
         let wakeups = Wakeups::on(database.file());
         let (doubts, neighbours) = (Doubts::default(), Neighbours::default());
-        let (stays, asks) = (Stays::default(), Turnstile::new(MOST_ASKS));
-        Ok(Self { database, doubts, wakeups, neighbours, stays, asks, call_limit: None })
+        let (stays, renewals) = (Stays::default(), Renewals::new(MOST_RENEWALS));
+        let (asks, call_limit) = (Turnstile::new(MOST_ASKS), None);
+        Ok(Self { database, doubts, wakeups, neighbours, stays, renewals, asks, call_limit })
     }
 
     /// Where the database is.
@@ -210,8 +216,11 @@ impl Driver for SqliteDriver {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        let deadline = self.deadline(claim);
-        let held = claims::renew(&self.database, claim, deadline).await?;
+        let one = |limit| claims::renew(&self.database, claim, Instant::now() + limit);
+        let several = async |claims: Vec<Claim>, limit| {
+            claims::renew_together(&self.database, claim, &claims, Instant::now() + limit).await
+        };
+        let held = self.renewals.renew(claim, self.limit(claim), one, several).await?;
         // A hold in a file that others do not see keeps nobody out.
         let stands = held && self.database.check_file().is_ok();
         if stands {

@@ -6,7 +6,9 @@ use lockkit_core::driver::{Driver, Release, Renewal, Taken};
 use lockkit_testkit::{Server, trial};
 use tokio::time::sleep;
 
-use crate::support::{Database, LONG, NOW, claim, millis, private, refused, shared, take};
+use crate::support::{
+    CARRIED_OUT, Database, LONG, NOW, claim, millis, private, refused, shared, take,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -26,10 +28,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_lock_that_was_removed_is_made_anew", shared, removed),
     ]
 }
-
-/// How many statements the server was sent.
-const CARRIED_OUT: &str = "SELECT CAST(variable_value AS SIGNED) \
-     FROM information_schema.global_status WHERE variable_name = 'QUESTIONS'";
 
 async fn order(server: String) {
     let mut database = Database::on(&server).await;

@@ -1,13 +1,14 @@
 //! One claim at a time: tokens, time, isolation, what is removed when.
 
+use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_testkit::{Server, trial};
 use tokio::time::sleep;
 
 use crate::support::{
-    Database, LONG, NOW, backend, claim, driver, kind, millis, named, private, refused, shared,
-    take, without_durability,
+    CARRIED_OUT, Database, LONG, NOW, backend, claim, driver, impatient_driver, kind, millis,
+    named, private, refused, shared, take, without_durability,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -23,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("idle_rows_are_removed_after_a_day", shared, sweep),
         trial("a_plain_refusal_writes_nothing", shared, refusals),
         trial("eight_make_a_row_at_once", shared, at_once),
+        trial("holds_are_renewed_together", private, renewals),
     ]
 }
 
@@ -214,6 +216,57 @@ async fn sweep(server: String) {
     assert_eq!(database.text(left).await, "ahead fresh held queued");
     let left = "SELECT GROUP_CONCAT(name ORDER BY name SEPARATOR ' ') FROM lockkit_place";
     assert_eq!(database.text(left).await, "queued");
+}
+
+/// How often somebody has waited for a row.
+const WAITED: &str = "SELECT CAST(variable_value AS SIGNED) \
+     FROM information_schema.global_status WHERE variable_name = 'INNODB_ROW_LOCK_WAITS'";
+
+/// What is not there to be renewed.
+const LOST: [&str; 2] = ["gone", "over"];
+
+async fn renewals(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    let driver = impatient_driver(&server.url()).await;
+    // More than one statement has room for.
+    let numbers = (0..100).map(|number| format!("lock {number}"));
+    let names = ["first", "a", "A", "it's", "\"quoted\"", "back\\slash", "ü", "gone", "over"]
+        .map(String::from);
+    let names: Vec<_> = names.into_iter().chain(numbers).collect();
+    let claims: Vec<_> = names.iter().map(|name| named(name, LONG)).collect();
+    for claim in &claims {
+        take(&driver, claim).await;
+    }
+    database.run("UPDATE lockkit_lock SET expires = expires - 15000000").await;
+    let renew = || join_all(claims.iter().map(|claim| driver.renew(claim)));
+    let before = database.ask::<i64>(CARRIED_OUT).await;
+    for (name, renewal) in names.iter().zip(renew().await) {
+        assert_ne!(renewal.unwrap(), Renewal::Lost, "{name}");
+    }
+    // Each statement is prepared, perhaps on a few connections.
+    let carried_out = database.ask::<i64>(CARRIED_OUT).await - before;
+    assert!(carried_out < 109 / 4, "{carried_out} statements");
+    let fresh = format!("SELECT COUNT(*) FROM lockkit_lock WHERE expires > {NOW} + 20000000");
+    assert_eq!(database.ask::<i64>(&fresh).await, 109);
+    database.run("UPDATE lockkit_lock SET owner = 'another' WHERE name = 'gone'").await;
+    database.run("UPDATE lockkit_lock SET expires = 1 WHERE name = 'over'").await;
+    for (name, renewal) in names.iter().zip(renew().await) {
+        assert_eq!(renewal.unwrap() == Renewal::Lost, LOST.contains(&name.as_str()), "{name}");
+    }
+    // Nobody waits for a row that somebody else has locked, but whose it is.
+    let mut busy = Database::at(&server.url()).await;
+    let row =
+        "SELECT token FROM lockkit_lock WHERE namespace = 'lockkit' AND name = 'a' FOR UPDATE";
+    busy.run(&format!("BEGIN; {row}")).await;
+    let before = database.ask::<i64>(WAITED).await;
+    for (name, renewal) in names.iter().zip(renew().await) {
+        assert_eq!(renewal.is_err(), *name == "a", "{name}");
+    }
+    assert_eq!(database.ask::<i64>(WAITED).await - before, 1);
+    busy.run("COMMIT").await;
+    for (name, renewal) in names.iter().zip(renew().await) {
+        assert_eq!(renewal.unwrap() == Renewal::Lost, LOST.contains(&name.as_str()), "{name}");
+    }
 }
 
 async fn refusals(server: String) {

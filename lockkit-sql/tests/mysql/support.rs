@@ -14,6 +14,10 @@ pub(crate) const LONG: Duration = Duration::from_secs(30);
 /// What time it is, in SQL.
 pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
 
+/// How many statements the server was sent.
+pub(crate) const CARRIED_OUT: &str = "SELECT CAST(variable_value AS SIGNED) \
+     FROM information_schema.global_status WHERE variable_name = 'QUESTIONS'";
+
 /// For so long the server tells of transactions as it did before.
 const STALE: Duration = Duration::from_millis(120);
 

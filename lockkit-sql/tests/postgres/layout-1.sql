@@ -233,6 +233,28 @@ BEGIN
 END
 $$;
 
+-- The same for several holds; whose of them it made last. Leaves out what somebody else has locked,
+-- lest one lock hold up the others.
+CREATE FUNCTION lockkit_renew_together(
+    _namespaces text[], _names text[], _owners text[], _ttl bigint, _patience integer
+) RETURNS SETOF text LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM lockkit_begin(_patience);
+    RETURN QUERY
+    UPDATE lockkit_lock AS l
+       SET expires = greatest(l.expires, lockkit_now() + _ttl), lease = greatest(l.lease, _ttl),
+           beat = l.beat + 1
+     WHERE l.ctid = ANY (ARRAY(
+        SELECT hold.ctid
+          FROM unnest(_namespaces, _names, _owners) AS wanted (namespace, name, owner),
+               LATERAL (SELECT h.ctid FROM lockkit_lock AS h
+                         WHERE h.namespace = wanted.namespace AND h.name = wanted.name
+                           AND h.owner = wanted.owner AND h.expires > lockkit_now()
+                           FOR UPDATE SKIP LOCKED) AS hold))
+    RETURNING l.owner;
+END
+$$;
+
 -- Removes every trace of `_owner`; whether it held the lock until now. A lock that is free then
 -- goes on to who waits; one whose hold has run out does not, where that is to be observed.
 CREATE FUNCTION lockkit_release(

@@ -1,10 +1,13 @@
 //! One claim at a time: tokens, isolation, what is removed when.
 
+use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_testkit::{POSTGRES, trial};
 
-use crate::support::{Database, LONG, claim, driver, kind, millis, named, refused, take};
+use crate::support::{
+    Database, LONG, claim, driver, impatient_driver, kind, millis, named, refused, take,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -15,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_grant_is_synced_whatever_the_default", || POSTGRES.url(), synced),
         trial("idle_rows_are_removed_after_a_day", || POSTGRES.url(), sweep),
         trial("a_plain_refusal_writes_nothing", || POSTGRES.url(), refusals),
+        trial("holds_are_renewed_together", || POSTGRES.url(), renewals),
     ]
 }
 
@@ -140,6 +144,44 @@ async fn sweeps(database: &mut Database, sweep: &str, left: &str) {
     assert_eq!(database.ask::<String>(found).await, left);
     let found = "SELECT string_agg(name, ' ' ORDER BY name) FROM lockkit_place";
     assert_eq!(database.ask::<String>(found).await, "held");
+}
+
+/// What is not there to be renewed.
+const LOST: [&str; 2] = ["gone", "over"];
+
+async fn renewals(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = impatient_driver(&database.url).await;
+    let names =
+        ["first", "a", "A", "it's", "\"quoted\"", "back\\slash", "{a}", "ü", "gone", "over"];
+    let claims = names.map(|name| named(name, LONG));
+    for claim in &claims {
+        take(&driver, claim).await;
+    }
+    database.run("UPDATE lockkit_lock SET expires = expires - 15000000").await;
+    database.run("UPDATE lockkit_lock SET owner = 'another' WHERE name = 'gone'").await;
+    database.run("UPDATE lockkit_lock SET expires = 1 WHERE name = 'over'").await;
+    let renew = || join_all(claims.iter().map(|claim| driver.renew(claim)));
+    for (name, renewal) in names.iter().zip(renew().await) {
+        assert_eq!(renewal.unwrap() == Renewal::Lost, LOST.contains(name), "{name}");
+    }
+    let fresh = "SELECT count(*) FROM lockkit_lock WHERE expires > lockkit_now() + 20000000";
+    assert_eq!(database.ask::<i64>(fresh).await, 8);
+    let transactions = "SELECT count(DISTINCT xmin::text) FROM lockkit_lock \
+         WHERE owner <> 'another' AND expires > lockkit_now()";
+    assert_eq!(database.ask::<i64>(transactions).await, 2, "the first alone, and the rest");
+    // Nobody waits for a row that somebody else has locked, but whose it is.
+    let mut busy = Database::at(&database.url).await;
+    busy.run("BEGIN; SELECT FROM lockkit_lock WHERE name = 'a' FOR UPDATE").await;
+    for (name, renewal) in names.iter().zip(renew().await) {
+        assert_eq!(renewal.is_err(), *name == "a", "{name}");
+    }
+    let transactions = format!("{transactions} AND name <> 'a'");
+    assert!(database.ask::<i64>(&transactions).await <= 2);
+    busy.run("COMMIT").await;
+    for (name, renewal) in names.iter().zip(renew().await) {
+        assert_eq!(renewal.unwrap() == Renewal::Lost, LOST.contains(name), "{name}");
+    }
 }
 
 async fn refusals(server: String) {

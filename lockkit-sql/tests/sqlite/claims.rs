@@ -1,9 +1,13 @@
+use futures_util::future::join_all;
 use lockkit_core::driver::{Claim, Driver as _, ErrorKind, Release, Renewal};
 use lockkit_core::{LockName, Namespace};
 
 use crate::support::{
     Fixture, LONG, claim, execute, granted, number, refused, token, told_by_driver,
 };
+
+/// What is not there to be renewed.
+const LOST: [&str; 2] = ["gone", "over"];
 
 const RUN_OUT: &str = "UPDATE lockkit_hold SET expires = expires - ttl";
 
@@ -65,6 +69,45 @@ async fn no_request_shortens_a_lease() {
     assert!(renewed > before);
     granted(&driver, &long).await;
     assert!(number(&mut raw, expires).await > renewed);
+}
+
+#[tokio::test]
+async fn holds_are_renewed_together() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let names =
+        ["first", "a", "A", "it's", "\"quoted\"", "back\\slash", "[\"a\"]", "ü", "gone", "over"];
+    let claims = names.map(claim);
+    for claim in &claims {
+        granted(&driver, claim).await;
+    }
+    let elsewhere =
+        Claim::new(LockName::new(&Namespace::new("other").unwrap(), "a").unwrap(), LONG);
+    granted(&driver, &elsewhere).await;
+    let mut raw = fixture.raw().await;
+    execute(&mut raw, "UPDATE lockkit_hold SET expires = expires - ttl / 2").await;
+    execute(&mut raw, "UPDATE lockkit_hold SET owner = 'another' WHERE name = 'gone'").await;
+    execute(&mut raw, "UPDATE lockkit_hold SET expires = expires - ttl WHERE name = 'over'").await;
+    let renewed = join_all(claims.iter().map(|claim| driver.renew(claim))).await;
+    for (name, renewal) in names.iter().zip(renewed) {
+        assert_eq!(renewal.unwrap() == Renewal::Lost, LOST.contains(name), "{name}");
+    }
+    let fresh = "SELECT min(expires) FROM lockkit_hold \
+                 WHERE expires > since AND owner <> 'another' AND namespace <> 'other'";
+    let stale =
+        "SELECT max(expires) FROM lockkit_hold WHERE owner = 'another' OR namespace = 'other'";
+    let (fresh, stale) = (number(&mut raw, fresh).await, number(&mut raw, stale).await);
+    assert!(fresh >= stale + 25_000_000, "what is left of others is not changed");
+    let requests = "SELECT count(DISTINCT expires) FROM lockkit_hold \
+                    WHERE expires > since AND owner <> 'another' AND namespace <> 'other'";
+    assert_eq!(number(&mut raw, requests).await, 2, "the first alone, and the rest");
+    // A lease of another length is another request.
+    let short = claims[0].clone().with_ttl(LONG / 10);
+    let renewals = [&claims[1], &claims[2], &short].map(|claim| driver.renew(claim));
+    for renewal in join_all(renewals).await {
+        assert_ne!(renewal.unwrap(), Renewal::Lost);
+    }
+    assert_eq!(number(&mut raw, "SELECT min(ttl) FROM lockkit_hold").await, 60_000_000);
 }
 
 #[tokio::test]

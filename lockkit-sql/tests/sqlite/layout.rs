@@ -25,7 +25,7 @@ async fn layout_1_is_as_it_was() {
     assert_eq!(row.get::<i64, _>("token"), i64::try_from(token).unwrap());
     assert_eq!(row.get::<&str, _>("label"), "it's \"me\"");
     assert_eq!(row.get::<i64, _>("ttl"), 60_000_000);
-    assert_eq!(row.get::<i64, _>("since") + 60_000_000, row.get("expires"));
+    assert_eq!(row.get::<i64, _>("since") + 60_000_000, row.get::<i64, _>("expires"));
     assert!(row.get::<&str, _>("clock").contains(':'));
 
     let waiting = claim("orders/42").fair();
@@ -34,7 +34,7 @@ async fn layout_1_is_as_it_was() {
     assert_eq!(row.get::<i64, _>("arrival"), 1);
     assert_eq!(row.get::<&str, _>("owner"), waiting.owner().to_string());
     assert_eq!(row.get::<&str, _>("label"), waiting.label().as_str());
-    assert_eq!(row.get::<i64, _>("since") + 60_000_000, row.get("expires"));
+    assert_eq!(row.get::<i64, _>("since") + 60_000_000, row.get::<i64, _>("expires"));
 
     for claim in [held, waiting] {
         driver.release(&claim).await.unwrap();

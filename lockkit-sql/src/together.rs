@@ -1,0 +1,162 @@
+//! Claims that want the same at about the same time, and ask for it in one request.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::driver::{Claim, DriverError, OwnerId};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// For how long those gather at most who are due at about the same time, of that lease: they hear
+/// nothing meanwhile.
+pub(crate) fn longest(lease: Duration) -> Duration {
+    (lease / 64).min(Duration::from_millis(20))
+}
+
+/// Those who gather at present, by what they have in common.
+#[derive(Debug)]
+pub(crate) struct Together<K> {
+    open: Mutex<HashMap<K, Arc<Gathering>>>,
+    most: usize,
+}
+
+/// Those who have come after the first one. None once they ask, or have to go.
+type Gathering = Mutex<Option<Vec<Member>>>;
+
+/// One of those who gather, and where to tell it what came of it.
+type Member = (Claim, oneshot::Sender<Outcome>);
+
+/// What it means for a claim to have gathered.
+pub(crate) enum Gathered {
+    /// It is to ask, for all of them.
+    First(Party),
+    /// The first one has asked.
+    Later(Outcome),
+}
+
+/// What came of a claim for which another has asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    /// It was not done, or nothing is known of it.
+    Unknown,
+    /// The request failed.
+    Failed,
+}
+
+impl<K: Clone + Eq + Hash> Together<K> {
+    /// For `most` at a time.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { open: Mutex::default(), most }
+    }
+
+    /// Gathers with whoever comes until `all_are_there`, which is the first one's. The others wait
+    /// for `limit` to be told what came of it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: whoever gathers with a first one that goes learns that nothing is known.
+    pub(crate) async fn gather(
+        &self,
+        kind: K,
+        claim: &Claim,
+        all_are_there: impl Future<Output = ()>,
+        limit: Duration,
+    ) -> Gathered {
+        let gathering = match self.join(&kind, claim) {
+            Ok(told) => {
+                // Who asks may not be polled for a while.
+                let told = timeout(limit, told).await;
+                return Gathered::Later(
+                    told.map_or(Outcome::Unknown, |outcome| outcome.unwrap_or(Outcome::Unknown)),
+                );
+            }
+            Err(gathering) => Open { together: self, kind, gathering },
+        };
+        all_are_there.await;
+        let (mut claims, mut others) = (vec![claim.clone()], Vec::new());
+        for (claim, tell) in gathering.close() {
+            claims.push(claim);
+            others.push(tell);
+        }
+        Gathered::First(Party { claims, others })
+    }
+
+    /// Joins those who gather, or is the first one.
+    fn join(&self, kind: &K, claim: &Claim) -> Result<oneshot::Receiver<Outcome>, Arc<Gathering>> {
+        let mut open = self.open();
+        if let Some(gathering) = open.get(kind)
+            && let Some(others) = &mut *lock(gathering)
+            && others.len() + 1 < self.most
+        {
+            let (tell, told) = oneshot::channel();
+            others.push((claim.clone(), tell));
+            return Ok(told);
+        }
+        let gathering = Arc::new(Mutex::new(Some(Vec::new())));
+        open.insert(kind.clone(), Arc::clone(&gathering));
+        Err(gathering)
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<K, Arc<Gathering>>> {
+        // Every change is one call of the map.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn lock(gathering: &Gathering) -> MutexGuard<'_, Option<Vec<Member>>> {
+    // Every change is one call.
+    gathering.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A gathering that one can join. Dropped before it is closed, it lets those go who did.
+struct Open<'a, K: Eq + Hash + Clone> {
+    together: &'a Together<K>,
+    kind: K,
+    gathering: Arc<Gathering>,
+}
+
+impl<K: Clone + Eq + Hash> Open<'_, K> {
+    /// Who has come. Whoever comes from now on gathers anew.
+    fn close(self) -> Vec<Member> {
+        lock(&self.gathering).take().unwrap_or_default()
+    }
+}
+
+impl<K: Clone + Eq + Hash> Drop for Open<'_, K> {
+    fn drop(&mut self) {
+        lock(&self.gathering).take();
+        let mut open = self.together.open();
+        // It was full if there is another by now.
+        if open.get(&self.kind).is_some_and(|gathering| Arc::ptr_eq(gathering, &self.gathering)) {
+            open.remove(&self.kind);
+        }
+    }
+}
+
+/// Those for whom one of them asks.
+pub(crate) struct Party {
+    /// The one who asks, and then the others.
+    claims: Vec<Claim>,
+    others: Vec<oneshot::Sender<Outcome>>,
+}
+
+impl Party {
+    pub(crate) fn claims(&self) -> &[Claim] {
+        &self.claims
+    }
+
+    /// Tells the others what came of it.
+    pub(crate) fn tell(self, done: Result<&HashSet<OwnerId>, &DriverError>) {
+        for (claim, tell) in self.claims.iter().skip(1).zip(self.others) {
+            // It may have gone.
+            _ = tell.send(match done {
+                Ok(done) if done.contains(&claim.owner()) => Outcome::Done,
+                Ok(_) => Outcome::Unknown,
+                Err(_) => Outcome::Failed,
+            });
+        }
+    }
+}
