@@ -37,7 +37,7 @@ const TABLES: [(&str, &str); 4] = [
     ),
 ];
 
-const FUNCTIONS: [&str; 16] = [
+const FUNCTIONS: [&str; 17] = [
     "lockkit_begin",
     "lockkit_break",
     "lockkit_first_place",
@@ -46,6 +46,7 @@ const FUNCTIONS: [&str; 16] = [
     "lockkit_now",
     "lockkit_release",
     "lockkit_renew",
+    "lockkit_renew_together",
     "lockkit_session_break",
     "lockkit_session_release",
     "lockkit_session_status",

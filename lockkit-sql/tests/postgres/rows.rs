@@ -93,6 +93,7 @@ async fn synced(server: String) {
     for (request, expected) in [
         ("lockkit_take('n', 'a', 'o', 'l', 1000000, false, false, false, 0, 0, 1000)", "on"),
         ("lockkit_renew('n', 'a', 'o', 1000000, 1000)", "on"),
+        ("lockkit_renew_together('{n}', '{a}', '{o}', 1000000, 1000)", "on"),
         ("lockkit_release('n', 'a', 'o', false, 1000)", "on"),
         ("lockkit_now()", "off"),
     ] {
