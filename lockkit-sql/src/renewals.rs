@@ -17,7 +17,7 @@ use crate::together::{Gathered, Outcome, Together, longest};
 #[derive(Debug)]
 pub(crate) struct Renewals {
     together: Together<Duration>,
-    /// Who comes while a request is under way gathers until it is done.
+    /// Who comes while a request is under way gathers until it is done, if that is soon.
     turn: Semaphore,
     /// So does who comes soon after one for several, which shows that there are many.
     crowded_until: Mutex<Instant>,
@@ -30,15 +30,15 @@ impl Renewals {
         Self { together: Together::new(most), turn, crowded_until }
     }
 
-    /// Makes the claim's hold last for another lease; whether there is one. At once where few are
-    /// renewed; else with whoever comes within a sixty-fourth of a lease, and 20 ms.
+    /// Makes the claim's hold last for another lease; whether there is one. At once where no other
+    /// is being renewed; else with whoever comes within a sixty-fourth of a lease, 20 ms at most.
     ///
-    /// `several` says whose holds it renewed for sure; it has half of `limit`. A hold that was not
-    /// is left to `one`, in the other half: what keeps one lock's row busy costs others no more.
+    /// `several` says whose holds it renewed for sure. A hold that it left out is left to `one`: what
+    /// keeps one lock's row busy does not hold up the others.
     ///
     /// # Errors
     ///
-    /// That of `one`.
+    /// Those of `one` and `several`; an error of the same kind where another one's request failed.
     ///
     /// # Cancel safety
     ///
@@ -54,7 +54,8 @@ impl Renewals {
         O: Future<Output = Result<bool, DriverError>>,
         S: Future<Output = Result<HashSet<OwnerId>, DriverError>>,
     {
-        let together = longest(claim.ttl());
+        let start = Instant::now();
+        let longest = longest(claim.ttl());
         let mut turn = None;
         let crowded_until = *self.crowded_until();
         let its_turn = async {
@@ -62,28 +63,26 @@ impl Renewals {
                 sleep_until(crowded_until).await;
                 self.turn.acquire().await
             };
-            turn = timeout(together, alone).await.ok();
+            turn = timeout(longest, alone).await.ok();
         };
-        let limit_of_all = together + limit / 2;
-        let gathered = self.together.gather(claim.ttl(), claim, its_turn, limit_of_all).await;
-        let is_done = match gathered {
+        match self.together.gather(claim.ttl(), claim, its_turn, longest, limit).await {
             Gathered::First(party) if party.claims().len() == 1 => return one(limit).await,
             Gathered::First(party) => {
-                *self.crowded_until() = Instant::now() + together;
-                let renewed = several(party.claims().to_vec(), limit / 2).await;
-                if let Err(error) = &renewed {
-                    tracing::debug!(%error, "renewing one by one what was not renewed together");
-                }
+                *self.crowded_until() = Instant::now() + longest;
+                let renewed = several(party.claims().to_vec(), limit).await;
                 party.tell(renewed.as_ref());
-                renewed.is_ok_and(|renewed| renewed.contains(&claim.owner()))
+                if renewed?.contains(&claim.owner()) {
+                    return Ok(true);
+                }
             }
-            Gathered::Later(outcome) => outcome == Outcome::Done,
-        };
-        drop(turn);
-        match is_done {
-            true => Ok(true),
-            false => one(limit / 2).await,
+            Gathered::Later(Outcome::Done) => return Ok(true),
+            Gathered::Later(Outcome::Failed(kind)) => {
+                return Err(DriverError::new(kind, "the renewal of several holds at once failed"));
+            }
+            Gathered::Later(Outcome::Unknown) => (),
         }
+        drop(turn);
+        one(limit.saturating_sub(start.elapsed()).max(limit / 2)).await
     }
 
     fn crowded_until(&self) -> MutexGuard<'_, Instant> {
@@ -97,8 +96,10 @@ mod tests {
     use std::cell::Cell;
     use std::collections::HashSet;
     use std::future::pending;
+    use std::pin::pin;
 
     use futures_util::future::join_all;
+    use futures_util::poll;
     use lockkit_core::driver::{Claim, DriverError, ErrorKind, OwnerId};
     use lockkit_core::{LockName, Namespace};
     use tokio::time::{Duration, Instant, sleep};
@@ -132,10 +133,6 @@ mod tests {
         Ok(claims.iter().map(Claim::owner).collect())
     }
 
-    async fn none(_: Vec<Claim>, _: Duration) -> Result<HashSet<OwnerId>, DriverError> {
-        Ok(HashSet::new())
-    }
-
     async fn fails(_: Vec<Claim>, _: Duration) -> Result<HashSet<OwnerId>, DriverError> {
         Err(DriverError::new(ErrorKind::Unreachable, "for several"))
     }
@@ -148,7 +145,7 @@ mod tests {
         let several = async |claims: Vec<Claim>, limit| {
             assert_eq!(start.elapsed(), TRIP, "the one before was not done");
             assert_eq!(claims.len(), 2);
-            assert_eq!(limit, LIMIT / 2);
+            assert_eq!(limit, LIMIT);
             all(claims, limit).await
         };
         let (alone, first, second) = tokio::join!(
@@ -194,38 +191,55 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_one_that_gathers_and_is_not_polled() {
+        let renewals = Renewals::new(64);
+        let [hangs, parked, claim] = claims();
+        let silent = async |_| pending().await;
+        let start = Instant::now();
+        let mut hanging = pin!(renewals.renew(&hangs, LIMIT, silent, fails));
+        let mut parked = pin!(renewals.renew(&parked, LIMIT, refused, fails));
+        assert!(poll!(&mut hanging).is_pending() && poll!(&mut parked).is_pending());
+        sleep(longest(LEASE) + TRIP).await;
+        assert!(renewals.renew(&claim, LIMIT, held, fails).await.unwrap());
+        assert_eq!(start.elapsed(), 2 * longest(LEASE) + 2 * TRIP);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_not_renewed_with_others_is_renewed_alone() {
         let renewals = Renewals::new(64);
         let [alone, first, second] = claims();
-        let asked = Cell::new(0);
-        for several in 0..2 {
-            let several = async |claims, limit| match several {
-                0 => none(claims, limit).await,
-                _ => fails(claims, limit).await,
-            };
+        for (slow, left) in [(Duration::ZERO, LIMIT - TRIP), (LIMIT, LIMIT / 2)] {
             let one = |limit| {
-                assert_eq!(limit, LIMIT / 2);
-                asked.set(asked.get() + 1);
+                assert_eq!(limit, left);
                 held(limit)
             };
+            let none = async |_, _| {
+                sleep(slow).await;
+                Ok(HashSet::new())
+            };
             let (_, first, second) = tokio::join!(
-                renewals.renew(&alone, LIMIT, held, several),
-                renewals.renew(&first, LIMIT, one, several),
-                renewals.renew(&second, LIMIT, lost, several),
+                renewals.renew(&alone, LIMIT, held, fails),
+                renewals.renew(&first, LIMIT, one, none),
+                renewals.renew(&second, LIMIT, lost, fails),
             );
             assert!(first.unwrap());
             assert!(!second.unwrap());
+            // They are no crowd any more.
+            sleep(longest(LEASE)).await;
         }
-        assert_eq!(asked.get(), 2);
-        let (_, error) = tokio::join!(renewals.renew(&alone, LIMIT, held, fails), async {
-            let [one, other] = [&first, &second];
-            tokio::join!(
-                renewals.renew(one, LIMIT, refused, fails),
-                renewals.renew(other, LIMIT, refused, fails),
-            )
-        },);
-        assert_eq!(error.0.unwrap_err().kind(), ErrorKind::Denied, "its own");
-        assert_eq!(error.1.unwrap_err().kind(), ErrorKind::Denied, "its own");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_fails_does_so_for_all() {
+        let renewals = Renewals::new(64);
+        let [alone, first, second] = claims();
+        let (_, first, second) = tokio::join!(
+            renewals.renew(&alone, LIMIT, held, fails),
+            renewals.renew(&first, LIMIT, refused, fails),
+            renewals.renew(&second, LIMIT, refused, fails),
+        );
+        assert_eq!(first.unwrap_err().kind(), ErrorKind::Unreachable);
+        assert_eq!(second.unwrap_err().kind(), ErrorKind::Unreachable);
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@ impl Default for Stays {
 
 impl Stays {
     /// Keeps the claim's place, by a request with whoever is due at about the same time: within a
-    /// sixty-fourth of a lease, and 20 ms. Returns whether it is known to stand. `keep` is told
+    /// sixty-fourth of a lease, 20 ms at most. Returns whether it is known to stand. `keep` is told
     /// whose places to keep, and says which of them stand; it has to end within `limit`.
     ///
     /// # Errors
@@ -49,13 +49,13 @@ impl Stays {
     {
         let kind = (claim.name().clone(), claim.ttl());
         let together = longest(claim.ttl());
-        match self.0.gather(kind, claim, sleep(together), together + limit).await {
+        match self.0.gather(kind, claim, sleep(together), together, limit).await {
             Gathered::First(party) => {
                 let kept = keep(party.claims().iter().map(Claim::owner).collect()).await;
                 party.tell(kept.as_ref());
                 Ok(kept?.contains(&claim.owner()))
             }
-            Gathered::Later(Outcome::Failed) => {
+            Gathered::Later(Outcome::Failed(_)) => {
                 let text = "the places that were to be kept together were not";
                 Err(DriverError::new(ErrorKind::Unreachable, text))
             }

@@ -5,9 +5,9 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkit_core::driver::{Claim, DriverError, OwnerId};
+use lockkit_core::driver::{Claim, DriverError, ErrorKind, OwnerId};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// For how long those gather at most who are due at about the same time, of that lease: they hear
 /// nothing meanwhile.
@@ -22,8 +22,13 @@ pub(crate) struct Together<K> {
     most: usize,
 }
 
-/// Those who have come after the first one. None once they ask, or have to go.
-type Gathering = Mutex<Option<Vec<Member>>>;
+/// Those who gather for one request.
+#[derive(Debug)]
+struct Gathering {
+    since: Instant,
+    /// Who has come after the first one. None once it asks, or has gone.
+    others: Mutex<Option<Vec<Member>>>,
+}
 
 /// One of those who gather, and where to tell it what came of it.
 type Member = (Claim, oneshot::Sender<Outcome>);
@@ -43,7 +48,7 @@ pub(crate) enum Outcome {
     /// It was not done, or nothing is known of it.
     Unknown,
     /// The request failed.
-    Failed,
+    Failed(ErrorKind),
 }
 
 impl<K: Clone + Eq + Hash> Together<K> {
@@ -52,8 +57,8 @@ impl<K: Clone + Eq + Hash> Together<K> {
         Self { open: Mutex::default(), most }
     }
 
-    /// Gathers with whoever comes until `all_are_there`, which is the first one's. The others wait
-    /// for `limit` to be told what came of it.
+    /// Gathers with whoever comes until `all_are_there`, which is the first one's, and within
+    /// `longest`. The others wait for that and for `limit` to be told what came of it.
     ///
     /// # Cancel safety
     ///
@@ -63,12 +68,12 @@ impl<K: Clone + Eq + Hash> Together<K> {
         kind: K,
         claim: &Claim,
         all_are_there: impl Future<Output = ()>,
+        longest: Duration,
         limit: Duration,
     ) -> Gathered {
-        let gathering = match self.join(&kind, claim) {
+        let gathering = match self.join(&kind, claim, longest) {
             Ok(told) => {
-                // Who asks may not be polled for a while.
-                let told = timeout(limit, told).await;
+                let told = timeout(longest + limit, told).await;
                 return Gathered::Later(
                     told.map_or(Outcome::Unknown, |outcome| outcome.unwrap_or(Outcome::Unknown)),
                 );
@@ -84,18 +89,26 @@ impl<K: Clone + Eq + Hash> Together<K> {
         Gathered::First(Party { claims, others })
     }
 
-    /// Joins those who gather, or is the first one.
-    fn join(&self, kind: &K, claim: &Claim) -> Result<oneshot::Receiver<Outcome>, Arc<Gathering>> {
+    /// Joins those who gather, or is the first one: also where the one before it should have asked
+    /// by now, which may not be polled for a while.
+    fn join(
+        &self,
+        kind: &K,
+        claim: &Claim,
+        longest: Duration,
+    ) -> Result<oneshot::Receiver<Outcome>, Arc<Gathering>> {
         let mut open = self.open();
         if let Some(gathering) = open.get(kind)
-            && let Some(others) = &mut *lock(gathering)
+            && gathering.since.elapsed() <= longest
+            && let Some(others) = &mut *gathering.others()
             && others.len() + 1 < self.most
         {
             let (tell, told) = oneshot::channel();
             others.push((claim.clone(), tell));
             return Ok(told);
         }
-        let gathering = Arc::new(Mutex::new(Some(Vec::new())));
+        let (since, others) = (Instant::now(), Mutex::new(Some(Vec::new())));
+        let gathering = Arc::new(Gathering { since, others });
         open.insert(kind.clone(), Arc::clone(&gathering));
         Err(gathering)
     }
@@ -106,9 +119,11 @@ impl<K: Clone + Eq + Hash> Together<K> {
     }
 }
 
-fn lock(gathering: &Gathering) -> MutexGuard<'_, Option<Vec<Member>>> {
-    // Every change is one call.
-    gathering.lock().unwrap_or_else(PoisonError::into_inner)
+impl Gathering {
+    fn others(&self) -> MutexGuard<'_, Option<Vec<Member>>> {
+        // Every change is one call.
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A gathering that one can join. Dropped before it is closed, it lets those go who did.
@@ -121,15 +136,15 @@ struct Open<'a, K: Eq + Hash + Clone> {
 impl<K: Clone + Eq + Hash> Open<'_, K> {
     /// Who has come. Whoever comes from now on gathers anew.
     fn close(self) -> Vec<Member> {
-        lock(&self.gathering).take().unwrap_or_default()
+        self.gathering.others().take().unwrap_or_default()
     }
 }
 
 impl<K: Clone + Eq + Hash> Drop for Open<'_, K> {
     fn drop(&mut self) {
-        lock(&self.gathering).take();
+        self.gathering.others().take();
         let mut open = self.together.open();
-        // It was full if there is another by now.
+        // It was full, or too old, if there is another by now.
         if open.get(&self.kind).is_some_and(|gathering| Arc::ptr_eq(gathering, &self.gathering)) {
             open.remove(&self.kind);
         }
@@ -155,7 +170,7 @@ impl Party {
             _ = tell.send(match done {
                 Ok(done) if done.contains(&claim.owner()) => Outcome::Done,
                 Ok(_) => Outcome::Unknown,
-                Err(_) => Outcome::Failed,
+                Err(error) => Outcome::Failed(error.kind()),
             });
         }
     }

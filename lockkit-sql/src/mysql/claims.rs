@@ -135,16 +135,35 @@ pub(super) async fn renew_together(
     claims: &[Claim],
     within: Within,
 ) -> Result<HashSet<OwnerId>, Failure> {
+    let renewed = renew_all(connections, claim, claims, within).await?;
+    if !renewed.is_empty() {
+        return Ok(renewed);
+    }
+    // The server does not tell which it left out: again in parts, of which most have none.
+    let mut renewed = HashSet::new();
+    for part in claims.chunks(TOGETHER / 8) {
+        renewed.extend(renew_all(connections, claim, part, within).await?);
+    }
+    Ok(renewed)
+}
+
+/// The same, but returns none if it was not done for all.
+async fn renew_all(
+    connections: &Connections,
+    claim: &Claim,
+    claims: &[Claim],
+    within: Within,
+) -> Result<HashSet<OwnerId>, Failure> {
     let filled = || claims.iter().cycle().take(TOGETHER);
     let names = filled().flat_map(|claim| of(claim.name()));
     let owners = filled().map(|claim| Value::Owner(claim.owner()));
     let leases = [lease(claim), lease(claim)];
     let values = names.chain(owners).chain(leases).collect::<Vec<_>>();
     let renewed = connections.write(RENEW_TOGETHER, &values, Urgency::Keeps, within).await?;
-    Ok(match renewed.rows_affected() == claims.len() as u64 {
-        true => claims.iter().map(Claim::owner).collect(),
-        false => HashSet::new(),
-    })
+    // One may be there twice.
+    let owners: HashSet<_> = claims.iter().map(Claim::owner).collect();
+    let are_all = renewed.rows_affected() == owners.len() as u64;
+    Ok(if are_all { owners } else { HashSet::new() })
 }
 
 /// Ends what the claim holds.

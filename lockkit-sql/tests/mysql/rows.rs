@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_plain_refusal_writes_nothing", shared, refusals),
         trial("eight_make_a_row_at_once", shared, at_once),
         trial("holds_are_renewed_together", private, renewals),
+        trial("few_holds_are_renewed_together_past_one_that_is_locked", private, few_renewals),
     ]
 }
 
@@ -218,7 +219,7 @@ async fn sweep(server: String) {
     assert_eq!(database.text(left).await, "queued");
 }
 
-/// How often somebody has waited for a row.
+/// How often somebody has waited for a row, for a second. Within two a request does so once.
 const WAITED: &str = "SELECT CAST(variable_value AS SIGNED) \
      FROM information_schema.global_status WHERE variable_name = 'INNODB_ROW_LOCK_WAITS'";
 
@@ -227,7 +228,7 @@ const LOST: [&str; 2] = ["gone", "over"];
 
 async fn renewals(server: Server) {
     let mut database = Database::at(&server.url()).await;
-    let driver = impatient_driver(&server.url()).await;
+    let driver = impatient_driver(&format!("{}?call_limit=2s", server.url())).await;
     // More than one statement has room for.
     let numbers = (0..100).map(|number| format!("lock {number}"));
     let names = ["first", "a", "A", "it's", "\"quoted\"", "back\\slash", "ü", "gone", "over"]
@@ -267,6 +268,25 @@ async fn renewals(server: Server) {
     for (name, renewal) in names.iter().zip(renew().await) {
         assert_eq!(renewal.unwrap() == Renewal::Lost, LOST.contains(&name.as_str()), "{name}");
     }
+}
+
+/// All that the table has is renewed at once.
+async fn few_renewals(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    let driver = impatient_driver(&format!("{}?call_limit=2s", server.url())).await;
+    let claims: Vec<_> = (0..40).map(|number| named(&format!("{number}"), LONG)).collect();
+    for claim in &claims {
+        take(&driver, claim).await;
+    }
+    database.run("ANALYZE TABLE lockkit_lock").await;
+    let mut busy = Database::at(&server.url()).await;
+    let row =
+        "SELECT token FROM lockkit_lock WHERE namespace = 'lockkit' AND name = '7' FOR UPDATE";
+    busy.run(&format!("BEGIN; {row}")).await;
+    let before = database.ask::<i64>(WAITED).await;
+    let renewed = join_all(claims.iter().map(|claim| driver.renew(claim))).await;
+    assert_eq!(renewed.iter().filter(|renewed| renewed.is_ok()).count(), 39);
+    assert_eq!(database.ask::<i64>(WAITED).await - before, 1);
 }
 
 async fn refusals(server: String) {

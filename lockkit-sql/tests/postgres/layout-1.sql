@@ -237,7 +237,7 @@ $$;
 -- lest one lock hold up the others.
 CREATE FUNCTION lockkit_renew_together(
     _namespaces text[], _names text[], _owners text[], _ttl bigint, _patience integer
-) RETURNS SETOF text LANGUAGE plpgsql AS $$
+) RETURNS SETOF text LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     PERFORM lockkit_begin(_patience);
     RETURN QUERY

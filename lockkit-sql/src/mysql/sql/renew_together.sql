@@ -1,11 +1,10 @@
 -- ? namespaces and names, owners, of which one may stand there again; lease, lease
 --
 -- As `renew.sql` for several. Leaves out what somebody else has locked, lest one lock hold up the
--- others. LIMIT, which leaves nothing out, keeps MySQL from merging both SELECT and UPDATE, which it
+-- others; what is left is read first for the same reason. LIMIT, which leaves nothing out, keeps MySQL from merging both SELECT and UPDATE, which it
 -- would refuse to carry out.
-UPDATE lockkit_lock AS l
-  JOIN (SELECT h.namespace, h.name
-          FROM lockkit_lock AS h
+UPDATE (SELECT h.namespace, h.name
+          FROM lockkit_lock AS h FORCE INDEX (PRIMARY)
          WHERE (h.namespace, h.name) IN (
             (?, ?), (?, ?), (?, ?), (?, ?), (?, ?), (?, ?), (?, ?), (?, ?),
             (?, ?), (?, ?), (?, ?), (?, ?), (?, ?), (?, ?), (?, ?), (?, ?),
@@ -23,6 +22,6 @@ UPDATE lockkit_lock AS l
            AND h.expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
          LIMIT 64
            FOR UPDATE SKIP LOCKED) AS held
- USING (namespace, name)
+       STRAIGHT_JOIN lockkit_lock AS l ON l.namespace = held.namespace AND l.name = held.name
    SET l.beat = l.beat + 1, l.settled = l.settled + 1, l.lease = GREATEST(l.lease, ?),
        l.expires = GREATEST(l.expires, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + ?)
