@@ -100,7 +100,8 @@ impl<S: Server> Session<S> {
         }
     }
 
-    /// Finds out whether the session stands that holds the claim's lock.
+    /// Finds out whether the session stands that holds the claim's lock: by one statement for all who
+    /// renew at about the same time.
     pub(super) async fn renew(
         &self,
         claim: &Claim,
@@ -111,6 +112,7 @@ impl<S: Server> Session<S> {
             return Ok(Renewal::Lost);
         }
         let (claim, asked) = (claim.clone(), self.shared.clock.now());
+        self.shared.gather().await;
         self.ask(limit, move |turn| turn.renew(key, claim, asked)).await
     }
 

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::registry::Registry;
 use super::server::Server;
+use crate::together::longest;
 
 /// How long saying goodbye may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -25,6 +26,8 @@ pub(super) struct Shared<S: Server> {
     pub(super) registry: Mutex<Registry<S::Key>>,
     pub(super) traces: Mutex<Traces<S::Trace>>,
     pub(super) attempts: Mutex<Attempts<S::Failure>>,
+    /// Until when those who renew leave others the time to come, if there are many.
+    crowded_until: Mutex<Option<Instant>>,
     pub(super) ended: Notify,
     pub(super) began: Notify,
     pub(super) closed: CancellationToken,
@@ -66,6 +69,7 @@ impl<S: Server> Shared<S> {
             registry: Mutex::new(Registry::new()),
             traces: Mutex::default(),
             attempts: Mutex::default(),
+            crowded_until: Mutex::default(),
             ended: Notify::new(),
             began: Notify::new(),
             closed: CancellationToken::new(),
@@ -73,7 +77,7 @@ impl<S: Server> Shared<S> {
         }
     }
 
-    /// Nothing panics while it holds this, or the next.
+    /// Nothing panics while it holds this, or one of the next.
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry<S::Key>> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,6 +88,23 @@ impl<S: Server> Shared<S> {
 
     pub(super) fn traces(&self) -> MutexGuard<'_, Traces<S::Trace>> {
         self.traces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever renews finds that another's statement will do: many do so at about the same time.
+    pub(super) fn note_a_crowd(&self) {
+        *self.crowded_until() = Some(self.clock.now() + longest(self.ttl));
+    }
+
+    /// Waits for others to come, of a crowd.
+    pub(super) async fn gather(&self) {
+        let until = *self.crowded_until();
+        if let Some(until) = until.filter(|until| self.clock.now() < *until) {
+            self.clock.sleep_until(until).await;
+        }
+    }
+
+    fn crowded_until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.crowded_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn last_attempt(&self) -> Option<S::Failure> {

@@ -152,6 +152,7 @@ impl<S: Server> Turn<S> {
         };
         // Somebody else's statement may have found out meanwhile.
         if let Some(vouch) = vouch() {
+            shared.note_a_crowd();
             return Ok(Renewal::Held(vouch));
         }
         if self.is_over() {

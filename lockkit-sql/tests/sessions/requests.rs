@@ -1,8 +1,12 @@
 //! How many statements it takes.
 
+use std::time::Duration;
+
+use futures_util::future::join_all;
 use libtest_mimic::Trial;
-use lockkit_core::driver::Release;
+use lockkit_core::driver::{Claim, Driver, Release, Renewal};
 use lockkit_testkit::{MARIADB, POSTGRES, Server, trial};
+use tokio::time::sleep;
 
 use crate::support::{Raw, claim, driver, take};
 
@@ -18,35 +22,50 @@ pub(crate) fn trials() -> Vec<Trial> {
             || MARIADB.start_with(&["--general-log=ON", "--log-output=TABLE"]),
             general_log,
         ),
+        trial(
+            "postgres::many_renewals_are_few_statements",
+            || POSTGRES.start_with(&["-c", "log_statement=all"]),
+            renewals_in_a_log,
+        ),
+        trial(
+            "mariadb::many_renewals_are_few_statements",
+            || MARIADB.start_with(&["--general-log=ON", "--log-output=TABLE"]),
+            renewals_in_a_table,
+        ),
     ]
 }
 
 const ROUNDS: usize = 20;
+
+/// How many renewals, four in each millisecond.
+const RENEWALS: u32 = 400;
 
 async fn logged(server: Server) {
     let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "ttl=1h").await);
     let claims: Vec<_> = (0..ROUNDS).map(|_| claim("orders")).collect();
     take(&*driver, &claims[0]).await;
     driver.release(&claims[0]).await.unwrap();
-    let session = format!("[{}]", raw.session().await);
-    let log = server.data().parent().unwrap().join("log");
-    let statements = || {
-        let text = std::fs::read_to_string(&log).unwrap();
-        text.lines()
-            .filter(|line| line.contains("LOG:  execute") || line.contains("LOG:  statement"))
-            .filter(|line| line.contains(&session))
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    let before = statements().len();
+    let session = raw.session().await;
+    let before = statements(&server, session).len();
     for claim in &claims {
         take(&*driver, claim).await;
         assert_eq!(driver.release(claim).await.unwrap(), Release::Freed);
     }
-    let all = statements();
+    let all = statements(&server, session);
     assert_eq!(all.len() - before, 2 * ROUNDS, "{:#?}", &all[before..]);
     let takes = all[before..].iter().filter(|line| line.contains("lockkit_session_take")).count();
     assert_eq!(takes, ROUNDS);
+}
+
+/// What PostgreSQL has logged of a session.
+fn statements(server: &Server, session: i64) -> Vec<String> {
+    let log = std::fs::read_to_string(server.data().parent().unwrap().join("log")).unwrap();
+    let session = format!("[{session}]");
+    log.lines()
+        .filter(|line| line.contains("LOG:  execute") || line.contains("LOG:  statement"))
+        .filter(|line| line.contains(&session))
+        .map(str::to_owned)
+        .collect()
 }
 
 async fn general_log(server: Server) {
@@ -54,16 +73,57 @@ async fn general_log(server: Server) {
     let earlier = claim("orders");
     take(&*driver, &earlier).await;
     driver.release(&earlier).await.unwrap();
-    let count = format!(
-        "SELECT count(*) FROM mysql.general_log \
-         WHERE command_type IN ('Execute', 'Query', 'Prepare') AND thread_id = {}",
-        raw.session().await
-    );
-    let before = raw.ask("", &count).await;
+    let session = raw.session().await;
+    let before = raw.ask("", &count(session)).await;
     for claim in (0..ROUNDS).map(|_| claim("orders")) {
         take(&*driver, &claim).await;
         assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
     }
     let rounds = i64::try_from(ROUNDS).unwrap();
-    assert_eq!(raw.ask("", &count).await - before, 2 * rounds);
+    assert_eq!(raw.ask("", &count(session)).await - before, 2 * rounds);
+}
+
+/// How many statements MariaDB was sent by a session.
+fn count(session: i64) -> String {
+    format!(
+        "SELECT count(*) FROM mysql.general_log \
+         WHERE command_type IN ('Execute', 'Query', 'Prepare') AND thread_id = {session}"
+    )
+}
+
+async fn renewals_in_a_log(server: Server) {
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "ttl=1h").await);
+    let claims = hold_some(&*driver).await;
+    let session = raw.session().await;
+    let before = statements(&server, session).len();
+    renew(&*driver, &claims).await;
+    let sent = statements(&server, session).len() - before;
+    assert!((1..RENEWALS as usize / 8).contains(&sent), "{sent}");
+}
+
+async fn renewals_in_a_table(server: Server) {
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "ttl=1h").await);
+    let claims = hold_some(&*driver).await;
+    let session = raw.session().await;
+    let before = raw.ask("", &count(session)).await;
+    renew(&*driver, &claims).await;
+    let sent = raw.ask("", &count(session)).await - before;
+    assert!((1..i64::from(RENEWALS) / 8).contains(&sent), "{sent}");
+}
+
+async fn hold_some(driver: &dyn Driver) -> Vec<Claim> {
+    let claims: Vec<_> = (0..ROUNDS).map(|number| claim(&format!("orders/{number}"))).collect();
+    for claim in &claims {
+        take(driver, claim).await;
+    }
+    claims
+}
+
+/// Renews one after the other, and does not wait for the one before.
+async fn renew(driver: &dyn Driver, claims: &[Claim]) {
+    let renewals = (0..RENEWALS).zip(claims.iter().cycle()).map(|(number, claim)| async move {
+        sleep(Duration::from_micros(250) * number).await;
+        assert_ne!(driver.renew(claim).await.unwrap(), Renewal::Lost);
+    });
+    join_all(renewals).await;
 }
