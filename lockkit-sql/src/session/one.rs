@@ -113,6 +113,11 @@ impl<S: Server> Session<S> {
         }
         let (claim, asked) = (claim.clone(), self.shared.clock.now());
         self.shared.gather().await;
+        // Somebody else's statement may have found out meanwhile.
+        if let Some(vouch) = self.shared.vouch(&key, &claim, asked) {
+            self.shared.note_a_crowd();
+            return Ok(Renewal::Held(vouch));
+        }
         self.ask(limit, move |turn| turn.renew(key, claim, asked)).await
     }
 

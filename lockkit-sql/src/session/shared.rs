@@ -8,7 +8,7 @@ use tokio::sync::{Mutex as Turns, Notify};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::registry::Registry;
+use super::registry::{Life, Registry};
 use super::server::Server;
 use crate::together::longest;
 
@@ -114,6 +114,13 @@ impl<S: Server> Shared<S> {
     /// Whether the session stood at some time since then.
     pub(super) fn has_answered_since(&self, asked: Instant) -> bool {
         self.registry().life().is_some_and(|life| life.since >= asked)
+    }
+
+    /// What the claim's hold is good for, if the session has stood at some time since then.
+    pub(super) fn vouch(&self, key: &S::Key, claim: &Claim, asked: Instant) -> Option<Vouch> {
+        let registry = self.registry();
+        let life = registry.life().filter(|_| registry.holds(key, claim.owner()));
+        life.filter(|life| life.since >= asked).map(Life::vouch)
     }
 
     /// The server has locked `key` for the claim; nothing if the session is over by now.

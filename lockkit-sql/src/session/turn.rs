@@ -145,11 +145,7 @@ impl<S: Server> Turn<S> {
         asked: driver::Instant,
     ) -> Result<Renewal, S::Failure> {
         let shared = self.shared.clone();
-        let vouch = || {
-            let registry = shared.registry();
-            let life = registry.life().filter(|_| registry.holds(&key, claim.owner()));
-            life.filter(|life| life.since >= asked).map(Life::vouch)
-        };
+        let vouch = || shared.vouch(&key, &claim, asked);
         // Somebody else's statement may have found out meanwhile.
         if let Some(vouch) = vouch() {
             shared.note_a_crowd();
