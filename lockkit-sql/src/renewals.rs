@@ -4,14 +4,13 @@
 //! a transaction each, with its write to the disk, is more than many databases carry out.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::driver::{Claim, DriverError, OwnerId};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
-use crate::together::{Gathered, Outcome, Together, longest};
+use crate::together::{Crowd, Gathered, Outcome, Together, longest};
 
 /// Those who gather at present, by their lease.
 #[derive(Debug)]
@@ -20,14 +19,13 @@ pub(crate) struct Renewals {
     /// Who comes while a request is under way gathers until it is done, if that is soon.
     turn: Semaphore,
     /// So does who comes soon after one for several, which shows that there are many.
-    crowded_until: Mutex<Instant>,
+    crowd: Crowd,
 }
 
 impl Renewals {
     /// For `most` in one request.
     pub(crate) fn new(most: usize) -> Self {
-        let (turn, crowded_until) = (Semaphore::new(1), Mutex::new(Instant::now()));
-        Self { together: Together::new(most), turn, crowded_until }
+        Self { together: Together::new(most), turn: Semaphore::new(1), crowd: Crowd::default() }
     }
 
     /// Makes the claim's hold last for another lease; whether there is one. At once where no other
@@ -57,10 +55,9 @@ impl Renewals {
         let start = Instant::now();
         let longest = longest(claim.ttl());
         let mut turn = None;
-        let crowded_until = *self.crowded_until();
         let its_turn = async {
             let alone = async {
-                sleep_until(crowded_until).await;
+                self.crowd.gather().await;
                 self.turn.acquire().await
             };
             turn = timeout(longest, alone).await.ok();
@@ -68,7 +65,7 @@ impl Renewals {
         match self.together.gather(claim.ttl(), claim, its_turn, longest, limit).await {
             Gathered::First(party) if party.claims().len() == 1 => return one(limit).await,
             Gathered::First(party) => {
-                *self.crowded_until() = Instant::now() + longest;
+                self.crowd.note(longest);
                 let renewed = several(party.claims().to_vec(), limit).await;
                 party.tell(renewed.as_ref());
                 if renewed?.contains(&claim.owner()) {
@@ -83,11 +80,6 @@ impl Renewals {
         }
         drop(turn);
         one(limit.saturating_sub(start.elapsed()).max(limit / 2)).await
-    }
-
-    fn crowded_until(&self) -> MutexGuard<'_, Instant> {
-        // Every change is one assignment.
-        self.crowded_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

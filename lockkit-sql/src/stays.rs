@@ -11,10 +11,7 @@ use lockkit_core::LockName;
 use lockkit_core::driver::{Claim, DriverError, ErrorKind, OwnerId};
 use tokio::time::sleep;
 
-use crate::together::{Gathered, Outcome, Together, longest};
-
-/// How many gather at most: their request keeps others from the lock's row.
-const MOST: usize = 512;
+use crate::together::{Gathered, MOST, Outcome, Together, longest};
 
 /// Those who gather at present, by what they have in common: the lock and their lease.
 #[derive(Debug)]

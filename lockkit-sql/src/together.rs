@@ -7,12 +7,40 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Claim, DriverError, ErrorKind, OwnerId};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// For how long those gather at most who are due at about the same time, of that lease: they hear
 /// nothing meanwhile.
 pub(crate) fn longest(lease: Duration) -> Duration {
     (lease / 64).min(Duration::from_millis(20))
+}
+
+/// How many gather at most, unless a statement has room for fewer: their request keeps others from
+/// the rows.
+pub(crate) const MOST: usize = 512;
+
+/// Whether many want the same at present. Then they leave one another time to come.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd(Mutex<Option<Instant>>);
+
+impl Crowd {
+    /// There are many, and more may come within `longest`.
+    pub(crate) fn note(&self, longest: Duration) {
+        *self.until() = Some(Instant::now() + longest);
+    }
+
+    /// Waits for them, if there are many.
+    pub(crate) async fn gather(&self) {
+        let until = *self.until();
+        if let Some(until) = until {
+            sleep_until(until).await;
+        }
+    }
+
+    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
+        // Every change is one assignment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Those who gather at present, by what they have in common.

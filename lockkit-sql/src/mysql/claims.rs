@@ -135,13 +135,13 @@ pub(super) async fn renew_together(
     claims: &[Claim],
     within: Within,
 ) -> Result<HashSet<OwnerId>, Failure> {
-    let renewed = renew_all(connections, claim, claims, within).await?;
-    if !renewed.is_empty() {
+    const FEW: usize = TOGETHER / 8;
+    let mut renewed = renew_all(connections, claim, claims, within).await?;
+    if !renewed.is_empty() || claims.len() <= FEW {
         return Ok(renewed);
     }
     // The server does not tell which it left out: again in parts, of which most have none.
-    let mut renewed = HashSet::new();
-    for part in claims.chunks(TOGETHER / 8) {
+    for part in claims.chunks(FEW) {
         renewed.extend(renew_all(connections, claim, part, within).await?);
     }
     Ok(renewed)

@@ -19,12 +19,10 @@ use crate::housekeeping::keep_house;
 use crate::renewals::Renewals;
 use crate::sights::{Sights, Takeover};
 use crate::stays::Stays;
+use crate::together::MOST;
 
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
-
-/// How many holds are renewed in one request at most.
-const MOST_RENEWALS: usize = 512;
 
 /// What the PostgreSQL driver promises.
 ///
@@ -87,7 +85,7 @@ impl PostgresDriver {
             call_limit,
             asks: Turnstile::new(MOST_ASKS),
             stays: Stays::default(),
-            renewals: Renewals::new(MOST_RENEWALS),
+            renewals: Renewals::new(MOST),
             sights: observe.then(Sights::default),
             housekeeping: keep_house(move || sweep(swept.clone(), observe)),
         })

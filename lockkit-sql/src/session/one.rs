@@ -112,10 +112,8 @@ impl<S: Server> Session<S> {
             return Ok(Renewal::Lost);
         }
         let (claim, asked) = (claim.clone(), self.shared.clock.now());
-        self.shared.gather().await;
-        // Somebody else's statement may have found out meanwhile.
-        if let Some(vouch) = self.shared.vouch(&key, &claim, asked) {
-            self.shared.note_a_crowd();
+        self.shared.crowd.gather().await;
+        if let Some(vouch) = self.shared.vouch_of_another(&key, &claim, asked) {
             return Ok(Renewal::Held(vouch));
         }
         self.ask(limit, move |turn| turn.renew(key, claim, asked)).await

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::registry::{Life, Registry};
 use super::server::Server;
-use crate::together::longest;
+use crate::together::{Crowd, longest};
 
 /// How long saying goodbye may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -26,8 +26,8 @@ pub(super) struct Shared<S: Server> {
     pub(super) registry: Mutex<Registry<S::Key>>,
     pub(super) traces: Mutex<Traces<S::Trace>>,
     pub(super) attempts: Mutex<Attempts<S::Failure>>,
-    /// Until when those who renew leave others the time to come, if there are many.
-    crowded_until: Mutex<Option<Instant>>,
+    /// Those who renew.
+    pub(super) crowd: Crowd,
     pub(super) ended: Notify,
     pub(super) began: Notify,
     pub(super) closed: CancellationToken,
@@ -69,7 +69,7 @@ impl<S: Server> Shared<S> {
             registry: Mutex::new(Registry::new()),
             traces: Mutex::default(),
             attempts: Mutex::default(),
-            crowded_until: Mutex::default(),
+            crowd: Crowd::default(),
             ended: Notify::new(),
             began: Notify::new(),
             closed: CancellationToken::new(),
@@ -77,7 +77,7 @@ impl<S: Server> Shared<S> {
         }
     }
 
-    /// Nothing panics while it holds this, or one of the next.
+    /// Nothing panics while it holds this, or the next.
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry<S::Key>> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,21 +90,17 @@ impl<S: Server> Shared<S> {
         self.traces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whoever renews finds that another's statement will do: many do so at about the same time.
-    pub(super) fn note_a_crowd(&self) {
-        *self.crowded_until() = Some(self.clock.now() + longest(self.ttl));
-    }
-
-    /// Waits for others to come, of a crowd.
-    pub(super) async fn gather(&self) {
-        let until = *self.crowded_until();
-        if let Some(until) = until.filter(|until| self.clock.now() < *until) {
-            self.clock.sleep_until(until).await;
-        }
-    }
-
-    fn crowded_until(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.crowded_until.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What the claim's hold is good for, if another's statement that was sent since then has found
+    /// out: many renew at about the same time.
+    pub(super) fn vouch_of_another(
+        &self,
+        key: &S::Key,
+        claim: &Claim,
+        asked: Instant,
+    ) -> Option<Vouch> {
+        let vouch = self.vouch(key, claim, asked)?;
+        self.crowd.note(longest(self.ttl));
+        Some(vouch)
     }
 
     pub(super) fn last_attempt(&self) -> Option<S::Failure> {

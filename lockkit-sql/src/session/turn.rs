@@ -145,17 +145,14 @@ impl<S: Server> Turn<S> {
         asked: driver::Instant,
     ) -> Result<Renewal, S::Failure> {
         let shared = self.shared.clone();
-        let vouch = || shared.vouch(&key, &claim, asked);
-        // Somebody else's statement may have found out meanwhile.
-        if let Some(vouch) = vouch() {
-            shared.note_a_crowd();
+        if let Some(vouch) = shared.vouch_of_another(&key, &claim, asked) {
             return Ok(Renewal::Held(vouch));
         }
         if self.is_over() {
             return Ok(Renewal::Lost);
         }
         let answer = self.send(&Request::Beat).await;
-        match (vouch(), answer) {
+        match (shared.vouch(&key, &claim, asked), answer) {
             (Some(vouch), Ok(_)) => Ok(Renewal::Held(vouch)),
             (_, Err(failure)) if failure.after() == After::Stands => Err(failure),
             _ => Ok(Renewal::Lost),

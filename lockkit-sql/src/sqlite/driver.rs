@@ -19,12 +19,10 @@ use super::wakeup::Wakeups;
 use crate::neighbours::Neighbours;
 use crate::renewals::Renewals;
 use crate::stays::Stays;
+use crate::together::MOST;
 
 /// How many ask at a time, of many who ask at once: one, and those who are next.
 const MOST_ASKS: usize = 8;
-
-/// How many holds are renewed in one request at most.
-const MOST_RENEWALS: usize = 512;
 
 /// What the SQLite driver promises.
 ///
@@ -92,7 +90,7 @@ impl SqliteDriver {
         let database = opened.map_err(|error| Error::connecting(ID, error))?;
         let wakeups = Wakeups::on(database.file());
         let (doubts, neighbours) = (Doubts::default(), Neighbours::default());
-        let (stays, renewals) = (Stays::default(), Renewals::new(MOST_RENEWALS));
+        let (stays, renewals) = (Stays::default(), Renewals::new(MOST));
         let (asks, call_limit) = (Turnstile::new(MOST_ASKS), None);
         Ok(Self { database, doubts, wakeups, neighbours, stays, renewals, asks, call_limit })
     }

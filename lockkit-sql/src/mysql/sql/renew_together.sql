@@ -1,8 +1,8 @@
 -- ? namespaces and names, owners, of which one may stand there again; lease, lease
 --
 -- As `renew.sql` for several. Leaves out what somebody else has locked, lest one lock hold up the
--- others; what is left is read first for the same reason. LIMIT, which leaves nothing out, keeps MySQL from merging both SELECT and UPDATE, which it
--- would refuse to carry out.
+-- others; STRAIGHT_JOIN has what is left read first, for the same reason. LIMIT, which leaves nothing
+-- out, keeps MySQL from merging SELECT and UPDATE, which it would refuse to carry out.
 UPDATE (SELECT h.namespace, h.name
           FROM lockkit_lock AS h FORCE INDEX (PRIMARY)
          WHERE (h.namespace, h.name) IN (
