@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::schema::conforming;
-use crate::support::{Ended, Locks, Running, eventually, lockkit};
+use crate::support::{Ended, Locks, Running, eventually, lockkit, waited_for};
 
 /// `lockkit status` with these arguments, until it ends.
 fn status(locks: &Locks, arguments: &[&str]) -> Ended {
@@ -79,9 +79,9 @@ fn holder_and_waiters_are_told() {
     let holder = locks.start(&[], "name", "echo $LOCKKIT_OWNER $LOCKKIT_TOKEN; read -r _ <gate");
     let line = holder.line().unwrap();
     let (owner, token) = line.split_once(' ').unwrap();
-    let waiters = [(); 2].map(|()| {
+    let waiters = [1, 2].map(|number| {
         let waiter = locks.start(&["--fair"], "name", "true");
-        assert!(waiter.complaint().unwrap().contains("waiting"));
+        waited_for(&locks, &locks.url(), "name", number);
         waiter
     });
 

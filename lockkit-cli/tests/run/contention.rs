@@ -1,6 +1,6 @@
 use std::fs;
 
-use crate::support::{Locks, count};
+use crate::support::{Locks, count, waited_for};
 
 #[test]
 fn the_second_waits_for_the_first() {
@@ -39,11 +39,10 @@ fn fair_is_first_come_first_served() {
     let locks = Locks::new();
     let holder = locks.start(&[], "name", "echo ready; read -r _ <gate");
     assert_eq!(holder.line().as_deref(), Some("ready"));
-    let waiters = ["1", "2", "3", "4"].map(|number| {
+    let waiters = [1, 2, 3, 4].map(|number| {
         let script = format!("echo {number} >>order");
         let waiter = locks.start(&["--fair"], "name", &script);
-        // It has its place, since it has asked before it says so.
-        assert!(waiter.complaint().unwrap().contains("waiting"));
+        waited_for(&locks, &locks.url(), "name", number);
         waiter
     });
     assert_eq!(locks.finish(&["--try"], "name", "true").code, 75);

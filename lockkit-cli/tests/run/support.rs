@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Executor as _};
 use tempfile::TempDir;
@@ -315,6 +316,21 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(start.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// What `lockkit status --json` says of a lock once as many as this are seen to wait: a run may say
+/// that it waits before it has its place.
+pub(crate) fn waited_for(locks: &Locks, url: &str, name: &str, waiters: usize) -> Value {
+    let mut lock = Value::Null;
+    eventually("the waiters are seen", || {
+        let mut command = locks.lockkit("status", &["--json", name]);
+        command.env("LOCKKIT_URL", url);
+        let seen = Running::start(command).finish();
+        assert_eq!(seen.code, 1, "{seen:?}");
+        lock = serde_json::from_str::<Value>(&seen.out).unwrap()["locks"][0].take();
+        lock["waiters"].as_array().unwrap().len() == waiters
+    });
+    lock
 }
 
 /// The state of a process as /proc has it, `T` for stopped; `None` if there is no such process.
