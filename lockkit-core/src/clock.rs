@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 /// A point in time of a [`Clock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,22 +44,18 @@ struct Inner {
     /// For how many nanoseconds the machine was suspended: enough for 584 years.
     slept: AtomicU64,
     /// Told when that grows. Sleepers are spread over them, as each has a lock.
-    jumped: [Notify; 8],
+    roused: [Notify; 8],
     /// Time slept already when the clock was made; what is measured counts from there.
     measured: Option<Baseline>,
 }
 
 impl Inner {
     fn new(measured: Option<Baseline>) -> Self {
-        Self { slept: AtomicU64::new(0), jumped: Default::default(), measured }
+        Self { slept: AtomicU64::new(0), roused: Default::default(), measured }
     }
 
     fn slept(&self) -> Duration {
         Duration::from_nanos(self.slept.load(Ordering::Acquire))
-    }
-
-    fn wake_all(&self) {
-        self.jumped.iter().for_each(Notify::notify_waiters);
     }
 }
 
@@ -95,7 +92,7 @@ impl Clock {
     /// stand still.
     pub fn suspend(&self, duration: Duration) {
         self.0.slept.fetch_add(nanoseconds(duration), Ordering::AcqRel);
-        self.0.wake_all();
+        self.rouse();
     }
 
     /// What time it is.
@@ -126,19 +123,34 @@ impl Clock {
         instant: Option<Instant>,
     ) -> impl Future<Output = ()> + Send {
         async move {
-            let Some(instant) = instant else { return std::future::pending().await };
-            let jumped = &self.0.jumped[fastrand::usize(..self.0.jumped.len())];
             loop {
                 // Made before the look, it misses no jump after it.
-                let jump = jumped.notified();
-                // Before the start of tokio's clock: long past.
-                let Some(timer) = instant.0.checked_sub(self.0.slept()) else { return };
+                let roused = self.roused();
+                let Some(timer) = instant.map(|instant| self.timer(instant)) else {
+                    return std::future::pending().await;
+                };
                 tokio::select! {
                     () = tokio::time::sleep_until(timer) => return,
-                    () = jump => (),
+                    () = roused => (),
                 }
             }
         }
+    }
+
+    /// Resolves when all who sleep are to look again what time it is, and whether it is over.
+    pub(crate) fn roused(&self) -> Notified<'_> {
+        self.0.roused[fastrand::usize(..self.0.roused.len())].notified()
+    }
+
+    /// Has all who sleep look again.
+    pub(crate) fn rouse(&self) {
+        self.0.roused.iter().for_each(Notify::notify_waiters);
+    }
+
+    /// What tokio's timers have for `instant`, unless the machine is suspended before it.
+    pub(crate) fn timer(&self, instant: Instant) -> tokio::time::Instant {
+        // Before the start of tokio's clock: long past.
+        instant.0.checked_sub(self.0.slept()).unwrap_or_else(tokio::time::Instant::now)
     }
 
     fn slept(&self) -> Duration {
@@ -156,7 +168,7 @@ impl Clock {
         // Of those who see the same jump at once, the first tells of it.
         if slept > before + NOISE {
             tracing::info!(asleep = ?(slept - before), "the machine was suspended");
-            self.0.wake_all();
+            self.rouse();
         }
         before.max(slept)
     }

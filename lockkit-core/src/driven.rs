@@ -5,7 +5,7 @@
 //! of its own. So dropping a future of this crate, at any point, abandons nothing that was sent to
 //! a backend.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -91,9 +91,10 @@ impl<T> Caller<T> {
     }
 
     /// Returns when nobody waits for the report any more.
-    pub(crate) async fn gone(&mut self) {
-        if let Some(sender) = &mut self.report {
-            sender.closed().await;
-        }
+    pub(crate) fn gone(&mut self) -> impl Future<Output = ()> {
+        poll_fn(|cx| match &mut self.report {
+            Some(sender) => sender.poll_closed(cx),
+            None => Poll::Ready(()),
+        })
     }
 }

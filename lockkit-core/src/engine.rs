@@ -124,6 +124,8 @@ impl Engine {
     /// Ends every hold and every wait, and returns when their traces are gone, or `limit` is over.
     pub(crate) async fn shut_down(&self, limit: Duration) {
         self.stopping.cancel();
+        // Those who wait have no room for a second thing to be told by.
+        self.clock.rouse();
         self.keepers.close();
         let closed = self.inside(async {
             if tokio::time::timeout(limit, self.keepers.wait()).await.is_err() {

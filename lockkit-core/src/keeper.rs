@@ -39,17 +39,12 @@ pub(crate) fn keep(
         let mut progress = Progress::new(engine.clock.stamp(), wait);
         let mut pursuit = Pursuit { engine: &engine, claim: &claim, progress: &mut progress };
         match pursuit.begin(&mut caller).await {
-            Some(Asked::Won(won)) => {
-                let (guard, tenure) = take(engine, claim, won, progress.in_doubt, lease);
-                tenure.engine.nursery.add(Arc::clone(&tenure), lease.renewal());
-                // A caller that is gone gives the guard back, to be dropped.
-                drop(caller.report(Ok(guard)));
-            }
+            Some(Asked::Won(won)) => take(engine, claim, won, progress.in_doubt, lease, caller),
             Some(Asked::Again(next)) => {
                 // A task of its own, so that waiting does not depend on the caller's polling.
                 let spawner = Arc::clone(&engine);
                 spawner.spawn(
-                    wait_and_keep(engine, claim, progress, next, lease, caller).in_current_span(),
+                    wait_and_take(engine, claim, progress, next, lease, caller).in_current_span(),
                 );
             }
             None if progress.traces => {
@@ -60,9 +55,10 @@ pub(crate) fn keep(
     }
 }
 
-/// Waits, holds and releases: the rest of the life of a claim that was not granted at once.
+/// Waits, and takes or leaves nothing behind: the rest of the life of a claim that was not granted
+/// at once. Those who wait are many, so it is small.
 #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
-fn wait_and_keep(
+fn wait_and_take(
     engine: Arc<Engine>,
     claim: Claim,
     mut progress: Progress,
@@ -73,33 +69,30 @@ fn wait_and_keep(
     async move {
         let mut pursuit = Pursuit { engine: &engine, claim: &claim, progress: &mut progress };
         if let Some(won) = pursuit.wait(next, &mut caller).await {
-            let (guard, tenure) = take(engine, claim, won, progress.in_doubt, lease);
-            let kept = tenure.adopt();
-            // A caller that is gone gives the guard back, to be dropped.
-            drop(caller.report(Ok(guard)));
-            if let Some(kept) = kept {
-                hold(kept, lease.renewal()).await;
-            }
+            take(engine, claim, won, progress.in_doubt, lease, caller);
         } else if progress.traces {
             clear_up(&engine, &claim, claim.ttl(), progress.in_doubt, |_| ()).await;
         }
     }
 }
 
-/// Makes a hold of a grant.
+/// Makes a hold of a grant, for the caller.
 fn take(
     engine: Arc<Engine>,
     claim: Claim,
     Won { grant, vouched }: Won,
     in_doubt: Option<Instant>,
     lease: Lease,
-) -> (LockGuard, Arc<Tenure>) {
+    mut caller: Caller<Acquired>,
+) {
     let token = grant.fencing_token().map(|token| token.get());
     tracing::debug!(lock = %claim.name(), owner = %claim.owner(), token, "held");
     let tenure = Tenure::new(engine, claim, &grant, vouched, in_doubt, lease.longest_hold());
     let tenure = Arc::new(tenure);
     let guard = LockGuard::new(Arc::clone(&tenure));
-    (guard, tenure)
+    tenure.engine.nursery.add(Arc::clone(&tenure), lease.renewal());
+    // A caller that is gone gives the guard back, to be dropped.
+    drop(caller.report(Ok(guard)));
 }
 
 /// Releases what the last guard of a hold let go of, and reports how that went.

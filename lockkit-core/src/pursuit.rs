@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::select;
+use tokio::time::sleep_until;
 
 use crate::clock::Instant;
 use crate::driven::Caller;
@@ -89,119 +90,129 @@ impl Pursuit<'_> {
 
     /// Asks again at news and at intervals, the next time at `next` or else at once. Returns a grant
     /// that is still good, or reports why there is none.
-    pub(crate) async fn wait(
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    pub(crate) fn wait(
         &mut self,
         mut next: Option<Instant>,
         caller: &mut Caller<Acquired>,
-    ) -> Option<Won> {
-        let mut ask_at_once = next.is_none();
-        let ticket = self.takes_turns().then(|| self.engine.turns.join(self.claim.name()));
-        let ticket = ticket.as_ref();
-        let _turn = match ticket {
-            Some(ticket) => match ticket.turn_at_once() {
-                Some(turn) => Some(turn),
-                None => {
-                    // What was heard before the turn came is old by then: begin with an ask.
-                    ask_at_once = true;
-                    // From here on it is the front waiter who asks for this one too.
-                    self.progress.unanswered = None;
+    ) -> impl Future<Output = Option<Won>> + Send {
+        async move {
+            let mut ask_at_once = next.is_none();
+            let ticket = self.takes_turns().then(|| self.engine.turns.join(self.claim.name()));
+            let ticket = ticket.as_ref();
+            let _turn = match ticket {
+                Some(ticket) => match ticket.turn_at_once() {
+                    Some(turn) => Some(turn),
+                    None => {
+                        // What was heard before the turn came is old by then: begin with an ask.
+                        ask_at_once = true;
+                        // From here on it is the front waiter who asks for this one too.
+                        self.progress.unanswered = None;
+                        select! {
+                            biased;
+                            Some(stop) = self.stop(Some(ticket), None, caller) => {
+                                return self.give_up(stop, caller);
+                            }
+                            turn = ticket.turn() => {
+                                // What was silent then may be silent yet.
+                                let since = ticket.unanswered();
+                                let started = self.progress.started;
+                                self.progress.unanswered = since.map(|since| since.max(started));
+                                Some(turn)
+                            }
+                        }
+                    }
+                },
+                None => None,
+            };
+            // When to ask because of news that everybody has: not before the courtesy is over.
+            let mut freed = None;
+            loop {
+                let change = if std::mem::take(&mut ask_at_once) {
+                    Change::AskAgain
+                } else {
                     select! {
                         biased;
-                        Some(stop) = self.stop(Some(ticket), None, caller) => {
-                            return self.give_up(stop, caller);
-                        }
-                        turn = ticket.turn() => {
-                            // What was silent then may be silent yet.
-                            let since = ticket.unanswered();
-                            let started = self.progress.started;
-                            self.progress.unanswered = since.map(|since| since.max(started));
-                            Some(turn)
+                        stop = self.stop(ticket, earlier(freed, next), caller) => match stop {
+                            Some(stop) => return self.give_up(stop, caller),
+                            None => Change::AskAgain,
+                        },
+                        change = self.engine.driver.changed(self.claim), if !self.progress.backs_off => {
+                            change
                         }
                     }
-                }
-            },
-            None => None,
-        };
-        // When to ask because of news that everybody has: not before the courtesy is over.
-        let mut freed = None;
-        loop {
-            let change = if std::mem::take(&mut ask_at_once) {
-                Change::AskAgain
-            } else {
-                select! {
-                    biased;
-                    stop = self.stop(ticket, earlier(freed, next), caller) => match stop {
-                        Some(stop) => return self.give_up(stop, caller),
-                        None => Change::AskAgain,
-                    },
-                    change = self.engine.driver.changed(self.claim), if !self.progress.backs_off => {
-                        change
+                };
+                match change {
+                    Change::Freed => {
+                        let courtesy = courtesy(self.progress.in_vain);
+                        let now = self.engine.clock.stamp();
+                        let due = *freed.get_or_insert(now + courtesy);
+                        if due > now {
+                            continue;
+                        }
                     }
+                    Change::Granted(grant) => {
+                        if let Some(won) = self.won_by_news(grant) {
+                            return Some(won);
+                        }
+                    }
+                    Change::AskAgain | Change::Lost => (),
                 }
-            };
-            if change == Change::Freed {
-                let courtesy = courtesy(self.progress.in_vain);
-                let now = self.engine.clock.stamp();
-                let due = *freed.get_or_insert(now + courtesy);
-                if due > now {
-                    continue;
+                // The poll that was due anyway says nothing about how many there are.
+                let is_courteous = freed.take().is_some();
+                match self.ask(self.engine.clock.stamp(), ticket, caller).await? {
+                    Asked::Won(won) => return Some(won),
+                    Asked::Again(at) => next = at,
                 }
+                let progress = &mut *self.progress;
+                let was_in_vain = is_courteous && !progress.backs_off;
+                progress.in_vain = progress.in_vain.saturating_add(was_in_vain.into());
             }
-            if let (Change::Granted(grant), Some(refused)) = (change, self.progress.refused) {
-                let vouched = Vouched::new(grant.vouched(), refused, self.claim.ttl());
-                if vouched.is_good_at(self.engine.clock.now()) {
-                    return Some(Won { grant, vouched });
-                }
-            }
-            // The poll that was due anyway says nothing about how many there are.
-            let is_courteous = freed.take().is_some();
-            match self.ask(self.engine.clock.stamp(), ticket, caller).await? {
-                Asked::Won(won) => return Some(won),
-                Asked::Again(at) => next = at,
-            }
-            let progress = &mut *self.progress;
-            let was_in_vain = is_courteous && !progress.backs_off;
-            progress.in_vain = progress.in_vain.saturating_add(was_in_vain.into());
         }
     }
 
     /// One request for the lock, sent at `asked`.
-    async fn ask(
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    fn ask(
         &mut self,
         asked: Instant,
         ticket: Option<&Ticket>,
         caller: &mut Caller<Acquired>,
+    ) -> impl Future<Output = Option<Asked>> + Send {
+        async move {
+            let mut request = pin!(self.engine.driver.try_acquire(self.claim));
+            let silent_since = *self.progress.unanswered.get_or_insert(asked);
+            let limit = earlier(self.progress.deadline, Some(silent_since + self.claim.ttl()));
+            self.tell(ticket);
+            select! {
+                biased;
+                answer = &mut request => return self.answered(asked, answer, ticket, caller),
+                () = self.engine.clock.sleep_until_some(limit) => (),
+            }
+            // The caller need not wait for the answer, but the clean-up must.
+            let stop = if limit == self.progress.deadline { Stop::TimeIsUp } else { Stop::Silence };
+            let given_up = self.give_up(stop, caller);
+            self.note(asked, &request.await);
+            self.tell(ticket);
+            given_up
+        }
+    }
+
+    fn answered(
+        &mut self,
+        asked: Instant,
+        answer: Result<Attempt, DriverError>,
+        ticket: Option<&Ticket>,
+        caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
-        let (engine, claim) = (self.engine, self.claim);
-        let mut request = pin!(engine.driver.try_acquire(claim));
-        let silent_since = *self.progress.unanswered.get_or_insert(asked);
-        let limit = earlier(self.progress.deadline, Some(silent_since + claim.ttl()));
-        let tell_others = |unanswered| {
-            if let Some(ticket) = ticket {
-                ticket.set_unanswered(unanswered);
-            }
-        };
-        tell_others(self.progress.unanswered);
-        let answer = select! {
-            biased;
-            answer = &mut request => answer,
-            () = engine.clock.sleep_until_some(limit) => {
-                // The caller need not wait for the answer, but the clean-up must.
-                let stop = if limit == self.progress.deadline { Stop::TimeIsUp } else { Stop::Silence };
-                let given_up = self.give_up(stop, caller);
-                self.note(asked, &request.await);
-                tell_others(self.progress.unanswered);
-                return given_up;
-            }
-        };
         self.note(asked, &answer);
-        tell_others(self.progress.unanswered);
-        let now = engine.clock.stamp();
+        self.tell(ticket);
+        let now = self.engine.clock.stamp();
         match answer {
             // What was granted meanwhile is released again.
-            _ if engine.stopping.is_cancelled() => self.give_up(Stop::ShutDown, caller),
+            _ if self.engine.stopping.is_cancelled() => self.give_up(Stop::ShutDown, caller),
             Ok(Attempt::Granted(grant)) => {
-                let vouched = Vouched::new(grant.vouched(), asked, claim.ttl());
+                let vouched = Vouched::new(grant.vouched(), asked, self.claim.ttl());
                 if vouched.is_good_at(now) {
                     return Some(Asked::Won(Won { grant, vouched }));
                 }
@@ -211,6 +222,20 @@ impl Pursuit<'_> {
             Ok(Attempt::Taken(taken)) => self.after_refusal(now, &taken, caller),
             Err(error) => self.after_failure(now, error, caller),
         }
+    }
+
+    /// Tells those who wait behind this claim whether the backend answers.
+    fn tell(&self, ticket: Option<&Ticket>) {
+        if let Some(ticket) = ticket {
+            ticket.set_unanswered(self.progress.unanswered);
+        }
+    }
+
+    /// Takes what was granted to a claim that waits, if that is still good.
+    fn won_by_news(&self, grant: Grant) -> Option<Won> {
+        let refused = self.progress.refused?;
+        let vouched = Vouched::new(grant.vouched(), refused, self.claim.ttl());
+        vouched.is_good_at(self.engine.clock.now()).then_some(Won { grant, vouched })
     }
 
     fn contend(&mut self) {
@@ -325,37 +350,45 @@ impl Pursuit<'_> {
         caller: &mut Caller<Acquired>,
     ) -> impl Future<Output = Option<Stop>> + Send {
         async move {
-            let clock = &self.engine.clock;
             let mut has_slept = false;
             loop {
-                let now = clock.stamp();
-                let silence = match (self.progress.unanswered, ticket) {
-                    (Some(since), _) => Some(since + self.claim.ttl()),
-                    (None, Some(ticket)) => {
-                        // If it is answered now, that is how soon to look again.
-                        let since = ticket
-                            .unanswered()
-                            .map_or(now, |since| since.max(self.progress.started));
-                        Some(since + self.claim.ttl())
-                    }
-                    (None, None) => None,
+                // Made before the look, it misses nothing after it.
+                let roused = self.engine.clock.roused();
+                let timer = match self.look(ticket, next, has_slept) {
+                    Look::Stop(stop) => return Some(stop),
+                    Look::Next => return None,
+                    Look::Wait(until) => self.engine.clock.timer(until),
                 };
-                if self.progress.deadline.is_some_and(|deadline| deadline <= now) {
-                    return Some(Stop::TimeIsUp);
-                }
-                if silence.is_some_and(|silence| silence <= now) {
-                    return Some(Stop::Silence);
-                }
-                if has_slept && next.is_some_and(|next| next <= now) {
-                    return None;
-                }
-                let limit = earlier(self.progress.deadline, silence);
                 select! {
                     biased;
                     () = caller.gone() => return Some(Stop::CallerGone),
-                    () = self.engine.stopping.cancelled() => return Some(Stop::ShutDown),
-                    () = clock.sleep_until_some(earlier(limit, next)) => has_slept = true,
+                    () = roused => (),
+                    () = sleep_until(timer) => has_slept = true,
                 }
+            }
+        }
+    }
+
+    /// Whether to go on waiting. `Next` comes after everything else was looked at once.
+    fn look(&self, ticket: Option<&Ticket>, next: Option<Instant>, may_be_next: bool) -> Look {
+        if self.engine.stopping.is_cancelled() {
+            return Look::Stop(Stop::ShutDown);
+        }
+        let now = self.engine.clock.stamp();
+        let Progress { deadline, unanswered, started, .. } = *self.progress;
+        // If the front waiter is answered now, that is how soon to look again.
+        let in_front =
+            |ticket: &Ticket| ticket.unanswered().map_or(now, |since| since.max(started));
+        let silent = unanswered.or_else(|| ticket.map(in_front));
+        let silence = silent.map(|since| since + self.claim.ttl());
+        let is_over = |limit: Option<Instant>| limit.is_some_and(|limit| limit <= now);
+        match () {
+            () if is_over(deadline) => Look::Stop(Stop::TimeIsUp),
+            () if is_over(silence) => Look::Stop(Stop::Silence),
+            () if is_over(next) && may_be_next => Look::Next,
+            () => {
+                let first = [deadline, silence, next].into_iter().flatten().min();
+                Look::Wait(first.unwrap_or(now + Duration::MAX))
             }
         }
     }
@@ -400,6 +433,13 @@ enum Stop {
     TimeIsUp,
     Silence,
     ShutDown,
+}
+
+/// What becomes of a claim that waits.
+enum Look {
+    Stop(Stop),
+    Next,
+    Wait(Instant),
 }
 
 /// What one request for the lock came to.

@@ -137,25 +137,27 @@ async fn a_thousand_waiters_cost_the_backend_as_much_as_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_front_waiter_that_goes_away_passes_its_turn_on() {
-    let backend = Unordered::default();
-    let lock = Locker::new(backend.clone()).lock("a").unwrap();
-    let guard = lock.acquire().await.unwrap();
-    let front = tokio::spawn({
-        let lock = lock.clone();
-        async move { lock.acquire().await }
-    });
-    settle().await;
-    let next = tokio::spawn({
-        let lock = lock.clone();
-        async move { lock.acquire().await }
-    });
-    settle().await;
-    // Cancelled at the very moment of the release: its wake-up must not be lost with it.
-    let start = Instant::now();
-    guard.release().await.unwrap();
-    front.abort();
-    drop(next.await.unwrap().unwrap());
-    assert!(start.elapsed() < Duration::from_millis(100), "the turn was not passed on");
+    for goes_first in [true, false] {
+        let lock = Locker::new(Unordered::default()).lock("a").unwrap();
+        let guard = lock.acquire().await.unwrap();
+        let wait = || {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire().await })
+        };
+        let front = wait();
+        settle().await;
+        let next = wait();
+        settle().await;
+        // Cancelled at the very moment of the release: its wake-up must not be lost with it.
+        let start = Instant::now();
+        if goes_first {
+            front.abort();
+        }
+        guard.release().await.unwrap();
+        front.abort();
+        drop(next.await.unwrap().unwrap());
+        assert!(start.elapsed() < Duration::from_millis(100), "the turn was not passed on");
+    }
 }
 
 #[tokio::test(start_paused = true)]

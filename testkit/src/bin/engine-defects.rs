@@ -25,8 +25,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "the deadline counts from the answer, not from the request",
         file: "pursuit.rs",
-        sound: "let vouched = Vouched::new(grant.vouched(), asked, claim.ttl());",
-        broken: "let vouched = Vouched::new(grant.vouched(), now, claim.ttl());",
+        sound: "let vouched = Vouched::new(grant.vouched(), asked, self.claim.ttl());",
+        broken: "let vouched = Vouched::new(grant.vouched(), now, self.claim.ttl());",
         test: "a_late_grant_is_born_with_what_is_left_of_it",
     },
     Defect {
@@ -74,7 +74,7 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "timers sleep through a suspension of the machine",
         file: "clock.rs",
-        sound: "() = jump => (),",
+        sound: "() = roused => (),",
         broken: "() = std::future::pending() => (),",
         test: "a_suspended_machine_wakes_its_sleepers",
     },
@@ -123,8 +123,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "waiting depends on the caller's polling",
         file: "keeper.rs",
-        sound: "spawner.spawn(\n                    wait_and_keep(engine, claim, progress, next, lease, caller).in_current_span(),\n                );",
-        broken: "drop(spawner);\n                wait_and_keep(engine, claim, progress, next, lease, caller).await;",
+        sound: "spawner.spawn(\n                    wait_and_take(engine, claim, progress, next, lease, caller).in_current_span(),\n                );",
+        broken: "drop(spawner);\n                wait_and_take(engine, claim, progress, next, lease, caller).await;",
         test: "an_acquisition_that_is_not_polled_keeps_its_place",
     },
     Defect {
@@ -151,8 +151,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "a backend that is silent is waited for too long",
         file: "pursuit.rs",
-        sound: "Some(silent_since + claim.ttl())",
-        broken: "Some(silent_since + claim.ttl() * 100)",
+        sound: "Some(silent_since + self.claim.ttl())",
+        broken: "Some(silent_since + self.claim.ttl() * 100)",
         test: "a_backend_that_never_answers_is_unreachable_within_a_lease",
     },
     Defect {
@@ -172,8 +172,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "those behind learn of a dead backend one after the other",
         file: "pursuit.rs",
-        sound: "since.max(self.progress.started)",
-        broken: "since.max(self.progress.started).max(now)",
+        sound: "map_or(now, |since| since.max(started))",
+        broken: "map_or(now, |since| since.max(started).max(now))",
         test: "those_behind_learn_of_a_dead_backend_with_the_front",
     },
     Defect {
@@ -213,8 +213,8 @@ const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "shutting down forgets those who wait",
-        file: "pursuit.rs",
-        sound: "() = self.engine.stopping.cancelled() => return Some(Stop::ShutDown),",
+        file: "engine.rs",
+        sound: "self.clock.rouse();",
         broken: "",
         test: "shutting_down_ends_holds_and_waits",
     },
@@ -235,7 +235,7 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "those behind count a blip that the front has got over",
         file: "pursuit.rs",
-        sound: "self.progress.unanswered = None;\n                    select! {",
+        sound: "self.progress.unanswered = None;\n                        select! {",
         broken: "select! {",
         test: "those_behind_get_over_a_blip_with_the_front",
     },
