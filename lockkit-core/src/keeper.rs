@@ -242,7 +242,8 @@ pub(crate) async fn clear_up(
     let released = claim.clone().with_ttl(longest.max(claim.ttl()));
     let started = engine.clock.stamp();
     let mut warned = false;
-    let mut pause = Pause::new(claim.ttl() / 50, (claim.ttl() / 4).min(Duration::from_secs(5)));
+    let mut pause = Pause::new(claim.ttl() / 50);
+    let longest_pause = (claim.ttl() / 4).min(Duration::from_secs(5));
     loop {
         let answer = engine.driver.release(&released).await;
         let over = match &answer {
@@ -263,6 +264,6 @@ pub(crate) async fn clear_up(
             tracing::debug!(lock = %claim.name(), owner = %claim.owner(), "released");
             return;
         }
-        engine.clock.sleep_until(engine.clock.stamp() + jitter(pause.next())).await;
+        engine.clock.sleep_until(engine.clock.stamp() + jitter(pause.next(longest_pause))).await;
     }
 }

@@ -1,9 +1,9 @@
 //! Holds that are a few milliseconds old need no keeper yet.
 //!
 //! Most holds end before there is anything to do for them, and a task and its timers for each
-//! would be most of what the engine costs. So a hold that was granted at once is left in a list,
-//! and one task of the locker looks at the list every now and then and gives a keeper to those
-//! that are still held. A young hold that ends otherwise than by
+//! would be most of what the engine costs. So a hold that was granted is left in a list, and one
+//! task of the locker looks at the list every now and then and gives a keeper to those that are
+//! still held. A young hold that ends otherwise than by
 //! [`release`](crate::LockGuard::release) is [cleared up](Tenure::end) by a task of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,17 +5,17 @@ use std::time::Duration;
 /// Doubles from one duration to another.
 pub(crate) struct Pause {
     next: Duration,
-    longest: Duration,
 }
 
 impl Pause {
-    pub(crate) fn new(first: Duration, longest: Duration) -> Self {
-        Self { next: first, longest }
+    pub(crate) fn new(first: Duration) -> Self {
+        Self { next: first }
     }
 
-    pub(crate) fn next(&mut self) -> Duration {
-        let pause = self.next;
-        self.next = (pause * 2).min(self.longest);
+    /// This one, if it is not longer than `longest`. The next is twice as long.
+    pub(crate) fn next(&mut self, longest: Duration) -> Duration {
+        let pause = self.next.min(longest);
+        self.next = pause * 2;
         pause
     }
 }

@@ -30,7 +30,6 @@ pub(crate) struct Pursuit<'a> {
 pub(crate) struct Progress {
     wait: Wait,
     started: Instant,
-    deadline: Option<Instant>,
     /// Whether it was counted as one that waits.
     contended: bool,
     /// When the first ask left that the backend has not answered, nor any later one.
@@ -51,14 +50,9 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new(started: Instant, wait: Wait) -> Self {
-        let deadline = match wait {
-            Wait::AtMost(patience) if !patience.is_zero() => Some(started + patience),
-            _ => None,
-        };
         Self {
             wait,
             started,
-            deadline,
             contended: false,
             unanswered: None,
             refused: None,
@@ -67,8 +61,19 @@ impl Progress {
             failure: None,
             backs_off: false,
             in_vain: 0,
-            pause: Pause::new(Duration::from_millis(5), Duration::from_millis(100)),
+            pause: Pause::new(Duration::from_millis(5)),
         }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.wait {
+            Wait::AtMost(patience) if !patience.is_zero() => Some(self.started + patience),
+            _ => None,
+        }
+    }
+
+    fn pause(&mut self) -> Duration {
+        self.pause.next(Duration::from_millis(100))
     }
 }
 
@@ -142,6 +147,10 @@ impl Pursuit<'_> {
                         }
                     }
                 };
+                // Another thread may have shut down, and not roused this wait yet.
+                if self.engine.stopping.is_cancelled() {
+                    return self.give_up(Stop::ShutDown, caller);
+                }
                 match change {
                     Change::Freed => {
                         let courtesy = courtesy(self.progress.in_vain);
@@ -182,7 +191,7 @@ impl Pursuit<'_> {
         async move {
             let mut request = pin!(self.engine.driver.try_acquire(self.claim));
             let silent_since = *self.progress.unanswered.get_or_insert(asked);
-            let limit = earlier(self.progress.deadline, Some(silent_since + self.claim.ttl()));
+            let limit = earlier(self.progress.deadline(), Some(silent_since + self.claim.ttl()));
             self.tell(ticket);
             select! {
                 biased;
@@ -190,7 +199,8 @@ impl Pursuit<'_> {
                 () = self.engine.clock.sleep_until_some(limit) => (),
             }
             // The caller need not wait for the answer, but the clean-up must.
-            let stop = if limit == self.progress.deadline { Stop::TimeIsUp } else { Stop::Silence };
+            let stop =
+                if limit == self.progress.deadline() { Stop::TimeIsUp } else { Stop::Silence };
             let given_up = self.give_up(stop, caller);
             self.note(asked, &request.await);
             self.tell(ticket);
@@ -306,7 +316,7 @@ impl Pursuit<'_> {
                 // Few backends tell of an expiry; asking a moment after it is as good. One that is
                 // said to be over, again and again, is worth no hurry.
                 let expiry = match taken.remaining() {
-                    Some(Duration::ZERO) => self.progress.pause.next(),
+                    Some(Duration::ZERO) => self.progress.pause(),
                     Some(remaining) => remaining.saturating_add(Duration::from_millis(2)),
                     None => poll,
                 };
@@ -335,7 +345,7 @@ impl Pursuit<'_> {
 
     /// How long to leave the backend alone that says nothing by itself.
     fn pause(&mut self) -> Duration {
-        let pause = self.progress.pause.next();
+        let pause = self.progress.pause();
         // A place is to be refreshed.
         if self.has_place() { pause.min(self.claim.ttl() / 3) } else { pause }
     }
@@ -375,7 +385,8 @@ impl Pursuit<'_> {
             return Look::Stop(Stop::ShutDown);
         }
         let now = self.engine.clock.stamp();
-        let Progress { deadline, unanswered, started, .. } = *self.progress;
+        let Progress { unanswered, started, .. } = *self.progress;
+        let deadline = self.progress.deadline();
         // If the front waiter is answered now, that is how soon to look again.
         let in_front =
             |ticket: &Ticket| ticket.unanswered().map_or(now, |since| since.max(started));

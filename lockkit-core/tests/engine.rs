@@ -353,6 +353,23 @@ async fn a_suspended_machine_has_lost_its_holds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_suspended_machine_wakes_who_waits() {
+    let (backend, clock) = (MemoryDriver::new(), Clock::simulated());
+    let locker = Locker::builder(backend).ttl(TTL).clock(clock.clone()).build().unwrap();
+    let lock = locker.lock("a").unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire_timeout(TTL * 2).await }
+    });
+    settle().await;
+    let start = Instant::now();
+    clock.suspend(TTL * 2);
+    assert!(matches!(waiting.await.unwrap(), Err(Error::TimedOut { .. })));
+    assert_eq!(Instant::now(), start, "the end of the wait was waited for by a timer");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_times_out_in_all_and_says_what_went_wrong() {
     let (backend, lock) = set_up();
     let start = Instant::now();
@@ -583,15 +600,23 @@ async fn shutting_down_ends_holds_and_waits() {
     let (backend, locker) = set_up_locker();
     let lock = locker.lock("a").unwrap();
     let guard = lock.acquire().await.unwrap();
-    let waiting = tokio::spawn({
-        let lock = lock.clone();
-        async move { lock.acquire().await }
+    // For what the locker itself holds, and for what somebody else does.
+    let other = Locker::new(backend.clone());
+    let others = other.lock("b").unwrap().acquire().await.unwrap();
+    let waiting = ["a", "b"].map(|name| {
+        let lock = locker.lock(name).unwrap();
+        tokio::spawn(async move { lock.acquire().await })
     });
     settle().await;
+    let start = Instant::now();
     locker.shutdown().await;
-    assert!(!guard.is_held());
-    assert!(matches!(waiting.await.unwrap(), Err(Error::ShutDown { .. })));
+    assert_eq!(Instant::now(), start, "nobody waits for a timer");
+    assert!(!guard.is_held() && others.is_held());
+    for waiting in waiting {
+        assert!(matches!(waiting.await.unwrap(), Err(Error::ShutDown { .. })));
+    }
     assert!(matches!(lock.try_acquire().await, Err(Error::ShutDown { .. })));
+    others.release().await.unwrap();
     assert!(backend.is_idle());
 }
 

@@ -47,13 +47,13 @@ pub(crate) enum Command {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     last_id: i64,
-    /// By the id of the watch.
-    wards: HashMap<i64, Ward>,
+    /// By the id of the watch. Boxed like the rest, since half of a table is empty.
+    wards: HashMap<i64, Box<Ward>>,
     /// The ids of those watches, by the key.
     ids: HashMap<Key, i64>,
     /// How many of them nobody needs at present.
     lingering: usize,
-    owners: HashMap<OwnerId, Watches>,
+    owners: HashMap<OwnerId, Box<Watches>>,
 }
 
 /// What a key is called. Whoever has it and whoever has it watched have it in common.
@@ -175,7 +175,18 @@ impl State {
         sight.created == created && self.ids.get(key) == Some(&sight.id)
     }
 
-    fn remove(&mut self, id: i64) -> Option<Ward> {
+    /// Keeps this copy of the key that is watched, which its owner has in any case.
+    fn share(&mut self, id: i64, key: Key) {
+        if let Some(ward) = self.wards.get_mut(&id)
+            && !Arc::ptr_eq(&ward.key, &key)
+        {
+            self.ids.remove(&key);
+            self.ids.insert(Arc::clone(&key), id);
+            ward.key = key;
+        }
+    }
+
+    fn remove(&mut self, id: i64) -> Option<Box<Ward>> {
         let ward = self.wards.remove(&id)?;
         self.ids.remove(&ward.key);
         self.lingering -= usize::from(ward.unneeded_since.is_some());
@@ -218,8 +229,18 @@ impl Board {
         }
         let id = self.listen(state, owner, &key);
         self.leave(state, owner, known.filter(|known| known.id != id));
+        state.share(id, key);
         state.owners.entry(owner).or_default().own = Some(Sight { id, created, seen });
         state.look_at(owner, id);
+    }
+
+    /// The key just before the owner's, as far as it is watched, if it is the one created then.
+    pub(crate) fn ahead(&self, owner: OwnerId, created: i64) -> Option<Ahead> {
+        let state = self.state();
+        let watches = state.owners.get(&owner)?;
+        let sight = watches.ahead.filter(|ahead| ahead.created == created)?;
+        let key = Arc::clone(&state.wards.get(&sight.id)?.key);
+        Some(Ahead { key, created, holds: watches.ahead_holds })
     }
 
     /// Watches the key just before the owner's.
@@ -263,7 +284,8 @@ impl Board {
     /// Watches nothing for the owner any more.
     pub(crate) fn forget(&self, owner: OwnerId) {
         let state = &mut *self.state();
-        if let Some(Watches { own, ahead, .. }) = state.owners.remove(&owner) {
+        if let Some(watches) = state.owners.remove(&owner) {
+            let Watches { own, ahead, .. } = *watches;
             self.leave(state, owner, own);
             self.leave(state, owner, ahead);
         }
@@ -283,7 +305,7 @@ impl Board {
                     listeners: Vec::with_capacity(2),
                     unneeded_since: None,
                 };
-                state.wards.insert(id, ward);
+                state.wards.insert(id, Box::new(ward));
                 state.ids.insert(Arc::clone(key), id);
                 self.send(Command::Create(id));
                 id
@@ -319,7 +341,8 @@ impl Board {
 
     /// Watches anew what a watch was on that has ended, and has those look again who listen.
     fn renew(&self, state: &mut State, id: i64) {
-        let Some(Ward { key, listeners, .. }) = state.remove(id) else { return };
+        let Some(ward) = state.remove(id) else { return };
+        let Ward { key, listeners, .. } = *ward;
         for owner in listeners {
             let new = self.listen(state, owner, &key);
             let Some(watches) = state.owners.get_mut(&owner) else { continue };

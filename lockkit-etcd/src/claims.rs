@@ -232,8 +232,8 @@ impl Claims {
         limit: Duration,
     ) -> Result<Seen, Failure> {
         let Standing { key, created, .. } = stands;
-        let known = entry.traces().ahead.clone();
-        if let Some(ahead) = known {
+        let known = entry.traces().ahead;
+        if let Some(ahead) = known.and_then(|created| self.watch.ahead(entry.owner, created)) {
             let (own, before) = tokio::try_join!(
                 self.reader.stands(Arc::clone(key), *created, limit),
                 self.reader.stands(Arc::clone(&ahead.key), ahead.created, limit),
@@ -341,26 +341,29 @@ impl Claims {
     }
 
     /// The next news for whoever holds or waits.
-    pub(crate) async fn changed(&self, claim: &Claim) -> Change {
-        let Some(entry) = self.find(claim.owner()) else { return std::future::pending().await };
-        if let Some(Standing { key, created, .. }) = entry.standing()
-            && entry.traces().is_granted
-        {
-            self.watch.hold(entry.owner, key, created);
-        }
-        match self.watch.changed(entry.owner).await {
-            News::LookAgain => Change::AskAgain,
-            News::Moved => {
-                entry.traces().ahead = None;
-                Change::AskAgain
+    pub(crate) fn changed(&self, claim: &Claim) -> impl Future<Output = Change> + Send {
+        let entry = self.find(claim.owner());
+        async move {
+            let Some(entry) = entry else { return std::future::pending().await };
+            if let Some(Standing { key, created, .. }) = entry.standing()
+                && entry.traces().is_granted
+            {
+                self.watch.hold(entry.owner, key, created);
             }
-            News::Lost => Change::Lost,
-            News::Granted => {
-                entry.first();
-                self.watch.granted(entry.owner);
-                match entry.grant() {
-                    Some(Ok(grant)) => Change::Granted(grant),
-                    _ => Change::AskAgain,
+            match self.watch.changed(entry.owner).await {
+                News::LookAgain => Change::AskAgain,
+                News::Moved => {
+                    entry.traces().ahead = None;
+                    Change::AskAgain
+                }
+                News::Lost => Change::Lost,
+                News::Granted => {
+                    entry.first();
+                    self.watch.granted(entry.owner);
+                    match entry.grant() {
+                        Some(Ok(grant)) => Change::Granted(grant),
+                        _ => Change::AskAgain,
+                    }
                 }
             }
         }

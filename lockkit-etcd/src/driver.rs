@@ -20,7 +20,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// How long to wait before all members are asked once more.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many ask at a time, of many who ask at once: each takes two buffers of 8 KiB.
-const MOST_ASKS: usize = 32;
+const MOST_ASKS: usize = 16;
 
 /// What the etcd driver promises.
 ///

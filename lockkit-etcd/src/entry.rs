@@ -8,7 +8,7 @@ use lockkit_core::driver::{Claim, DriverError, Grant, OwnerId, Vouch};
 use crate::error::Failure;
 use crate::layout::{Dialect, Queue, Value};
 use crate::leases::Lease;
-use crate::queue::{Ahead, Place};
+use crate::queue::Place;
 
 /// The claims of this process, by owner.
 #[derive(Debug, Default)]
@@ -45,8 +45,9 @@ pub(crate) struct Traces {
     pub(crate) key: Arc<str>,
     /// When the key was created, once that was answered.
     pub(crate) created: Option<i64>,
-    /// Who was just before it at the last look.
-    pub(crate) ahead: Option<Ahead>,
+    /// When the key was created that was just before it at the last look. What that is called, the
+    /// board knows.
+    pub(crate) ahead: Option<i64>,
     pub(crate) is_granted: bool,
     /// Whether a request that names a lease was not answered, and may be carried out yet.
     pub(crate) in_doubt: bool,
@@ -143,7 +144,7 @@ impl Entry {
     pub(crate) fn stands_at(&self, place: &Place) {
         let mut traces = self.traces();
         traces.created = Some(place.created);
-        traces.ahead.clone_from(&place.ahead);
+        traces.ahead = place.ahead.as_ref().map(|ahead| ahead.created);
         traces.is_granted |= place.ahead.is_none();
     }
 

@@ -52,6 +52,11 @@ impl Watch {
         self.board.watch_ahead(owner, ahead, place.revision);
     }
 
+    /// The key before that of `owner` which is watched for it, if it is the one created then.
+    pub(crate) fn ahead(&self, owner: OwnerId, created: i64) -> Option<Ahead> {
+        self.board.ahead(owner, created)
+    }
+
     /// Watches for `owner`, who holds the lock by this key, unless it does already.
     pub(crate) fn hold(&self, owner: OwnerId, key: Arc<str>, created: i64) {
         self.board.watch_own(owner, key, created, created);
@@ -72,18 +77,18 @@ impl Watch {
     /// # Cancel safety
     ///
     /// Cancel-safe: news are taken only when they are returned.
-    pub(crate) async fn changed(&self, owner: OwnerId) -> News {
-        loop {
-            let arrival = match self.board.state().mailbox(owner) {
-                None => None,
-                Some(mailbox) => match mailbox.take() {
-                    Some(news) => return news,
-                    None => Some(Arc::clone(&mailbox.arrival)),
-                },
-            };
-            match arrival {
-                Some(arrival) => arrival.notified().await,
-                None => std::future::pending().await,
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    pub(crate) fn changed(&self, owner: OwnerId) -> impl Future<Output = News> + Send {
+        async move {
+            loop {
+                let arrival = match self.board.state().mailbox(owner) {
+                    None => Arc::default(),
+                    Some(mailbox) => match mailbox.take() {
+                        Some(news) => return news,
+                        None => Arc::clone(&mailbox.arrival),
+                    },
+                };
+                arrival.notified().await;
             }
         }
     }

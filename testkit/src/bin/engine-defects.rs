@@ -79,6 +79,13 @@ const DEFECTS: &[Defect] = &[
         test: "a_suspended_machine_wakes_its_sleepers",
     },
     Defect {
+        what: "those who wait sleep through a suspension of the machine",
+        file: "pursuit.rs",
+        sound: "() = roused => (),",
+        broken: "",
+        test: "a_suspended_machine_wakes_who_waits",
+    },
+    Defect {
         what: "the longest hold is ignored",
         file: "tenure.rs",
         sound: "let latest = max_hold.map(|longest| engine.clock.now() + longest);",
@@ -144,8 +151,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "a wait's time-out is not kept",
         file: "pursuit.rs",
-        sound: "Some(started + patience)",
-        broken: "Some(started + patience * 3)",
+        sound: "Some(self.started + patience)",
+        broken: "Some(self.started + patience * 3)",
         test: "a_wait_times_out_in_all_and_says_what_went_wrong",
     },
     Defect {
