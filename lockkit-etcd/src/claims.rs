@@ -335,6 +335,11 @@ impl Claims {
         Ok(was_there)
     }
 
+    /// Whether it was answered that whoever waits has a place.
+    pub(crate) fn has_place(&self, owner: OwnerId) -> bool {
+        self.find(owner).is_some_and(|entry| entry.doubts().1)
+    }
+
     /// The key of whoever holds or waits, if it was answered that there is one.
     pub(crate) fn key_of(&self, owner: OwnerId) -> Option<Arc<str>> {
         Some(self.find(owner)?.standing()?.key)

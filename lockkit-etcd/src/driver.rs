@@ -19,8 +19,10 @@ use crate::members::Members;
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// How long to wait before all members are asked once more.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many ask at a time, of many who ask at once: each takes two buffers of 8 KiB.
-const MOST_ASKS: usize = 16;
+/// How many take places at a time, of many who do at once: each takes two buffers of 8 KiB.
+const MOST_ENTRIES: usize = 12;
+/// How many ask at a time who have a place: they share their requests.
+const MOST_ASKS: usize = 24;
 
 /// What the etcd driver promises.
 ///
@@ -44,6 +46,7 @@ pub struct EtcdDriver {
     pub(crate) claims: Claims,
     pub(crate) dialect: Dialect,
     pub(crate) call_limit: Option<Duration>,
+    entries: Turnstile,
     asks: Turnstile,
 }
 
@@ -86,8 +89,8 @@ impl EtcdDriver {
             .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
         let members = Arc::new(members);
         let claims = Claims::new(Arc::clone(&members), dialect);
-        let asks = Turnstile::new(MOST_ASKS);
-        Ok(Self { members, claims, dialect, call_limit, asks })
+        let [entries, asks] = [MOST_ENTRIES, MOST_ASKS].map(Turnstile::new);
+        Ok(Self { members, claims, dialect, call_limit, entries, asks })
     }
 
     /// How long a request about the claim may take.
@@ -107,7 +110,11 @@ impl Driver for EtcdDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.asks.pass(claim, || self.claims.take(claim, self.limit(claim))).await
+        let turnstile = match self.claims.has_place(claim.owner()) {
+            true => &self.asks,
+            false => &self.entries,
+        };
+        turnstile.pass(claim, || self.claims.take(claim, self.limit(claim))).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
