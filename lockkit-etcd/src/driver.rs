@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How many take places at a time, of many who do at once: each takes two buffers of 8 KiB.
 const MOST_ENTRIES: usize = 12;
 /// How many ask at a time who have a place: they share their requests.
-const MOST_ASKS: usize = 24;
+const MOST_ASKS: usize = 64;
 
 /// What the etcd driver promises.
 ///

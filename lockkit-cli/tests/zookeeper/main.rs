@@ -9,7 +9,7 @@ use libtest_mimic::{Completion, Trial};
 use lockkit_testkit::{Server, ZOOKEEPER, or_skip, run, trial};
 use rustix::process::Signal;
 
-use crate::support::{Locks, Running, count, eventually, waited_for};
+use crate::support::{Locks, Running, count, count_through_outages, eventually, waited_for};
 
 mod foreign;
 #[path = "../run/support.rs"]
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
                     let leader = &ensemble.members()[ensemble.leader()];
                     let locks = Locks::new();
                     thread::scope(|scope| {
-                        scope.spawn(|| count(&locks, &ensemble.url(), "counter"));
+                        scope.spawn(|| count_through_outages(&locks, &ensemble.url(), "counter"));
                         eventually("the middle of it", || {
                             let tokens = fs::read_to_string(locks.path("tokens"));
                             tokens.is_ok_and(|tokens| tokens.lines().count() >= 20)
@@ -71,10 +71,10 @@ fn start(locks: &Locks, url: &str, ttl: &str, name: &str, script: &str) -> Runni
 
 async fn stopped(server: Server) {
     let (locks, url) = (Locks::new(), server.url());
-    let holder = start(&locks, &url, "2s", "stopped", "echo ready; sleep 1000");
+    let holder = start(&locks, &url, "4s", "stopped", "echo ready; sleep 1000");
     assert_eq!(holder.line().as_deref(), Some("ready"));
     holder.signal(Signal::STOP);
-    let next = start(&locks, &url, "2s", "stopped", "echo mine");
+    let next = start(&locks, &url, "4s", "stopped", "echo mine");
     assert_eq!(next.line().as_deref(), Some("mine"));
     assert_eq!(next.finish().code, 0);
     holder.signal(Signal::CONT);
