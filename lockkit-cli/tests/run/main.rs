@@ -11,6 +11,7 @@ mod least;
 mod lost;
 mod nested;
 mod signals;
+#[allow(dead_code, reason = "the tests on ensembles use the rest")]
 mod support;
 mod terminal;
 mod unheard;
