@@ -43,7 +43,8 @@ pub struct Clock(Arc<Inner>);
 struct Inner {
     /// For how many nanoseconds the machine was suspended: enough for 584 years.
     slept: AtomicU64,
-    /// Told when that grows, and when a locker is shut down. Sleepers are spread over them, as each has a lock.
+    /// Told when that grows, and when a locker is shut down. Sleepers are spread over them, as
+    /// each has a lock.
     roused: [Notify; 8],
     /// Time slept already when the clock was made; what is measured counts from there.
     measured: Option<Baseline>,

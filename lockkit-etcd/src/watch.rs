@@ -82,6 +82,7 @@ impl Watch {
         async move {
             loop {
                 let arrival = match self.board.state().mailbox(owner) {
+                    // Nobody tells of anything by this.
                     None => Arc::default(),
                     Some(mailbox) => match mailbox.take() {
                         Some(news) => return news,

@@ -121,10 +121,12 @@ pub(crate) fn count(locks: &Locks, url: &str, name: &str) {
     tokens_rise(locks, runs);
 }
 
-/// The same while servers fail: a run that could not connect in time is begun again.
+/// The same while servers elect, which may take longer than connecting may: a run that never
+/// connected is begun again. Whatever fails once it has is a failure.
 pub(crate) fn count_through_outages(locks: &Locks, url: &str, name: &str) {
-    const UNAVAILABLE: i32 = 69;
-    let runs = count_runs(locks, url, name, |ended| ended.code == UNAVAILABLE);
+    let never_connected =
+        |ended: &Ended| ended.code == 69 && ended.err.contains("could not connect: ");
+    let runs = count_runs(locks, url, name, never_connected);
     tokens_rise(locks, runs);
 }
 
