@@ -713,12 +713,14 @@ impl Driver for Broken {
             _ => (),
         }
         let change = tokio::select! {
-            change = self.memory().changed(claim) => change,
+            // What was sent over a connection that is cut does not arrive.
+            biased;
             // The server outlives its connections, so this is a cut.
             _ = cuts.changed() => match self.server.defect {
                 Some(Defect::WatchesAreNotResumed) => return pending().await,
                 _ => return Change::AskAgain,
             },
+            change = self.memory().changed(claim) => change,
         };
         match (self.server.defect, change) {
             (Some(Defect::DropsNews), change) => {
