@@ -77,7 +77,9 @@ fn not_known(topic: &'static str, what: &str, error: impl Display, command: Stri
 
 fn persistence(path: &Path) -> Diagnosis {
     match is_in_memory(path) {
-        Ok(false) => Diagnosis::good("persistence", "a token is on the disk before it is granted"),
+        Ok(false) => {
+            Diagnosis::good("persistence", "no token is granted again after a loss of power")
+        }
         Ok(true) => Diagnosis::warning(
             "persistence",
             "the folder is in memory (tmpfs): after a reboot tokens rise only if the wall clock \

@@ -14,6 +14,7 @@ use crate::folder::Folder;
 use crate::kernel::{Ask, KernelLock, is_at};
 use crate::look;
 use crate::record::{Record, State};
+use crate::reserve::{Boot, Next};
 use crate::time;
 
 /// How often a lock file may be replaced while a claim asks for it.
@@ -31,9 +32,9 @@ pub(crate) struct Hold {
     lock: KernelLock,
     path: PathBuf,
     id: FileId,
-    /// What was granted, and where that is written.
+    /// What was granted, and where it is noted that this ended.
     record: Record,
-    slot: usize,
+    loose: usize,
 }
 
 impl Hold {
@@ -71,8 +72,7 @@ impl Hold {
         let stood = self.stands().unwrap_or(true);
         if stood && !self.lock.is_shared {
             let record = Record { state: State::Free, ..self.record.clone() };
-            // Not over the grant, which has to be there if this is torn.
-            if let Err(error) = record.write(&self.lock.file, 1 - self.slot) {
+            if let Err(error) = record.write(&self.lock.file, self.loose) {
                 // It is there to be looked at; the lock is free all the same.
                 tracing::debug!(path = %self.path.display(), %error, "the release is not noted");
             }
@@ -148,34 +148,34 @@ fn pause(limit: Instant, what: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Stores the next token, so that it is on the disk, and makes a hold of the lock.
+/// Stores the next token, so that it is not granted again, and makes a hold of the lock.
 fn grant(folder: &Folder, claim: &Claim, path: &Path, lock: KernelLock) -> Result<Hold, Problem> {
     let file = &lock.file;
     let id = FileId::of(&file.metadata()?);
     let records = look::records(file)?;
-    let (slot, is_new) = (records.spare(), records.are_of_a_new_file());
-    let last = records.into_latest_of(claim.name())?;
+    records.latest_of(claim.name())?;
+    let next = Next::after(&records, Boot::current(), time::of_day()).ok_or_else(|| {
+        Problem::found(ErrorKind::Capacity, "the fencing tokens of this lock are used up")
+    })?;
     let record = Record {
         state: State::Held,
-        token: next_token(last.map(|last| last.token))?,
+        token: next.token,
+        reserve: next.reserve,
         owner: claim.owner(),
         label: claim.label().as_str().into(),
         since: time::since_boot(),
         name: claim.name().as_str().into(),
     };
+    let slot = records.loose();
     record.write(file, slot)?;
-    file.sync_data()?;
-    if is_new {
-        folder.sync_name(path)?;
-    }
-    Ok(Hold { lock, path: path.into(), id, record, slot })
-}
-
-/// One more than the last token, and no less than the time of day in microseconds: so tokens also
-/// rise when the file was deleted. No other time is compared with it.
-fn next_token(last: Option<FencingToken>) -> Result<FencingToken, Problem> {
-    let next = last.map_or(1, |last| last.get() + 1);
-    FencingToken::new(next.max(time::of_day())).ok_or_else(|| {
-        Problem::found(ErrorKind::Capacity, "the fencing tokens of this lock are used up")
-    })
+    let loose = if next.is_to_be_synced {
+        file.sync_data()?;
+        if records.are_of_a_new_file() {
+            folder.sync_name(path)?;
+        }
+        1 - slot
+    } else {
+        slot
+    };
+    Ok(Hold { lock, path: path.into(), id, record, loose })
 }

@@ -3,7 +3,7 @@
 //!
 //! A lock is the kernel's lock on an open file, flock(2). It ends when it is released or when its
 //! process does, however that comes about, and there is no clock in it. The fencing token is in
-//! the file, and on the disk before the lock is granted.
+//! the file, and cannot be granted again after a loss of power.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -31,6 +31,7 @@ mod kernel;
 mod look;
 mod news;
 mod record;
+mod reserve;
 mod time;
 
 pub use config::PARAMETERS;

@@ -52,7 +52,7 @@ pub(crate) fn holder_in(file: &File, name: &LockName) -> Result<Option<Record>, 
 
 /// What was written last into the file of this lock.
 pub(crate) fn latest(file: &File, name: &LockName) -> Result<Option<Record>, Problem> {
-    records(file)?.into_latest_of(name)
+    Ok(records(file)?.latest_of(name)?.cloned())
 }
 
 pub(crate) fn records(file: &File) -> Result<Records, Problem> {
@@ -131,9 +131,10 @@ fn identify(
     namespace: &Namespace,
     file_name: &str,
 ) -> Result<Option<(LockName, Record)>, Problem> {
-    let Some(record) = records(file)?.into_latest() else { return Ok(None) };
+    let records = records(file)?;
+    let Some(record) = records.latest() else { return Ok(None) };
     match LockName::new(namespace, &record.name) {
-        Ok(name) if Folder::file_name_of(&name) == file_name => Ok(Some((name, record))),
+        Ok(name) if Folder::file_name_of(&name) == file_name => Ok(Some((name, record.clone()))),
         _ => Err(record.is_of_another_lock()),
     }
 }

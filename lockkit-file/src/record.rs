@@ -1,9 +1,10 @@
 //! What a lock file has in it: who was granted the lock last, and under which token.
 //!
-//! Two slots, so that one is whole while the other is written: a grant is never written over the
-//! grant before it. Each is text that ends in its own checksum, padded with zeros to a block, so
-//! that a block that is torn by a loss of power takes one slot with it and not both.
+//! Two slots, so that one is whole while the other is written: what was synced last is never written
+//! over. Each is text that ends in its own checksum, padded with zeros to a block, so that a block
+//! that is torn by a loss of power takes one slot with it and not both.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
@@ -15,6 +16,7 @@ use lockkit_core::{FencingToken, LockName};
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Problem;
+use crate::reserve::{Boot, Reserve};
 
 /// The length of a slot in bytes.
 pub(crate) const SLOT: usize = 4096;
@@ -29,6 +31,8 @@ const CHECKSUM: &str = "\nsha256 ";
 pub(crate) struct Record {
     pub(crate) state: State,
     pub(crate) token: FencingToken,
+    /// Which tokens may follow it without being synced.
+    pub(crate) reserve: Option<Reserve>,
     pub(crate) owner: OwnerId,
     pub(crate) label: String,
     /// When it was granted, in microseconds of the host's boot-time clock.
@@ -57,21 +61,29 @@ impl Record {
 
     /// The content of a slot.
     fn encode(&self) -> Vec<u8> {
-        let Self { state, token, owner, label, since, name } = self;
+        let Self { state, token, reserve, owner, label, since, name } = self;
         let state = match state {
             State::Held => "held",
             State::Free => "free",
         };
+        let reserve = reserve.as_ref().map(|reserve| format!("\nreserve {reserve}"));
+        let reserve = reserve.unwrap_or_default();
         // None of the values has a line break in it.
         let mut text = format!(
-            "{HEADING}{VERSION}\nstate {state}\ntoken {token}\nowner {owner}\nlabel {label}\n\
-             since {since}\nname {name}"
+            "{HEADING}{VERSION}\nstate {state}\ntoken {token}{reserve}\nowner {owner}\n\
+             label {label}\nsince {since}\nname {name}"
         );
         let checksum = checksum(&text);
         text.extend([CHECKSUM, &checksum, "\n"]);
         let mut slot = text.into_bytes();
         slot.resize(SLOT, 0);
         slot
+    }
+
+    /// The highest token that may have been granted by the time that all which was written after it
+    /// is lost.
+    fn highest(&self) -> FencingToken {
+        self.reserve.as_ref().map_or(self.token, |reserve| reserve.until.max(self.token))
     }
 
     /// Lines that this version does not know are passed over.
@@ -85,6 +97,10 @@ impl Record {
                 _ => return None,
             },
             token: value("token")?.parse().ok()?,
+            reserve: match value("reserve") {
+                Some(reserve) => Some(reserve.parse().ok()?),
+                None => None,
+            },
             owner: value("owner")?.parse().ok()?,
             label: value("label")?.into(),
             since: value("since")?.parse().ok()?,
@@ -134,8 +150,8 @@ impl Records {
     }
 
     /// What was written last.
-    pub(crate) fn into_latest(self) -> Option<Record> {
-        self.0.into_iter().flatten().max_by_key(|record| (record.token, record.state))
+    pub(crate) fn latest(&self) -> Option<&Record> {
+        self.0.iter().flatten().max_by_key(|record| (record.token, record.state))
     }
 
     /// What was written last, which has to be about this lock.
@@ -143,11 +159,24 @@ impl Records {
     /// # Errors
     ///
     /// [`ErrorKind::Foreign`] if it is about another one.
-    pub(crate) fn into_latest_of(self, name: &LockName) -> Result<Option<Record>, Problem> {
-        match self.into_latest() {
+    pub(crate) fn latest_of(&self, name: &LockName) -> Result<Option<&Record>, Problem> {
+        match self.latest() {
             Some(other) if other.name != name.as_str() => Err(other.is_of_another_lock()),
             latest => Ok(latest),
         }
+    }
+
+    /// The highest token that may have been granted, whatever was lost that was not synced.
+    pub(crate) fn highest(&self) -> Option<FencingToken> {
+        self.0.iter().flatten().map(Record::highest).max()
+    }
+
+    /// The tokens that may be granted without being synced under this run of the kernel, if what
+    /// was granted of them is all there.
+    pub(crate) fn reserve_in_use(&self, boot: Option<&Boot>) -> Option<&Reserve> {
+        let reserve = self.latest()?.reserve.as_ref()?;
+        let is_whole = !self.are_of_a_new_file();
+        (is_whole && Some(&reserve.boot) == boot).then_some(reserve)
     }
 
     /// Whether the file may have been made, or have been put here, since its name was last synced:
@@ -156,13 +185,13 @@ impl Records {
         self.0.iter().any(Option::is_none)
     }
 
-    /// Which slot the next grant goes to.
-    ///
-    /// Not that of the last grant, which has to be there if this one is torn. That it ended is not
-    /// worth as much: nobody saw to it that it reached the disk.
-    pub(crate) fn spare(&self) -> usize {
+    /// Which slot is written next: not that of the last record that was synced, which has to be
+    /// there if this one is torn. What came after that one is not worth as much: nobody saw to it
+    /// that it reached the disk.
+    pub(crate) fn loose(&self) -> usize {
         let rank = |slot: usize| {
-            self.0[slot].as_ref().map(|record| (record.state == State::Held, record.token))
+            let record = self.0[slot].as_ref()?;
+            Some((record.highest(), Reverse((record.token, record.state))))
         };
         if rank(0) > rank(1) { 1 } else { 0 }
     }
@@ -204,17 +233,19 @@ fn checksum(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use lockkit_core::FencingToken;
     use lockkit_core::driver::ErrorKind;
 
     use super::{Record, Records, SLOT, State, offset};
     use crate::error::Problem;
+    use crate::reserve::{Boot, Reserve};
 
-    fn record(token: u64, state: State) -> Record {
+    pub(crate) fn record(token: u64, state: State) -> Record {
         Record {
             state,
             token: FencingToken::new(token).unwrap(),
+            reserve: None,
             owner: "00112233445566778899aabbccddeeff".parse().unwrap(),
             label: "web-3:4711".into(),
             since: 7,
@@ -222,12 +253,19 @@ mod tests {
         }
     }
 
+    /// In the reserve of token 5.
+    fn reserved(token: u64, state: State) -> Record {
+        let boot = Boot::new("8d3c2a10-52d1-4d6e-9a70-0c1f5b1f2e3d").unwrap();
+        let reserve = Reserve { until: FencingToken::new(1_000_005).unwrap(), boot };
+        Record { reserve: Some(reserve), ..record(token, state) }
+    }
+
     /// A file whose slots have these records in them.
-    fn file(slots: &[&Record]) -> Vec<u8> {
+    pub(crate) fn file(slots: &[&Record]) -> Vec<u8> {
         slots.iter().flat_map(|record| record.encode()).collect()
     }
 
-    fn read(content: &[u8]) -> Result<Records, ErrorKind> {
+    pub(crate) fn read(content: &[u8]) -> Result<Records, ErrorKind> {
         Records::read(content).map_err(|problem| match problem {
             Problem::Found { kind, .. } => kind,
             Problem::System(error) => panic!("{error}"),
@@ -235,7 +273,7 @@ mod tests {
     }
 
     fn latest(content: &[u8]) -> Result<Option<Record>, ErrorKind> {
-        Ok(read(content)?.into_latest())
+        Ok(read(content)?.latest().cloned())
     }
 
     #[test]
@@ -251,18 +289,25 @@ mod tests {
     }
 
     #[test]
-    fn the_last_grant_is_not_written_over() {
+    fn what_was_synced_last_is_not_written_over() {
         let [old, last] = [1, 2].map(|token| record(token, State::Held));
         let released = record(2, State::Free);
-        for (slots, spare) in [
+        // In the reserve of the first, which was synced.
+        let [synced, granted] = [5, 7].map(|token| reserved(token, State::Held));
+        let ended = reserved(7, State::Free);
+        for (slots, loose) in [
             (vec![&last], 1),
             (vec![&old, &last], 0),
             (vec![&last, &old], 1),
             (vec![&last, &released], 1),
             (vec![&released, &last], 0),
             (vec![], 0),
+            (vec![&last, &synced], 0),
+            (vec![&granted, &synced], 0),
+            (vec![&ended, &synced], 0),
+            (vec![&synced, &ended], 1),
         ] {
-            assert_eq!(read(&file(&slots)).unwrap().spare(), spare, "{slots:?}");
+            assert_eq!(read(&file(&slots)).unwrap().loose(), loose, "{slots:?}");
         }
     }
 
@@ -272,7 +317,7 @@ mod tests {
         let [oldest, last, next] = [1, 2, 3].map(|token| record(token, State::Held));
         let released = record(2, State::Free);
         for before in [file(&[&last, &oldest]), file(&[&last, &released]), file(&[&last])] {
-            let slot = read(&before).unwrap().spare();
+            let slot = read(&before).unwrap().loose();
             let (start, new) = (offset(slot), next.encode());
             let length = new.iter().position(|byte| *byte == 0).unwrap();
             for written in 0..length {
@@ -287,8 +332,8 @@ mod tests {
                         continue; // What is missing was there before.
                     }
                     let records = read(&torn).unwrap();
-                    assert_eq!(records.spare(), slot, "torn at byte {written}");
-                    let token = records.into_latest().unwrap().token;
+                    assert_eq!(records.loose(), slot, "torn at byte {written}");
+                    let token = records.latest().unwrap().token;
                     assert_eq!(token, last.token, "torn at byte {written}");
                 }
             }
@@ -402,5 +447,12 @@ mod tests {
              name sha256 & friends = Ⅸ \n\
              sha256 e3d5b14b98afcce8be681c37b246318c5796f6d0da3495c930d0c1f6da738ee3\n"
         );
+        let slot = reserved(7, State::Held).encode();
+        let text = std::str::from_utf8(&slot).unwrap();
+        assert_eq!(
+            text.lines().nth(3),
+            Some("reserve 1000005 8d3c2a10-52d1-4d6e-9a70-0c1f5b1f2e3d")
+        );
+        assert_eq!(latest(&slot), Ok(Some(reserved(7, State::Held))));
     }
 }

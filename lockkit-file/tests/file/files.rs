@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, symlink};
 use lockkit_core::driver::{Driver as _, ErrorKind, Release};
 use lockkit_core::{LockName, Namespace};
 
-use crate::support::{Fixture, claim, failed, forge, granted, name, refused, token};
+use crate::support::{Fixture, claim, failed, forge, forged, granted, name, refused, token};
 
 const SLOT: usize = 4096;
 
@@ -39,6 +39,39 @@ async fn a_file_torn_at_any_byte_gives_no_token_twice() {
         let token = token(&driver, &held).await;
         assert!(token > last, "{token} after {last}, torn at byte {at}");
         assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+    }
+}
+
+/// The kernel stops, and what was not synced is lost: of many grants only the first was.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn what_a_stopped_kernel_had_not_written_is_not_granted_again() {
+    let fixture = Fixture::new();
+    let (driver, file) = (fixture.driver().await, fixture.file("a"));
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    // So that no token follows the clock.
+    forge(&fixture, 4_102_444_800_000_000).await;
+    let held = claim("a");
+    let first = token(&driver, &held).await;
+    let synced = fs::read(&file).unwrap();
+    driver.release(&held).await.unwrap();
+    let mut last = first;
+    for _ in 0..100 {
+        let held = claim("a");
+        last = token(&driver, &held).await;
+        driver.release(&held).await.unwrap();
+    }
+    assert_eq!(last, first + 100, "none of them was skipped");
+    // The other slot is from before, or was being written.
+    for lost in [&synced[..SLOT], &[b'x'; SLOT]] {
+        let mut disk = lost.to_vec();
+        let other_boot = "00000000-0000-0000-0000-000000000000";
+        disk.extend(forged(&synced[SLOT..], boot.trim_end(), other_boot).bytes());
+        fs::write(&file, disk).unwrap();
+        let held = claim("a");
+        let next = token(&driver, &held).await;
+        assert!(next > last, "{next} after {last}");
+        driver.release(&held).await.unwrap();
     }
 }
 

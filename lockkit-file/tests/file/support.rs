@@ -70,11 +70,19 @@ pub(crate) async fn forge(fixture: &Fixture, token: u64) {
     let held = claim("a");
     let now = self::token(&driver, &held).await;
     driver.release(&held).await.unwrap();
-    let content = String::from_utf8(std::fs::read(fixture.file("a")).unwrap()).unwrap();
+    let content = std::fs::read(fixture.file("a")).unwrap();
+    let forged = forged(&content, &format!("token {now}"), &format!("token {token}"));
+    std::fs::write(fixture.file("a"), forged).unwrap();
+}
+
+/// The first record of some content with another text in place of `old`.
+pub(crate) fn forged(content: &[u8], old: &str, new: &str) -> String {
+    let content = std::str::from_utf8(content).unwrap();
     let text = content.split("\nsha256 ").next().unwrap();
-    let text = text.replace(&format!("token {now}"), &format!("token {token}"));
+    assert!(text.contains(old), "{text}");
+    let text = text.replace(old, new);
     let sum = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    std::fs::write(fixture.file("a"), format!("{text}\nsha256 {sum}\n")).unwrap();
+    format!("{text}\nsha256 {sum}\n")
 }
 
 pub(crate) async fn refused(driver: &FileDriver, claim: &Claim) {

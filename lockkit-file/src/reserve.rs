@@ -1,0 +1,272 @@
+//! Which token is next, and whether it has to be on the disk before it is granted.
+//!
+//! Syncing takes ten times as long as all the rest. So a grant that does it reserves the tokens of
+//! the next second along with its own: the [`Reserve`] stands in its record. Of these, as long as
+//! the kernel runs on, each is written without being synced, since all processes see what one of
+//! them wrote. If the kernel stops, such writes may be lost, and with them which tokens were granted.
+//! The reserve is not: whoever finds one of an earlier run of the kernel goes on behind its end.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use lockkit_core::FencingToken;
+
+use crate::record::Records;
+
+/// How many tokens are reserved: a second's, where they are microseconds of the clock.
+const LENGTH: u64 = 1_000_000;
+
+/// Tokens that may be granted without syncing each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reserve {
+    /// The last of them.
+    pub(crate) until: FencingToken,
+    /// As long as the kernel runs under which they were reserved.
+    pub(crate) boot: Boot,
+}
+
+/// What is to be granted next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Next {
+    pub(crate) token: FencingToken,
+    pub(crate) reserve: Option<Reserve>,
+    /// Whether the token has to be on the disk first.
+    pub(crate) is_to_be_synced: bool,
+}
+
+impl Next {
+    /// One more than the last token that may have been granted, and no less than the time of day in
+    /// microseconds: so tokens also rise when the file was deleted. No other time is compared with
+    /// it. `None` if there is no higher one.
+    ///
+    /// `boot` is the run of the kernel, if there is a way to know it: else each token is synced.
+    pub(crate) fn after(records: &Records, boot: Option<&Boot>, time_of_day: u64) -> Option<Self> {
+        let reserve = records.reserve_in_use(boot);
+        let last = match reserve {
+            // What this kernel was given to write is there.
+            Some(_) => records.latest().map(|record| record.token),
+            None => records.highest(),
+        };
+        let next = last.map_or(1, |last| last.get() + 1);
+        let token = FencingToken::new(next.max(time_of_day))?;
+        Some(match reserve.filter(|reserve| token <= reserve.until) {
+            Some(reserve) => Self { token, reserve: Some(reserve.clone()), is_to_be_synced: false },
+            None => {
+                // Where no more are left, each of the last ones is synced.
+                let until = FencingToken::new(token.get() + LENGTH).unwrap_or(token);
+                let reserve = boot.map(|boot| Reserve { until, boot: boot.clone() });
+                Self { token, reserve, is_to_be_synced: true }
+            }
+        })
+    }
+}
+
+impl fmt::Display for Reserve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { until, boot: Boot(boot) } = self;
+        write!(f, "{until} {boot}")
+    }
+}
+
+impl FromStr for Reserve {
+    type Err = NoReserve;
+
+    fn from_str(text: &str) -> Result<Self, NoReserve> {
+        let (until, boot) = text.split_once(' ').ok_or(NoReserve)?;
+        let until = until.parse().map_err(|_| NoReserve)?;
+        Ok(Self { until, boot: Boot::new(boot).ok_or(NoReserve)? })
+    }
+}
+
+/// The text is not that of a [`Reserve`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NoReserve;
+
+/// One run of the kernel, from start to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Boot(String);
+
+impl Boot {
+    /// This one. `None` where the system does not tell.
+    pub(crate) fn current() -> Option<&'static Self> {
+        static CURRENT: OnceLock<Option<Boot>> = OnceLock::new();
+        CURRENT.get_or_init(|| Self::new(&tell_boot()?)).as_ref()
+    }
+
+    pub(crate) fn new(text: &str) -> Option<Self> {
+        let text = text.trim_end();
+        let is_id = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+        let is_one = text.len() >= 32 && text.len() <= 64 && text.bytes().all(is_id);
+        is_one.then(|| Self(text.into()))
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn tell_boot() -> Option<String> {
+    // Where it cannot be read, each token is synced.
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn tell_boot() -> Option<String> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::FencingToken;
+
+    use super::{Boot, LENGTH, Next, Reserve};
+    use crate::record::tests::{file, read, record};
+    use crate::record::{Record, Records, SLOT, State};
+
+    fn boot(digit: char) -> Boot {
+        Boot::new(&String::from(digit).repeat(36)).unwrap()
+    }
+
+    fn token(number: u64) -> FencingToken {
+        FencingToken::new(number).unwrap()
+    }
+
+    /// Writes the next grant or its end as a holder does, and tells the grant.
+    fn grant(content: &mut Vec<u8>, boot: Option<&Boot>, time_of_day: u64, ends: bool) -> Next {
+        let records = read(content).unwrap();
+        let next = Next::after(&records, boot, time_of_day).unwrap();
+        let held =
+            Record { reserve: next.reserve.clone(), ..record(next.token.get(), State::Held) };
+        put(content, &held);
+        if ends {
+            put(content, &Record { state: State::Free, ..held });
+        }
+        next
+    }
+
+    fn put(content: &mut Vec<u8>, record: &Record) {
+        let start = read(content).unwrap().loose() * SLOT;
+        content.resize(content.len().max(start + SLOT), 0);
+        content[start..start + SLOT].copy_from_slice(&file(&[record]));
+    }
+
+    fn next(content: &[u8], boot: Option<&Boot>, time_of_day: u64) -> Next {
+        Next::after(&read(content).unwrap(), boot, time_of_day).unwrap()
+    }
+
+    #[test]
+    fn a_second_of_grants_is_synced_once() {
+        let (this, mut content) = (boot('1'), Vec::new());
+        let mut synced = Vec::new();
+        for time in (5_000_000..7_500_000).step_by(1_000) {
+            let next = grant(&mut content, Some(&this), time, true);
+            assert_eq!(next.token, token(time));
+            if next.is_to_be_synced {
+                synced.push(time);
+            }
+        }
+        let first = 5_000_000;
+        assert_eq!(synced, [first, first + LENGTH + 1_000, first + 2 * (LENGTH + 1_000)]);
+    }
+
+    #[test]
+    fn tokens_go_on_in_the_reserve_while_the_clock_is_behind() {
+        let (this, mut content) = (boot('1'), Vec::new());
+        assert!(grant(&mut content, Some(&this), 5_000_000, true).is_to_be_synced);
+        for number in 5_000_001..5_000_010 {
+            let next = grant(&mut content, Some(&this), 7, true);
+            assert_eq!((next.token, next.is_to_be_synced), (token(number), false));
+        }
+    }
+
+    /// Whatever of the writes since the last sync has reached the disk, and however whole.
+    #[test]
+    fn what_the_kernel_lost_is_not_granted_again() {
+        let (before, after) = (boot('1'), boot('2'));
+        for grants in 0..4 {
+            for ends in [true, false] {
+                let (mut content, mut time) = (Vec::new(), 5_000_000);
+                // One reserve is used up, and its grants are in the file.
+                grant(&mut content, Some(&before), time, true);
+                grant(&mut content, Some(&before), time, true);
+                time += 2 * LENGTH;
+                let slot = read(&content).unwrap().loose();
+                let synced = grant(&mut content, Some(&before), time, false);
+                assert!(synced.is_to_be_synced);
+                let mut disks = vec![content.clone()];
+                let mut last = synced.token;
+                put(&mut content, &Record { reserve: synced.reserve, ..record(time, State::Free) });
+                disks.push(content.clone());
+                for _ in 0..grants {
+                    last = grant(&mut content, Some(&before), time, ends).token;
+                    disks.push(content.clone());
+                }
+                for mut disk in disks {
+                    for is_torn in [false, true] {
+                        if is_torn {
+                            disk[(1 - slot) * SLOT + 30] ^= 1;
+                        }
+                        let next = next(&disk, Some(&after), 7);
+                        assert!(next.token > last && next.is_to_be_synced, "{next:?} after {last}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// A process was killed in the middle of a write, which this kernel goes on with.
+    #[test]
+    fn a_record_that_is_not_whole_ends_the_reserve() {
+        let (this, mut content) = (boot('1'), Vec::new());
+        let mut last = token(1);
+        for _ in 0..5 {
+            last = grant(&mut content, Some(&this), 5_000_000, true).token;
+        }
+        for slot in [0, 1] {
+            let mut torn = content.clone();
+            torn[slot * SLOT + 30] ^= 1;
+            let next = next(&torn, Some(&this), 7);
+            assert!(next.token > last && next.is_to_be_synced, "{next:?} after {last}");
+        }
+    }
+
+    #[test]
+    fn where_the_kernel_is_not_known_each_token_is_synced() {
+        let mut content = Vec::new();
+        for number in 5_000_000..5_000_005 {
+            let next = grant(&mut content, None, 5_000_000, true);
+            assert_eq!(next, Next { token: token(number), reserve: None, is_to_be_synced: true });
+        }
+        // Nor is a reserve used that was made where it is.
+        let this = boot('1');
+        let reserved = grant(&mut content, Some(&this), 7, true).reserve.unwrap();
+        let next = next(&content, None, 7);
+        assert_eq!(next.token.get(), reserved.until.get() + 1);
+        assert!(next.is_to_be_synced);
+    }
+
+    #[test]
+    fn the_last_tokens_are_granted_and_no_more() {
+        let (this, mut content) = (boot('1'), Vec::new());
+        let last = i64::MAX as u64;
+        for number in last - 3..=last {
+            assert_eq!(grant(&mut content, Some(&this), last - 3, true).token, token(number));
+        }
+        let records = read(&content).unwrap();
+        assert_eq!(Next::after(&records, Some(&this), 7), None);
+        assert_eq!(Next::after(&Records::default(), None, u64::MAX), None);
+    }
+
+    #[test]
+    fn a_reserve_is_written_and_read() {
+        let reserve = Reserve { until: token(7), boot: boot('a') };
+        assert_eq!(reserve.to_string().parse(), Ok(reserve));
+        for text in ["", "7", "7 ", "x 0123456789abcdef0123456789abcdef", "7 a b"] {
+            assert!(text.parse::<Reserve>().is_err(), "{text}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_run_of_the_kernel_is_known() {
+        assert!(Boot::current().is_some());
+    }
+}
