@@ -6,7 +6,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ use serde_json::Value;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Executor as _};
 use tempfile::TempDir;
+use tokio::runtime;
+use tokio::signal::unix::{self, SignalKind};
 
 /// A guard against hanging, not a measure of anything.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
@@ -217,6 +219,7 @@ impl Running {
     }
 
     fn spawn_with(mut command: Command, error: Stdio) -> (Self, ChildStdout, Option<ChildStderr>) {
+        heed_signals();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(error);
         // Not in the foreground of the terminal that the tests may be run at.
         let mut child = command.process_group(0).spawn().unwrap();
@@ -240,10 +243,6 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        assert!(
-            !is_ignored(signal),
-            "{signal:?} is ignored here, as under nohup or after `&`, and so by what is started"
-        );
         kill_process(self.pid, signal).unwrap();
     }
 
@@ -360,6 +359,22 @@ pub(crate) fn state(pid: &str) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
     (state != 'Z').then_some(state)
+}
+
+/// Has what is started heed the signals that this process was told to ignore, as under nohup or
+/// after `&`: what a process catches, a program that it starts does not ignore.
+fn heed_signals() {
+    static CAUGHT: Once = Once::new();
+    CAUGHT.call_once(|| {
+        let runtime = runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let _inside = runtime.enter();
+        for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::TSTP] {
+            if is_ignored(signal) {
+                // Goes on being caught.
+                drop(unix::signal(SignalKind::from_raw(signal.as_raw())).unwrap());
+            }
+        }
+    });
 }
 
 /// Whether this process was told to ignore a signal, where the system tells.
