@@ -147,7 +147,7 @@ impl ByHand for PostgresRows {
             .bind(owner.to_string())
             .bind(Label::of_this_process().as_str())
             .bind(i64::try_from(TTL.as_micros())?)
-            .bind(true)
+            .bind(None::<&str>)
             .bind(false)
             .bind(false)
             .bind(0_i64)

@@ -40,10 +40,12 @@ pub(super) enum Answer {
     },
 }
 
-/// Takes the lock if it is free and the claim's turn; else leaves a place if the claim is fair.
+/// Takes the lock if it is free and the claim's turn; else leaves a place, if there is an inbox for
+/// its news.
 pub(super) async fn take(
     connections: &Connections,
     claim: &Claim,
+    inbox: Option<&str>,
     takeover: Takeover,
     limit: Duration,
 ) -> Result<Answer, DriverError> {
@@ -55,7 +57,7 @@ pub(super) async fn take(
         Value::Owner(Some(claim.owner())),
         Value::Text(claim.label().as_str()),
         micros(claim.ttl()),
-        Value::Boolean(claim.waits()),
+        Value::Inbox(inbox),
         Value::Boolean(claim.is_fair()),
         Value::Boolean(observes),
         Value::Integer(seen_token),

@@ -21,6 +21,8 @@ pub(super) struct Connections {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value<'a> {
     Text(&'a str),
+    /// Where to be told, if at all.
+    Inbox(Option<&'a str>),
     Owner(Option<OwnerId>),
     Owners(&'a [OwnerId]),
     Texts(&'a [&'a str]),
@@ -102,6 +104,7 @@ type Query<'a> = sqlx::query::Query<'a, Postgres, PgArguments>;
 fn bind<'a>(query: Query<'a>, value: &Value<'a>, left: Duration) -> Query<'a> {
     match *value {
         Value::Text(text) => query.bind(text),
+        Value::Inbox(inbox) => query.bind(inbox),
         Value::Owner(owner) => query.bind(owner.map(|owner| owner.to_string())),
         Value::Owners(owners) => {
             query.bind(owners.iter().map(OwnerId::to_string).collect::<Vec<_>>())

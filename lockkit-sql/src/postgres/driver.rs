@@ -81,7 +81,7 @@ impl PostgresDriver {
         let swept = connections.clone();
         Ok(Self {
             connections,
-            subscription: Subscription::new(endpoint),
+            subscription: Subscription::new(endpoint, inbox()),
             call_limit,
             asks: Turnstile::new(MOST_ASKS),
             stays: Stays::default(),
@@ -95,12 +95,15 @@ impl PostgresDriver {
         let limit = self.limit(claim);
         let takeover = Takeover::of(self.sights.as_ref(), claim);
         if !claim.waits() {
-            let answer = claims::take(&self.connections, claim, takeover, limit).await?;
+            let answer = claims::take(&self.connections, claim, None, takeover, limit).await?;
             return Ok(self.observe(claim, answer));
         }
         let (name, owner) = (claim.name(), claim.owner());
         let joined = self.subscription.join(name, owner);
-        let answer = claims::take(&self.connections, claim, takeover, limit).await;
+        // Who would not hear of a release takes nobody's place who would.
+        let is_told = claim.is_fair() || joined != Joined::NotYet;
+        let inbox = is_told.then_some(self.subscription.channel());
+        let answer = claims::take(&self.connections, claim, inbox, takeover, limit).await;
         match &answer {
             Ok(Answer::Granted { .. }) => self.subscription.leave(name, owner),
             Ok(Answer::Taken { holder, remaining, .. }) => {
@@ -158,6 +161,11 @@ impl PostgresDriver {
     fn limit(&self, claim: &Claim) -> Duration {
         self.call_limit.unwrap_or(claim.call_limit())
     }
+}
+
+/// A channel for the news of one driver alone.
+fn inbox() -> String {
+    format!("lockkit_{}", OwnerId::random())
 }
 
 #[async_trait]

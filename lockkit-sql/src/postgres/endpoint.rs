@@ -17,9 +17,6 @@ const GREETING: &str = include_str!("sql/greeting.sql");
 /// How long connecting may take, greeting included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 
-/// What news are sent on, as `sql/layout.sql` has it.
-const CHANNEL: &str = "lockkit";
-
 /// Where the database is, and how to get in.
 #[derive(Clone)]
 pub(super) struct Endpoint {
@@ -74,7 +71,7 @@ impl Endpoint {
     }
 
     /// Opens a connection that listens for news.
-    pub(super) async fn listen(&self) -> Result<Listener, Failure> {
+    pub(super) async fn listen(&self, channel: &str) -> Result<Listener, Failure> {
         self.within_limit(async {
             // The listener takes its connection from a pool; this one makes no second.
             let pool = PgPoolOptions::new()
@@ -89,7 +86,7 @@ impl Endpoint {
             if self.is_pooled() {
                 return Err(Failure::Pooled);
             }
-            listener.listen(CHANNEL).await?;
+            listener.listen(channel).await?;
             Ok(Listener { listener, session })
         })
         .await

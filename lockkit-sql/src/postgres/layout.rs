@@ -22,12 +22,12 @@ const TABLES: [(&str, &str); 4] = [
         "lockkit_lock",
         "namespace text NOT NULL, name text NOT NULL, owner text, label text, token bigint NOT NULL, \
          since bigint NOT NULL, lease bigint NOT NULL, expires bigint NOT NULL, \
-         beat bigint NOT NULL, awaited bigint NOT NULL",
+         beat bigint NOT NULL",
     ),
     (
         "lockkit_place",
         "namespace text NOT NULL, name text NOT NULL, owner text NOT NULL, label text NOT NULL, \
-         arrival bigint NOT NULL, since bigint NOT NULL, lease bigint NOT NULL, \
+         inbox text NOT NULL, turn smallint NOT NULL, arrival bigint NOT NULL, since bigint NOT NULL, lease bigint NOT NULL, \
          expires bigint NOT NULL",
     ),
     (

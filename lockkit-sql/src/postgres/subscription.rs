@@ -20,22 +20,28 @@ const CALM: Duration = Duration::from_secs(5);
 /// How long to leave the server alone that tells no news.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
-/// The connection for news, shared by all waiters: one channel for all locks of a database.
+/// The connection for news, shared by all waiters, on one channel for all locks.
 ///
 /// It is made when the first waiter needs it, and given up some time after the last has gone.
 /// Whenever it comes to stand, the waiters are told to ask again, since what was told before is
 /// lost.
 #[derive(Debug)]
 pub(super) struct Subscription {
+    channel: Arc<str>,
     board: Arc<Board>,
     supervisor: AbortOnDropHandle<()>,
 }
 
 impl Subscription {
-    pub(super) fn new(endpoint: Endpoint) -> Self {
-        let board = Arc::new(Board::default());
-        let supervisor = tokio::spawn(supervise(endpoint, board.clone()));
-        Self { board, supervisor: AbortOnDropHandle::new(supervisor) }
+    pub(super) fn new(endpoint: Endpoint, channel: String) -> Self {
+        let (channel, board): (Arc<str>, _) = (channel.into(), Arc::new(Board::default()));
+        let supervisor = tokio::spawn(supervise(endpoint, channel.clone(), board.clone()));
+        Self { channel, board, supervisor: AbortOnDropHandle::new(supervisor) }
+    }
+
+    /// Where the news are told.
+    pub(super) fn channel(&self) -> &str {
+        &self.channel
     }
 
     /// Listens for `owner` from now on, provided that the subscription stands. To be called before
@@ -252,19 +258,24 @@ impl Board {
         self.waiters().are_told = false;
     }
 
-    /// `NAMESPACE`, `NAME` and the news, a line each: `released`, or `granted OWNER TOKEN`.
+    /// `NAMESPACE`, `NAME` and the news, a line each.
     fn deliver(&self, message: &str) {
         let Some((key, news)) = message.rsplit_once('\n') else { return };
         let mut waiters = self.waiters();
         let Some(mailboxes) = waiters.by_lock.get_mut(key) else { return };
-        match granted(news) {
-            Some((owner, token)) => {
+        match News::parse(news) {
+            News::Granted(owner, token) => {
                 if let Some(mailbox) = mailboxes.get_mut(&owner) {
                     mailbox.granted = Some(token);
                     mailbox.arrival.notify_one();
                 }
             }
-            None => mailboxes.values_mut().for_each(Mailbox::freed),
+            News::Free(owner) => match mailboxes.get_mut(&owner) {
+                Some(mailbox) => mailbox.ask_again(),
+                // It is gone, and another of this process may have its turn: asking does no harm.
+                None => mailboxes.values_mut().for_each(Mailbox::ask_again),
+            },
+            News::Released => mailboxes.values_mut().for_each(Mailbox::freed),
         }
     }
 }
@@ -274,13 +285,33 @@ fn key(name: &LockName) -> String {
     [name.namespace().as_str(), name.as_str()].join("\n")
 }
 
-fn granted(news: &str) -> Option<(OwnerId, FencingToken)> {
-    let (owner, token) = news.strip_prefix("granted ")?.split_once(' ')?;
-    Some((owner.parse().ok()?, token.parse().ok()?))
+/// What is told of a lock.
+enum News {
+    /// `granted OWNER TOKEN`
+    Granted(OwnerId, FencingToken),
+    /// `free OWNER`: of those who wait in no order, this one is to try.
+    Free(OwnerId),
+    /// `released`, which all are told who wait for a session's lock. What is not known is taken for
+    /// that: asking does no harm.
+    Released,
+}
+
+impl News {
+    fn parse(news: &str) -> Self {
+        let mut words = news.split(' ');
+        let parsed = match (words.next(), words.next(), words.next()) {
+            (Some("granted"), Some(owner), Some(token)) => {
+                owner.parse().ok().zip(token.parse().ok()).map(|(o, t)| Self::Granted(o, t))
+            }
+            (Some("free"), Some(owner), None) => owner.parse().ok().map(Self::Free),
+            _ => None,
+        };
+        parsed.unwrap_or(Self::Released)
+    }
 }
 
 /// Keeps a connection while somebody listens.
-async fn supervise(endpoint: Endpoint, board: Arc<Board>) {
+async fn supervise(endpoint: Endpoint, channel: Arc<str>, board: Arc<Board>) {
     let mut backoff = Backoff::default();
     loop {
         while board.is_empty() {
@@ -288,7 +319,7 @@ async fn supervise(endpoint: Endpoint, board: Arc<Board>) {
         }
         sleep(backoff.pause()).await;
         let began = Instant::now();
-        let failure = listen(&endpoint, &board).await;
+        let failure = listen(&endpoint, &channel, &board).await;
         board.fall();
         let Err(failure) = failure else { continue };
         match began.elapsed() < CALM {
@@ -305,8 +336,8 @@ async fn supervise(endpoint: Endpoint, board: Arc<Board>) {
 }
 
 /// Delivers news until the connection breaks or nobody listens any more.
-async fn listen(endpoint: &Endpoint, board: &Board) -> Result<(), Failure> {
-    let mut listener = endpoint.listen().await?;
+async fn listen(endpoint: &Endpoint, channel: &str, board: &Board) -> Result<(), Failure> {
+    let mut listener = endpoint.listen(channel).await?;
     board.stand();
     let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

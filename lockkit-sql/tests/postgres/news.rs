@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::poll;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Change, Driver};
+use lockkit_core::driver::{Change, Driver, Release};
 use lockkit_testkit::{POSTGRES, Proxy, Server, Unavailable, trial};
 use sqlx::postgres::PgListener;
 use tokio::time::sleep;
@@ -17,7 +17,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("what_is_told_is_as_it_was", || POSTGRES.url(), told),
         trial("nothing_is_told_where_nobody_waits", || POSTGRES.url(), silence),
-        trial("a_release_wakes_every_plain_waiter", || POSTGRES.url(), plain),
+        trial("a_release_wakes_one_plain_waiter", || POSTGRES.url(), plain),
+        trial("who_is_told_and_comes_too_late_is_told_next", || POSTGRES.url(), too_late),
+        trial("who_was_told_and_gives_up_passes_it_on", || POSTGRES.url(), passing_on),
         trial("a_grant_between_two_looks_is_not_lost", || POSTGRES.url(), between),
         trial("an_ask_before_the_subscription_stands_is_repeated", || POSTGRES.start(), early),
         trial("waiters_share_one_connection", without_durability, shared),
@@ -32,60 +34,104 @@ fn without_durability() -> Result<Server, Unavailable> {
     POSTGRES.start_with(&["-c", "fsync=off"])
 }
 
-async fn listener(database: &Database) -> PgListener {
+/// Hears what one is told who waits.
+async fn listener(database: &mut Database) -> (PgListener, String) {
+    let inbox: String = database.ask("SELECT DISTINCT inbox FROM lockkit_place").await;
     let mut listener = PgListener::connect(&database.url).await.unwrap();
-    listener.listen("lockkit").await.unwrap();
-    listener
+    listener.listen(&inbox).await.unwrap();
+    (listener, inbox)
 }
 
 async fn told(server: String) {
-    let database = Database::on(&server).await;
-    let (driver, mut news) = (database.driver().await, listener(&database).await);
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
     let (holder, waiter, plain) = (claim(LONG), claim(LONG).fair(), claim(LONG).waiting());
     let token = take(&driver, &holder).await;
-    refused(&driver, &waiter).await;
+    listen(&driver, &waiter).await;
     refused(&driver, &plain).await;
+    let (mut news, _) = listener(&mut database).await;
     driver.release(&holder).await.unwrap();
     let next = take(&driver, &waiter).await;
     assert!(next > token);
     driver.release(&waiter).await.unwrap();
     let granted = format!("lockkit\n{NAME}\ngranted {} {next}", waiter.owner());
     assert_eq!(news.recv().await.unwrap().payload(), granted);
-    assert_eq!(news.recv().await.unwrap().payload(), format!("lockkit\n{NAME}\nreleased"));
+    let free = format!("lockkit\n{NAME}\nfree {}", plain.owner());
+    assert_eq!(news.recv().await.unwrap().payload(), free);
 }
 
 async fn silence(server: String) {
     let mut database = Database::on(&server).await;
-    let (driver, mut news) = (database.driver().await, listener(&database).await);
+    let driver = database.driver().await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
+    take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    let (mut news, inbox) = listener(&mut database).await;
+    driver.release(&holder).await.unwrap();
+    // Once the waiter was told, there is nobody to tell.
+    take(&driver, &waiter).await;
+    driver.release(&waiter).await.unwrap();
     for claim in [claim(LONG), claim(LONG).waiting(), claim(LONG).fair()] {
         take(&driver, &claim).await;
         driver.release(&claim).await.unwrap();
     }
-    // Nor after the waiters have been told once.
-    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
-    take(&driver, &holder).await;
-    refused(&driver, &waiter).await;
-    driver.release(&holder).await.unwrap();
-    take(&driver, &waiter).await;
-    driver.release(&waiter).await.unwrap();
-    database.run("NOTIFY lockkit, 'the end'").await;
-    assert_eq!(news.recv().await.unwrap().payload(), format!("lockkit\n{NAME}\nreleased"));
+    database.run(&format!("NOTIFY {inbox}, 'the end'")).await;
+    let free = format!("lockkit\n{NAME}\nfree {}", waiter.owner());
+    assert_eq!(news.recv().await.unwrap().payload(), free);
     assert_eq!(news.recv().await.unwrap().payload(), "the end");
 }
 
+/// Of each place, in order of arrival, whether it is to be told or was.
+const TURNS: &str = "SELECT string_agg(turn::text, ',' ORDER BY arrival) FROM lockkit_place";
+
 async fn plain(server: String) {
-    let database = Database::on(&server).await;
+    let mut database = Database::on(&server).await;
     let (one, other) = (database.driver().await, database.driver().await);
-    let holder = claim(LONG);
+    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
     take(&one, &holder).await;
-    let waiters = [claim(LONG).waiting(), claim(LONG).waiting()];
-    listen(&other, &waiters[0]).await;
-    refused(&other, &waiters[1]).await;
+    listen(&one, &waiters[0]).await;
+    listen(&other, &waiters[1]).await;
+    assert_eq!(database.ask::<String>(TURNS).await, "1,1");
     one.release(&holder).await.unwrap();
-    for waiter in &waiters {
-        assert_eq!(other.changed(waiter).await, Change::Freed);
-    }
-    take(&other, &waiters[0]).await;
+    assert_eq!(one.changed(&waiters[0]).await, Change::AskAgain);
+    assert_eq!(database.ask::<String>(TURNS).await, "2,1");
+    take(&one, &waiters[0]).await;
+    assert_eq!(database.ask::<String>(TURNS).await, "1");
+    one.release(&waiters[0]).await.unwrap();
+    assert_eq!(other.changed(&waiters[1]).await, Change::AskAgain);
+    take(&other, &waiters[1]).await;
+    assert_eq!(database.ask::<i64>("SELECT count(*) FROM lockkit_place").await, 0);
+}
+
+async fn too_late(server: String) {
+    let mut database = Database::on(&server).await;
+    let (near, far) = (database.driver().await, database.driver().await);
+    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
+    take(&near, &holder).await;
+    listen(&far, &waiters[0]).await;
+    refused(&far, &waiters[1]).await;
+    near.release(&holder).await.unwrap();
+    // Whoever asks first gets it: none of the two is in order.
+    take(&near, &holder).await;
+    assert_eq!(far.changed(&waiters[0]).await, Change::AskAgain);
+    refused(&far, &waiters[0]).await;
+    assert_eq!(database.ask::<String>(TURNS).await, "1,1");
+    near.release(&holder).await.unwrap();
+    assert_eq!(far.changed(&waiters[0]).await, Change::AskAgain);
+    take(&far, &waiters[0]).await;
+}
+
+async fn passing_on(server: String) {
+    let database = Database::on(&server).await;
+    let (near, far) = (database.driver().await, database.driver().await);
+    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
+    take(&near, &holder).await;
+    listen(&near, &waiters[0]).await;
+    listen(&far, &waiters[1]).await;
+    near.release(&holder).await.unwrap();
+    assert_eq!(near.release(&waiters[0]).await.unwrap(), Release::NotHeld);
+    assert_eq!(far.changed(&waiters[1]).await, Change::AskAgain);
+    take(&far, &waiters[1]).await;
 }
 
 async fn between(server: String) {
@@ -95,14 +141,16 @@ async fn between(server: String) {
     take(&driver, &holder).await;
     listen(&driver, &waiter).await;
     refused(&driver, &witness).await;
+    let (_, inbox) = listener(&mut database).await;
     {
         let mut looking = pin!(driver.changed(&waiter));
         assert!(poll!(&mut looking).is_pending());
     }
     driver.release(&holder).await.unwrap();
     // News that come after the grant show that it has arrived.
-    database.run(&format!("SELECT pg_notify('lockkit', E'lockkit\\n{NAME}\\nreleased')")).await;
-    assert_eq!(driver.changed(&witness).await, Change::Freed);
+    let free = format!("lockkit\\n{NAME}\\nfree {}", witness.owner());
+    database.run(&format!("SELECT pg_notify('{inbox}', E'{free}')")).await;
+    assert_eq!(driver.changed(&witness).await, Change::AskAgain);
     let mut looking = pin!(driver.changed(&waiter));
     assert!(matches!(poll!(&mut looking), Poll::Ready(Change::Granted(_))));
 }
@@ -186,8 +234,10 @@ async fn stale(server: Server) {
     late.go_on();
     // News that come after the late message.
     let mut database = Database::at(&server.url()).await;
-    database.run(&format!("SELECT pg_notify('lockkit', E'lockkit\\n{NAME}\\nreleased')")).await;
-    assert_eq!(far.changed(&waiter).await, Change::Freed);
+    let (_, inbox) = listener(&mut database).await;
+    let free = format!("lockkit\\n{NAME}\\nfree {}", waiter.owner());
+    database.run(&format!("SELECT pg_notify('{inbox}', E'{free}')")).await;
+    assert_eq!(far.changed(&waiter).await, Change::AskAgain);
     refused(&far, &waiter).await;
 }
 
@@ -198,13 +248,16 @@ async fn given_up(server: String) {
     let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
     take(&driver, &holder).await;
     listen(&driver, &waiter).await;
+    let (_, inbox) = listener(&mut database).await;
     driver.release(&waiter).await.unwrap();
-    let listener = "SELECT pid FROM pg_stat_activity \
-                     WHERE datname = current_database() AND query = 'LISTEN \"lockkit\"'";
-    let listener: i32 = database.ask(listener).await;
+    let listener = format!(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() \
+            AND application_name = 'lockkit' AND query = 'LISTEN \"{inbox}\"'"
+    );
+    let listener: i32 = database.ask(&listener).await;
     let is_there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {listener}");
     while database.ask::<i64>(&is_there).await > 0 {
-        database.run("NOTIFY lockkit, E'lockkit\\nother\\nreleased'").await;
+        database.run(&format!("NOTIFY {inbox}, E'lockkit\\nother\\nreleased'")).await;
         sleep(millis(100)).await;
     }
     driver.release(&holder).await.unwrap();

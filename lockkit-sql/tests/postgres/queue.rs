@@ -6,7 +6,7 @@ use lockkit_core::driver::{Change, Driver, Release, Renewal};
 use lockkit_testkit::{POSTGRES, trial};
 use tokio::time::sleep;
 
-use crate::support::{Database, LONG, claim, listen, millis, refused, take};
+use crate::support::{Database, LONG, NAME, claim, listen, millis, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -18,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_handed_lock_ends_with_the_place", || POSTGRES.url(), handed_expiry),
         trial("an_expired_lock_goes_to_the_first_place", || POSTGRES.url(), after_expiry),
         trial("a_place_that_comes_between_is_not_overtaken", || POSTGRES.url(), between),
+        trial("a_place_is_seen_whatever_the_isolation", || POSTGRES.url(), isolated),
         trial("places_are_refreshed_together", || POSTGRES.url(), staying),
         trial("whose_place_was_kept_believes_in_it", || POSTGRES.url(), kept),
         trial("one_of_those_kept_finds_that_the_hold_is_over", || POSTGRES.url(), over),
@@ -145,8 +146,9 @@ async fn between(server: String) {
     database
         .run(&format!(
             "BEGIN; SELECT FROM lockkit_lock FOR UPDATE; \
-             INSERT INTO lockkit_place (namespace, name, owner, label, since, lease, expires) \
-             SELECT namespace, name, '{}', 'l', lockkit_now(), 1, lockkit_now() + 30000000 \
+             INSERT INTO lockkit_place \
+                 (namespace, name, owner, label, inbox, turn, since, lease, expires) \
+             SELECT namespace, name, '{}', 'l', 'i', 0, lockkit_now(), 1, lockkit_now() + 30000000 \
              FROM lockkit_lock",
             waiter.owner()
         ))
@@ -155,15 +157,38 @@ async fn between(server: String) {
         refused(&far, &plain).await;
     };
     let committing = async {
-        let waits = "SELECT count(*) FROM pg_stat_activity \
-                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        while database.ask::<i64>(waits).await == 0 {
-            sleep(millis(5)).await;
-        }
+        database.blocks_somebody().await;
         database.run("COMMIT").await;
     };
     tokio::join!(asking, committing);
     take(&near, &waiter).await;
+}
+
+/// A release waits for the row of the lock, with a snapshot from before the place.
+async fn isolated(server: String) {
+    let mut database = Database::on(&server).await;
+    let name = database.name().to_owned();
+    let level = "default_transaction_isolation = 'repeatable read'";
+    database.run(&format!("ALTER DATABASE {name} SET {level}")).await;
+    let mut database = Database::at(&database.url).await;
+    let (near, far) = (database.driver().await, database.driver().await);
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&near, &holder).await;
+    let wait = format!(
+        "SELECT * FROM lockkit_take('lockkit', '{NAME}', '{}', 'l', 30000000, 'i', true, false, \
+                                    0, 0, 10000)",
+        waiter.owner()
+    );
+    database.run(&format!("BEGIN; {wait}")).await;
+    let releasing = async { near.release(&holder).await.unwrap() };
+    let committing = async {
+        database.blocks_somebody().await;
+        database.run("COMMIT").await;
+    };
+    let (released, ()) = tokio::join!(releasing, committing);
+    assert_eq!(released, Release::Freed);
+    refused(&far, &claim(LONG)).await;
+    take(&far, &waiter).await;
 }
 
 async fn staying(server: String) {

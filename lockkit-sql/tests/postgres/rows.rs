@@ -69,14 +69,11 @@ async fn isolation(server: String) {
                 let url = database.url.clone();
                 tokio::spawn(async move {
                     let driver = driver(&url).await;
-                    let mut grants = 0;
-                    while grants < 25 {
+                    for _ in 0..25 {
                         let claim = claim(LONG).waiting();
-                        if let Attempt::Granted(_) = driver.try_acquire(&claim).await.unwrap() {
-                            assert_ne!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
-                            assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
-                            grants += 1;
-                        }
+                        while let Attempt::Taken(_) = driver.try_acquire(&claim).await.unwrap() {}
+                        assert_ne!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
+                        assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
                     }
                 })
             })
@@ -91,7 +88,7 @@ async fn synced(server: String) {
     let mut database = Database::on(&server).await;
     database.driver().await;
     for (request, expected) in [
-        ("lockkit_take('n', 'a', 'o', 'l', 1000000, false, false, false, 0, 0, 1000)", "on"),
+        ("lockkit_take('n', 'a', 'o', 'l', 1000000, NULL, false, false, 0, 0, 1000)", "on"),
         ("lockkit_renew('n', 'a', 'o', 1000000, 1000)", "on"),
         ("lockkit_renew_together('{n}', '{a}', '{o}', 1000000, 1000)", "on"),
         ("lockkit_release('n', 'a', 'o', false, 1000)", "on"),
@@ -132,9 +129,10 @@ async fn sweeps(database: &mut Database, sweep: &str, left: &str) {
     database.run(&age("'old', 'busy', 'dead'", &format!("token = {long_ago}"))).await;
     database
         .run(&format!(
-            "INSERT INTO lockkit_place (namespace, name, owner, label, since, lease, expires) \
-             VALUES ('lockkit', 'old', 'o', 'l', 0, 1, {long_ago}), \
-                    ('lockkit', 'held', 'p', 'l', 0, 1, lockkit_now())"
+            "INSERT INTO lockkit_place \
+                 (namespace, name, owner, label, inbox, turn, since, lease, expires) \
+             VALUES ('lockkit', 'old', 'o', 'l', 'i', 0, 0, 1, {long_ago}), \
+                    ('lockkit', 'held', 'p', 'l', 'i', 0, 0, 1, lockkit_now())"
         ))
         .await;
     // A row that somebody works with is left for another time, and not waited for.

@@ -76,6 +76,15 @@ impl Database {
         .await
     }
 
+    /// Waits until somebody waits for what this client has locked.
+    pub(crate) async fn blocks_somebody(&mut self) {
+        let waits = "SELECT count(*) FROM pg_stat_activity \
+                     WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))";
+        while self.ask::<i64>(waits).await == 0 {
+            tokio::time::sleep(millis(5)).await;
+        }
+    }
+
     /// Waits until as many are left.
     pub(crate) async fn sessions_fall_to(&mut self, number: i64) {
         while self.sessions().await > number {

@@ -37,7 +37,8 @@ impl Library for Rows {
 }
 
 impl OfRows {
-    async fn take(&self, name: &str, owner: &str, label: &str) -> Result<()> {
+    /// Leaves a place if there is an inbox to be told in.
+    async fn take(&self, name: &str, owner: &str, label: &str, inbox: Option<&str>) -> Result<()> {
         let take = "SELECT is_granted, last_token, remaining, last_beat, last_lease \
                     FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         sqlx::query(take)
@@ -46,7 +47,7 @@ impl OfRows {
             .bind(owner)
             .bind(label)
             .bind(i64::try_from(TTL.as_micros())?)
-            .bind(true)
+            .bind(inbox)
             .bind(false)
             .bind(false)
             .bind(0_i64)
@@ -68,7 +69,7 @@ impl Client for OfRows {
 
     async fn acquire(&self, name: &String) -> Result<String> {
         let (owner, label) = owner();
-        self.take(name, &owner, &label).await?;
+        self.take(name, &owner, &label, None).await?;
         Ok(owner)
     }
 
@@ -93,12 +94,13 @@ impl Client for OfRows {
     ) -> Result<Option<Vec<Duration>>> {
         let name = name.to_owned();
         let mut news = PgListener::connect(&to.url).await?;
-        news.listen("lockkit").await?;
+        let inbox = format!("floor_{}", owner().0);
+        news.listen(&inbox).await?;
         let mut times = Vec::with_capacity(rounds);
         for _ in 0..rounds {
             let hold = self.acquire(&name).await?;
             let (waiter, label) = owner();
-            to.take(&name, &waiter, &label).await?;
+            to.take(&name, &waiter, &label, Some(&inbox)).await?;
             let waiting = tokio::spawn(async move {
                 let message = news.recv().await;
                 (message, Instant::now(), news)

@@ -18,6 +18,9 @@ use crate::postgres::sweep::sweep_of_sessions;
 use crate::session::hold::Hold;
 use crate::session::{Answer, Sessions};
 
+/// Where all sessions hear of a release.
+const CHANNEL: &str = "lockkit";
+
 /// What the driver of PostgreSQL sessions promises.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
     .fencing()
@@ -67,7 +70,7 @@ impl PostgresSessionDriver {
         let plain = Endpoint::new(options, &[]);
         let opening = Box::pin(async {
             endpoint.found_for_sessions().await?;
-            let subscription = Subscription::new(plain.clone());
+            let subscription = Subscription::new(plain.clone(), CHANNEL.into());
             let server = PostgresServer { endpoint, keys, subscription };
             Sessions::open(server, ttl, waiting).await
         });

@@ -5,10 +5,11 @@ WITH held AS (
      WHERE l.namespace = $1 AND l.owner IS NOT NULL AND l.expires > now
 )
 SELECT 'hold' AS kind, h.name, h.owner, h.label, h.token, h.now - h.since AS age,
-       h.expires - h.now AS remaining, 0::bigint AS arrival
+       h.expires - h.now AS remaining, 0 AS turn, 0::bigint AS arrival
   FROM held AS h
 UNION ALL
-SELECT 'place', p.name, p.owner, p.label, 0, h.now - p.since, p.expires - h.now, p.arrival
+SELECT 'place', p.name, p.owner, p.label, 0, h.now - p.since, p.expires - h.now,
+       least(p.turn, 1), p.arrival
   FROM held AS h JOIN lockkit_place AS p ON p.namespace = $1 AND p.name = h.name
  WHERE p.expires > h.now
- ORDER BY name, arrival
+ ORDER BY name, turn, arrival

@@ -19,22 +19,23 @@ CREATE TABLE lockkit_lock (
     lease     bigint NOT NULL,          -- the longest lease that the owner has asked for
     expires   bigint NOT NULL,          -- when the hold ends, or since when nobody holds it
     beat      bigint NOT NULL,          -- rises with each grant and each renewal
-    awaited   bigint NOT NULL,          -- until when somebody waits who has no place
     PRIMARY KEY (namespace, name)
 ) WITH (fillfactor = 50); -- room for the next versions of a row on its own page
 
--- Who waits for which lock and is to be served in order.
+-- Who waits for which lock.
 CREATE TABLE lockkit_place (
     namespace text COLLATE "C" NOT NULL,
     name      text COLLATE "C" NOT NULL,
     owner     text COLLATE "C" PRIMARY KEY, -- alone, so that no other index looks as good
     label     text NOT NULL,
+    inbox     text NOT NULL,            -- the channel on which the owner hears its news
+    turn      smallint NOT NULL,        -- 0: gets the lock, in order; 1: is told to try; 2: was told
     arrival   bigint NOT NULL GENERATED ALWAYS AS IDENTITY, -- given while the lock's row is locked
     since     bigint NOT NULL,          -- when the owner asked first
     lease     bigint NOT NULL,          -- the longest lease that it has asked for
     expires   bigint NOT NULL           -- a lease after the owner asked last
 );
-CREATE INDEX lockkit_place_order ON lockkit_place (namespace, name, arrival);
+CREATE INDEX lockkit_place_order ON lockkit_place (namespace, name, turn, arrival);
 CREATE INDEX lockkit_place_end ON lockkit_place (namespace, name, expires);
 
 CREATE FUNCTION lockkit_now() RETURNS bigint LANGUAGE sql AS $$
@@ -54,8 +55,8 @@ BEGIN
 END
 $$;
 
--- Drops the places that have run out and returns the first living one.
--- Whoever calls this, or what follows, keeps the lock's row locked.
+-- Drops the places that have run out and returns the first living one: of those in order, if there
+-- are any. Whoever calls this, or what follows, keeps the lock's row locked.
 CREATE FUNCTION lockkit_first_place(_namespace text, _name text, _now bigint)
 RETURNS lockkit_place LANGUAGE plpgsql AS $$
 DECLARE
@@ -64,12 +65,12 @@ BEGIN
     DELETE FROM lockkit_place AS p
      WHERE p.namespace = _namespace AND p.name = _name AND p.expires <= _now;
     SELECT * INTO first FROM lockkit_place AS p
-     WHERE p.namespace = _namespace AND p.name = _name ORDER BY p.arrival LIMIT 1;
+     WHERE p.namespace = _namespace AND p.name = _name ORDER BY p.turn, p.arrival LIMIT 1;
     RETURN first;
 END
 $$;
 
--- Gives the lock, which nobody holds, to a place, for as long as the place would have lived: its
+-- Gives the lock, which nobody holds, to a place in order, for as long as the place would have lived: its
 -- owner vouches from the ask that set the end of the place.
 CREATE FUNCTION lockkit_hand_over(_first lockkit_place, _now bigint)
 RETURNS lockkit_lock LANGUAGE plpgsql AS $$
@@ -82,37 +83,42 @@ BEGIN
      WHERE l.namespace = _first.namespace AND l.name = _first.name
     RETURNING l.* INTO lock;
     DELETE FROM lockkit_place AS p WHERE p.owner = _first.owner;
-    PERFORM pg_notify('lockkit', concat_ws(E'\n', lock.namespace, lock.name,
+    PERFORM pg_notify(_first.inbox, concat_ws(E'\n', lock.namespace, lock.name,
         concat_ws(' ', 'granted', lock.owner, lock.token)));
     RETURN lock;
 END
 $$;
 
--- Ends the hold, if there is one, in favour of the first place; without one, of whoever waits.
+-- Ends the hold, if there is one, in favour of the first place. One that is in no order is told to
+-- try, and nobody waits for it: the next release tells the next, until this one has asked.
 CREATE FUNCTION lockkit_let_go(_lock lockkit_lock, _now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     first lockkit_place := lockkit_first_place(_lock.namespace, _lock.name, _now);
 BEGIN
-    IF first.owner IS NOT NULL THEN
+    IF first.turn = 0 THEN
         PERFORM lockkit_hand_over(first, _now);
-    ELSIF _lock.owner IS NOT NULL THEN
-        UPDATE lockkit_lock AS l SET owner = NULL, label = NULL, expires = _now, awaited = 0
+        RETURN;
+    END IF;
+    IF _lock.owner IS NOT NULL THEN
+        UPDATE lockkit_lock AS l SET owner = NULL, label = NULL, expires = _now
          WHERE l.namespace = _lock.namespace AND l.name = _lock.name;
-        -- Commits with news stand in line, all of the server: so none where nobody waits.
-        IF _lock.awaited > _now THEN
-            PERFORM pg_notify('lockkit',
-                concat_ws(E'\n', _lock.namespace, _lock.name, 'released'));
-        END IF;
+    END IF;
+    -- Commits with news stand in line, all of the server: so none where nobody waits.
+    IF first.turn = 1 THEN
+        UPDATE lockkit_place AS p SET turn = 2 WHERE p.owner = first.owner;
+        PERFORM pg_notify(first.inbox,
+            concat_ws(E'\n', first.namespace, first.name, concat_ws(' ', 'free', first.owner)));
     END IF;
 END
 $$;
 
 -- Takes the lock if nobody holds it or waits before `_owner`, or if `_owner` has it already. Who
+-- waits leaves a place, if there is an inbox to be told in. Who
 -- observes takes over a hold of another's that has run out only if it is as it was seen.
 -- `last_token`, `last_beat` and `last_lease` are those of the hold, whoever has it; `remaining` is
 -- what is left of another's.
 CREATE FUNCTION lockkit_take(
-    _namespace text, _name text, _owner text, _label text, _ttl bigint, _waits boolean,
+    _namespace text, _name text, _owner text, _label text, _ttl bigint, _inbox text,
     _fair boolean, _observes boolean, _seen_token bigint, _seen_beat bigint, _patience integer,
     OUT is_granted boolean, OUT last_token bigint, OUT remaining bigint,
     OUT last_beat bigint, OUT last_lease bigint
@@ -127,7 +133,9 @@ BEGIN
     SELECT * INTO lock FROM lockkit_lock AS l WHERE l.namespace = _namespace AND l.name = _name;
     now := lockkit_now();
     IF lock.owner <> _owner AND lock.expires > now
-       AND NOT _fair AND (NOT _waits OR lock.awaited >= now + _ttl / 2)
+       AND NOT _fair AND (_inbox IS NULL OR EXISTS (
+           SELECT FROM lockkit_place AS p
+            WHERE p.owner = _owner AND p.turn = 1 AND p.expires >= now + _ttl / 2))
     THEN
         last_token := lock.token;
         remaining := lock.expires - now;
@@ -139,8 +147,8 @@ BEGIN
         SELECT * INTO lock FROM lockkit_lock AS l
          WHERE l.namespace = _namespace AND l.name = _name FOR UPDATE;
         EXIT WHEN FOUND;
-        INSERT INTO lockkit_lock (namespace, name, token, since, lease, expires, beat, awaited)
-        VALUES (_namespace, _name, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING;
+        INSERT INTO lockkit_lock (namespace, name, token, since, lease, expires, beat)
+        VALUES (_namespace, _name, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING;
     END LOOP;
     -- Not the time at which the wait for the row began.
     now := lockkit_now();
@@ -160,7 +168,7 @@ BEGIN
                                    OR lock.token = _seen_token AND lock.beat = _seen_beat)
     THEN
         first := lockkit_first_place(_namespace, _name, now);
-        IF first.owner IS NULL OR first.owner = _owner THEN
+        IF first.owner IS NULL OR first.owner = _owner OR first.turn > 0 THEN
             UPDATE lockkit_lock AS l
                SET owner = _owner, label = _label, token = greatest(l.token + 1, now),
                    since = now, lease = _ttl, expires = now + _ttl, beat = l.beat + 1
@@ -179,20 +187,25 @@ BEGIN
     last_beat := lock.beat;
     last_lease := lock.lease;
     remaining := lock.expires - now;
-    IF _fair THEN
+    IF _inbox IS NOT NULL THEN
         UPDATE lockkit_place AS p
-           SET expires = greatest(p.expires, now + _ttl), lease = greatest(p.lease, _ttl)
+           SET expires = greatest(p.expires, now + _ttl), lease = greatest(p.lease, _ttl),
+               turn = CASE WHEN _fair THEN 0 ELSE 1 END
          WHERE p.owner = _owner;
         IF NOT FOUND THEN
             -- Lest the dead pile up behind the living.
             DELETE FROM lockkit_place AS p
              WHERE p.namespace = _namespace AND p.name = _name AND p.expires <= now;
-            INSERT INTO lockkit_place (namespace, name, owner, label, since, lease, expires)
-            VALUES (_namespace, _name, _owner, _label, now, _ttl, now + _ttl);
+            INSERT INTO lockkit_place
+                (namespace, name, owner, label, inbox, turn, since, lease, expires)
+            VALUES (_namespace, _name, _owner, _label, _inbox, CASE WHEN _fair THEN 0 ELSE 1 END,
+                    now, _ttl, now + _ttl);
         END IF;
-    ELSIF _waits THEN
-        UPDATE lockkit_lock AS l SET awaited = greatest(l.awaited, now + _ttl)
-         WHERE l.namespace = _namespace AND l.name = _name;
+        -- Whoever waits for the row of the lock with a snapshot from before must not go on with that.
+        IF current_setting('transaction_isolation') <> 'read committed' THEN
+            UPDATE lockkit_lock AS l SET beat = l.beat
+             WHERE l.namespace = _namespace AND l.name = _name;
+        END IF;
     END IF;
 END
 $$;
