@@ -145,7 +145,8 @@ impl Connection {
             }
             Ok(run)
         };
-        match timeout(limit, asking).await {
+        // In a box, as most never come here.
+        match timeout(limit, Box::pin(asking)).await {
             Ok(Ok(run)) => run,
             Ok(Err(failure)) => Err(failure.while_connecting()),
             Err(_) => Err(Failure::NoAnswer(limit).while_connecting()),
@@ -287,7 +288,7 @@ impl Open {
             }
             let permit = self.spares.permit().await?;
             stage.set(CONNECTING);
-            let mut lent = self.spares.lend(permit, &self.endpoint).await?;
+            let mut lent = Box::pin(self.spares.lend(permit, &self.endpoint)).await?;
             stage.set(SENT);
             let answer = request.send(lent.connection(), to).await;
             lent.give_back();

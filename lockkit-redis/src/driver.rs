@@ -143,7 +143,7 @@ impl RedisDriver {
         let (wanted, timeout) = (replicas.wanted, replicas.timeout(limit));
         let request = Acknowledged { invocation, wanted, timeout };
         // Twice, since the server waits as well before it asks for a script that it does not know.
-        let answers = self.servers.call(&request, limit + 2 * timeout).await?;
+        let answers = Box::pin(self.servers.call(&request, limit + 2 * timeout)).await?;
         let (answer, acknowledged) = request.read(answers)?;
         Ok((answer, acknowledged.map(Some)))
     }

@@ -207,7 +207,7 @@ async fn ask(connection: &mut MultiplexedConnection, command: Cmd, to: To) -> Re
     }
     let mut both = redis::Pipeline::with_capacity(2);
     both.add_command(redis::cmd("ASKING")).add_command(command);
-    let answers = connection.send_packed_commands(&both, 1, 1).await?;
+    let answers = Box::pin(connection.send_packed_commands(&both, 1, 1)).await?;
     answers.into_iter().next().unwrap_or(Value::Nil).extract_error()
 }
 

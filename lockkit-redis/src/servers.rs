@@ -34,7 +34,8 @@ impl Servers {
     ) -> Result<Value, DriverError> {
         match self {
             Self::One(connection) => connection.call(request, limit).await,
-            Self::Cluster(cluster) => cluster.call(request, limit).await,
+            // In a box, as it is larger, and not what most have.
+            Self::Cluster(cluster) => Box::pin(cluster.call(request, limit)).await,
         }
     }
 

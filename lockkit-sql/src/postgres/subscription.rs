@@ -111,7 +111,11 @@ impl Subscription {
 
     /// Listens no longer for `owner`.
     pub(super) fn leave(&self, name: &LockName, owner: OwnerId) {
-        self.board.waiters().remove(&key(name), owner);
+        let mut waiters = self.board.waiters();
+        // Mostly nobody waits for anything.
+        if !waiters.by_lock.is_empty() {
+            waiters.remove(&key(name), owner);
+        }
     }
 
     /// The next news for `owner`; none ever if it does not listen.
