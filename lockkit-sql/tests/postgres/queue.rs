@@ -187,7 +187,8 @@ async fn isolated(server: String) {
     };
     let (released, ()) = tokio::join!(releasing, committing);
     assert_eq!(released, Release::Freed);
-    refused(&far, &claim(LONG)).await;
+    let owner: String = database.ask("SELECT coalesce(owner, 'nobody') FROM lockkit_lock").await;
+    assert_eq!(owner, waiter.owner().to_string());
     take(&far, &waiter).await;
 }
 
