@@ -82,7 +82,11 @@ fn status_of(name: LockName, rows: &[PgRow]) -> Result<LockStatus, Failure> {
     for row in rows {
         match row.try_get("kind")? {
             "hold" => status = status.held_by(leased_by(row)?),
-            _ => waiters.push(waiter_of(row)?),
+            "place" => waiters.push(waiter_of(row)?),
+            _ => {
+                let listeners: i64 = row.try_get("listeners")?;
+                status = status.listened_to_by(listeners.try_into().unwrap_or(0));
+            }
         }
     }
     Ok(status.waited_for_by(waiters))

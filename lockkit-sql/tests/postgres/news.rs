@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::poll;
 use libtest_mimic::Trial;
+use lockkit_core::Waiter;
 use lockkit_core::driver::{Change, Driver, Release};
 use lockkit_testkit::{POSTGRES, Proxy, Server, Unavailable, trial};
 use sqlx::postgres::PgListener;
@@ -20,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_release_wakes_one_plain_waiter", || POSTGRES.url(), plain),
         trial("who_is_told_and_comes_too_late_is_told_next", || POSTGRES.url(), too_late),
         trial("who_was_told_and_gives_up_passes_it_on", || POSTGRES.url(), passing_on),
+        trial("who_waits_in_no_order_is_counted", || POSTGRES.url(), counted),
         trial("a_grant_between_two_looks_is_not_lost", || POSTGRES.url(), between),
         trial("an_ask_before_the_subscription_stands_is_repeated", || POSTGRES.start(), early),
         trial("waiters_share_one_connection", without_durability, shared),
@@ -132,6 +134,22 @@ async fn passing_on(server: String) {
     assert_eq!(near.release(&waiters[0]).await.unwrap(), Release::NotHeld);
     assert_eq!(far.changed(&waiters[1]).await, Change::AskAgain);
     take(&far, &waiters[1]).await;
+}
+
+async fn counted(server: String) {
+    let database = Database::on(&server).await;
+    let (one, other) = (database.driver().await, database.driver().await);
+    let (holder, plain, fair) = (claim(LONG), claim(LONG).waiting(), claim(LONG).fair());
+    take(&one, &holder).await;
+    listen(&one, &plain).await;
+    listen(&other, &fair).await;
+    let inspection = other.inspect().unwrap();
+    let looked = inspection.look(holder.name()).await.unwrap();
+    let held = inspection.held(holder.name().namespace()).await.unwrap();
+    for status in [&looked, &held[0]] {
+        assert_eq!(status.waiters().iter().map(Waiter::owner).collect::<Vec<_>>(), [fair.owner()]);
+        assert_eq!(status.listeners(), Some(2));
+    }
 }
 
 async fn between(server: String) {
