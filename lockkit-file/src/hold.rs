@@ -166,11 +166,14 @@ fn grant(folder: &Folder, claim: &Claim, path: &Path, lock: KernelLock) -> Resul
         since: time::since_boot(),
         name: claim.name().as_str().into(),
     };
+    if next.is_preceded_by_a_sync {
+        file.sync_data()?;
+    }
     let slot = records.loose();
     record.write(file, slot)?;
     let loose = if next.is_to_be_synced {
         file.sync_data()?;
-        if records.are_of_a_new_file() {
+        if !records.are_settled() {
             folder.sync_name(path)?;
         }
         1 - slot

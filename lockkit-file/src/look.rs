@@ -37,13 +37,14 @@ pub(crate) fn holder(folder: &Folder, name: &LockName) -> Result<Option<Record>,
 /// written its own, the lock is still seen as that of the dead one.
 pub(crate) fn holder_in(file: &File, name: &LockName) -> Result<Option<Record>, Problem> {
     for _ in 0..TRIES {
-        let before = latest(file, name)?;
-        let Some(grant) = before.filter(|record| record.state == State::Held) else {
-            return Ok(None);
-        };
+        let before = read(file)?;
+        let records = Records::read(&before)?;
+        let grant = records.latest_of(name)?.filter(|record| record.state == State::Held);
+        let Some(grant) = grant else { return Ok(None) };
         let is_locked = kernel::is_locked(file)?;
-        if latest(file, name)?.as_ref() == Some(&grant) {
-            return Ok(is_locked.then_some(grant));
+        // All of it, since a record that is being written is passed over for one of long ago.
+        if read(file)? == before {
+            return Ok(is_locked.then(|| grant.clone()));
         }
     }
     let text = format!("the lock changed hands {TRIES} times while it was looked at");

@@ -171,18 +171,17 @@ impl Records {
         self.0.iter().flatten().map(Record::highest).max()
     }
 
-    /// The tokens that may be granted without being synced under this run of the kernel, if what
-    /// was granted of them is all there.
+    /// The tokens that may be granted without being synced under this run of the kernel.
     pub(crate) fn reserve_in_use(&self, boot: Option<&Boot>) -> Option<&Reserve> {
         let reserve = self.latest()?.reserve.as_ref()?;
-        let is_whole = !self.are_of_a_new_file();
-        (is_whole && Some(&reserve.boot) == boot).then_some(reserve)
+        (self.are_settled() && Some(&reserve.boot) == boot).then_some(reserve)
     }
 
-    /// Whether the file may have been made, or have been put here, since its name was last synced:
-    /// nothing was written to its other slot.
-    pub(crate) fn are_of_a_new_file(&self) -> bool {
-        self.0.iter().any(Option::is_none)
+    /// Whether the last reserve is on the disk, and so is the name of the file: both slots have it, of
+    /// which the second is written once the first was synced. Else whoever wrote it may have died
+    /// before, or could not sync it, or the file has just been made or put here.
+    pub(crate) fn are_settled(&self) -> bool {
+        matches!(&self.0, [Some(one), Some(other)] if one.reserve == other.reserve)
     }
 
     /// Which slot is written next: not that of the last record that was synced, which has to be

@@ -1,10 +1,13 @@
 //! Which token is next, and whether it has to be on the disk before it is granted.
 //!
-//! Syncing takes ten times as long as all the rest. So a grant that does it reserves the tokens of
+//! Syncing takes several times as long as all the rest. So a grant that does it reserves the tokens of
 //! the next second along with its own: the [`Reserve`] stands in its record. Of these, as long as
 //! the kernel runs on, each is written without being synced, since all processes see what one of
 //! them wrote. If the kernel stops, such writes may be lost, and with them which tokens were granted.
 //! The reserve is not: whoever finds one of an earlier run of the kernel goes on behind its end.
+//!
+//! That it was synced is shown by a second record of it in the other slot, which nobody writes before:
+//! the note that the grant has ended. A holder that died has left none, so the next one syncs too.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +34,10 @@ pub(crate) struct Reserve {
 pub(crate) struct Next {
     pub(crate) token: FencingToken,
     pub(crate) reserve: Option<Reserve>,
-    /// Whether the token has to be on the disk first.
+    /// Whether what is in the file has to be on the disk before this is written: the one record that
+    /// is there for sure would be written over.
+    pub(crate) is_preceded_by_a_sync: bool,
+    /// Whether the token has to be on the disk before it is granted.
     pub(crate) is_to_be_synced: bool,
 }
 
@@ -51,12 +57,16 @@ impl Next {
         let next = last.map_or(1, |last| last.get() + 1);
         let token = FencingToken::new(next.max(time_of_day))?;
         Some(match reserve.filter(|reserve| token <= reserve.until) {
-            Some(reserve) => Self { token, reserve: Some(reserve.clone()), is_to_be_synced: false },
+            Some(reserve) => {
+                let reserve = Some(reserve.clone());
+                Self { token, reserve, is_preceded_by_a_sync: false, is_to_be_synced: false }
+            }
             None => {
                 // Where no more are left, each of the last ones is synced.
                 let until = FencingToken::new(token.get() + LENGTH).unwrap_or(token);
                 let reserve = boot.map(|boot| Reserve { until, boot: boot.clone() });
-                Self { token, reserve, is_to_be_synced: true }
+                let is_preceded_by_a_sync = last.is_some() && !records.are_settled();
+                Self { token, reserve, is_preceded_by_a_sync, is_to_be_synced: true }
             }
         })
     }
@@ -129,23 +139,81 @@ mod tests {
         FencingToken::new(number).unwrap()
     }
 
-    /// Writes the next grant or its end as a holder does, and tells the grant.
-    fn grant(content: &mut Vec<u8>, boot: Option<&Boot>, time_of_day: u64, ends: bool) -> Next {
-        let records = read(content).unwrap();
-        let next = Next::after(&records, boot, time_of_day).unwrap();
-        let held =
-            Record { reserve: next.reserve.clone(), ..record(next.token.get(), State::Held) };
-        put(content, &held);
-        if ends {
-            put(content, &Record { state: State::Free, ..held });
-        }
-        next
+    /// A file, and what its disk may have of it when the kernel stops.
+    #[derive(Clone, Default)]
+    struct Disk {
+        content: Vec<u8>,
+        /// What each slot may be by then: as it was synced, or as it was written since.
+        slots: [Vec<Vec<u8>>; 2],
+        granted: Option<FencingToken>,
     }
 
-    fn put(content: &mut Vec<u8>, record: &Record) {
-        let start = read(content).unwrap().loose() * SLOT;
-        content.resize(content.len().max(start + SLOT), 0);
-        content[start..start + SLOT].copy_from_slice(&file(&[record]));
+    /// What becomes of a holder.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Fate {
+        Ends,
+        Dies,
+        /// When it has written its grant, and not yet synced it.
+        DiesBefore,
+    }
+
+    impl Disk {
+        /// Does what a holder does.
+        fn grant(&mut self, boot: Option<&Boot>, time_of_day: u64, fate: Fate) -> Next {
+            let records = read(&self.content).unwrap();
+            let next = Next::after(&records, boot, time_of_day).unwrap();
+            if next.is_preceded_by_a_sync {
+                self.sync();
+            }
+            let held =
+                Record { reserve: next.reserve.clone(), ..record(next.token.get(), State::Held) };
+            self.put(&held);
+            if fate == Fate::DiesBefore {
+                return next;
+            }
+            if next.is_to_be_synced {
+                self.sync();
+            }
+            assert!(self.granted < Some(next.token), "{next:?} after {:?}", self.granted);
+            self.granted = Some(next.token);
+            if fate == Fate::Ends {
+                self.put(&Record { state: State::Free, ..held });
+            }
+            next
+        }
+
+        fn put(&mut self, record: &Record) {
+            let slot = read(&self.content).unwrap().loose();
+            let (start, new) = (slot * SLOT, file(&[record]));
+            self.content.resize(self.content.len().max(start + SLOT), 0);
+            self.content[start..start + SLOT].copy_from_slice(&new);
+            let mut torn = new.clone();
+            torn[30] ^= 1;
+            self.slots[slot].extend([torn, new]);
+            // Whatever else was written there in between is as good as what is there now.
+            let last = self.slots[slot].len() - 2;
+            if last > 3 {
+                self.slots[slot].drain(1..last - 1);
+            }
+        }
+
+        fn sync(&mut self) {
+            for (slot, synced) in self.content.chunks(SLOT).zip(&mut self.slots) {
+                *synced = vec![slot.to_vec()];
+            }
+        }
+
+        /// What the next run of the kernel may find.
+        fn crashes(&self) -> Vec<Vec<u8>> {
+            let nothing = [Vec::new()];
+            let [one, other] = [0, 1].map(|slot| match &*self.slots[slot] {
+                [] => &nothing[..],
+                found => found,
+            });
+            let both =
+                one.iter().flat_map(|one| other.iter().map(|other| [&**one, other].concat()));
+            both.collect()
+        }
     }
 
     fn next(content: &[u8], boot: Option<&Boot>, time_of_day: u64) -> Next {
@@ -154,10 +222,10 @@ mod tests {
 
     #[test]
     fn a_second_of_grants_is_synced_once() {
-        let (this, mut content) = (boot('1'), Vec::new());
+        let (this, mut disk) = (boot('1'), Disk::default());
         let mut synced = Vec::new();
         for time in (5_000_000..7_500_000).step_by(1_000) {
-            let next = grant(&mut content, Some(&this), time, true);
+            let next = disk.grant(Some(&this), time, Fate::Ends);
             assert_eq!(next.token, token(time));
             if next.is_to_be_synced {
                 synced.push(time);
@@ -169,59 +237,50 @@ mod tests {
 
     #[test]
     fn tokens_go_on_in_the_reserve_while_the_clock_is_behind() {
-        let (this, mut content) = (boot('1'), Vec::new());
-        assert!(grant(&mut content, Some(&this), 5_000_000, true).is_to_be_synced);
+        let (this, mut disk) = (boot('1'), Disk::default());
+        assert!(disk.grant(Some(&this), 5_000_000, Fate::Ends).is_to_be_synced);
         for number in 5_000_001..5_000_010 {
-            let next = grant(&mut content, Some(&this), 7, true);
+            let next = disk.grant(Some(&this), 7, Fate::Ends);
             assert_eq!((next.token, next.is_to_be_synced), (token(number), false));
         }
     }
 
-    /// Whatever of the writes since the last sync has reached the disk, and however whole.
+    /// Whatever of the writes since the last sync has reached the disk, and however whole: after each
+    /// step of each course of five holders, with a reserve that is used up or not.
     #[test]
     fn what_the_kernel_lost_is_not_granted_again() {
         let (before, after) = (boot('1'), boot('2'));
-        for grants in 0..4 {
-            for ends in [true, false] {
-                let (mut content, mut time) = (Vec::new(), 5_000_000);
-                // One reserve is used up, and its grants are in the file.
-                grant(&mut content, Some(&before), time, true);
-                grant(&mut content, Some(&before), time, true);
-                time += 2 * LENGTH;
-                let slot = read(&content).unwrap().loose();
-                let synced = grant(&mut content, Some(&before), time, false);
-                assert!(synced.is_to_be_synced);
-                let mut disks = vec![content.clone()];
-                let mut last = synced.token;
-                put(&mut content, &Record { reserve: synced.reserve, ..record(time, State::Free) });
-                disks.push(content.clone());
-                for _ in 0..grants {
-                    last = grant(&mut content, Some(&before), time, ends).token;
-                    disks.push(content.clone());
-                }
-                for mut disk in disks {
-                    for is_torn in [false, true] {
-                        if is_torn {
-                            disk[(1 - slot) * SLOT + 30] ^= 1;
-                        }
-                        let next = next(&disk, Some(&after), 7);
-                        assert!(next.token > last && next.is_to_be_synced, "{next:?} after {last}");
+        let fates = [Fate::Ends, Fate::Dies, Fate::DiesBefore];
+        let courses = (0..5).fold(vec![(Disk::default(), 5_000_000)], |disks, _| {
+            let mut longer = Vec::new();
+            for (disk, time) in disks {
+                for (fate, step) in fates.iter().flat_map(|fate| [(*fate, 0), (*fate, 2 * LENGTH)])
+                {
+                    let (mut disk, time) = (disk.clone(), time + step);
+                    disk.grant(Some(&before), time, fate);
+                    for found in disk.crashes() {
+                        let next = next(&found, Some(&after), 7);
+                        assert!(next.is_to_be_synced);
+                        assert!(Some(next.token) > disk.granted, "{next:?} {:?}", disk.granted);
                     }
+                    longer.push((disk, time));
                 }
             }
-        }
+            longer
+        });
+        assert_eq!(courses.len(), 6_usize.pow(5));
     }
 
     /// A process was killed in the middle of a write, which this kernel goes on with.
     #[test]
     fn a_record_that_is_not_whole_ends_the_reserve() {
-        let (this, mut content) = (boot('1'), Vec::new());
+        let (this, mut disk) = (boot('1'), Disk::default());
         let mut last = token(1);
         for _ in 0..5 {
-            last = grant(&mut content, Some(&this), 5_000_000, true).token;
+            last = disk.grant(Some(&this), 5_000_000, Fate::Ends).token;
         }
         for slot in [0, 1] {
-            let mut torn = content.clone();
+            let mut torn = disk.content.clone();
             torn[slot * SLOT + 30] ^= 1;
             let next = next(&torn, Some(&this), 7);
             assert!(next.token > last && next.is_to_be_synced, "{next:?} after {last}");
@@ -230,27 +289,28 @@ mod tests {
 
     #[test]
     fn where_the_kernel_is_not_known_each_token_is_synced() {
-        let mut content = Vec::new();
+        let mut disk = Disk::default();
         for number in 5_000_000..5_000_005 {
-            let next = grant(&mut content, None, 5_000_000, true);
-            assert_eq!(next, Next { token: token(number), reserve: None, is_to_be_synced: true });
+            let next = disk.grant(None, 5_000_000, Fate::Ends);
+            assert_eq!((next.token, next.reserve), (token(number), None));
+            assert!(next.is_to_be_synced && (number == 5_000_000 || !next.is_preceded_by_a_sync));
         }
         // Nor is a reserve used that was made where it is.
         let this = boot('1');
-        let reserved = grant(&mut content, Some(&this), 7, true).reserve.unwrap();
-        let next = next(&content, None, 7);
+        let reserved = disk.grant(Some(&this), 7, Fate::Ends).reserve.unwrap();
+        let next = next(&disk.content, None, 7);
         assert_eq!(next.token.get(), reserved.until.get() + 1);
         assert!(next.is_to_be_synced);
     }
 
     #[test]
     fn the_last_tokens_are_granted_and_no_more() {
-        let (this, mut content) = (boot('1'), Vec::new());
+        let (this, mut disk) = (boot('1'), Disk::default());
         let last = i64::MAX as u64;
         for number in last - 3..=last {
-            assert_eq!(grant(&mut content, Some(&this), last - 3, true).token, token(number));
+            assert_eq!(disk.grant(Some(&this), last - 3, Fate::Ends).token, token(number));
         }
-        let records = read(&content).unwrap();
+        let records = read(&disk.content).unwrap();
         assert_eq!(Next::after(&records, Some(&this), 7), None);
         assert_eq!(Next::after(&Records::default(), None, u64::MAX), None);
     }

@@ -243,6 +243,7 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
+        assert!(!is_ignored(signal), "{signal:?} is ignored here, and so by what is started");
         kill_process(self.pid, signal).unwrap();
     }
 
@@ -368,7 +369,9 @@ fn heed_signals() {
     CAUGHT.call_once(|| {
         let runtime = runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let _inside = runtime.enter();
-        for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::TSTP] {
+        let [one, two] = [Signal::USR1, Signal::USR2];
+        let ends = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, one, two, Signal::TSTP];
+        for signal in ends {
             if is_ignored(signal) {
                 // Goes on being caught.
                 drop(unix::signal(SignalKind::from_raw(signal.as_raw())).unwrap());

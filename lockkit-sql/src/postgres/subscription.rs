@@ -53,8 +53,11 @@ impl Subscription {
         }
         match waiters.of(name).entry(owner) {
             Entry::Occupied(mut mailbox) => {
+                let mailbox = mailbox.get_mut();
                 // What the last answer said tells nothing of this ask, whose answer may be lost.
-                mailbox.get_mut().holder = None;
+                mailbox.holder = None;
+                // The ask makes up for what was heard before it.
+                (mailbox.ask_again, mailbox.freed) = (false, false);
                 Joined::Before
             }
             Entry::Vacant(mailbox) => {
@@ -274,11 +277,8 @@ impl Board {
                     mailbox.arrival.notify_one();
                 }
             }
-            News::Free(owner) => match mailboxes.get_mut(&owner) {
-                Some(mailbox) => mailbox.ask_again(),
-                // It is gone, and another of this process may have its turn: asking does no harm.
-                None => mailboxes.values_mut().for_each(Mailbox::ask_again),
-            },
+            // Only one of them listens at a time, and it may be another than the server has heard of.
+            News::Free => mailboxes.values_mut().for_each(Mailbox::ask_again),
             News::Released => mailboxes.values_mut().for_each(Mailbox::freed),
         }
     }
@@ -293,8 +293,8 @@ fn key(name: &LockName) -> String {
 enum News {
     /// `granted OWNER TOKEN`
     Granted(OwnerId, FencingToken),
-    /// `free OWNER`: of those who wait in no order, this one is to try.
-    Free(OwnerId),
+    /// `free OWNER`: of those who wait in no order, one of this process is to try.
+    Free,
     /// `released`, which all are told who wait for a session's lock. What is not known is taken for
     /// that: asking does no harm.
     Released,
@@ -307,7 +307,7 @@ impl News {
             (Some("granted"), Some(owner), Some(token)) => {
                 owner.parse().ok().zip(token.parse().ok()).map(|(o, t)| Self::Granted(o, t))
             }
-            (Some("free"), Some(owner), None) => owner.parse().ok().map(Self::Free),
+            (Some("free"), Some(_), None) => Some(Self::Free),
             _ => None,
         };
         parsed.unwrap_or(Self::Released)

@@ -56,7 +56,8 @@ END
 $$;
 
 -- Drops the places that have run out and returns the first living one: of those in order, if there
--- are any. Whoever calls this, or what follows, keeps the lock's row locked.
+-- are any.
+-- Whoever calls this, or what follows, keeps the lock's row locked.
 CREATE FUNCTION lockkit_first_place(_namespace text, _name text, _now bigint)
 RETURNS lockkit_place LANGUAGE plpgsql AS $$
 DECLARE
@@ -70,8 +71,8 @@ BEGIN
 END
 $$;
 
--- Gives the lock, which nobody holds, to a place in order, for as long as the place would have lived: its
--- owner vouches from the ask that set the end of the place.
+-- Gives the lock, which nobody holds, to a place in order, for as long as the place would have
+-- lived: its owner vouches from the ask that set the end of the place.
 CREATE FUNCTION lockkit_hand_over(_first lockkit_place, _now bigint)
 RETURNS lockkit_lock LANGUAGE plpgsql AS $$
 DECLARE
@@ -112,9 +113,9 @@ BEGIN
 END
 $$;
 
--- Takes the lock if nobody holds it or waits before `_owner`, or if `_owner` has it already. Who
--- waits leaves a place, if there is an inbox to be told in. Who
--- observes takes over a hold of another's that has run out only if it is as it was seen.
+-- Takes the lock if nobody holds it or waits before `_owner`, or if `_owner` has it already. Who has
+-- an inbox to be told in, and is refused, leaves a place. Who observes takes over a hold of another's
+-- that has run out only if it is as it was seen.
 -- `last_token`, `last_beat` and `last_lease` are those of the hold, whoever has it; `remaining` is
 -- what is left of another's.
 CREATE FUNCTION lockkit_take(
@@ -124,9 +125,11 @@ CREATE FUNCTION lockkit_take(
     OUT last_beat bigint, OUT last_lease bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    lock  lockkit_lock;
-    first lockkit_place;
-    now   bigint;
+    lock   lockkit_lock;
+    first  lockkit_place;
+    wanted smallint := CASE WHEN _fair THEN 0 ELSE 1 END;
+    had    smallint;
+    now    bigint;
 BEGIN
     is_granted := false;
     -- Most refusals end here, which locks and writes nothing.
@@ -188,21 +191,22 @@ BEGIN
     last_lease := lock.lease;
     remaining := lock.expires - now;
     IF _inbox IS NOT NULL THEN
-        UPDATE lockkit_place AS p
-           SET expires = greatest(p.expires, now + _ttl), lease = greatest(p.lease, _ttl),
-               turn = CASE WHEN _fair THEN 0 ELSE 1 END
-         WHERE p.owner = _owner;
-        IF NOT FOUND THEN
+        SELECT p.turn INTO had FROM lockkit_place AS p WHERE p.owner = _owner;
+        IF FOUND THEN
+            UPDATE lockkit_place AS p
+               SET expires = greatest(p.expires, now + _ttl), lease = greatest(p.lease, _ttl),
+                   turn = wanted
+             WHERE p.owner = _owner;
+        ELSE
             -- Lest the dead pile up behind the living.
             DELETE FROM lockkit_place AS p
              WHERE p.namespace = _namespace AND p.name = _name AND p.expires <= now;
             INSERT INTO lockkit_place
                 (namespace, name, owner, label, inbox, turn, since, lease, expires)
-            VALUES (_namespace, _name, _owner, _label, _inbox, CASE WHEN _fair THEN 0 ELSE 1 END,
-                    now, _ttl, now + _ttl);
+            VALUES (_namespace, _name, _owner, _label, _inbox, wanted, now, _ttl, now + _ttl);
         END IF;
-        -- Whoever waits for the row of the lock with a snapshot from before must not go on with that.
-        IF current_setting('transaction_isolation') <> 'read committed' THEN
+        -- Whoever waits for the row of the lock with a snapshot from before has to begin anew.
+        IF had IS DISTINCT FROM wanted THEN
             UPDATE lockkit_lock AS l SET beat = l.beat
              WHERE l.namespace = _namespace AND l.name = _name;
         END IF;

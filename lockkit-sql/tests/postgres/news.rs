@@ -19,6 +19,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("what_is_told_is_as_it_was", || POSTGRES.url(), told),
         trial("nothing_is_told_where_nobody_waits", || POSTGRES.url(), silence),
         trial("a_release_wakes_one_plain_waiter", || POSTGRES.url(), plain),
+        trial("who_was_told_and_is_dead_holds_up_nobody", || POSTGRES.url(), dead),
+        trial("a_process_is_told_and_not_one_of_its_waiters", || POSTGRES.url(), burst),
         trial("who_is_told_and_comes_too_late_is_told_next", || POSTGRES.url(), too_late),
         trial("who_was_told_and_gives_up_passes_it_on", || POSTGRES.url(), passing_on),
         trial("who_waits_in_no_order_is_counted", || POSTGRES.url(), counted),
@@ -49,8 +51,9 @@ async fn told(server: String) {
     let driver = database.driver().await;
     let (holder, waiter, plain) = (claim(LONG), claim(LONG).fair(), claim(LONG).waiting());
     let token = take(&driver, &holder).await;
-    listen(&driver, &waiter).await;
-    refused(&driver, &plain).await;
+    // Who comes first in no order comes after those in order.
+    listen(&driver, &plain).await;
+    refused(&driver, &waiter).await;
     let (mut news, _) = listener(&mut database).await;
     driver.release(&holder).await.unwrap();
     let next = take(&driver, &waiter).await;
@@ -103,6 +106,43 @@ async fn plain(server: String) {
     assert_eq!(other.changed(&waiters[1]).await, Change::AskAgain);
     take(&other, &waiters[1]).await;
     assert_eq!(database.ask::<i64>("SELECT count(*) FROM lockkit_place").await, 0);
+}
+
+async fn dead(server: String) {
+    let mut database = Database::on(&server).await;
+    let (one, other) = (database.driver().await, database.driver().await);
+    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
+    take(&one, &holder).await;
+    listen(&one, &waiters[0]).await;
+    listen(&other, &waiters[1]).await;
+    for turns in ["2,1", "2,2"] {
+        one.release(&holder).await.unwrap();
+        assert_eq!(database.ask::<String>(TURNS).await, turns);
+        take(&one, &holder).await;
+    }
+    // The first never asks.
+    assert_eq!(other.changed(&waiters[1]).await, Change::AskAgain);
+}
+
+/// Of one locker those who asked before the first of them had its turn have places, too.
+async fn burst(server: String) {
+    let mut database = Database::on(&server).await;
+    let (near, far) = (database.driver().await, database.driver().await);
+    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
+    take(&near, &holder).await;
+    listen(&far, &waiters[0]).await;
+    refused(&far, &waiters[1]).await;
+    near.release(&holder).await.unwrap();
+    assert_eq!(database.ask::<String>(TURNS).await, "2,1");
+    // Whichever has the turn to listen.
+    assert_eq!(far.changed(&waiters[1]).await, Change::AskAgain);
+    assert_eq!(far.changed(&waiters[0]).await, Change::AskAgain);
+    // An ask makes up for it.
+    take(&near, &holder).await;
+    refused(&far, &waiters[0]).await;
+    refused(&far, &waiters[1]).await;
+    let mut looking = pin!(far.changed(&waiters[0]));
+    assert!(poll!(&mut looking).is_pending());
 }
 
 async fn too_late(server: String) {

@@ -179,7 +179,8 @@ async fn isolated(server: String) {
                                     0, 0, 10000)",
         waiter.owner()
     );
-    database.run(&format!("BEGIN; {wait}")).await;
+    // The one who is misled is not the one who leaves the place.
+    database.run(&format!("BEGIN ISOLATION LEVEL READ COMMITTED; {wait}")).await;
     let releasing = async { near.release(&holder).await.unwrap() };
     let committing = async {
         database.blocks_somebody().await;

@@ -6,7 +6,7 @@ use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_testkit::{POSTGRES, trial};
 
 use crate::support::{
-    Database, LONG, claim, driver, impatient_driver, kind, millis, named, refused, take,
+    Database, LONG, claim, driver, impatient_driver, kind, listen, named, refused, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -188,12 +188,13 @@ async fn refusals(server: String) {
     let driver = database.driver().await;
     take(&driver, &claim(LONG)).await;
     let waiter = claim(LONG).waiting();
-    refused(&driver, &waiter).await;
-    let version = "SELECT xmin::text || ctid::text FROM lockkit_lock";
+    listen(&driver, &waiter).await;
+    // Of the lock, and of the place that the waiter has by now.
+    let version = "SELECT concat(l.xmin, l.ctid, p.xmin, p.ctid) FROM lockkit_lock AS l, \
+                          lockkit_place AS p";
     let before: String = database.ask(version).await;
     for _ in 0..3 {
         refused(&driver, &claim(LONG)).await;
-        refused(&driver, &claim(millis(1000)).waiting()).await;
         refused(&driver, &waiter).await;
     }
     assert_eq!(database.ask::<String>(version).await, before);
