@@ -9,7 +9,7 @@ use super::error::Failure;
 use crate::seats::{Seats, Urgency};
 
 /// How often a request is sent again that met another one.
-const MOST_CONFLICTS: u32 = 20;
+const MOST_CONFLICTS: u32 = 100;
 
 /// The connections of one driver.
 #[derive(Debug)]
@@ -74,7 +74,9 @@ impl Connections {
                     if !failure.is_conflict() || conflicts > MOST_CONFLICTS {
                         break failure;
                     }
-                    sleep(Duration::from_micros(fastrand::u64(0..1_000))).await;
+                    // The more often, the more there are who meet.
+                    let longest = 1_000 * u64::from(conflicts.min(10));
+                    sleep(Duration::from_micros(fastrand::u64(0..longest))).await;
                 }
                 Err(_) => break Failure::NoAnswer(limit),
             }
