@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::Waiter;
-use lockkit_core::driver::{Change, Driver, Release};
+use lockkit_core::driver::{Change, Claim, Driver, Release};
+use lockkit_sql::postgres::PostgresDriver;
 use lockkit_testkit::{POSTGRES, Proxy, Server, Unavailable, trial};
 use sqlx::postgres::PgListener;
 use tokio::time::sleep;
@@ -89,13 +90,20 @@ async fn silence(server: String) {
 /// Of each place, in order of arrival, whether it is to be told or was.
 const TURNS: &str = "SELECT string_agg(turn::text, ',' ORDER BY arrival) FROM lockkit_place";
 
+/// The first of two drivers holds the lock, and each has a waiter that listens.
+async fn two_wait(database: &Database) -> ([PostgresDriver; 2], Claim, [Claim; 2]) {
+    let drivers = [database.driver().await, database.driver().await];
+    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
+    take(&drivers[0], &holder).await;
+    for (driver, waiter) in drivers.iter().zip(&waiters) {
+        listen(driver, waiter).await;
+    }
+    (drivers, holder, waiters)
+}
+
 async fn plain(server: String) {
     let mut database = Database::on(&server).await;
-    let (one, other) = (database.driver().await, database.driver().await);
-    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
-    take(&one, &holder).await;
-    listen(&one, &waiters[0]).await;
-    listen(&other, &waiters[1]).await;
+    let ([one, other], holder, waiters) = two_wait(&database).await;
     assert_eq!(database.ask::<String>(TURNS).await, "1,1");
     one.release(&holder).await.unwrap();
     assert_eq!(one.changed(&waiters[0]).await, Change::AskAgain);
@@ -110,11 +118,7 @@ async fn plain(server: String) {
 
 async fn dead(server: String) {
     let mut database = Database::on(&server).await;
-    let (one, other) = (database.driver().await, database.driver().await);
-    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
-    take(&one, &holder).await;
-    listen(&one, &waiters[0]).await;
-    listen(&other, &waiters[1]).await;
+    let ([one, other], holder, waiters) = two_wait(&database).await;
     for turns in ["2,1", "2,2"] {
         one.release(&holder).await.unwrap();
         assert_eq!(database.ask::<String>(TURNS).await, turns);
@@ -165,11 +169,7 @@ async fn too_late(server: String) {
 
 async fn passing_on(server: String) {
     let database = Database::on(&server).await;
-    let (near, far) = (database.driver().await, database.driver().await);
-    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
-    take(&near, &holder).await;
-    listen(&near, &waiters[0]).await;
-    listen(&far, &waiters[1]).await;
+    let ([near, far], holder, waiters) = two_wait(&database).await;
     near.release(&holder).await.unwrap();
     assert_eq!(near.release(&waiters[0]).await.unwrap(), Release::NotHeld);
     assert_eq!(far.changed(&waiters[1]).await, Change::AskAgain);
