@@ -153,6 +153,7 @@ fn grant(folder: &Folder, claim: &Claim, path: &Path, lock: KernelLock) -> Resul
     let file = &lock.file;
     let id = FileId::of(&file.metadata()?);
     let records = look::records(file)?;
+    // It may be the file of another lock.
     records.latest_of(claim.name())?;
     let next = Next::after(&records, Boot::current(), time::of_day()).ok_or_else(|| {
         Problem::found(ErrorKind::Capacity, "the fencing tokens of this lock are used up")

@@ -80,8 +80,7 @@ impl Record {
         slot
     }
 
-    /// The highest token that may have been granted by the time that all which was written after it
-    /// is lost.
+    /// The highest token that may have been granted if all that was written after this is lost.
     fn highest(&self) -> FencingToken {
         self.reserve.as_ref().map_or(self.token, |reserve| reserve.until.max(self.token))
     }
