@@ -366,18 +366,21 @@ pub(crate) fn state(pid: &str) -> Option<char> {
 /// after `&`: what a process catches, a program that it starts does not ignore.
 fn heed_signals() {
     static CAUGHT: Once = Once::new();
-    CAUGHT.call_once(|| {
-        let runtime = runtime::Builder::new_current_thread().enable_io().build().unwrap();
-        let _inside = runtime.enter();
-        let [one, two] = [Signal::USR1, Signal::USR2];
-        let ends = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, one, two, Signal::TSTP];
-        for signal in ends {
-            if is_ignored(signal) {
-                // Goes on being caught.
-                drop(unix::signal(SignalKind::from_raw(signal.as_raw())).unwrap());
-            }
+    // On a thread of its own: the caller may be in a runtime, where no other one may end.
+    CAUGHT.call_once(|| thread::spawn(catch_ignored).join().unwrap());
+}
+
+fn catch_ignored() {
+    let runtime = runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let _inside = runtime.enter();
+    let [one, two] = [Signal::USR1, Signal::USR2];
+    let ends = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, one, two, Signal::TSTP];
+    for signal in ends {
+        if is_ignored(signal) {
+            // Goes on being caught.
+            drop(unix::signal(SignalKind::from_raw(signal.as_raw())).unwrap());
         }
-    });
+    }
 }
 
 /// Whether this process was told to ignore a signal, where the system tells.
