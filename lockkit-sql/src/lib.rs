@@ -29,6 +29,8 @@ pub mod sqlite;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod stays;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
+mod subscription;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod tls;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod together;

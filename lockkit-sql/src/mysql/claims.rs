@@ -29,6 +29,9 @@ const RUN_OUT: &str = "SELECT token, beat, lease FROM lockkit_lock \
      WHERE namespace = ? AND name = ? AND owner IS NOT NULL \
        AND expires <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
 
+/// For how long releases look for who listens. Whoever does asks once a second.
+const AWAITED: Duration = Duration::from_secs(4);
+
 /// What a refusal says is left where nothing is.
 const NONE_LEFT: Duration = Duration::from_micros(1);
 
@@ -48,8 +51,17 @@ pub(super) enum Answer {
 }
 
 /// What a claim finds that lets go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Released {
+    pub(super) hold: Ended,
+    /// Whether somebody has a place.
+    pub(super) is_queued: bool,
+    /// Whether somebody listens.
+    pub(super) is_awaited: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Released {
+pub(super) enum Ended {
     /// It held the lock until now.
     Freed,
     /// Its hold had run out.
@@ -58,16 +70,20 @@ pub(super) enum Released {
     Nothing,
 }
 
-/// Takes the lock if nobody holds it and nobody has a place.
+/// Takes the lock if nobody holds it and nobody has a place. `listens` is whether the claim is to be
+/// told of a release.
 pub(super) async fn take(
     connections: &Connections,
     claim: &Claim,
     takeover: Takeover,
+    listens: bool,
     within: Within,
 ) -> Result<Answer, Failure> {
     let [namespace, name, owner] = of_claim(claim);
     let (label, lease) = (label(claim), lease(claim));
     let (observes, token_seen, beat_seen) = takeover.parts();
+    let awaited = if listens { micros(claim.ttl().min(AWAITED)) } else { 0 };
+    let awaited = Value::Integer(awaited);
     let values = [
         namespace,
         name,
@@ -84,6 +100,8 @@ pub(super) async fn take(
         lease,
         lease,
         lease,
+        awaited,
+        awaited,
     ];
     let answer = connections.write(TAKE, &values, Urgency::Asks, within).await?;
     // A number without a sign on its way, which was negative.
@@ -173,11 +191,13 @@ pub(super) async fn release(
     within: Within,
 ) -> Result<Released, Failure> {
     let answer = connections.write(RELEASE, &of_claim(claim), Urgency::Keeps, within).await?;
-    Ok(match answer.last_insert_id() {
-        1 => Released::Freed,
-        2 => Released::TooLate,
-        _ => Released::Nothing,
-    })
+    let found = answer.last_insert_id();
+    let hold = match found & 3 {
+        1 => Ended::Freed,
+        2 => Ended::TooLate,
+        _ => Ended::Nothing,
+    };
+    Ok(Released { hold, is_queued: found & 4 != 0, is_awaited: found & 8 != 0 })
 }
 
 /// What a renewal is told.

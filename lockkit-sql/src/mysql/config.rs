@@ -16,7 +16,11 @@ pub(super) const ID: &str = "mysql";
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     HOLD,
-    Parameter::new("connections", "how many connections to use, 2 to 100", "4"),
+    Parameter::new(
+        "connections",
+        "how many connections to use for requests, 2 to 100; one more where somebody waits",
+        "4",
+    ),
     OBSERVE,
     SOCKET,
     SSL_MODE,

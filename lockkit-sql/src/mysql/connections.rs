@@ -34,6 +34,12 @@ impl Within {
         Self { limit, deadline: Instant::now() + limit }
     }
 
+    /// The same, but not for longer than `limit` from now on.
+    pub(super) fn at_most(self, limit: Duration) -> Self {
+        let limit = limit.min(self.left());
+        Self { limit, deadline: Instant::now() + limit }
+    }
+
     fn left(self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
@@ -62,7 +68,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Statements that are carried out together or not at all.
+/// Statements of which each depends on the answers before.
 pub(super) trait Steps: Sync {
     type Answer: Send;
 
@@ -129,10 +135,33 @@ impl Connections {
         urgency: Urgency,
         within: Within,
     ) -> Result<S::Answer, Failure> {
+        self.carry_out(steps, true, urgency, within).await
+    }
+
+    /// Sends several statements, one after the other on one connection.
+    pub(super) async fn sequence<S: Steps>(
+        &self,
+        steps: &S,
+        urgency: Urgency,
+        within: Within,
+    ) -> Result<S::Answer, Failure> {
+        self.carry_out(steps, false, urgency, within).await
+    }
+
+    async fn carry_out<S: Steps>(
+        &self,
+        steps: &S,
+        as_one: bool,
+        urgency: Urgency,
+        within: Within,
+    ) -> Result<S::Answer, Failure> {
         let mut conversation = self.converse(urgency, within).await?;
         let mut conflicts = 0;
         loop {
-            let answer = conversation.transact(steps).await;
+            let answer = match as_one {
+                true => conversation.transact(steps).await,
+                false => steps.take(&mut conversation).await,
+            };
             match &answer {
                 Err(failure) if is_worth_another_try(failure, &mut conflicts, within) => {
                     sleep(short()).await;

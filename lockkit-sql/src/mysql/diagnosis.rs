@@ -20,7 +20,7 @@ const TOKENS: &str = "SELECT MAX(token) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01
 const PROCESSES: &str = "SHOW PROCESSLIST";
 
 /// Each needs one right, and is only explained.
-const RIGHTS: [(&str, &str); 8] = [
+const RIGHTS: [(&str, &str); 12] = [
     ("lockkit_lock: SELECT", "EXPLAIN SELECT token FROM lockkit_lock"),
     ("lockkit_lock: INSERT", "EXPLAIN INSERT INTO lockkit_lock (name) VALUES ('')"),
     ("lockkit_lock: UPDATE", "EXPLAIN UPDATE lockkit_lock SET token = 0"),
@@ -29,6 +29,10 @@ const RIGHTS: [(&str, &str); 8] = [
     ("lockkit_place: INSERT", "EXPLAIN INSERT INTO lockkit_place (name) VALUES ('')"),
     ("lockkit_place: UPDATE", "EXPLAIN UPDATE lockkit_place SET arrival = 0"),
     ("lockkit_place: DELETE", "EXPLAIN DELETE FROM lockkit_place"),
+    ("lockkit_bell: SELECT", "EXPLAIN SELECT told FROM lockkit_bell"),
+    ("lockkit_bell: INSERT", "EXPLAIN INSERT INTO lockkit_bell (name) VALUES ('')"),
+    ("lockkit_bell: UPDATE", "EXPLAIN UPDATE lockkit_bell SET told = 0"),
+    ("lockkit_bell: DELETE", "EXPLAIN DELETE FROM lockkit_bell"),
 ];
 
 /// The oldest versions that have what is asked for here and that are still mended.
@@ -122,7 +126,8 @@ async fn rights(settings: &Settings, driver: &MysqlDriver) -> Result<Diagnosis, 
         false => Diagnosis::error(
             "rights",
             format!("this user lacks rights ({})", missing.join(", ")),
-            "GRANT SELECT, INSERT, UPDATE, DELETE ON the tables lockkit_lock and lockkit_place",
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON the tables lockkit_lock, lockkit_place and \
+             lockkit_bell",
         ),
     })
 }

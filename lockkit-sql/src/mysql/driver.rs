@@ -10,7 +10,8 @@ use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::claims::{self, Answer, Released};
+use super::bell::Bell;
+use super::claims::{self, Answer, Ended};
 use super::config::{Config, ID};
 use super::connections::{Connections, Within};
 use super::error::Failure;
@@ -25,19 +26,24 @@ use crate::stays::Stays;
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
 
+/// For how long a claim relies on being told by another process, whose user may not have the right to.
+const ASK_WITHIN: Duration = Duration::from_secs(1);
+
 /// What the driver for MySQL and MariaDB promises.
 ///
 /// A lease of 200 ms leaves 40 ms for a request, of which syncing the server's log is a part.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .fairness(Fairness::OnRequest)
     .fencing()
+    .notification()
     .inspection()
     .ttl(Duration::from_millis(200), Capabilities::MAX_TTL);
 
 /// Locks in a MySQL or MariaDB database.
 ///
-/// It keeps a few connections. They are made when they are needed and made anew when they break;
-/// they end with [`close`](Driver::close) or when the driver is dropped.
+/// It keeps a few connections for requests and, while somebody waits, one that sleeps until it is told
+/// of a release. They are made when they are needed and made anew when they break; they end with
+/// [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct MysqlDriver {
     pub(super) connections: Arc<Connections>,
@@ -46,6 +52,7 @@ pub struct MysqlDriver {
     pub(super) sights: Option<Sights>,
     /// Who wants to be served in order.
     pub(super) neighbours: Neighbours,
+    pub(super) bell: Bell,
     stays: Stays,
     renewals: Renewals,
     /// Asks that are made together would leave the process much larger.
@@ -72,12 +79,13 @@ impl MysqlDriver {
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
         let Config { endpoint, call_limit, connections, observe } = Config::from_url(url)?;
-        let opened = Connections::open(endpoint, connections).await;
+        let opened = Connections::open(endpoint.clone(), connections).await;
         let connections = opened
             .map(Arc::new)
             .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
         let swept = connections.clone();
         Ok(Self {
+            bell: Bell::new(endpoint, connections.clone()),
             connections,
             call_limit,
             sights: observe.then(Sights::default),
@@ -89,11 +97,53 @@ impl MysqlDriver {
         })
     }
 
-    /// Who has stood in the queue before stands there again, and has no other way in.
+    /// A claim that is refused and waits is told of a release, and asks once more when that is sure:
+    /// else it might miss one in between.
     async fn ask(&self, claim: &Claim, stood_before: bool) -> Result<Attempt, Failure> {
+        let within = self.within(claim);
+        let mut is_heard = claim.waits() && self.bell.is_heard_by(claim);
+        // Who has just told another and comes again lets that one have its chance.
+        let comes = claim.waits() && !claim.is_fair() && !self.bell.knows(claim);
+        if comes && self.bell.has_handed_over(claim.name()) {
+            is_heard = self.listen(claim, within).await;
+        }
+        let attempt = self.ask_once(claim, stood_before, is_heard, within).await?;
+        match &attempt {
+            Attempt::Taken(taken) if claim.waits() && taken.is_unheard() => (),
+            _ => return Ok(attempt),
+        }
+        if !self.listen(claim, within).await {
+            return Ok(attempt);
+        }
+        match self.ask_once(claim, claim.is_fair(), true, within).await {
+            Ok(attempt) => Ok(attempt),
+            // What it has by now is found when it asks again, or is released.
+            Err(failure) => {
+                tracing::debug!(lock = %claim.name(), %failure, "a second ask failed");
+                Ok(attempt)
+            }
+        }
+    }
+
+    /// Has a claim told of a release; whether that is sure. It is not needed.
+    async fn listen(&self, claim: &Claim, within: Within) -> bool {
+        let listened = self.bell.listen(claim, within).await;
+        listened.unwrap_or_else(|failure| {
+            tracing::debug!(lock = %claim.name(), %failure, "not told of releases for now");
+            false
+        })
+    }
+
+    /// Who has stood in the queue before stands there again, and has no other way in.
+    async fn ask_once(
+        &self,
+        claim: &Claim,
+        stood_before: bool,
+        is_heard: bool,
+        within: Within,
+    ) -> Result<Attempt, Failure> {
         // It may have been refreshed a quarter of a lease ago.
         let place_ends = Instant::now() + claim.ttl() / 4 * 3;
-        let within = self.within(claim);
         let takeover = Takeover::of(self.sights.as_ref(), claim);
         let answer = match stood_before {
             true => self.stand_again(claim, takeover, within).await?,
@@ -101,25 +151,34 @@ impl MysqlDriver {
         };
         let answer = match answer {
             Some(answer) => answer,
-            None => self.take(claim, takeover, within).await?,
+            None => self.take(claim, takeover, is_heard, within).await?,
         };
-        Ok(self.observe(claim, answer, place_ends))
+        Ok(self.observe(claim, answer, is_heard, place_ends))
     }
 
     async fn take(
         &self,
         claim: &Claim,
         takeover: Takeover,
+        is_heard: bool,
         within: Within,
     ) -> Result<Answer, Failure> {
-        let answer = claims::take(&self.connections, claim, takeover, within).await?;
+        let answer = claims::take(&self.connections, claim, takeover, is_heard, within).await?;
         match answer {
             Answer::Taken { .. } if claim.is_fair() => {
-                let stood = queue::stand(&self.connections, claim, takeover, within).await?;
-                Ok(stood.unwrap_or(answer))
+                Ok(self.stand(claim, takeover, within).await?.unwrap_or(answer))
             }
             answer => Ok(answer),
         }
+    }
+
+    async fn stand(
+        &self,
+        claim: &Claim,
+        takeover: Takeover,
+        within: Within,
+    ) -> Result<Option<Answer>, Failure> {
+        queue::stand(&self.connections, claim, self.bell.inbox(), takeover, within).await
     }
 
     /// `None` if there is no such lock any more.
@@ -140,7 +199,7 @@ impl MysqlDriver {
             Looked::Stale => None,
         };
         match answer {
-            None => queue::stand(connections, claim, takeover, within).await,
+            None => self.stand(claim, takeover, within).await,
             answer => Ok(answer),
         }
     }
@@ -160,10 +219,19 @@ impl MysqlDriver {
     }
 
     /// Takes note of a hold that has run out; who is refused for it learns when to ask again.
-    fn observe(&self, claim: &Claim, answer: Answer, place_ends: Instant) -> Attempt {
+    fn observe(
+        &self,
+        claim: &Claim,
+        answer: Answer,
+        is_heard: bool,
+        place_ends: Instant,
+    ) -> Attempt {
         let owner = claim.owner();
         let (remaining, run_out, standing) = match answer {
             Answer::Granted { token } => {
+                if claim.waits() {
+                    self.bell.leave(claim);
+                }
                 self.neighbours.hold(owner);
                 if let Some(sights) = &self.sights {
                     sights.forget(claim.name());
@@ -174,27 +242,47 @@ impl MysqlDriver {
         };
         let is_told =
             standing.is_some_and(|standing| self.neighbours.stand(owner, standing, place_ends));
-        Attempt::Taken(match (run_out, &self.sights) {
+        let taken = match (run_out, &self.sights) {
             (Some(run_out), Some(sights)) => {
                 Taken::new().free_in(sights.note(claim.name(), run_out, claim.now()))
             }
-            _ if is_told => Taken::new().heard(),
+            _ if is_told => Taken::new(),
+            // A place does not ask sooner for what it is told by another process.
+            _ if is_heard && claim.is_fair() => {
+                Taken::new().free_in(remaining.unwrap_or(ASK_WITHIN).min(ASK_WITHIN))
+            }
             _ => remaining.into_iter().fold(Taken::new(), Taken::free_in),
+        };
+        Attempt::Taken(match (is_told, is_heard) {
+            (true, _) => taken.heard(),
+            (false, true) => taken.heard().ask_within(ASK_WITHIN),
+            (false, false) => taken.unheard(),
         })
     }
 
     async fn let_go(&self, claim: &Claim) -> Result<Release, Failure> {
         let within = self.within(claim);
+        let was_told = claim.waits() && self.bell.leave(claim);
         let released = claims::release(&self.connections, claim, within).await?;
+        let mut is_free = released.hold != Ended::Nothing;
         // Who was granted the lock has no place, unless that could not be removed.
-        if claim.is_fair()
-            && (released != Released::Freed || self.neighbours.has_place(claim.owner()))
-        {
-            queue::leave(&self.connections, claim, within).await?;
+        let leaves = released.hold != Ended::Freed || self.neighbours.has_place(claim.owner());
+        if claim.is_fair() && leaves {
+            is_free = queue::leave(&self.connections, claim, within).await?;
         }
-        Ok(match released {
-            Released::Freed => Release::Freed,
-            Released::TooLate | Released::Nothing => Release::NotHeld,
+        // Who stands just behind is told by now.
+        let next = self.neighbours.go(claim.owner());
+        let (is_queued, is_awaited) = match (released.hold, claim.is_fair()) {
+            (Ended::Nothing, true) => (is_free, is_free),
+            (Ended::Nothing, false) => (false, was_told),
+            _ => (released.is_queued, released.is_awaited),
+        };
+        if next.is_none() && (is_queued || is_awaited) {
+            self.bell.ring(claim.name(), is_queued, is_awaited, within).await;
+        }
+        Ok(match released.hold {
+            Ended::Freed => Release::Freed,
+            Ended::TooLate | Ended::Nothing => Release::NotHeld,
         })
     }
 
@@ -224,12 +312,16 @@ impl Driver for MysqlDriver {
         if stood_before && self.neighbours.relies(owner) && Box::pin(self.stay(claim)).await? {
             return Ok(Attempt::Taken(Taken::new().heard()));
         }
+        let listened_before = claim.waits() && self.bell.knows(claim);
         match self.asks.pass(claim, || self.ask(claim, stood_before)).await {
             Ok(attempt) => Ok(attempt),
             Err(failure) => {
                 // It may be the last of its claim, without a release.
                 if !stood_before {
                     self.neighbours.go(claim.owner());
+                }
+                if claim.waits() && !listened_before {
+                    self.bell.leave(claim);
                 }
                 Err(failure.of_a_request())
             }
@@ -264,7 +356,10 @@ impl Driver for MysqlDriver {
     }
 
     async fn changed(&self, claim: &Claim) -> Change {
-        self.neighbours.changed(claim.owner()).await
+        tokio::select! {
+            change = self.neighbours.changed(claim.owner()) => change,
+            change = self.bell.changed(claim) => change,
+        }
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {
@@ -273,6 +368,7 @@ impl Driver for MysqlDriver {
 
     async fn close(&self) {
         self.housekeeping.abort();
+        self.bell.close().await;
         self.connections.close().await;
     }
 }

@@ -106,6 +106,11 @@ impl Failure {
         self.number() == Some(LOCK_WAIT_TIMEOUT)
     }
 
+    /// Whether somebody broke the statement off.
+    pub(super) fn is_interruption(&self) -> bool {
+        self.number() == Some(1317)
+    }
+
     /// Whether a right to a table is missing.
     pub(super) fn is_denial(&self) -> bool {
         matches!(self.number(), Some(1142 | 1143))
@@ -163,6 +168,12 @@ fn is_about_the_set_up(error: &sqlx::Error) -> bool {
 const DEADLOCK: u16 = 1213;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const CHANGED_SINCE_READ: u16 = 1020;
+
+/// What is to be ended is not there.
+pub(super) const NO_SUCH_SESSION: u16 = 1094;
+
+/// What is to be ended is another user's.
+pub(super) const NOT_ITS_OWNER: u16 = 1095;
 
 /// Too many connections: of all, of the user, of the user within an hour.
 const FULL: [u16; 3] = [1040, 1203, 1226];

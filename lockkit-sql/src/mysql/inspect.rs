@@ -51,6 +51,7 @@ impl Inspect for MysqlDriver {
         let broken = broken.map_err(Failure::of_a_request)?;
         if let Some(holder) = &broken {
             self.neighbours.go(holder.owner());
+            self.bell.ring(name, true, true, within).await;
         }
         Ok(broken)
     }

@@ -14,20 +14,26 @@ const VERSIONS: &str = "SELECT MAX(version) AS version FROM lockkit_layout";
 const VERSION: i32 = 1;
 
 /// The columns of our tables, as `objects.sql` finds them.
-const TABLES: [(&str, &str); 4] = [
+const TABLES: [(&str, &str); 5] = [
+    (
+        "lockkit_bell",
+        "namespace varbinary(64) not null key, name varbinary(512) not null key, \
+         inbox bigint not null key, since bigint not null, told bigint not null, \
+         expires bigint not null",
+    ),
     ("lockkit_layout", "only_row tinyint not null key, version int not null"),
     (
         "lockkit_lock",
         "namespace varbinary(64) not null key, name varbinary(512) not null key, \
          owner varbinary(32), label varbinary(128), token bigint not null, \
          since bigint not null, lease bigint not null, expires bigint not null, \
-         queued bigint not null, beat bigint not null, settled bigint not null",
+         queued bigint not null, awaited bigint not null, beat bigint not null, settled bigint not null",
     ),
     (
         "lockkit_place",
         "namespace varbinary(64) not null key, name varbinary(512) not null key, \
          owner varbinary(32) not null key, label varbinary(128) not null, \
-         arrival bigint not null, since bigint not null, expires bigint not null",
+         inbox bigint not null, arrival bigint not null, since bigint not null, expires bigint not null",
     ),
     (
         "lockkit_session",
@@ -39,7 +45,8 @@ const TABLES: [(&str, &str); 4] = [
 ];
 
 /// Which tables leases and sessions need. Whoever has no right to a table does not see it.
-pub(super) const OF_LEASES: &[&str] = &["lockkit_layout", "lockkit_lock", "lockkit_place"];
+pub(super) const OF_LEASES: &[&str] =
+    &["lockkit_layout", "lockkit_lock", "lockkit_place", "lockkit_bell"];
 pub(super) const OF_SESSIONS: &[&str] = &["lockkit_layout", "lockkit_session"];
 
 /// Makes sure that the tables are ours; where there are none, makes them. Many processes may do

@@ -2,8 +2,8 @@
 //!
 //! A lock is a lease, kept as a row. Taking, renewing and releasing is one statement each, which
 //! decides with the row locked and tells what it did in its reply: one round trip. Leases count on
-//! the server's clock. Waiters ask again from time to time, since the server tells nobody of a
-//! release; acquisitions that ask for it are served first come, first served.
+//! the server's clock. Who lets go tells one who waits, by ending the sleep of a session of its;
+//! acquisitions that ask for it are served first come, first served.
 //!
 //! ```no_run
 //! # async fn example() -> lockkit_core::Result<()> {
@@ -17,6 +17,7 @@
 //!
 //! What it guarantees, and what it stores, is told in `docs/mysql.md`.
 
+mod bell;
 mod claims;
 mod config;
 mod connections;

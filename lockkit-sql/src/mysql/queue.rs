@@ -111,10 +111,11 @@ pub(super) async fn take_turn(
 pub(super) async fn stand(
     connections: &Connections,
     claim: &Claim,
+    inbox: Value<'static>,
     takeover: Takeover,
     within: Within,
 ) -> Result<Option<Answer>, Failure> {
-    connections.transact(&Stand { claim, takeover }, Urgency::Asks, within).await
+    connections.transact(&Stand { claim, inbox, takeover }, Urgency::Asks, within).await
 }
 
 /// Keeps the places of these claims of one lock for another lease, as [`stand`] would; returns
@@ -128,17 +129,19 @@ pub(super) async fn stay(
     connections.transact(&Stay { claim, owners: &owners }, Urgency::Asks, within).await
 }
 
-/// Removes the claim's place.
+/// Removes the claim's place; whether nobody holds the lock.
 pub(super) async fn leave(
     connections: &Connections,
     claim: &Claim,
     within: Within,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     connections.transact(&Leave { claim }, Urgency::Keeps, within).await
 }
 
 struct Stand<'a> {
     claim: &'a Claim,
+    /// Where its process listens.
+    inbox: Value<'static>,
     takeover: Takeover,
 }
 
@@ -184,7 +187,8 @@ impl Steps for Stand<'_> {
             }
             None => {
                 let label = claims::label(claim);
-                let values = [namespace, name, owner, label, time, end, namespace, name];
+                let place = [namespace, name, owner, label, self.inbox, time, end];
+                let values = place.into_iter().chain([namespace, name]).collect::<Vec<_>>();
                 let arrived = transaction.write(ARRIVE, &values).await?;
                 arrived.last_insert_id().cast_signed()
             }
@@ -236,14 +240,15 @@ struct Leave<'a> {
 }
 
 impl Steps for Leave<'_> {
-    type Answer = ();
+    type Answer = bool;
 
-    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<(), Failure> {
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<bool, Failure> {
         let name = self.claim.name();
         // First of all, as everybody does who changes places.
-        transaction.read(LOCK, &claims::of(name)).await?;
+        let lock = Lock::locked(transaction, name).await?;
         transaction.write(LEAVE, &claims::of_claim(self.claim)).await?;
-        requeue(transaction, name).await
+        requeue(transaction, name).await?;
+        Ok(lock.is_some_and(|lock| !lock.is_held()))
     }
 }
 

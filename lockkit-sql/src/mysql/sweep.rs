@@ -15,7 +15,13 @@ const REMOVE: &str = include_str!("sql/remove.sql");
 const DROP_DEAD: &str = "DELETE FROM lockkit_place \
      WHERE expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - 25 * 3600000000 LIMIT 1000";
 
+const DROP_UNHEARD: &str = "DELETE FROM lockkit_bell \
+     WHERE expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - 60 * 1000000 LIMIT 1000";
+
 const SWEEP_OF_SESSIONS: &str = include_str!("sql/session_sweep.sql");
+
+/// How often some of the rows are removed at once.
+const MOST_PARTS: usize = 100;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -25,6 +31,14 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<(), Failure> {
     let observes = Value::Integer(observes.into());
     connections.write(DROP_DEAD, &[], Urgency::Asks, Within::new(LIMIT)).await?;
+    // Who waits for a lock leaves one, and nobody removes it sooner.
+    for _ in 0..MOST_PARTS {
+        let dropped =
+            connections.write(DROP_UNHEARD, &[], Urgency::Asks, Within::new(LIMIT)).await?;
+        if dropped.rows_affected() == 0 {
+            break;
+        }
+    }
     for row in connections.read(IDLE, &[observes], Within::new(LIMIT)).await? {
         let [namespace, name] = [row.try_get("namespace")?, row.try_get("name")?].map(Value::Bytes);
         let of_lock = [namespace, name, observes];

@@ -10,15 +10,16 @@ use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::channel::Channel;
 use super::claims::{self, Answer};
 use super::config::{Config, ID};
 use super::connections::Connections;
-use super::subscription::{Joined, Subscription};
 use super::sweep::sweep;
 use crate::housekeeping::keep_house;
 use crate::renewals::Renewals;
 use crate::sights::{Sights, Takeover};
 use crate::stays::Stays;
+use crate::subscription::{Joined, Subscription};
 use crate::together::MOST;
 
 /// How many ask at a time, of many who ask at once.
@@ -42,6 +43,8 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 #[derive(Debug)]
 pub struct PostgresDriver {
     pub(super) connections: Arc<Connections>,
+    /// Where the news of this driver alone are told.
+    inbox: Channel,
     subscription: Subscription,
     pub(super) call_limit: Option<Duration>,
     asks: Turnstile,
@@ -79,9 +82,11 @@ impl PostgresDriver {
             .map(Arc::new)
             .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
         let swept = connections.clone();
+        let inbox = Channel::new(endpoint, format!("lockkit_{}", OwnerId::random()));
         Ok(Self {
             connections,
-            subscription: Subscription::new(endpoint, inbox()),
+            subscription: Subscription::new(inbox.clone()),
+            inbox,
             call_limit,
             asks: Turnstile::new(MOST_ASKS),
             stays: Stays::default(),
@@ -102,7 +107,7 @@ impl PostgresDriver {
         let joined = self.subscription.join(name, owner);
         // Who would not hear of a release takes nobody's place who would.
         let is_told = claim.is_fair() || joined != Joined::NotYet;
-        let inbox = is_told.then_some(self.subscription.channel());
+        let inbox = is_told.then_some(self.inbox.name());
         let answer = claims::take(&self.connections, claim, inbox, takeover, limit).await;
         match &answer {
             Ok(Answer::Granted { .. }) => self.subscription.leave(name, owner),
@@ -161,11 +166,6 @@ impl PostgresDriver {
     fn limit(&self, claim: &Claim) -> Duration {
         self.call_limit.unwrap_or(claim.call_limit())
     }
-}
-
-/// A channel for the news of one driver alone.
-fn inbox() -> String {
-    format!("lockkit_{}", OwnerId::random())
 }
 
 #[async_trait]

@@ -70,8 +70,8 @@ impl Endpoint {
         .await
     }
 
-    /// Opens a connection that listens for news.
-    pub(super) async fn listen(&self, channel: &str) -> Result<Listener, Failure> {
+    /// Opens a connection that listens, and says which session of the server that is.
+    pub(super) async fn listen(&self, channel: &str) -> Result<(PgListener, i32), Failure> {
         self.within_limit(async {
             // The listener takes its connection from a pool; this one makes no second.
             let pool = PgPoolOptions::new()
@@ -87,7 +87,7 @@ impl Endpoint {
                 return Err(Failure::Pooled);
             }
             listener.listen(channel).await?;
-            Ok(Listener { listener, session })
+            Ok((listener, session))
         })
         .await
     }
@@ -189,41 +189,8 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// A connection on which news arrive.
-#[derive(Debug)]
-pub(super) struct Listener {
-    listener: PgListener,
-    /// Which session of the server listens.
-    session: i32,
-}
-
-impl Listener {
-    /// The next piece of news.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel-safe: news are taken only when they are returned.
-    pub(super) async fn next(&mut self) -> Result<String, Failure> {
-        match self.listener.try_recv().await? {
-            Some(news) => Ok(news.payload().into()),
-            None => Err(Failure::Broken),
-        }
-    }
-
-    /// Makes sure that the other end is there, and still the one that listens.
-    pub(super) async fn check(&mut self) -> Result<(), Failure> {
-        const LIMIT: Duration = Duration::from_secs(3);
-        let asking = pid_of(&mut self.listener);
-        let pid = timeout(LIMIT, asking).await.map_err(|_| Failure::NoAnswer(LIMIT))??;
-        match pid == self.session {
-            true => Ok(()),
-            false => Err(Failure::Pooled),
-        }
-    }
-}
-
 /// Which session of the server answers.
-async fn pid_of<'c>(
+pub(super) async fn pid_of<'c>(
     executor: impl sqlx::Executor<'c, Database = sqlx::Postgres>,
 ) -> Result<i32, Failure> {
     Ok(one_row(executor, "SELECT pg_backend_pid() AS pid").await?.try_get("pid")?)

@@ -18,6 +18,7 @@
 //!
 //! What it guarantees, and what it stores, is told in `docs/postgres.md`.
 
+mod channel;
 mod claims;
 mod config;
 mod connections;
@@ -28,7 +29,6 @@ mod error;
 mod inspect;
 mod layout;
 pub mod session;
-mod subscription;
 mod sweep;
 
 pub use config::PARAMETERS;

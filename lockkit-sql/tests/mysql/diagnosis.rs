@@ -120,13 +120,16 @@ async fn rights(server: String) {
             "CREATE USER '{user}'@'127.0.0.1'; \
              GRANT SELECT ON {name}.lockkit_layout TO '{user}'@'127.0.0.1'; \
              GRANT SELECT, INSERT, UPDATE ON {name}.lockkit_lock TO '{user}'@'127.0.0.1'; \
-             GRANT SELECT ON {name}.lockkit_place TO '{user}'@'127.0.0.1'"
+             GRANT SELECT ON {name}.lockkit_place TO '{user}'@'127.0.0.1'; \
+             GRANT SELECT, INSERT, UPDATE ON {name}.lockkit_bell TO '{user}'@'127.0.0.1'"
         ))
         .await;
     let driver = driver(&database.url_of(&user)).await;
     let (grade, text) = about(&findings(&driver).await, "rights");
     assert_eq!(grade, Grade::Error);
-    for missing in ["lockkit_lock: DELETE", "lockkit_place: INSERT", "GRANT SELECT"] {
+    for missing in
+        ["lockkit_lock: DELETE", "lockkit_place: INSERT", "lockkit_bell: DELETE", "GRANT SELECT"]
+    {
         assert!(text.contains(missing), "{text}");
     }
     assert!(!text.contains("lockkit_lock: UPDATE"), "{text}");

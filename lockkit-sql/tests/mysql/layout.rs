@@ -186,7 +186,9 @@ async fn rights(server: String) {
     assert!(!matches!(error, Error::Unreachable(_)), "{error:?}");
     // until it is given what the page says. With less, it is told so.
     database.run(&grant("SELECT", "lockkit_lock")).await;
-    database.run(&grant("SELECT, INSERT, UPDATE, DELETE", "lockkit_place")).await;
+    for table in ["lockkit_place", "lockkit_bell"] {
+        database.run(&grant("SELECT, INSERT, UPDATE, DELETE", table)).await;
+    }
     let error = connecting().await.unwrap_err();
     assert!(matches!(error, Error::Denied(_)), "{error:?}");
     database.run(&grant("SELECT, INSERT, UPDATE, DELETE", "lockkit_lock")).await;

@@ -5,6 +5,7 @@
 mod clock;
 mod diagnosis;
 mod layout;
+mod news;
 mod queue;
 mod rows;
 mod support;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         layout::trials(),
         rows::trials(),
         queue::trials(),
+        news::trials(),
         weather::trials(),
         users::trials(),
         diagnosis::trials(),

@@ -140,8 +140,9 @@ async fn between(server: String) {
     database
         .run(&format!(
             "START TRANSACTION; SELECT COUNT(*) FROM lockkit_lock FOR UPDATE; \
-             INSERT INTO lockkit_place (namespace, name, owner, label, since, expires, arrival) \
-             SELECT namespace, name, '{}', 'l', {NOW}, {NOW} + 30000000, 1 FROM lockkit_lock; \
+             INSERT INTO lockkit_place \
+                 (namespace, name, owner, label, inbox, since, expires, arrival) \
+             SELECT namespace, name, '{}', 'l', 0, {NOW}, {NOW} + 30000000, 1 FROM lockkit_lock; \
              UPDATE lockkit_lock SET queued = {NOW} + 30000000",
             waiter.owner()
         ))
@@ -215,10 +216,10 @@ async fn staying(server: Server) {
     let stale = "UPDATE lockkit_place SET expires = expires - 2000000; \
                  UPDATE lockkit_lock SET queued = 0";
     database.run(stale).await;
-    let before = database.ask::<i64>(CARRIED_OUT).await;
+    let before = database.figure(CARRIED_OUT).await;
     let asks = || join_all(waiters[1..].iter().map(|waiter| refused(&driver, waiter)));
     assert!(asks().await.iter().all(Taken::is_heard));
-    let carried_out = database.ask::<i64>(CARRIED_OUT).await - before;
+    let carried_out = database.figure(CARRIED_OUT).await - before;
     assert!(carried_out < 99 / 4, "{carried_out} statements");
     let fresh = format!("SELECT COUNT(*) FROM lockkit_place WHERE expires > {NOW} + 5000000");
     assert_eq!(database.ask::<i64>(&fresh).await, 99, "all but the first");
@@ -244,7 +245,7 @@ async fn left_over(server: String) {
     refused(&driver, &waiter).await;
     let left =
         "UPDATE lockkit_place SET owner = (SELECT owner FROM lockkit_lock) WHERE arrival = 0";
-    let place = "INSERT INTO lockkit_place SELECT namespace, name, 'x', label, 0, since, expires \
+    let place = "INSERT INTO lockkit_place SELECT namespace, name, 'x', label, inbox, 0, since, expires \
                  FROM lockkit_place";
     database.run(&format!("{place}; {left}")).await;
     driver.release(&waiter).await.unwrap();
@@ -269,12 +270,12 @@ async fn three(server: Server) {
     let (first, others) = waiters.split_first().unwrap();
     take(&driver, first).await;
     driver.release(first).await.unwrap();
-    let before = database.ask::<i64>(CARRIED_OUT).await;
+    let before = database.figure(CARRIED_OUT).await;
     for waiter in others {
         take(&driver, waiter).await;
         assert_eq!(driver.release(waiter).await.unwrap(), Release::Freed);
     }
-    let after = database.ask::<i64>(CARRIED_OUT).await;
+    let after = database.figure(CARRIED_OUT).await;
     // One of them is the count itself.
     assert_eq!(after - before - 1, 3 * others.len() as i64);
 }

@@ -199,9 +199,13 @@ async fn sweep(server: String) {
             "UPDATE lockkit_lock SET since = {long_ago} WHERE name <> 'fresh'; \
              UPDATE lockkit_lock SET token = {long_ago} WHERE name <> 'ahead'; \
              UPDATE lockkit_lock SET queued = {NOW} WHERE name = 'queued'; \
-             INSERT INTO lockkit_place (namespace, name, owner, label, since, expires, arrival) \
-             VALUES ('lockkit', 'old', 'o', 'l', 0, {long_ago}, 1), \
-                    ('lockkit', 'queued', 'o', 'l', 0, {NOW}, 1)"
+             INSERT INTO lockkit_place \
+                 (namespace, name, owner, label, inbox, since, expires, arrival) \
+             VALUES ('lockkit', 'old', 'o', 'l', 0, 0, {long_ago}, 1), \
+                    ('lockkit', 'queued', 'o', 'l', 0, 0, {NOW}, 1); \
+             INSERT INTO lockkit_bell (namespace, name, inbox, since, told, expires) \
+             VALUES ('lockkit', 'old', 1, 0, 0, {long_ago}), \
+                    ('lockkit', 'queued', 1, 0, 0, {NOW})"
         ))
         .await;
     // One process in fifty does it when it starts.
@@ -217,11 +221,12 @@ async fn sweep(server: String) {
     assert_eq!(database.text(left).await, "ahead fresh held queued");
     let left = "SELECT GROUP_CONCAT(name ORDER BY name SEPARATOR ' ') FROM lockkit_place";
     assert_eq!(database.text(left).await, "queued");
+    let left = "SELECT GROUP_CONCAT(name ORDER BY name SEPARATOR ' ') FROM lockkit_bell";
+    assert_eq!(database.text(left).await, "queued");
 }
 
 /// How often somebody has waited for a row, for a second. Within two a request does so once.
-const WAITED: &str = "SELECT CAST(variable_value AS SIGNED) \
-     FROM information_schema.global_status WHERE variable_name = 'INNODB_ROW_LOCK_WAITS'";
+const WAITED: &str = "Innodb_row_lock_waits";
 
 /// What is not there to be renewed.
 const LOST: [&str; 2] = ["gone", "over"];
@@ -240,12 +245,12 @@ async fn renewals(server: Server) {
     }
     database.run("UPDATE lockkit_lock SET expires = expires - 15000000").await;
     let renew = || join_all(claims.iter().map(|claim| driver.renew(claim)));
-    let before = database.ask::<i64>(CARRIED_OUT).await;
+    let before = database.figure(CARRIED_OUT).await;
     for (name, renewal) in names.iter().zip(renew().await) {
         assert_ne!(renewal.unwrap(), Renewal::Lost, "{name}");
     }
     // Each statement is prepared, perhaps on a few connections.
-    let carried_out = database.ask::<i64>(CARRIED_OUT).await - before;
+    let carried_out = database.figure(CARRIED_OUT).await - before;
     assert!(carried_out < 109 / 4, "{carried_out} statements");
     let fresh = format!("SELECT COUNT(*) FROM lockkit_lock WHERE expires > {NOW} + 20000000");
     assert_eq!(database.ask::<i64>(&fresh).await, 109);
@@ -259,11 +264,11 @@ async fn renewals(server: Server) {
     let row =
         "SELECT token FROM lockkit_lock WHERE namespace = 'lockkit' AND name = 'a' FOR UPDATE";
     busy.run(&format!("BEGIN; {row}")).await;
-    let before = database.ask::<i64>(WAITED).await;
+    let before = database.figure(WAITED).await;
     for (name, renewal) in names.iter().zip(renew().await) {
         assert_eq!(renewal.is_err(), *name == "a", "{name}");
     }
-    assert_eq!(database.ask::<i64>(WAITED).await - before, 1);
+    assert_eq!(database.figure(WAITED).await - before, 1);
     busy.run("COMMIT").await;
     for (name, renewal) in names.iter().zip(renew().await) {
         assert_eq!(renewal.unwrap() == Renewal::Lost, LOST.contains(&name.as_str()), "{name}");
@@ -283,10 +288,10 @@ async fn few_renewals(server: Server) {
     let row =
         "SELECT token FROM lockkit_lock WHERE namespace = 'lockkit' AND name = '7' FOR UPDATE";
     busy.run(&format!("BEGIN; {row}")).await;
-    let before = database.ask::<i64>(WAITED).await;
+    let before = database.figure(WAITED).await;
     let renewed = join_all(claims.iter().map(|claim| driver.renew(claim))).await;
     assert_eq!(renewed.iter().filter(|renewed| renewed.is_ok()).count(), 39);
-    assert_eq!(database.ask::<i64>(WAITED).await - before, 1);
+    assert_eq!(database.figure(WAITED).await - before, 1);
 }
 
 async fn refusals(server: String) {

@@ -15,8 +15,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(30);
 pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
 
 /// How many statements the server was sent.
-pub(crate) const CARRIED_OUT: &str = "SELECT CAST(variable_value AS SIGNED) \
-     FROM information_schema.global_status WHERE variable_name = 'QUESTIONS'";
+pub(crate) const CARRIED_OUT: &str = "Questions";
 
 /// For so long the server tells of transactions as it did before.
 const STALE: Duration = Duration::from_millis(120);
@@ -92,6 +91,13 @@ impl Database {
         query.persistent(false).fetch_one(&mut self.raw).await.unwrap().get(0)
     }
 
+    /// A figure of the server's.
+    pub(crate) async fn figure(&mut self, name: &str) -> i64 {
+        let show = format!("SHOW GLOBAL STATUS LIKE '{name}'");
+        let row = sqlx::raw_sql(AssertSqlSafe(show)).fetch_one(&mut self.raw).await.unwrap();
+        row.get::<String, _>(1).parse().unwrap()
+    }
+
     /// The one text that a query yields.
     pub(crate) async fn text(&mut self, query: &str) -> String {
         let bytes: Vec<u8> = self.ask(query).await;
@@ -137,13 +143,17 @@ impl Database {
         }
     }
 
-    /// How many transactions of other sessions in this database are open.
+    /// How many transactions of other sessions in this database are open, but for those that sleep
+    /// until they are told: these read, and end after a second.
     pub(crate) async fn transactions(&mut self) -> usize {
         tokio::time::sleep(STALE).await;
         let sessions = self.sessions().await;
         let rows = self
             .raw
-            .fetch_all("SELECT trx_mysql_thread_id AS id FROM information_schema.innodb_trx")
+            .fetch_all(
+                "SELECT trx_mysql_thread_id AS id FROM information_schema.innodb_trx \
+                 WHERE COALESCE(trx_query, '') NOT LIKE '-- listen%'",
+            )
             .await
             .unwrap();
         let ids = rows.iter().map(|row| row.get::<u64, _>("id"));

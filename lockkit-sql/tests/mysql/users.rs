@@ -60,7 +60,8 @@ async fn dropped(server: String) {
                     sleep(millis(2)).await;
                 }
                 assert_eq!(database.transactions().await, 0);
-                assert!(database.sessions().await.len() <= 2);
+                // One may sleep until it is told.
+                assert!(database.sessions().await.len() <= 3);
             }
         }
     }
@@ -94,7 +95,7 @@ async fn thousand(server: Server) {
         () = keeping => (),
     }
     asking.await;
-    assert!(database.sessions().await.len() <= 2);
+    assert!(database.sessions().await.len() <= 3);
     for holder in &holders {
         driver.release(holder).await.unwrap();
     }

@@ -87,6 +87,8 @@ impl Client for OfRows {
             .bind(ttl)
             .bind(ttl)
             .bind(ttl)
+            .bind(0_i64)
+            .bind(0_i64)
             .execute(&mut *self.0.lock().await)
             .await?;
         Ok(owner)

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::mysql::claims;
 use crate::mysql::endpoint::Endpoint;
-use crate::mysql::error::{ENDED, Failure};
+use crate::mysql::error::{ENDED, Failure, NO_SUCH_SESSION};
 use crate::seats::Source as _;
 use crate::session::hold::Keys;
 use crate::session::{self, After, Failing, Reply, Request, Server};
@@ -36,7 +36,6 @@ pub(super) const REQUESTS: &[&str] = &[TAKE, WAIT, KEEP, RELEASE, BEAT];
 /// MySQL counts in seconds.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-const NO_SUCH_SESSION: u16 = 1094;
 /// The longest name of a lock that MySQL takes.
 const LONGEST: usize = 64;
 
@@ -289,7 +288,7 @@ impl Failing for Failure {
     }
 
     fn is_interruption(&self) -> bool {
-        self.number() == Some(1317)
+        Self::is_interruption(self)
     }
 
     /// Also with a limit of the administrator's.

@@ -15,6 +15,7 @@ CREATE TABLE IF NOT EXISTS lockkit_lock (
     lease     BIGINT NOT NULL,   -- the longest lease that the owner has asked for
     expires   BIGINT NOT NULL,   -- when the hold ends; 0 where it was released
     queued    BIGINT NOT NULL,   -- until when somebody has a place
+    awaited   BIGINT NOT NULL,   -- until when somebody listens
     beat      BIGINT NOT NULL,   -- rises by 2 with each grant, by 1 with each renewal
     settled   BIGINT NOT NULL,   -- the same, but within a statement, which tells so what it did
     PRIMARY KEY (namespace, name)
@@ -26,12 +27,27 @@ CREATE TABLE IF NOT EXISTS lockkit_place (
     name      VARBINARY(512) NOT NULL,
     owner     VARBINARY(32) NOT NULL,
     label     VARBINARY(128) NOT NULL,
+    inbox     BIGINT NOT NULL,   -- where its process listens
     arrival   BIGINT NOT NULL,   -- given while the lock's row is locked
     since     BIGINT NOT NULL,   -- when the owner asked first
     expires   BIGINT NOT NULL,   -- a lease after the owner asked last
     PRIMARY KEY (namespace, name, owner),
     KEY lockkit_place_order (namespace, name, arrival),
     KEY lockkit_place_end (namespace, name, expires)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- Which processes are to be told that a lock was let go, one at a time. They listen on a session that
+-- sleeps, and holds a lock of GET_LOCK by which it is found.
+CREATE TABLE IF NOT EXISTS lockkit_bell (
+    namespace VARBINARY(64) NOT NULL,
+    name      VARBINARY(512) NOT NULL,
+    inbox     BIGINT NOT NULL,   -- of the process
+    since     BIGINT NOT NULL,   -- when it began to wait
+    told      BIGINT NOT NULL,   -- when it was told; 0 where it is to be, negative where it has heard
+    expires   BIGINT NOT NULL,   -- a lease after it asked last
+    PRIMARY KEY (namespace, name, inbox),
+    KEY lockkit_bell_inbox (inbox, told),
+    KEY lockkit_bell_end (expires)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- Who holds which lock by a session: a lock of GET_LOCK, which alone decides. The row tells the rest,

@@ -12,5 +12,6 @@ SELECT CAST(t.table_name AS CHAR) AS name,
   JOIN information_schema.columns AS c
     ON c.table_schema = t.table_schema AND c.table_name = t.table_name
  WHERE t.table_schema = DATABASE()
-   AND t.table_name IN ('lockkit_lock', 'lockkit_place', 'lockkit_session', 'lockkit_layout')
+   AND t.table_name IN ('lockkit_lock', 'lockkit_place', 'lockkit_bell', 'lockkit_session',
+                        'lockkit_layout')
  GROUP BY t.table_name, t.engine

@@ -1,6 +1,6 @@
 -- ? namespace, name, owner, label, lease;
 --   owner, owner, whether only what is told next may be taken over, token, beat;
---   owner, label, lease, lease, lease
+--   owner, label, lease, lease, lease; how long to wait, twice, 0 if the owner does not listen
 --
 -- Takes the lock if nobody holds it and nobody has a place, or if the owner has it already. The id
 -- of the reply is the token of the hold; of a refusal it is what is left of the other's, negative.
@@ -9,8 +9,8 @@
 -- much it rises tells the others how. SYSDATE is the time at which it is called, NOW would be that
 -- at which the statement began, perhaps to wait for the row.
 INSERT INTO lockkit_lock
-    (namespace, name, owner, label, lease, queued, beat, settled, since, token, expires)
-VALUES (?, ?, ?, ?, ?, 0, 2, 2, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
+    (namespace, name, owner, label, lease, queued, awaited, beat, settled, since, token, expires)
+VALUES (?, ?, ?, ?, ?, 0, 0, 2, 2, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
         LAST_INSERT_ID(since), since + lease)
 ON DUPLICATE KEY UPDATE
     beat = beat + CASE
@@ -30,6 +30,9 @@ ON DUPLICATE KEY UPDATE
         WHEN 1 THEN GREATEST(
             expires, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + ?)
         ELSE expires END,
+    awaited = IF(beat = settled
+                 AND awaited < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + NULLIF(?, 0) DIV 2,
+                 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + ?, awaited),
     settled = IF(LAST_INSERT_ID(IF(beat > settled, token, LEAST(-1,
             TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
             - IF(expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),

@@ -9,14 +9,15 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::server::{PostgresServer, REQUESTS};
 use crate::housekeeping::keep_house;
+use crate::postgres::channel::Channel;
 use crate::postgres::config::{ID, SessionConfig};
 use crate::postgres::connections::Connections;
 use crate::postgres::endpoint::Endpoint;
 use crate::postgres::error::Failure;
-use crate::postgres::subscription::{Joined, Subscription};
 use crate::postgres::sweep::sweep_of_sessions;
 use crate::session::hold::Hold;
 use crate::session::{Answer, Sessions};
+use crate::subscription::{Joined, Subscription};
 
 /// Where all sessions hear of a release.
 const CHANNEL: &str = "lockkit";
@@ -70,7 +71,7 @@ impl PostgresSessionDriver {
         let plain = Endpoint::new(options, &[]);
         let opening = Box::pin(async {
             endpoint.found_for_sessions().await?;
-            let subscription = Subscription::new(plain.clone(), CHANNEL.into());
+            let subscription = Subscription::new(Channel::new(plain.clone(), CHANNEL));
             let server = PostgresServer { endpoint, keys, subscription };
             Sessions::open(server, ttl, waiting).await
         });

@@ -9,10 +9,10 @@ use sqlx::postgres::{PgArguments, PgConnection, PgRow, PgSeverity, Postgres};
 use crate::postgres::claims;
 use crate::postgres::endpoint::Endpoint;
 use crate::postgres::error::Failure;
-use crate::postgres::subscription::Subscription;
 use crate::seats::Source as _;
 use crate::session::hold::Keys;
 use crate::session::{self, After, Failing, Reply, Request, Server};
+use crate::subscription::Subscription;
 
 const SESSION: &str = include_str!("../sql/session.sql");
 const TAKE: &str = "SELECT is_granted, last_token, ask_again \

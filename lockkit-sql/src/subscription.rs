@@ -1,52 +1,70 @@
+//! What the waiters of one driver hear of others, over a connection that they share.
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::driver::{Backoff, Change, Grant, OwnerId};
 use lockkit_core::{FencingToken, LockName};
 use tokio::sync::Notify;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::endpoint::Endpoint;
-use super::error::Failure;
-
-/// How often to look whether anybody listens still, and whether the server is still there: a peer
-/// that vanished says nothing.
-const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// For how long nobody listens before the connection is given up. Where somebody waits now and then,
+/// it is worth a connection.
+const IDLE: Duration = Duration::from_secs(15);
 /// A connection that broke sooner counts as a failed attempt.
 const CALM: Duration = Duration::from_secs(5);
 /// How long to leave the server alone that tells no news.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
-/// The connection for news, shared by all waiters, on one channel for all locks.
+/// How news come from a server.
+pub(crate) trait Wire: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {
+    type Listener: Listener<Failure = Self::Failure>;
+    type Failure: fmt::Display + Send;
+
+    /// Opens a connection on which news arrive. Ends by itself.
+    fn listen(&self) -> impl Future<Output = Result<Self::Listener, Self::Failure>> + Send;
+
+    /// Whether to try again soon does not help.
+    fn is_lasting(failure: &Self::Failure) -> bool;
+}
+
+/// A connection on which news arrive.
+pub(crate) trait Listener: Send {
+    type Failure;
+
+    /// Delivers what arrives. Returns every few seconds, having made sure that the other end is
+    /// there: a peer that vanished says nothing.
+    fn hear(&mut self, board: &Board) -> impl Future<Output = Result<(), Self::Failure>> + Send;
+
+    /// Says goodbye.
+    fn close(self) -> impl Future<Output = ()> + Send;
+}
+
+/// The connection for news, shared by all waiters, for all locks.
 ///
 /// It is made when the first waiter needs it, and given up some time after the last has gone.
 /// Whenever it comes to stand, the waiters are told to ask again, since what was told before is
 /// lost.
 #[derive(Debug)]
-pub(super) struct Subscription {
-    channel: Arc<str>,
+pub(crate) struct Subscription {
     board: Arc<Board>,
     supervisor: AbortOnDropHandle<()>,
 }
 
 impl Subscription {
-    pub(super) fn new(endpoint: Endpoint, channel: String) -> Self {
-        let (channel, board): (Arc<str>, _) = (channel.into(), Arc::new(Board::default()));
-        let supervisor = tokio::spawn(supervise(endpoint, channel.clone(), board.clone()));
-        Self { channel, board, supervisor: AbortOnDropHandle::new(supervisor) }
-    }
-
-    /// Where the news are told.
-    pub(super) fn channel(&self) -> &str {
-        &self.channel
+    pub(crate) fn new(wire: impl Wire) -> Self {
+        let board = Arc::new(Board::default());
+        let supervisor = tokio::spawn(supervise(wire, board.clone()));
+        Self { board, supervisor: AbortOnDropHandle::new(supervisor) }
     }
 
     /// Listens for `owner` from now on, provided that the subscription stands. To be called before
     /// an ask.
-    pub(super) fn join(&self, name: &LockName, owner: OwnerId) -> Joined {
+    pub(crate) fn join(&self, name: &LockName, owner: OwnerId) -> Joined {
         let mut waiters = self.board.waiters();
         if !waiters.are_told {
             return Joined::NotYet;
@@ -69,7 +87,7 @@ impl Subscription {
 
     /// Listens for `owner`, whose ask was refused in favour of a holder with this token, where
     /// grants are pushed at all. `joined` is what [`join`](Self::join) said before that ask.
-    pub(super) fn wait(
+    pub(crate) fn wait(
         &self,
         name: &LockName,
         owner: OwnerId,
@@ -86,9 +104,64 @@ impl Subscription {
         self.board.wanted.notify_one();
     }
 
+    /// Whether the server will tell `owner` of a release, and knows that until then. To be called
+    /// before an ask, which makes up for what was heard before it.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn is_listed(&self, name: &LockName, owner: OwnerId, until: Instant) -> bool {
+        let mut waiters = self.board.waiters();
+        // Mostly nobody waits for anything.
+        if waiters.by_lock.is_empty() {
+            return false;
+        }
+        let are_told = waiters.are_told;
+        let mailboxes = waiters.by_lock.get_mut(&key(name));
+        let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) else {
+            return false;
+        };
+        (mailbox.ask_again, mailbox.freed) = (false, false);
+        are_told && matches!(mailbox.listing, Listing::Until(end) if end > until)
+    }
+
+    /// Whether `owner` listens.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn knows(&self, name: &LockName, owner: OwnerId) -> bool {
+        let waiters = self.board.waiters();
+        !waiters.by_lock.is_empty()
+            && waiters.by_lock.get(&key(name)).is_some_and(|boxes| boxes.contains_key(&owner))
+    }
+
+    /// How the server knows of `owner`.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn listing(&self, name: &LockName, owner: OwnerId) -> Listing {
+        let waiters = self.board.waiters();
+        if waiters.by_lock.is_empty() {
+            return Listing::Never;
+        }
+        let mailbox = waiters.by_lock.get(&key(name)).and_then(|mailboxes| mailboxes.get(&owner));
+        mailbox.map_or(Listing::Never, |mailbox| mailbox.listing)
+    }
+
+    /// Notes how the server knows of `owner`. It is asked to tell it afterwards: news may arrive
+    /// before its answer.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn list(&self, name: &LockName, owner: OwnerId, listing: Listing) {
+        let mut waiters = self.board.waiters();
+        let mailboxes = waiters.by_lock.get_mut(&key(name));
+        if let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) {
+            mailbox.listing = listing;
+        }
+    }
+
+    /// Where news are delivered.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn board(&self) -> &Board {
+        &self.board
+    }
+
     /// Notes when `owner` is to ask because the hold ends, unless it is renewed; or that another one
     /// will.
-    pub(super) fn ask_at(&self, name: &LockName, owner: OwnerId, end: Option<Instant>) {
+    #[cfg(feature = "postgres")]
+    pub(crate) fn ask_at(&self, name: &LockName, owner: OwnerId, end: Option<Instant>) {
         let mut waiters = self.board.waiters();
         let mailboxes = waiters.by_lock.get_mut(&key(name));
         if let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) {
@@ -98,7 +171,8 @@ impl Subscription {
 
     /// Whether `owner`, which has been refused, will be told of what it waits for, and has not been
     /// told anything yet, nor come to where it is to ask all the same.
-    pub(super) fn relies(&self, name: &LockName, owner: OwnerId) -> bool {
+    #[cfg(feature = "postgres")]
+    pub(crate) fn relies(&self, name: &LockName, owner: OwnerId) -> bool {
         let waiters = self.board.waiters();
         let mailbox = waiters.by_lock.get(&key(name)).and_then(|mailboxes| mailboxes.get(&owner));
         waiters.are_told
@@ -106,14 +180,15 @@ impl Subscription {
     }
 
     /// Tells who waits in this process that the lock was let go.
-    pub(super) fn tell(&self, name: &LockName) {
+    #[cfg(feature = "postgres")]
+    pub(crate) fn tell(&self, name: &LockName) {
         if let Some(mailboxes) = self.board.waiters().by_lock.get_mut(&key(name)) {
             mailboxes.values_mut().for_each(Mailbox::freed);
         }
     }
 
     /// Listens no longer for `owner`.
-    pub(super) fn leave(&self, name: &LockName, owner: OwnerId) {
+    pub(crate) fn leave(&self, name: &LockName, owner: OwnerId) {
         let mut waiters = self.board.waiters();
         // Mostly nobody waits for anything.
         if !waiters.by_lock.is_empty() {
@@ -126,7 +201,7 @@ impl Subscription {
     /// # Cancel safety
     ///
     /// Cancel-safe: news are taken only when they are returned.
-    pub(super) async fn changed(&self, name: &LockName, owner: OwnerId) -> Change {
+    pub(crate) async fn changed(&self, name: &LockName, owner: OwnerId) -> Change {
         let key = key(name);
         loop {
             let arrival = {
@@ -152,15 +227,16 @@ impl Subscription {
         }
     }
 
-    /// Ends the connection.
-    pub(super) fn close(&self) {
+    /// Ends the connection; whether there was one.
+    pub(crate) fn close(&self) -> bool {
         self.supervisor.abort();
+        self.board.waiters().are_told
     }
 }
 
 /// Whether news of an ask that is about to be sent will arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Joined {
+pub(crate) enum Joined {
     /// The owner listens already.
     Before,
     /// The owner listens from now on.
@@ -170,7 +246,7 @@ pub(super) enum Joined {
 }
 
 #[derive(Debug, Default)]
-struct Board {
+pub(crate) struct Board {
     waiters: Mutex<Waiters>,
     /// Somebody has come to wait.
     wanted: Notify,
@@ -182,6 +258,8 @@ struct Waiters {
     /// Whether the server has confirmed the subscription.
     are_told: bool,
     by_lock: HashMap<String, HashMap<OwnerId, Mailbox>>,
+    /// When the last of them left.
+    left: Option<Instant>,
 }
 
 /// The news of one waiter.
@@ -194,20 +272,41 @@ struct Mailbox {
     granted: Option<FencingToken>,
     freed: bool,
     ask_again: bool,
+    #[cfg(feature = "mysql")]
+    listing: Listing,
     arrival: Arc<Notify>,
 }
 
+/// How the server knows of a waiter, where it has to be asked to tell it.
+#[cfg(feature = "mysql")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Listing {
+    #[default]
+    Never,
+    /// It will tell it, until then at least.
+    Until(Instant),
+    /// It has told it, and does not do so again.
+    Told,
+}
+
 impl Mailbox {
+    /// What the server was asked to tell may have been told, and is not told again.
     fn ask_again(&mut self) {
+        #[cfg(feature = "mysql")]
+        if self.listing != Listing::Never {
+            self.listing = Listing::Told;
+        }
         self.ask_again = true;
         self.arrival.notify_one();
     }
 
+    #[cfg(feature = "postgres")]
     fn freed(&mut self) {
         self.freed = true;
         self.arrival.notify_one();
     }
 
+    #[cfg(feature = "postgres")]
     fn is_to_ask(&self) -> bool {
         let is_due = self.ask_at.is_some_and(|end| end <= Instant::now());
         is_due || self.ask_again || self.freed || self.granted.is_some()
@@ -239,6 +338,7 @@ impl Waiters {
         mailboxes.remove(&owner);
         if mailboxes.is_empty() {
             self.by_lock.remove(key);
+            self.left = Some(Instant::now());
         }
     }
 }
@@ -253,6 +353,12 @@ impl Board {
         self.waiters().by_lock.is_empty()
     }
 
+    /// Whether nobody has listened for long.
+    fn is_idle(&self) -> bool {
+        let waiters = self.waiters();
+        waiters.by_lock.is_empty() && waiters.left.is_none_or(|left| left.elapsed() >= IDLE)
+    }
+
     /// The subscription stands.
     fn stand(&self) {
         let mut waiters = self.waiters();
@@ -265,12 +371,13 @@ impl Board {
         self.waiters().are_told = false;
     }
 
-    /// `NAMESPACE`, `NAME` and the news, a line each.
-    fn deliver(&self, message: &str) {
-        let Some((key, news)) = message.rsplit_once('\n') else { return };
+    /// Tells who waits for the lock, whose namespace and name these are; whether anybody does.
+    pub(crate) fn deliver(&self, namespace: &str, name: &str, news: News) -> bool {
         let mut waiters = self.waiters();
-        let Some(mailboxes) = waiters.by_lock.get_mut(key) else { return };
-        match News::parse(news) {
+        let mailboxes = waiters.by_lock.get_mut(&key_of(namespace, name));
+        let Some(mailboxes) = mailboxes else { return false };
+        match news {
+            #[cfg(feature = "postgres")]
             News::Granted(owner, token) => {
                 if let Some(mailbox) = mailboxes.get_mut(&owner) {
                     mailbox.granted = Some(token);
@@ -279,43 +386,37 @@ impl Board {
             }
             // Only one of them listens at a time, and it may be another than the server has heard of.
             News::Free => mailboxes.values_mut().for_each(Mailbox::ask_again),
+            #[cfg(feature = "postgres")]
             News::Released => mailboxes.values_mut().for_each(Mailbox::freed),
         }
+        true
     }
+}
+
+fn key(name: &LockName) -> String {
+    key_of(name.namespace().as_str(), name.as_str())
 }
 
 /// Neither part has a line break in it.
-fn key(name: &LockName) -> String {
-    [name.namespace().as_str(), name.as_str()].join("\n")
+fn key_of(namespace: &str, name: &str) -> String {
+    [namespace, name].join("\n")
 }
 
 /// What is told of a lock.
-enum News {
-    /// `granted OWNER TOKEN`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// It was granted to that owner, which need not ask.
+    #[cfg(feature = "postgres")]
     Granted(OwnerId, FencingToken),
-    /// `free OWNER`: of those who wait in no order, one of this process is to try.
+    /// Of those who wait in no order, one of this process is to try.
     Free,
-    /// `released`, which all are told who wait for a session's lock. What is not known is taken for
-    /// that: asking does no harm.
+    /// All who wait are told.
+    #[cfg(feature = "postgres")]
     Released,
 }
 
-impl News {
-    fn parse(news: &str) -> Self {
-        let mut words = news.split(' ');
-        let parsed = match (words.next(), words.next(), words.next()) {
-            (Some("granted"), Some(owner), Some(token)) => {
-                owner.parse().ok().zip(token.parse().ok()).map(|(o, t)| Self::Granted(o, t))
-            }
-            (Some("free"), Some(_), None) => Some(Self::Free),
-            _ => None,
-        };
-        parsed.unwrap_or(Self::Released)
-    }
-}
-
 /// Keeps a connection while somebody listens.
-async fn supervise(endpoint: Endpoint, channel: Arc<str>, board: Arc<Board>) {
+async fn supervise<W: Wire>(wire: W, board: Arc<Board>) {
     let mut backoff = Backoff::default();
     loop {
         while board.is_empty() {
@@ -323,47 +424,37 @@ async fn supervise(endpoint: Endpoint, channel: Arc<str>, board: Arc<Board>) {
         }
         sleep(backoff.pause()).await;
         let began = Instant::now();
-        let failure = listen(&endpoint, &channel, &board).await;
+        let failure = listen(&wire, &board).await;
         board.fall();
         let Err(failure) = failure else { continue };
         match began.elapsed() < CALM {
             true => backoff.failed(),
             false => backoff.succeeded(),
         }
-        if failure.is_lasting() {
-            tracing::warn!(%endpoint, %failure, "PostgreSQL tells no news; waiters poll");
+        if W::is_lasting(&failure) {
+            tracing::warn!(endpoint = %wire, %failure, "the server tells no news; waiters poll");
             sleep(REFUSED_PAUSE).await;
         } else {
-            tracing::debug!(%endpoint, %failure, "no news from PostgreSQL for now; waiters poll");
+            tracing::debug!(endpoint = %wire, %failure, "no news for now; waiters poll");
         }
     }
 }
 
 /// Delivers news until the connection breaks or nobody listens any more.
-async fn listen(endpoint: &Endpoint, channel: &str, board: &Board) -> Result<(), Failure> {
-    let mut listener = endpoint.listen(channel).await?;
+async fn listen<W: Wire>(wire: &W, board: &Board) -> Result<(), W::Failure> {
+    let mut listener = wire.listen().await?;
     board.stand();
-    let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut was_empty = false;
     loop {
-        // News of others' locks may leave no pause.
-        tokio::select! {
-            biased;
-            _ = looks.tick() => {
-                let is_empty = board.is_empty();
-                // Where somebody waits now and then, that is worth a connection.
-                if std::mem::replace(&mut was_empty, is_empty) && is_empty {
-                    return Ok(());
-                }
-                listener.check().await?;
-            }
-            news = listener.next() => board.deliver(&news?),
+        listener.hear(board).await?;
+        if board.is_idle() {
+            board.fall();
+            listener.close().await;
+            return Ok(());
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "postgres"))]
 mod tests {
     use tokio::time::{Duration, Instant, advance};
 

@@ -1,0 +1,473 @@
+//! How one process tells another that a lock was let go.
+//!
+//! The server has no news of its own. But one session may end another's statement: while somebody of
+//! a process waits, one of its sessions sleeps, and who lets go of a lock ends the sleep by `KILL
+//! QUERY`, for which a user needs no right to what is its own. What for is noted in a row before
+//! that, which the statement that sleeps reads first: so nothing is missed that is told between two
+//! sleeps. The sleeper is found by a lock of `GET_LOCK` that it holds, under a name that nobody else
+//! has: the number of a session may be another one's by now, or on another server.
+//!
+//! It sleeps by waiting for another such lock, which a connection for requests keeps. What `SLEEP`
+//! waits by is one for all sessions of a MariaDB, and where several of them sleep and are woken, who
+//! wakes one can take seconds.
+//!
+//! A process is told of a lock once, and notes that it waits anew when it is refused again. Of several
+//! the one is told that has waited longest, or whose place is the first.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lockkit_core::LockName;
+use lockkit_core::driver::{Change, Claim, ErrorKind};
+use sqlx::Row as _;
+use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
+use tokio::time::{Duration, Instant, timeout};
+
+use super::claims;
+use super::connections::{Connections, Steps, Transaction, Value, Within};
+use super::endpoint::Endpoint;
+use super::error::{Failure, NO_SUCH_SESSION, NOT_ITS_OWNER};
+use super::inspect::bytes_of;
+use crate::seats::{Source as _, Urgency};
+use crate::subscription::{Board, Joined, Listener, Listing, News, Subscription, Wire};
+
+const LIST: &str = include_str!("sql/list.sql");
+const TELL: &str = include_str!("sql/tell.sql");
+const TELL_FIRST: &str = include_str!("sql/tell_first.sql");
+const LISTEN: &str = include_str!("sql/listen.sql");
+/// For so long a row is of no use to others that was told.
+const STALE: Duration = Duration::from_secs(12);
+const DROP_HEARD: &str = "DELETE FROM lockkit_bell WHERE inbox = ? AND told < 0 \
+     AND expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
+const DROP_DEAD: &str = "DELETE FROM lockkit_bell WHERE inbox = LAST_INSERT_ID()";
+const HEARD: &str = "UPDATE lockkit_bell SET told = -told \
+     WHERE namespace = ? AND name = ? AND inbox = ? AND told = ?";
+/// The connection is of no use once it has said nothing for so long.
+const END_BY_ITSELF: &str = "SET SESSION wait_timeout = 20";
+const MARK: &str = "SELECT COALESCE(GET_LOCK(?, 1), 0) AS is_ours";
+const CLOSE: &str = "DO GET_LOCK(?, 0)";
+const OPEN: &str = "DO RELEASE_LOCK(?)";
+const RING: &str = "SET @lockkit_bell = COALESCE(IS_USED_LOCK(CONCAT('lockkit ', LAST_INSERT_ID())), 0); \
+     KILL QUERY @lockkit_bell";
+const FIND: &str = "SET @lockkit_bell = COALESCE(IS_USED_LOCK(?), 0)";
+const END: &str = "KILL @lockkit_bell";
+
+/// By when whoever was told has asked.
+const A_MOMENT: Duration = Duration::from_millis(20);
+
+/// How long telling somebody may take. Who waits asks by itself after a second.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// The bell of one driver, and the way to those of others.
+#[derive(Debug)]
+pub(super) struct Bell {
+    line: Line,
+    subscription: Subscription,
+    /// When which lock was let go for another process to have.
+    handed_over: Mutex<HashMap<LockName, Instant>>,
+}
+
+/// Who is to be told that a lock was let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whom {
+    /// The process whose place is the first.
+    FirstPlace,
+    /// The process that has waited longest.
+    Longest,
+}
+
+impl Bell {
+    pub(super) fn new(endpoint: Endpoint, connections: Arc<Connections>) -> Self {
+        let inbox = fastrand::i64(1..);
+        let line = Line { endpoint, connections, inbox, was_denied: Arc::default() };
+        let subscription = Subscription::new(line.clone());
+        Self { line, subscription, handed_over: Mutex::default() }
+    }
+
+    /// Where the process listens.
+    pub(super) fn inbox(&self) -> Value<'static> {
+        Value::Integer(self.line.inbox)
+    }
+
+    /// Whether the claim will be told of a release. To be called before an ask.
+    pub(super) fn is_heard_by(&self, claim: &Claim) -> bool {
+        let until = Instant::now() + claim.ttl() / 2;
+        self.subscription.is_listed(claim.name(), claim.owner(), until)
+    }
+
+    /// Has the claim told of a release, from an ask on that follows; whether that can be done now.
+    pub(super) async fn listen(&self, claim: &Claim, within: Within) -> Result<bool, Failure> {
+        let (name, owner) = (claim.name(), claim.owner());
+        let listing = self.subscription.listing(name, owner);
+        let joined = self.subscription.join(name, owner);
+        if joined == Joined::NotYet {
+            self.subscription.wait(name, owner, None, joined);
+            return Ok(false);
+        }
+        self.subscription.list(name, owner, Listing::Until(Instant::now() + claim.ttl()));
+        let [namespace, lock] = claims::of(name);
+        let lease = claims::lease(claim);
+        let listened = Value::Integer((listing != Listing::Never).into());
+        let values = [namespace, lock, self.inbox(), lease, listened, lease];
+        let listed = self.line.connections.write(LIST, &values, Urgency::Asks, within).await;
+        match (&listed, joined) {
+            (Ok(_), _) => (),
+            // Nobody releases a claim that was not carried out.
+            (Err(_), Joined::Now) => self.subscription.leave(name, owner),
+            (Err(_), _) => self.subscription.list(name, owner, Listing::Told),
+        }
+        listed.map(|_| true)
+    }
+
+    /// Whether the claim has asked before, and waits.
+    pub(super) fn knows(&self, claim: &Claim) -> bool {
+        self.subscription.knows(claim.name(), claim.owner())
+    }
+
+    /// Forgets a claim that waits no more; whether it was told of a release that nobody else was.
+    pub(super) fn leave(&self, claim: &Claim) -> bool {
+        let listing = self.subscription.listing(claim.name(), claim.owner());
+        self.subscription.leave(claim.name(), claim.owner());
+        listing == Listing::Told
+    }
+
+    /// Tells one who waits that the lock was let go: whose place is the first, if somebody has one, or
+    /// who has waited longest, if somebody listens.
+    pub(super) async fn ring(
+        &self,
+        name: &LockName,
+        is_queued: bool,
+        is_awaited: bool,
+        within: Within,
+    ) {
+        let (board, within) = (self.subscription.board(), within.at_most(LIMIT));
+        let [namespace, lock] = [name.namespace().as_str(), name.as_str()];
+        let mut rung = Rung::Nobody;
+        if is_queued {
+            rung = self.line.ring(namespace, lock, Whom::FirstPlace, board, within).await;
+        }
+        if rung == Rung::Nobody && is_awaited {
+            rung = self.line.ring(namespace, lock, Whom::Longest, board, within).await;
+        }
+        if rung == Rung::Other {
+            let (now, mut handed_over) = (Instant::now(), self.handed_over());
+            handed_over.retain(|_, at| now.duration_since(*at) < A_MOMENT);
+            handed_over.insert(name.clone(), now);
+        }
+    }
+
+    /// Whether this process has let go of the lock a moment ago, for another one to have.
+    pub(super) fn has_handed_over(&self, name: &LockName) -> bool {
+        let at = self.handed_over().get(name).copied();
+        at.is_some_and(|at| at.elapsed() < A_MOMENT)
+    }
+
+    fn handed_over(&self) -> MutexGuard<'_, HashMap<LockName, Instant>> {
+        // Every change is one call.
+        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next news for the claim; none ever if it does not listen.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: news are taken only when this returns.
+    pub(super) async fn changed(&self, claim: &Claim) -> Change {
+        self.subscription.changed(claim.name(), claim.owner()).await
+    }
+
+    /// Ends the session that sleeps.
+    pub(super) async fn close(&self) {
+        if !self.subscription.close() {
+            return;
+        }
+        if let Err(failure) = self.line.hang_up().await {
+            tracing::debug!(endpoint = %self.line, %failure, "a session goes on sleeping for a while");
+        }
+    }
+}
+
+/// Where one process is reached, and reaches others.
+#[derive(Clone, Debug)]
+struct Line {
+    endpoint: Endpoint,
+    connections: Arc<Connections>,
+    inbox: i64,
+    /// Whether it was told that it may not wake another user's sessions.
+    was_denied: Arc<AtomicBool>,
+}
+
+impl Line {
+    /// Returns who was told, as far as that is known.
+    async fn ring(
+        &self,
+        namespace: &str,
+        name: &str,
+        whom: Whom,
+        board: &Board,
+        within: Within,
+    ) -> Rung {
+        let ring = Ring { namespace, name, whom, own: self.inbox };
+        loop {
+            match self.connections.sequence(&ring, Urgency::Keeps, within).await {
+                Ok(Rung::Own) if !board.deliver(namespace, name, News::Free) => (),
+                Ok(rung @ (Rung::Nobody | Rung::Own | Rung::Other)) => return rung,
+                Ok(Rung::Dead) => (),
+                Ok(Rung::Stranger) => {
+                    if !self.was_denied.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(
+                            endpoint = %self.endpoint,
+                            "this user may not wake waiters of another user; they ask once a second"
+                        );
+                    }
+                }
+                Err(failure) => {
+                    let endpoint = &self.endpoint;
+                    tracing::debug!(%endpoint, name, %failure, "could not tell who waits");
+                    return Rung::Nobody;
+                }
+            }
+        }
+    }
+
+    async fn hang_up(&self) -> Result<(), Failure> {
+        let within = Within::new(LIMIT);
+        self.connections.sequence(&HangUp(self.inbox), Urgency::Keeps, within).await
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.endpoint.fmt(f)
+    }
+}
+
+struct Ring<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    whom: Whom,
+    own: i64,
+}
+
+/// Who was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rung {
+    /// There is nobody to be told.
+    Nobody,
+    Other,
+    /// This process, which need not be woken.
+    Own,
+    /// Somebody who is not there any more.
+    Dead,
+    /// Somebody whose session this user may not wake, and who finds the note later.
+    Stranger,
+}
+
+impl Steps for Ring<'_> {
+    type Answer = Rung;
+
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Rung, Failure> {
+        let [namespace, name] = [self.namespace, self.name].map(Value::text);
+        let values = [Value::Integer(self.own), namespace, name, namespace, name];
+        let told = match self.whom {
+            Whom::Longest => transaction.write(TELL, &values[..3]).await?,
+            Whom::FirstPlace => transaction.write(TELL_FIRST, &values).await?,
+        };
+        if told.rows_affected() == 0 {
+            return Ok(Rung::Nobody);
+        }
+        if told.last_insert_id().cast_signed() == self.own {
+            return Ok(Rung::Own);
+        }
+        match transaction.say(RING).await {
+            Ok(()) => Ok(Rung::Other),
+            Err(failure) => match failure.number() {
+                Some(NO_SUCH_SESSION) => {
+                    transaction.say(DROP_DEAD).await?;
+                    Ok(Rung::Dead)
+                }
+                Some(NOT_ITS_OWNER) => Ok(Rung::Stranger),
+                _ => Err(failure),
+            },
+        }
+    }
+}
+
+/// Ends the session of that inbox.
+struct HangUp(i64);
+
+impl Steps for HangUp {
+    type Answer = ();
+
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<(), Failure> {
+        transaction.write(FIND, &[Value::text(&mark(self.0))]).await?;
+        match transaction.say(END).await {
+            Err(failure) if failure.number() != Some(NO_SUCH_SESSION) => Err(failure),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Wire for Line {
+    type Listener = Sleeper;
+    type Failure = Failure;
+
+    async fn listen(&self) -> Result<Sleeper, Failure> {
+        self.endpoint
+            .within_limit(async {
+                let mut connection = self.endpoint.greeted().await?;
+                sqlx::raw_sql(END_BY_ITSELF).execute(&mut connection).await?;
+                let (mark, gate) = (mark(self.inbox), gate(self.inbox));
+                // That of a connection that was cut may not have noticed.
+                self.hang_up().await?;
+                // All rows, so that nothing of the answer is left on the connection.
+                let rows = sqlx::query(MARK).bind(&mark).fetch_all(&mut connection).await?;
+                let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+                if row.try_get::<i64, _>("is_ours")? == 0 {
+                    let text = "the session that listened before has not ended yet";
+                    return Err(Failure::found(ErrorKind::Unreachable, text));
+                }
+                let line = self.clone();
+                Ok(Sleeper { connection, mark, gate, line, is_gate_closed: false, heard: None })
+            })
+            .await
+    }
+
+    fn is_lasting(failure: &Failure) -> bool {
+        failure.is_lasting()
+    }
+}
+
+/// A session that sleeps until somebody rings.
+#[derive(Debug)]
+struct Sleeper {
+    connection: MySqlConnection,
+    mark: String,
+    gate: String,
+    line: Line,
+    /// Since it was opened.
+    is_gate_closed: bool,
+    /// When it last heard something of which a row is left.
+    heard: Option<Instant>,
+}
+
+impl Listener for Sleeper {
+    type Failure = Failure;
+
+    async fn hear(&mut self, board: &Board) -> Result<(), Failure> {
+        let told = self.sleep().await?;
+        let mut in_vain = Vec::new();
+        for (namespace, name, _) in &told {
+            if !board.deliver(namespace, name, News::Free) {
+                in_vain.push((namespace, name));
+            }
+        }
+        for (namespace, name, at) in &told {
+            let (namespace, name) = (namespace.as_bytes(), name.as_bytes());
+            let (inbox, at) = (self.line.inbox, *at);
+            self.say(|| query(HEARD).bind(namespace).bind(name).bind(inbox).bind(at)).await?;
+            self.heard = Some(Instant::now());
+        }
+        // It waits no more: another one may.
+        for (namespace, name) in in_vain {
+            let within = Within::new(LIMIT);
+            self.line.ring(namespace, name, Whom::Longest, board, within).await;
+        }
+        if self.heard.is_some_and(|heard| heard.elapsed() > STALE) {
+            let inbox = self.line.inbox;
+            self.say(|| query(DROP_HEARD).bind(inbox)).await?;
+            self.heard = None;
+        }
+        Ok(())
+    }
+
+    async fn close(self) {
+        Endpoint::close(self.connection).await;
+    }
+}
+
+impl Sleeper {
+    /// Of which locks this process was told, and when; of none after a while.
+    async fn sleep(&mut self) -> Result<Vec<(String, String, i64)>, Failure> {
+        let Self { connection, mark, gate, line, .. } = self;
+        let sleeping = query(LISTEN).bind(&*mark).bind(&*gate).bind(line.inbox);
+        let rows = match within_limit(sleeping.fetch_all(connection)).await {
+            Err(failure) if is_to_be_repeated(&failure) => return Ok(Vec::new()),
+            rows => rows?,
+        };
+        let mut told = Vec::with_capacity(rows.len());
+        for row in rows {
+            if row.try_get::<i64, _>("is_here")? == 0 {
+                return Err(Failure::Pooled);
+            }
+            if let Some(at) = row.try_get("told")? {
+                told.push((text(&row, "namespace")?, text(&row, "name")?, at));
+                continue;
+            }
+            match row.try_get::<Option<i64>, _>("is_through")? == Some(1) {
+                true => self.close_gate().await?,
+                false => self.is_gate_closed = false,
+            }
+        }
+        Ok(told)
+    }
+
+    /// Has another session of the driver keep the gate closed. It may go away with its connection.
+    async fn close_gate(&mut self) -> Result<(), Failure> {
+        if std::mem::replace(&mut self.is_gate_closed, true) {
+            let text = "requests are sent to another server than the one that is listened to";
+            return Err(Failure::found(ErrorKind::Unreachable, text));
+        }
+        let gate = self.gate.clone();
+        self.say(|| query(OPEN).bind(&*gate)).await?;
+        let gate = Value::text(&gate);
+        self.line.connections.write(CLOSE, &[gate], Urgency::Keeps, Within::new(LIMIT)).await?;
+        Ok(())
+    }
+
+    /// Sends a statement, again where it was broken off: by whoever rings meanwhile.
+    async fn say<'q>(&mut self, statement: impl Fn() -> Query<'q>) -> Result<(), Failure> {
+        loop {
+            match within_limit(statement().execute(&mut self.connection)).await {
+                Err(failure) if is_to_be_repeated(&failure) => (),
+                said => return said.map(drop),
+            }
+        }
+    }
+}
+
+type Query<'q> = sqlx::query::Query<'q, MySql, MySqlArguments>;
+
+fn query<'q>(statement: &'static str) -> Query<'q> {
+    sqlx::query(statement)
+}
+
+/// Whether somebody has rung, or was in the way.
+fn is_to_be_repeated(failure: &Failure) -> bool {
+    failure.is_interruption() || failure.is_conflict()
+}
+
+/// Longer than a sleep, or the wait for a row.
+async fn within_limit<T>(
+    asking: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, Failure> {
+    const LONGEST: Duration = Duration::from_secs(4);
+    Ok(timeout(LONGEST, asking).await.map_err(|_| Failure::NoAnswer(LONGEST))??)
+}
+
+/// The lock by which the session is found that listens there.
+fn mark(inbox: i64) -> String {
+    format!("lockkit {inbox}")
+}
+
+/// The lock that it waits for.
+fn gate(inbox: i64) -> String {
+    format!("lockkit {inbox} gate")
+}
+
+fn text(row: &MySqlRow, column: &str) -> Result<String, Failure> {
+    let text = std::str::from_utf8(bytes_of(row, column)?).map(str::to_owned);
+    text.map_err(|_| Failure::found(ErrorKind::Foreign, "the name of a lock in a row is none"))
+}

@@ -1,0 +1,114 @@
+//! News by `LISTEN` and `NOTIFY`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::PgListener;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
+
+use super::endpoint::{Endpoint, pid_of};
+use super::error::Failure;
+use crate::subscription::{Board, Listener, News, Wire};
+
+/// How often to look whether the server is still there.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
+
+/// Where news are told.
+#[derive(Clone, Debug)]
+pub(super) struct Channel {
+    endpoint: Endpoint,
+    name: Arc<str>,
+}
+
+impl Channel {
+    pub(super) fn new(endpoint: Endpoint, name: impl Into<Arc<str>>) -> Self {
+        Self { endpoint, name: name.into() }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.endpoint.fmt(f)
+    }
+}
+
+impl Wire for Channel {
+    type Listener = ChannelListener;
+    type Failure = Failure;
+
+    async fn listen(&self) -> Result<ChannelListener, Failure> {
+        let (listener, session) = self.endpoint.listen(&self.name).await?;
+        let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(ChannelListener { listener, session, looks })
+    }
+
+    fn is_lasting(failure: &Failure) -> bool {
+        failure.is_lasting()
+    }
+}
+
+/// A connection that listens.
+#[derive(Debug)]
+pub(super) struct ChannelListener {
+    listener: PgListener,
+    /// Which session of the server listens.
+    session: i32,
+    looks: Interval,
+}
+
+impl Listener for ChannelListener {
+    type Failure = Failure;
+
+    async fn hear(&mut self, board: &Board) -> Result<(), Failure> {
+        // News of others' locks may leave no pause.
+        tokio::select! {
+            biased;
+            _ = self.looks.tick() => self.check().await,
+            news = self.listener.try_recv() => {
+                let news = news?.ok_or(Failure::Broken)?;
+                if let Some((namespace, name, news)) = parse(news.payload()) {
+                    board.deliver(namespace, name, news);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Its client has a task that ends what is dropped.
+    async fn close(self) {}
+}
+
+impl ChannelListener {
+    /// Makes sure that the other end is there, and still the one that listens.
+    async fn check(&mut self) -> Result<(), Failure> {
+        const LIMIT: Duration = Duration::from_secs(3);
+        let asking = pid_of(&mut self.listener);
+        let pid = timeout(LIMIT, asking).await.map_err(|_| Failure::NoAnswer(LIMIT))??;
+        match pid == self.session {
+            true => Ok(()),
+            false => Err(Failure::Pooled),
+        }
+    }
+}
+
+/// `NAMESPACE`, `NAME` and the news, a line each: `granted OWNER TOKEN`, `free OWNER`, or `released`.
+/// What is not known is taken for the last: asking does no harm.
+fn parse(message: &str) -> Option<(&str, &str, News)> {
+    let (key, news) = message.rsplit_once('\n')?;
+    let (namespace, name) = key.split_once('\n')?;
+    let mut words = news.split(' ');
+    let news = match (words.next(), words.next(), words.next()) {
+        (Some("granted"), Some(owner), Some(token)) => {
+            owner.parse().ok().zip(token.parse().ok()).map(|(o, t)| News::Granted(o, t))
+        }
+        (Some("free"), Some(_), None) => Some(News::Free),
+        _ => None,
+    };
+    Some((namespace, name, news.unwrap_or(News::Released)))
+}
