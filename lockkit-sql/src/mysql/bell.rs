@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkit_core::LockName;
-use lockkit_core::driver::{Change, Claim, ErrorKind};
+use lockkit_core::driver::{Change, Claim, ErrorKind, OwnerId};
 use sqlx::Row as _;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use tokio::time::{Duration, Instant, timeout};
@@ -80,8 +80,7 @@ enum Whom {
 
 impl Bell {
     pub(super) fn new(endpoint: Endpoint, connections: Arc<Connections>) -> Self {
-        let inbox = fastrand::i64(1..);
-        let line = Line { endpoint, connections, inbox, was_denied: Arc::default() };
+        let line = Line { endpoint, connections, inbox: inbox(), was_denied: Arc::default() };
         let subscription = Subscription::new(line.clone());
         Self { line, subscription, handed_over: Mutex::default() }
     }
@@ -455,6 +454,13 @@ async fn within_limit<T>(
 ) -> Result<T, Failure> {
     const LONGEST: Duration = Duration::from_secs(4);
     Ok(timeout(LONGEST, asking).await.map_err(|_| Failure::NoAnswer(LONGEST))??)
+}
+
+/// A number that no other process has. A shorter one than an owner's: a reply has room for it.
+fn inbox() -> i64 {
+    let digits = OwnerId::random().to_string();
+    let digits = digits.chars().filter_map(|digit| digit.to_digit(16)).take(15);
+    digits.fold(1, |number, digit| number << 4 | i64::from(digit))
 }
 
 /// The lock by which the session is found that listens there.
