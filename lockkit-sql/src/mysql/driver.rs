@@ -7,7 +7,7 @@ use lockkit_core::driver::{
     Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::bell::Bell;
@@ -25,6 +25,9 @@ use crate::stays::Stays;
 
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
+
+/// How long who was told takes to ask, as a rule.
+const A_CHANCE: Duration = Duration::from_millis(2);
 
 /// For how long a claim relies on being told by another process, whose user may not have the right to.
 const ASK_WITHIN: Duration = Duration::from_secs(1);
@@ -106,6 +109,7 @@ impl MysqlDriver {
         let comes = claim.waits() && !claim.is_fair() && !self.bell.knows(claim);
         if comes && self.bell.has_handed_over(claim.name()) {
             is_heard = self.listen(claim, within).await;
+            sleep(A_CHANCE).await;
         }
         let attempt = self.ask_once(claim, stood_before, is_heard, within).await?;
         match &attempt {
