@@ -109,7 +109,6 @@ impl Subscription {
     #[cfg(feature = "mysql")]
     pub(crate) fn is_listed(&self, name: &LockName, owner: OwnerId, until: Instant) -> bool {
         let mut waiters = self.board.waiters();
-        // Mostly nobody waits for anything.
         if waiters.by_lock.is_empty() {
             return false;
         }
@@ -122,23 +121,15 @@ impl Subscription {
         are_told && matches!(mailbox.listing, Listing::Until(end) if end > until)
     }
 
-    /// Whether `owner` listens.
+    /// How the server knows of `owner`, if that one listens.
     #[cfg(feature = "mysql")]
-    pub(crate) fn knows(&self, name: &LockName, owner: OwnerId) -> bool {
+    pub(crate) fn listing(&self, name: &LockName, owner: OwnerId) -> Option<Listing> {
         let waiters = self.board.waiters();
-        !waiters.by_lock.is_empty()
-            && waiters.by_lock.get(&key(name)).is_some_and(|boxes| boxes.contains_key(&owner))
-    }
-
-    /// How the server knows of `owner`.
-    #[cfg(feature = "mysql")]
-    pub(crate) fn listing(&self, name: &LockName, owner: OwnerId) -> Listing {
-        let waiters = self.board.waiters();
+        // Mostly nobody waits for anything.
         if waiters.by_lock.is_empty() {
-            return Listing::Never;
+            return None;
         }
-        let mailbox = waiters.by_lock.get(&key(name)).and_then(|mailboxes| mailboxes.get(&owner));
-        mailbox.map_or(Listing::Never, |mailbox| mailbox.listing)
+        Some(waiters.by_lock.get(&key(name))?.get(&owner)?.listing)
     }
 
     /// Notes how the server knows of `owner`. It is asked to tell it afterwards: news may arrive

@@ -19,8 +19,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lockkit_core::LockName;
 use lockkit_core::driver::{Change, Claim, ErrorKind, OwnerId};
+use lockkit_core::{LockName, Namespace};
 use sqlx::Row as _;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use tokio::time::{Duration, Instant, timeout};
@@ -28,17 +28,15 @@ use tokio::time::{Duration, Instant, timeout};
 use super::claims;
 use super::connections::{Connections, Steps, Transaction, Value, Within};
 use super::endpoint::Endpoint;
-use super::error::{Failure, NO_SUCH_SESSION, NOT_ITS_OWNER};
-use super::inspect::bytes_of;
+use super::error::Failure;
+use super::inspect::{bytes_of, name_of};
+use super::kill::{END, NO_SUCH_SESSION, NOT_ITS_OWNER};
 use crate::seats::{Source as _, Urgency};
 use crate::subscription::{Board, Joined, Listener, Listing, News, Subscription, Wire};
 
 const LIST: &str = include_str!("sql/list.sql");
 const TELL: &str = include_str!("sql/tell.sql");
-const TELL_FIRST: &str = include_str!("sql/tell_first.sql");
 const LISTEN: &str = include_str!("sql/listen.sql");
-/// For so long a row is of no use to others that was told.
-const STALE: Duration = Duration::from_secs(12);
 const DROP_HEARD: &str = "DELETE FROM lockkit_bell WHERE inbox = ? AND told < 0 \
      AND expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
 const DROP_DEAD: &str = "DELETE FROM lockkit_bell WHERE inbox = LAST_INSERT_ID()";
@@ -49,13 +47,16 @@ const END_BY_ITSELF: &str = "SET SESSION wait_timeout = 20";
 const MARK: &str = "SELECT COALESCE(GET_LOCK(?, 1), 0) AS is_ours";
 const CLOSE: &str = "DO GET_LOCK(?, 0)";
 const OPEN: &str = "DO RELEASE_LOCK(?)";
-const RING: &str = "SET @lockkit_bell = COALESCE(IS_USED_LOCK(CONCAT('lockkit ', LAST_INSERT_ID())), 0); \
-     KILL QUERY @lockkit_bell";
-const FIND: &str = "SET @lockkit_bell = COALESCE(IS_USED_LOCK(?), 0)";
-const END: &str = "KILL @lockkit_bell";
+/// The one whose inbox the last reply was.
+const RING: &str = "SET @lockkit_session = COALESCE(IS_USED_LOCK(CONCAT('lockkit ', LAST_INSERT_ID())), 0); \
+     KILL QUERY @lockkit_session";
+const FIND: &str = "SET @lockkit_session = COALESCE(IS_USED_LOCK(?), 0)";
 
 /// By when whoever was told has asked.
 const A_MOMENT: Duration = Duration::from_millis(20);
+
+/// After that, a row that was told is of no use.
+const STALE: Duration = Duration::from_secs(12);
 
 /// How long telling somebody may take. Who waits asks by itself after a second.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -67,15 +68,6 @@ pub(super) struct Bell {
     subscription: Subscription,
     /// When which lock was let go for another process to have.
     handed_over: Mutex<HashMap<LockName, Instant>>,
-}
-
-/// Who is to be told that a lock was let go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whom {
-    /// The process whose place is the first.
-    FirstPlace,
-    /// The process that has waited longest.
-    Longest,
 }
 
 impl Bell {
@@ -108,7 +100,8 @@ impl Bell {
         self.subscription.list(name, owner, Listing::Until(Instant::now() + claim.ttl()));
         let [namespace, lock] = claims::of(name);
         let lease = claims::lease(claim);
-        let listened = Value::Integer((listing != Listing::Never).into());
+        let listened = listing.is_some_and(|listing| listing != Listing::Never);
+        let listened = Value::Integer(listened.into());
         let values = [namespace, lock, self.inbox(), lease, listened, lease];
         let listed = self.line.connections.write(LIST, &values, Urgency::Asks, within).await;
         match (&listed, joined) {
@@ -122,14 +115,14 @@ impl Bell {
 
     /// Whether the claim has asked before, and waits.
     pub(super) fn knows(&self, claim: &Claim) -> bool {
-        self.subscription.knows(claim.name(), claim.owner())
+        self.subscription.listing(claim.name(), claim.owner()).is_some()
     }
 
     /// Forgets a claim that waits no more; whether it was told of a release that nobody else was.
     pub(super) fn leave(&self, claim: &Claim) -> bool {
         let listing = self.subscription.listing(claim.name(), claim.owner());
         self.subscription.leave(claim.name(), claim.owner());
-        listing == Listing::Told
+        listing == Some(Listing::Told)
     }
 
     /// Tells one who waits that the lock was let go: whose place is the first, if somebody has one, or
@@ -142,13 +135,12 @@ impl Bell {
         within: Within,
     ) {
         let (board, within) = (self.subscription.board(), within.at_most(LIMIT));
-        let [namespace, lock] = [name.namespace().as_str(), name.as_str()];
         let mut rung = Rung::Nobody;
         if is_queued {
-            rung = self.line.ring(namespace, lock, Whom::FirstPlace, board, within).await;
+            rung = self.line.ring(name, true, board, within).await;
         }
         if rung == Rung::Nobody && is_awaited {
-            rung = self.line.ring(namespace, lock, Whom::Longest, board, within).await;
+            rung = self.line.ring(name, false, board, within).await;
         }
         if rung == Rung::Other {
             let (now, mut handed_over) = (Instant::now(), self.handed_over());
@@ -199,19 +191,19 @@ struct Line {
 }
 
 impl Line {
-    /// Returns who was told, as far as that is known.
+    /// Tells the process of the first place, or that which has waited longest. Returns who was told,
+    /// as far as that is known.
     async fn ring(
         &self,
-        namespace: &str,
-        name: &str,
-        whom: Whom,
+        name: &LockName,
+        is_for_first: bool,
         board: &Board,
         within: Within,
     ) -> Rung {
-        let ring = Ring { namespace, name, whom, own: self.inbox };
+        let ring = Ring { name, is_for_first, own: self.inbox };
         loop {
             match self.connections.sequence(&ring, Urgency::Keeps, within).await {
-                Ok(Rung::Own) if !board.deliver(namespace, name, News::Free) => (),
+                Ok(Rung::Own) if !deliver(board, name) => (),
                 Ok(rung @ (Rung::Nobody | Rung::Own | Rung::Other)) => return rung,
                 Ok(Rung::Dead) => (),
                 Ok(Rung::Stranger) => {
@@ -224,7 +216,7 @@ impl Line {
                 }
                 Err(failure) => {
                     let endpoint = &self.endpoint;
-                    tracing::debug!(%endpoint, name, %failure, "could not tell who waits");
+                    tracing::debug!(%endpoint, lock = %name, %failure, "could not tell who waits");
                     return Rung::Nobody;
                 }
             }
@@ -244,9 +236,8 @@ impl fmt::Display for Line {
 }
 
 struct Ring<'a> {
-    namespace: &'a str,
-    name: &'a str,
-    whom: Whom,
+    name: &'a LockName,
+    is_for_first: bool,
     own: i64,
 }
 
@@ -268,12 +259,10 @@ impl Steps for Ring<'_> {
     type Answer = Rung;
 
     async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Rung, Failure> {
-        let [namespace, name] = [self.namespace, self.name].map(Value::text);
-        let values = [Value::Integer(self.own), namespace, name, namespace, name];
-        let told = match self.whom {
-            Whom::Longest => transaction.write(TELL, &values[..3]).await?,
-            Whom::FirstPlace => transaction.write(TELL_FIRST, &values).await?,
-        };
+        let [namespace, name] = claims::of(self.name);
+        let is_for_first = Value::Integer(self.is_for_first.into());
+        let values = [Value::Integer(self.own), namespace, name, is_for_first, namespace, name];
+        let told = transaction.write(TELL, &values).await?;
         if told.rows_affected() == 0 {
             return Ok(Rung::Nobody);
         }
@@ -357,26 +346,20 @@ impl Listener for Sleeper {
 
     async fn hear(&mut self, board: &Board) -> Result<(), Failure> {
         let told = self.sleep().await?;
-        let mut in_vain = Vec::new();
-        for (namespace, name, _) in &told {
-            if !board.deliver(namespace, name, News::Free) {
-                in_vain.push((namespace, name));
-            }
-        }
-        for (namespace, name, at) in &told {
-            let (namespace, name) = (namespace.as_bytes(), name.as_bytes());
+        let in_vain: Vec<_> = told.iter().filter(|(name, _)| !deliver(board, name)).collect();
+        for (name, at) in &told {
+            let [namespace, lock] = [name.namespace().as_str(), name.as_str()].map(str::as_bytes);
             let (inbox, at) = (self.line.inbox, *at);
-            self.say(|| query(HEARD).bind(namespace).bind(name).bind(inbox).bind(at)).await?;
+            self.say(|| sqlx::query(HEARD).bind(namespace).bind(lock).bind(inbox).bind(at)).await?;
             self.heard = Some(Instant::now());
         }
         // It waits no more: another one may.
-        for (namespace, name) in in_vain {
-            let within = Within::new(LIMIT);
-            self.line.ring(namespace, name, Whom::Longest, board, within).await;
+        for (name, _) in in_vain {
+            self.line.ring(name, false, board, Within::new(LIMIT)).await;
         }
         if self.heard.is_some_and(|heard| heard.elapsed() > STALE) {
             let inbox = self.line.inbox;
-            self.say(|| query(DROP_HEARD).bind(inbox)).await?;
+            self.say(|| sqlx::query(DROP_HEARD).bind(inbox)).await?;
             self.heard = None;
         }
         Ok(())
@@ -389,9 +372,9 @@ impl Listener for Sleeper {
 
 impl Sleeper {
     /// Of which locks this process was told, and when; of none after a while.
-    async fn sleep(&mut self) -> Result<Vec<(String, String, i64)>, Failure> {
+    async fn sleep(&mut self) -> Result<Vec<(LockName, i64)>, Failure> {
         let Self { connection, mark, gate, line, .. } = self;
-        let sleeping = query(LISTEN).bind(&*mark).bind(&*gate).bind(line.inbox);
+        let sleeping = sqlx::query(LISTEN).bind(&*mark).bind(&*gate).bind(line.inbox);
         let rows = match within_limit(sleeping.fetch_all(connection)).await {
             Err(failure) if is_to_be_repeated(&failure) => return Ok(Vec::new()),
             rows => rows?,
@@ -402,7 +385,7 @@ impl Sleeper {
                 return Err(Failure::Pooled);
             }
             if let Some(at) = row.try_get("told")? {
-                told.push((text(&row, "namespace")?, text(&row, "name")?, at));
+                told.push((lock_of(&row)?, at));
                 continue;
             }
             match row.try_get::<Option<i64>, _>("is_through")? == Some(1) {
@@ -420,7 +403,7 @@ impl Sleeper {
             return Err(Failure::found(ErrorKind::Unreachable, text));
         }
         let gate = self.gate.clone();
-        self.say(|| query(OPEN).bind(&*gate)).await?;
+        self.say(|| sqlx::query(OPEN).bind(&*gate)).await?;
         let gate = Value::text(&gate);
         self.line.connections.write(CLOSE, &[gate], Urgency::Keeps, Within::new(LIMIT)).await?;
         Ok(())
@@ -438,10 +421,6 @@ impl Sleeper {
 }
 
 type Query<'q> = sqlx::query::Query<'q, MySql, MySqlArguments>;
-
-fn query<'q>(statement: &'static str) -> Query<'q> {
-    sqlx::query(statement)
-}
 
 /// Whether somebody has rung, or was in the way.
 fn is_to_be_repeated(failure: &Failure) -> bool {
@@ -473,7 +452,14 @@ fn gate(inbox: i64) -> String {
     format!("lockkit {inbox} gate")
 }
 
-fn text(row: &MySqlRow, column: &str) -> Result<String, Failure> {
-    let text = std::str::from_utf8(bytes_of(row, column)?).map(str::to_owned);
-    text.map_err(|_| Failure::found(ErrorKind::Foreign, "the name of a lock in a row is none"))
+/// Tells who waits here; whether anybody does.
+fn deliver(board: &Board, name: &LockName) -> bool {
+    board.deliver(name.namespace().as_str(), name.as_str(), News::Free)
+}
+
+fn lock_of(row: &MySqlRow) -> Result<LockName, Failure> {
+    let namespace = std::str::from_utf8(bytes_of(row, "namespace")?).ok();
+    let namespace = namespace.and_then(|namespace| Namespace::new(namespace).ok());
+    let none = || Failure::found(ErrorKind::Foreign, "a namespace in a row is none");
+    name_of(&namespace.ok_or_else(none)?, row)
 }

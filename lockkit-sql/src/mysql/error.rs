@@ -169,12 +169,6 @@ const DEADLOCK: u16 = 1213;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const CHANGED_SINCE_READ: u16 = 1020;
 
-/// What is to be ended is not there.
-pub(super) const NO_SUCH_SESSION: u16 = 1094;
-
-/// What is to be ended is another user's.
-pub(super) const NOT_ITS_OWNER: u16 = 1095;
-
 /// Too many connections: of all, of the user, of the user within an hour.
 const FULL: [u16; 3] = [1040, 1203, 1226];
 /// The server takes no writes: read-only in three ways, or a node outside its cluster.

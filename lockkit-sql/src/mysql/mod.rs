@@ -26,6 +26,7 @@ mod driver;
 mod endpoint;
 mod error;
 mod inspect;
+mod kill;
 mod layout;
 mod queue;
 pub mod session;

@@ -11,7 +11,8 @@ use lockkit_testkit::{Proxy, Server, trial};
 use tokio::time::sleep;
 
 use crate::support::{
-    CARRIED_OUT, Database, LONG, NAME, NOW, claim, driver, millis, private, refused, shared, take,
+    CARRIED_OUT, Database, LONG, NAME, NOW, claim, driver, millis, named, private, refused, shared,
+    take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -29,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_process_that_is_gone_is_passed_over", shared, dead),
         trial("what_is_told_between_two_sleeps_is_heard", shared, between),
         trial("users_that_may_not_wake_each_other_ask", shared, strangers),
+        trial("who_has_told_another_stands_in_line_behind_it", shared, behind),
         trial("a_hand_over_takes_few_statements", private, hand_over),
         trial("a_cut_bell_is_made_up_for", private, cut),
         trial("nobody_sleeps_where_nobody_waits_any_more", shared, given_up),
@@ -269,6 +271,23 @@ async fn strangers(server: String) {
     acquiring.await.unwrap().unwrap().release().await.unwrap();
 }
 
+async fn behind(server: String) {
+    let mut database = Database::on(&server).await;
+    let (near, far) = (database.driver().await, database.driver().await);
+    let (holder, other, again) = (claim(LONG), claim(LONG).waiting(), claim(LONG).waiting());
+    // Its session stands: else there is nothing to be noted.
+    let elsewhere = named("elsewhere", LONG);
+    take(&far, &elsewhere).await;
+    listen(&near, &named("elsewhere", LONG).waiting()).await;
+    take(&near, &holder).await;
+    listen(&far, &other).await;
+    near.release(&holder).await.unwrap();
+    // The other does not ask, and this one had noted before it did that it waits.
+    take(&near, &again).await;
+    let waiting = format!("SELECT COUNT(*) FROM lockkit_bell WHERE name = '{NAME}'");
+    assert_eq!(database.ask::<i64>(&waiting).await, 2);
+}
+
 /// Beside what the sleeper sends.
 async fn hand_over(server: Server) {
     let mut database = Database::at(&server.url()).await;
@@ -320,13 +339,16 @@ async fn cut(server: Server) {
 
 async fn given_up(server: String) {
     let mut database = Database::on(&server).await;
-    let driver = driver(&format!("{}?connections=2", database.url)).await;
+    let driver = database.driver().await;
     let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
     take(&driver, &holder).await;
     listen(&driver, &waiter).await;
-    let before = database.sessions().await.len();
+    let sleeps = "SELECT IS_USED_LOCK(CONCAT('lockkit ', inbox)) IS NOT NULL FROM lockkit_bell";
+    assert!(database.ask::<bool>(sleeps).await);
     driver.release(&waiter).await.unwrap();
-    database.sessions_fall_to(before - 1).await;
+    while database.ask::<bool>(sleeps).await {
+        sleep(millis(100)).await;
+    }
     driver.release(&holder).await.unwrap();
 }
 

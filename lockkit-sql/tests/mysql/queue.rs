@@ -223,7 +223,7 @@ async fn staying(server: Server) {
     assert!(carried_out < 99 / 4, "{carried_out} statements");
     let fresh = format!("SELECT COUNT(*) FROM lockkit_place WHERE expires > {NOW} + 5000000");
     assert_eq!(database.ask::<i64>(&fresh).await, 99, "all but the first");
-    let last = "SELECT l.queued = MAX(p.expires) FROM lockkit_lock AS l, lockkit_place AS p";
+    let last = "SELECT MAX(l.queued) = MAX(p.expires) FROM lockkit_lock AS l, lockkit_place AS p";
     assert!(database.ask::<bool>(last).await);
     // Which is not there any more stands behind the others then.
     let gone = waiters[1].owner();

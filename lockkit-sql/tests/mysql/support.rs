@@ -6,6 +6,7 @@ use lockkit_sql::mysql::MysqlDriver;
 use lockkit_testkit::{Backend, MARIADB, MYSQL, Server, Unavailable};
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
+use tokio::sync::Mutex;
 
 pub(crate) const NAME: &str = "orders/{42} ü";
 
@@ -17,8 +18,11 @@ pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6
 /// How many statements the server was sent.
 pub(crate) const CARRIED_OUT: &str = "Questions";
 
-/// For so long the server tells of transactions as it did before.
+/// For so long after somebody has looked the server tells of transactions as it did before.
 const STALE: Duration = Duration::from_millis(120);
+
+/// Two who look by turns would see nothing new for ever.
+static LOOKS: Mutex<()> = Mutex::const_new(());
 
 /// A MariaDB; or a MySQL, where tests are given one.
 pub(crate) fn backend() -> &'static Backend {
@@ -138,14 +142,19 @@ impl Database {
         let waits = "SELECT COUNT(*) FROM information_schema.innodb_trx \
                      JOIN information_schema.processlist AS p ON p.id = trx_mysql_thread_id \
                      WHERE trx_state = 'LOCK WAIT' AND p.db = DATABASE()";
-        while self.ask::<i64>(waits).await < number {
+        loop {
+            let _alone = LOOKS.lock().await;
             tokio::time::sleep(STALE).await;
+            if self.ask::<i64>(waits).await >= number {
+                return;
+            }
         }
     }
 
     /// How many transactions of other sessions in this database are open, but for those that sleep
     /// until they are told: these read, and end after a second.
     pub(crate) async fn transactions(&mut self) -> usize {
+        let _alone = LOOKS.lock().await;
         tokio::time::sleep(STALE).await;
         let sessions = self.sessions().await;
         let rows = self

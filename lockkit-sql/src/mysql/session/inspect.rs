@@ -11,11 +11,11 @@ use tokio::time::sleep;
 
 use super::diagnosis;
 use super::driver::MysqlSessionDriver;
-use super::server::{END, WHOM};
 use crate::mysql::claims::{self, duration};
 use crate::mysql::connections::{Steps, Transaction, Value, Within};
 use crate::mysql::error::Failure;
 use crate::mysql::inspect::{bytes_of, label_of, name_of, owner_of};
+use crate::mysql::kill::{END, WHOM};
 use crate::seats::Urgency;
 use crate::session::Server as _;
 

@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::mysql::claims;
 use crate::mysql::endpoint::Endpoint;
-use crate::mysql::error::{ENDED, Failure, NO_SUCH_SESSION};
+use crate::mysql::error::{ENDED, Failure};
+use crate::mysql::kill::{END, INTERRUPT, NO_SUCH_SESSION, WHOM};
 use crate::seats::Source as _;
 use crate::session::hold::Keys;
 use crate::session::{self, After, Failing, Reply, Request, Server};
@@ -25,10 +26,6 @@ const RELEASE: &str = "SELECT COALESCE(RELEASE_LOCK(?), 0) AS was_held";
 const BEAT: &str = "SELECT CONNECTION_ID() AS id";
 const LIVES: &str = "SELECT COALESCE(IS_USED_LOCK(?) = ?, 0) AS lives";
 const IF_ALIVE: &str = "SET @lockkit_session = IF(COALESCE(IS_USED_LOCK(?) = ?, FALSE), ?, 0)";
-const INTERRUPT: &str = "KILL QUERY @lockkit_session";
-/// KILL takes no parameter on MySQL 9.
-pub(super) const WHOM: &str = "SET @lockkit_session = ?";
-pub(super) const END: &str = "KILL @lockkit_session";
 
 /// What is asked of every session.
 pub(super) const REQUESTS: &[&str] = &[TAKE, WAIT, KEEP, RELEASE, BEAT];
