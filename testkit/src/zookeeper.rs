@@ -64,11 +64,7 @@ fn arguments_of_member(seat: &Seat, data: &Path) -> io::Result<Vec<String>> {
 }
 
 fn command(port: u16, data: &Path, members: &str) -> io::Result<Vec<String>> {
-    let own = match fs::read_to_string(data.join("settings")) {
-        Ok(own) => own,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(error),
-    };
+    let own = own_settings(data)?;
     let (file, folder) = (data.join("zoo.cfg"), data.display());
     let settings = format!("{SETTINGS}dataDir={folder}\nclientPort={port}\n{members}{own}");
     fs::write(&file, settings)?;
@@ -80,11 +76,23 @@ fn command(port: u16, data: &Path, members: &str) -> io::Result<Vec<String>> {
     Ok(words.chain([file.display().to_string()]).collect())
 }
 
+/// What a test wants beside ours.
+fn own_settings(data: &Path) -> io::Result<String> {
+    match fs::read_to_string(data.join("settings")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        read => read,
+    }
+}
+
 /// Asks where its data are, because another test's server may have been faster at this port. One
-/// that is set up not to tell serves; which one it is cannot be asked.
+/// that is set up not to tell serves; which one it is cannot be asked. A second port, for TLS, is opened
+/// after the first one serves.
 fn is_ready(port: u16, _: u32, data: &Path) -> io::Result<bool> {
     if !ask(port, "srvr")?.contains("Mode: ") {
         return Ok(false);
+    }
+    if let Some(secure) = secure_port(&own_settings(data)?) {
+        connect(secure)?;
     }
     let settings = ask(port, "conf")?;
     let folder = format!("dataDir={}/", data.display());
@@ -95,11 +103,20 @@ fn is_leader(port: u16) -> io::Result<bool> {
     Ok(ask(port, "srvr")?.contains("Mode: leader"))
 }
 
+fn secure_port(settings: &str) -> Option<u16> {
+    settings.lines().find_map(|line| line.strip_prefix("secureClientPort=")?.parse().ok())
+}
+
+/// How long to wait for a connection, and for an answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+fn connect(port: u16) -> io::Result<TcpStream> {
+    TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), PATIENCE)
+}
+
 /// A command of four letters.
 fn ask(port: u16, command: &str) -> io::Result<String> {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+    let mut stream = connect(port)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(command.as_bytes())?;
     stream.shutdown(Shutdown::Write)?;
