@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -5,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use lockkit::Capabilities;
 use lockkit::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Inspect, Node, Release, Renewal,
+    Attempt, Change, Claim, Driver, DriverError, Inspect, Node, OwnerId, Release, Renewal,
 };
 use tokio::sync::watch;
 
@@ -14,13 +15,20 @@ use tokio::sync::watch;
 pub struct Counted {
     driver: Arc<dyn Driver>,
     requests: AtomicU64,
-    refusals: watch::Sender<u64>,
+    refusals: watch::Sender<Refusals>,
+}
+
+#[derive(Debug, Default)]
+struct Refusals {
+    number: u64,
+    /// Of whom, since somebody has begun to wait for that.
+    claims: HashSet<OwnerId>,
 }
 
 impl Counted {
     /// Counts what that driver is asked from now on.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
-        Self { driver, requests: AtomicU64::new(0), refusals: watch::Sender::new(0) }
+        Self { driver, requests: AtomicU64::new(0), refusals: watch::Sender::default() }
     }
 
     /// How many times a lock was asked for, renewed or released.
@@ -35,21 +43,25 @@ impl Counted {
     /// Cancel-safe.
     pub fn refusal(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut refusals = self.refusals.subscribe();
-        let before = *refusals.borrow_and_update();
+        let before = refusals.borrow_and_update().number;
         async move {
             // The other end lives as long as the driver; without it there is nothing to wait for.
-            _ = refusals.wait_for(|refusals| *refusals > before).await;
+            _ = refusals.wait_for(|refusals| refusals.number > before).await;
         }
     }
 
-    /// Resolves when so many were refused in all, each as often as it asked.
+    /// Resolves when so many claims were refused that have asked since this was called.
     ///
     /// # Cancel safety
     ///
     /// Cancel-safe.
-    pub async fn refused(&self, number: u64) {
-        // As above.
-        _ = self.refusals.subscribe().wait_for(|refusals| *refusals >= number).await;
+    pub fn refused(&self, number: usize) -> impl Future<Output = ()> + Send + use<> {
+        let mut refusals = self.refusals.subscribe();
+        self.refusals.send_modify(|refusals| refusals.claims.clear());
+        async move {
+            // As above.
+            _ = refusals.wait_for(|refusals| refusals.claims.len() >= number).await;
+        }
     }
 
     fn count(&self) {
@@ -71,7 +83,13 @@ impl Driver for Counted {
         self.count();
         let answer = self.driver.try_acquire(claim).await;
         if let Ok(Attempt::Taken(_)) = answer {
-            self.refusals.send_modify(|refusals| *refusals += 1);
+            let is_awaited = self.refusals.receiver_count() > 0;
+            self.refusals.send_modify(|refusals| {
+                refusals.number += 1;
+                if is_awaited {
+                    refusals.claims.insert(claim.owner());
+                }
+            });
         }
         answer
     }

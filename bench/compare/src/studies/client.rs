@@ -165,14 +165,14 @@ async fn waiters(client: &Client, subject: &Subject) -> Result<()> {
     let asks = || locks.driver().requests();
     stages.end(asks(), None).await?;
 
+    // Where they keep an order each has its place; elsewhere the first of them asks for all.
+    let refused = locks.driver().refused(if locks.keeps_order() { client.number } else { 1 });
     let mut waiting = JoinSet::new();
     for _ in 0..client.number {
         let lock = locks.lock("waiters")?;
         waiting.spawn(async move { lock.acquire().await?.release().await });
     }
-    // Where they keep an order each has its place; elsewhere the first of them asks for all.
-    let refusals = if locks.keeps_order() { client.number as u64 } else { 1 };
-    locks.driver().refused(refusals).await;
+    refused.await;
     stages.end(asks(), None).await?;
 
     sleep(client.lease / 3).await;
