@@ -17,6 +17,9 @@ pub(crate) const LINGER: Duration = Duration::from_secs(1);
 /// How many of those there are at the most.
 const MOST_LINGERING: usize = 64;
 
+/// When a key was created that is not there yet: whatever is known of it was of another one.
+pub(crate) const NOT_YET: i64 = i64::MAX;
+
 /// What there is to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
@@ -107,19 +110,37 @@ impl Sight {
 
 impl Watches {
     /// Puts what there is to tell of that watch into the mailbox.
-    fn look_at(&mut self, id: i64, ward: &Ward) {
+    fn look_at(&mut self, id: i64, wards: &HashMap<i64, Box<Ward>>) {
+        let Some(ward) = wards.get(&id) else { return };
         let is_it = |sight: &Sight| sight.id == id;
-        if self.own.filter(is_it).is_some_and(|own| own.is_gone(ward)) {
-            self.mailbox.put(News::Lost);
-        }
-        if let Some(ahead) = self.ahead.filter(is_it) {
-            if ahead.is_gone(ward) {
-                self.mailbox.put(if self.ahead_holds { News::Granted } else { News::Moved });
-            } else if ahead.may_have_missed(ward) {
+        if let Some(own) = self.own.filter(is_it) {
+            if own.is_gone(ward) {
+                self.mailbox.put(News::Lost);
+            } else if self.ahead.is_some() && own.may_have_missed(ward) {
                 // A holder looks again at its next renewal at the latest.
                 self.mailbox.put(News::LookAgain);
             }
         }
+        if let Some(ahead) = self.ahead.filter(is_it) {
+            if ahead.is_gone(ward) {
+                self.mailbox.put(match self.ahead_holds {
+                    true if self.has_place(wards) => News::Granted,
+                    // Whether the lock comes to the own key depends on whether that is there.
+                    true => News::LookAgain,
+                    false => News::Moved,
+                });
+            } else if ahead.may_have_missed(ward) {
+                self.mailbox.put(News::LookAgain);
+            }
+        }
+    }
+
+    /// Whether it would have been told if the own key had gone.
+    fn has_place(&self, wards: &HashMap<i64, Box<Ward>>) -> bool {
+        self.own.is_some_and(|own| {
+            let ward = wards.get(&own.id);
+            ward.is_some_and(|ward| ward.begins_after.is_some() && !own.may_have_missed(ward))
+        })
     }
 }
 
@@ -163,9 +184,9 @@ impl State {
         let Some(ward) = self.wards.get_mut(&id) else { return };
         ward.begins_after = begins_after.or(ward.begins_after);
         ward.deleted = ward.deleted.max(deleted.unwrap_or(0));
-        for owner in &ward.listeners {
+        for owner in self.wards.get(&id).iter().flat_map(|ward| &ward.listeners) {
             if let Some(watches) = self.owners.get_mut(owner) {
-                watches.look_at(id, ward);
+                watches.look_at(id, &self.wards);
             }
         }
     }
@@ -203,8 +224,8 @@ impl State {
 
     /// Tells the owner what is known of a watch by now.
     fn look_at(&mut self, owner: OwnerId, id: i64) {
-        if let (Some(watches), Some(ward)) = (self.owners.get_mut(&owner), self.wards.get(&id)) {
-            watches.look_at(id, ward);
+        if let Some(watches) = self.owners.get_mut(&owner) {
+            watches.look_at(id, &self.wards);
         }
     }
 
@@ -224,7 +245,9 @@ impl Board {
         let state = &mut *self.state();
         let key = key.into();
         let known = state.owners.entry(owner).or_default().own;
-        if known.is_some_and(|own| state.is_at(own, &key, created)) {
+        if let Some(own) = known.filter(|own| state.is_at(*own, &key, created)) {
+            let seen = seen.max(own.seen);
+            state.owners.entry(owner).or_default().own = Some(Sight { seen, ..own });
             return;
         }
         let id = self.listen(state, owner, &key);

@@ -16,7 +16,7 @@ use crate::layout::Dialect;
 use crate::leases::{Lease, Leases};
 use crate::members::Members;
 use crate::queue::{self, Last, Own, Place, Seen};
-use crate::reader::Reader;
+use crate::reader::{Haste, Reader};
 use crate::watch::Watch;
 
 /// What the driver does for its claims.
@@ -31,6 +31,31 @@ pub(crate) struct Claims {
     entries: Mutex<Entries>,
     /// Of those who take places, at the last of a queue.
     looks: Looks<Last>,
+}
+
+/// What an ask has come to, which is to go on by [`Claims::find_place`] if nothing is said yet.
+pub(crate) enum Begun {
+    Answered(Attempt),
+    Arrived(Arrival),
+}
+
+/// A key that was put among many others, and stands nobody knows where.
+pub(crate) struct Arrival {
+    entry: Arc<Entry>,
+    /// Those of before.
+    doubts: (bool, bool),
+    line: Line<Last>,
+    created: i64,
+    limit: Duration,
+    end: Instant,
+}
+
+enum Asked {
+    /// The claim does not wait, and leaves nothing.
+    Refused,
+    At(Place),
+    /// When the key was created.
+    Put(Line<Last>, i64),
 }
 
 impl Claims {
@@ -50,47 +75,90 @@ impl Claims {
         claim: &Claim,
         limit: Duration,
     ) -> Result<Attempt, DriverError> {
-        let entry = self.entry(claim);
-        let (was_in_doubt, had_place) = entry.doubts();
-        match self.ask(&entry, claim, limit).await {
-            Ok(Some(place)) => match (place.ahead.as_ref(), entry.grant()) {
-                (None, Some(grant)) => {
-                    self.watch.granted(entry.owner);
-                    Ok(Attempt::Granted(grant?))
-                }
-                (Some(ahead), _) => {
-                    self.watch.wait(entry.owner, &place, ahead);
-                    Ok(Attempt::Taken(Taken::new()))
-                }
-                (None, None) => Err(Failure::Displaced.of_a_request()),
-            },
-            // Refused, but an earlier attempt of this request may yet be carried out.
-            Ok(None) if entry.traces().in_doubt => Err(Failure::NoAnswer(limit).of_a_request()),
-            Ok(None) => {
-                self.forget(&entry);
-                Ok(Attempt::Taken(Taken::new()))
-            }
-            Err(failure) => {
-                let (is_in_doubt, has_place) = entry.doubts();
-                // Nobody releases a claim that was not carried out.
-                if !is_in_doubt && !has_place {
-                    self.forget(&entry);
-                }
-                Err(match is_in_doubt && !was_in_doubt || has_place && !had_place {
-                    true => DriverError::new(ErrorKind::Unknown, failure),
-                    false => failure.of_a_request(),
-                })
-            }
+        match self.begin(claim, limit).await? {
+            Begun::Answered(attempt) => Ok(attempt),
+            Begun::Arrived(arrival) => self.find_place(arrival).await,
         }
     }
 
-    /// Where the claim stands in the queue; `None` if it does not wait and was refused.
-    async fn ask(
-        &self,
-        entry: &Entry,
-        claim: &Claim,
-        limit: Duration,
-    ) -> Result<Option<Place>, Failure> {
+    /// The same, but for the last step of one who takes a place among many.
+    pub(crate) async fn begin(&self, claim: &Claim, limit: Duration) -> Result<Begun, DriverError> {
+        let entry = self.entry(claim);
+        let doubts = entry.doubts();
+        let end = Instant::now() + limit;
+        match self.ask(&entry, claim, limit).await {
+            Ok(Asked::Put(line, created)) => {
+                Ok(Begun::Arrived(Arrival { entry, doubts, line, created, limit, end }))
+            }
+            Ok(Asked::At(place)) => self.answer(&entry, place).map(Begun::Answered),
+            // Refused, but an earlier attempt of this request may yet be carried out.
+            Ok(Asked::Refused) if entry.traces().in_doubt => {
+                Err(Failure::NoAnswer(limit).of_a_request())
+            }
+            Ok(Asked::Refused) => {
+                self.forget(&entry);
+                Ok(Begun::Answered(Attempt::Taken(Taken::new())))
+            }
+            Err(failure) => Err(self.failed(&entry, doubts, failure)),
+        }
+    }
+
+    /// That last step: looks at the queue together with the others.
+    pub(crate) async fn find_place(&self, arrival: Arrival) -> Result<Attempt, DriverError> {
+        let Arrival { entry, doubts, line, created, limit, end } = arrival;
+        let key = Arc::clone(&entry.traces().key);
+        let (members, queue) = (&self.members, &entry.queue);
+        let look = async {
+            // Boxed, they take no room of those who only wait for what others see.
+            let last = async { Box::pin(queue::last(members, queue, limit)).await };
+            match line.look(limit / 2, last).await?.place(&key, created) {
+                Some(place) => Ok(Seen::Present(place)),
+                // It is gone again, or others came in between.
+                None => Box::pin(queue::look(members, queue, &key, created, limit)).await.outcome,
+            }
+        };
+        match timeout_at(end, look).await.unwrap_or(Err(Failure::NoAnswer(limit))) {
+            Ok(Seen::Present(place)) => {
+                entry.stands_at(&place);
+                self.answer(&entry, place)
+            }
+            Ok(Seen::Absent) => {
+                entry.displaced();
+                Err(self.failed(&entry, doubts, Failure::Displaced))
+            }
+            Err(failure) => Err(self.failed(&entry, doubts, failure)),
+        }
+    }
+
+    /// What it means to stand there.
+    fn answer(&self, entry: &Entry, place: Place) -> Result<Attempt, DriverError> {
+        match (place.ahead.as_ref(), entry.grant()) {
+            (None, Some(grant)) => {
+                self.watch.granted(entry.owner);
+                Ok(Attempt::Granted(grant?))
+            }
+            (Some(ahead), _) => {
+                self.watch.wait(entry.owner, &place, ahead);
+                Ok(Attempt::Taken(Taken::new()))
+            }
+            (None, None) => Err(Failure::Displaced.of_a_request()),
+        }
+    }
+
+    /// The failure of an ask, before which it was known so much.
+    fn failed(&self, entry: &Entry, doubts: (bool, bool), failure: Failure) -> DriverError {
+        let ((was_in_doubt, had_place), (is_in_doubt, has_place)) = (doubts, entry.doubts());
+        // Nobody releases a claim that was not carried out.
+        if !is_in_doubt && !has_place {
+            self.forget(entry);
+        }
+        match is_in_doubt && !was_in_doubt || has_place && !had_place {
+            true => DriverError::new(ErrorKind::Unknown, failure),
+            false => failure.of_a_request(),
+        }
+    }
+
+    async fn ask(&self, entry: &Entry, claim: &Claim, limit: Duration) -> Result<Asked, Failure> {
         if let Some(place) = self.look(entry, claim, limit).await? {
             if place.ahead.is_none()
                 && !self.is_long_enough(entry, claim)
@@ -99,13 +167,13 @@ impl Claims {
                 entry.displaced();
                 return Err(Failure::Displaced);
             }
-            return Ok(Some(place));
+            return Ok(Asked::At(place));
         }
         let mut from_pool = true;
         loop {
             let lease = self.lease(entry, claim, from_pool, limit).await?;
-            let place = self.enter(entry, claim, &lease, limit).await;
-            if let Err(failure) = &place
+            let asked = self.enter(entry, claim, &lease, limit).await;
+            if let Err(failure) = &asked
                 && failure.is_a_lost_lease()
             {
                 lease.is_over();
@@ -114,7 +182,7 @@ impl Claims {
                     continue;
                 }
             }
-            return place;
+            return asked;
         }
     }
 
@@ -145,55 +213,24 @@ impl Claims {
         claim: &Claim,
         lease: &Lease,
         limit: Duration,
-    ) -> Result<Option<Place>, Failure> {
+    ) -> Result<Asked, Failure> {
         let own = Own { key: &entry.asks_with(lease), value: &entry.value, lease: lease.id() };
-        let (place, in_doubt) = if claim.waits() {
-            let line = self.looks.join(entry.queue.prefix());
-            if !line.is_alone() {
-                return self.enter_with_others(&line, entry, own, limit).await.map(Some);
-            }
-            let reply = queue::enter(&self.members, &entry.queue, own, limit).await;
-            (reply.outcome.map(Some), reply.in_doubt)
-        } else {
+        if !claim.waits() {
             let reply = queue::try_enter(&self.members, &entry.queue, own, limit).await;
-            (reply.outcome, reply.in_doubt)
-        };
-        entry.note(&place, in_doubt);
-        place
-    }
-
-    /// Takes a place as one of many, who look at the queue together afterwards.
-    async fn enter_with_others(
-        &self,
-        line: &Line<Last>,
-        entry: &Entry,
-        own: Own<'_>,
-        limit: Duration,
-    ) -> Result<Place, Failure> {
-        let end = Instant::now() + limit;
+            entry.note(reply.outcome.as_ref().ok().and_then(Option::as_ref), reply.in_doubt);
+            return reply.outcome.map(|place| place.map_or(Asked::Refused, Asked::At));
+        }
+        let line = self.looks.join(entry.queue.prefix());
+        if line.is_alone() {
+            let reply = queue::enter(&self.members, &entry.queue, own, limit).await;
+            entry.note(reply.outcome.as_ref().ok(), reply.in_doubt);
+            return reply.outcome.map(Asked::At);
+        }
+        // Set up before there is something to be seen, a watch misses nothing.
+        self.watch.expect(entry.owner, own.key);
         let put = queue::put(&self.members, own, limit).await;
         let created = entry.note_put(put.outcome, put.in_doubt)?;
-        let look = async {
-            let last = queue::last(&self.members, &entry.queue, limit);
-            match line.look(limit / 2, last).await?.place(own.key, created) {
-                Some(place) => Ok(Seen::Present(place)),
-                // It is gone again, or others came in between.
-                None => {
-                    let look = queue::look(&self.members, &entry.queue, own.key, created, limit);
-                    look.await.outcome
-                }
-            }
-        };
-        match timeout_at(end, look).await.unwrap_or(Err(Failure::NoAnswer(limit)))? {
-            Seen::Present(place) => {
-                entry.stands_at(&place);
-                Ok(place)
-            }
-            Seen::Absent => {
-                entry.displaced();
-                Err(Failure::Displaced)
-            }
-        }
+        Ok(Asked::Put(line, created))
     }
 
     /// Where the claim stands that has a place; `None` if it has none, or has it no longer.
@@ -232,11 +269,11 @@ impl Claims {
         limit: Duration,
     ) -> Result<Seen, Failure> {
         let Standing { key, created, .. } = stands;
-        let known = entry.traces().ahead;
+        let (known, haste) = entry.looks();
         if let Some(ahead) = known.and_then(|created| self.watch.ahead(entry.owner, created)) {
             let (own, before) = tokio::try_join!(
-                self.reader.stands(Arc::clone(key), *created, limit),
-                self.reader.stands(Arc::clone(&ahead.key), ahead.created, limit),
+                self.reader.stands(Arc::clone(key), *created, haste, limit),
+                self.reader.stands(Arc::clone(&ahead.key), ahead.created, haste, limit),
             )?;
             match (own, before) {
                 (None, _) => return Ok(Seen::Absent),
@@ -279,7 +316,7 @@ impl Claims {
     /// goes on.
     async fn keep(&self, entry: &Entry, limit: Duration) -> Result<bool, Failure> {
         let Some(Standing { key, created, lease }) = entry.standing() else { return Ok(false) };
-        let stands = self.reader.stands(key, created, limit);
+        let stands = self.reader.stands(key, created, Haste::WithOthers, limit);
         let (stands, is_alive) = tokio::join!(stands, self.refresh(&lease, limit));
         match (stands, is_alive) {
             // Either is enough to know.
@@ -356,7 +393,10 @@ impl Claims {
                 self.watch.hold(entry.owner, key, created);
             }
             match self.watch.changed(entry.owner).await {
-                News::LookAgain => Change::AskAgain,
+                News::LookAgain => {
+                    entry.traces().looks_again = true;
+                    Change::AskAgain
+                }
                 News::Moved => {
                     entry.traces().ahead = None;
                     Change::AskAgain

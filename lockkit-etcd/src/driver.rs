@@ -9,7 +9,7 @@ use lockkit_core::driver::{
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::{Instant, sleep};
 
-use crate::claims::Claims;
+use crate::claims::{Begun, Claims};
 use crate::config::{Config, ID};
 use crate::error::Failure;
 use crate::layout::Dialect;
@@ -110,11 +110,15 @@ impl Driver for EtcdDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let turnstile = match self.claims.has_place(claim.owner()) {
-            true => &self.asks,
-            false => &self.entries,
-        };
-        turnstile.pass(claim, || self.claims.take(claim, self.limit(claim))).await
+        let limit = self.limit(claim);
+        if self.claims.has_place(claim.owner()) {
+            return self.asks.pass(claim, || self.claims.take(claim, limit)).await;
+        }
+        match self.entries.pass(claim, || self.claims.begin(claim, limit)).await? {
+            Begun::Answered(attempt) => Ok(attempt),
+            // The more look together, the fewer looks it takes.
+            Begun::Arrived(arrival) => Box::pin(self.claims.find_place(arrival)).await,
+        }
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {

@@ -9,6 +9,7 @@ use crate::error::Failure;
 use crate::layout::{Dialect, Queue, Value};
 use crate::leases::Lease;
 use crate::queue::Place;
+use crate::reader::Haste;
 
 /// The claims of this process, by owner.
 #[derive(Debug, Default)]
@@ -48,6 +49,8 @@ pub(crate) struct Traces {
     /// When the key was created that was just before it at the last look. What that is called, the
     /// board knows.
     pub(crate) ahead: Option<i64>,
+    /// Whether something may have been missed since the last look.
+    pub(crate) looks_again: bool,
     pub(crate) is_granted: bool,
     /// Whether a request that names a lease was not answered, and may be carried out yet.
     pub(crate) in_doubt: bool,
@@ -121,9 +124,9 @@ impl Entry {
     }
 
     /// Takes note of what an ask came to.
-    pub(crate) fn note(&self, place: &Result<Option<Place>, Failure>, in_doubt: bool) {
+    pub(crate) fn note(&self, place: Option<&Place>, in_doubt: bool) {
         self.traces().in_doubt |= in_doubt;
-        if let Ok(Some(place)) = place {
+        if let Some(place) = place {
             self.stands_at(place);
         }
     }
@@ -146,6 +149,15 @@ impl Entry {
         traces.created = Some(place.created);
         traces.ahead = place.ahead.as_ref().map(|ahead| ahead.created);
         traces.is_granted |= place.ahead.is_none();
+    }
+
+    /// Who is ahead, as of the last look, and how soon to look again.
+    pub(crate) fn looks(&self) -> (Option<i64>, Haste) {
+        let mut traces = self.traces();
+        match std::mem::take(&mut traces.looks_again) {
+            true => (traces.ahead, Haste::AtOnce),
+            false => (traces.ahead, Haste::WithOthers),
+        }
     }
 
     /// Takes note that nobody is ahead any more.

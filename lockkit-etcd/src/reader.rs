@@ -6,6 +6,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::board::Key;
@@ -17,19 +18,32 @@ use crate::queue::{revision, send};
 const MOST_AT_ONCE: usize = 100;
 /// How many reads are under way at once, if there is so much to read.
 const MOST_UNDER_WAY: usize = 16;
+/// How far apart reads begin that nobody is in a hurry for.
+const GATHER: Duration = Duration::from_millis(20);
 
-/// Looks whether keys are there. While a read is under way, others gather for the next, so that a
-/// thousand locks, or a thousand who wait for one, are no thousand requests.
+/// Looks whether keys are there. While a read is under way, and for a moment after it has begun,
+/// others gather for the next, so that a thousand locks, or a thousand who wait for one, are no
+/// thousand requests.
 #[derive(Debug)]
 pub(crate) struct Reader {
     asks: mpsc::UnboundedSender<Ask>,
     task: AbortOnDropHandle<()>,
 }
 
+/// How soon to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// Somebody may have the lock by it.
+    AtOnce,
+    /// It is as good a moment later.
+    WithOthers,
+}
+
 #[derive(Debug)]
 struct Ask {
     key: Key,
     created: i64,
+    haste: Haste,
     limit: Duration,
     answer: oneshot::Sender<Result<Option<i64>, Failure>>,
 }
@@ -45,11 +59,14 @@ impl Reader {
         &self,
         key: impl Into<Key>,
         created: i64,
+        haste: Haste,
         limit: Duration,
     ) -> Result<Option<i64>, Failure> {
         let (key, (answer, answered)) = (key.into(), oneshot::channel());
+        // Whoever is given little time has none to spend on others.
+        let haste = if limit < 4 * GATHER { Haste::AtOnce } else { haste };
         // After the end of the task the answer's channel breaks, which says so.
-        _ = self.asks.send(Ask { key, created, limit, answer });
+        _ = self.asks.send(Ask { key, created, haste, limit, answer });
         match tokio::time::timeout(limit, answered).await {
             Ok(answer) => answer.unwrap_or(Err(Failure::Closed)),
             Err(_) => Err(Failure::NoAnswer(limit)),
@@ -63,12 +80,16 @@ impl Reader {
 }
 
 async fn read(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
-    let mut asks = Vec::new();
+    let mut asks: Vec<Ask> = Vec::new();
     let mut under_way = FuturesUnordered::new();
+    let mut next = Instant::now();
     loop {
         let is_full = asks.len() == MOST_AT_ONCE && under_way.len() < MOST_UNDER_WAY;
-        if is_full || !asks.is_empty() && under_way.is_empty() {
+        let is_due = !asks.is_empty() && under_way.is_empty();
+        let hurries = || asks.iter().any(|ask| ask.haste == Haste::AtOnce);
+        if is_full || is_due && (Instant::now() >= next || hurries()) {
             under_way.push(look(&members, std::mem::take(&mut asks)));
+            next = Instant::now() + GATHER;
         }
         let room = MOST_AT_ONCE - asks.len();
         select! {
@@ -76,6 +97,7 @@ async fn read(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
                 return;
             },
             Some(()) = under_way.next() => (),
+            () = sleep_until(next), if is_due => (),
         }
     }
 }

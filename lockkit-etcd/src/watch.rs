@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::board::{Board, Command, LINGER, News};
+use crate::board::{Board, Command, LINGER, NOT_YET, News};
 use crate::error::Failure;
 use crate::members::Members;
 use crate::queue::{Ahead, Place};
@@ -50,6 +50,11 @@ impl Watch {
     pub(crate) fn wait(&self, owner: OwnerId, place: &Place, ahead: &Ahead) {
         self.board.watch_own(owner, Arc::clone(&place.key), place.created, place.revision);
         self.board.watch_ahead(owner, ahead, place.revision);
+    }
+
+    /// Watches a key that `owner` is about to put.
+    pub(crate) fn expect(&self, owner: OwnerId, key: &Arc<str>) {
+        self.board.watch_own(owner, Arc::clone(key), NOT_YET, NOT_YET);
     }
 
     /// The key before that of `owner` which is watched for it, if it is the one created then.
@@ -322,12 +327,13 @@ mod tests {
             let (second, key) = (OwnerId::random(), (*b"b").into());
             let behind = Place { key: "c".into(), created: 12, ahead: None, revision: 12 };
             watch.wait(second, &behind, &Ahead { key, created: 11, holds: false });
-            assert_eq!(created(&mut sent).len(), 1);
+            let [c] = created(&mut sent)[..] else { panic!() };
             let heard = |id, begins_after, deleted| {
                 watch.board.state().heard(id, begins_after, deleted);
             };
             heard(b, Some(11), None);
             heard(a, Some(11), None);
+            heard(c, Some(12), None);
             if is_granted {
                 heard(a, None, Some(13));
                 assert_eq!(news(&watch, first), Some(News::Granted));
@@ -351,6 +357,53 @@ mod tests {
         }
         let second = wait(&watch, 10);
         assert_eq!(news(&watch, second), Some(News::LookAgain));
+    }
+
+    #[tokio::test]
+    async fn nobody_is_granted_a_lock_who_may_have_lost_its_place() {
+        let (watch, mut sent) = watch();
+        let owner = wait(&watch, 10);
+        let [own, ahead] = created(&mut sent)[..] else { panic!() };
+        let heard = |id, begins_after, deleted| {
+            watch.board.state().heard(id, begins_after, deleted);
+        };
+        heard(ahead, Some(11), None);
+        // The own key may go before it is watched.
+        heard(ahead, None, Some(15));
+        assert_eq!(news(&watch, owner), Some(News::LookAgain));
+        heard(own, Some(13), None);
+        assert_eq!(news(&watch, owner), Some(News::LookAgain));
+        heard(ahead, None, Some(15));
+        assert_eq!(news(&watch, owner), Some(News::LookAgain));
+        // It was there later on.
+        let place = Place { key: "b".into(), created: 11, ahead: None, revision: 14 };
+        watch.wait(owner, &place, &Ahead { key: (*b"a").into(), created: 10, holds: true });
+        assert_eq!(news(&watch, owner), Some(News::Granted));
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_is_set_up_before_its_key_is_put_misses_nothing() {
+        let (watch, mut sent) = watch();
+        let [first, second] = [(); 2].map(|()| OwnerId::random());
+        let heard = |id, begins_after, deleted| {
+            watch.board.state().heard(id, begins_after, deleted);
+        };
+        for (owner, key) in [(first, "a"), (second, "b")] {
+            watch.expect(owner, &key.into());
+        }
+        let [a, b] = created(&mut sent)[..] else { panic!() };
+        // Keys of these names were there before.
+        heard(a, Some(10), Some(10));
+        heard(b, Some(10), Some(10));
+        watch.hold(first, "a".into(), 11);
+        let ahead = Ahead { key: (*b"a").into(), created: 11, holds: true };
+        let place = Place { key: "b".into(), created: 12, ahead: None, revision: 14 };
+        watch.wait(second, &place, &ahead);
+        assert!(created(&mut sent).is_empty(), "watched again");
+        assert_eq!([first, second].map(|owner| news(&watch, owner)), [None, None]);
+        heard(a, None, Some(15));
+        heard(b, None, Some(16));
+        assert_eq!([first, second].map(|owner| news(&watch, owner)), [Some(News::Lost); 2]);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Who waits is told, whatever becomes of the stream on which it is told.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::future::join_all;
@@ -10,13 +11,18 @@ use lockkit_core::driver::{Change, Claim, Driver, Renewal};
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
 use tokio::task::JoinSet;
 
-use crate::support::{LONG, Raw, claim, driver, granted, locker, millis, refused, take};
+use crate::support::{LONG, Raw, claim, driver, granted, locker, millis, named, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_release_hands_over_without_a_request", || ETCD.start(), handed_over),
         trial("a_crowd_takes_three_requests_a_grant", || ETCD.start(), a_crowd),
         trial("those_who_come_together_look_together", || ETCD.start(), together),
+        trial(
+            "holds_that_are_renewed_at_about_the_same_time_are_read_together",
+            || ETCD.start(),
+            read,
+        ),
         trial("a_waiter_in_the_middle_looks_again", || ETCD.start(), in_the_middle),
         trial("a_waiter_watches_two_keys_that_nobody_beside_it_watches", || ETCD.start(), two_keys),
         trial("a_watch_lingers_for_the_next_one_of_its_key", || ETCD.start(), lingering),
@@ -155,6 +161,28 @@ async fn together(server: Server) {
         }
         driver.release(next).await.unwrap();
     }
+}
+
+async fn read(server: Server) {
+    const HOLDS: u64 = 100;
+    let driver = Arc::new(driver(&server.url()).await);
+    let raw = Raw::on(server.port()).await;
+    let claims: Vec<_> = (0..HOLDS).map(|it| named(&format!("orders/{it}"), LONG)).collect();
+    for claim in &claims {
+        take(&driver, claim).await;
+    }
+    let before = raw.requests("KV", "Txn");
+    let mut renewing = JoinSet::new();
+    for claim in claims {
+        let driver = Arc::clone(&driver);
+        renewing.spawn(async move { driver.renew(&claim).await });
+        tokio::time::sleep(millis(1)).await;
+    }
+    for renewed in renewing.join_all().await {
+        assert!(matches!(renewed.unwrap(), Renewal::Held(_)));
+    }
+    let reads = raw.requests("KV", "Txn") - before;
+    assert!(reads < HOLDS / 2, "{HOLDS} renewals took {reads} reads");
 }
 
 /// Where two take turns, their keys come again, and hardly anything is watched anew.
