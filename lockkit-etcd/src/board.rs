@@ -137,9 +137,10 @@ impl Watches {
 
     /// Whether it would have been told if the own key had gone.
     fn has_place(&self, wards: &HashMap<i64, Box<Ward>>) -> bool {
-        self.own.is_some_and(|own| {
-            let ward = wards.get(&own.id);
-            ward.is_some_and(|ward| ward.begins_after.is_some() && !own.may_have_missed(ward))
+        let own = self.own.filter(|own| own.created != NOT_YET);
+        let ward = own.and_then(|own| Some((own, wards.get(&own.id)?)));
+        ward.is_some_and(|(own, ward)| {
+            ward.begins_after.is_some() && !own.may_have_missed(ward) && !own.is_gone(ward)
         })
     }
 }
@@ -279,8 +280,13 @@ impl Board {
         // The refusal voids what was told before.
         watches.mailbox.granted = false;
         watches.mailbox.moved = false;
+        watches.mailbox.look_again = false;
         watches.ahead = Some(Sight { id, created: ahead.created, seen });
+        let own = watches.own;
         state.look_at(owner, id);
+        if let Some(own) = own {
+            state.look_at(owner, own.id);
+        }
     }
 
     /// Watches no longer who was before the owner, who has the lock; and whoever is behind has it

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{
     Attempt, Change, Claim, DriverError, ErrorKind, Line, Looks, OwnerId, Release, Renewal, Taken,
+    Turnstile,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -31,7 +32,12 @@ pub(crate) struct Claims {
     entries: Mutex<Entries>,
     /// Of those who take places, at the last of a queue.
     looks: Looks<Last>,
+    /// Should those who look not wait for one another.
+    looking: Turnstile,
 }
+
+/// How many of those who take places look at queues at the same time.
+const MOST_LOOKS: usize = 4;
 
 /// What an ask has come to, which is to go on by [`Claims::find_place`] if nothing is said yet.
 pub(crate) enum Begun {
@@ -44,9 +50,16 @@ pub(crate) struct Arrival {
     entry: Arc<Entry>,
     /// Those of before.
     doubts: (bool, bool),
-    line: Line<Last>,
-    created: i64,
+    put: Put,
     limit: Duration,
+}
+
+/// A key that was put, and who else looks at the queue.
+struct Put {
+    line: Line<Last>,
+    key: Arc<str>,
+    created: i64,
+    /// By when the look is to be over.
     end: Instant,
 }
 
@@ -54,8 +67,7 @@ enum Asked {
     /// The claim does not wait, and leaves nothing.
     Refused,
     At(Place),
-    /// When the key was created.
-    Put(Line<Last>, i64),
+    Put(Put),
 }
 
 impl Claims {
@@ -65,8 +77,8 @@ impl Claims {
         let reader = Reader::new(Arc::clone(&members));
         let watch = Watch::new(Arc::clone(&members));
         let entries = Mutex::default();
-        let looks = Looks::default();
-        Self { members, dialect, keepalive, leases, reader, watch, entries, looks }
+        let (looks, looking) = (Looks::default(), Turnstile::new(MOST_LOOKS));
+        Self { members, dialect, keepalive, leases, reader, watch, entries, looks, looking }
     }
 
     /// Takes the lock if it is free and the claim's turn; else leaves a place if the claim waits.
@@ -77,7 +89,7 @@ impl Claims {
     ) -> Result<Attempt, DriverError> {
         match self.begin(claim, limit).await? {
             Begun::Answered(attempt) => Ok(attempt),
-            Begun::Arrived(arrival) => self.find_place(arrival).await,
+            Begun::Arrived(arrival) => self.find_place(claim, arrival).await,
         }
     }
 
@@ -85,12 +97,9 @@ impl Claims {
     pub(crate) async fn begin(&self, claim: &Claim, limit: Duration) -> Result<Begun, DriverError> {
         let entry = self.entry(claim);
         let doubts = entry.doubts();
-        let end = Instant::now() + limit;
         match self.ask(&entry, claim, limit).await {
-            Ok(Asked::Put(line, created)) => {
-                Ok(Begun::Arrived(Arrival { entry, doubts, line, created, limit, end }))
-            }
-            Ok(Asked::At(place)) => self.answer(&entry, place).map(Begun::Answered),
+            Ok(Asked::Put(put)) => Ok(Begun::Arrived(Arrival { entry, doubts, put, limit })),
+            Ok(Asked::At(place)) => self.answer(&entry, doubts, place).map(Begun::Answered),
             // Refused, but an earlier attempt of this request may yet be carried out.
             Ok(Asked::Refused) if entry.traces().in_doubt => {
                 Err(Failure::NoAnswer(limit).of_a_request())
@@ -104,26 +113,29 @@ impl Claims {
     }
 
     /// That last step: looks at the queue together with the others.
-    pub(crate) async fn find_place(&self, arrival: Arrival) -> Result<Attempt, DriverError> {
-        let Arrival { entry, doubts, line, created, limit, end } = arrival;
-        let key = Arc::clone(&entry.traces().key);
+    pub(crate) async fn find_place(
+        &self,
+        claim: &Claim,
+        arrival: Arrival,
+    ) -> Result<Attempt, DriverError> {
+        let Arrival { entry, doubts, put: Put { line, key, created, end }, limit } = arrival;
         let (members, queue) = (&self.members, &entry.queue);
         let look = async {
-            // Boxed, they take no room of those who only wait for what others see.
-            let last = async { Box::pin(queue::last(members, queue, limit)).await };
-            match line.look(limit / 2, last).await?.place(&key, created) {
-                Some(place) => Ok(Seen::Present(place)),
-                // It is gone again, or others came in between.
-                None => Box::pin(queue::look(members, queue, &key, created, limit)).await.outcome,
+            let last = self.looking.pass(claim, || queue::last(members, queue, limit));
+            if let Some(place) = line.look(limit / 2, last).await?.place(&key, created) {
+                return Ok(Seen::Present(place));
             }
+            // It is gone again, or others came in between.
+            let look = || queue::look(members, queue, &key, created, limit);
+            self.looking.pass(claim, look).await.outcome
         };
         match timeout_at(end, look).await.unwrap_or(Err(Failure::NoAnswer(limit))) {
             Ok(Seen::Present(place)) => {
                 entry.stands_at(&place);
-                self.answer(&entry, place)
+                self.answer(&entry, doubts, place)
             }
             Ok(Seen::Absent) => {
-                entry.displaced();
+                self.displaced(&entry);
                 Err(self.failed(&entry, doubts, Failure::Displaced))
             }
             Err(failure) => Err(self.failed(&entry, doubts, failure)),
@@ -131,7 +143,12 @@ impl Claims {
     }
 
     /// What it means to stand there.
-    fn answer(&self, entry: &Entry, place: Place) -> Result<Attempt, DriverError> {
+    fn answer(
+        &self,
+        entry: &Entry,
+        doubts: (bool, bool),
+        place: Place,
+    ) -> Result<Attempt, DriverError> {
         match (place.ahead.as_ref(), entry.grant()) {
             (None, Some(grant)) => {
                 self.watch.granted(entry.owner);
@@ -141,7 +158,7 @@ impl Claims {
                 self.watch.wait(entry.owner, &place, ahead);
                 Ok(Attempt::Taken(Taken::new()))
             }
-            (None, None) => Err(Failure::Displaced.of_a_request()),
+            (None, None) => Err(self.failed(entry, doubts, Failure::Displaced)),
         }
     }
 
@@ -164,7 +181,7 @@ impl Claims {
                 && !self.is_long_enough(entry, claim)
                 && !self.lengthen(entry, claim, limit).await?
             {
-                entry.displaced();
+                self.displaced(entry);
                 return Err(Failure::Displaced);
             }
             return Ok(Asked::At(place));
@@ -228,9 +245,10 @@ impl Claims {
         }
         // Set up before there is something to be seen, a watch misses nothing.
         self.watch.expect(entry.owner, own.key);
+        let end = Instant::now() + limit;
         let put = queue::put(&self.members, own, limit).await;
         let created = entry.note_put(put.outcome, put.in_doubt)?;
-        Ok(Asked::Put(line, created))
+        Ok(Asked::Put(Put { line, key: Arc::clone(own.key), created, end }))
     }
 
     /// Where the claim stands that has a place; `None` if it has none, or has it no longer.
@@ -253,8 +271,7 @@ impl Claims {
                 Ok(Some(place))
             }
             Seen::Absent => {
-                entry.displaced();
-                self.watch.leave(entry.owner);
+                self.displaced(entry);
                 Ok(None)
             }
         }
@@ -436,6 +453,12 @@ impl Claims {
 
     fn find(&self, owner: OwnerId) -> Option<Arc<Entry>> {
         self.entries().find(owner)
+    }
+
+    /// Takes note that the key is gone.
+    fn displaced(&self, entry: &Entry) {
+        entry.displaced();
+        self.watch.leave(entry.owner);
     }
 
     /// Forgets a claim of which nothing is left, but for a lease that no request can name.

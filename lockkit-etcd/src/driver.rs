@@ -117,7 +117,7 @@ impl Driver for EtcdDriver {
         match self.entries.pass(claim, || self.claims.begin(claim, limit)).await? {
             Begun::Answered(attempt) => Ok(attempt),
             // The more look together, the fewer looks it takes.
-            Begun::Arrived(arrival) => Box::pin(self.claims.find_place(arrival)).await,
+            Begun::Arrived(arrival) => Box::pin(self.claims.find_place(claim, arrival)).await,
         }
     }
 

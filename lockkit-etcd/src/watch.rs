@@ -375,10 +375,35 @@ mod tests {
         assert_eq!(news(&watch, owner), Some(News::LookAgain));
         heard(ahead, None, Some(15));
         assert_eq!(news(&watch, owner), Some(News::LookAgain));
+        // It goes, and what comes back is another one.
+        watch.expect(owner, &"b".into());
+        heard(ahead, None, Some(15));
+        assert_eq!(news(&watch, owner), Some(News::LookAgain));
         // It was there later on.
         let place = Place { key: "b".into(), created: 11, ahead: None, revision: 14 };
         watch.wait(owner, &place, &Ahead { key: (*b"a").into(), created: 10, holds: true });
         assert_eq!(news(&watch, owner), Some(News::Granted));
+    }
+
+    #[tokio::test]
+    async fn whoever_is_seen_before_its_own_watch_has_begun_looks_again_once() {
+        let (watch, mut sent) = watch();
+        let owner = OwnerId::random();
+        let heard = |id, begins_after, deleted| {
+            watch.board.state().heard(id, begins_after, deleted);
+        };
+        watch.expect(owner, &"b".into());
+        let [own] = created(&mut sent)[..] else { panic!() };
+        heard(own, Some(13), None);
+        let place = |revision| Place { key: "b".into(), created: 11, ahead: None, revision };
+        let ahead = Ahead { key: (*b"a").into(), created: 10, holds: true };
+        watch.wait(owner, &place(12), &ahead);
+        assert_eq!(news(&watch, owner), Some(News::LookAgain));
+        let [behind_whom] = created(&mut sent)[..] else { panic!() };
+        // What is heard while it looks is answered by that look, too.
+        heard(behind_whom, Some(14), None);
+        watch.wait(owner, &place(15), &ahead);
+        assert_eq!(news(&watch, owner), None);
     }
 
     #[tokio::test]

@@ -139,7 +139,7 @@ impl Claims {
                 Ok(())
             }
             Ok(false) => {
-                entry.displaced();
+                self.displaced(entry);
                 Err(Failure::Displaced)
             }
             Err(failure) => {
