@@ -1,5 +1,6 @@
 mod ask;
 mod cluster;
+mod encryption;
 mod sentinel;
 
 use std::io::{self, BufRead, BufReader, Write};

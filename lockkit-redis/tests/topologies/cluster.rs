@@ -20,6 +20,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_slot_that_moves_takes_its_holder_and_waiters_along", patient, moved),
         trial("a_slot_that_has_moved_by_half_is_waited_for", patient, half_moved),
         trial("a_killed_member_of_a_cluster_is_replaced", quick, killed),
+        trial("a_killed_member_of_an_encrypted_cluster_is_replaced", quick_with_tls, killed),
+        trial("an_encrypted_cluster_is_reached_by_tls_alone", patient_with_tls, encrypted),
         trial("a_member_that_is_silent_leaves_the_outcome_unknown", quick, silent),
         trial("locks_of_all_members_are_listed", patient, listed),
         trial("a_cluster_counts_replicas_of_the_member", patient, replicated),
@@ -34,6 +36,14 @@ fn patient() -> Result<RedisCluster, Unavailable> {
 
 fn quick() -> Result<RedisCluster, Unavailable> {
     RedisCluster::start(millis(1500))
+}
+
+fn quick_with_tls() -> Result<RedisCluster, Unavailable> {
+    RedisCluster::start_with_tls(millis(1500))
+}
+
+fn patient_with_tls() -> Result<RedisCluster, Unavailable> {
+    RedisCluster::start_with_tls(Duration::from_secs(30))
 }
 
 async fn raw(cluster: &RedisCluster, member: usize) -> Raw {
@@ -244,6 +254,29 @@ async fn listed(cluster: RedisCluster) {
         assert!(!raw(&cluster, member).await.keys().await.is_empty());
     }
     assert!(driver.node().is_none());
+}
+
+/// Also where a member told of the others, and for news.
+async fn encrypted(cluster: RedisCluster) {
+    let driver = driver(&cluster.url()).await;
+    let name = |number: usize| LockName::new(&Namespace::default(), &number.to_string()).unwrap();
+    for number in 0..30 {
+        take(&driver, &Claim::new(name(number), LONG)).await;
+        refused(&driver, &Claim::new(name(number), LONG).fair()).await;
+    }
+    for member in 0..3 {
+        let list: String = raw(&cluster, member).await.ask(&["CLIENT", "LIST"]).await;
+        // Beside the replica, and who asks.
+        let others = ["flags=S ", "cmd=client|list "];
+        let is_ours = |line: &&str| !others.iter().any(|other| line.contains(other));
+        let ours: Vec<_> = list.lines().filter(is_ours).collect();
+        let port = format!(" laddr=127.0.0.1:{} ", cluster.port(member));
+        assert!(ours.len() >= 2 && ours.iter().all(|line| line.contains(&port)), "{list}");
+    }
+    let stranger = cluster.url().split('?').next().unwrap().to_owned();
+    let error = RedisDriver::connect(&stranger.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(causes(&error).contains("UnknownIssuer"), "{}", causes(&error));
 }
 
 /// A user who may not subscribe, where each refusal would be a reason to ask who has the slot.

@@ -16,6 +16,7 @@ use crate::support::{
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_killed_primary_is_followed_by_holder_and_waiters", quick, killed),
+        trial("a_killed_primary_is_followed_by_tls_alone", quick_with_tls, killed_with_tls),
         trial("a_demoted_primary_is_left_within_the_call", patient, demoted),
         trial("a_planned_failover_is_followed_before_the_old_primary_knows", patient, planned),
         trial("a_primary_that_is_silent_is_left_for_another", quick, silent),
@@ -29,6 +30,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// With a failover as soon as a primary is silent.
 fn quick() -> Result<RedisSentinels, Unavailable> {
     RedisSentinels::start(millis(1000))
+}
+
+fn quick_with_tls() -> Result<RedisSentinels, Unavailable> {
+    RedisSentinels::start_with_tls(millis(1000))
 }
 
 /// With a failover only when it is asked for, whatever a busy machine does.
@@ -90,6 +95,14 @@ async fn killed(set: RedisSentinels) {
         (holder, last, releasing) = (waiter, granted, &other);
     }
     other.release(&holder).await.unwrap();
+}
+
+async fn killed_with_tls(set: RedisSentinels) {
+    let stranger = url(&set).split('?').next().unwrap().to_owned();
+    let error = RedisDriver::connect(&stranger.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(causes(&error).contains("UnknownIssuer"), "{}", causes(&error));
+    killed(set).await;
 }
 
 /// Told to be a replica while no news of that come, a server refuses a write; the same call finds the

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::REDIS;
 use super::ask::{ask, wait_until};
+use super::encryption::{self, Encryption, Reached};
 use crate::port::at_free_port;
 use crate::{Server, Unavailable};
 
@@ -15,6 +16,9 @@ const SLOTS: u16 = 16_384;
 pub struct RedisCluster {
     /// Those that had slots at first come first.
     members: Vec<Server>,
+    /// At which clients and members reach them.
+    ports: Vec<u16>,
+    encryption: Option<Encryption>,
 }
 
 impl RedisCluster {
@@ -24,11 +28,34 @@ impl RedisCluster {
     /// # Errors
     /// [`Unavailable`] if the program is missing or does not come up.
     pub fn start(patience: Duration) -> Result<Self, Unavailable> {
+        Self::start_reached_by(None, patience)
+    }
+
+    /// The same, whose members clients reach by TLS, as they do each other.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the program or `openssl` is missing or does not come up.
+    pub fn start_with_tls(patience: Duration) -> Result<Self, Unavailable> {
+        Self::start_reached_by(Some(Encryption::new()?), patience)
+    }
+
+    fn start_reached_by(
+        encryption: Option<Encryption>,
+        patience: Duration,
+    ) -> Result<Self, Unavailable> {
         let patience = patience.as_millis().to_string();
-        let times = ["--cluster-node-timeout", &patience, "--repl-diskless-sync-delay", "0"];
-        let members =
-            (0..6).map(|_| Self::start_member(&times)).collect::<Result<Vec<_>, Unavailable>>()?;
-        let cluster = Self { members };
+        let mut arguments =
+            vec!["--cluster-node-timeout", &patience, "--repl-diskless-sync-delay", "0"];
+        if encryption.is_some() {
+            arguments.extend(["--tls-cluster", "yes"]);
+        }
+        let (mut members, mut ports) = (Vec::new(), Vec::new());
+        for _ in 0..6 {
+            let Reached { server, port } = start_member(encryption.as_ref(), &arguments)?;
+            members.push(server);
+            ports.push(port);
+        }
+        let cluster = Self { members, ports, encryption };
         cluster.introduce().map_err(|error| REDIS.failed(&error, cluster.members[0].log_tail()))?;
         Ok(cluster)
     }
@@ -38,13 +65,7 @@ impl RedisCluster {
     /// # Errors
     /// [`Unavailable`] if the program is missing or does not come up.
     pub fn start_member(arguments: &[&str]) -> Result<Server, Unavailable> {
-        let failed = |error: io::Error| REDIS.failed(&error, String::new());
-        // By default the others reach it at its own port and ten thousand more: where the system puts
-        // outgoing connections.
-        at_free_port(failed, |bus| {
-            let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()];
-            REDIS.start_with(&[&cluster, arguments].concat())
-        })
+        Ok(self::start_member(None, arguments)?.server)
     }
 
     /// Its members, in no order.
@@ -54,9 +75,17 @@ impl RedisCluster {
 
     /// The URL that names all members.
     pub fn url(&self) -> String {
-        let hosts: Vec<_> =
-            self.members.iter().map(|member| format!("127.0.0.1:{}", member.port())).collect();
-        format!("redis+cluster://{}", hosts.join(","))
+        let hosts: Vec<_> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let (hosts, encryption) = (hosts.join(","), self.encryption.as_ref());
+        match encryption.map(Encryption::parameters) {
+            Some(parameters) => format!("rediss+cluster://{hosts}{parameters}"),
+            None => format!("redis+cluster://{hosts}"),
+        }
+    }
+
+    /// The port at which clients reach a member.
+    pub fn port(&self, member: usize) -> u16 {
+        self.ports[member]
     }
 
     /// The index of the member that has the slot, as the others see it.
@@ -129,11 +158,11 @@ impl RedisCluster {
     }
 
     fn introduce(&self) -> io::Result<()> {
-        let (first, others) = (&self.members[0], &self.members[1..]);
-        for other in others {
+        let first = self.members[0].port();
+        for (other, port) in self.members.iter().zip(&self.ports).skip(1) {
             let bus = ask(other.port(), "CONFIG GET cluster-port")?;
             let bus = super::ask::field(&bus, "cluster-port").unwrap_or_default().to_owned();
-            ask(first.port(), &format!("CLUSTER MEET 127.0.0.1 {} {bus}", other.port()))?;
+            ask(first, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}"))?;
         }
         let thirds = [0, SLOTS / 3, 2 * (SLOTS / 3), SLOTS];
         for (primary, ends) in self.members.iter().zip(thirds.windows(2)) {
@@ -163,6 +192,19 @@ impl RedisCluster {
             Ok(synced.collect::<io::Result<Vec<_>>>()?.into_iter().all(|synced| synced))
         })
     }
+}
+
+fn start_member(
+    encryption: Option<&Encryption>,
+    arguments: &[&str],
+) -> Result<Reached, Unavailable> {
+    let failed = |error: io::Error| REDIS.failed(&error, String::new());
+    // By default the others reach it at its own port and ten thousand more: where the system puts
+    // outgoing connections.
+    at_free_port(failed, |bus| {
+        let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()];
+        encryption::start(&REDIS, encryption, &[&cluster, arguments].concat())
+    })
 }
 
 /// Whether a line of `CLUSTER NODES` says that the member has the slot.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::ask::{ask, ask_for, field, wait_until};
+use super::encryption::{self, Encryption, Reached};
 use super::{PROGRAMS, REDIS};
 use crate::{Backend, Server, Unavailable};
 
@@ -36,6 +37,11 @@ static SENTINEL: Backend = Backend {
 pub struct RedisSentinels {
     servers: Vec<Server>,
     sentinels: Vec<Server>,
+    /// At which the servers are reached.
+    ports: Vec<u16>,
+    /// At which clients reach the sentinels.
+    ports_of_sentinels: Vec<u16>,
+    encryption: Option<Encryption>,
 }
 
 impl RedisSentinels {
@@ -45,15 +51,35 @@ impl RedisSentinels {
     /// # Errors
     /// [`Unavailable`] if the program is missing or does not come up.
     pub fn start(patience: Duration) -> Result<Self, Unavailable> {
+        Self::start_reached_by(None, patience)
+    }
+
+    /// The same, all of whom clients reach by TLS, as they do each other.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the program or `openssl` is missing or does not come up.
+    pub fn start_with_tls(patience: Duration) -> Result<Self, Unavailable> {
+        Self::start_reached_by(Some(Encryption::new()?), patience)
+    }
+
+    fn start_reached_by(
+        encryption: Option<Encryption>,
+        patience: Duration,
+    ) -> Result<Self, Unavailable> {
+        let start = |backend, arguments: &[&str]| {
+            encryption::start(backend, encryption.as_ref(), arguments)
+        };
         // A replica that asks for the data does not wait for others to ask as well.
-        let primary = REDIS.start_with(&["--repl-diskless-sync-delay", "0"])?;
-        let port = primary.port().to_string();
+        let primary = start(&REDIS, &["--repl-diskless-sync-delay", "0"])?;
+        let port = primary.port.to_string();
         let of = ["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"];
-        let replica = || REDIS.start_with(&of);
-        let servers = vec![primary, replica()?, replica()?];
+        let servers = [primary, start(&REDIS, &of)?, start(&REDIS, &of)?];
         let sentinels =
-            (0..3).map(|_| SENTINEL.start()).collect::<Result<Vec<_>, Unavailable>>()?;
-        let set = Self { servers, sentinels };
+            (0..3).map(|_| start(&SENTINEL, &[])).collect::<Result<Vec<_>, Unavailable>>()?;
+        let apart = |Reached { server, port }| (server, port);
+        let (servers, ports) = servers.into_iter().map(apart).unzip();
+        let (sentinels, ports_of_sentinels) = sentinels.into_iter().map(apart).unzip();
+        let set = Self { servers, sentinels, ports, ports_of_sentinels, encryption };
         set.introduce(patience)
             .map_err(|error| SENTINEL.failed(&error, set.sentinels[0].log_tail()))?;
         Ok(set)
@@ -71,12 +97,17 @@ impl RedisSentinels {
 
     /// The URL that names all sentinels.
     pub fn url(&self) -> String {
-        self.url_at(&self.sentinels.iter().map(Server::port).collect::<Vec<_>>())
+        self.url_at(&self.ports_of_sentinels)
     }
 
     /// The URL for whoever comes through proxies at these ports of 127.0.0.1.
     pub fn url_at(&self, ports: &[u16]) -> String {
-        url(ports)
+        match &self.encryption {
+            Some(encryption) => {
+                url(ports).replacen("redis", "rediss", 1) + &encryption.parameters()
+            }
+            None => url(ports),
+        }
     }
 
     /// The index of the server that most sentinels call the primary.
@@ -93,7 +124,7 @@ impl RedisSentinels {
                 const QUESTION: &str = "SENTINEL GET-MASTER-ADDR-BY-NAME main";
                 let answer = ask_for(PATIENCE, sentinel.port(), QUESTION).unwrap_or_default();
                 let port = answer.lines().nth(4).and_then(|port| port.parse().ok());
-                let voted = self.servers.iter().position(|server| Some(server.port()) == port);
+                let voted = self.ports.iter().position(|known| Some(*known) == port);
                 voted.into_iter().for_each(|at| votes[at] += 1);
             }
             agreed = votes.iter().position(|&votes| votes * 2 > self.sentinels.len());
@@ -120,10 +151,10 @@ impl RedisSentinels {
     }
 
     fn introduce(&self, patience: Duration) -> io::Result<()> {
-        let primary = self.servers[0].port();
+        let primary = self.ports[0];
         // A sentinel that does not see the replicas at first looks again after ten seconds.
         wait_until("replication", || {
-            let answer = ask(primary, "INFO replication")?;
+            let answer = ask(self.servers[0].port(), "INFO replication")?;
             Ok(answer.matches("state=online").count() == self.servers.len() - 1)
         })?;
         for sentinel in &self.sentinels {
