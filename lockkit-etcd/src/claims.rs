@@ -175,6 +175,7 @@ impl Claims {
         }
     }
 
+    /// Looks where the claim stands, or enters the queue.
     async fn ask(&self, entry: &Entry, claim: &Claim, limit: Duration) -> Result<Asked, Failure> {
         if let Some(place) = self.look(entry, claim, limit).await? {
             if place.ahead.is_none()
