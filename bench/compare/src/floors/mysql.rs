@@ -2,10 +2,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkit_bench::Result;
+use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{Connection as _, MySqlConnection};
 use tokio::sync::Mutex;
 
-use super::{TTL, nothing_is_pushed, owner, prepare};
+use super::{TTL, owner, prepare};
 use crate::agent::{Client, Library, let_go_after_a_while};
 
 /// Leases as rows.
@@ -18,16 +19,21 @@ pub(super) struct Sessions {
     url: String,
 }
 
-/// One connection, for either.
-pub(super) struct OfRows(Mutex<MySqlConnection>);
+/// One connection, and another one where nothing of the first is to be waited for.
+pub(super) struct OfRows {
+    connection: Session,
+    beside: Session,
+}
 
 /// One session.
-pub(super) struct OfSessions(Arc<Mutex<MySqlConnection>>);
+pub(super) struct OfSessions(Session);
+
+type Session = Arc<Mutex<MySqlConnection>>;
 
 /// The scheme of their own is not known to the client library.
-async fn connect(url: &str) -> Result<Mutex<MySqlConnection>> {
+async fn connect(url: &str) -> Result<Session> {
     let connection = MySqlConnection::connect(&url.replacen("mariadb", "mysql", 1)).await?;
-    Ok(Mutex::new(connection))
+    Ok(Arc::new(Mutex::new(connection)))
 }
 
 impl Rows {
@@ -48,7 +54,7 @@ impl Library for Rows {
     type Client = OfRows;
 
     async fn connect(&self) -> Result<OfRows> {
-        Ok(OfRows(connect(&self.url).await?))
+        Ok(OfRows { connection: connect(&self.url).await?, beside: connect(&self.url).await? })
     }
 }
 
@@ -56,7 +62,7 @@ impl Library for Sessions {
     type Client = OfSessions;
 
     async fn connect(&self) -> Result<OfSessions> {
-        Ok(OfSessions(Arc::new(connect(&self.url).await?)))
+        Ok(OfSessions(connect(&self.url).await?))
     }
 }
 
@@ -89,7 +95,7 @@ impl Client for OfRows {
             .bind(ttl)
             .bind(0_i64)
             .bind(0_i64)
-            .execute(&mut *self.0.lock().await)
+            .execute(&mut *self.connection.lock().await)
             .await?;
         Ok(owner)
     }
@@ -99,14 +105,63 @@ impl Client for OfRows {
             .bind("floor".as_bytes())
             .bind(name.as_bytes())
             .bind(owner.as_bytes())
-            .execute(&mut *self.0.lock().await)
+            .execute(&mut *self.connection.lock().await)
             .await?;
         Ok(())
     }
 
-    async fn hand_overs(&self, _: &Self, _: &str, _: usize) -> Result<Option<Vec<Duration>>> {
-        nothing_is_pushed()
+    /// A release, and the end of the statement by which another session waits.
+    async fn hand_overs(
+        &self,
+        to: &Self,
+        name: &str,
+        rounds: usize,
+    ) -> Result<Option<Vec<Duration>>> {
+        let name = name.to_owned();
+        let gate = format!("floor {name}");
+        sqlx::query(WAIT).bind(&gate).execute(&mut *self.beside.lock().await).await?;
+        let whom = sqlx::query_scalar::<_, u64>("SELECT CONNECTION_ID()");
+        let whom = whom.fetch_one(&mut *to.beside.lock().await).await?;
+        let set = sqlx::query("SET @floor = ?").bind(whom);
+        set.execute(&mut *self.connection.lock().await).await?;
+        let mut times = Vec::with_capacity(rounds);
+        for _ in 0..rounds {
+            let owner = self.acquire(&name).await?;
+            let (mut session, gate) = (to.beside.clone().lock_owned().await, gate.clone());
+            let waiting = tokio::spawn(async move {
+                let ended = sqlx::query_scalar::<_, Option<i64>>(WAIT).bind(gate);
+                (ended.fetch_one(&mut *session).await, Instant::now())
+            });
+            let start = let_go_after_a_while(|| async {
+                self.release(&name, owner).await?;
+                sqlx::raw_sql("KILL QUERY @floor")
+                    .execute(&mut *self.connection.lock().await)
+                    .await?;
+                Ok(())
+            });
+            let start = start.await?;
+            let (ended, told) = waiting.await?;
+            match ended {
+                // Interrupted, which servers say in either way.
+                Ok(None) => (),
+                Err(error) if is_interruption(&error) => (),
+                Ok(Some(answer)) => return Err(format!("the wait ended with {answer}").into()),
+                Err(error) => return Err(error.into()),
+            }
+            times.push(told.saturating_duration_since(start));
+        }
+        Ok(Some(times))
     }
+}
+
+/// For a lock that is never let go, until somebody ends the wait.
+const WAIT: &str = "SELECT GET_LOCK(?, 10)";
+
+fn is_interruption(error: &sqlx::Error) -> bool {
+    const INTERRUPTED: u16 = 1317;
+    let error =
+        error.as_database_error().and_then(|it| it.try_downcast_ref::<MySqlDatabaseError>());
+    error.is_some_and(|error| error.number() == INTERRUPTED)
 }
 
 const TAKE: &str = include_str!("../../../../lockkit-sql/src/mysql/sql/session_take.sql");
