@@ -20,7 +20,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// How long to wait before all members are asked once more.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many take places at a time, of many who do at once: each takes two buffers of 8 KiB.
-const MOST_ENTRIES: usize = 12;
+const MOST_ENTRIES: usize = 8;
 /// How many ask at a time who have a place: they share their requests.
 const MOST_ASKS: usize = 64;
 

@@ -120,7 +120,7 @@ pub(crate) async fn last(
     limit: Duration,
 ) -> Result<Last, Failure> {
     /// More than come while one look is under way, from here and elsewhere.
-    const MOST: i64 = 1024;
+    const MOST: i64 = 256;
     let last = GetOptions::new().with_prefix().with_limit(MOST).with_keys_only();
     let last = last.with_sort(SortTarget::Create, SortOrder::Descend);
     let read = Txn::new().and_then([TxnOp::get(queue.prefix(), Some(last))]);
