@@ -124,3 +124,34 @@ impl Driver for Counted {
         self.driver.close().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    use lockkit::driver::{Attempt, Claim, Driver as _};
+    use lockkit::memory::MemoryDriver;
+    use lockkit::{LockName, Namespace};
+
+    use super::Counted;
+
+    #[tokio::test]
+    async fn claims_that_are_refused_count_once_each() {
+        let counted = Counted::new(Arc::new(MemoryDriver::new()));
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let [held, first, second] =
+            [(); 3].map(|()| Claim::new(name.clone(), Duration::from_secs(30)).waiting());
+        assert!(matches!(counted.try_acquire(&held).await, Ok(Attempt::Granted(_))));
+        let mut refused = pin!(counted.refused(2));
+        for claim in [&first, &first, &first] {
+            assert!(matches!(counted.try_acquire(claim).await, Ok(Attempt::Taken(_))));
+            assert!(poll_fn(|cx| Poll::Ready(refused.as_mut().poll(cx).is_pending())).await);
+        }
+        assert!(matches!(counted.try_acquire(&second).await, Ok(Attempt::Taken(_))));
+        refused.await;
+    }
+}

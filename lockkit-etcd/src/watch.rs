@@ -285,6 +285,11 @@ mod tests {
         ids
     }
 
+    /// What the server tells of a watch: see [`State::heard`](crate::board::State::heard).
+    fn heard(watch: &Watch, id: i64, begins_after: Option<i64>, deleted: Option<i64>) {
+        watch.board.state().heard(id, begins_after, deleted);
+    }
+
     fn news(watch: &Watch, owner: OwnerId) -> Option<News> {
         watch.board.state().mailbox(owner).unwrap().take()
     }
@@ -295,25 +300,22 @@ mod tests {
         let first = wait(&watch, 10);
         let ids = created(&mut sent);
         let [own, ahead] = ids[..] else { panic!("{ids:?}") };
-        let heard = |id, begins_after, deleted| {
-            watch.board.state().heard(id, begins_after, deleted);
-        };
-        heard(own, Some(11), None);
-        heard(ahead, Some(11), None);
+        heard(&watch, own, Some(11), None);
+        heard(&watch, ahead, Some(11), None);
         assert_eq!(news(&watch, first), None);
-        heard(ahead, None, Some(12));
+        heard(&watch, ahead, None, Some(12));
         assert_eq!(news(&watch, first), Some(News::Granted));
         watch.leave(first);
 
         // The keys come again. Of the key ahead it is heard first that it has gone.
-        heard(ahead, None, Some(22));
+        heard(&watch, ahead, None, Some(22));
         let second = wait(&watch, 20);
         assert_eq!(news(&watch, second), Some(News::Granted));
         watch.leave(second);
         // What was heard of the keys before is none of ours.
         let third = wait(&watch, 30);
         assert_eq!(news(&watch, third), None);
-        heard(own, None, Some(32));
+        heard(&watch, own, None, Some(32));
         assert_eq!(news(&watch, third), Some(News::Lost));
         assert!(created(&mut sent).is_empty(), "a watch that lingers is used again");
     }
@@ -328,20 +330,17 @@ mod tests {
             let behind = Place { key: "c".into(), created: 12, ahead: None, revision: 12 };
             watch.wait(second, &behind, &Ahead { key, created: 11, holds: false });
             let [c] = created(&mut sent)[..] else { panic!() };
-            let heard = |id, begins_after, deleted| {
-                watch.board.state().heard(id, begins_after, deleted);
-            };
-            heard(b, Some(11), None);
-            heard(a, Some(11), None);
-            heard(c, Some(12), None);
+            heard(&watch, b, Some(11), None);
+            heard(&watch, a, Some(11), None);
+            heard(&watch, c, Some(12), None);
             if is_granted {
-                heard(a, None, Some(13));
+                heard(&watch, a, None, Some(13));
                 assert_eq!(news(&watch, first), Some(News::Granted));
                 watch.granted(first);
             }
             watch.leave(first);
             assert_eq!(news(&watch, second), None);
-            heard(b, None, Some(14));
+            heard(&watch, b, None, Some(14));
             // Who was just before it is the first only if it was granted the lock.
             let expected = if is_granted { News::Granted } else { News::Moved };
             assert_eq!(news(&watch, second), Some(expected));
@@ -353,7 +352,7 @@ mod tests {
         let (watch, mut sent) = watch();
         wait(&watch, 10);
         for id in created(&mut sent) {
-            watch.board.state().heard(id, Some(20), None);
+            heard(&watch, id, Some(20), None);
         }
         let second = wait(&watch, 10);
         assert_eq!(news(&watch, second), Some(News::LookAgain));
@@ -364,20 +363,17 @@ mod tests {
         let (watch, mut sent) = watch();
         let owner = wait(&watch, 10);
         let [own, ahead] = created(&mut sent)[..] else { panic!() };
-        let heard = |id, begins_after, deleted| {
-            watch.board.state().heard(id, begins_after, deleted);
-        };
-        heard(ahead, Some(11), None);
+        heard(&watch, ahead, Some(11), None);
         // The own key may go before it is watched.
-        heard(ahead, None, Some(15));
+        heard(&watch, ahead, None, Some(15));
         assert_eq!(news(&watch, owner), Some(News::LookAgain));
-        heard(own, Some(13), None);
+        heard(&watch, own, Some(13), None);
         assert_eq!(news(&watch, owner), Some(News::LookAgain));
-        heard(ahead, None, Some(15));
+        heard(&watch, ahead, None, Some(15));
         assert_eq!(news(&watch, owner), Some(News::LookAgain));
         // It goes, and what comes back is another one.
         watch.expect(owner, &"b".into());
-        heard(ahead, None, Some(15));
+        heard(&watch, ahead, None, Some(15));
         assert_eq!(news(&watch, owner), Some(News::LookAgain));
         // It was there later on.
         let place = Place { key: "b".into(), created: 11, ahead: None, revision: 14 };
@@ -389,19 +385,16 @@ mod tests {
     async fn whoever_is_seen_before_its_own_watch_has_begun_looks_again_once() {
         let (watch, mut sent) = watch();
         let owner = OwnerId::random();
-        let heard = |id, begins_after, deleted| {
-            watch.board.state().heard(id, begins_after, deleted);
-        };
         watch.expect(owner, &"b".into());
         let [own] = created(&mut sent)[..] else { panic!() };
-        heard(own, Some(13), None);
+        heard(&watch, own, Some(13), None);
         let place = |revision| Place { key: "b".into(), created: 11, ahead: None, revision };
         let ahead = Ahead { key: (*b"a").into(), created: 10, holds: true };
         watch.wait(owner, &place(12), &ahead);
         assert_eq!(news(&watch, owner), Some(News::LookAgain));
         let [behind_whom] = created(&mut sent)[..] else { panic!() };
         // What is heard while it looks is answered by that look, too.
-        heard(behind_whom, Some(14), None);
+        heard(&watch, behind_whom, Some(14), None);
         watch.wait(owner, &place(15), &ahead);
         assert_eq!(news(&watch, owner), None);
     }
@@ -410,24 +403,21 @@ mod tests {
     async fn a_watch_that_is_set_up_before_its_key_is_put_misses_nothing() {
         let (watch, mut sent) = watch();
         let [first, second] = [(); 2].map(|()| OwnerId::random());
-        let heard = |id, begins_after, deleted| {
-            watch.board.state().heard(id, begins_after, deleted);
-        };
         for (owner, key) in [(first, "a"), (second, "b")] {
             watch.expect(owner, &key.into());
         }
         let [a, b] = created(&mut sent)[..] else { panic!() };
         // Keys of these names were there before.
-        heard(a, Some(10), Some(10));
-        heard(b, Some(10), Some(10));
+        heard(&watch, a, Some(10), Some(10));
+        heard(&watch, b, Some(10), Some(10));
         watch.hold(first, "a".into(), 11);
         let ahead = Ahead { key: (*b"a").into(), created: 11, holds: true };
         let place = Place { key: "b".into(), created: 12, ahead: None, revision: 14 };
         watch.wait(second, &place, &ahead);
         assert!(created(&mut sent).is_empty(), "watched again");
         assert_eq!([first, second].map(|owner| news(&watch, owner)), [None, None]);
-        heard(a, None, Some(15));
-        heard(b, None, Some(16));
+        heard(&watch, a, None, Some(15));
+        heard(&watch, b, None, Some(16));
         assert_eq!([first, second].map(|owner| news(&watch, owner)), [Some(News::Lost); 2]);
     }
 
@@ -436,7 +426,7 @@ mod tests {
         let (watch, mut sent) = watch();
         let first = wait(&watch, 10);
         for id in created(&mut sent) {
-            watch.board.state().heard(id, Some(11), None);
+            heard(&watch, id, Some(11), None);
         }
         watch.leave(first);
         watch.board.fall();

@@ -76,11 +76,8 @@ impl RedisCluster {
     /// The URL that names all members.
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-        let (hosts, encryption) = (hosts.join(","), self.encryption.as_ref());
-        match encryption.map(Encryption::parameters) {
-            Some(parameters) => format!("rediss+cluster://{hosts}{parameters}"),
-            None => format!("redis+cluster://{hosts}"),
-        }
+        let url = format!("redis+cluster://{}", hosts.join(","));
+        encryption::url(self.encryption.as_ref(), url)
     }
 
     /// The port at which clients reach a member.

@@ -38,10 +38,16 @@ impl Encryption {
         let arguments = files.chain(settings.map(String::from)).collect();
         Ok(Self { authority, arguments })
     }
+}
 
-    /// What clients add to the URL of such servers.
-    pub(super) fn parameters(&self) -> String {
-        format!("?cacert={}", text(&self.authority.certificate()))
+/// The URL, which has no parameters yet, for clients of servers that are reached so.
+pub(super) fn url(encryption: Option<&Encryption>, url: String) -> String {
+    match encryption {
+        Some(Encryption { authority, .. }) => {
+            let roots = text(&authority.certificate());
+            format!("{}?cacert={roots}", url.replacen("redis", "rediss", 1))
+        }
+        None => url,
     }
 }
 

@@ -102,12 +102,7 @@ impl RedisSentinels {
 
     /// The URL for whoever comes through proxies at these ports of 127.0.0.1.
     pub fn url_at(&self, ports: &[u16]) -> String {
-        match &self.encryption {
-            Some(encryption) => {
-                url(ports).replacen("redis", "rediss", 1) + &encryption.parameters()
-            }
-            None => url(ports),
-        }
+        encryption::url(self.encryption.as_ref(), url(ports))
     }
 
     /// The index of the server that most sentinels call the primary.
