@@ -118,11 +118,21 @@ impl Raw {
             Self::Mysql(raw) => {
                 let query = "SELECT id FROM information_schema.processlist \
                              WHERE db = 'shop' AND id <> CONNECTION_ID()";
-                for row in sqlx::query(query).fetch_all(&mut *raw).await.unwrap() {
-                    let kill = format!("KILL {}", row.get::<i64, _>(0));
-                    // It may have ended by itself.
-                    _ = sqlx::raw_sql(AssertSqlSafe(kill)).execute(&mut *raw).await;
+                let sessions = sqlx::query(query).fetch_all(&mut *raw).await.unwrap();
+                for session in sessions {
+                    self.end_session(session.get(0)).await;
                 }
+            }
+        }
+    }
+
+    /// Ends one session, which may have ended by itself.
+    pub(crate) async fn end_session(&mut self, session: i64) {
+        match self {
+            Self::Postgres(_) => self.run(&format!("SELECT pg_terminate_backend({session})")).await,
+            Self::Mysql(raw) => {
+                let kill = format!("KILL {session}");
+                _ = sqlx::raw_sql(AssertSqlSafe(kill)).execute(&mut *raw).await;
             }
         }
     }

@@ -47,6 +47,19 @@ impl Raw {
             tokio::time::sleep(millis(1)).await;
         }
     }
+
+    /// Which session waits, where at most one does.
+    async fn session_that_waits(&mut self) -> Option<i64> {
+        let session = self
+            .ask(
+                "SELECT COALESCE(max(pid), 0)::bigint FROM pg_locks \
+                 WHERE locktype = 'advisory' AND NOT granted",
+                "SELECT CAST(COALESCE(MAX(id), 0) AS SIGNED) \
+                 FROM information_schema.processlist WHERE state = 'User lock'",
+            )
+            .await;
+        (session != 0).then_some(session)
+    }
 }
 
 async fn granted(driver: &dyn Driver, claim: &Claim) {
@@ -210,7 +223,15 @@ async fn replaced(server: Server) {
         async move { lock.acquire().await }
     });
     raw.until_waiting(1).await;
-    raw.end_sessions().await;
+    // By itself: if the holder's ended first, this one would be ended with the lock.
+    let ended = raw.session_that_waits().await.unwrap();
+    raw.end_session(ended).await;
+    while raw.session_that_waits().await.is_none_or(|session| session == ended) {
+        tokio::time::sleep(millis(1)).await;
+    }
+    assert!(held.is_held());
+    let holding = raw.session().await;
+    raw.end_session(holding).await;
     held.lost().await;
     let guard = waiting.await.unwrap().unwrap();
     assert!(guard.is_held());
