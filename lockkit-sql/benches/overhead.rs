@@ -17,8 +17,8 @@ use lockkit_sql::mysql::MysqlDriver;
 use lockkit_sql::mysql::session::MysqlSessionDriver;
 use lockkit_sql::postgres::PostgresDriver;
 use lockkit_sql::postgres::session::PostgresSessionDriver;
-use lockkit_testkit::{Backend, MARIADB, POSTGRES};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use lockkit_testkit::overhead::{is_wanted, median, ratio, share_one_cpu, spread};
+use lockkit_testkit::{MARIADB, POSTGRES};
 use sqlx::{Connection as _, MySqlConnection, PgConnection};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -31,11 +31,11 @@ fn main() -> Result<()> {
     share_one_cpu()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Their disks are not what is measured.
-    if is_wanted(&POSTGRES) {
+    if is_wanted(POSTGRES.id()) {
         let server = POSTGRES.start_with(&["-c", "synchronous_commit=off", "-c", "fsync=off"])?;
         runtime.block_on(postgres(&server.url()))?;
     }
-    if is_wanted(&MARIADB) {
+    if is_wanted(MARIADB.id()) {
         let server = MARIADB.start_with(&["--innodb-flush-log-at-trx-commit=0"])?;
         runtime.block_on(mariadb(&server.url()))?;
     }
@@ -62,20 +62,6 @@ async fn mariadb(url: &str) -> Result<()> {
     let connect = async || MysqlSessionDriver::connect(&url.parse::<BackendUrl>()?).await;
     let (one, other) = (connect().await?, connect().await?);
     pairs("mariadb session", one, other, MysqlSession(by_hand().await?)).await
-}
-
-fn is_wanted(backend: &Backend) -> bool {
-    let mut wanted = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
-    wanted.peek().is_none() || wanted.any(|word| word == backend.id())
-}
-
-/// Servers that are started from here on inherit it.
-fn share_one_cpu() -> Result<()> {
-    let allowed = sched_getaffinity(None)?;
-    let last = (0..CpuSet::MAX_CPU).rev().find(|&cpu| allowed.is_set(cpu)).ok_or("no CPU")?;
-    let mut one = CpuSet::new();
-    one.set(last);
-    Ok(sched_setaffinity(None, &one)?)
 }
 
 /// The statements that a driver sends, sent by hand.
@@ -257,18 +243,4 @@ impl ByHand for MysqlSession {
         sqlx::query(release).bind(name.as_bytes()).fetch_all(&mut self.0).await?;
         Ok(())
     }
-}
-
-fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
-    values.sort_by(|one, other| one.partial_cmp(other).expect("no value is NaN"));
-    values[values.len() / 2]
-}
-
-fn ratio(one: Duration, other: Duration) -> f64 {
-    one.as_secs_f64() / other.as_secs_f64()
-}
-
-fn spread(ratios: &mut [f64]) -> String {
-    let middle = median(ratios);
-    format!("{middle:.2} ({:.2} to {:.2})", ratios[0], ratios[ratios.len() - 1])
 }

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join_all;
 use lockkit_core::driver::{Claim, Driver as _, OwnerId};
 use lockkit_core::{BackendUrl, Locker};
+use lockkit_testkit::overhead::{is_wanted, median, ratio, share_one_cpu, spread};
 use lockkit_testkit::{Server, ZOOKEEPER};
 use lockkit_zk::ZooKeeperDriver;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 use zookeeper_client::{Acls, Client, CreateMode};
@@ -47,20 +47,6 @@ fn main() -> Result<()> {
         }
         Ok(())
     })
-}
-
-fn is_wanted(part: &str) -> bool {
-    let mut parts = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
-    parts.peek().is_none() || parts.any(|word| word == part)
-}
-
-/// Servers that are started from here on inherit it.
-fn share_one_cpu() -> Result<()> {
-    let allowed = sched_getaffinity(None)?;
-    let last = (0..CpuSet::MAX_CPU).rev().find(|&cpu| allowed.is_set(cpu)).ok_or("no CPU")?;
-    let mut one = CpuSet::new();
-    one.set(last);
-    Ok(sched_setaffinity(None, &one)?)
 }
 
 /// Acquire and release, nobody else about.
@@ -346,18 +332,4 @@ impl Raw {
     async fn release(&self, node: &str) -> Result<()> {
         Ok(self.client.delete(&format!("{}/{node}", self.folder), None).await?)
     }
-}
-
-fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
-    values.sort_by(|one, other| one.partial_cmp(other).expect("no value is NaN"));
-    values[values.len() / 2]
-}
-
-fn ratio(one: Duration, other: Duration) -> f64 {
-    one.as_secs_f64() / other.as_secs_f64()
-}
-
-fn spread(ratios: &mut [f64]) -> String {
-    let middle = median(ratios);
-    format!("{middle:.2} ({:.2} to {:.2})", ratios[0], ratios[ratios.len() - 1])
 }

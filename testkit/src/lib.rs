@@ -40,6 +40,7 @@ mod clock;
 mod ensemble;
 mod etcd;
 mod mysql;
+pub mod overhead;
 mod pgbouncer;
 mod port;
 mod postgres;

@@ -17,8 +17,8 @@ use lockkit_core::driver::{Attempt, Claim, Driver as _};
 use lockkit_core::{BackendUrl, Lock, Locker};
 use lockkit_redis::RedisDriver;
 use lockkit_redlock::{PARAMETERS, RedlockDriver, Settings};
+use lockkit_testkit::overhead::{is_wanted, median, ratio, share_one_cpu, spread};
 use lockkit_testkit::{REDIS, Server};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::majority::Majority;
 use crate::rslock::Rslock;
@@ -57,20 +57,6 @@ fn main() -> Result<()> {
         }
         Ok(())
     })
-}
-
-fn is_wanted(part: &str) -> bool {
-    let mut parts = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
-    parts.peek().is_none() || parts.any(|word| word == part)
-}
-
-/// Servers that are started from here on inherit it.
-fn share_one_cpu() -> Result<()> {
-    let allowed = sched_getaffinity(None)?;
-    let last = (0..CpuSet::MAX_CPU).rev().find(|&cpu| allowed.is_set(cpu)).ok_or("no CPU")?;
-    let mut one = CpuSet::new();
-    one.set(last);
-    Ok(sched_setaffinity(None, &one)?)
 }
 
 /// What one of the servers is.
@@ -201,18 +187,4 @@ async fn redlock(urls: &[String], parameters: &str) -> Result<RedlockDriver> {
         });
     }
     Ok(driver.connect().await?)
-}
-
-fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
-    values.sort_by(|one, other| one.partial_cmp(other).expect("no value is NaN"));
-    values[values.len() / 2]
-}
-
-fn ratio(one: Duration, other: Duration) -> f64 {
-    one.as_secs_f64() / other.as_secs_f64()
-}
-
-fn spread(ratios: &mut [f64]) -> String {
-    let middle = median(ratios);
-    format!("{middle:.2} ({:.2} to {:.2})", ratios[0], ratios[ratios.len() - 1])
 }
