@@ -1,23 +1,31 @@
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::select;
+use tokio::time::{sleep, timeout};
 
 use crate::error::Failure;
 use crate::tls::Tls;
 
 /// How long connecting may take, greeting included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// How long an address of a host is tried before the next one is, too.
+const HEAD_START: Duration = Duration::from_millis(250);
 
 /// Where the server is, and how to greet it.
 #[derive(Clone, Debug)]
@@ -178,7 +186,7 @@ impl fmt::Display for Endpoint {
 }
 
 async fn dial(host: &str, port: u16) -> RedisResult<TcpStream> {
-    let stream = TcpStream::connect((host, port)).await?;
+    let stream = dial_first(lookup_host((host, port)).await?).await?;
     stream.set_nodelay(true)?;
     // A peer that vanished is noticed within half a minute, also where nothing is sent.
     let keepalive = TcpKeepalive::new()
@@ -187,6 +195,26 @@ async fn dial(host: &str, port: u16) -> RedisResult<TcpStream> {
         .with_retries(3);
     SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     Ok(stream)
+}
+
+/// Whichever address connects first. The next is tried when one fails, or after a while, since the
+/// one before may swallow what is sent to it.
+async fn dial_first(mut addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let mut under_way = FuturesUnordered::new();
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    loop {
+        under_way.extend(addresses.next().map(TcpStream::connect));
+        if under_way.is_empty() {
+            return Err(last);
+        }
+        select! {
+            Some(attempt) = under_way.next() => match attempt {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            },
+            () = sleep(HEAD_START) => (),
+        }
+    }
 }
 
 /// What a connection goes over.
@@ -244,4 +272,39 @@ impl Mode {
 fn is_unknown_command(error: &RedisError) -> bool {
     error.kind() == ServerErrorKind::ResponseError.into()
         && error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
+    use tokio::time::timeout;
+
+    use super::{CONNECT_LIMIT, dial_first};
+
+    async fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_swallows_or_refuses_leaves_the_next() {
+        let full = TcpSocket::new_v4().unwrap();
+        full.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let full = full.listen(0).unwrap();
+        let swallows = full.local_addr().unwrap();
+        // Nobody accepts it, and there is no room for another.
+        let _first = TcpStream::connect(swallows).await.unwrap();
+        let (gone, refuses) = listener().await;
+        drop(gone);
+        let (_serves, serves) = listener().await;
+        for addresses in [[swallows, serves], [refuses, serves], [serves, swallows]] {
+            let dialled = timeout(CONNECT_LIMIT, dial_first(addresses.into_iter())).await;
+            assert_eq!(dialled.unwrap().unwrap().peer_addr().unwrap(), serves);
+        }
+        assert!(dial_first([refuses].into_iter()).await.is_err());
+        assert!(dial_first(std::iter::empty()).await.is_err());
+    }
 }

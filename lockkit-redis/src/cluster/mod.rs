@@ -269,7 +269,7 @@ impl Shared {
         });
     }
 
-    /// Asks members who has which slot, a few at once, until one answers.
+    /// Asks members who has which slot, a few at once, until one knows the owner of each.
     async fn refresh(&self) -> Result<(), Failure> {
         let map = self.map();
         let mut members: Vec<&Endpoint> = Vec::new();
@@ -284,25 +284,36 @@ impl Shared {
         let mut asked: FuturesUnordered<_> =
             waiting.by_ref().take(ASKED_AT_ONCE).map(ask).collect();
         let mut last: Option<Failure> = None;
+        let mut best: Option<Map> = None;
         while let Some(answer) = asked.next().await {
             match answer {
-                Ok(new) => {
-                    // What the URL calls a member and what it calls itself may be two addresses.
-                    self.nodes().open.retain(|node| {
-                        let is_there = |it: &Endpoint| it.is_where(&node.endpoint);
-                        new.primaries().iter().any(is_there)
-                    });
-                    self.learn(Arc::new(new));
-                    return Ok(());
-                }
-                Err(failure) => {
-                    // That one is no member says more than that another is down.
-                    if !last.as_ref().is_some_and(Failure::is_lasting) {
-                        last = Some(failure);
+                Ok(map) => {
+                    // One that was forgotten or reset knows nobody, and answers at once.
+                    let is_whole = map.uncovered() == 0;
+                    if best.as_ref().is_none_or(|best| map.uncovered() < best.uncovered()) {
+                        best = Some(map);
                     }
-                    asked.extend(waiting.next().map(ask));
+                    if is_whole {
+                        break;
+                    }
                 }
+                // That one is no member says more than that another is down.
+                Err(failure) if !last.as_ref().is_some_and(Failure::is_lasting) => {
+                    last = Some(failure);
+                }
+                Err(_) => (),
             }
+            asked.extend(waiting.next().map(ask));
+        }
+        let is_known = !map.primaries().is_empty();
+        if let Some(new) = best.filter(|best| !(best.primaries().is_empty() && is_known)) {
+            // What the URL calls a member and what it calls itself may be two addresses.
+            self.nodes().open.retain(|node| {
+                let is_there = |it: &Endpoint| it.is_where(&node.endpoint);
+                new.primaries().iter().any(is_there)
+            });
+            self.learn(Arc::new(new));
+            return Ok(());
         }
         Err(last.unwrap_or(Failure::NoOwner))
     }

@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Inspect, Renewal};
 use lockkit_core::{Diagnosis, Error, Grade, LockName, Namespace};
 use lockkit_redis::RedisDriver;
-use lockkit_testkit::{REDIS, RedisCluster, Server, Unavailable, trial};
+use lockkit_testkit::{REDIS, RedisCluster, Server, Unavailable, free_port, trial};
 
 use crate::documented;
 use crate::support::{
@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("locks_of_all_members_are_listed", patient, listed),
         trial("a_cluster_counts_replicas_of_the_member", patient, replicated),
         trial("documented_rights_are_enough_in_a_cluster", patient, rights),
+        trial("a_host_that_knows_no_member_is_not_believed", patient, forgotten),
         trial("what_is_no_cluster_is_said", || REDIS.start(), wrong),
     ]
 }
@@ -366,4 +367,23 @@ async fn wrong(server: Server) {
     server.kill();
     let error = RedisDriver::connect(&url.parse().unwrap()).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+}
+
+/// As a member that came back without its configuration: it has nothing to do, and answers first.
+async fn forgotten(cluster: RedisCluster) {
+    let bus = free_port().unwrap().to_string();
+    let forgotten =
+        REDIS.start_with(&["--cluster-enabled", "yes", "--cluster-port", &bus]).unwrap();
+    let host = forgotten.addr();
+    for _ in 0..8 {
+        let driver =
+            driver(&format!("redis+cluster://{host},{}", cluster.members()[0].addr())).await;
+        for _ in 0..3 {
+            let found = driver.diagnose(&Namespace::default()).await.unwrap();
+            assert!(found.iter().all(|it| it.grade() < Grade::Error), "{found:#?}");
+            let claim = claim(LONG);
+            take(&driver, &claim).await;
+            driver.release(&claim).await.unwrap();
+        }
+    }
 }
