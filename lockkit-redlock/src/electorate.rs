@@ -21,6 +21,8 @@ pub(crate) struct Electorate {
 #[derive(Clone, Debug, Default)]
 struct Standing {
     run: Option<Run>,
+    /// When it told of that run last. It may have remembered: then it has ended before.
+    seen: Option<Instant>,
     /// How many runs there were before.
     earlier: u64,
     /// Until when it may have forgotten a lock that is still held.
@@ -100,11 +102,13 @@ impl Electorate {
             return Err(barred(Bar::NoLeases));
         }
         let Some(node) = driver.node() else { return Ok(Voter { driver, run: None }) };
+        let asked = clock.now();
         let run = node.run(limit).await.map_err(NoVote::Failed)?;
         let mut standings = self.standings();
         if standings[at].run.as_ref().is_none_or(|earlier| earlier.id() != run.id()) {
             self.note(&mut standings, at, run, clock.now());
         }
+        standings[at].seen = standings[at].seen.max(Some(asked));
         let standing = &standings[at];
         if let Some(bar) = &standing.bar {
             return Err(barred(bar.clone()));
@@ -130,15 +134,19 @@ impl Electorate {
 
     /// Notes that a node is in another run of its backend than it was.
     fn note(&self, standings: &mut [Standing], at: usize, run: Run, now: Instant) {
-        let earlier = standings[at].run.as_ref();
+        let Standing { run: earlier, seen, .. } = &standings[at];
+        let (earlier, seen) = (earlier.as_ref(), *seen);
         let silence = self.settings.silence_after_restart();
         // What the earlier run did not keep, this one cannot have.
         let remembers = run.is_durable() && earlier.is_none_or(Run::is_durable);
         let sits_out_until = match earlier {
             // It sits out for as long as the run before had to.
             _ if remembers => standings[at].sits_out_until,
-            // We saw the change, so our own clock tells: the backend's may have been set.
-            Some(_) => Some(now + silence),
+            // The backend's clock may have been set, but its run is no older than that by ours.
+            Some(_) => {
+                let since = seen.map_or(Duration::ZERO, |seen| now.saturating_duration_since(seen));
+                Some(now + silence.saturating_sub(run.age().min(since)))
+            }
             None => Some(now + silence.saturating_sub(run.age())),
         };
         let twin = standings.iter().enumerate().find(|&(other, standing)| {
@@ -157,7 +165,7 @@ impl Electorate {
             tracing::warn!(node = %self.members[at].name, ?run, "a node was restarted");
         }
         let earlier = standings[at].earlier + 1;
-        standings[at] = Standing { run: Some(run), earlier, sits_out_until, bar };
+        standings[at] = Standing { run: Some(run), seen: None, earlier, sits_out_until, bar };
     }
 
     fn standings(&self) -> MutexGuard<'_, Vec<Standing>> {

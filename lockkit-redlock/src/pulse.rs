@@ -15,6 +15,8 @@ pub(crate) struct Pulse {
     state: Mutex<State>,
     /// The right to be the one request at a silent node.
     probe: Arc<Semaphore>,
+    /// Room for those who wait for that.
+    room: Semaphore,
 }
 
 #[derive(Debug, Default)]
@@ -33,9 +35,13 @@ struct State {
 /// How long a node is left alone after it has failed: the first time, and at most.
 const RESTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
 
+/// How many wait at most for a silent node to answer: each takes 2 KiB.
+const ROOM: usize = 4096;
+
 impl Default for Pulse {
     fn default() -> Self {
-        Self { state: Mutex::default(), probe: Arc::new(Semaphore::new(1)) }
+        let (probe, room) = (Arc::new(Semaphore::new(1)), Semaphore::new(ROOM));
+        Self { state: Mutex::default(), probe, room }
     }
 }
 
@@ -66,12 +72,17 @@ impl Pulse {
         Some(self.begin(clock, probe))
     }
 
-    /// Waits until the node is not silent, or it is time to ask it again.
+    /// Waits until the node is not silent, or it is time to ask it again. `None` if too many do.
     ///
     /// Cancel-safe.
-    pub(crate) async fn passed(self: &Arc<Self>, clock: &Clock, patience: Duration) -> Pass {
+    pub(crate) async fn passed(
+        self: &Arc<Self>,
+        clock: &Clock,
+        patience: Duration,
+    ) -> Option<Pass> {
         let mut probe = None;
         if self.is_silent(clock, patience) {
+            let _place = self.room.try_acquire().ok()?;
             // It is never closed.
             probe = Arc::clone(&self.probe).acquire_owned().await.ok();
             // Whoever had it before may have got an answer, which ends the rest.
@@ -80,7 +91,7 @@ impl Pulse {
                 clock.sleep_until(end).await;
             }
         }
-        self.begin(clock, probe.filter(|_| self.is_silent(clock, patience)))
+        Some(self.begin(clock, probe.filter(|_| self.is_silent(clock, patience))))
     }
 
     fn begin(self: &Arc<Self>, clock: &Clock, probe: Option<OwnedSemaphorePermit>) -> Pass {
@@ -194,13 +205,27 @@ mod tests {
         let (pulse, clock) = node();
         pulse.pass(&clock, PATIENCE).unwrap().answered(clock.now(), &unreachable());
         assert!(pulse.pass(&clock, PATIENCE).is_none(), "it rests");
-        let probe = pulse.passed(&clock, PATIENCE).await;
+        let probe = pulse.passed(&clock, PATIENCE).await.unwrap();
         assert!(pulse.pass(&clock, PATIENCE).is_none(), "it is being asked");
         let next = pulse.passed(&clock, PATIENCE);
         tokio::pin!(next);
         assert!(futures_util::poll!(&mut next).is_pending());
         probe.answered(clock.now(), &unreachable());
-        next.await.answered(clock.now(), &Ok(()));
+        next.await.unwrap().answered(clock.now(), &Ok(()));
         let _both = [0, 1].map(|_| pulse.pass(&clock, PATIENCE).unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_wait_for_a_silent_node_and_no_more() {
+        let (pulse, clock) = node();
+        pulse.pass(&clock, PATIENCE).unwrap().answered(clock.now(), &unreachable());
+        let mut waiting: Vec<_> =
+            (0..ROOM).map(|_| Box::pin(pulse.passed(&clock, PATIENCE))).collect();
+        for one in &mut waiting {
+            assert!(futures_util::poll!(one).is_pending());
+        }
+        assert!(pulse.passed(&clock, PATIENCE).await.is_none());
+        drop(waiting);
+        assert!(pulse.passed(&clock, PATIENCE).await.is_some());
     }
 }

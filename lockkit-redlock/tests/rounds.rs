@@ -466,6 +466,26 @@ async fn a_node_that_was_just_started_sits_out_for_what_is_left() {
     assert!(take(&driver, &claim(TTL)).await.is_some());
 }
 
+/// As of servers that were updated while nobody locked anything.
+#[tokio::test(start_paused = true)]
+async fn a_restart_that_is_found_out_late_counts_from_when_it_was() {
+    let (hour, nodes) = (Duration::from_secs(3600), nodes::<3>());
+    let driver = over(&nodes).await;
+    let claim = claim(TTL);
+    take(&driver, &claim).await.unwrap();
+    driver.release(&claim).await.unwrap();
+    sleep(2 * hour).await;
+    nodes.iter().for_each(TestNode::restart_empty);
+    nodes.iter().for_each(|node| node.has_run_for(hour));
+    take(&driver, &claim).await.unwrap();
+    driver.release(&claim).await.unwrap();
+    // By our clock they have run for less.
+    sleep(Duration::from_secs(1)).await;
+    nodes.iter().for_each(TestNode::restart_empty);
+    nodes.iter().for_each(|node| node.has_run_for(hour));
+    driver.try_acquire(&claim).await.unwrap_err();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_restart_in_the_middle_of_an_ask_voids_the_answer() {
     let nodes = nodes::<3>();
