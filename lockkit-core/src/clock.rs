@@ -218,9 +218,12 @@ compile_error!("lockkit knows no clock on this system that goes on while the mac
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
-    use super::Clock;
+    use super::{Baseline, Clock, Inner};
+    use crate::Locker;
+    use crate::memory::MemoryDriver;
 
     #[tokio::test(start_paused = true)]
     async fn a_suspended_machine_wakes_its_sleepers() {
@@ -235,5 +238,18 @@ mod tests {
         clock.suspend(hour);
         sleeper.await.unwrap();
         assert_eq!(clock.now().saturating_duration_since(start), hour);
+    }
+
+    /// Nobody has looked at the clock since the machine woke up.
+    #[tokio::test]
+    async fn what_is_acquired_just_after_a_suspension_is_held() {
+        const ASLEEP: Duration = Duration::from_secs(60);
+        let mut baseline = Baseline::measure().unwrap();
+        baseline.always = baseline.always.checked_sub(ASLEEP).unwrap();
+        let clock = Clock(Arc::new(Inner::new(Some(baseline))));
+        let builder = Locker::builder(MemoryDriver::new()).ttl(ASLEEP / 6).clock(clock);
+        let lock = builder.build().unwrap().lock("a").unwrap();
+        let guard = lock.try_acquire().await.unwrap();
+        assert!(guard.is_some_and(|guard| guard.is_held()));
     }
 }

@@ -1,14 +1,16 @@
 //! The seam between a caller's future and the work it started.
 //!
 //! The work is one owned future. As long as the caller polls, the caller drives it, so that an
-//! uncontended acquisition waits for no other task. When the caller goes away, it goes on as a task
-//! of its own. So dropping a future of this crate, at any point, abandons nothing that was sent to
-//! a backend.
+//! uncontended acquisition waits for no other task. When the caller goes away, or does not come back
+//! to it, it goes on as a task of its own. So dropping a future of this crate, at any point, abandons
+//! nothing that was sent to a backend, and leaving it alone keeps nothing from others that a driver
+//! shares out among its requests.
 
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
@@ -16,9 +18,40 @@ use crate::engine::Engine;
 
 /// The caller's end: resolves to what the work reports, or to `None` if the runtime is gone.
 pub(crate) struct Driven<T> {
-    work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    work: Work,
     report: oneshot::Receiver<T>,
     engine: Arc<Engine>,
+}
+
+type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+enum Work {
+    New(Boxed),
+    /// It waits for something.
+    Begun(Arc<Begun>),
+    /// It is done, or a task.
+    Gone,
+}
+
+impl Work {
+    /// What the caller drives, which leaves it to whoever takes it.
+    fn take(&mut self) -> Option<Boxed> {
+        match std::mem::replace(self, Self::Gone) {
+            Self::New(work) => Some(work),
+            Self::Begun(begun) => begun.stage().take().map(|stage| stage.work),
+            Self::Gone => None,
+        }
+    }
+}
+
+/// Work that its caller has polled, and may not come back to.
+#[derive(Debug)]
+pub(crate) struct Begun(Mutex<Option<Stage>>);
+
+/// Work, and the caller to wake if another takes it.
+struct Stage {
+    work: Boxed,
+    caller: Waker,
 }
 
 impl<T> Driven<T> {
@@ -28,8 +61,30 @@ impl<T> Driven<T> {
     {
         let (sender, report) = oneshot::channel();
         let caller = Caller { report: Some(sender) };
-        let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(engine.track(work(caller)));
-        Self { work: Some(work), report, engine: Arc::clone(engine) }
+        let work = Work::New(Box::pin(work(caller)));
+        Self { work, report, engine: Arc::clone(engine) }
+    }
+
+    /// Drives the work, if that is still up to the caller; says whether it has an end now.
+    fn drive(&mut self, cx: &mut Context<'_>) -> bool {
+        // Timers of the work belong to the locker's runtime, which may outlive the caller's.
+        let _inside = self.engine.enter();
+        match std::mem::replace(&mut self.work, Work::Gone) {
+            Work::New(mut work) => {
+                if work.as_mut().poll(cx).is_pending() {
+                    let begun = Begun::new(work, cx.waker());
+                    self.engine.nursery.watch(&self.engine, &begun);
+                    self.work = Work::Begun(begun);
+                }
+            }
+            Work::Begun(begun) => {
+                if begun.poll(cx) {
+                    self.work = Work::Begun(begun);
+                }
+            }
+            Work::Gone => (),
+        }
+        matches!(self.work, Work::Gone)
     }
 
     fn hand_over(&mut self) {
@@ -46,23 +101,16 @@ impl<T> Future for Driven<T> {
         let this = &mut *self;
         if !this.engine.is_alive() {
             // Its timers have ended, and would panic.
-            this.work = None;
+            drop(this.work.take());
         }
-        if let Some(work) = &mut this.work {
-            // Timers of the work belong to the locker's runtime, which may outlive the caller's.
-            let _inside = this.engine.enter();
-            if work.as_mut().poll(cx).is_ready() {
-                this.work = None;
-            }
-        }
-        let report = match this.work {
+        let report = match this.drive(cx) {
             // The work reports when it is polled, here: to listen for it would have this task wake
             // itself, and another thread with it.
-            Some(_) => match this.report.try_recv() {
+            false => match this.report.try_recv() {
                 Err(TryRecvError::Empty) => return Poll::Pending,
                 report => report.ok(),
             },
-            None => ready!(Pin::new(&mut this.report).poll(cx)).ok(),
+            true => ready!(Pin::new(&mut this.report).poll(cx)).ok(),
         };
         this.hand_over();
         Poll::Ready(report)
@@ -73,6 +121,60 @@ impl<T> Drop for Driven<T> {
     fn drop(&mut self) {
         self.report.close();
         self.hand_over();
+    }
+}
+
+impl Begun {
+    fn new(work: Boxed, caller: &Waker) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Some(Stage { work, caller: caller.clone() }))))
+    }
+
+    /// Drives the work for the caller; says whether there is more of it, for the caller.
+    fn poll(&self, cx: &mut Context<'_>) -> bool {
+        let mut stage = self.stage();
+        let Some(Stage { work, caller }) = &mut *stage else { return false };
+        let is_pending = work.as_mut().poll(cx).is_pending();
+        match is_pending {
+            true => caller.clone_from(cx.waker()),
+            false => *stage = None,
+        }
+        is_pending
+    }
+
+    /// Whether there is more of it.
+    pub(crate) fn goes_on(&self) -> bool {
+        match self.0.try_lock() {
+            Ok(stage) => stage.is_some(),
+            Err(error) => matches!(error, TryLockError::WouldBlock),
+        }
+    }
+
+    /// Has the work go on without its caller, if there is more of it; says whether that is to be
+    /// seen later, since the caller is driving it at this moment.
+    pub(crate) fn adopt(&self, engine: &Engine) -> bool {
+        let stage = match self.0.try_lock() {
+            Ok(mut stage) => stage.take(),
+            Err(TryLockError::WouldBlock) => return true,
+            // It has panicked, and the caller with it.
+            Err(TryLockError::Poisoned(_)) => None,
+        };
+        if let Some(Stage { work, caller }) = stage {
+            engine.spawn(work);
+            // From now on the caller listens for the report.
+            caller.wake();
+        }
+        false
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Option<Stage>> {
+        // Work that has panicked says so when it is polled again, or is dropped.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stage").finish_non_exhaustive()
     }
 }
 

@@ -10,7 +10,6 @@ use tokio::runtime::{EnterGuard, Handle, TryCurrentError};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TrackedFuture;
 
 use crate::clock::Clock;
 use crate::crowd::Crowd;
@@ -105,11 +104,6 @@ impl Engine {
         self.runtime.get().is_some_and(|runtime| !runtime.ended.is_closed())
     }
 
-    /// Counts `work` as a keeper until it is dropped, whoever drives it.
-    pub(crate) fn track<F: Future>(&self, work: F) -> TrackedFuture<F> {
-        self.keepers.track_future(work)
-    }
-
     pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
         self.runtime.get().map(|runtime| runtime.handle.enter())
     }
@@ -117,7 +111,7 @@ impl Engine {
     /// Without a runtime the work is dropped: nothing was ever sent.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.runtime.get() {
-            runtime.handle.spawn(self.track(work));
+            runtime.handle.spawn(self.keepers.track_future(work));
         }
     }
 

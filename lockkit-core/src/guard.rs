@@ -12,7 +12,9 @@ use crate::{Error, FencingToken, Lease, LockName, Operation, Result, keeper};
 /// Proof that a lock is held, until it is dropped or the hold is lost.
 ///
 /// Dropping it, on any thread, with or without a runtime, releases the lock: without blocking, by a
-/// task of the locker's runtime. [`release`](Self::release) also tells how that went.
+/// task of the locker's runtime. [`release`](Self::release) also tells how that went. A runtime that
+/// ends drops its tasks: at the end of a program await [`release`](Self::release) or
+/// [`Locker::shutdown`](crate::Locker::shutdown), or the lock may stay taken until its lease is over.
 ///
 /// A guard that is [forgotten](std::mem::forget) keeps its lock renewed for as long as the locker's
 /// runtime lives; a [maximum hold](Lease::max_hold) bounds that.

@@ -36,7 +36,8 @@ pub(crate) fn keep(
     mut caller: Caller<Acquired>,
 ) -> impl Future<Output = ()> + Send {
     async move {
-        let mut progress = Progress::new(engine.clock.stamp(), wait);
+        // A suspension that is noticed only after the grant would end the hold.
+        let mut progress = Progress::new(engine.clock.now(), wait);
         let mut pursuit = Pursuit { engine: &engine, claim: &claim, progress: &mut progress };
         match pursuit.begin(&mut caller).await {
             Some(Asked::Won(won)) => take(engine, claim, won, progress.in_doubt, lease, caller),

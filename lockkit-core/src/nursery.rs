@@ -1,16 +1,21 @@
-//! Holds that are a few milliseconds old need no keeper yet.
+//! What needs no task of its own while it is a few milliseconds old.
 //!
-//! Most holds end before there is anything to do for them, and a task and its timers for each
-//! would be most of what the engine costs. So a hold that was granted is left in a list, and one
-//! task of the locker looks at the list every now and then and gives a keeper to those that are
-//! still held. A young hold that ends otherwise than by
-//! [`release`](crate::LockGuard::release) is [cleared up](Tenure::end) by a task of its own.
+//! Most holds end before there is anything to do for them, and most requests are answered while
+//! their caller waits for nothing else. A task and its timers for each would be most of what the
+//! engine costs. So both are left in a list, and one task of the locker looks at the list every now
+//! and then. It gives a keeper to the holds that are still held, and has the requests go on that are
+//! still under way, since a caller may be long in coming back to one: it may be busy elsewhere in a
+//! `select!`, while the driver keeps for that request what all others need.
+//!
+//! A young hold that ends otherwise than by [`release`](crate::LockGuard::release) is
+//! [cleared up](Tenure::end) by a task of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::select;
 
+use crate::driven::Begun;
 use crate::engine::Engine;
 use crate::keeper;
 use crate::options::Renew;
@@ -25,6 +30,10 @@ pub(crate) struct Nursery(Mutex<Young>);
 #[derive(Debug, Default)]
 struct Young {
     holds: Vec<(Arc<Tenure>, Renew)>,
+    /// What callers have begun since the last look at the list.
+    begun: Vec<Arc<Begun>>,
+    /// And before that.
+    older: Vec<Arc<Begun>>,
     /// Whether the task runs.
     attended: bool,
 }
@@ -38,28 +47,60 @@ impl Nursery {
         }
         let mut young = self.young();
         young.holds.push((tenure, renew));
+        Self::attend(young, &engine);
+    }
+
+    /// Sees to it that the work goes on. Until it has a task, that of the list stands for it where
+    /// keepers are waited for.
+    pub(crate) fn watch(&self, engine: &Arc<Engine>, begun: &Arc<Begun>) {
+        let mut young = self.young();
+        young.begun.push(Arc::clone(begun));
+        Self::attend(young, engine);
+    }
+
+    fn attend(mut young: MutexGuard<'_, Young>, engine: &Arc<Engine>) {
         let is_attended = std::mem::replace(&mut young.attended, true);
         // A runtime that is shut down drops what is spawned at once, and that looks at the list.
         drop(young);
         if !is_attended {
-            engine.spawn(Nurse::on_duty(&engine).attend());
+            engine.spawn(Nurse::on_duty(engine).attend());
         }
     }
 
-    /// All holds there are. If there are none, the task may go: whatever comes next has another.
-    fn take(&self) -> Option<Vec<(Arc<Tenure>, Renew)>> {
+    /// All that is to be seen to now. If there is nothing in the list, the task may go: whatever
+    /// comes next has another.
+    fn take(&self) -> Option<Due> {
         let mut young = self.young();
-        young.attended = !young.holds.is_empty();
-        young.attended.then(|| std::mem::take(&mut young.holds))
+        young.begun.retain(|begun| begun.goes_on());
+        let older = std::mem::take(&mut young.begun);
+        let due = Due {
+            holds: std::mem::take(&mut young.holds),
+            begun: std::mem::replace(&mut young.older, older),
+        };
+        young.attended = !(due.is_empty() && young.older.is_empty());
+        young.attended.then_some(due)
     }
 
     /// All holds there are, which nobody attends to any more.
     fn abandon(&self) -> Vec<(Arc<Tenure>, Renew)> {
-        std::mem::take(&mut *self.young()).holds
+        let young = std::mem::take(&mut *self.young());
+        young.holds
     }
 
     fn young(&self) -> MutexGuard<'_, Young> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is to be seen to.
+struct Due {
+    holds: Vec<(Arc<Tenure>, Renew)>,
+    begun: Vec<Arc<Begun>>,
+}
+
+impl Due {
+    fn is_empty(&self) -> bool {
+        self.holds.is_empty() && self.begun.is_empty()
     }
 }
 
@@ -81,21 +122,22 @@ impl Nurse {
                 () = tokio::time::sleep(PERIOD) => (),
                 () = self.engine.stopping.cancelled() => (),
             }
-            match self.take() {
-                Some(holds) => {
-                    holds.iter().for_each(|(tenure, renew)| adopt(&self.engine, tenure, *renew));
+            let Some(Due { holds, begun }) = self.take() else { return };
+            holds.iter().for_each(|(tenure, renew)| adopt(&self.engine, tenure, *renew));
+            for begun in begun {
+                if begun.adopt(&self.engine) {
+                    self.engine.nursery.watch(&self.engine, &begun);
                 }
-                None => return,
             }
         }
     }
 
-    /// The holds to take care of; none when its duty has ended.
-    fn take(&mut self) -> Option<Vec<(Arc<Tenure>, Renew)>> {
-        let holds = self.engine.nursery.take();
+    /// What to see to; none when its duty has ended.
+    fn take(&mut self) -> Option<Due> {
+        let due = self.engine.nursery.take();
         // What comes from now on is in another's care.
-        self.on_duty = holds.is_some();
-        holds
+        self.on_duty = due.is_some();
+        due
     }
 }
 

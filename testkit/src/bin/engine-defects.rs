@@ -103,7 +103,7 @@ const DEFECTS: &[Defect] = &[
         what: "a dropped acquisition is abandoned with its request on the way",
         file: "driven.rs",
         sound: "self.report.close();\n        self.hand_over();",
-        broken: "self.report.close();",
+        broken: "self.report.close();\n        drop(self.work.take());",
         test: "futures_dropped_after_any_poll_leave_nothing",
     },
     Defect {
@@ -128,18 +128,25 @@ const DEFECTS: &[Defect] = &[
         test: "a_request_that_lands_after_its_claim_was_given_up_is_cleaned_up",
     },
     Defect {
-        what: "waiting depends on the caller's polling",
-        file: "keeper.rs",
-        sound: "spawner.spawn(\n                    wait_and_take(engine, claim, progress, next, lease, caller).in_current_span(),\n                );",
-        broken: "drop(spawner);\n                wait_and_take(engine, claim, progress, next, lease, caller).await;",
-        test: "an_acquisition_that_is_not_polled_keeps_its_place",
-    },
-    Defect {
         what: "a nurse that leaves loses what came after its last look",
         file: "nursery.rs",
-        sound: "self.on_duty = holds.is_some();",
+        sound: "self.on_duty = due.is_some();",
         broken: "",
         test: "a_nurse_that_leaves_takes_nobody_along",
+    },
+    Defect {
+        what: "a request that its caller does not come back to is left alone",
+        file: "nursery.rs",
+        sound: "if begun.adopt(&self.engine) {",
+        broken: "if begun.goes_on() {",
+        test: "an_acquisition_that_is_left_alone_holds_up_nobody",
+    },
+    Defect {
+        what: "a hold counts from before a suspension that is over",
+        file: "keeper.rs",
+        sound: "Progress::new(engine.clock.now(), wait)",
+        broken: "Progress::new(engine.clock.stamp(), wait)",
+        test: "what_is_acquired_just_after_a_suspension_is_held",
     },
     Defect {
         what: "silence starts over with each waiter whose turn comes",
@@ -248,9 +255,9 @@ const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "shutting down overlooks requests that callers drive",
-        file: "driven.rs",
-        sound: "Box::pin(engine.track(work(caller)))",
-        broken: "Box::pin(work(caller))",
+        file: "nursery.rs",
+        sound: "young.begun.retain(|begun| begun.goes_on());",
+        broken: "young.begun.clear();",
         test: "shutting_down_waits_for_requests_that_callers_drive",
     },
     Defect {
