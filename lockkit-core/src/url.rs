@@ -296,6 +296,9 @@ impl FromStr for BackendUrl {
         if !hosts.is_empty() && path.contains('@') {
             return Err(bad("in a password `/` is written `%2F`, and in a path `@` is `%40`"));
         }
+        if !hosts.is_empty() && path.contains(['&', '=']) {
+            return Err(bad("parameters begin with `?`; in a path `&` is `%26`, and `=` is `%3D`"));
+        }
         let (user, password) = match user_info {
             Some(user_info) => match user_info.split_once(':') {
                 Some((user, password)) => (Some(decode(user)?), Some(decode(password)?)),
@@ -335,9 +338,14 @@ impl fmt::Display for BackendUrl {
         for (at, host) in self.hosts.iter().enumerate() {
             write!(f, "{}{host}", if at > 0 { "," } else { "" })?;
         }
-        f.write_str(&self.path)?;
+        match misread_password(&self.path).filter(|_| !self.has_authority) {
+            Some(rest) => write!(f, "***@{rest}")?,
+            None => f.write_str(&self.path)?,
+        }
+        // Without a user, `redis://me:12?3@host` has one host, `me`.
+        let is_misread = |value: &str| self.user.is_none() && value.contains('@');
         for (at, (name, value)) in self.query.iter().enumerate() {
-            let value = if looks_secret(name) { "***" } else { value };
+            let value = if looks_secret(name) || is_misread(value) { "***" } else { value };
             write!(f, "{}{name}={value}", if at > 0 { '&' } else { '?' })?;
         }
         Ok(())
@@ -348,6 +356,14 @@ impl fmt::Debug for BackendUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.to_string())
     }
+}
+
+/// What follows what may be user and password, where `//` or the scheme was forgotten. A path in a
+/// file system may have an `@`, too.
+fn misread_password(path: &str) -> Option<&str> {
+    let (before, rest) = path.rsplit_once('@')?;
+    let is_path = before.starts_with(['/', '.']) && !before.contains(':');
+    (!is_path).then_some(rest)
 }
 
 fn looks_secret(parameter: &str) -> bool {
@@ -414,6 +430,21 @@ mod tests {
         ] {
             let error = format!("{:?}", bad.parse::<BackendUrl>().unwrap_err());
             assert!(!error.contains("hunter2"), "{error}");
+        }
+        // Forgotten: `//`, one of the slashes, the scheme, `?`, `%3F` for a question mark.
+        for misread in [
+            "redis:me:hunter2@h",
+            "redis:/me:hunter2@h/0",
+            "me:hunter2@h",
+            "jdbc:postgres://me:hunter2@h/db",
+            "redis+sentinel://h/main&password=hunter2",
+            "redis://me:12?k=hunter2@h",
+        ] {
+            let shown = misread.parse::<BackendUrl>().map(|url| url.to_string());
+            assert!(!format!("{shown:?}").contains("hunter2"), "{shown:?}");
+        }
+        for path in ["sqlite:/srv/app@1/locks.db", "sqlite:./app@1.db", "sqlite:/a?label=me@h"] {
+            assert!(url(path).to_string().starts_with(path.split('?').next().unwrap()), "{path}");
         }
     }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::CALL_LIMIT;
-use lockkit_core::{BackendUrl, Host, Parameter, Parameters, Result};
+use lockkit_core::{BackendUrl, Error, Host, Parameter, Parameters, Result};
 use redis::RedisConnectionInfo;
 
 use crate::dialect::Dialect;
@@ -220,7 +220,10 @@ fn greet(
     }
     if let Some(user) = user {
         if password.is_none() {
-            return Err(url.error("a user needs a password"));
+            // It may be the password, with the colon before it forgotten.
+            let reason =
+                "a user needs a password: `USER:PASSWORD@`, or `:PASSWORD@` without a user";
+            return Err(Error::config("backend URL", reason));
         }
         greeting = greeting.set_username(user);
     }

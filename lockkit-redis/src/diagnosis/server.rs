@@ -153,13 +153,22 @@ impl Server {
 
     fn memory(&self) -> Option<Diagnosis> {
         let (used, most) = (self.number("used_memory")?, self.number("maxmemory")?);
-        (most > 0 && used >= most - most / 10).then(|| {
-            Diagnosis::warning(
-                "memory",
-                format!("{used} of {most} bytes are used; without room, no lock can be taken"),
-                "raise `maxmemory`, or keep locks on a server of their own",
-            )
-        })
+        let advice = "raise `maxmemory`, or keep locks on a server of their own";
+        let used_up = format!("{used} of {most} bytes are used");
+        // What is evicted makes room, and is an error by itself.
+        let is_full = used >= most && self.says("maxmemory_policy") == Some("noeviction");
+        match most {
+            0 => None,
+            _ if is_full => {
+                let finding = format!("{used_up}: no lock can be taken");
+                Some(Diagnosis::error("memory", finding, advice))
+            }
+            _ if used >= most - most / 10 => {
+                let finding = format!("{used_up}; without room, no lock can be taken");
+                Some(Diagnosis::warning("memory", finding, advice))
+            }
+            _ => None,
+        }
     }
 
     fn eviction(&self) -> Diagnosis {
@@ -372,6 +381,7 @@ mod tests {
                 "when memory runs out",
             ),
             (&[("maxmemory", "1000")], Warning, "memory", "900 of 1000"),
+            (&[("maxmemory", "900")], Error, "memory", "no lock can be taken"),
             (&[("appendfsync", "everysec")], Warning, "persistence", "last second"),
             (&[("appendfsync", "no")], Warning, "persistence", "last seconds"),
             (&[("aof_enabled", "0")], Warning, "persistence", "last snapshot"),
