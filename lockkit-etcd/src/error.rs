@@ -93,6 +93,15 @@ impl Failure {
         self.status().is_some_and(|(_, message)| message.ends_with("authentication is not enabled"))
     }
 
+    /// Whether it was refused for what the client logged in as: users are demanded since then, or
+    /// rights were changed, which a token that is signed (JWT) does not survive.
+    pub(crate) fn needs_another_login(&self) -> bool {
+        self.status().is_some_and(|(code, message)| {
+            code == Code::InvalidArgument
+                && (message.ends_with("user name is empty") || is_about_changed_rights(message))
+        })
+    }
+
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::NoAnswer(_) | Self::Ended => ErrorKind::Unknown,
@@ -166,10 +175,7 @@ fn kind_of_answer(code: Code, message: &str) -> ErrorKind {
         Code::NotFound => ErrorKind::Unreachable,
         Code::InvalidArgument if message.contains("authentication failed") => ErrorKind::Denied,
         Code::InvalidArgument if message.ends_with("user name is empty") => ErrorKind::Denied,
-        // Rights were changed while the request was under way.
-        Code::InvalidArgument if message.contains("revision") && message.contains("auth") => {
-            ErrorKind::Unreachable
-        }
+        Code::InvalidArgument if is_about_changed_rights(message) => ErrorKind::Unreachable,
         // The member only learns, or leads no more.
         Code::FailedPrecondition
             if message.ends_with("learner") || message.ends_with("not leader") =>
@@ -183,6 +189,11 @@ fn kind_of_answer(code: Code, message: &str) -> ErrorKind {
         | Code::DataLoss => ErrorKind::Misconfigured,
         _ => ErrorKind::Unknown,
     }
+}
+
+/// Whether rights were changed since the client logged in, or while the request was under way.
+fn is_about_changed_rights(message: &str) -> bool {
+    message.contains("revision") && message.contains("auth")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
+use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper};
 use lockkit_core::driver::{Backoff, Instant as Stamp};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::Failure;
 use crate::leases::Lease;
-use crate::members::Members;
+use crate::members::{Current, Members};
 
 /// How many asks are taken from the line at once.
 const MOST_AT_ONCE: usize = 64;
@@ -97,11 +97,12 @@ async fn supervise(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask
         }
         line.drop_late();
         let Some(first) = line.waiting.pop_front() else { continue };
-        let member = line.members.current();
+        let current = line.members.current();
+        let member = current.member;
         match line.open(member, first).await {
-            Ok(Some((keeper, stream))) => {
+            Ok(Some(stream)) => {
                 backoff.succeeded();
-                if let Err(failure) = line.serve(member, keeper, stream, &mut inbox).await {
+                if let Err(failure) = line.serve(current, stream, &mut inbox).await {
                     tracing::debug!(member = line.members.name(member), %failure, "no keepalives");
                     line.members.leave(member);
                 }
@@ -118,6 +119,22 @@ async fn supervise(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask
     }
 }
 
+/// A stream, and what it goes over.
+struct Stream {
+    client: Arc<Client>,
+    keeper: LeaseKeeper,
+    answers: LeaseKeepAliveStream,
+}
+
+/// What was sent on a stream.
+struct Sent {
+    stamp: Stamp,
+    at: Instant,
+    /// Until when an answer is waited for.
+    patience: Instant,
+    ask: Ask,
+}
+
 /// What is to be sent.
 struct Line {
     waiting: VecDeque<Ask>,
@@ -126,54 +143,73 @@ struct Line {
 
 impl Line {
     /// Opens a stream, which takes an ask to begin with.
-    async fn open(
-        &mut self,
-        member: usize,
-        ask: Ask,
-    ) -> Result<Option<(LeaseKeeper, LeaseKeepAliveStream)>, Failure> {
+    async fn open(&mut self, member: usize, ask: Ask) -> Result<Option<Stream>, Failure> {
         let stamp = ask.lease.now();
         let id = ask.lease.id();
-        let opening =
-            async { Ok(self.members.client(member).await?.lease_client().keep_alive(id).await) };
+        let mut sent = None;
+        let opening = async {
+            let client = self.members.client(member).await?;
+            sent = Some((Arc::clone(&client), Instant::now()));
+            Ok((client.lease_client().keep_alive(id).await, client))
+        };
         let outcome = timeout_at(self.patience(&ask), opening).await;
         let failure = match outcome {
-            Ok(Ok(Ok(opened))) => {
+            Ok(Ok((Ok((keeper, answers)), client))) => {
+                self.members.heard(member, &client);
                 ask.lease.refreshed(stamp);
                 ask.answered(true);
-                return Ok(Some(opened));
+                return Ok(Some(Stream { client, keeper, answers }));
             }
             // This is how the library says it of the first answer.
-            Ok(Ok(Err(etcd_client::Error::LeaseKeepAliveError(reason))))
+            Ok(Ok((Err(etcd_client::Error::LeaseKeepAliveError(reason)), _)))
                 if reason == "lease not found" =>
             {
                 ask.lease.is_over();
                 ask.answered(false);
                 return Ok(None);
             }
-            Ok(Ok(Err(error))) => error.into(),
+            Ok(Ok((Err(error), _))) => error.into(),
             Ok(Err(failure)) => failure,
             Err(_) => Failure::NoAnswer(ask.limit),
         };
-        match failure.is_about_the_member() {
+        let may_pass = match &sent {
+            Some((client, sent)) => self.failed(member, client, *sent, &failure),
+            None => failure.is_about_the_member(),
+        };
+        match may_pass {
             true => self.waiting.push_front(ask),
             false => ask.report(Err(failure.clone())),
         }
         Err(failure)
     }
 
+    /// Takes note of the failure of what was sent then, and returns whether to ask again.
+    fn failed(
+        &self,
+        member: usize,
+        client: &Arc<Client>,
+        sent: Instant,
+        failure: &Failure,
+    ) -> bool {
+        if let Failure::NoAnswer(_) = failure {
+            self.members.unheard(member, client, sent);
+        }
+        let logs_in = failure.needs_another_login() && self.members.log_out(member, client);
+        logs_in || failure.is_about_the_member()
+    }
+
     /// Sends and receives until the stream ends or is silent, or another member is in use.
     async fn serve(
         &mut self,
-        member: usize,
-        LeaseKeeper { sender, .. }: LeaseKeeper,
-        mut stream: LeaseKeepAliveStream,
+        current: Current,
+        Stream { client, keeper: LeaseKeeper { sender, .. }, mut answers }: Stream,
         inbox: &mut mpsc::UnboundedReceiver<Ask>,
     ) -> Result<(), Failure> {
         let mut changes = self.members.changes();
-        let mut sent: VecDeque<(Stamp, Instant, Ask)> = VecDeque::new();
+        let mut sent: VecDeque<Sent> = VecDeque::new();
         let mut batch = Vec::new();
         let outcome = loop {
-            if *changes.borrow_and_update() != member {
+            if *changes.borrow_and_update() != current {
                 break Ok(());
             }
             let next = self.waiting.front().map(|ask| (ask.lease.now(), ask.lease.id()));
@@ -186,12 +222,13 @@ impl Line {
                     None => std::future::pending().await,
                 }
             };
-            let silence = sent.front().map(|(_, patience, _)| *patience);
+            let silence = sent.front().map(|sent| sent.patience);
             select! {
-                message = stream.message() => match message {
+                message = answers.message() => match message {
                     Ok(Some(answer)) => {
-                        let asked = sent.iter().position(|(.., ask)| ask.lease.id() == answer.id());
-                        if let Some((stamp, _, ask)) = asked.and_then(|at| sent.remove(at)) {
+                        self.members.heard(current.member, &client);
+                        let asked = sent.iter().position(|sent| sent.ask.lease.id() == answer.id());
+                        if let Some(Sent { stamp, ask, .. }) = asked.and_then(|at| sent.remove(at)) {
                             let alive = answer.ttl() > 0;
                             match alive {
                                 true => ask.lease.refreshed(stamp),
@@ -205,8 +242,8 @@ impl Line {
                 },
                 outcome = send => match (outcome, self.waiting.pop_front()) {
                     (Ok(stamp), Some(ask)) => {
-                        let patience = self.patience(&ask);
-                        sent.push_back((stamp, patience, ask));
+                        let (at, patience) = (Instant::now(), self.patience(&ask));
+                        sent.push_back(Sent { stamp, at, patience, ask });
                     }
                     (Err(error), ask) => {
                         self.waiting.extend(ask);
@@ -220,14 +257,18 @@ impl Line {
                     _ => self.waiting.extend(batch.drain(..)),
                 },
                 () = until(silence) => {
-                    let limit = sent.front().map_or(Duration::ZERO, |(.., ask)| ask.limit);
+                    let limit = sent.front().map_or(Duration::ZERO, |sent| sent.ask.limit);
                     break Err(Failure::NoAnswer(limit));
                 }
                 _ = changes.changed() => (),
             }
         };
+        if let Err(failure) = &outcome {
+            let at = sent.front().map_or_else(Instant::now, |sent| sent.at);
+            self.failed(current.member, &client, at, failure);
+        }
         // What was not answered is asked again.
-        for (.., ask) in sent.into_iter().rev() {
+        for Sent { ask, .. } in sent.into_iter().rev() {
             self.waiting.push_front(ask);
         }
         outcome

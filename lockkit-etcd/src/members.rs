@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, ResponseHeader};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::Failure;
 
 /// How long connecting to one member may take, logging in included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// After how long a silence a connection is given up. A server is slower than this now and then.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Where the cluster is, and how to get in.
 pub(crate) struct Members {
@@ -23,17 +25,37 @@ pub(crate) struct Members {
     options: ConnectOptions,
     /// Logs in with these, if the cluster wants a user.
     credentials: Option<(String, String)>,
-    /// The index of the member in use. All go elsewhere when it fails.
-    current: watch::Sender<usize>,
+    /// What is in use. All go elsewhere when it fails.
+    current: watch::Sender<Current>,
     /// The cluster that the members belong to; 0 while it is not known.
     cluster: AtomicU64,
     is_closed: AtomicBool,
 }
 
+/// What all requests and streams go over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Current {
+    /// The index of the member.
+    pub(crate) member: usize,
+    /// How many connections to members in use were given up before.
+    connection: u64,
+}
+
 struct Member {
     url: String,
+    connection: Mutex<Connection>,
+    /// Whoever connects has it, so that many do not log in at once; why it failed last, and when.
+    connecting: tokio::sync::Mutex<Option<(Instant, Failure)>>,
+}
+
+#[derive(Default)]
+struct Connection {
     /// Shared, since it is many clients, one for each service.
-    client: Mutex<Option<Arc<Client>>>,
+    client: Option<Arc<Client>>,
+    /// When the last answer came, if one ever did.
+    heard: Option<Instant>,
+    /// When the first request was sent that got no answer, and after which none came to any other.
+    silent_since: Option<Instant>,
 }
 
 /// What came of a request.
@@ -50,11 +72,15 @@ impl Members {
         options: ConnectOptions,
         credentials: Option<(String, String)>,
     ) -> Self {
-        let member = |url| Member { url, client: Mutex::default() };
+        let member = |url| {
+            let (connection, connecting) = Default::default();
+            Member { url, connection, connecting }
+        };
         let members: Vec<_> = urls.into_iter().map(member).collect();
         // So that the clients of an application do not all go to the same.
         let first = fastrand::usize(..members.len().max(1));
-        let (current, cluster) = (watch::Sender::new(first), AtomicU64::new(0));
+        let current = watch::Sender::new(Current { member: first, connection: 0 });
+        let cluster = AtomicU64::new(0);
         let is_closed = AtomicBool::new(false);
         Self { members, options, credentials, current, cluster, is_closed }
     }
@@ -63,13 +89,13 @@ impl Members {
         self.members.len()
     }
 
-    /// The member in use.
-    pub(crate) fn current(&self) -> usize {
+    /// The member in use, and its connection.
+    pub(crate) fn current(&self) -> Current {
         *self.current.borrow()
     }
 
-    /// Tells of each change of the member in use.
-    pub(crate) fn changes(&self) -> watch::Receiver<usize> {
+    /// Tells of each change of what is in use.
+    pub(crate) fn changes(&self) -> watch::Receiver<Current> {
         self.current.subscribe()
     }
 
@@ -82,17 +108,76 @@ impl Members {
     /// Goes to the next member, unless somebody has already gone from this one.
     pub(crate) fn leave(&self, member: usize) {
         self.current.send_if_modified(|current| {
-            let leaves = *current == member && self.members.len() > 1;
+            let leaves = current.member == member && self.members.len() > 1;
             if leaves {
-                *current = (member + 1) % self.members.len();
+                current.member = (member + 1) % self.members.len();
                 tracing::debug!(
                     from = self.name(member),
-                    to = self.name(*current),
+                    to = self.name(current.member),
                     "another member"
                 );
             }
             leaves
         });
+    }
+
+    /// Takes note that something came back.
+    pub(crate) fn heard(&self, member: usize, client: &Arc<Client>) {
+        if let Some(mut connection) = self.connection(member, client) {
+            connection.heard = Some(Instant::now());
+            connection.silent_since = None;
+        }
+    }
+
+    /// Takes note that what was sent then got no answer. Of a connection that is silent nobody can
+    /// tell whether it is cut or the server is slow: it is given up, and the next one is not before
+    /// something came over it, which makes one attempt of each silence.
+    pub(crate) fn unheard(&self, member: usize, client: &Arc<Client>, sent: Instant) {
+        let is_silent = self.connection(member, client).is_some_and(|mut connection| {
+            if connection.heard.is_none_or(|heard| heard >= sent) {
+                return false;
+            }
+            let since = connection.silent_since.map_or(sent, |since| since.min(sent));
+            connection.silent_since = Some(since);
+            since.elapsed() >= SILENCE
+        });
+        if is_silent {
+            self.give_up(member, client);
+        }
+    }
+
+    /// Has the next request log in anew, if there is a user, and returns whether there is: what a
+    /// connection's user may do is settled when it logs in.
+    pub(crate) fn log_out(&self, member: usize, client: &Arc<Client>) -> bool {
+        if self.credentials.is_some() {
+            self.give_up(member, client);
+        }
+        self.credentials.is_some()
+    }
+
+    /// Has the next request connect anew, unless somebody has already seen to it, and the streams
+    /// that are open go over that connection.
+    fn give_up(&self, member: usize, client: &Arc<Client>) {
+        let Some(mut connection) = self.connection(member, client) else { return };
+        *connection = Connection::default();
+        drop(connection);
+        tracing::debug!(member = self.name(member), "another connection");
+        self.current.send_if_modified(|current| {
+            let is_in_use = current.member == member;
+            current.connection += u64::from(is_in_use);
+            is_in_use
+        });
+    }
+
+    /// The member's connection, if it is still that client's.
+    fn connection(
+        &self,
+        member: usize,
+        client: &Arc<Client>,
+    ) -> Option<MutexGuard<'_, Connection>> {
+        let connection = self.members.get(member)?.connection();
+        let is_it = connection.client.as_ref().is_some_and(|known| Arc::ptr_eq(known, client));
+        is_it.then_some(connection)
     }
 
     /// Sends a request that may be sent twice: if the member in use does not answer within half of
@@ -109,15 +194,14 @@ impl Members {
         let mut in_doubt = false;
         let mut failure = Failure::NoAnswer(limit);
         for tried in 0..self.members.len() {
-            let member = self.current();
+            let member = self.current().member;
             let is_last = tried + 1 == self.members.len();
             let until = if is_last { end } else { Instant::now() + limit / 2 };
-            let attempt = async { Ok(request(self.client(member).await?).await?) };
             // In a box: it is large, and who waits for the lock later is no smaller for it.
-            failure = match timeout_at(until.min(end), Box::pin(attempt)).await {
-                Ok(Ok(answer)) => return Reply { outcome: Ok(answer), in_doubt },
-                Ok(Err(failure)) => failure,
-                Err(_) => Failure::NoAnswer(limit),
+            failure = match Box::pin(self.attempt(member, until.min(end), &request)).await {
+                Some(Ok(answer)) => return Reply { outcome: Ok(answer), in_doubt },
+                Some(Err(failure)) => failure,
+                None => Failure::NoAnswer(limit),
             };
             if !failure.is_about_the_member() {
                 break;
@@ -136,25 +220,78 @@ impl Members {
         &self,
         member: usize,
         limit: Duration,
-        request: impl FnOnce(Arc<Client>) -> F,
+        request: impl Fn(Arc<Client>) -> F,
     ) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let attempt = async { Ok(request(self.client(member).await?).await?) };
-        timeout(limit, attempt).await.unwrap_or(Err(Failure::NoAnswer(limit)))
+        let answer = self.attempt(member, Instant::now() + limit, request).await;
+        answer.unwrap_or(Err(Failure::NoAnswer(limit)))
+    }
+
+    /// The answer of one member, if there is one by then.
+    async fn attempt<T, F>(
+        &self,
+        member: usize,
+        until: Instant,
+        request: impl Fn(Arc<Client>) -> F,
+    ) -> Option<Result<T, Failure>>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let mut sent = None;
+        let attempt = async {
+            let mut is_again = false;
+            loop {
+                let client = self.client(member).await?;
+                sent = Some((Arc::clone(&client), Instant::now()));
+                let answer = request(Arc::clone(&client)).await.map_err(Failure::from);
+                let Err(failure) = &answer else {
+                    self.heard(member, &client);
+                    return answer;
+                };
+                // Such a request was refused, so that it is not carried out twice.
+                if is_again || !failure.needs_another_login() || !self.log_out(member, &client) {
+                    return answer;
+                }
+                is_again = true;
+            }
+        };
+        let answer = timeout_at(until, attempt).await.ok();
+        if let (None, Some((client, sent))) = (&answer, sent) {
+            self.unheard(member, &client, sent);
+        }
+        answer
     }
 
     /// The client of a member, which is connected when it is first used.
     pub(crate) async fn client(&self, member: usize) -> Result<Arc<Client>, Failure> {
         let member = self.members.get(member).filter(|_| !self.is_closed.load(Ordering::Relaxed));
         let Some(member) = member else { return Err(Failure::Closed) };
-        if let Some(client) = &*member.client() {
+        if let Some(client) = &member.connection().client {
             return Ok(Arc::clone(client));
         }
-        let client = Arc::new(Box::pin(self.log_in(&member.url)).await?);
-        *member.client() = Some(Arc::clone(&client));
-        Ok(client)
+        let asked = Instant::now();
+        let mut last_failure = member.connecting.lock().await;
+        // Somebody else may have connected meanwhile, or failed to.
+        if let Some(client) = &member.connection().client {
+            return Ok(Arc::clone(client));
+        }
+        if let Some((_, failure)) = last_failure.as_ref().filter(|(when, _)| *when >= asked) {
+            return Err(failure.clone());
+        }
+        match Box::pin(self.log_in(&member.url)).await {
+            Ok(client) => {
+                let client = Arc::new(client);
+                let connection = Connection { client: Some(Arc::clone(&client)), ..<_>::default() };
+                *member.connection() = connection;
+                Ok(client)
+            }
+            Err(failure) => {
+                *last_failure = Some((Instant::now(), failure.clone()));
+                Err(failure)
+            }
+        }
     }
 
     /// Takes note of the cluster that an answer comes from.
@@ -163,7 +300,7 @@ impl Members {
         let known = self.cluster.compare_exchange(0, cluster, Ordering::Relaxed, Ordering::Relaxed);
         match known {
             Err(known) if known != cluster => {
-                Err(Failure::OtherCluster { member: self.name(self.current()).into() })
+                Err(Failure::OtherCluster { member: self.name(self.current().member).into() })
             }
             _ => Ok(()),
         }
@@ -172,7 +309,7 @@ impl Members {
     /// Ends the connections.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
-        self.members.iter().for_each(|member| *member.client() = None);
+        self.members.iter().for_each(|member| *member.connection() = Connection::default());
     }
 
     async fn log_in(&self, url: &str) -> Result<Client, Failure> {
@@ -192,9 +329,9 @@ impl Members {
 }
 
 impl Member {
-    fn client(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
+    fn connection(&self) -> MutexGuard<'_, Connection> {
         // Nothing panics while it holds the lock.
-        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -45,6 +45,7 @@ struct Ask {
     created: i64,
     haste: Haste,
     limit: Duration,
+    until: Instant,
     answer: oneshot::Sender<Result<Option<i64>, Failure>>,
 }
 
@@ -66,7 +67,8 @@ impl Reader {
         // Whoever is given little time has none to spend on others.
         let haste = if limit < 4 * GATHER { Haste::AtOnce } else { haste };
         // After the end of the task the answer's channel breaks, which says so.
-        _ = self.asks.send(Ask { key, created, haste, limit, answer });
+        let until = Instant::now() + limit;
+        _ = self.asks.send(Ask { key, created, haste, limit, until, answer });
         match tokio::time::timeout(limit, answered).await {
             Ok(answer) => answer.unwrap_or(Err(Failure::Closed)),
             Err(_) => Err(Failure::NoAnswer(limit)),
@@ -83,13 +85,22 @@ async fn read(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
     let mut asks: Vec<Ask> = Vec::new();
     let mut under_way = FuturesUnordered::new();
     let mut next = Instant::now();
+    // When all that is under way has ended at the latest.
+    let mut end = next;
     loop {
-        let is_full = asks.len() == MOST_AT_ONCE && under_way.len() < MOST_UNDER_WAY;
-        let is_due = !asks.is_empty() && under_way.is_empty();
+        let has_room = under_way.len() < MOST_UNDER_WAY;
+        let is_full = asks.len() == MOST_AT_ONCE && has_room;
+        // Nor for those who are read for already.
+        let is_pressed = || has_room && asks.iter().any(|ask| ask.until < end);
+        let is_due = !asks.is_empty() && (under_way.is_empty() || is_pressed());
         let hurries = || asks.iter().any(|ask| ask.haste == Haste::AtOnce);
         if is_full || is_due && (Instant::now() >= next || hurries()) {
-            under_way.push(look(&members, std::mem::take(&mut asks)));
-            next = Instant::now() + GATHER;
+            // Whoever is given less time than the others does not wait for them.
+            let limit = asks.iter().map(|ask| ask.limit).min().unwrap_or_default();
+            let now = Instant::now();
+            end = if under_way.is_empty() { now + limit } else { end.max(now + limit) };
+            next = now + GATHER;
+            under_way.push(look(&members, std::mem::take(&mut asks), limit));
         }
         let room = MOST_AT_ONCE - asks.len();
         select! {
@@ -102,9 +113,7 @@ async fn read(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
     }
 }
 
-async fn look(members: &Members, asks: Vec<Ask>) {
-    // Whoever is given less time than the others does not wait for them.
-    let limit = asks.iter().map(|ask| ask.limit).min().unwrap_or_default();
+async fn look(members: &Members, asks: Vec<Ask>, limit: Duration) {
     let get = |ask: &Ask| TxnOp::get(&*ask.key, Some(GetOptions::new().with_keys_only()));
     let txn = Txn::new().and_then(asks.iter().map(get).collect::<Vec<_>>());
     let answer = send(members, txn, limit).await.outcome;

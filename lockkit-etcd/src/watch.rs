@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use etcd_client::{WatchRequestSender, WatchStream};
+use etcd_client::{Client, WatchRequestSender, WatchStream};
 use lockkit_core::driver::{Backoff, OwnerId};
 use tokio::select;
 use tokio::sync::mpsc;
@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::board::{Board, Command, LINGER, NOT_YET, News};
 use crate::error::Failure;
-use crate::members::Members;
+use crate::members::{Current, Members};
 use crate::queue::{Ahead, Place};
 
 /// How long opening the stream may take.
@@ -120,8 +120,14 @@ async fn supervise(
             }
         }
         sleep(backoff.pause()).await;
-        let (member, began) = (members.current(), Instant::now());
-        let outcome = watch(&members, member, &board, &mut inbox).await;
+        let (current, began) = (members.current(), Instant::now());
+        let member = current.member;
+        let connecting = timeout(OPEN_LIMIT, members.client(member)).await;
+        let client = connecting.unwrap_or(Err(Failure::NoAnswer(OPEN_LIMIT)));
+        let outcome = match &client {
+            Ok(client) => watch(&members, current, client, &board, &mut inbox).await,
+            Err(failure) => Err(failure.clone()),
+        };
         board.fall();
         let Err(failure) = outcome else {
             backoff.succeeded();
@@ -134,21 +140,18 @@ async fn supervise(
         }
         let was_refused = std::mem::take(&mut refused) && !was_calm;
         let member_name = members.name(member);
-        if let Failure::WatchRefused(_) = failure {
+        if matches!(failure, Failure::WatchRefused(_)) || failure.needs_another_login() {
             // The token may have run out, which a stream does not say otherwise.
-            let renewed =
-                members.ask(member, OPEN_LIMIT, async |client| client.refresh_token().await);
-            refused = true;
-            match renewed.await {
-                Ok(()) if !was_refused => (),
-                Err(error) if error.kind().is_transient() => members.leave(member),
-                _ => {
-                    tracing::warn!(member = member_name, %failure, "etcd tells no news; waiters poll");
-                    sleep(REFUSED_PAUSE).await;
-                }
+            refused = !was_refused && client.is_ok_and(|client| members.log_out(member, &client));
+            if !refused {
+                tracing::warn!(member = member_name, %failure, "etcd tells no news; waiters poll");
+                sleep(REFUSED_PAUSE).await;
             }
         } else {
             tracing::debug!(member = member_name, %failure, "no news from etcd for now");
+            if let (Failure::NoAnswer(_), Ok(client)) = (&failure, &client) {
+                members.unheard(member, client, began);
+            }
             members.leave(member);
         }
     }
@@ -157,17 +160,18 @@ async fn supervise(
 /// Watches until the stream breaks, nobody needs it, or another member is in use.
 async fn watch(
     members: &Members,
-    member: usize,
+    current: Current,
+    client: &Client,
     board: &Board,
     inbox: &mut mpsc::UnboundedReceiver<Command>,
 ) -> Result<(), Failure> {
     let mut changes = members.changes();
     let (mut outbox, mut sweep) = (board.all(inbox), Instant::now());
-    let Some((mut sender, mut stream)) = open(members, member, board, &mut outbox).await? else {
+    let Some((mut sender, mut stream)) = open(client, board, &mut outbox).await? else {
         return Ok(());
     };
     loop {
-        if *changes.borrow_and_update() != member {
+        if *changes.borrow_and_update() != current {
             return Ok(());
         }
         let next = outbox.front().copied();
@@ -198,18 +202,14 @@ type Opened = (WatchRequestSender, etcd_client::WatchResponseStream);
 
 /// Opens a stream, which takes a key to begin with; `None` if there is none.
 async fn open(
-    members: &Members,
-    member: usize,
+    client: &Client,
     board: &Board,
     outbox: &mut VecDeque<Command>,
 ) -> Result<Option<Opened>, Failure> {
     while let Some(command) = outbox.pop_front() {
         let Command::Create(id) = command else { continue };
         let Some((key, options)) = board.target(id) else { continue };
-        let opening = async {
-            let client = members.client(member).await?;
-            Ok(client.watch_client().watch(&*key, Some(options)).await?)
-        };
+        let opening = async { Ok(client.watch_client().watch(&*key, Some(options)).await?) };
         let opened = timeout(OPEN_LIMIT, opening).await;
         let opened: WatchStream = opened.unwrap_or(Err(Failure::NoAnswer(OPEN_LIMIT)))?;
         return Ok(Some(opened.split()));

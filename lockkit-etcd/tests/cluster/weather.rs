@@ -3,15 +3,15 @@
 use std::pin::pin;
 use std::time::Instant;
 
-use etcd_client::{Permission, PermissionType};
+use etcd_client::{Client, ConnectOptions, Permission, PermissionType};
 use futures_util::future::{join, join_all};
 use libtest_mimic::Trial;
-use lockkit_core::Error;
 use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
+use lockkit_core::{Error, Hold};
 use lockkit_etcd::EtcdDriver;
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
 use tokio::net::TcpListener;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::support::{
     LONG, Raw, causes, claim, driver, granted, impatient_driver, kind, locker, millis, named,
@@ -28,9 +28,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_request_that_was_not_sent_is_not_unknown", || ETCD.start(), away),
         trial("a_server_without_its_data_is_got_over", || ETCD.start(), emptied),
         trial("a_severed_holder_is_lost_before_another_holds", || ETCD.start(), severed),
+        trial("a_connection_that_falls_silent_is_replaced", || ETCD.start(), fell_silent),
+        trial("streams_leave_a_connection_that_fell_silent", || ETCD.start(), streams_too),
+        trial("a_short_lease_does_not_wait_for_a_long_one", || ETCD.start(), short_and_long),
+        trial("a_server_that_is_slow_is_connected_to_once_more", || ETCD.start(), slow),
         trial("a_full_database_is_capacity_and_lets_go", full, nospace),
         trial("a_wrong_password_is_denied_and_not_told", || ETCD.start(), password),
         trial("a_token_that_ran_out_is_renewed", || ETCD.start(), renewed_token),
+        trial("signed_tokens_survive_changes_of_rights", with_signed_tokens, changed_rights),
+        trial("holds_survive_that_users_are_demanded", || ETCD.start(), demanded),
         trial("a_missing_right_is_denied", || ETCD.start(), rights),
         trial("tls_is_spoken_and_checked", with_tls, tls),
         trial("members_of_two_clusters_are_told_apart", two_clusters, other_cluster),
@@ -130,7 +136,10 @@ async fn late(server: Server) {
     assert!(!raw.leases().await.contains(&lease), "the lease that it named goes on");
     let before = slow.answers().bytes();
     put.go_on();
-    slow.answers().bytes_reach(before + 1).await;
+    // It has landed when the server answers, or hangs up as we have.
+    while slow.answers().bytes() == before && slow.open() > 0 {
+        sleep(millis(5)).await;
+    }
     assert!(raw.keys().await.is_empty());
 }
 
@@ -222,13 +231,8 @@ async fn severed(server: Server) {
     let other = locker(&server.url(), millis(3000)).await;
     let guard = cut_off.lock("orders/42").unwrap().acquire().await.unwrap();
     // It is renewed, with a new stream and then on it, so that it counts from a keepalive.
-    for _ in 0..2 {
-        let mut left = guard.valid_for().unwrap();
-        while guard.valid_for().unwrap() <= left {
-            left = guard.valid_for().unwrap();
-            sleep(millis(5)).await;
-        }
-    }
+    renewed(&guard).await;
+    renewed(&guard).await;
     proxy.requests().swallow();
     proxy.answers().swallow();
     let next = other.lock("orders/42").unwrap().acquire().await.unwrap();
@@ -239,6 +243,88 @@ async fn severed(server: Server) {
     proxy.answers().pass();
     assert!(matches!(guard.release().await, Err(Error::Lost { .. } | Error::Unreachable { .. })));
     assert!(next.is_held());
+}
+
+/// As when a balancer of connections loses those that there are.
+async fn fell_silent(server: Server) {
+    let present = Proxy::start(server.addr()).await;
+    let proxy = Proxy::start(present.addr()).await;
+    let url = server.url_at(proxy.addr());
+    let locker = locker(&url, millis(6000)).await;
+    let guard = locker.lock("orders/42").unwrap().acquire().await.unwrap();
+    // It is renewed, so that the streams are open.
+    renewed(&guard).await;
+    present.requests().swallow();
+    present.answers().swallow();
+    proxy.switch_upstream(server.addr());
+    renewed(&guard).await;
+    renewed(&guard).await;
+    assert_eq!(proxy.connections(), 2);
+    guard.release().await.unwrap();
+}
+
+async fn streams_too(server: Server) {
+    let present = Proxy::start(server.addr()).await;
+    let proxy = Proxy::start(present.addr()).await;
+    let holder = driver(&server.url()).await;
+    let waiter = impatient_driver(&server.url_at(proxy.addr())).await;
+    let (raw, held, waiting) = (Raw::on(server.port()).await, claim(LONG), claim(LONG).fair());
+    take(&holder, &held).await;
+    refused(&waiter, &waiting).await;
+    // Its own key and the holder's.
+    while raw.watchers() < 2 {
+        sleep(millis(5)).await;
+    }
+    present.requests().swallow();
+    present.answers().swallow();
+    proxy.switch_upstream(server.addr());
+    while waiter.try_acquire(&waiting).await.is_err() {}
+    holder.release(&held).await.unwrap();
+    // The connection's own pings find out after 15 s.
+    timeout(millis(5000), granted(&waiter, &waiting)).await.unwrap();
+}
+
+async fn short_and_long(server: Server) {
+    let ([silent, _other], driver) = two_ways(&server, "").await;
+    let mut raw = Raw::on(server.port()).await;
+    let (long, short) = (named("long", LONG), named("short", millis(5000)));
+    for claim in [&long, &short] {
+        take(&driver, claim).await;
+        driver.renew(claim).await.unwrap();
+    }
+    silent.answers().swallow();
+    let look = silent.requests().hold(raw.key_of(long.owner()).await);
+    let renewals = join(driver.renew(&long), async {
+        look.caught().await;
+        driver.renew(&short).await
+    });
+    let (of_long, of_short) = renewals.await;
+    assert!(matches!(of_short.unwrap(), Renewal::Held(_)));
+    assert!(matches!(of_long.unwrap(), Renewal::Held(_)));
+}
+
+/// Waits until the hold is vouched for longer than it was.
+async fn renewed(hold: &Hold) {
+    let mut left = hold.valid_for().unwrap();
+    while hold.valid_for().unwrap() <= left {
+        assert!(hold.is_held(), "it is lost");
+        left = hold.valid_for().unwrap();
+        sleep(millis(5)).await;
+    }
+}
+
+async fn slow(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
+    let claim = claim(millis(6000));
+    take(&driver, &claim).await;
+    let before = proxy.connections();
+    proxy.answers().delay(millis(2500));
+    for _ in 0..4 {
+        let (kind, text) = kind(driver.renew(&claim).await);
+        assert_eq!(kind, ErrorKind::Unknown, "{text}");
+    }
+    assert_eq!(proxy.connections(), before + 1);
 }
 
 fn full() -> Result<Server, lockkit_testkit::Unavailable> {
@@ -317,6 +403,60 @@ async fn renewed_token(server: Server) {
     granted(&driver, &waiting).await;
 }
 
+/// Any file is a secret.
+fn with_signed_tokens() -> Result<Server, lockkit_testkit::Unavailable> {
+    let tokens = format!("jwt,sign-method=HS256,priv-key={}", file("peer.key"));
+    ETCD.start_with(&["--auth-token", &tokens])
+}
+
+async fn changed_rights(server: Server) {
+    demand_a_user(&mut Raw::on(server.port()).await).await;
+    let driver = driver(&url_of(&server, "app:hunter2")).await;
+    let (held, other) = (claim(millis(15_000)), named("other", LONG));
+    let waiting = claim(LONG).fair();
+    take(&driver, &held).await;
+    take(&driver, &other).await;
+    refused(&driver, &waiting).await;
+    let root = ConnectOptions::new().with_user("root", "hunter2");
+    let mut root = Client::connect([format!("127.0.0.1:{}", server.port())], Some(root)).await;
+    let root = root.as_mut().unwrap();
+    root.role_add("nobody's").await.unwrap();
+
+    // Many find out at once. Logging in takes a tenth of a second of the processor.
+    let logins = Raw::on(server.port()).await;
+    let before = logins.requests("Auth", "Authenticate");
+    let renewals = join_all((0..20).map(|_| driver.renew(&held))).await;
+    for renewal in renewals {
+        assert!(matches!(renewal.unwrap(), Renewal::Held(_)));
+    }
+    assert_eq!(driver.release(&other).await.unwrap(), Release::Freed);
+    assert_eq!(logins.requests("Auth", "Authenticate") - before, 1);
+    // And once more, with streams that are open.
+    root.role_delete("nobody's").await.unwrap();
+    let last = claim(LONG).fair();
+    refused(&driver, &last).await;
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+    granted(&driver, &waiting).await;
+    assert_eq!(driver.release(&waiting).await.unwrap(), Release::Freed);
+    granted(&driver, &last).await;
+}
+
+async fn demanded(server: Server) {
+    let driver = driver(&url_of(&server, "app:hunter2")).await;
+    let (held, waiting) = (claim(millis(15_000)), claim(LONG).fair());
+    take(&driver, &held).await;
+    refused(&driver, &waiting).await;
+    demand_a_user(&mut Raw::on(server.port()).await).await;
+    // A stream that was opened without a user is told nothing more that is asked of it now.
+    let last = claim(LONG).fair();
+    refused(&driver, &last).await;
+    assert!(matches!(driver.renew(&held).await.unwrap(), Renewal::Held(_)));
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+    granted(&driver, &waiting).await;
+    assert_eq!(driver.release(&waiting).await.unwrap(), Release::Freed);
+    granted(&driver, &last).await;
+}
+
 async fn rights(server: Server) {
     demand_a_user(&mut Raw::on(server.port()).await).await;
     let url = url_of(&server, "stranger:hunter2");
@@ -391,7 +531,7 @@ async fn back_again(server: Server) {
         proxy.refuse().await;
     }
     let mut connecting = pin!(EtcdDriver::connect(&url));
-    let refused = tokio::time::timeout(millis(300), &mut connecting).await;
+    let refused = timeout(millis(300), &mut connecting).await;
     assert!(refused.is_err(), "it has given up: {refused:?}");
     for proxy in &proxies {
         proxy.accept().await;
