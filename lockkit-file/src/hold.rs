@@ -66,8 +66,12 @@ impl Hold {
         Ok(copy.into())
     }
 
-    /// Lets go, and says whether the hold stood until now.
+    /// Lets go, and says whether the hold stood until now. That of the process that this one was
+    /// forked from is none of ours.
     pub(crate) fn end(self) -> bool {
+        if !self.lock.is_ours() {
+            return false;
+        }
         // If that cannot be found out, nobody has found out the contrary.
         let stood = self.stands().unwrap_or(true);
         if stood && !self.lock.is_shared {
@@ -182,4 +186,53 @@ fn grant(folder: &Folder, claim: &Claim, path: &Path, lock: KernelLock) -> Resul
         slot
     };
     Ok(Hold { lock, path: path.into(), id, record, loose })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use lockkit_core::driver::Claim;
+    use lockkit_core::{LockName, Namespace};
+
+    use super::Hold;
+    use crate::folder::Folder;
+    use crate::kernel::is_locked;
+    use crate::look;
+    use crate::record::State;
+
+    /// A fork without `exec` takes what Rust calls unsafe, so the taker is only said to be another.
+    #[test]
+    fn a_process_that_was_forked_ends_nobodys_hold() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let claim =
+            Claim::new(LockName::new(&Namespace::default(), "a").unwrap(), Duration::from_secs(30));
+        let path = folder.file_of(claim.name());
+        let take = || {
+            let limit = Instant::now() + Duration::from_secs(10);
+            Hold::take(&folder, &claim, limit).unwrap().unwrap()
+        };
+        let held = |state| {
+            let file = std::fs::File::open(&path).unwrap();
+            assert_eq!(is_locked(&file).unwrap(), state == State::Held);
+            assert_eq!(look::records(&file).unwrap().latest().unwrap().state, state);
+        };
+        for ends in [true, false] {
+            let mut forked = take();
+            let kept = forked.lock.file.try_clone().unwrap();
+            forked.lock.taker = 0;
+            match ends {
+                true => assert!(!forked.end()),
+                false => drop(forked),
+            }
+            held(State::Held);
+            drop(kept);
+        }
+        let own = take();
+        let copy = own.lock.file.try_clone().unwrap();
+        assert!(own.end());
+        held(State::Free);
+        drop(copy);
+    }
 }

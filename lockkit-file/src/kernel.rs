@@ -14,6 +14,8 @@ pub(crate) struct KernelLock {
     pub(crate) file: File,
     /// Whether a copy was given away, which is to keep the lock.
     pub(crate) is_shared: bool,
+    /// Which process has taken it.
+    pub(crate) taker: u32,
 }
 
 /// What came of asking for a lock.
@@ -29,7 +31,7 @@ pub(crate) enum Ask {
 impl KernelLock {
     pub(crate) fn ask(file: File) -> io::Result<Ask> {
         match file.try_lock() {
-            Ok(()) => Ok(Ask::Granted(Self { file, is_shared: false })),
+            Ok(()) => Ok(Ask::Granted(Self { file, is_shared: false, taker: std::process::id() })),
             // Those who only look have a shared lock, which keeps no other shared one out.
             Err(TryLockError::WouldBlock) => match is_locked(&file)? {
                 true => Ok(Ask::Taken),
@@ -45,13 +47,19 @@ impl KernelLock {
         self.file.unlock()?;
         Self::ask(file)
     }
+
+    /// Whether this process has taken it, and has not only a copy from being forked.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.taker == std::process::id()
+    }
 }
 
 impl Drop for KernelLock {
     fn drop(&mut self) {
         // Closing alone would not do while a process that was forked meanwhile has a copy, which
-        // it keeps at least until its `exec`.
+        // it keeps at least until its `exec`. That process, if it tidies up, closes its copy only.
         if !self.is_shared
+            && self.is_ours()
             && let Err(error) = self.file.unlock()
         {
             tracing::debug!(%error, "a lock file is unlocked by closing it only");

@@ -7,7 +7,7 @@ use lockkit_core::{Diagnosis, Namespace};
 use zookeeper_client::{CreateMode, Error, MultiWriteError};
 
 use crate::driver::Shared;
-use crate::endpoint::millis;
+use crate::endpoint::{longest_tick, millis};
 use crate::error::Failure;
 use crate::session::Session;
 
@@ -38,6 +38,7 @@ pub(crate) async fn diagnose(
         rights(shared, &session, namespace).await?,
         latency(shared, &session).await?,
     ];
+    findings.extend(bounds(&settings));
     findings.extend(read_only(&told));
     Ok(findings)
 }
@@ -160,7 +161,7 @@ fn in_step(figures: &[String]) -> Option<usize> {
 async fn tick(shared: &Shared, settings: &[String], session: &Session) -> Diagnosis {
     const TOPIC: &str = "tick";
     let used = session.tick();
-    let told = settings.iter().filter_map(|answer| millis(answer, "tickTime")).max();
+    let told = longest_tick(settings);
     let endpoint = shared.sessions.endpoint();
     match told {
         Some(tick) if tick > used => Diagnosis::error(
@@ -198,6 +199,27 @@ fn length(session: &Session, wish: Duration) -> Diagnosis {
             "a `ttl` of three to twenty ticks, or other bounds (`minSessionTimeout`, `maxSessionTimeout`)",
         ),
     }
+}
+
+/// Whether each server treats sessions in its own way: they are cut short then by moving.
+fn bounds(settings: &[String]) -> Option<Diagnosis> {
+    let told = |answer: &String| {
+        let names = ["tickTime", "minSessionTimeout", "maxSessionTimeout"];
+        let [Some(tick), Some(least), Some(most)] = names.map(|name| millis(answer, name)) else {
+            return None;
+        };
+        Some(format!("{least:?} to {most:?} with a tick of {tick:?}"))
+    };
+    let mut ways: Vec<_> = settings.iter().filter_map(told).collect();
+    ways.sort();
+    ways.dedup();
+    (ways.len() > 1).then(|| {
+        Diagnosis::warning(
+            "bounds",
+            format!("the servers differ in how long sessions are: {}", ways.join("; ")),
+            "give all of them the same `tickTime`, `minSessionTimeout` and `maxSessionTimeout`",
+        )
+    })
 }
 
 /// Whether locks can be taken and let go, which is found out by doing it in one step that leaves
@@ -303,7 +325,7 @@ fn read_only(told: &[String]) -> Option<Diagnosis> {
 mod tests {
     use lockkit_core::Grade;
 
-    use super::{in_step, members, strength, version, version_in};
+    use super::{bounds, in_step, members, strength, version, version_in};
 
     const SRVR: &str =
         "Zookeeper version: 3.8.0-${mvngit.commit.id}, built on 2022-07-08\nMode: standalone\n";
@@ -338,6 +360,18 @@ mod tests {
             let found = strength(voters, others, named);
             assert_eq!(found.grade(), grade, "{voters} {others:?} {named}: {found:?}");
         }
+    }
+
+    #[test]
+    fn servers_that_differ_in_their_sessions_are_noticed() {
+        let conf = |most: u32| {
+            format!("tickTime=2000\nminSessionTimeout=4000\nmaxSessionTimeout={most}\n")
+        };
+        assert!(bounds(&[conf(40_000), conf(40_000)]).is_none());
+        assert!(bounds(&[conf(40_000), "conf is not executed\n".into()]).is_none());
+        let found = bounds(&[conf(40_000), conf(5000), conf(40_000)]).unwrap();
+        assert_eq!(found.grade(), Grade::Warning);
+        assert!(found.finding().contains("4s to 5s"), "{found:?}");
     }
 
     #[test]

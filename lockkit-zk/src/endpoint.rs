@@ -3,6 +3,7 @@ use std::io;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkit_core::driver::Clock;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -10,13 +11,15 @@ use tokio::time::{sleep, timeout};
 use zookeeper_client::{Acls, Client, Connector};
 
 use crate::error::Failure;
-use crate::session::Session;
+use crate::session::{Limit, Session};
 use crate::tls::{self, Tls};
 
 /// How long one attempt to begin a session may take. All of connecting ends within 5 seconds.
 const CONNECT_LIMIT: Duration = Duration::from_millis(4500);
 /// After how long a server that falls silent is left for another one, at most.
 const SILENCE: Duration = Duration::from_secs(3);
+/// For how long other servers are waited for once one has said what it grants, at most.
+const LAG: Duration = Duration::from_millis(500);
 /// How long to wait before the next attempt.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a server may take to answer a command of four letters.
@@ -161,10 +164,51 @@ impl Endpoint {
             return Ok(tick);
         }
         let answers: Vec<_> = answers.into_iter().flatten().collect();
-        match answers.iter().filter_map(|answer| millis(answer, "tickTime")).max() {
+        match longest_tick(&answers) {
             Some(tick) => Ok(tick),
             None => Ok(self.bounds().await?.tick()),
         }
+    }
+
+    /// Whether a session that was reconnected is as long as when it began, and ticks are.
+    ///
+    /// At each reconnect the server sets the length anew, within its own bounds, and the client
+    /// library tells neither that nor which server it is. So each of them is asked for another
+    /// session of that length. Those that are away, or late, do not count unless all are.
+    pub(crate) async fn still_grants(&self, session: &Session) -> Result<bool, Failure> {
+        let length = session.timeout();
+        let ask = async |host: String| {
+            let probe = self.connect_to(&host, length).await?;
+            Ok::<_, Failure>(probe.session_timeout() >= length)
+        };
+        let hosts = self.hosts.iter().map(|(host, port)| address(host, *port));
+        let mut answers: FuturesUnordered<_> = hosts.map(ask).collect();
+        let mut limit = Limit::new(CONNECT_LIMIT);
+        let (mut is_granted, mut last) = (false, Failure::NoAnswer(CONNECT_LIMIT));
+        while let Ok(Some(answer)) = limit.bound(answers.next()).await {
+            match answer {
+                Ok(false) => return Ok(false),
+                Ok(true) if is_granted => (),
+                Ok(true) => {
+                    is_granted = true;
+                    limit = Limit::new(LAG.min(length / 12));
+                }
+                Err(failure) => last = failure,
+            }
+        }
+        match is_granted {
+            true => Ok(self.told_tick().await.is_none_or(|tick| tick <= session.tick())),
+            false => Err(last),
+        }
+    }
+
+    /// The servers' tick, if they tell and the user does not.
+    async fn told_tick(&self) -> Option<Duration> {
+        if self.says_tick() {
+            return None;
+        }
+        let answers = self.ask_each("conf", COMMAND_LIMIT_WHILE_CONNECTING).await;
+        longest_tick(&answers.into_iter().flatten().collect::<Vec<_>>())
     }
 
     /// The shortest and the longest session that is granted, as far as asking shows.
@@ -183,10 +227,6 @@ impl Endpoint {
     }
 
     async fn connect(&self, session: Duration) -> Result<Client, Failure> {
-        let connector = self.connector().with_session_timeout(session);
-        // There is to be time left then, to prove the session to another one.
-        let silence = SILENCE.min(session / 3);
-        let connector = connector.with_connection_timeout(silence).with_fail_eagerly();
         let hosts = self.to_string();
         // The library's pauses between rounds through the list double each time, so that it would
         // look for the one server, after a minute of its absence, no sooner than in the next one.
@@ -194,9 +234,17 @@ impl Endpoint {
             1 => [&*hosts; LOOKS_AT_THE_ONE].join(","),
             _ => hosts,
         };
+        self.connect_to(&hosts, session).await
+    }
+
+    async fn connect_to(&self, hosts: &str, session: Duration) -> Result<Client, Failure> {
+        let connector = self.connector().with_session_timeout(session);
+        // There is to be time left then, to prove the session to another one.
+        let silence = SILENCE.min(session / 3);
+        let connector = connector.with_connection_timeout(silence).with_fail_eagerly();
         Ok(match &self.tls {
-            Some(tls) => tls.connect(connector, &hosts).await?,
-            None => connector.connect(&hosts).await?,
+            Some(tls) => tls.connect(connector, hosts).await?,
+            None => connector.connect(hosts).await?,
         })
     }
 
@@ -233,12 +281,16 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (host, port)) in self.hosts.iter().enumerate() {
             f.write_str(if at > 0 { "," } else { "" })?;
-            match host.contains(':') {
-                true => write!(f, "[{host}]:{port}")?,
-                false => write!(f, "{host}:{port}")?,
-            }
+            f.write_str(&address(host, *port))?;
         }
         Ok(())
+    }
+}
+
+fn address(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
     }
 }
 
@@ -262,6 +314,11 @@ async fn exchange(
         read => _ = read?,
     }
     String::from_utf8(answer).map_err(io::Error::other)
+}
+
+/// Of the answers to `conf`.
+pub(crate) fn longest_tick(answers: &[String]) -> Option<Duration> {
+    answers.iter().filter_map(|answer| millis(answer, "tickTime")).max()
 }
 
 /// A setting of so many milliseconds, in the answer to `conf`.

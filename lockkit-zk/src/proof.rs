@@ -17,6 +17,8 @@ pub(crate) struct Proof {
     tick: Duration,
     /// When the last write left that is known to have reached the leader's count.
     followed: Instant,
+    /// The same when doubt came up, until it is gone.
+    doubted: Option<Instant>,
     /// Answered writes that are not followed yet, the oldest first.
     waiting: VecDeque<Write>,
 }
@@ -30,12 +32,27 @@ struct Write {
 impl Proof {
     /// Of a session that was asked for at `asked` and granted: the leader counts it from there.
     pub(crate) fn new(asked: Instant, tick: Duration) -> Self {
-        Self { tick, followed: asked, waiting: VecDeque::new() }
+        Self { tick, followed: asked, doubted: None, waiting: VecDeque::new() }
     }
 
     /// When the session was last heard of at the leader, at the earliest.
     pub(crate) fn since(&self) -> Instant {
-        self.followed
+        self.doubted.unwrap_or(self.followed)
+    }
+
+    /// It is not known for how long the leader lets the session live from now on: until that is
+    /// known again, nothing more is proven.
+    pub(crate) fn doubt(&mut self) {
+        self.doubted = Some(self.since());
+    }
+
+    /// For as long as before: what was answered meanwhile counts, too.
+    pub(crate) fn trust(&mut self) {
+        self.doubted = None;
+    }
+
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.doubted.is_some()
     }
 
     /// Takes notice of an answered write.
@@ -77,6 +94,20 @@ mod tests {
         assert_eq!(proof.since(), start + millis(10));
         proof.add(start + millis(226), start + millis(230));
         assert_eq!(proof.since(), start + millis(120), "the write of 121 was too close to count");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_proven_while_there_is_doubt() {
+        let start = Clock::simulated().now();
+        let mut proof = Proof::new(start, millis(100));
+        proof.add(start + millis(10), start + millis(20));
+        proof.doubt();
+        proof.add(start + millis(130), start + millis(135));
+        proof.doubt();
+        proof.add(start + millis(240), start + millis(245));
+        assert_eq!(proof.since(), start);
+        proof.trust();
+        assert_eq!(proof.since(), start + millis(130));
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Clock, Instant, Looks, Vouch};
 use tokio::time::{Instant as Deadline, timeout_at};
+use tokio_util::sync::CancellationToken;
 use zookeeper_client::{CheckWriteError, Client, Error, SessionState, StateWatcher};
 
 use crate::error::Failure;
@@ -19,6 +20,7 @@ pub(crate) struct Session {
     tick: Duration,
     proof: Mutex<Proof>,
     looks: Looks<Queue>,
+    given_up: CancellationToken,
 }
 
 /// How long one request, or all that belongs to it, may take.
@@ -54,7 +56,7 @@ impl Session {
     /// One that was asked for at `asked` and granted.
     pub(crate) fn new(client: Client, asked: Instant, tick: Duration) -> Self {
         let (proof, looks) = (Mutex::new(Proof::new(asked, tick)), Looks::default());
-        Self { client, tick, proof, looks }
+        Self { client, tick, proof, looks, given_up: CancellationToken::new() }
     }
 
     /// For requests that change nothing; others go through [`write`](Self::write).
@@ -71,7 +73,8 @@ impl Session {
         self.client.session_id().0
     }
 
-    /// How long it lives after the leader last heard of it, as granted.
+    /// How long it lives after the leader last heard of it, as granted when it began: what a server
+    /// grants at a reconnect, the client library does not tell.
     pub(crate) fn timeout(&self) -> Duration {
         self.client.session_timeout()
     }
@@ -81,14 +84,42 @@ impl Session {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.client.state() == SessionState::SyncConnected
+        !self.given_up.is_cancelled() && self.client.state() == SessionState::SyncConnected
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.client.state().is_terminated()
+        self.given_up.is_cancelled() || self.client.state().is_terminated()
     }
 
-    /// Its states from now on.
+    /// It has ended for us. For the servers it does when nobody has its client any more.
+    pub(crate) fn give_up(&self) {
+        self.given_up.cancel();
+    }
+
+    /// Returns when we have given it up.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe.
+    pub(crate) async fn given_up(&self) {
+        self.given_up.cancelled().await;
+    }
+
+    /// The connection was lost: the servers may count another length from now on.
+    pub(crate) fn doubt(&self) {
+        self.proof().doubt();
+    }
+
+    /// They do not.
+    pub(crate) fn trust(&self) {
+        self.proof().trust();
+    }
+
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.proof().is_in_doubt()
+    }
+
+    /// Its states since it began.
     pub(crate) fn states(&self) -> StateWatcher {
         self.client.state_watcher()
     }

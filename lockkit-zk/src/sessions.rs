@@ -140,17 +140,37 @@ impl Sessions {
             // At once after the connection is back, and not while it is away: what is sent then
             // is sent later.
             let beats = async {
+                let mut backoff = Backoff::default();
                 while session.is_connected() {
+                    if session.is_in_doubt() {
+                        match self.endpoint.still_grants(session).await {
+                            Ok(true) => session.trust(),
+                            Ok(false) => {
+                                tracing::warn!(session = session.id(), "shorter sessions now");
+                                return session.give_up();
+                            }
+                            Err(failure) => {
+                                tracing::debug!(session = session.id(), %failure, "still in doubt");
+                                backoff.failed();
+                            }
+                        }
+                    }
                     let limit = Limit::new(session.timeout() / 3);
                     if let Err(failure) = session.beat(path, limit).await {
                         tracing::debug!(session = session.id(), %failure, "no heartbeat");
                     }
-                    sleep(session.beat_interval()).await;
+                    let pause = match session.is_in_doubt() {
+                        true => backoff.pause(),
+                        false => session.beat_interval(),
+                    };
+                    sleep(pause).await;
                 }
                 std::future::pending().await
             };
             select! {
-                _ = states.changed() => (),
+                biased;
+                // Whatever was connected is so by another connection now, if it is.
+                _ = states.changed() => session.doubt(),
                 () = beats => (),
             }
         }

@@ -95,7 +95,11 @@ fn watch(
             match answer.map(|answer| answer.map(|(_, _, watcher)| watcher)) {
                 Ok(Ok(watcher)) => {
                     is_set.store(true, Ordering::Release);
-                    let event = watcher.changed().await;
+                    let event = select! {
+                        biased;
+                        () = session.given_up() => return News::Ended,
+                        event = watcher.changed() => event,
+                    };
                     is_set.store(false, Ordering::Release);
                     match event.event_type {
                         EventType::NodeDeleted => return News::Gone,

@@ -1,18 +1,19 @@
 //! Sessions that end, connections that break, and what both mean for holds.
 
 use std::pin::pin;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::poll;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Attempt, Change, Driver, Release, Renewal, Vouch};
-use lockkit_core::{Error, Locker};
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, Release, Renewal, Vouch};
+use lockkit_core::{Error, LockName, Locker, Namespace};
 use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
 use lockkit_zk::ZooKeeperDriver;
 use tokio::select;
+use tokio::time::timeout;
 
 use crate::support::{
-    FOLDER, NAME, Place, addr, causes, claim, driver, millis, refused, take, with,
+    FOLDER, LONG, NAME, Place, addr, ask, causes, claim, driver, millis, refused, take, with,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -22,6 +23,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_hold_that_is_watched_is_kept_without_asking", || ZOOKEEPER.start(), kept),
         trial("a_cut_is_cause_to_doubt_and_no_loss", || ZOOKEEPER.url(), cut),
         trial("a_restarted_server_keeps_the_holds", patient, restarted),
+        trial("a_session_that_a_reconnect_cuts_short_is_given_up", patient, shortened),
+        trial("nothing_more_is_vouched_for_until_the_length_is_known_again", patient, in_doubt),
         trial("the_session_is_as_long_as_granted", || ZOOKEEPER.url(), granted),
         trial("sessions_that_are_too_short_are_refused", short, too_short),
         trial("a_closed_driver_leaves_no_session", || ZOOKEEPER.url(), closed),
@@ -142,6 +145,81 @@ async fn restarted(server: Server) {
     assert!(matches!(driver.changed(&waiting).await, Change::Granted(_)));
 }
 
+/// Guards a test that would wait for ever.
+const SOON: Duration = Duration::from_secs(20);
+
+/// The client library goes on with it, and does not tell.
+async fn shortened(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let held = Locker::new(driver(&with(&server.url_at(proxy.addr()), "ttl=30s")).await);
+    let lock = held.lock(NAME).unwrap();
+    let guard = lock.acquire().await.unwrap();
+    // One who waits for another lock, of a holder who stays.
+    let elsewhere = || Claim::new(LockName::new(&Namespace::default(), "b").unwrap(), LONG);
+    let (stays, other) = (driver(&with(&server.url(), "ttl=5s")).await, elsewhere().fair());
+    take(&stays, &elsewhere()).await;
+    let waiter = driver(&with(&server.url(), "ttl=30s")).await;
+    refused(&waiter, &other).await;
+    {
+        let mut listening = pin!(waiter.changed(&other));
+        let addr = server.addr();
+        while !ask(addr, "wchs").await.contains("Total watches:2") {
+            _ = poll!(&mut listening);
+        }
+        set_longest_session(&server, 5000).unwrap();
+        timeout(SOON, guard.lost()).await.expect("its session is shorter than it believes");
+        timeout(SOON, listening).await.expect("its place is gone");
+    }
+    // What is left of the session before is removed.
+    let guard = timeout(SOON, lock.acquire()).await.unwrap().unwrap();
+    // The next session is as long as it is taken for.
+    let last = claim().fair();
+    refused(&waiter, &last).await;
+    proxy.refuse().await;
+    proxy.reset().await;
+    let grant = loop {
+        match waiter.changed(&last).await {
+            Change::Granted(grant) => break grant,
+            Change::AskAgain => match waiter.try_acquire(&last).await.unwrap() {
+                Attempt::Granted(grant) => break grant,
+                _ => continue,
+            },
+            change => panic!("{change:?}"),
+        }
+    };
+    assert!(!guard.is_held(), "two hold it at once");
+    let Vouch::Lease { ttl, .. } = grant.vouched() else { panic!("{grant:?}") };
+    assert_eq!(ttl, millis(5000 - 200), "a tick less than the session");
+}
+
+/// The servers count a length that nobody knows.
+async fn in_doubt(server: Server) {
+    /// That, and no session yet.
+    const A_SESSION_OF_30_S: &[u8] = b"\x00\x00\x75\x30\x00\x00\x00\x00\x00\x00\x00\x00";
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&with(&server.url_at(proxy.addr()), "ttl=30s")).await;
+    let held = claim();
+    take(&driver, &held).await;
+    let since = async || match driver.renew(&held).await.unwrap() {
+        Renewal::Held(Vouch::Lease { since, .. }) => since,
+        other => panic!("{other:?}"),
+    };
+    let before = since().await;
+    let asking = proxy.requests().hold(A_SESSION_OF_30_S);
+    proxy.reset().await;
+    timeout(SOON, asking.caught()).await.expect("the servers are asked");
+    // Writes, which prove that the session stands, over several ticks.
+    let start = Instant::now();
+    while start.elapsed() < millis(1000) {
+        refused(&driver, &claim()).await;
+    }
+    assert_eq!(since().await, before);
+    asking.go_on();
+    while since().await == before {
+        refused(&driver, &claim()).await;
+    }
+}
+
 /// The server's bounds are 2 and 20 ticks of 200 ms; ours is 3 at least.
 async fn granted(server: String) {
     let place = Place::on(&server).await;
@@ -168,10 +246,14 @@ fn patient() -> Result<Server, Unavailable> {
 
 fn with_longest_session(millis: u64) -> Result<Server, Unavailable> {
     let server = ZOOKEEPER.start()?;
+    set_longest_session(&server, millis)?;
+    Ok(server)
+}
+
+fn set_longest_session(server: &Server, millis: u64) -> Result<(), Unavailable> {
     let setting = format!("maxSessionTimeout={millis}\n");
     std::fs::write(server.data().join("settings"), setting).unwrap();
-    server.restart()?;
-    Ok(server)
+    server.restart()
 }
 
 async fn too_short(server: Server) {
