@@ -121,7 +121,8 @@ impl MysqlDriver {
         }
         match self.ask_once(claim, claim.is_fair(), true, within).await {
             Ok(attempt) => Ok(attempt),
-            // What it has by now is found when it asks again, or is released.
+            // It may have the lock by now.
+            Err(failure) if failure.leaves_a_doubt() => Err(failure),
             Err(failure) => {
                 tracing::debug!(lock = %claim.name(), %failure, "a second ask failed");
                 Ok(attempt)

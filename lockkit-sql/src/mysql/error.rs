@@ -88,6 +88,11 @@ impl Failure {
         }
     }
 
+    /// Whether the request may have been carried out.
+    pub(super) fn leaves_a_doubt(&self) -> bool {
+        matches!(self.known_kind(), None | Some(ErrorKind::Unknown))
+    }
+
     /// Whether to wait for another connection does not help.
     pub(super) fn is_lasting(&self) -> bool {
         // A replica may be promoted, or the host's name come to mean another server.

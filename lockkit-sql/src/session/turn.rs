@@ -29,7 +29,7 @@ impl<S: Server> Turn<S> {
         key: S::Key,
         claim: Claim,
         listens: bool,
-        asked: driver::Instant,
+        mut asked: driver::Instant,
     ) -> Result<Outcome, S::Failure> {
         let shared = self.shared.clone();
         let (mut has_asked_again, mut has_reconnected, mut was_interrupted) = (false, false, false);
@@ -55,8 +55,12 @@ impl<S: Server> Turn<S> {
                 Ok(_) => return Ok(Outcome::Taken),
                 Err(failure) => match failure.after() {
                     After::Stands => {
-                        // What failed may have been what came after the lock.
-                        self.give_back(&key).await;
+                        match known {
+                            // What failed may have been what came after the lock.
+                            None => drop(self.give_back(&key).await),
+                            // A beat locks nothing, and one that failed answers nobody's ask.
+                            Some(_) => asked = shared.clock.now(),
+                        }
                         // An interruption that was meant for a wait before may come late.
                         if !failure.is_interruption() || was_interrupted {
                             return Err(failure);

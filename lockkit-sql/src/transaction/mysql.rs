@@ -23,9 +23,12 @@ impl backend::Database for MySql {
             let text = "a transaction is open, and MySQL would commit it to make the tables";
             return Err(sqlx::Error::Configuration(text.into()));
         }
+        // A dump may have left the procedure out.
         let are_there: bool = sqlx::query_scalar(
-            "SELECT count(*) > 0 FROM information_schema.tables \
-             WHERE table_schema = database() AND table_name = 'lockkit_transaction_layout'",
+            "SELECT EXISTS (SELECT 1 FROM information_schema.tables \
+             WHERE table_schema = database() AND table_name = 'lockkit_transaction_layout') \
+             AND EXISTS (SELECT 1 FROM information_schema.routines \
+             WHERE routine_schema = database() AND routine_name = 'lockkit_row_lock')",
         )
         .fetch_one(&mut *connection)
         .await?;
@@ -106,9 +109,28 @@ async fn ask(
         .bind(name.as_str().as_bytes())
         .bind(patience)
         // All of the answer, so that nothing of it is left on the connection.
-        .fetch_all(connection)
-        .await?;
+        .fetch_all(&mut *connection)
+        .await;
+    let rows = match rows {
+        Err(error @ sqlx::Error::Database(_)) => {
+            put_back(connection).await;
+            return Err(error);
+        }
+        rows => rows?,
+    };
     rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("is_locked")
+}
+
+/// Puts the session's time-out back if a procedure that was killed has left it changed.
+async fn put_back(connection: &mut MySqlConnection) {
+    let put_back = sqlx::raw_sql(
+        "SET SESSION innodb_lock_wait_timeout = CAST( \
+             COALESCE(@lockkit_before, @@SESSION.innodb_lock_wait_timeout) AS SIGNED), \
+         @lockkit_before = NULL",
+    );
+    if let Err(error) = put_back.execute(connection).await {
+        tracing::debug!(%error, "a session's innodb_lock_wait_timeout was not put back");
+    }
 }
 
 pub(super) fn meaning(error: &MySqlDatabaseError) -> Meaning {

@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_restarted_server_is_found_again", private, restarted),
         trial("ended_sessions_are_replaced", shared, terminated),
         trial("a_swallowed_answer_is_unknown_and_replaces_the_connection", private, swallowed),
+        trial("a_second_ask_that_is_not_answered_is_unknown", private, asked_twice),
         trial("a_reset_or_a_partition_is_got_over", private, cut),
         trial("a_transaction_that_is_cut_off_is_rolled_back", private, half_open),
         trial("a_request_that_was_not_sent_is_not_unknown", private, away),
@@ -106,6 +107,32 @@ async fn swallowed(server: Server) {
     let token: i64 = database.ask("SELECT token FROM lockkit_lock WHERE owner IS NOT NULL").await;
     let found = i64::try_from(take(&driver, &claim).await.get()).unwrap();
     assert_eq!(found, token, "the grant whose answer was lost");
+}
+
+/// Who is refused and waits asks once more as soon as it is told of releases.
+async fn asked_twice(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (near, far) =
+        (driver(&server.url()).await, impatient_driver(&in_plain(&server, &proxy)).await);
+    let held = claim(LONG);
+    take(&near, &held).await;
+    let listing = proxy.requests().hold("INSERT INTO lockkit_bell");
+    let asked = loop {
+        let waiting = claim(millis(5000)).waiting();
+        let mut ask = pin!(far.try_acquire(&waiting));
+        tokio::select! {
+            () = listing.caught() => (),
+            // It is not told of releases yet.
+            refused = &mut ask => {
+                refused.unwrap();
+                continue;
+            }
+        }
+        let _unanswered = proxy.requests().hold(waiting.owner().to_string());
+        listing.go_on();
+        break kind(ask.await);
+    };
+    assert_eq!(asked.0, ErrorKind::Unknown, "{}", asked.1);
 }
 
 async fn cut(server: Server) {

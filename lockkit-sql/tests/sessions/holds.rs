@@ -18,6 +18,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("postgres::a_full_lock_table_is_capacity", || POSTGRES.start_with(SMALL), full),
         trial("postgres::a_failed_ask_leaves_no_lock", || POSTGRES.start(), failed),
+        trial("postgres::a_failed_ask_leaves_the_holders_lock_alone", || POSTGRES.start(), alone),
+        trial("postgres::an_interrupted_ask_is_answered", || POSTGRES.start(), interrupted),
     ];
     trials.extend(on_each("many_locks_are_one_session", many));
     trials.extend(on_each("another_program_shares_exact_keys", shared));
@@ -203,4 +205,63 @@ async fn failed(server: Server) {
     refused(&*other, &crate::support::claim("orders")).await;
     assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
     take(&*other, &claim).await;
+}
+
+async fn alone(server: Server) {
+    let url = server.url();
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&url, "ttl=1h&keys=exact").await);
+    let (held, other) = (claim("42"), claim("42"));
+    take(&*driver, &held).await;
+    for asking in [&held, &other] {
+        raw.hold_up_statements().await;
+        // Once more than what came late for a wait would.
+        let (answer, ()) = tokio::join!(driver.try_acquire(asking), raw.cancel_statements(2));
+        let (kind, text) = kind(answer);
+        assert!(text.contains("canceling statement"), "{kind:?}: {text}");
+        assert!(!raw.takes("42").await, "another program got in");
+    }
+    assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+    assert!(raw.takes("42").await);
+}
+
+async fn interrupted(server: Server) {
+    let url = server.url();
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&url, "ttl=1h&keys=exact").await);
+    let held = claim("42");
+    let token = take(&*driver, &held).await;
+    raw.hold_up_statements().await;
+    let (again, ()) = tokio::join!(take(&*driver, &held), raw.cancel_statements(1));
+    assert_eq!(again, token);
+    assert!(!raw.takes("42").await, "another program got in");
+}
+
+impl Raw {
+    /// Has all statements wait that are new to their sessions, which look for functions anew and find
+    /// the table locked.
+    async fn hold_up_statements(&mut self) {
+        self.run("GRANT EXECUTE ON FUNCTION pg_backend_pid() TO PUBLIC").await;
+        self.run("BEGIN; LOCK TABLE pg_catalog.pg_proc").await;
+    }
+
+    /// Cancels the next so many that wait, one after the other, and lets all others pass.
+    async fn cancel_statements(&mut self, count: u32) {
+        const WAITING: &str = "SELECT COALESCE(max(split_part(virtualtransaction, '/', 2)::bigint), 0) \
+             FROM pg_locks WHERE relation = 'pg_catalog.pg_proc'::regclass AND NOT granted";
+        let mut last = 0;
+        for _ in 0..count {
+            last = loop {
+                match self.ask(WAITING, WAITING).await {
+                    waiting if waiting > last => break waiting,
+                    _ => tokio::time::sleep(millis(1)).await,
+                }
+            };
+            self.run(
+                "SELECT pg_cancel_backend(pid) FROM pg_locks \
+                 WHERE relation = 'pg_catalog.pg_proc'::regclass AND NOT granted",
+            )
+            .await;
+        }
+        self.run("COMMIT").await;
+    }
 }

@@ -25,6 +25,9 @@ CREATE TABLE IF NOT EXISTS lockkit_gate (
 -- Locks the row of a name until the transaction ends; yields whether it could. Waiting for
 -- `_patience` seconds in vain leaves the transaction as it was. Fails to serialize if the
 -- transaction read something before the last one that had the lock was done.
+--
+-- MySQL cleans nothing up when a statement is killed: while it is changed, the session's time-out is
+-- in a variable as well, for lockkit to put it back.
 CREATE PROCEDURE IF NOT EXISTS lockkit_row_lock(
     IN _namespace VARBINARY(64), IN _name VARBINARY(512), IN _patience INTEGER
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
@@ -34,10 +37,12 @@ BEGIN
     DECLARE _before INTEGER DEFAULT @@SESSION.innodb_lock_wait_timeout;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
-        SET SESSION innodb_lock_wait_timeout = _before;
+        SET SESSION innodb_lock_wait_timeout = _before, @lockkit_before = NULL;
         RESIGNAL;
     END;
-    SET SESSION innodb_lock_wait_timeout = _patience;
+    -- A strict MySQL refuses less than a second.
+    SET @lockkit_before = _before, SESSION innodb_lock_wait_timeout =
+        IF(VERSION() LIKE '%MariaDB%', _patience, GREATEST(_patience, 1));
     BEGIN
         DECLARE EXIT HANDLER FOR 1205
         BEGIN
@@ -52,13 +57,13 @@ BEGIN
         INSERT INTO lockkit_row (namespace, name, turn) VALUES (_namespace, _name, 0)
         ON DUPLICATE KEY UPDATE turn = turn;
     END;
-    SET SESSION innodb_lock_wait_timeout = _before;
+    SET SESSION innodb_lock_wait_timeout = _before, @lockkit_before = NULL;
     IF _is_locked THEN
         SELECT turn INTO _last FROM lockkit_row
          WHERE namespace = _namespace AND name = _name FOR UPDATE;
         -- By the snapshot, which begins here if the transaction has read nothing yet.
         SELECT turn INTO _seen FROM lockkit_row WHERE namespace = _namespace AND name = _name;
-        IF NOT _seen <=> _last THEN
+        IF NOT (_seen <=> _last) THEN
             SIGNAL SQLSTATE '40001' SET MESSAGE_TEXT = 'the snapshot is older than the last lock';
         END IF;
         UPDATE lockkit_row SET turn = turn + 1 WHERE namespace = _namespace AND name = _name;

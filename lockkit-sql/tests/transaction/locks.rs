@@ -4,14 +4,19 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 use lockkit_core::{LockName, Namespace, Wait};
-use lockkit_sql::transaction::Error;
+use lockkit_sql::transaction::{Error, create_tables, row_lock};
+use lockkit_testkit::{Backend, MARIADB, MYSQL, trial};
 use sqlx::{Acquire as _, MySql, Postgres};
 
 use crate::support::{Home, Row, Shop, Tested, Way, Xact, millis, name, with};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let all = [of::<Postgres, Row>(), of::<Postgres, Xact>(), of::<MySql, Row>()];
-    all.into_iter().flatten().collect()
+    let own = [
+        on_each_mysql("tables_of_a_strict_session_lock_without_a_wait", strict),
+        on_each_mysql("an_interrupted_wait_leaves_the_settings_as_they_were", interrupted),
+    ];
+    all.into_iter().flatten().chain(own.into_iter().flatten()).collect()
 }
 
 fn of<DB: Tested, W: Way<DB>>() -> Vec<Trial> {
@@ -282,4 +287,70 @@ async fn no_tables<DB: Tested, W: Way<DB>>(home: Home) {
     let mut transaction = shop.pool(1).await.begin().await.unwrap();
     let error = W::lock(&mut transaction, &name("a"), Wait::No).await.unwrap_err();
     assert!(matches!(error, Error::NotSetUp(_)), "{error:?}");
+}
+
+/// A procedure has the mode of the session that made it.
+async fn strict(home: Home) {
+    let shop = Shop::<MySql>::empty(home).await;
+    let pool = shop.pool_at(3, "SET SESSION sql_mode = 'TRADITIONAL,HIGH_NOT_PRECEDENCE'").await;
+    create_tables::<sqlx::MySqlConnection>(&mut *pool.acquire().await.unwrap()).await.unwrap();
+    let lock = name("a");
+    for wait in [Wait::No, Wait::AtMost(millis(10))] {
+        let mut early = pool.begin().await.unwrap();
+        MySql::ask(&mut early, "SELECT count(*) FROM lockkit_row").await.unwrap();
+        let mut first = pool.begin().await.unwrap();
+        row_lock(&mut first, &lock, wait).await.unwrap();
+        let mut second = pool.begin().await.unwrap();
+        let error = row_lock(&mut second, &lock, wait).await.unwrap_err();
+        assert!(matches!(error, Error::Taken { .. } | Error::TimedOut { .. }), "{error:?}");
+        first.commit().await.unwrap();
+        row_lock(&mut second, &lock, wait).await.unwrap();
+        second.commit().await.unwrap();
+        let error = row_lock(&mut early, &lock, wait).await.unwrap_err();
+        assert!(matches!(error, Error::Conflict(_)), "{error:?}");
+    }
+}
+
+/// MySQL has no procedure clean up that was killed.
+async fn interrupted(home: Home) {
+    const PATIENCE: &str = "SELECT CAST(@@SESSION.innodb_lock_wait_timeout AS SIGNED)";
+    const KILL: &str = "SET @waiting = (SELECT max(t.trx_mysql_thread_id) \
+             FROM information_schema.innodb_trx AS t \
+             JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id \
+             WHERE p.db = database() AND t.trx_state = 'LOCK WAIT'); \
+         KILL QUERY @waiting";
+    let mut shop = Shop::<MySql>::at(home).await;
+    let pool = shop.pool_at(2, "SET SESSION innodb_lock_wait_timeout = 7").await;
+    let lock = name("a");
+    let mut first = pool.begin().await.unwrap();
+    row_lock(&mut first, &lock, Wait::Forever).await.unwrap();
+    let mut second = pool.begin().await.unwrap();
+    let kill = async {
+        shop.waiters_are(1).await;
+        shop.execute(KILL).await;
+    };
+    let (locked, ()) = tokio::join!(row_lock(&mut second, &lock, Wait::Forever), kill);
+    assert!(matches!(locked, Err(Error::Database(_))), "{locked:?}");
+    assert_eq!(MySql::ask(&mut second, PATIENCE).await.unwrap(), 7);
+    // What was put back once is not put back again.
+    MySql::execute(&mut second, "SET SESSION innodb_lock_wait_timeout = 8").await.unwrap();
+    first.commit().await.unwrap();
+    row_lock(&mut second, &lock, Wait::Forever).await.unwrap();
+    MySql::execute(&mut second, "SET SESSION innodb_lock_wait_timeout = 9").await.unwrap();
+    MySql::execute(&mut second, "DROP PROCEDURE lockkit_row_lock").await.unwrap();
+    let error = row_lock(&mut second, &lock, Wait::Forever).await.unwrap_err();
+    assert!(matches!(error, Error::NotSetUp(_)), "{error:?}");
+    assert_eq!(MySql::ask(&mut second, PATIENCE).await.unwrap(), 9);
+}
+
+/// A test on a server of each kind.
+fn on_each_mysql<F>(name: &str, test: fn(Home) -> F) -> [Trial; 2]
+where
+    F: Future<Output = ()> + 'static,
+{
+    let on = |backend: &'static Backend| {
+        let name = format!("{}::row::{name}", backend.id());
+        trial(&name, || backend.url().map(Home::Server), test)
+    };
+    [on(&MARIADB), on(&MYSQL)]
 }

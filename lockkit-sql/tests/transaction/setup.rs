@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         on::<Postgres, _>("tables_are_part_of_an_open_transaction", part::<Postgres>),
         on::<Sqlite, _>("tables_are_part_of_an_open_transaction", part::<Sqlite>),
         on::<MySql, _>("no_table_is_made_while_a_transaction_is_open", not_part),
+        on::<MySql, _>("tables_that_were_restored_without_the_procedure_are_completed", restored),
         on::<Postgres, _>("the_documented_rights_are_enough", rights),
         on::<MySql, _>("the_documented_rights_are_enough", rights_of_mysql),
     ];
@@ -121,6 +122,16 @@ async fn not_part(home: Home) {
     assert!(causes(&error).contains("MySQL would commit"), "{}", causes(&error));
     transaction.rollback().await.unwrap();
     assert_eq!(shop.ask("SELECT count(*) FROM mine").await, 0);
+}
+
+/// As by `mysqldump`, which leaves procedures out unless it is told not to.
+async fn restored(home: Home) {
+    let mut shop = Shop::<MySql>::at(home).await;
+    shop.execute("DROP PROCEDURE lockkit_row_lock").await;
+    let pool = shop.pool(1).await;
+    create_tables::<sqlx::MySqlConnection>(&mut *pool.acquire().await.unwrap()).await.unwrap();
+    let mut transaction = pool.begin().await.unwrap();
+    row_lock(&mut transaction, &name("a"), Wait::No).await.unwrap();
 }
 
 async fn rights(home: Home) {
