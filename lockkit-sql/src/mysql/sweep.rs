@@ -25,24 +25,27 @@ const MOST_PARTS: usize = 100;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Removes some of the rows that nobody has used for over a day, one at a time: whoever comes for
-/// one of them waits for no other. Of who observes none with an owner: that its hold is over is not
-/// for the server's clock to say, and whoever finds no row takes the lock at once.
+/// Removes the rows that nobody has used for over a day, some at a time, and those of locks one at a
+/// time: whoever comes for one of them waits for no other. Of who observes none with an owner: that
+/// its hold is over is not for the server's clock to say, and whoever finds no row takes the lock at
+/// once.
 pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<(), Failure> {
     let observes = Value::Integer(observes.into());
-    connections.write(DROP_DEAD, &[], Urgency::Asks, Within::new(LIMIT)).await?;
+    in_parts(&connections, DROP_DEAD).await?;
     // Who waits for a lock leaves one, and nobody removes it sooner.
+    in_parts(&connections, DROP_UNHEARD).await?;
     for _ in 0..MOST_PARTS {
-        let dropped =
-            connections.write(DROP_UNHEARD, &[], Urgency::Asks, Within::new(LIMIT)).await?;
-        if dropped.rows_affected() == 0 {
+        let mut removed = 0;
+        for row in connections.read(IDLE, &[observes], Within::new(LIMIT)).await? {
+            let [namespace, name] =
+                [row.try_get("namespace")?, row.try_get("name")?].map(Value::Bytes);
+            let of_lock = [namespace, name, observes];
+            let gone = connections.write(REMOVE, &of_lock, Urgency::Asks, Within::new(LIMIT));
+            removed += gone.await?.rows_affected();
+        }
+        if removed == 0 {
             break;
         }
-    }
-    for row in connections.read(IDLE, &[observes], Within::new(LIMIT)).await? {
-        let [namespace, name] = [row.try_get("namespace")?, row.try_get("name")?].map(Value::Bytes);
-        let of_lock = [namespace, name, observes];
-        connections.write(REMOVE, &of_lock, Urgency::Asks, Within::new(LIMIT)).await?;
     }
     Ok(())
 }
@@ -51,8 +54,18 @@ pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Resu
 /// would wait for it.
 pub(super) async fn sweep_of_sessions(endpoint: Endpoint) -> Result<(), Failure> {
     let connections = Connections::new(endpoint, 2);
-    let within = Within::new(LIMIT);
-    let swept = connections.write(SWEEP_OF_SESSIONS, &[], Urgency::Asks, within).await;
+    let swept = in_parts(&connections, SWEEP_OF_SESSIONS).await;
     connections.close().await;
-    swept.map(drop)
+    swept
+}
+
+/// Carries out a statement that removes some rows, until there are none.
+async fn in_parts(connections: &Connections, statement: &'static str) -> Result<(), Failure> {
+    for _ in 0..MOST_PARTS {
+        let write = connections.write(statement, &[], Urgency::Asks, Within::new(LIMIT));
+        if write.await?.rows_affected() == 0 {
+            break;
+        }
+    }
+    Ok(())
 }

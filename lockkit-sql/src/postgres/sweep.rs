@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::Row as _;
+
 use super::connections::Connections;
 use super::endpoint::Endpoint;
 use super::error::Failure;
@@ -14,19 +16,32 @@ const SWEEP_OF_SESSIONS: &str = "SELECT lockkit_session_sweep()";
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Removes some of the rows of leases that nobody has used for over a day; of who observes, none
-/// with an owner.
+/// How often some of the rows are removed at once.
+const MOST_PARTS: usize = 100;
+
+/// Removes the rows of leases that nobody has used for over a day, some at a time; of who observes,
+/// none with an owner.
 pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<(), Failure> {
-    let statement = if observes { SWEEP_OBSERVED } else { SWEEP };
-    connections.request(statement, &[], Urgency::Asks, LIMIT).await?;
-    Ok(())
+    in_parts(&connections, if observes { SWEEP_OBSERVED } else { SWEEP }).await
 }
 
 /// The same of sessions, over a connection that is closed afterwards: on the session, all its locks
 /// would wait for it.
 pub(super) async fn sweep_of_sessions(endpoint: Endpoint) -> Result<(), Failure> {
     let connections = Connections::new(endpoint, 2);
-    let swept = connections.request(SWEEP_OF_SESSIONS, &[], Urgency::Asks, LIMIT).await;
+    let swept = in_parts(&connections, SWEEP_OF_SESSIONS).await;
     connections.close().await;
-    swept.map(drop)
+    swept
+}
+
+/// Carries out a statement that says how many rows it has removed, until there are none.
+async fn in_parts(connections: &Connections, statement: &'static str) -> Result<(), Failure> {
+    for _ in 0..MOST_PARTS {
+        let answer = connections.request(statement, &[], Urgency::Asks, LIMIT).await?;
+        let removed: i64 = answer.first().map_or(Ok(0), |row| row.try_get(0))?;
+        if removed == 0 {
+            break;
+        }
+    }
+    Ok(())
 }

@@ -324,18 +324,24 @@ BEGIN
 END
 $$;
 
--- Removes rows that nobody has used for more than a day, some at a time. No lease is longer than a
--- day, so a token that begins anew, from the clock, is still higher than the last one given.
-CREATE FUNCTION lockkit_sweep() RETURNS void LANGUAGE plpgsql AS $$
+-- Removes rows that nobody has used for more than a day, some at a time, and says how many. No lease
+-- is longer than a day, so a token that begins anew, from the clock, is still higher than the last
+-- one given.
+CREATE FUNCTION lockkit_sweep() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     idle_since bigint := lockkit_now() - 25::bigint * 3600 * 1000000;
+    places     bigint;
+    locks      bigint;
 BEGIN
     DELETE FROM lockkit_place AS p WHERE p.ctid = ANY (ARRAY(
         SELECT o.ctid FROM lockkit_place AS o WHERE o.expires < idle_since
          LIMIT 1000 FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS places = ROW_COUNT;
     DELETE FROM lockkit_lock AS l WHERE l.ctid = ANY (ARRAY(
         SELECT o.ctid FROM lockkit_lock AS o WHERE o.expires < idle_since AND o.token < idle_since
          LIMIT 1000 FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS locks = ROW_COUNT;
+    RETURN places + locks;
 END
 $$;
 
@@ -450,10 +456,12 @@ BEGIN
 END
 $$;
 
--- Removes rows of locks that nobody has used for more than a day.
-CREATE FUNCTION lockkit_session_sweep() RETURNS void LANGUAGE plpgsql AS $$
+-- Removes rows of locks that nobody has used for more than a day, some at a time, and says how
+-- many.
+CREATE FUNCTION lockkit_session_sweep() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     idle_since bigint := lockkit_now() - 25::bigint * 3600 * 1000000;
+    locks      bigint;
 BEGIN
     DELETE FROM lockkit_session AS s WHERE s.ctid = ANY (ARRAY(
         SELECT o.ctid FROM lockkit_session AS o
@@ -463,6 +471,8 @@ BEGIN
                 WHERE l.locktype = 'advisory'
                   AND (l.classid::bigint << 32 | l.objid::bigint) = o.key)
          LIMIT 1000 FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS locks = ROW_COUNT;
+    RETURN locks;
 END
 $$;
 

@@ -90,7 +90,7 @@ async fn altered(server: String) {
         "ALTER TABLE lockkit_place ALTER label DROP NOT NULL",
         "DROP TABLE lockkit_place CASCADE",
         "DELETE FROM lockkit_layout",
-        "CREATE OR REPLACE FUNCTION lockkit_sweep() RETURNS void LANGUAGE sql AS 'SELECT'",
+        "CREATE OR REPLACE FUNCTION lockkit_sweep() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint'",
     ] {
         let mut database = Database::on(&server).await;
         database.driver().await;

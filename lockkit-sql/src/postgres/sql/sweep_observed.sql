@@ -6,8 +6,12 @@ WITH idle AS (
     DELETE FROM lockkit_place AS p WHERE p.ctid = ANY (ARRAY(
         SELECT o.ctid FROM lockkit_place AS o, idle WHERE o.expires < idle.since
          LIMIT 1000 FOR UPDATE OF o SKIP LOCKED))
+    RETURNING 1
+), locks AS (
+    DELETE FROM lockkit_lock AS l WHERE l.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM lockkit_lock AS o, idle
+         WHERE o.owner IS NULL AND o.expires < idle.since AND o.token < idle.since
+         LIMIT 1000 FOR UPDATE OF o SKIP LOCKED))
+    RETURNING 1
 )
-DELETE FROM lockkit_lock AS l WHERE l.ctid = ANY (ARRAY(
-    SELECT o.ctid FROM lockkit_lock AS o, idle
-     WHERE o.owner IS NULL AND o.expires < idle.since AND o.token < idle.since
-     LIMIT 1000 FOR UPDATE OF o SKIP LOCKED))
+SELECT (SELECT count(*) FROM places) + (SELECT count(*) FROM locks)
