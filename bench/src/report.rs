@@ -67,7 +67,8 @@ fn aligned(lines: &[Line]) -> String {
             Line::Reason(label, reason) => vec![label.clone(), format!("not measured: {reason}")],
         };
         let mut written = String::from(" ");
-        for (cell, width) in cells.iter().zip(&widths) {
+        // A reason may stand where nobody has a figure.
+        for (cell, width) in cells.iter().zip(widths.iter().chain([&0])) {
             written += " ";
             written += cell;
             written.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.width()) + 1));

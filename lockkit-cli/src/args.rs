@@ -1,3 +1,4 @@
+use std::env;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -14,6 +15,11 @@ pub(crate) fn parse() -> Result<Command, u8> {
         Ok(cli) => return Ok(cli.command),
         Err(error) => error,
     };
+    if error.kind() == ErrorKind::MissingRequiredArgument
+        && let Some(run) = with_two_dashes(env::args_os().collect())
+    {
+        return Ok(Command::Run(run));
+    }
     if let ErrorKind::DisplayHelp | ErrorKind::DisplayVersion = error.kind() {
         // Whoever asked for help and closed its output does not want it.
         _ = error.print();
@@ -22,6 +28,21 @@ pub(crate) fn parse() -> Result<Command, u8> {
     let text = error.render().to_string();
     say(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
     Err(exit::USAGE)
+}
+
+/// `run -- NAME -- COMMAND`, for a name that would be an option elsewhere.
+fn with_two_dashes(mut words: Vec<OsString>) -> Option<Run> {
+    let dashes = words.iter().position(|word| word == "--")?;
+    let name = words.get(dashes + 1)?.to_str()?.to_owned();
+    if words.get(dashes + 2)? != "--" {
+        return None;
+    }
+    // With a plain name in its place this is the usual form, unless there was a name before.
+    words.splice(dashes..dashes + 2, ["name".into()]);
+    match Cli::try_parse_from(words).ok()?.command {
+        Command::Run(run) => Some(Run { name, ..run }),
+        _ => None,
+    }
 }
 
 /// What can be said to this program: for completions and manual pages.
@@ -76,6 +97,7 @@ pub(crate) struct Place {
 /// Runs a command while holding a lock, and ends it if the lock cannot be kept
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_RUN)]
+#[command(override_usage = "lockkit run [OPTIONS] <NAME> -- <COMMAND>...")]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) place: Place,
@@ -118,7 +140,7 @@ pub(crate) struct Run {
     #[arg(short, long)]
     pub(crate) verbose: bool,
 
-    /// The name of the lock
+    /// The name of the lock; one that begins with a dash stands behind a `--` of its own
     pub(crate) name: String,
 
     /// The command and its arguments
@@ -237,9 +259,10 @@ pub(crate) struct Conformance {
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// The lease of the checks, longer for a backend that is far away
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, default_value = "1s")]
-    pub(crate) ttl: Duration,
+    /// The lease of the checks, longer for a backend that is far away [default: 1s, or 5s on etcd,
+    /// which grants no less than 2s and counts whole seconds]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub(crate) ttl: Option<Duration>,
 
     /// Names the checks, with what they find out, and runs none
     #[arg(long)]
@@ -250,13 +273,13 @@ pub(crate) struct Conformance {
 }
 
 const AFTER_CONFORMANCE: &str = "\
-The checks take, keep, lose and release locks of their own, in the namespace `conformance`: those of
-others are not touched. What they leave behind is removed, and what cannot be is named.
+The checks take, keep, lose and release locks of their own, in a namespace `conformance-ID` that
+nobody else has. What they leave behind is removed, and what cannot be is named.
 
 Examples:
   lockkit conformance --list
   LOCKKIT_URL=redis://localhost lockkit conformance
-  lockkit conformance --url sqlite:/srv/locks.db --ttl 3s fencing
+  lockkit conformance --url sqlite:/srv/locks.db --ttl 3s tokens
 
 Exit codes: 0 all passed or do not apply; 1 a check failed. Else as `lockkit --help` says.";
 

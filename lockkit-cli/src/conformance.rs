@@ -1,16 +1,21 @@
 //! `lockkit conformance`: the checks that every driver passes, on a backend of the user's.
 
+use std::collections::VecDeque;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::{fs, io};
+use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
 use lockkit::driver::{Driver, OwnerId};
 use lockkit::{BackendUrl, Error, Locker, Namespace, Result};
-use lockkit_conformance::libtest_mimic::{self, Arguments};
-use lockkit_conformance::{Check, Suite};
+use lockkit_conformance::{Check, Outcome, Suite};
+use tokio::select;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::args::Conformance;
 use crate::report::{self, Volume, answer, chain, say};
+use crate::signals::{Signals, Terminal};
 use crate::table::columns;
 use crate::{backend, exit};
 
@@ -30,25 +35,44 @@ pub(crate) fn conformance(options: &Conformance) -> u8 {
         return answer(list(&chosen), exit::OK);
     }
     report::listen(Volume::Errors);
-    match attempt(options, filter) {
+    match attempt(options, chosen) {
         Ok(code) => code,
         Err(error) => backend::failed(&error),
     }
 }
 
-fn attempt(options: &Conformance, filter: &str) -> Result<u8> {
+fn attempt(options: &Conformance, checks: Vec<&'static Check>) -> Result<u8> {
     let url = backend::url(&options.place)?;
     // Nobody else has this one, so that all that is in it may be removed.
     let id = &OwnerId::random().to_string()[..12];
     let namespace = Namespace::new(&format!("conformance-{id}"))?;
     let driver = backend::block_on(connect(&url))??;
-    let suite = suite(&url, &*driver, namespace.clone()).ttl(options.ttl);
+    let driver_id = driver.id();
+    let ttl = options.ttl.unwrap_or_else(|| default_ttl(driver_id));
+    let suite = suite(&url, &*driver, namespace.clone()).ttl(ttl);
     drop(driver);
-    let passed = run(suite, filter);
-    if let Err(error) = backend::block_on(clean_up(&url, namespace))? {
-        say(format!("what the checks have left runs out by itself, since {}", chain(&error)));
-    }
-    Ok(if passed { exit::OK } else { exit::NO })
+    backend::block_on(async {
+        let mut signals = Signals::catch(Terminal::Shared)
+            .map_err(|error| Error::config("this process", error.to_string()))?;
+        let code = run(Arc::new(suite), driver_id, checks.into(), &mut signals).await;
+        let cleaned_up = select! {
+            biased;
+            signal = signals.end() => {
+                say("what the checks have left is not removed");
+                return Ok(exit::of_signal(signal));
+            }
+            outcome = clean_up(&url, namespace) => outcome,
+        };
+        if let Err(error) = cleaned_up {
+            say(format!("what the checks have left runs out by itself, since {}", chain(&error)));
+        }
+        Ok(code)
+    })?
+}
+
+/// Short, for there are many checks, but one that the backend keeps as it is.
+fn default_ttl(driver: &str) -> Duration {
+    Duration::from_secs(if driver == "etcd" { 5 } else { 1 })
 }
 
 fn list(checks: &[&Check]) -> String {
@@ -68,14 +92,137 @@ fn suite(url: &BackendUrl, driver: &dyn Driver, namespace: Namespace) -> Suite {
     })
 }
 
-/// Whether all checks with this in their names passed, or do not apply.
-fn run(suite: Suite, filter: &str) -> bool {
-    let arguments = Arguments {
-        filter: Some(filter.into()),
-        test_threads: Some(AT_ONCE),
-        ..Arguments::default()
-    };
-    !libtest_mimic::run(&arguments, suite.trials()).has_failed()
+/// Runs the checks, says how each came out, and returns the exit code.
+///
+/// After a signal, or if nobody can be told, no further check is begun; those under way are waited
+/// for, until the next signal, since they have a hand in what is to be removed.
+async fn run(
+    suite: Arc<Suite>,
+    driver: &str,
+    mut left: VecDeque<&'static Check>,
+    signals: &mut Signals,
+) -> u8 {
+    let mut report = Report::new(driver, &left);
+    let mut told = report.begin();
+    let mut ended_by = None;
+    let mut under_way = JoinSet::new();
+    loop {
+        if told.is_err() {
+            left.clear();
+        }
+        while under_way.len() < AT_ONCE
+            && let Some(check) = left.pop_front()
+        {
+            let suite = Arc::clone(&suite);
+            under_way.spawn_blocking(move || (check, suite.run(check)));
+        }
+        select! {
+            biased;
+            signal = signals.end() => {
+                left.clear();
+                if ended_by.replace(signal).is_some() {
+                    break;
+                }
+                say("no further check is begun; those under way are waited for");
+            }
+            ended = under_way.join_next() => {
+                let now = match ended {
+                    Some(Ok((check, outcome))) => report.ended(check, outcome),
+                    // Not for a check that panics: that has failed.
+                    Some(Err(error)) => report.not_run(&error),
+                    None => break,
+                };
+                told = told.and(now);
+            }
+        }
+    }
+    if ended_by.is_none() {
+        told = told.and_then(|()| report.end());
+    }
+    if let Err(error) = told {
+        say(format!("standard output: {error}"));
+        return exit::IO;
+    }
+    match ended_by {
+        Some(signal) => exit::of_signal(signal),
+        None if report.failed == 0 => exit::OK,
+        None => exit::NO,
+    }
+}
+
+/// How checks came out, in the form of `cargo test`.
+struct Report<'a> {
+    driver: &'a str,
+    begun: Instant,
+    checks: usize,
+    width: usize,
+    passed: usize,
+    ignored: usize,
+    failed: usize,
+    /// Of those that failed.
+    reasons: String,
+}
+
+impl<'a> Report<'a> {
+    fn new(driver: &'a str, checks: &VecDeque<&Check>) -> Self {
+        let width = checks.iter().map(|check| check.name().len()).max().unwrap_or_default();
+        Self {
+            driver,
+            begun: Instant::now(),
+            checks: checks.len(),
+            width: driver.len() + "::".len() + width,
+            passed: 0,
+            ignored: 0,
+            failed: 0,
+            reasons: String::new(),
+        }
+    }
+
+    fn begin(&self) -> io::Result<()> {
+        let s = if self.checks == 1 { "" } else { "s" };
+        print(format_args!("\nrunning {} check{s}\n", self.checks))
+    }
+
+    /// Tells of a check, and counts it.
+    fn ended(&mut self, check: &Check, outcome: Outcome) -> io::Result<()> {
+        let name = format!("{}::{}", self.driver, check.name());
+        let (count, word) = match outcome {
+            Outcome::Passed => (&mut self.passed, "ok".into()),
+            Outcome::Ignored(reason) => (&mut self.ignored, format!("ignored, {reason}")),
+            Outcome::Failed(reason) => {
+                let asserts = check.asserts();
+                self.reasons +=
+                    &format!("---- {name} ----\n{reason}\nwhat is checked: {asserts}\n\n");
+                (&mut self.failed, "FAILED".into())
+            }
+            // There is no other.
+            other => (&mut self.failed, format!("FAILED, {other:?}")),
+        };
+        *count += 1;
+        print(format_args!("test {name:0$} ... {word}\n", self.width))
+    }
+
+    fn not_run(&mut self, error: &JoinError) -> io::Result<()> {
+        self.failed += 1;
+        print(format_args!("a check was not run: {error}\n"))
+    }
+
+    fn end(&self) -> io::Result<()> {
+        let Self { begun, passed, ignored, failed, reasons, .. } = self;
+        let word = if *failed == 0 { "ok" } else { "FAILED" };
+        let seconds = begun.elapsed().as_secs_f64();
+        print(format_args!(
+            "\n{reasons}test result: {word}. {passed} passed; {failed} failed; {ignored} ignored; \
+             finished in {seconds:.2}s\n\n"
+        ))
+    }
+}
+
+/// Unlike `print!`, tells if that failed.
+fn print(text: fmt::Arguments<'_>) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_fmt(text)?;
+    out.flush()
 }
 
 /// Removes what checks have left in their namespace, and says what cannot be removed.

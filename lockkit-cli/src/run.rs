@@ -240,6 +240,11 @@ async fn under_lock(
     let end =
         end.unwrap_or_else(|error| End::ByItself(warden::not_started(&options.command, &error)));
     match (guard.release().await, &end) {
+        // It was taken away since the last renewal, at a moment that nobody knows.
+        (Err(error @ Error::Lost { .. }), End::ByItself(_) | End::AsTold(_)) if has_run => {
+            say(format!("{}: the command may not have been alone", chain(&error)));
+            return End::ByItself(exit::LOST);
+        }
         (Err(error), End::ByItself(_) | End::AsTold(_)) => {
             let what =
                 if has_run { "the command has run under the lock" } else { "nothing was run" };
@@ -321,8 +326,9 @@ async fn watch(
                     break;
                 }
                 let code = exit::of_status(status);
-                // A terminal may have told the command first.
-                told |= ENDS.iter().any(|end| status.terminating_signal() == Some(end.as_raw()));
+                // A terminal, or somebody else, may have told the command first. By the code: the
+                // warden has no other word for a signal, nor has a program that catches one.
+                told |= ENDS.iter().any(|end| code == exit::of_signal(*end));
                 while let Some(signal) = signals.arrived().await {
                     told |= ENDS.contains(&signal);
                 }

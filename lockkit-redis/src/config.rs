@@ -147,7 +147,7 @@ fn sentinels(
         ));
     }
     let [user, password] = ["sentinel_user", "sentinel_password"].map(|it| parameters.text(it));
-    let greeting_of_sentinels = greet(url, user, password)?;
+    let greeting_of_sentinels = greet(user, password)?;
     let sentinels = url.hosts().iter().map(|host| {
         let address = address(host, DEFAULT_PORT_OF_SENTINELS, tls.clone());
         Endpoint::new(address, greeting_of_sentinels.clone()).expecting(Mode::Sentinel)
@@ -205,14 +205,10 @@ fn greeting(
         }
         (path, parameter) => path.or(parameter).unwrap_or(0),
     };
-    Ok(greet(url, url.user(), url.password())?.set_db(database.into()))
+    Ok(greet(url.user(), url.password())?.set_db(database.into()))
 }
 
-fn greet(
-    url: &BackendUrl,
-    user: Option<&str>,
-    password: Option<&str>,
-) -> Result<RedisConnectionInfo> {
+fn greet(user: Option<&str>, password: Option<&str>) -> Result<RedisConnectionInfo> {
     let mut greeting =
         RedisConnectionInfo::default().set_lib_name("lockkit", env!("CARGO_PKG_VERSION"));
     if let Some(password) = password {

@@ -75,6 +75,20 @@ fn what_cannot_be_measured_is_said() {
     assert_eq!((ended.code, &*ended.err), (1, ""), "{ended:?}");
     assert!(ended.out.contains("not measured: "), "{ended:?}");
     assert!(!ended.out.contains("hunter2"), "{ended:?}");
+    // Also if nobody can be measured.
+    let mut alone = crate::support::lockkit();
+    alone.args([
+        "bench",
+        "--quick",
+        "--no-embedded",
+        "--url",
+        "redis://127.0.0.1:1",
+        "uncontended",
+    ]);
+    let ended = Running::start(alone).finish();
+    assert_eq!(ended.code, 1, "{ended:?}");
+    let line = ended.out.lines().find(|line| line.contains("redis://127.0.0.1:1"));
+    assert!(line.is_some_and(|line| line.contains("not measured: ")), "{ended:?}");
     for (arguments, code) in
         [(&["no-such-workload"][..], 64), (&["--rounds", "0"], 64), (&["--url", "nonsense"], 78)]
     {

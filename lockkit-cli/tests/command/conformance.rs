@@ -1,8 +1,21 @@
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
 use lockkit_conformance::Suite;
+use rustix::process::Signal;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Row as _};
 
 use crate::support::{Ended, Locks, Running};
+
+/// All checks, on lock files of their own, in a folder that is returned too.
+fn on_files(locks: &Locks) -> (Command, PathBuf) {
+    let folder = locks.path("files");
+    fs::create_dir(&folder).unwrap();
+    let url = format!("file:{}", folder.display());
+    (locks.lockkit("conformance", &["--url", &url]), folder)
+}
 
 fn conformance(locks: &Locks, arguments: &[&str]) -> Ended {
     Running::start(locks.lockkit("conformance", arguments)).finish()
@@ -49,12 +62,58 @@ async fn checks_run_and_leave_nothing() {
 fn the_folders_of_lock_files_are_removed() {
     let locks = Locks::new();
     let folder = locks.path("files");
-    std::fs::create_dir(&folder).unwrap();
+    fs::create_dir(&folder).unwrap();
     let url = format!("file:{}", folder.display());
     let ended = conformance(&locks, &["--url", &url, "apart"]);
     assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
     assert!(ended.out.contains("test file::driver::namespaces_are_apart"), "{ended:?}");
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+#[test]
+fn whoever_cannot_be_told_has_nothing_to_clear_up() {
+    let locks = Locks::new();
+    let (mut closed, folder) = on_files(&locks);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut full = locks.lockkit("conformance", &["--url", &format!("file:{}", folder.display())]);
+    let full_output = File::options().write(true).open("/dev/full").unwrap();
+    for command in [closed.stdout(writer), full.stdout(full_output)] {
+        let Output { status, stderr, .. } = command.stdin(Stdio::null()).output().unwrap();
+        let err = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(74), "{err}");
+        assert!(err.starts_with("lockkit: standard output: "), "{err}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    }
+}
+
+/// `head` reads the first lines; what is under way by then has left something.
+#[test]
+fn whoever_has_heard_enough_has_nothing_to_clear_up() {
+    let locks = Locks::new();
+    let (command, folder) = on_files(&locks);
+    let script = "\"$@\" | { read -r _; read -r _; read -r _; }; echo \"${PIPESTATUS[0]}\"";
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script, "bash"]).arg(command.get_program()).args(command.get_args());
+    let ended = Running::start(shell).finish();
+    assert_eq!((ended.code, &*ended.out), (0, "74\n"), "{ended:?}");
+    assert!(!ended.err.contains("panicked"), "{ended:?}");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+#[test]
+fn a_signal_ends_the_checks_and_leaves_nothing() {
+    let locks = Locks::new();
+    let (command, folder) = on_files(&locks);
+    let running = Running::start(command);
+    let mut lines = std::iter::from_fn(|| running.line());
+    assert!(lines.any(|line| line.starts_with("test file::")));
+    running.signal(Signal::INT);
+    let ended = running.finish();
+    assert_eq!(ended.code, 130, "{ended:?}");
+    assert!(!ended.out.contains("test result"), "{ended:?}");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
 
 /// As a backend does that is too slow.

@@ -47,7 +47,19 @@ fn every_command_has_a_page() {
         assert!(page.out.contains(&format!(".TH lockkit-{command} 1")), "{}", page.out);
         assert!(page.out.contains("Examples:"), "{}", page.out);
     }
+    let page = generate(&["man", "run"]).out;
+    assert!(page.contains("<NAME> \\-\\- <COMMAND>"), "{page}");
     assert_eq!(generate(&["man", "walk"]).code, 64);
+}
+
+/// Also those examples that name a check.
+#[test]
+fn the_checks_of_an_example_are_there() {
+    let help = generate(&["conformance", "--help"]).out;
+    let example = help.lines().find(|line| line.contains("--ttl 3s ")).unwrap();
+    let filter = example.split_whitespace().next_back().unwrap();
+    let listed = generate(&["conformance", "--list", filter]);
+    assert_eq!((listed.code, listed.out.is_empty()), (0, false), "{filter}: {listed:?}");
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         trial("a_stopped_process_loses_the_lock", || ETCD.start(), stopped),
         trial("a_broken_hold_goes_to_the_next", || ETCD.start(), broken),
         trial("a_full_database_is_seen_by_the_doctor", || ETCD.start(), doctor),
+        trial("checks_of_leases_pass", || ETCD.start(), conformance),
     ];
     trials.extend(foreign::trials());
     run(trials)
@@ -75,6 +76,15 @@ fn leader_killed() -> Result<Completion, libtest_mimic::Failed> {
         ensemble.members()[ensemble.leader()].kill();
     });
     Ok(Completion::Completed)
+}
+
+/// Without a word of how long a lease has to be here.
+async fn conformance(server: Server) {
+    let locks = Locks::new();
+    let check = "a_pushed_grant_lasts_from_the_last_ask";
+    let ended = command(&locks, &server.url(), &["conformance", check]);
+    assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
+    assert!(ended.out.contains("1 passed"), "{ended:?}");
 }
 
 async fn stopped(server: Server) {

@@ -130,6 +130,26 @@ fn wrong_usage_is_64() {
     }
 }
 
+/// As for the other commands, behind two dashes.
+#[test]
+fn a_name_may_look_like_an_option() {
+    let locks = Locks::new();
+    for name in ["-42", "--try", "name"] {
+        let mut command = locks.lockkit("run", &["--try", "--", name, "--"]);
+        command.args(["sh", "-c", "echo \"$LOCKKIT_NAME $*\"", "sh", "--", "-x"]);
+        let ended = Running::start(command).finish();
+        assert_eq!((ended.code, ended.out), (0, format!("{name} -- -x\n")), "{}", ended.err);
+    }
+    // What follows a name is the command, whatever it looks like.
+    let command = locks.lockkit("run", &["name", "--", "echo", "--", "-42"]);
+    assert_eq!(Running::start(command).finish().out, "-- -42\n");
+    for options in [&["--typo", "name", "--", "true"][..], &["--typo", "--", "-42", "--", "true"]] {
+        let ended = Running::start(locks.lockkit("run", options)).finish();
+        assert_eq!(ended.code, 64, "{ended:?}");
+        assert!(ended.err.contains("'--typo'"), "{ended:?}");
+    }
+}
+
 #[test]
 fn help_is_what_was_asked_for() {
     for arguments in [&["--help"][..], &["run", "--help"], &["--version"]] {

@@ -1,6 +1,6 @@
 //! `--at-least`: for jobs that hosts start by clocks that differ.
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Locks, Running, eventually};
 
@@ -57,6 +57,26 @@ fn a_command_that_was_told_to_end_frees_the_lock_at_once() {
     assert!(is_free(&locks));
 }
 
+/// The command may have heard of it from somebody else.
+#[test]
+fn a_signal_to_the_command_alone_frees_the_lock_at_once() {
+    let locks = Locks::new();
+    for (signal, script, code) in [
+        (Signal::TERM, "echo $$; exec sleep 1000", 143),
+        (Signal::INT, "echo $$; exec sleep 1000", 130),
+        (Signal::HUP, "echo $$; exec sleep 1000", 129),
+        // Some catch it and say so by their code.
+        (Signal::TERM, "trap 'exit 143' TERM; echo $$; while :; do sleep 0.01; done", 143),
+    ] {
+        let running = locks.start(&["--at-least", "1h"], "name", script);
+        let command = running.line().unwrap().parse().unwrap();
+        kill_process(Pid::from_raw(command).unwrap(), signal).unwrap();
+        let ended = running.finish();
+        assert_eq!((ended.code, &*ended.complaints()), (code, ""), "{ended:?}");
+        assert!(is_free(&locks));
+    }
+}
+
 #[test]
 fn a_lock_that_is_lost_meanwhile_is_told_of() {
     let locks = Locks::with_ttl("10s");
@@ -66,8 +86,8 @@ fn a_lock_that_is_lost_meanwhile_is_told_of() {
     let mut breaking = locks.lockkit("break", &["--yes", "name"]);
     assert!(breaking.output().unwrap().status.success());
     let ended = running.finish();
-    assert_eq!(ended.code, 0, "{ended:?}");
-    assert!(ended.err.contains("the command has run under the lock, but: "), "{ended:?}");
+    assert_eq!(ended.code, 70, "{ended:?}");
+    assert!(ended.err.contains("lock `name` was lost"), "{ended:?}");
 }
 
 fn children(running: &Running) -> String {

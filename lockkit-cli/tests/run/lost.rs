@@ -59,6 +59,22 @@ async fn a_lock_that_is_taken_away_ends_the_command_at_once() {
     assert!(ended.err.contains("lock `name` is lost"), "{ended:?}");
 }
 
+/// Somebody else may have run meanwhile.
+#[test]
+fn a_lock_that_was_taken_away_is_lost_also_if_the_command_ends_first() {
+    // It is not renewed before the command ends.
+    let locks = Locks::with_ttl("1h");
+    let running = locks.start(&[], "name", "echo ready; read -r _ <gate; exit 7");
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    let mut breaking = locks.lockkit("break", &["--yes", "name"]);
+    assert!(breaking.output().unwrap().status.success());
+    assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
+    locks.open_gate();
+    let ended = running.finish();
+    assert_eq!(ended.code, 70, "{ended:?}");
+    assert!(ended.err.contains("the command may not have been alone"), "{ended:?}");
+}
+
 /// Such as of `sudo`. After a while it is left.
 #[tokio::test]
 async fn what_cannot_be_killed_is_told_of() {
