@@ -1,7 +1,6 @@
 //! A future that nobody polls, on a backend with one connection.
 
 #![cfg(feature = "sqlite")]
-#![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::future::Future as _;
 use std::pin::pin;
