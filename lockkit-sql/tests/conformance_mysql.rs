@@ -1,6 +1,9 @@
 //! The conformance suite, against one MariaDB; or against one MySQL, where tests are given one:
 //! `with-servers mysql -- cargo test -p lockkit-sql --test conformance_mysql`.
 
+#[path = "mysql/sessions.rs"]
+mod sessions;
+
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -8,8 +11,6 @@ use std::time::Duration;
 use lockkit_conformance::Suite;
 use lockkit_sql::mysql::{CAPABILITIES, MysqlDriver};
 use lockkit_testkit::{Backend, MARIADB, MYSQL, Server, Unavailable, or_skip};
-use sqlx::mysql::{MySqlConnection, MySqlDatabaseError};
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
 
 fn main() -> ExitCode {
     static BACKEND: LazyLock<&Backend> =
@@ -23,25 +24,6 @@ fn main() -> ExitCode {
         SERVER.as_ref().map_err(|unavailable| unavailable.clone().into())
     }
 
-    /// Ends all sessions but the one that does it.
-    async fn sever() -> Result<(), lockkit_core::BoxError> {
-        let mut raw = MySqlConnection::connect(&server()?.url()).await?;
-        let own = raw.fetch_one("SELECT CONNECTION_ID()").await?.try_get::<u64, _>(0)?;
-        for session in raw.fetch_all("SHOW PROCESSLIST").await? {
-            let id = session
-                .try_get::<u64, _>("Id")
-                .or_else(|_| session.try_get::<i64, _>("Id").map(i64::cast_unsigned))?;
-            if id != own && session.try_get::<&str, _>("User")? == "root" {
-                let killed = raw.execute(AssertSqlSafe(format!("KILL {id}"))).await;
-                // Some end by themselves after they were listed.
-                if killed.as_ref().is_err_and(|error| !is_gone(error)) {
-                    killed?;
-                }
-            }
-        }
-        Ok(raw.close().await?)
-    }
-
     Suite::new("mysql", CAPABILITIES)
         // `LOCKKIT_REQUIRE` names the server, not the driver.
         .skip_unless(|| Ok(or_skip(SERVER.as_ref().map(|_| ()).map_err(Clone::clone))?))
@@ -50,15 +32,9 @@ fn main() -> ExitCode {
             let url = format!("{}?call_limit=5s", server()?.url());
             Ok(MysqlDriver::connect(&url.parse()?).await?)
         })
-        .sever(sever)
+        .sever(|| async { sessions::end_sessions(&server()?.url()).await })
         .restart(|| async { Ok(server()?.restart()?) })
         // Each commit syncs a disk, and MySQL takes more than a second to start.
         .ttl(Duration::from_secs(3))
         .main()
-}
-
-/// Whether no session has the number any more.
-fn is_gone(error: &sqlx::Error) -> bool {
-    let error = error.as_database_error().and_then(|error| error.try_downcast_ref());
-    error.is_some_and(|error: &MySqlDatabaseError| error.number() == 1094)
 }

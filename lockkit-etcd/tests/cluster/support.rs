@@ -56,12 +56,29 @@ impl Raw {
 
     /// What the server has counted under that name.
     pub(crate) fn count(&self, name: &str) -> u64 {
+        self.counts(|line| line.starts_with(name))
+    }
+
+    /// How many requests of that kind have come, and how many of them have ended, however that was.
+    pub(crate) fn begun_and_ended(&self, method: &str) -> (u64, u64) {
+        let method = format!("grpc_method=\"{method}\"");
+        let [begun, ended] = ["started", "handled"].map(|what| {
+            let name = format!("grpc_server_{what}_total{{");
+            self.counts(|line| line.starts_with(&name) && line.contains(&method))
+        });
+        (begun, ended)
+    }
+
+    fn counts(&self, is_wanted: impl Fn(&str) -> bool) -> u64 {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.map_or(0, |count| count.trim().parse::<f64>().unwrap() as u64)
+        let counts = text.lines().filter(|line| is_wanted(line)).map(|line| {
+            let (_, count) = line.rsplit_once(' ').unwrap();
+            count.parse::<f64>().unwrap() as u64
+        });
+        counts.sum()
     }
 
     /// How many requests of that kind were answered well.

@@ -20,52 +20,40 @@ const DROP_UNHEARD: &str = "DELETE FROM lockkit_bell \
 
 const SWEEP_OF_SESSIONS: &str = include_str!("sql/session_sweep.sql");
 
-/// How often some of the rows are removed at once.
-const MOST_PARTS: usize = 100;
-
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Removes the rows that nobody has used for over a day, some at a time, and those of locks one at a
-/// time: whoever comes for one of them waits for no other. Of who observes none with an owner: that
-/// its hold is over is not for the server's clock to say, and whoever finds no row takes the lock at
-/// once.
-pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<(), Failure> {
+/// Removes some of the rows that nobody has used for over a day, and says how many; those of locks
+/// one at a time: whoever comes for one of them waits for no other. Of who observes none with an
+/// owner: that its hold is over is not for the server's clock to say, and whoever finds no row takes
+/// the lock at once.
+pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<u64, Failure> {
     let observes = Value::Integer(observes.into());
-    in_parts(&connections, DROP_DEAD).await?;
-    // Who waits for a lock leaves one, and nobody removes it sooner.
-    in_parts(&connections, DROP_UNHEARD).await?;
-    for _ in 0..MOST_PARTS {
-        let mut removed = 0;
-        for row in connections.read(IDLE, &[observes], Within::new(LIMIT)).await? {
-            let [namespace, name] =
-                [row.try_get("namespace")?, row.try_get("name")?].map(Value::Bytes);
-            let of_lock = [namespace, name, observes];
-            let gone = connections.write(REMOVE, &of_lock, Urgency::Asks, Within::new(LIMIT));
-            removed += gone.await?.rows_affected();
-        }
-        if removed == 0 {
-            break;
-        }
+    let mut removed = 0;
+    // Who waits for a lock leaves a bell, and nobody removes it sooner.
+    for statement in [DROP_DEAD, DROP_UNHEARD] {
+        removed += remove(&connections, statement, &[]).await?;
     }
-    Ok(())
+    for row in connections.read(IDLE, &[observes], Within::new(LIMIT)).await? {
+        let [namespace, name] = [row.try_get("namespace")?, row.try_get("name")?].map(Value::Bytes);
+        removed += remove(&connections, REMOVE, &[namespace, name, observes]).await?;
+    }
+    Ok(removed)
 }
 
 /// The same of sessions, over a connection that is closed afterwards: on the session, all its locks
 /// would wait for it.
-pub(super) async fn sweep_of_sessions(endpoint: Endpoint) -> Result<(), Failure> {
+pub(super) async fn sweep_of_sessions(endpoint: Endpoint) -> Result<u64, Failure> {
     let connections = Connections::new(endpoint, 2);
-    let swept = in_parts(&connections, SWEEP_OF_SESSIONS).await;
+    let swept = remove(&connections, SWEEP_OF_SESSIONS, &[]).await;
     connections.close().await;
     swept
 }
 
-/// Carries out a statement that removes some rows, until there are none.
-async fn in_parts(connections: &Connections, statement: &'static str) -> Result<(), Failure> {
-    for _ in 0..MOST_PARTS {
-        let write = connections.write(statement, &[], Urgency::Asks, Within::new(LIMIT));
-        if write.await?.rows_affected() == 0 {
-            break;
-        }
-    }
-    Ok(())
+async fn remove(
+    connections: &Connections,
+    statement: &'static str,
+    values: &[Value<'_>],
+) -> Result<u64, Failure> {
+    let removed = connections.write(statement, values, Urgency::Asks, Within::new(LIMIT)).await?;
+    Ok(removed.rows_affected())
 }

@@ -16,32 +16,24 @@ const SWEEP_OF_SESSIONS: &str = "SELECT lockkit_session_sweep()";
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How often some of the rows are removed at once.
-const MOST_PARTS: usize = 100;
-
-/// Removes the rows of leases that nobody has used for over a day, some at a time; of who observes,
-/// none with an owner.
-pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<(), Failure> {
-    in_parts(&connections, if observes { SWEEP_OBSERVED } else { SWEEP }).await
+/// Removes some of the rows of leases that nobody has used for over a day, and says how many; of who
+/// observes, none with an owner.
+pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<u64, Failure> {
+    count(&connections, if observes { SWEEP_OBSERVED } else { SWEEP }).await
 }
 
 /// The same of sessions, over a connection that is closed afterwards: on the session, all its locks
 /// would wait for it.
-pub(super) async fn sweep_of_sessions(endpoint: Endpoint) -> Result<(), Failure> {
+pub(super) async fn sweep_of_sessions(endpoint: Endpoint) -> Result<u64, Failure> {
     let connections = Connections::new(endpoint, 2);
-    let swept = in_parts(&connections, SWEEP_OF_SESSIONS).await;
+    let swept = count(&connections, SWEEP_OF_SESSIONS).await;
     connections.close().await;
     swept
 }
 
-/// Carries out a statement that says how many rows it has removed, until there are none.
-async fn in_parts(connections: &Connections, statement: &'static str) -> Result<(), Failure> {
-    for _ in 0..MOST_PARTS {
-        let answer = connections.request(statement, &[], Urgency::Asks, LIMIT).await?;
-        let removed: i64 = answer.first().map_or(Ok(0), |row| row.try_get(0))?;
-        if removed == 0 {
-            break;
-        }
-    }
-    Ok(())
+/// The number that a statement yields.
+async fn count(connections: &Connections, statement: &'static str) -> Result<u64, Failure> {
+    let answer = connections.request(statement, &[], Urgency::Asks, LIMIT).await?;
+    let count: i64 = answer.first().map_or(Ok(0), |row| row.try_get(0))?;
+    Ok(count.unsigned_abs())
 }
