@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::crowd::Crowd;
+use crate::driven::Driven;
 use crate::driver::{Driver, DriverError};
 use crate::nursery::Nursery;
 use crate::turns::Turns;
@@ -87,14 +88,22 @@ impl Engine {
         .await
     }
 
-    /// A request of the driver that belongs to no acquisition.
-    pub(crate) async fn request<T>(
-        &self,
+    /// A request of the driver that belongs to no acquisition, and ends with its caller.
+    pub(crate) async fn request<T: Send + 'static>(
+        self: &Arc<Self>,
         operation: Operation,
         name: Option<&LockName>,
-        request: impl Future<Output = Result<T, DriverError>>,
+        request: impl Future<Output = Result<T, DriverError>> + Send + 'static,
     ) -> Result<T> {
-        let answer = self.inside(request).await.ok_or_else(|| self.shut())?;
+        let requested = Driven::new(self, |mut caller| async move {
+            tokio::select! {
+                biased;
+                () = caller.gone() => (),
+                // A caller that is gone does not want to know.
+                answer = request => drop(caller.report(answer)),
+            }
+        });
+        let answer = requested.await.ok_or_else(|| self.shut())?;
         let driver = self.driver.id();
         answer.map_err(|error| Error::of_driver(driver, operation, name.cloned(), error))
     }

@@ -135,7 +135,7 @@ impl Error {
             ErrorKind::Unsupported => Self::unsupported(
                 driver,
                 match &failure.name {
-                    Some(name) => format!("lock `{name}`: {}", failure.source),
+                    Some(name) => format!("{} (lock `{name}`)", failure.source),
                     None => failure.source.to_string(),
                 },
             ),

@@ -74,12 +74,12 @@ impl LockGuard {
     ///
     /// Cancel-safe: a copy that nobody fetches is closed.
     pub async fn descriptor(&self) -> Result<Option<OwnedFd>> {
-        let Tenure { engine, claim, .. } = &*self.hold.tenure;
         if !self.is_held() {
             return Err(self.lost_error());
         }
-        let copied = engine.driver.descriptor(claim);
-        engine.request(Operation::Share, Some(claim.name()), copied).await
+        let tenure = Arc::clone(&self.hold.tenure);
+        let copied = async move { tenure.engine.driver.descriptor(&tenure.claim).await };
+        self.hold.tenure.engine.request(Operation::Share, Some(self.name()), copied).await
     }
 
     pub(crate) fn new(tenure: Arc<Tenure>) -> Self {

@@ -42,7 +42,7 @@ pub(crate) fn keep(
         match pursuit.begin(&mut caller).await {
             Some(Asked::Won(won)) => take(engine, claim, won, progress.in_doubt, lease, caller),
             Some(Asked::Again(next)) => {
-                // A task of its own, so that waiting does not depend on the caller's polling.
+                // A task at once, though it might become one later: it takes less room than this.
                 let spawner = Arc::clone(&engine);
                 spawner.spawn(
                     wait_and_take(engine, claim, progress, next, lease, caller).in_current_span(),

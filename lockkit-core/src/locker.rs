@@ -3,10 +3,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::driver::{Driver, Inspect, OwnerId};
+use crate::driver::{Driver, DriverError, ErrorKind, Inspect, OwnerId};
 use crate::engine::Engine;
 use crate::{
-    Capabilities, Diagnosis, Error, Holder, Label, Lease, Lock, LockName, LockStatus, Namespace,
+    Capabilities, Diagnosis, Holder, Label, Lease, Lock, LockName, LockStatus, Namespace,
     Operation, Parameters, Result,
 };
 
@@ -106,9 +106,10 @@ impl Locker {
     ///
     /// Cancel-safe: nothing changes.
     pub async fn look(&self, name: &str) -> Result<LockStatus> {
-        let name = &LockName::new(&self.namespace, name)?;
-        let status = self.inspect("telling who holds a lock")?.look(name);
-        self.engine.request(Operation::Inspect, Some(name), status).await
+        let name = LockName::new(&self.namespace, name)?;
+        let (inspected, asked) = (self.inspected("telling who holds a lock")?, name.clone());
+        let status = async move { inspected.get()?.look(&asked).await };
+        self.engine.request(Operation::Inspect, Some(&name), status).await
     }
 
     /// Every lock of the locker's namespace that is held, by name.
@@ -121,7 +122,9 @@ impl Locker {
     ///
     /// Cancel-safe: nothing changes.
     pub async fn held(&self) -> Result<Vec<LockStatus>> {
-        let held = self.inspect("telling which locks are held")?.held(&self.namespace);
+        let namespace = self.namespace.clone();
+        let inspected = self.inspected("telling which locks are held")?;
+        let held = async move { inspected.get()?.held(&namespace).await };
         self.engine.request(Operation::Inspect, None, held).await
     }
 
@@ -139,9 +142,10 @@ impl Locker {
     ///
     /// Dropped, it may or may not break the hold.
     pub async fn break_hold(&self, name: &str, owner: Option<OwnerId>) -> Result<Option<Holder>> {
-        let name = &LockName::new(&self.namespace, name)?;
-        let broken = self.inspect("breaking a hold")?.break_hold(name, owner);
-        let holder = self.engine.request(Operation::Break, Some(name), broken).await?;
+        let name = LockName::new(&self.namespace, name)?;
+        let (inspected, asked) = (self.inspected("breaking a hold")?, name.clone());
+        let broken = async move { inspected.get()?.break_hold(&asked, owner).await };
+        let holder = self.engine.request(Operation::Break, Some(&name), broken).await?;
         if let Some(holder) = &holder {
             tracing::warn!(lock = %name, owner = %holder.owner(), "broken");
         }
@@ -159,14 +163,14 @@ impl Locker {
     ///
     /// Cancel-safe: nothing changes.
     pub async fn diagnose(&self) -> Result<Vec<Diagnosis>> {
-        let findings = self.inspect("diagnosis")?.diagnose(&self.namespace);
+        let (inspected, namespace) = (self.inspected("diagnosis")?, self.namespace.clone());
+        let findings = async move { inspected.get()?.diagnose(&namespace).await };
         self.engine.request(Operation::Inspect, None, findings).await
     }
 
-    fn inspect(&self, what: &str) -> Result<&dyn Inspect> {
+    fn inspected(&self, what: &'static str) -> Result<Inspected> {
         self.engine.check_running()?;
-        let driver = self.driver();
-        driver.inspect().ok_or_else(|| Error::unsupported(driver.id(), what))
+        Ok(Inspected { driver: Arc::clone(self.driver()), what })
     }
 
     /// Ends every hold and every wait of this locker, releases what it has at the backend, and
@@ -193,6 +197,19 @@ impl fmt::Debug for Locker {
             .field("namespace", &self.namespace)
             .field("lease", &self.lease)
             .finish_non_exhaustive()
+    }
+}
+
+/// A driver that may tell of its locks, for a request of its own.
+struct Inspected {
+    driver: Arc<dyn Driver>,
+    what: &'static str,
+}
+
+impl Inspected {
+    fn get(&self) -> std::result::Result<&dyn Inspect, DriverError> {
+        let unsupported = || DriverError::new(ErrorKind::Unsupported, self.what);
+        self.driver.inspect().ok_or_else(unsupported)
     }
 }
 

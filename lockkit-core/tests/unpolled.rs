@@ -9,9 +9,13 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, Release, Renewal};
+use lockkit_core::driver::{
+    Attempt, Claim, Driver, DriverError, Inspect, OwnerId, Release, Renewal,
+};
 use lockkit_core::memory::MemoryDriver;
-use lockkit_core::{AcquireOptions, Capabilities, Lease, Locker};
+use lockkit_core::{
+    AcquireOptions, Capabilities, Diagnosis, Holder, Lease, LockName, LockStatus, Locker, Namespace,
+};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep};
 
@@ -56,6 +60,37 @@ impl Driver for OneAtATime {
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
         let _connection = self.trip().await;
         self.backend.release(claim).await
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Inspect for OneAtATime {
+    async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
+        let _connection = self.trip().await;
+        self.backend.look(name).await
+    }
+
+    async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+        let _connection = self.trip().await;
+        self.backend.held(namespace).await
+    }
+
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError> {
+        let _connection = self.trip().await;
+        self.backend.break_hold(name, owner).await
+    }
+
+    async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
+        let _connection = self.trip().await;
+        self.backend.diagnose(namespace).await
     }
 }
 
@@ -107,6 +142,19 @@ async fn an_extension_that_is_left_alone_holds_up_nobody() {
     let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
     nobody_is_held_up(&locker, guard.extend(TTL * 2)).await.unwrap();
     assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_that_are_left_alone_hold_up_nobody() {
+    let locker = locker();
+    let guard = locker.lock("a").unwrap().acquire().await.unwrap();
+    let status = nobody_is_held_up(&locker, locker.look("a")).await.unwrap();
+    assert_eq!(status.holder().unwrap().owner(), guard.owner());
+    let held = nobody_is_held_up(&locker, locker.held()).await.unwrap();
+    assert!(held.iter().any(|status| status.name() == guard.name()));
+    nobody_is_held_up(&locker, locker.diagnose()).await.unwrap();
+    let broken = nobody_is_held_up(&locker, locker.break_hold("a", None)).await.unwrap();
+    assert_eq!(broken.unwrap().owner(), guard.owner());
 }
 
 /// Who queues for the connection has it, sooner or later, and does nothing with it.
