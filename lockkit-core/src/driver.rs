@@ -1,6 +1,7 @@
 //! What a backend must do: for authors of drivers. Users of locks need none of it.
 
 mod backoff;
+mod dial;
 pub mod filesystem;
 mod looks;
 mod node;
@@ -18,6 +19,7 @@ pub use crate::inspect::Inspect;
 pub use crate::url::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
 pub use backoff::Backoff;
+pub use dial::dial_first;
 pub use looks::{Line, Looks};
 pub use node::{Node, Run};
 pub use turnstile::Turnstile;

@@ -139,6 +139,9 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
     let Tenure { engine, claim, .. } = tenure;
     let mut renewal: Option<Pin<Box<dyn Future<Output = Renewed> + Send + '_>>> = None;
     let mut retry = None;
+    // Whether there was news since the last renewal failed: of more there is nothing to be made
+    // before the next, and some drivers have them without end.
+    let mut heard = false;
     let mut earliest = None;
     loop {
         let (standing, change) = tenure.watch();
@@ -180,14 +183,16 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
             }
             // At the end of the vouch the next look at how it stands finds it lost.
             () = engine.clock.sleep_until_some(next) => next == due,
-            change = engine.driver.changed(claim), if renewal.is_none() && retry.is_none() => {
-                match change {
-                    Change::AskAgain | Change::Freed | Change::Granted(_) => renew == Renew::Auto,
-                    Change::Lost => { tenure.lose(); false }
+            change = engine.driver.changed(claim), if renewal.is_none() && !heard => match change {
+                Change::AskAgain | Change::Freed | Change::Granted(_) => {
+                    heard = retry.is_some();
+                    renew == Renew::Auto && !heard
                 }
+                Change::Lost => { tenure.lose(); false }
             }
         };
         if start {
+            heard = false;
             let wished = standing.wished;
             renewal = Some(Box::pin(async move {
                 let asked = engine.clock.stamp();

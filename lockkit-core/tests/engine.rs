@@ -265,6 +265,20 @@ async fn a_hold_taken_away_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hold_taken_away_is_reported_also_after_a_renewal_that_failed() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    for _ in 0..20 {
+        backend.faults().inject(Operation::Renew, Fault::Fail(ErrorKind::Unreachable));
+    }
+    sleep(TTL / 2).await;
+    backend.revoke(lock.name());
+    let start = Instant::now();
+    guard.lost().await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_late_grant_is_born_with_what_is_left_of_it() {
     let (backend, lock) = set_up();
     backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(TTL / 5));

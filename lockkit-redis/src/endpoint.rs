@@ -1,13 +1,10 @@
 use std::collections::HashMap;
 use std::fmt;
-use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
+use lockkit_core::driver::dial_first;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
@@ -15,17 +12,13 @@ use redis::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::select;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::error::Failure;
 use crate::tls::Tls;
 
 /// How long connecting may take, greeting included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-
-/// How long an address of a host is tried before the next one is, too.
-const HEAD_START: Duration = Duration::from_millis(250);
 
 /// Where the server is, and how to greet it.
 #[derive(Clone, Debug)]
@@ -186,7 +179,7 @@ impl fmt::Display for Endpoint {
 }
 
 async fn dial(host: &str, port: u16) -> RedisResult<TcpStream> {
-    let stream = dial_first(lookup_host((host, port)).await?).await?;
+    let stream = dial_first(lookup_host((host, port)).await?, TcpStream::connect).await?;
     stream.set_nodelay(true)?;
     // A peer that vanished is noticed within half a minute, also where nothing is sent.
     let keepalive = TcpKeepalive::new()
@@ -195,26 +188,6 @@ async fn dial(host: &str, port: u16) -> RedisResult<TcpStream> {
         .with_retries(3);
     SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     Ok(stream)
-}
-
-/// Whichever address connects first. The next is tried when one fails, or after a while, since the
-/// one before may swallow what is sent to it.
-async fn dial_first(mut addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
-    let mut under_way = FuturesUnordered::new();
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    loop {
-        under_way.extend(addresses.next().map(TcpStream::connect));
-        if under_way.is_empty() {
-            return Err(last);
-        }
-        select! {
-            Some(attempt) = under_way.next() => match attempt {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            },
-            () = sleep(HEAD_START) => (),
-        }
-    }
 }
 
 /// What a connection goes over.
@@ -301,10 +274,9 @@ mod tests {
         drop(gone);
         let (_serves, serves) = listener().await;
         for addresses in [[swallows, serves], [refuses, serves], [serves, swallows]] {
-            let dialled = timeout(CONNECT_LIMIT, dial_first(addresses.into_iter())).await;
+            let dialled = timeout(CONNECT_LIMIT, dial_first(addresses, TcpStream::connect)).await;
             assert_eq!(dialled.unwrap().unwrap().peer_addr().unwrap(), serves);
         }
-        assert!(dial_first([refuses].into_iter()).await.is_err());
-        assert!(dial_first(std::iter::empty()).await.is_err());
+        assert!(dial_first([refuses], TcpStream::connect).await.is_err());
     }
 }

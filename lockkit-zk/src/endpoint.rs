@@ -1,12 +1,13 @@
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use lockkit_core::driver::Clock;
+use lockkit_core::driver::{Clock, dial_first};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 use zookeeper_client::{Acls, Client, Connector};
 
@@ -138,7 +139,17 @@ impl Endpoint {
     }
 
     async fn ask(&self, host: &str, port: u16, command: &str) -> io::Result<String> {
-        let stream = TcpStream::connect((host, port)).await?;
+        self.ask_at(lookup_host((host, port)).await?, host, command).await
+    }
+
+    /// The answer of whichever of the host's addresses connects first.
+    async fn ask_at(
+        &self,
+        addresses: impl Iterator<Item = SocketAddr>,
+        host: &str,
+        command: &str,
+    ) -> io::Result<String> {
+        let stream = dial_first(addresses, TcpStream::connect).await?;
         match &self.tls {
             Some(tls) => exchange(tls.over(stream, host).await?, command).await,
             None => exchange(stream, command).await,
@@ -329,9 +340,33 @@ pub(crate) fn millis(answer: &str, setting: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::time::Duration;
 
-    use super::millis;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+    use super::{COMMAND_LIMIT, Endpoint, millis, timeout};
+
+    #[tokio::test]
+    async fn a_host_is_asked_at_its_next_address_if_the_first_swallows_what_is_sent() {
+        let full = TcpSocket::new_v4().unwrap();
+        full.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let full = full.listen(0).unwrap();
+        let swallows = full.local_addr().unwrap();
+        // Nobody accepts it, and there is no room for another.
+        let _first = TcpStream::connect(swallows).await.unwrap();
+        let serving = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let addresses = [swallows, serving.local_addr().unwrap()].into_iter();
+        let endpoint = Endpoint::new(Vec::new(), None, Duration::ZERO, None, None);
+        let answer = async {
+            let (mut stream, _) = serving.accept().await.unwrap();
+            stream.write_all(b"imok").await.unwrap();
+            stream.shutdown().await.unwrap();
+        };
+        let both = async { tokio::join!(endpoint.ask_at(addresses, "host", "ruok"), answer).0 };
+        assert_eq!(timeout(COMMAND_LIMIT, both).await.unwrap().unwrap(), "imok");
+    }
 
     #[test]
     fn settings_are_read() {
