@@ -135,7 +135,9 @@ impl Watches {
         }
     }
 
-    /// Whether it would have been told if the own key had gone.
+    /// Whether it would have been told if the own key had gone. Watches are told of in no common
+    /// order, so that this may be a moment behind; but whoever waits loses its key only with its lease,
+    /// when nothing is vouched for any more, or by a strange hand, which is told right after.
     fn has_place(&self, wards: &HashMap<i64, Box<Ward>>) -> bool {
         let own = self.own.filter(|own| own.created != NOT_YET);
         let ward = own.and_then(|own| Some((own, wards.get(&own.id)?)));

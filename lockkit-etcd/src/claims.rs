@@ -362,21 +362,24 @@ impl Claims {
         })
     }
 
-    /// Removes the key, and makes sure that nothing puts it back; whether it was there.
+    /// Removes the key, and makes sure that nothing puts it back; whether it was there. All of it
+    /// takes no longer than one request may.
     async fn remove(&self, entry: &Entry, limit: Duration) -> Result<bool, Failure> {
+        let end = Instant::now() + limit;
+        let left = || end.saturating_duration_since(Instant::now());
         let _turn = entry.turn(limit).await?;
         let traces = entry.traces().clone();
         let was_there = match traces.created {
             Some(created) => {
-                let left = queue::leave(&self.members, &*traces.key, created, limit).await;
+                let reply = queue::leave(&self.members, &*traces.key, created, left()).await;
                 // Whether an earlier attempt had removed it, nobody can tell.
-                left.outcome? || left.in_doubt
+                reply.outcome? || reply.in_doubt
             }
             None => false,
         };
         if traces.in_doubt {
             for lease in [&traces.lease, &traces.longer].into_iter().flatten() {
-                self.leases.revoke(lease, limit).await?;
+                self.leases.revoke(lease, left()).await?;
             }
         }
         for lease in [traces.lease, traces.longer].into_iter().flatten() {

@@ -99,7 +99,7 @@ async fn supervise(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask
         let Some(first) = line.waiting.pop_front() else { continue };
         let current = line.members.current();
         let member = current.member;
-        match line.open(member, first).await {
+        match line.open(current, first).await {
             Ok(Some(stream)) => {
                 backoff.succeeded();
                 if let Err(failure) = line.serve(current, stream, &mut inbox).await {
@@ -107,7 +107,7 @@ async fn supervise(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask
                     line.members.leave(member);
                 }
             }
-            // The stream ended with the answer that there is no such lease.
+            // The stream ended with the answer that there is no such lease, or another is to be opened.
             Ok(None) => (),
             Err(failure) => {
                 tracing::debug!(member = line.members.name(member), %failure, "no keepalives");
@@ -142,8 +142,10 @@ struct Line {
 }
 
 impl Line {
-    /// Opens a stream, which takes an ask to begin with.
-    async fn open(&mut self, member: usize, ask: Ask) -> Result<Option<Stream>, Failure> {
+    /// Opens a stream, which takes an ask to begin with, unless another connection is in use before
+    /// it is open: others, who have less time, have given up this one then.
+    async fn open(&mut self, current: Current, ask: Ask) -> Result<Option<Stream>, Failure> {
+        let (member, mut changes) = (current.member, self.members.changes());
         let stamp = ask.lease.now();
         let id = ask.lease.id();
         let mut sent = None;
@@ -152,7 +154,13 @@ impl Line {
             sent = Some((Arc::clone(&client), Instant::now()));
             Ok((client.lease_client().keep_alive(id).await, client))
         };
-        let outcome = timeout_at(self.patience(&ask), opening).await;
+        let outcome = select! {
+            outcome = timeout_at(self.patience(&ask), opening) => outcome,
+            _ = changes.wait_for(|now| *now != current) => {
+                self.waiting.push_front(ask);
+                return Ok(None);
+            }
+        };
         let failure = match outcome {
             Ok(Ok((Ok((keeper, answers)), client))) => {
                 self.members.heard(member, &client);
@@ -222,6 +230,8 @@ impl Line {
                     None => std::future::pending().await,
                 }
             };
+            // Whoever has less time than the first has something else asked beside it, and leaves a
+            // silent member by that.
             let silence = sent.front().map(|sent| sent.patience);
             select! {
                 message = answers.message() => match message {

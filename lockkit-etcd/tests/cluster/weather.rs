@@ -1,6 +1,7 @@
 //! Servers that die, hang, refuse or are full, and a network that loses things.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use etcd_client::{Client, ConnectOptions, Permission, PermissionType};
@@ -22,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_swallowed_answer_is_unknown_and_found_again", || ETCD.start(), swallowed),
         trial("a_place_that_was_not_looked_at_is_unknown", || ETCD.start(), not_looked_at),
+        trial("a_release_of_several_requests_ends_in_time", || ETCD.start(), slow_release),
         trial("a_put_that_lands_after_the_release_is_refused", || ETCD.start(), late),
         trial("a_refusal_in_doubt_is_unknown", || ETCD.start(), in_doubt),
         trial("a_keepalive_that_is_cut_off_is_asked_again", || ETCD.start(), cut_off),
@@ -31,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_connection_that_falls_silent_is_replaced", || ETCD.start(), fell_silent),
         trial("streams_leave_a_connection_that_fell_silent", || ETCD.start(), streams_too),
         trial("a_short_lease_does_not_wait_for_a_long_one", || ETCD.start(), short_and_long),
+        trial("a_short_lease_does_not_wait_for_a_stream", || ETCD.start(), short_and_stream),
         trial("a_server_that_is_slow_is_connected_to_once_more", || ETCD.start(), slow),
         trial("a_full_database_is_capacity_and_lets_go", full, nospace),
         trial("a_wrong_password_is_denied_and_not_told", || ETCD.start(), password),
@@ -68,6 +71,30 @@ async fn swallowed(server: Server) {
     assert_eq!(found.to_string(), put.kvs()[0].create_revision().to_string());
     assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
     assert!(raw.keys().await.is_empty());
+}
+
+/// The key is removed, and then the lease is revoked that an unanswered ask has named: each is
+/// answered within the limit, and both are not.
+async fn slow_release(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let url = format!("{}?call_limit=1s", server.url_at(proxy.addr()));
+    let driver = impatient_driver(&url).await;
+    let mut raw = Raw::on(server.port()).await;
+    let claim = claim(LONG);
+    // Its lease is there then, and is all that the ask names.
+    take(&driver, &claim).await;
+    driver.release(&claim).await.unwrap();
+    proxy.answers().swallow();
+    assert_eq!(kind(driver.try_acquire(&claim).await).0, ErrorKind::Unknown);
+    proxy.reset().await;
+    proxy.answers().pass();
+    while driver.try_acquire(&claim).await.is_err() {}
+
+    proxy.answers().delay(millis(700));
+    assert_eq!(kind(driver.release(&claim).await).0, ErrorKind::Unknown);
+    proxy.answers().pass();
+    while driver.release(&claim).await.is_err() {}
+    assert_eq!((raw.keys().await, raw.leases().await), (vec![], vec![]));
 }
 
 /// Of those who take places together, the keys are put before anybody looks.
@@ -305,6 +332,32 @@ async fn short_and_long(server: Server) {
     let (of_long, of_short) = renewals.await;
     assert!(matches!(of_short.unwrap(), Renewal::Held(_)));
     assert!(matches!(of_long.unwrap(), Renewal::Held(_)));
+}
+
+/// The ask of a long lease opens the stream, on a connection that is silent from then on.
+async fn short_and_stream(server: Server) {
+    let ([silent, _other], driver) = two_ways(&server, "").await;
+    let mut raw = Raw::on(server.port()).await;
+    let (long, short) = (named("long", millis(30_000)), named("short", millis(5000)));
+    take(&driver, &long).await;
+    let opening = silent.requests().hold(keepalive(raw.keys().await[0].1));
+    take(&driver, &short).await;
+    let (opens, mut of_long) = (opening.caught(), None);
+    let is_caught = AtomicBool::new(false);
+    let of_short = async {
+        opens.await;
+        is_caught.store(true, Ordering::Relaxed);
+        driver.renew(&short).await
+    };
+    let until_caught = async {
+        // A lease that was granted just now is not asked for.
+        while !is_caught.load(Ordering::Relaxed) {
+            of_long = Some(driver.renew(&long).await);
+        }
+    };
+    let (of_short, ()) = join(of_short, until_caught).await;
+    assert!(matches!(of_short.unwrap(), Renewal::Held(_)));
+    assert!(matches!(of_long, Some(Ok(Renewal::Held(_)))));
 }
 
 /// Waits until the hold is vouched for longer than it was.
