@@ -5,6 +5,10 @@ use std::time::Duration;
 use lockkit_core::driver::{Instant, OwnerId, Release, Vouch};
 use lockkit_core::{FencingToken, LockName};
 
+/// For how long at most a hold is believed in that ended with its session, where the server has seen
+/// the end of it and we have not: nobody reads what comes from a server of which nothing was asked.
+pub(super) const LONGEST_BELIEF: Duration = Duration::from_secs(1);
+
 /// What this process knows of its session and of who holds what by it.
 ///
 /// It stands in front of the server: a session lets itself in twice, and two names that come to the
@@ -34,8 +38,8 @@ impl Life {
         self.since + self.ttl
     }
 
-    /// When to send something, so that holds that are renewed at a third of the lease find it fresh.
-    pub(super) fn next_beat(self) -> Instant {
+    /// When it is to be refreshed, so that holds that are renewed at a third of the lease find it fresh.
+    pub(super) fn stale(self) -> Instant {
         self.since + self.ttl / 4
     }
 
@@ -66,6 +70,15 @@ impl<K: Clone + Eq + Hash> Registry<K> {
 
     pub(super) fn life(&self) -> Option<Life> {
         self.life
+    }
+
+    /// When to send something, if there is a session.
+    pub(super) fn next_beat(&self) -> Option<Instant> {
+        let life = self.life?;
+        Some(match self.holds.is_empty() {
+            true => life.stale(),
+            false => life.stale().min(life.since + LONGEST_BELIEF),
+        })
     }
 
     pub(super) fn begin(&mut self, life: Life) {

@@ -95,7 +95,7 @@ impl<S: Server> Turn<S> {
             shared.registry().let_go(&stray);
         }
         // As long as the server waits, nothing else refreshes the session.
-        if shared.registry().life().is_none_or(|life| life.next_beat() <= shared.clock.now()) {
+        if shared.registry().life().is_none_or(|life| life.stale() <= shared.clock.now()) {
             self.send(&Request::Beat).await?;
         }
         let grant = |token, vouch| Some(Grant::new().token(token).vouch(vouch));

@@ -12,6 +12,7 @@ use lockkit_testkit::{Proxy, Server};
 use tokio::io::{AsyncReadExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::support::{
     Raw, claim, connect, driver, impatient_driver, kind, locker, millis, on_each, refused,
@@ -22,6 +23,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     [
         on_each("a_restart_of_the_server_ends_all_holds", restarted),
         on_each("a_session_that_was_ended_is_found_out", ended),
+        on_each("the_end_of_a_session_is_heard_of_long_before_a_renewal", heard_of),
+        on_each("a_session_that_ended_while_it_was_idle_fails_no_ask", ended_while_idle),
         on_each("a_cut_off_holder_is_freed_by_the_time_out", cut_off),
         on_each("a_reset_connection_frees_its_locks", reset),
         on_each("a_late_answer_to_an_ask_is_picked_up", late_ask),
@@ -68,6 +71,27 @@ async fn ended(server: Server) {
     assert_eq!(driver.renew(&one).await.unwrap(), Renewal::Lost);
     take(&*driver, &one).await;
     assert_ne!(driver.renew(&one).await.unwrap(), Renewal::Lost);
+}
+
+/// The server gives the lock to another at once.
+async fn heard_of(server: Server) {
+    let driver = driver(&server.url(), "ttl=60s").await;
+    let claim = claim("orders");
+    take(&*driver, &claim).await;
+    Raw::to(&server).await.end_sessions().await;
+    let change = timeout(millis(10_000), driver.changed(&claim)).await;
+    assert_eq!(change, Ok(Change::Lost));
+}
+
+async fn ended_while_idle(server: Server) {
+    let driver = driver(&server.url(), "ttl=30s").await;
+    let (before, after) = (claim("orders"), claim("orders"));
+    take(&*driver, &before).await;
+    driver.release(&before).await.unwrap();
+    let mut raw = Raw::to(&server).await;
+    raw.end_sessions().await;
+    while raw.sessions().await > 0 {}
+    take(&*driver, &after).await;
 }
 
 async fn cut_off(server: Server) {
