@@ -14,11 +14,12 @@ use rustix::process::{Resource, getrlimit};
 use crate::error::Problem;
 use crate::folder::Folder;
 use crate::look;
+use crate::record::SLOT;
 use crate::time;
 
 const MIB: u64 = 1 << 20;
 
-/// A lock file takes 8 KiB.
+const LOCK_FILE: u64 = 2 * SLOT as u64;
 const LITTLE_SPACE: u64 = 8 * MIB;
 const FEW_INODES: u64 = 1000;
 const FEW_DESCRIPTORS: u64 = 100;
@@ -130,10 +131,17 @@ fn room(bytes: u64, inodes: Option<u64>) -> Diagnosis {
     if bytes >= LITTLE_SPACE && inodes.is_none_or(|inodes| inodes >= FEW_INODES) {
         return Diagnosis::good("space", finding);
     }
+    if bytes < LOCK_FILE || inodes == Some(0) {
+        return Diagnosis::error(
+            "space",
+            format!("{finding}: no lock can be taken that is new here"),
+            "make room; locks that are held stay",
+        );
+    }
     Diagnosis::warning(
         "space",
         finding,
-        "make room: on a full disk no lock can be taken; those that are held stay",
+        "make room: on a full disk no lock can be taken that is new here; those that are held stay",
     )
 }
 
@@ -294,12 +302,14 @@ mod tests {
     use super::{Census, MANY_FILES, MIB, descriptors_of, room};
 
     #[test]
-    fn little_room_is_a_warning() {
+    fn little_room_is_a_warning_and_none_an_error() {
         for (bytes, inodes, grade) in [
             (100 * MIB, Some(5000), Grade::Good),
             (100 * MIB, None, Grade::Good),
             (3 * MIB, Some(5000), Grade::Warning),
             (100 * MIB, Some(7), Grade::Warning),
+            (4096, Some(5000), Grade::Error),
+            (100 * MIB, Some(0), Grade::Error),
         ] {
             let finding = room(bytes, inodes);
             assert_eq!(finding.grade(), grade, "{finding:?}");

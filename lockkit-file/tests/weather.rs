@@ -12,14 +12,17 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use lockkit_core::driver::{Attempt, Claim, Driver as _, Release};
+use lockkit_core::driver::{Attempt, Claim, Driver as _, Inspect as _, Release};
 use lockkit_core::{LockName, Locker, Namespace};
 use lockkit_file::FileDriver;
 use tempfile::TempDir;
 
-/// What this binary, started again, is to ask for: names of locks with blanks between. Asked in the
-/// folder that the first argument names.
+/// What this binary, started again, is to ask for: names of locks with blanks between, or the room
+/// that there is. Asked in the folder that the first argument names.
 const ASKS: &str = "LOCKKIT_TEST_FILE_ASKS";
+
+/// What stands for the room among the names.
+const ROOM: &str = "?";
 
 /// That it is to wait for a lock that it holds itself instead.
 const WAITS: &str = "LOCKKIT_TEST_FILE_WAITS";
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         |name: &str, test: fn() -> Result<Completion, Failed>| Trial::ignorable_test(name, test);
     let trials = vec![
         trial("a_full_disk_is_capacity_and_frees_nothing", full_disk),
+        trial("a_full_disk_has_no_room_for_a_new_lock", no_room),
         trial("a_read_only_file_system_is_denied", read_only),
         trial("a_lock_that_is_taken_on_a_read_only_file_system_is_denied", read_only_and_taken),
         trial("where_nothing_can_be_watched_waiters_poll", no_watches),
@@ -59,6 +63,12 @@ async fn ask(folder: &Path, names: &str) {
         Err(error) => return println!("did not open: {error:?}"),
     };
     for name in names.split(' ') {
+        if name == ROOM {
+            let findings = driver.diagnose(&Namespace::default()).await.unwrap();
+            let room = findings.iter().find(|finding| finding.topic() == "space").unwrap();
+            println!("{}", room.grade());
+            continue;
+        }
         let name = LockName::new(&Namespace::default(), name).unwrap();
         let claim = Claim::new(name, Duration::from_secs(60));
         match driver.try_acquire(&claim).await {
@@ -160,6 +170,21 @@ fn full_disk() -> Result<Completion, Failed> {
             token(&lines[0]);
             // Its second token has no room, and neither has another lock.
             assert_eq!(lines[1..], ["Capacity", "Capacity", "Capacity"]);
+            Ok(Completion::Completed)
+        }
+    }
+}
+
+/// A lock that was taken twice has a file of the whole length.
+fn no_room() -> Result<Completion, Failed> {
+    let script = "mount -t tmpfs -o size=8k,mode=755 none locks";
+    match Place::new().ask_behind(script, "? a a ? a b") {
+        Err(reason) => Ok(Completion::ignored_with(reason)),
+        Ok(lines) => {
+            for granted in [1, 2, 4] {
+                token(&lines[granted]);
+            }
+            assert_eq!([&lines[0], &lines[3], &lines[5]], ["warning", "error", "Capacity"]);
             Ok(Completion::Completed)
         }
     }

@@ -56,7 +56,7 @@ pub(crate) struct Seats<S: Source> {
 pub(crate) enum Urgency {
     /// Renewals and releases.
     Keeps,
-    /// Whatever else.
+    /// Whatever else: asks and looks, which come to the same when they are sent twice.
     Asks,
 }
 
@@ -130,7 +130,7 @@ impl<S: Source> Seats<S> {
         let permit = self.shared.permits.acquire().await?;
         // There is one for each permit, until the seats are taken away.
         let state = self.shared.seats().pop_back().unwrap_or(State::Empty);
-        Ok(Seat { shared: &self.shared, state, _permits: (permit, of_asks) })
+        Ok(Seat { shared: &self.shared, state, was_idle: false, _permits: (permit, of_asks) })
     }
 }
 
@@ -178,6 +178,8 @@ enum State<S: Source> {
 pub(crate) struct Seat<'a, S: Source> {
     shared: &'a Arc<Shared<S>>,
     state: State<S>,
+    /// Whether the connection was not made for this request.
+    was_idle: bool,
     _permits: (SemaphorePermit<'a>, Option<SemaphorePermit<'a>>),
 }
 
@@ -185,6 +187,28 @@ impl<S: Source> Seat<'_, S> {
     /// Leaves the connection for the next request.
     pub(crate) fn give_back(mut self, connection: S::Connection) {
         self.state = State::Ready(connection);
+    }
+
+    /// A new connection for one that has ended, if nobody would have seen that before there was a
+    /// request: it was lying idle. `None` if there is none in time.
+    pub(crate) async fn another(
+        &mut self,
+        deadline: Instant,
+        limit: Duration,
+    ) -> Option<S::Connection> {
+        if !self.was_idle {
+            return None;
+        }
+        let made = self.connection(deadline, limit).await;
+        // So that there is no third.
+        self.was_idle = false;
+        match made {
+            Ok(connection) => Some(connection),
+            Err(failure) => {
+                tracing::debug!(endpoint = %self.shared.source, %failure, "no other connection");
+                None
+            }
+        }
     }
 
     async fn connection(
@@ -196,6 +220,7 @@ impl<S: Source> Seat<'_, S> {
             if let State::Opening(opening) = &mut self.state {
                 // A failure from before this request says little: the cause may be gone.
                 let is_old = opening.is_finished();
+                self.was_idle = is_old;
                 let Ok(opened) = timeout_at(deadline, opening).await else {
                     return Err(S::late(limit, self.shared.attempts().last.clone()));
                 };
@@ -209,7 +234,10 @@ impl<S: Source> Seat<'_, S> {
                 }
             }
             match std::mem::replace(&mut self.state, State::Empty) {
-                State::Ready(connection) => return Ok(connection),
+                State::Ready(connection) => {
+                    self.was_idle = true;
+                    return Ok(connection);
+                }
                 _ => {
                     let opening = tokio::spawn(open(Arc::clone(self.shared), limit));
                     self.state = State::Opening(AbortOnDropHandle::new(opening));

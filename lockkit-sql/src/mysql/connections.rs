@@ -94,7 +94,9 @@ impl Connections {
     /// Sends a statement that writes, a transaction by itself, and waits for its answer, and for a
     /// connection before that.
     ///
-    /// Sent again where the server says that it met another one and was not carried out.
+    /// Sent again where the server says that it met another one and was not carried out; and on a
+    /// new connection, where the one that was lying idle has ended: unless it may have been carried
+    /// out, and that twice is not the same as once.
     pub(super) async fn write(
         &self,
         statement: &'static str,
@@ -103,13 +105,10 @@ impl Connections {
         within: Within,
     ) -> Result<MySqlQueryResult, Failure> {
         let mut conversation = self.converse(urgency, within).await?;
-        let mut conflicts = 0;
         loop {
             let answer = conversation.write(statement, values).await;
             match &answer {
-                Err(failure) if is_worth_another_try(failure, &mut conflicts, within) => {
-                    sleep(short()).await;
-                }
+                Err(failure) if conversation.is_worth_another_try(failure).await => (),
                 _ => return conversation.end(answer),
             }
         }
@@ -123,8 +122,13 @@ impl Connections {
         within: Within,
     ) -> Result<Vec<MySqlRow>, Failure> {
         let mut conversation = self.converse(Urgency::Asks, within).await?;
-        let answer = conversation.read(statement, values).await;
-        conversation.end(answer)
+        loop {
+            let answer = conversation.read(statement, values).await;
+            match &answer {
+                Err(failure) if conversation.is_worth_another_try(failure).await => (),
+                _ => return conversation.end(answer),
+            }
+        }
     }
 
     /// Sends several statements as one transaction. What is not committed when this ends is rolled
@@ -156,16 +160,13 @@ impl Connections {
         within: Within,
     ) -> Result<S::Answer, Failure> {
         let mut conversation = self.converse(urgency, within).await?;
-        let mut conflicts = 0;
         loop {
             let answer = match as_one {
                 true => conversation.transact(steps).await,
                 false => steps.take(&mut conversation).await,
             };
             match &answer {
-                Err(failure) if is_worth_another_try(failure, &mut conflicts, within) => {
-                    sleep(short()).await;
-                }
+                Err(failure) if conversation.is_worth_another_try(failure).await => (),
                 _ => return conversation.end(answer),
             }
         }
@@ -178,20 +179,9 @@ impl Connections {
 
     async fn converse(&self, urgency: Urgency, within: Within) -> Result<Transaction<'_>, Failure> {
         let (seat, connection) = self.seats.sit(urgency, within.deadline, within.limit).await?;
-        Ok(Transaction { seats: &self.seats, seat, connection, within })
+        let seats = &self.seats;
+        Ok(Transaction { seats, seat, connection, urgency, within, conflicts: 0, doubt: None })
     }
-}
-
-fn is_worth_another_try(failure: &Failure, conflicts: &mut u32, within: Within) -> bool {
-    *conflicts += 1;
-    match failure.is_impatience() {
-        true => within.left() > PATIENCE,
-        false => failure.is_conflict() && *conflicts <= MOST_CONFLICTS,
-    }
-}
-
-fn short() -> Duration {
-    Duration::from_micros(fastrand::u64(0..1_000))
 }
 
 /// Requests on one connection. It is closed with whatever was begun on it, unless the last answer
@@ -200,7 +190,11 @@ pub(super) struct Transaction<'a> {
     seats: &'a Seats<Endpoint>,
     seat: Seat<'a, Endpoint>,
     connection: MySqlConnection,
+    urgency: Urgency,
     within: Within,
+    conflicts: u32,
+    /// Why it is not known whether what was sent first was carried out.
+    doubt: Option<Failure>,
 }
 
 impl Transaction<'_> {
@@ -237,6 +231,28 @@ impl Transaction<'_> {
         Ok(())
     }
 
+    /// Whether to send again what failed, now.
+    async fn is_worth_another_try(&mut self, failure: &Failure) -> bool {
+        let is_doubtful = failure.leaves_a_doubt();
+        if failure.is_end() && (self.urgency == Urgency::Asks || !is_doubtful) {
+            self.seats.leave_idle_ones();
+            let Within { deadline, limit } = self.within;
+            let Some(another) = self.seat.another(deadline, limit).await else { return false };
+            self.connection = another;
+            self.doubt = is_doubtful.then(|| failure.clone());
+            return true;
+        }
+        self.conflicts += 1;
+        let helps = match failure.is_impatience() {
+            true => self.within.left() > PATIENCE,
+            false => failure.is_conflict() && self.conflicts <= MOST_CONFLICTS,
+        };
+        if helps {
+            sleep(Duration::from_micros(fastrand::u64(0..1_000))).await;
+        }
+        helps
+    }
+
     fn end<T>(self, answer: Result<T, Failure>) -> Result<T, Failure> {
         match &answer {
             Err(failure) if failure.spoils_the_connection() => {
@@ -246,7 +262,8 @@ impl Transaction<'_> {
             }
             _ => self.seat.give_back(self.connection),
         }
-        answer
+        // However what was sent again fared.
+        answer.map_err(|failure| self.doubt.unwrap_or(failure))
     }
 }
 

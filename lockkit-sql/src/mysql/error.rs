@@ -121,6 +121,16 @@ impl Failure {
         matches!(self.number(), Some(1142 | 1143))
     }
 
+    /// Whether the connection had ended, or did so under the request.
+    pub(super) fn is_end(&self) -> bool {
+        match self.number() {
+            Some(number) => ENDED.contains(&number),
+            None => {
+                matches!(self, Self::Client(error) if matches!(**error, sqlx::Error::Io(_)))
+            }
+        }
+    }
+
     /// Whether the connection is of no use any more.
     pub(super) fn spoils_the_connection(&self) -> bool {
         match self.number() {
@@ -187,6 +197,8 @@ pub(super) const ENDED: [u16; 4] = [1053, 1927, 3169, 4031];
 /// nothing.
 fn kind_of_answer(number: u16) -> ErrorKind {
     match number {
+        // It was idle for too long, so that no request was heard.
+        4031 => ErrorKind::Unreachable,
         number if ENDED.contains(&number) => ErrorKind::Unknown,
         number if FULL.contains(&number) || NO_WRITES.contains(&number) => ErrorKind::Unreachable,
         // Cancelled, or stopped by a limit of the administrator's.
@@ -233,6 +245,7 @@ mod tests {
             (1665, "a binary log of statements", ErrorKind::Misconfigured),
             (1690, "token used up", ErrorKind::Capacity),
             (1927, "session ended by the administrator", ErrorKind::Unknown),
+            (4031, "session ended since it was idle", ErrorKind::Unreachable),
             (9999, "anything else", ErrorKind::Misconfigured),
         ] {
             assert_eq!(kind_of_answer(number), expected, "{number}: {meaning}");

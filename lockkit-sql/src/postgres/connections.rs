@@ -48,7 +48,9 @@ impl Connections {
     /// all.
     ///
     /// Sent again where the server says that it met another one and was not carried out, which
-    /// it does where transactions are `REPEATABLE READ` by default.
+    /// it does where transactions are `REPEATABLE READ` by default; and on a new connection, where
+    /// the one that was lying idle has ended: unless it may have been carried out, and that twice is
+    /// not the same as once.
     pub(super) async fn request(
         &self,
         statement: &'static str,
@@ -57,8 +59,8 @@ impl Connections {
         limit: Duration,
     ) -> Result<Vec<PgRow>, Failure> {
         let deadline = Instant::now() + limit;
-        let (seat, mut connection) = self.seats.sit(urgency, deadline, limit).await?;
-        let mut conflicts = 0;
+        let (mut seat, mut connection) = self.seats.sit(urgency, deadline, limit).await?;
+        let (mut conflicts, mut doubt) = (0, None);
         let failure = loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let bind = |query, value| bind(query, value, left);
@@ -70,6 +72,16 @@ impl Connections {
                 }
                 Ok(Err(error)) => {
                     let failure = Failure::from(error);
+                    let may_be_repeated = urgency == Urgency::Asks || !failure.leaves_a_doubt();
+                    if failure.is_end() && may_be_repeated {
+                        self.seats.leave_idle_ones();
+                        let Some(another) = seat.another(deadline, limit).await else {
+                            break failure;
+                        };
+                        connection = another;
+                        doubt = Some(failure).filter(Failure::leaves_a_doubt);
+                        continue;
+                    }
                     conflicts += 1;
                     if !failure.is_conflict() || conflicts > MOST_CONFLICTS {
                         break failure;
@@ -87,7 +99,8 @@ impl Connections {
         } else {
             seat.give_back(connection);
         }
-        Err(failure)
+        // What was sent first may have been carried out, however the second fared.
+        Err(doubt.unwrap_or(failure))
     }
 
     /// Whether a pooler was found to give our sessions to others as well.

@@ -103,6 +103,11 @@ impl Failure {
         }
     }
 
+    /// Whether the request may have been carried out.
+    pub(super) fn leaves_a_doubt(&self) -> bool {
+        matches!(self.known_kind(), None | Some(ErrorKind::Unknown))
+    }
+
     /// Whether to wait for another connection does not help.
     pub(super) fn is_lasting(&self) -> bool {
         // A standby may be promoted, or the host's name come to mean another server.
@@ -112,6 +117,16 @@ impl Failure {
     /// Whether the request met another one, so that nothing was done and doing it again helps.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self.code(), Some("40001" | "40P01"))
+    }
+
+    /// Whether the connection had ended, or did so under the request.
+    pub(super) fn is_end(&self) -> bool {
+        match self.answer() {
+            Some(answer) => answer.severity() != PgSeverity::Error,
+            None => {
+                matches!(self, Self::Client(error) if matches!(**error, sqlx::Error::Io(_)))
+            }
+        }
     }
 
     /// Whether the connection is of no use any more.

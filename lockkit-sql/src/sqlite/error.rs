@@ -45,6 +45,9 @@ impl Problem {
                 return ErrorKind::Denied;
             }
             Self::System(_) => return ErrorKind::Misconfigured,
+            Self::Client(_) if self.extended_code() == Some(IOERR_SHMSIZE) => {
+                return ErrorKind::Capacity;
+            }
             Self::Client(_) => self.code(),
         };
         match code {
@@ -69,8 +72,12 @@ impl Problem {
 
     /// The primary result code (<https://www.sqlite.org/rescode.html>).
     fn code(&self) -> Option<i32> {
+        self.extended_code().map(|extended| extended & 0xff)
+    }
+
+    fn extended_code(&self) -> Option<i32> {
         let Self::Client(sqlx::Error::Database(error)) = self else { return None };
-        error.code()?.parse::<i32>().ok().map(|extended| extended & 0xff)
+        error.code()?.parse().ok()
     }
 }
 
@@ -95,3 +102,5 @@ const CONSTRAINT: i32 = 19;
 const MISMATCH: i32 = 20;
 const AUTH: i32 = 23;
 const NOTADB: i32 = 26;
+/// The file of the shared memory cannot be made longer.
+const IOERR_SHMSIZE: i32 = 4874;

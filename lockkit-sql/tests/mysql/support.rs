@@ -122,11 +122,15 @@ impl Database {
             .collect()
     }
 
-    /// Ends the sessions of everybody else in this database.
+    /// Ends the sessions of everybody else in this database, and waits until they are gone.
     pub(crate) async fn kill_sessions(&mut self) {
-        for id in self.sessions().await {
+        let killed = self.sessions().await;
+        for id in &killed {
             // It may have ended by itself.
             _ = self.raw.execute(AssertSqlSafe(format!("KILL {id}"))).await;
+        }
+        while self.sessions().await.iter().any(|id| killed.contains(id)) {
+            tokio::time::sleep(millis(5)).await;
         }
     }
 

@@ -20,6 +20,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_restarted_server_is_found_again", private, restarted),
         trial("ended_sessions_are_replaced", shared, terminated),
+        trial("what_ended_while_it_was_idle_fails_no_ask", private, ended_while_idle),
+        trial("a_doubt_outlives_a_second_sending", shared, doubted),
         trial("a_swallowed_answer_is_unknown_and_replaces_the_connection", private, swallowed),
         trial("a_second_ask_that_is_not_answered_is_unknown", private, asked_twice),
         trial("a_reset_or_a_partition_is_got_over", private, cut),
@@ -87,6 +89,55 @@ async fn terminated(server: String) {
     }
     driver.release(&holder).await.unwrap();
     take(&driver, &waiter).await;
+}
+
+/// By an administrator, and by something in between.
+async fn ended_while_idle(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&server.url_at(proxy.addr())).await;
+    let mut database = Database::at(&server.url()).await;
+    for resets in [false, true] {
+        // At once, so that several connections are made.
+        let held: Vec<_> = (0..5).map(|number| named(&number.to_string(), LONG)).collect();
+        join_all(held.iter().map(|held| take(&driver, held))).await;
+        let end = async |database: &mut Database| match resets {
+            true => proxy.reset().await,
+            false => database.kill_sessions().await,
+        };
+        end(&mut database).await;
+        let holder = claim(LONG).fair();
+        let token = take(&driver, &holder).await;
+        end(&mut database).await;
+        let status = driver.inspect().unwrap().look(holder.name()).await.unwrap();
+        assert_eq!(status.holder().unwrap().fencing_token(), Some(token));
+        // One statement; and a transaction, which keeps its place.
+        let waiter = claim(LONG).fair();
+        for _ in 0..2 {
+            end(&mut database).await;
+            refused(&driver, &waiter).await;
+        }
+        for held in held.iter().chain([&holder]) {
+            driver.release(held).await.unwrap();
+        }
+        end(&mut database).await;
+        take(&driver, &waiter).await;
+        driver.release(&waiter).await.unwrap();
+    }
+}
+
+/// What was sent first may have been carried out.
+async fn doubted(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = impatient_driver(&format!("{}?call_limit=2s", database.url)).await;
+    let wanted = claim(LONG);
+    take(&driver, &wanted).await;
+    driver.release(&wanted).await.unwrap();
+    database.kill_sessions().await;
+    database.run("START TRANSACTION; SELECT * FROM lockkit_lock FOR UPDATE").await;
+    let (kind, text) = kind(driver.try_acquire(&wanted).await);
+    assert_eq!(kind, ErrorKind::Unknown, "{text}");
+    database.run("COMMIT").await;
+    take(&driver, &wanted).await;
 }
 
 async fn swallowed(server: Server) {

@@ -85,6 +85,15 @@ impl Database {
         }
     }
 
+    /// Ends the sessions of drivers in this database, and waits until they are gone.
+    pub(crate) async fn end_sessions(&mut self) {
+        self.run(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity \
+             WHERE datname = current_database() AND application_name = 'lockkit'",
+        )
+        .await;
+    }
+
     /// Waits until as many are left.
     pub(crate) async fn sessions_fall_to(&mut self, number: i64) {
         while self.sessions().await > number {

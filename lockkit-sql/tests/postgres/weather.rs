@@ -22,6 +22,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_restarted_server_is_found_again", || POSTGRES.start(), restarted),
         trial("ended_sessions_are_replaced", || POSTGRES.url(), terminated),
+        trial("what_ended_while_it_was_idle_fails_no_ask", || POSTGRES.start(), ended_while_idle),
+        trial("a_doubt_outlives_a_second_sending", || POSTGRES.url(), doubted),
+        trial("what_was_idle_for_too_long_fails_nothing", || POSTGRES.url(), idle),
         trial(
             "a_swallowed_answer_is_unknown_and_replaces_the_connection",
             || POSTGRES.start(),
@@ -72,12 +75,7 @@ async fn terminated(server: String) {
     let others: Vec<_> = (0..20).map(|number| named(&number.to_string(), LONG)).collect();
     join_all(others.iter().map(|other| take(&driver, other))).await;
     assert!(database.sessions().await > 2);
-    database
-        .run(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-             WHERE datname = current_database() AND application_name = 'lockkit'",
-        )
-        .await;
+    database.end_sessions().await;
     assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
     let mut failures = 0;
     while let Err(error) = driver.renew(&holder).await {
@@ -91,6 +89,64 @@ async fn terminated(server: String) {
     refused(&driver, &waiter).await;
     driver.release(&holder).await.unwrap();
     assert!(matches!(driver.changed(&waiter).await, Change::Granted(_)));
+}
+
+/// By an administrator, and by something in between.
+async fn ended_while_idle(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&server.url_at(proxy.addr())).await;
+    let mut database = Database::at(&server.url()).await;
+    for resets in [false, true] {
+        // At once, so that several connections are made.
+        let held: Vec<_> = (0..5).map(|number| named(&number.to_string(), LONG)).collect();
+        join_all(held.iter().map(|held| take(&driver, held))).await;
+        let end = async |database: &mut Database| match resets {
+            true => proxy.reset().await,
+            false => database.end_sessions().await,
+        };
+        end(&mut database).await;
+        let token = take(&driver, &claim(LONG).fair()).await;
+        end(&mut database).await;
+        let status = driver.inspect().unwrap().look(claim(LONG).name()).await.unwrap();
+        assert_eq!(status.holder().unwrap().fencing_token(), Some(token));
+        end(&mut database).await;
+        refused(&driver, &claim(LONG)).await;
+        for held in &held {
+            driver.release(held).await.unwrap();
+        }
+        let broken = driver.inspect().unwrap().break_hold(claim(LONG).name(), None).await;
+        assert!(broken.unwrap().is_some());
+    }
+}
+
+/// What was sent first may have been carried out.
+async fn doubted(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = impatient_driver(&format!("{}?call_limit=2s", database.url)).await;
+    let wanted = claim(LONG);
+    take(&driver, &wanted).await;
+    driver.release(&wanted).await.unwrap();
+    database.end_sessions().await;
+    database.run("BEGIN; SELECT FROM lockkit_lock FOR UPDATE").await;
+    let (kind, text) = kind(driver.try_acquire(&wanted).await);
+    assert_eq!(kind, ErrorKind::Unknown, "{text}");
+    assert!(!text.contains("lock timeout"), "{text}");
+    database.run("COMMIT").await;
+    take(&driver, &wanted).await;
+}
+
+/// The server says that it heard no request, so that all may be sent again.
+async fn idle(server: String) {
+    let mut database = Database::on(&server).await;
+    let name = database.name().to_owned();
+    database.run(&format!("ALTER DATABASE {name} SET idle_session_timeout = '1s'")).await;
+    let driver = database.driver().await;
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    database.sessions_fall_to(0).await;
+    assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    database.sessions_fall_to(0).await;
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
 }
 
 async fn swallowed(server: Server) {
@@ -226,12 +282,7 @@ async fn read_only(server: String) {
     let held = claim(LONG);
     take(&driver, &held).await;
     database.run(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await;
-    database
-        .run(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-             WHERE datname = current_database() AND application_name = 'lockkit'",
-        )
-        .await;
+    database.end_sessions().await;
     while kind(driver.renew(&held).await).0 == ErrorKind::Unknown {}
     let (kind, text) = kind(driver.renew(&held).await);
     assert_eq!(kind, ErrorKind::Unreachable, "{text}");

@@ -14,6 +14,9 @@ const MIB: u64 = 1 << 20;
 /// The log takes some 4 MiB before it is emptied, and the database about as much.
 const LITTLE_SPACE: u64 = 32 * MIB;
 
+/// What a grant may add to the log.
+const NO_SPACE: u64 = 32 << 10;
+
 const LONG_LOG: u64 = 64 * MIB;
 
 /// # Errors
@@ -109,10 +112,15 @@ fn room(free: u64) -> Diagnosis {
     let finding = format!("the file system has room for {} MiB", free / MIB);
     match free {
         LITTLE_SPACE.. => Diagnosis::good("space", finding),
+        ..NO_SPACE => Diagnosis::error(
+            "space",
+            format!("{finding}: once the log has to grow, no lock can be taken or renewed"),
+            "make room",
+        ),
         _ => Diagnosis::warning(
             "space",
             finding,
-            "make room: on a full disk no lock can be taken or renewed",
+            "make room: on a full disk no lock can be taken or renewed once the log has to grow",
         ),
     }
 }
@@ -159,8 +167,9 @@ mod tests {
     use super::{MIB, room};
 
     #[test]
-    fn little_room_is_a_warning() {
+    fn little_room_is_a_warning_and_none_an_error() {
         assert_eq!(room(100 * MIB).grade(), Grade::Good);
+        assert_eq!(room(4096).grade(), Grade::Error);
         let tight = room(3 * MIB);
         assert_eq!(tight.grade(), Grade::Warning);
         assert_eq!(tight.finding(), "the file system has room for 3 MiB");
