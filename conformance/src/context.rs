@@ -145,12 +145,12 @@ impl Context {
         self.setup.id
     }
 
-    /// The lease to ask for.
     /// Whether claims that ask at the same time may all be refused.
     pub(crate) fn is_by_votes(&self) -> bool {
         self.setup.by_votes
     }
 
+    /// The lease to ask for.
     pub(crate) fn ttl(&self) -> Duration {
         self.setup.ttl()
     }

@@ -107,8 +107,8 @@ impl Suite {
         self
     }
 
-    /// The lease that the checks ask for: 1 second unless said otherwise, 30 in
-    /// [virtual time](Self::virtual_time).
+    /// The lease that the checks ask for, or what the driver can keep that is nearest to it: 1
+    /// second unless said otherwise, 30 in [virtual time](Self::virtual_time).
     ///
     /// Many checks wait for a few of them, so a short one makes a fast suite. The backend has to
     /// answer well within a fifth of it.

@@ -100,3 +100,36 @@ fn the_guide_to_writing_a_driver_is_its_code() {
     }
     assert!(files.is_empty(), "the guide shows files that are not there: {:?}", files.keys());
 }
+
+/// Documentation is published without the files of the repository: a link to one leads nowhere.
+#[test]
+fn comments_link_to_no_file() {
+    let is_file = |link: &&str| {
+        let is_elsewhere = link.starts_with("http:") || link.starts_with("https:");
+        !is_elsewhere && (link.contains('/') || link.contains(".md"))
+    };
+    let (mut folders, mut comments, mut dead) = (vec![package().join("..")], 0, Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if path.is_dir() && !name.starts_with('.') && name != "target" {
+                folders.push(path);
+            } else if name.ends_with(".rs") {
+                let source = fs::read_to_string(&path).unwrap();
+                let lines = source.lines().map(str::trim_start);
+                for line in lines.filter(|line| line.starts_with("//!") || line.starts_with("///"))
+                {
+                    comments += 1;
+                    let inline = line.split("](").skip(1).map(|rest| (rest, ')'));
+                    let apart = line.split("]: ").skip(1).map(|rest| (rest, ' '));
+                    let links =
+                        inline.chain(apart).filter_map(|(rest, end)| rest.split(end).next());
+                    dead.extend(links.filter(is_file).map(|link| format!("{name}: {link}")));
+                }
+            }
+        }
+    }
+    assert!(comments > 1000, "only {comments} lines of comments were found");
+    assert!(dead.is_empty(), "{dead:#?}");
+}

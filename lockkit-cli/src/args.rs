@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::exit;
-use crate::report::say;
+use crate::report::{say, written};
 
 /// Parses the arguments of this process, or says what is wrong with them and returns the exit
 /// code.
@@ -21,9 +21,7 @@ pub(crate) fn parse() -> Result<Command, u8> {
         return Ok(Command::Run(run));
     }
     if let ErrorKind::DisplayHelp | ErrorKind::DisplayVersion = error.kind() {
-        // Whoever asked for help and closed its output does not want it.
-        _ = error.print();
-        return Err(exit::OK);
+        return Err(written(error.print(), exit::OK));
     }
     let text = error.render().to_string();
     say(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
@@ -243,7 +241,8 @@ pub(crate) struct Doctor {
 }
 
 const AFTER_DOCTOR: &str = "\
-It changes nothing. Each finding comes with what to do about it.
+It changes nothing, but that a database without lockkit's tables gets them. Each finding comes with
+what to do about it.
 
 Examples:
   lockkit doctor --url redis://localhost

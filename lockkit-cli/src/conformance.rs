@@ -50,7 +50,11 @@ fn attempt(options: &Conformance, checks: Vec<&'static Check>) -> Result<u8> {
     let driver_id = driver.id();
     let ttl = options.ttl.unwrap_or_else(|| default_ttl(driver_id));
     let suite = suite(&url, &*driver, namespace.clone()).ttl(ttl);
-    drop(driver);
+    match options.ttl {
+        // The suite would take the nearest that the driver can keep.
+        Some(ttl) => drop(Locker::builder_from_arc(driver).ttl(ttl).build()?),
+        None => drop(driver),
+    }
     backend::block_on(async {
         let mut signals = Signals::catch(Terminal::Shared)
             .map_err(|error| Error::config("this process", error.to_string()))?;
@@ -121,6 +125,7 @@ async fn run(
             signal = signals.end() => {
                 left.clear();
                 if ended_by.replace(signal).is_some() {
+                    say("those under way are not waited for; what is left is removed");
                     break;
                 }
                 say("no further check is begun; those under way are waited for");

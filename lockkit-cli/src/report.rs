@@ -16,7 +16,12 @@ use crate::{exit, voice};
 /// Writes what was asked for to standard output, and returns `code`, unless that failed.
 pub(crate) fn answer(text: impl AsRef<[u8]>, code: u8) -> u8 {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
+    written(out.write_all(text.as_ref()).and_then(|()| out.flush()), code)
+}
+
+/// What comes of an answer: `code`, unless it could not be written.
+pub(crate) fn written(outcome: io::Result<()>, code: u8) -> u8 {
+    match outcome {
         Ok(()) => code,
         // Whoever reads, `head` say, has read enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => code,
@@ -100,9 +105,7 @@ impl LiveLine {
     /// None where there is no terminal that can erase a line, or where it is somebody else's turn
     /// to write there.
     pub(crate) fn begin() -> Option<Self> {
-        let can_erase =
-            std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
-        (can_erase && io::stderr().is_terminal() && is_in_foreground()).then_some(Self(()))
+        (terminals_erase() && io::stderr().is_terminal() && is_in_foreground()).then_some(Self(()))
     }
 
     pub(crate) fn show(&self, text: &str) {
@@ -125,6 +128,11 @@ impl Drop for LiveLine {
             voice::write(ERASE.into());
         }
     }
+}
+
+/// Whether a terminal that this process has does more than to print one line after the other.
+pub(crate) fn terminals_erase() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
 /// Goes to the beginning of the line and erases it.

@@ -122,7 +122,11 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
     // What was given up leaves neither a hold nor a place.
     if timeout(backend::CLEAN_UP, locker.shutdown()).await.is_err() {
         let (driver, name) = (locker.driver().id(), &options.name);
-        say(format!("{driver} does not answer: what it keeps of lock `{name}` runs out by itself"));
+        // That the backend answers by now does not bring back what was sent before.
+        say(format!(
+            "what became of a request to {driver} is not known: what it may leave at lock `{name}` \
+             runs out by itself"
+        ));
     }
     Ok(code)
 }

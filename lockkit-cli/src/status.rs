@@ -7,7 +7,7 @@ use lockkit::driver::OwnerId;
 use lockkit::{Holder, Label, LockStatus, Locker, Namespace, Result, Waiter};
 
 use crate::args::Status;
-use crate::report::{answer, say};
+use crate::report::{answer, say, terminals_erase};
 use crate::table::{columns, cut, roughly, visible};
 use crate::{backend, exit, json, watch};
 
@@ -18,6 +18,10 @@ pub(crate) fn status(options: &Status) -> u8 {
     }
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         say("--watch needs a terminal; a program can ask again and again with --json");
+        return exit::USAGE;
+    }
+    if !terminals_erase() {
+        say("--watch needs a terminal that can be drawn on, and the variable TERM names none");
         return exit::USAGE;
     }
     backend::at(&options.place, async |locker| watch::watch(locker, options.name.as_deref()).await)

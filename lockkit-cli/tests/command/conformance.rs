@@ -6,8 +6,9 @@ use lockkit_conformance::Suite;
 use rustix::process::Signal;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Row as _};
+use tokio::runtime::Builder;
 
-use crate::support::{Ended, Locks, Running};
+use crate::support::{Ended, Locks, Running, eventually};
 
 /// All checks, on lock files of their own, in a folder that is returned too.
 fn on_files(locks: &Locks) -> (Command, PathBuf) {
@@ -116,6 +117,59 @@ fn a_signal_ends_the_checks_and_leaves_nothing() {
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
 
+/// `lockkit conformance` while its only check holds a lock, for half an hour.
+fn under_way(locks: &Locks) -> Running {
+    assert_eq!(locks.finish(&[], "name", "true").code, 0);
+    let arguments = ["--ttl", "1h", "a_renewal_is_a_full_lease"];
+    let running = Running::start(locks.lockkit("conformance", &arguments));
+    eventually("the check holds its lock", || holds(locks) == 1);
+    running
+}
+
+/// How many locks are held.
+fn holds(locks: &Locks) -> i64 {
+    let options = SqliteConnectOptions::new().filename(locks.path("locks.db"));
+    let count = async {
+        let mut connection = options.connect().await.unwrap();
+        let rows = sqlx::query("SELECT COUNT(*) FROM lockkit_hold");
+        rows.fetch_one(&mut connection).await.unwrap().get(0)
+    };
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(count)
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_a_check() {
+    let locks = Locks::new();
+    let running = under_way(&locks);
+    running.signal(Signal::INT);
+    assert!(running.complaint().unwrap().contains("no further check is begun"));
+    running.signal(Signal::TERM);
+    let ended = running.finish();
+    assert_eq!(ended.code, 143, "{ended:?}");
+    assert!(ended.err.contains("not waited for"), "{ended:?}");
+    assert!(!ended.out.contains("test result"), "{ended:?}");
+    assert_eq!(holds(&locks), 0);
+}
+
+#[test]
+fn a_third_signal_leaves_what_is_there() {
+    let locks = Locks::with_ttl("30s&call_limit=30s");
+    let running = under_way(&locks);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    // Nothing can be removed from here on.
+    let blocked = runtime.block_on(locks.block());
+    running.signal(Signal::INT);
+    assert!(running.complaint().unwrap().contains("no further check is begun"));
+    running.signal(Signal::TERM);
+    assert!(running.complaint().unwrap().contains("not waited for"));
+    running.signal(Signal::INT);
+    let ended = running.finish();
+    assert_eq!((ended.code, ended.out.contains("test result")), (130, false), "{ended:?}");
+    assert_eq!(ended.err, "lockkit: what the checks have left is not removed\n");
+    drop(blocked);
+    assert_eq!(holds(&locks), 1);
+}
+
 /// As a backend does that is too slow.
 #[tokio::test]
 async fn a_check_that_fails_is_1() {
@@ -138,6 +192,8 @@ fn what_cannot_be_checked_is_an_error() {
         (&["no-such-check"][..], 64),
         (&["--list", "no-such-check"], 64),
         (&["--ttl", "soon"], 64),
+        (&["--ttl", "1ns"], 78),
+        (&["--ttl", "25h"], 78),
         (&["--url", "memory:"], 78),
         (&["--url", "redis://127.0.0.1:1"], 69),
     ] {

@@ -1,6 +1,8 @@
 use std::fs;
 
 use serde_json::Value;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions as _, Row as _};
 
 use crate::schema::conforming;
 use crate::support::{Ended, Locks, Running, lockkit};
@@ -62,6 +64,47 @@ fn a_database_that_is_no_place_for_locks_is_an_error() {
     let (code, findings) = findings(&locks.url());
     assert_eq!(code, 1);
     assert!(findings.iter().any(|finding| finding["grade"] == "error"), "{findings:?}");
+}
+
+/// As whoever connects finds them, and nothing else: no lock is taken to try it out.
+#[tokio::test]
+async fn an_empty_database_gets_the_tables_and_nothing_more() {
+    let locks = Locks::new();
+    let options = SqliteConnectOptions::new().filename(locks.path("locks.db"));
+    let mut connection = options.create_if_missing(true).connect().await.unwrap();
+    assert_eq!(tables(&mut connection).await, [""; 0]);
+    assert_eq!(doctor(&locks.url(), &[]).code, 0);
+    let made = tables(&mut connection).await;
+    assert!(!made.is_empty(), "{made:?}");
+    assert!(made.iter().all(|table| table.starts_with("lockkit_")), "{made:?}");
+    let rows = "SELECT name FROM lockkit_hold UNION ALL SELECT name FROM lockkit_place";
+    assert!(sqlx::query(rows).fetch_all(&mut connection).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_database_with_the_tables_is_not_changed() {
+    let locks = Locks::new();
+    assert_eq!(locks.finish(&[], "name", "true").code, 0);
+    let options = SqliteConnectOptions::new().filename(locks.path("locks.db"));
+    let mut connection = options.connect().await.unwrap();
+    let before = commits(&mut connection).await;
+    assert_eq!(doctor(&locks.url(), &[]).code, 0);
+    assert_eq!(doctor(&locks.url(), &["--json"]).code, 0);
+    assert_eq!(commits(&mut connection).await, before);
+    // Another's commit is seen, if there is one.
+    assert_eq!(locks.finish(&[], "name", "true").code, 0);
+    assert_ne!(commits(&mut connection).await, before);
+}
+
+async fn tables(connection: &mut SqliteConnection) -> Vec<String> {
+    let names = sqlx::query("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name");
+    let rows = names.fetch_all(connection).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// A number that is another one after others have changed the database.
+async fn commits(connection: &mut SqliteConnection) -> i64 {
+    sqlx::query("PRAGMA data_version").fetch_one(connection).await.unwrap().get(0)
 }
 
 #[test]

@@ -143,3 +143,15 @@ fn what_cannot_be_watched_is_an_error() {
     assert_eq!(ended.code, 69, "{ended:?}");
     assert!(!ended.out.contains(OTHER_SCREEN), "{ended:?}");
 }
+
+#[test]
+fn a_terminal_that_cannot_be_drawn_on_is_left_alone() {
+    let locks = Locks::new();
+    for terminal in ["TERM=dumb", "TERM=", "unset TERM;"] {
+        let shell = format!("{terminal} \"$PROGRAM\" status --watch; echo code $?");
+        let Some(watch) = AtTerminal::start(&locks, &shell) else { return };
+        let shown = watch.finish().out;
+        assert!(shown.contains("TERM") && shown.ends_with("code 64\r\n"), "{shown:?}");
+        assert!(!shown.contains('\x1b'), "{shown:?}");
+    }
+}

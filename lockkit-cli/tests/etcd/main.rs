@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         trial("a_broken_hold_goes_to_the_next", || ETCD.start(), broken),
         trial("a_full_database_is_seen_by_the_doctor", || ETCD.start(), doctor),
         trial("checks_of_leases_pass", || ETCD.start(), conformance),
+        trial("checks_go_by_what_is_granted", || ETCD.start(), short),
     ];
     trials.extend(foreign::trials());
     run(trials)
@@ -85,6 +86,20 @@ async fn conformance(server: Server) {
     let ended = command(&locks, &server.url(), &["conformance", check]);
     assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
     assert!(ended.out.contains("1 passed"), "{ended:?}");
+}
+
+/// The server grants two seconds, the least that it does, where one is asked for.
+async fn short(server: Server) {
+    let (locks, url) = (Locks::new(), server.url());
+    let checks = |ttl| command(&locks, &url, &["conformance", "--ttl", ttl, "a_pushed_grant"]);
+    let ended = checks("1s");
+    assert!(ended.code == 0 && ended.out.contains("1 passed"), "{ended:?}");
+    let ended = checks("900ms");
+    assert_eq!((ended.code, &*ended.out), (78, ""), "{ended:?}");
+    assert!(
+        ended.err.contains("900ms is not within 1s to ") && ended.err.contains("etcd"),
+        "{ended:?}"
+    );
 }
 
 async fn stopped(server: Server) {

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         trial("the_command_goes_with_lockkit_and_the_lock_within_the_ttl", || REDIS.url(), killed),
         trial("a_server_that_does_not_answer_ends_the_command", || REDIS.start(), silent),
         trial("a_short_outage_does_not_end_the_command", || REDIS.start(), outage),
+        trial("a_request_without_an_answer_is_told_of_as_one", || REDIS.start(), unanswered),
         trial("a_failover_does_not_end_the_command", sentinels, failover),
         trial("a_broken_hold_goes_to_the_next", || REDIS.url(), broken),
         trial("a_run_does_not_wait_for_itself", || REDIS.url(), nested),
@@ -94,6 +95,27 @@ async fn outage(server: Server) {
     server.cont().unwrap();
     locks.open_gate();
     assert_eq!(running.finish().code, 0);
+}
+
+/// Whoever reads that the backend does not answer looks for the wrong thing.
+async fn unanswered(server: Server) {
+    let (locks, url) = (Locks::new(), format!("{}?call_limit=500ms", server.url()));
+    let holder = start(&locks, &url, "30s", "unanswered", "echo ready; read -r _ <gate");
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    let mut command = locks.run(&["--wait", "4s"], "unanswered", ["true"]);
+    command.env("LOCKKIT_URL", url);
+    let waiting = Running::start(command);
+    assert!(waiting.complaint().unwrap().contains("waiting for lock"));
+    server.stop().unwrap();
+    // The next ask of it, which may be carried out at any time from now on.
+    while !waiting.complaint().unwrap().contains("no answer within") {}
+    server.cont().unwrap();
+    let ended = waiting.finish();
+    assert_eq!(ended.code, 75, "{ended:?}");
+    assert!(ended.err.contains("was not acquired within 4s"), "{ended:?}");
+    assert!(ended.err.contains("what became of a request to redis is not known"), "{ended:?}");
+    locks.open_gate();
+    assert_eq!(holder.finish().code, 0);
 }
 
 fn sentinels() -> Result<RedisSentinels, Unavailable> {

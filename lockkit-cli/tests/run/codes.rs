@@ -1,3 +1,4 @@
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::thread;
@@ -158,6 +159,17 @@ fn help_is_what_was_asked_for() {
         let ended = Running::start(command).finish();
         assert_eq!((ended.code, &*ended.err), (0, ""));
         assert!(ended.out.contains("lock") && !ended.out.contains("hunter2"), "{ended:?}");
+    }
+}
+
+#[test]
+fn help_that_cannot_be_written_is_74() {
+    for arguments in [&["--help"][..], &["run", "--help"], &["--version"], &["man"]] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let ended = lockkit().args(arguments).stdout(full).output().unwrap();
+        let err = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(74), "{arguments:?}: {err}");
+        assert!(err.starts_with("lockkit: standard output: "), "{arguments:?}: {err}");
     }
 }
 
