@@ -71,7 +71,7 @@ pub enum Error {
         what: String,
     },
     /// The name cannot be used.
-    #[error("lock name {name:?} is not valid: {reason}")]
+    #[error("lock name {} is not valid: {reason}", beginning(name))]
     #[non_exhaustive]
     InvalidName {
         /// What was given.
@@ -135,11 +135,19 @@ impl Error {
             ErrorKind::Unsupported => Self::unsupported(
                 driver,
                 match &failure.name {
-                    Some(name) => format!("{} (lock `{name}`)", failure.source),
+                    Some(name) => format!("this ({operation} lock `{name}`): {}", failure.source),
                     None => failure.source.to_string(),
                 },
             ),
         }
+    }
+}
+
+/// As much of a text as one can read in a line: what is no name may be of any length.
+fn beginning(text: &str) -> String {
+    match text.char_indices().nth(100) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
     }
 }
 
@@ -206,5 +214,28 @@ impl fmt::Display for Operation {
             Self::Inspect => "inspect",
             Self::Break => "break",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::driver::{DriverError, ErrorKind};
+    use crate::{Error, LockName, Namespace, Operation};
+
+    #[test]
+    fn a_name_of_any_length_is_told_in_a_line() {
+        let told = |name: &str| LockName::new(&Namespace::default(), name).unwrap_err().to_string();
+        assert!(told("a\nb").starts_with(r#"lock name "a\nb" is not valid: "#));
+        assert!(told(&"ü".repeat(5000)).len() < 400);
+    }
+
+    #[test]
+    fn what_a_driver_does_not_support_names_the_lock_and_the_operation() {
+        let name = LockName::new(&Namespace::default(), "orders").unwrap();
+        let error = DriverError::new(ErrorKind::Unsupported, "another program holds it");
+        assert_eq!(
+            Error::of_driver("postgres", Operation::Break, Some(name), error).to_string(),
+            "postgres does not support this (break lock `orders`): another program holds it"
+        );
     }
 }

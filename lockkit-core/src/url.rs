@@ -266,7 +266,7 @@ impl FromStr for BackendUrl {
         let bad = |reason: &str| Error::config("backend URL", reason);
         let decode = |text: &str| match percent_decode_str(text).decode_utf8() {
             Ok(text) if !text.contains('\0') => Ok(text.into_owned()),
-            _ => Err(bad("a percent-encoded part is not UTF-8 text")),
+            _ => Err(bad("a percent-encoded part is not UTF-8 text without NUL")),
         };
         if text.chars().any(|c| c.is_control() || c == '#') {
             return Err(bad("control characters and `#` are written percent-encoded"));
