@@ -99,8 +99,8 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the driver cannot tell, [`Error::InvalidName`], and what the
-    /// driver says.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the driver cannot tell,
+    /// [`Error::InvalidName`](crate::Error::InvalidName), and what the driver says.
     ///
     /// # Cancel safety
     ///
@@ -136,7 +136,8 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look); [`Error::Unreachable`] leaves it open whether the hold was broken.
+    /// As [`look`](Self::look); [`Error::Unreachable`](crate::Error::Unreachable) leaves it open
+    /// whether the hold was broken.
     ///
     /// # Cancel safety
     ///

@@ -1,0 +1,87 @@
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use lockkit_testkit::{
+    Backend as Program, ETCD, Ensemble, MARIADB, POSTGRES, REDIS, Server, Unavailable, ZOOKEEPER,
+};
+
+/// Servers, and how to reach them through proxies.
+pub(crate) struct Backend {
+    servers: Servers,
+    /// Of the holds.
+    pub(crate) ttl: Duration,
+}
+
+enum Servers {
+    /// Of several, a majority is asked.
+    Apart(Vec<Server>),
+    Together(Ensemble),
+}
+
+const SHORT: Duration = Duration::from_secs(2);
+
+/// A Redis that remembers what it has acknowledged.
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+impl Backend {
+    pub(crate) fn redis() -> Result<Self, Unavailable> {
+        let servers = Servers::Apart(vec![REDIS.start_with(&DURABLE)?]);
+        Ok(Self { servers, ttl: SHORT })
+    }
+
+    pub(crate) fn redlock() -> Result<Self, Unavailable> {
+        let servers = (0..3).map(|_| REDIS.start_with(&DURABLE));
+        let servers = Servers::Apart(servers.collect::<Result<_, _>>()?);
+        Ok(Self { servers, ttl: SHORT })
+    }
+
+    pub(crate) fn postgres() -> Result<Self, Unavailable> {
+        Self::one(&POSTGRES)
+    }
+
+    pub(crate) fn mariadb() -> Result<Self, Unavailable> {
+        Self::one(&MARIADB)
+    }
+
+    /// Its sessions last for 4 seconds at least.
+    pub(crate) fn zookeeper() -> Result<Self, Unavailable> {
+        Ok(Self { ttl: SHORT * 2, ..Self::three(&ZOOKEEPER)? })
+    }
+
+    pub(crate) fn etcd() -> Result<Self, Unavailable> {
+        Self::three(&ETCD)
+    }
+
+    fn one(program: &'static Program) -> Result<Self, Unavailable> {
+        Ok(Self { servers: Servers::Apart(vec![program.start()?]), ttl: SHORT })
+    }
+
+    fn three(program: &'static Program) -> Result<Self, Unavailable> {
+        Ok(Self { servers: Servers::Together(program.start_ensemble(3)?), ttl: SHORT })
+    }
+
+    pub(crate) fn servers(&self) -> &[Server] {
+        match &self.servers {
+            Servers::Apart(servers) => servers,
+            Servers::Together(ensemble) => ensemble.members(),
+        }
+    }
+
+    /// The URL of lockkit, with an address for each server.
+    pub(crate) fn url_at(&self, addresses: &[SocketAddr]) -> String {
+        let url = match &self.servers {
+            Servers::Apart(servers) if servers.len() == 1 => servers[0].url_at(addresses[0]),
+            Servers::Apart(_) => {
+                let hosts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+                // They forget nothing.
+                format!("redlock://{}?delayed_restart=false", hosts.join(","))
+            }
+            Servers::Together(ensemble) => {
+                let ports: Vec<_> = addresses.iter().map(SocketAddr::port).collect();
+                ensemble.url_at(&ports)
+            }
+        };
+        let joint = if url.contains('?') { '&' } else { '?' };
+        format!("{url}{joint}ttl={}ms", self.ttl.as_millis())
+    }
+}

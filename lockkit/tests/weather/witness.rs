@@ -1,0 +1,69 @@
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lockkit::{Error, Hold};
+
+/// Sees who holds what. Whoever works says what it holds, at every step.
+pub(crate) struct Witness {
+    seed: u64,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// The last hold of each lock.
+    last: HashMap<String, Hold>,
+    wrong: Vec<String>,
+}
+
+impl Witness {
+    pub(crate) fn of(seed: u64) -> Self {
+        Self { seed, seen: Mutex::default() }
+    }
+
+    /// Whether it is held at this moment, so that the work may go on.
+    pub(crate) fn sees(&self, hold: &Hold) -> bool {
+        let mut seen = self.seen();
+        if !hold.is_held() {
+            return false;
+        }
+        let Some(before) = seen.last.insert(hold.name().as_str().to_owned(), hold.clone()) else {
+            return true;
+        };
+        if before.owner() != hold.owner() {
+            if before.is_held() && hold.is_held() {
+                seen.wrong.push(format!("two hold it: {before:?} and {hold:?}"));
+            }
+            // A majority gives none.
+            if hold.fencing_token().is_some() && before.fencing_token() >= hold.fencing_token() {
+                seen.wrong.push(format!("a token that does not rise: {before:?} and {hold:?}"));
+            }
+        }
+        true
+    }
+
+    /// Whoever asks or lets go in bad weather may be told this, and nothing else.
+    pub(crate) fn hears(&self, error: &Error) {
+        let is_weather = matches!(
+            error,
+            Error::TimedOut { .. }
+                | Error::Taken { .. }
+                | Error::Unreachable(_)
+                | Error::Lost { .. }
+                | Error::ShutDown { .. }
+        );
+        if !is_weather {
+            self.seen().wrong.push(format!("{error:?}"));
+        }
+    }
+
+    /// Fails if anything was wrong so far.
+    pub(crate) fn agrees(&self) {
+        let seen = self.seen();
+        assert!(seen.wrong.is_empty(), "LOCKKIT_SEED={}: {:#?}", self.seed, seen.wrong);
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
