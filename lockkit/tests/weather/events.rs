@@ -5,10 +5,10 @@ use futures_util::future::join_all;
 use lockkit_testkit::Proxy;
 use tokio::time::sleep;
 
-use crate::PROCESSES;
 use crate::backend::Backend;
 use crate::process::Process;
 use crate::witness::Witness;
+use crate::{NAMES, PROCESSES};
 
 /// What happens to processes, to servers, and between them.
 pub(crate) struct Weather<'a> {
@@ -35,8 +35,10 @@ impl<'a> Weather<'a> {
 
     /// One event, from its beginning to its end.
     pub(crate) async fn change(&mut self) {
-        let long = self.backend.ttl.mul_f64(1.5 * self.dice.f64());
-        let process = self.dice.usize(..self.processes.len());
+        let long = self.backend.ttl.mul_f64(2.0 * self.dice.f64());
+        // Most of it goes unnoticed where nothing is held.
+        let name = NAMES[self.dice.usize(..NAMES.len())];
+        let process = self.witness.holder(name).unwrap_or(0);
         let server = self.dice.usize(..self.backend.servers().len());
         let ways = &self.ways[process];
         let (way, server) = (&ways[server], &self.backend.servers()[server]);
@@ -106,7 +108,7 @@ impl<'a> Weather<'a> {
     async fn start(&mut self, at: usize) -> Process {
         let addresses: Vec<_> = self.ways[at].iter().map(Proxy::addr).collect();
         let url = self.backend.url_at(&addresses);
-        Process::start(url, self.witness, self.backend.ttl, &mut self.dice).await
+        Process::start(at, url, self.witness, self.backend.ttl, &mut self.dice).await
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) struct Ended(Option<Runtime>);
 
 impl Process {
     pub(crate) async fn start(
+        number: usize,
         url: String,
         witness: &Arc<Witness>,
         ttl: Duration,
@@ -38,7 +39,7 @@ impl Process {
             let (stop, witness, dice) = (stop.clone(), witness.clone(), dice.fork());
             let (locker, on) = (locker.clone(), runtime.handle());
             let goes_on = move || !stop.load(Ordering::Relaxed);
-            workers.spawn_on(work(locker, witness, ttl, dice, goes_on), on);
+            workers.spawn_on(work(locker, witness, number, ttl, dice, goes_on), on);
         }
         Self { locker, workers, stop, runtime: Ended(Some(runtime)) }
     }

@@ -11,8 +11,8 @@ pub(crate) struct Witness {
 
 #[derive(Default)]
 struct Seen {
-    /// The last hold of each lock.
-    last: HashMap<String, Hold>,
+    /// The last hold of each lock, and in which process.
+    last: HashMap<String, (Hold, usize)>,
     wrong: Vec<String>,
 }
 
@@ -22,24 +22,30 @@ impl Witness {
     }
 
     /// Whether it is held at this moment, so that the work may go on.
-    pub(crate) fn sees(&self, hold: &Hold) -> bool {
+    pub(crate) fn sees(&self, hold: &Hold, process: usize) -> bool {
         let mut seen = self.seen();
         if !hold.is_held() {
             return false;
         }
-        let Some(before) = seen.last.insert(hold.name().as_str().to_owned(), hold.clone()) else {
+        let name = hold.name().as_str().to_owned();
+        let Some((before, _)) = seen.last.insert(name, (hold.clone(), process)) else {
             return true;
         };
         if before.owner() != hold.owner() {
             if before.is_held() && hold.is_held() {
-                seen.wrong.push(format!("two hold it: {before:?} and {hold:?}"));
+                seen.note(format!("two hold it: {before:?} and {hold:?}"));
             }
             // A majority gives none.
             if hold.fencing_token().is_some() && before.fencing_token() >= hold.fencing_token() {
-                seen.wrong.push(format!("a token that does not rise: {before:?} and {hold:?}"));
+                seen.note(format!("a token that does not rise: {before:?} and {hold:?}"));
             }
         }
         true
+    }
+
+    /// Which process was seen last to hold it.
+    pub(crate) fn holder(&self, name: &str) -> Option<usize> {
+        self.seen().last.get(name).map(|(_, process)| *process)
     }
 
     /// Whoever asks or lets go in bad weather may be told this, and nothing else.
@@ -53,7 +59,7 @@ impl Witness {
                 | Error::ShutDown { .. }
         );
         if !is_weather {
-            self.seen().wrong.push(format!("{error:?}"));
+            self.seen().note(format!("{error:?}"));
         }
     }
 
@@ -65,5 +71,14 @@ impl Witness {
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    /// The first say it all.
+    fn note(&mut self, wrong: String) {
+        if self.wrong.len() < 4 {
+            self.wrong.push(wrong);
+        }
     }
 }

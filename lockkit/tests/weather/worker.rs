@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use lockkit::{AcquireOptions, DistributedLock, LockGuard, Locker, Result, Wait};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::NAMES;
 use crate::witness::Witness;
@@ -15,6 +15,7 @@ use crate::witness::Witness;
 pub(crate) async fn work(
     locker: Locker,
     witness: Arc<Witness>,
+    process: usize,
     ttl: Duration,
     mut dice: Rng,
     goes_on: impl Fn() -> bool,
@@ -27,7 +28,7 @@ pub(crate) async fn work(
             None => Arc::new(lock),
         };
         match acquire(&*lock, ttl, &mut dice).await {
-            Some(Ok(guard)) => hold(guard, &witness, ttl, &mut dice).await,
+            Some(Ok(guard)) => hold(guard, &witness, process, ttl, &mut dice).await,
             Some(Err(error)) => {
                 witness.hears(&error);
                 // A locker that was shut down says so at once.
@@ -67,13 +68,12 @@ async fn left_alone<T>(begun: impl Future<Output = T>, pause: Duration) -> T {
     }
 }
 
-async fn hold(guard: LockGuard, witness: &Witness, ttl: Duration, dice: &mut Rng) {
-    for _ in 0..dice.u32(1..10) {
-        if !witness.sees(&guard) {
-            break;
-        }
-        let is_long = dice.u32(..20) == 0;
-        sleep(if is_long { ttl.mul_f64(dice.f64()) } else { millis(dice, 20) }).await;
+/// Holds it for a moment, or for so long that an outage in between outlasts the lease.
+async fn hold(guard: LockGuard, witness: &Witness, process: usize, ttl: Duration, dice: &mut Rng) {
+    let begun = Instant::now();
+    let long = if dice.bool() { millis(dice, 100) } else { ttl.mul_f64(2.5 * dice.f64()) };
+    while witness.sees(&guard, process) && begun.elapsed() < long {
+        sleep(millis(dice, 20)).await;
     }
     // Else it is dropped.
     if dice.u32(..4) > 0
