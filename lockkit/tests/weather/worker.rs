@@ -28,7 +28,14 @@ pub(crate) async fn work(
             None => Arc::new(lock),
         };
         match acquire(&*lock, ttl, &mut dice).await {
-            Some(Ok(guard)) => hold(guard, &witness, process, ttl, &mut dice).await,
+            Some(Ok(guard)) => {
+                let begun = Instant::now();
+                let long = how_long(ttl, &mut dice);
+                while witness.sees(&guard, process) && begun.elapsed() < long && goes_on() {
+                    sleep(millis(&mut dice, 20)).await;
+                }
+                let_go(guard, &witness, &mut dice).await;
+            }
             Some(Err(error)) => {
                 witness.hears(&error);
                 // A locker that was shut down says so at once.
@@ -68,13 +75,15 @@ async fn left_alone<T>(begun: impl Future<Output = T>, pause: Duration) -> T {
     }
 }
 
-/// Holds it for a moment, or for so long that an outage in between outlasts the lease.
-async fn hold(guard: LockGuard, witness: &Witness, process: usize, ttl: Duration, dice: &mut Rng) {
-    let begun = Instant::now();
-    let long = if dice.bool() { millis(dice, 100) } else { ttl.mul_f64(2.5 * dice.f64()) };
-    while witness.sees(&guard, process) && begun.elapsed() < long {
-        sleep(millis(dice, 20)).await;
+/// For a moment, or for so long that an outage in between outlasts the lease.
+fn how_long(ttl: Duration, dice: &mut Rng) -> Duration {
+    match dice.bool() {
+        true => millis(dice, 100),
+        false => ttl.mul_f64(2.5 * dice.f64()),
     }
+}
+
+async fn let_go(guard: LockGuard, witness: &Witness, dice: &mut Rng) {
     // Else it is dropped.
     if dice.u32(..4) > 0
         && let Err(error) = guard.release().await
