@@ -9,7 +9,7 @@ use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteRes
 use crate::diagnosis;
 use crate::driver::{Shared, ZooKeeperDriver};
 use crate::error::Failure;
-use crate::queue::token;
+use crate::queue::{in_order, token};
 use crate::session::{Limit, Session};
 
 /// A node of a lock: it holds, or it waits.
@@ -145,7 +145,11 @@ impl Shared {
 
     /// The nodes of a lock, in the order in which they are served.
     async fn queue(&self, name: &LockName) -> Result<Vec<Contender>, Failure> {
-        let nodes = self.layout.queue(self.list(&self.layout.lock(name)).await?)?;
+        let (limit, folder) = (self.inspection_limit(), self.layout.lock(name));
+        let session = self.sessions.connected(limit).await?;
+        let listed = list(&session, &folder, limit).await?;
+        let ordered = in_order(session.client(), &self.layout, &folder, listed);
+        let nodes = session.read(limit, ordered).await??;
         let contender = |node: String| Contender { owner: self.layout.owner(&node), node };
         Ok(nodes.into_iter().map(contender).collect())
     }

@@ -97,16 +97,16 @@ impl Layout {
         }
     }
 
-    /// The nodes of a lock in the order in which they are served.
+    /// The nodes of a lock in the order in which they are served, as far as names
+    /// [tell](Self::is_told_by_names).
     pub(crate) fn queue(&self, mut nodes: Vec<String>) -> Queue {
         match self.dialect {
             Dialect::Lockkit => {
-                let sequence = |node: &str| node.get(32..)?.strip_prefix('-')?.parse().ok();
                 let is_ours = |node: &str| sequence(node).is_some() && self.owner(node).is_some();
                 if let Some(foreign) = nodes.iter().find(|node| !is_ours(node)) {
                     return Err(Failure::Foreign(foreign.clone()));
                 }
-                put_in_sequence(&mut nodes, sequence);
+                nodes.sort_by_cached_key(|node| sequence(node));
             }
             // Every child counts, by what stands behind the last `lock-`, as text.
             Dialect::Curator => nodes.sort_by_cached_key(|node| match node.rsplit_once("lock-") {
@@ -115,12 +115,23 @@ impl Layout {
             }),
             // Whatever is called otherwise is no contender.
             Dialect::Kazoo => {
-                let sequence = |node: &str| node.rsplit_once("__lock__")?.1.parse().ok();
+                let sequence = |node: &str| node.rsplit_once("__lock__")?.1.parse::<i32>().ok();
                 nodes.retain(|node| sequence(node).is_some());
-                put_in_sequence(&mut nodes, sequence);
+                nodes.sort_by_cached_key(|node| sequence(node));
             }
         }
         Ok(nodes)
+    }
+
+    /// Whether the names of a queue tell its order. At the end of two billion the servers let the
+    /// sequence stand where it is, except for nodes that are made at about the same time, of which all
+    /// but the first have one that begins anew below zero. Other software goes by the names even so.
+    pub(crate) fn is_told_by_names(&self, nodes: &[String]) -> bool {
+        let is_before = |end: i32| (0..i32::MAX).contains(&end);
+        match self.dialect {
+            Dialect::Lockkit => nodes.iter().filter_map(|node| sequence(node)).all(is_before),
+            Dialect::Curator | Dialect::Kazoo => true,
+        }
     }
 
     /// Whose node it is. A foreign client may call its nodes as it likes.
@@ -136,10 +147,9 @@ impl Layout {
     }
 }
 
-/// By the sequence, a number that begins anew below zero after two billion.
-fn put_in_sequence(nodes: &mut [String], sequence: impl Fn(&str) -> Option<i32>) {
-    let Some(first) = nodes.first().and_then(|node| sequence(node)) else { return };
-    nodes.sort_by_cached_key(|node| Some(sequence(node)?.wrapping_sub(first)));
+/// Of a node of lockkit's own.
+fn sequence(node: &str) -> Option<i32> {
+    node.get(32..)?.strip_prefix('-')?.parse().ok()
 }
 
 #[cfg(test)]
@@ -212,12 +222,15 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_that_begins_anew_keeps_its_order() {
-        let nodes = ["2147483646", "2147483647", "-2147483648", "-2147483647"]
-            .map(|sequence| format!("{OWNER}-{sequence}"));
-        let [a, b, c, d] = nodes.each_ref().map(String::as_str);
-        for shuffled in [[a, b, c, d], [d, c, b, a], [c, a, d, b], [b, d, a, c]] {
-            assert_eq!(order(Dialect::Lockkit, &shuffled), [a, b, c, d]);
+    fn names_tell_the_order_until_the_sequence_has_come_to_its_end() {
+        let is_told = |dialect, sequences: &[&str]| {
+            let nodes = sequences.iter().map(|sequence| format!("{OWNER}-{sequence}"));
+            Layout::new("", dialect).is_told_by_names(&nodes.collect::<Vec<_>>())
+        };
+        assert!(is_told(Dialect::Lockkit, &["0000000000", "2147483646"]));
+        for end in ["2147483647", "-2147483648", "-000000001"] {
+            assert!(!is_told(Dialect::Lockkit, &["2147483646", end]), "{end}");
+            assert!(is_told(Dialect::Curator, &["2147483646", end]), "they go by {end}");
         }
     }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
 use lockkit_core::FencingToken;
 use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Grant, Release, Taken};
-use zookeeper_client::{CreateMode, Error};
+use zookeeper_client::{Client, CreateMode, Error};
 
 use crate::claims::{Ahead, Claims, Entry, Node, Trace};
 use crate::error::Failure;
@@ -186,7 +187,8 @@ impl<'a> Request<'a> {
         }
         let Some(node) = adopted else { return Ok(None) };
         self.remove_older(&node, nodes.iter()).await?;
-        Ok(Some((node, self.layout.queue(nodes))))
+        let ordered = in_order(self.session.client(), self.layout, &self.folder, nodes);
+        Ok(Some((node, self.session.read(self.limit, ordered).await?)))
     }
 
     /// Whether the claim's node is the first.
@@ -292,8 +294,9 @@ impl<'a> Request<'a> {
     /// The queue at a time after this was called, as far as our server has heard.
     async fn list(&self) -> Result<Arc<Queue>, Failure> {
         let look = async {
-            let listed = self.session.client().list_children(&self.folder).await;
-            Ok(self.layout.queue(or_none(listed)?))
+            let client = self.session.client();
+            let listed = or_none(client.list_children(&self.folder).await)?;
+            in_order(client, self.layout, &self.folder, listed).await
         };
         let line = self.session.looks().join(&self.folder);
         self.session.read(self.limit, line.look(self.limit.length() / 2, look)).await
@@ -340,6 +343,37 @@ impl<'a> Request<'a> {
             made => made,
         }
     }
+}
+
+/// The nodes of a lock in the order in which they are served. Where their names do not tell it, it
+/// takes a look at each.
+pub(crate) async fn in_order(
+    client: &Client,
+    layout: &Layout,
+    folder: &str,
+    nodes: Vec<String>,
+) -> Result<Queue, Error> {
+    let queue = layout.queue(nodes);
+    match queue {
+        Ok(nodes) if !layout.is_told_by_names(&nodes) => {
+            Box::pin(in_order_of_creation(client, folder, nodes)).await.map(Ok)
+        }
+        queue => Ok(queue),
+    }
+}
+
+async fn in_order_of_creation(
+    client: &Client,
+    folder: &str,
+    nodes: Vec<String>,
+) -> Result<Vec<String>, Error> {
+    let stat = |name| client.check_stat(&[folder, "/", name].concat());
+    let stats = try_join_all(nodes.iter().map(|name| stat(name))).await?;
+    // Who has left meanwhile is left out.
+    let there = nodes.into_iter().zip(stats).filter_map(|(name, stat)| Some((stat?.czxid, name)));
+    let mut there: Vec<_> = there.collect();
+    there.sort_unstable();
+    Ok(there.into_iter().map(|(_, name)| name).collect())
 }
 
 /// The children of a node, which are none if it is not there.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod counter;
 mod diagnosis;
 mod ensemble;
 mod inspection;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let trials = [
         layout::trials(),
+        counter::trials(),
         queue::trials(),
         sessions::trials(),
         weather::trials(),
