@@ -13,7 +13,7 @@ use crate::diagnosis;
 use crate::driver::EtcdDriver;
 use crate::error::Failure;
 use crate::layout::Queue;
-use crate::queue;
+use crate::{members, queue};
 
 /// As long as a request about a claim takes at most.
 const CALL_LIMIT: Duration = Duration::from_secs(3);
@@ -93,7 +93,7 @@ impl EtcdDriver {
         let options = options.with_sort(SortTarget::Create, SortOrder::Ascend);
         let read = |client: Arc<Client>| {
             let options = options.clone();
-            async move { client.kv_client().get(prefix, Some(options)).await }
+            async move { members::kv(&client).get(prefix, Some(options)).await }
         };
         let mut answer = self.members.call(self.inspection_limit(), read).await.outcome?;
         self.members.check(answer.header())?;

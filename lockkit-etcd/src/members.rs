@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, ResponseHeader};
+use etcd_client::{Client, ConnectOptions, KvClient, ResponseHeader};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -326,6 +326,12 @@ impl Members {
             client => client,
         }
     }
+}
+
+/// For reads that find as much as there is: unless it is told otherwise, the client library takes no
+/// answer that is longer than 4 MiB.
+pub(crate) fn kv(client: &Client) -> KvClient {
+    client.kv_client().max_decoding_message_size(usize::MAX)
 }
 
 impl Member {

@@ -11,7 +11,7 @@ use etcd_client::{
 use crate::board::Key;
 use crate::error::Failure;
 use crate::layout::{Queue, Value};
-use crate::members::{Members, Reply};
+use crate::members::{self, Members, Reply};
 
 /// What a look at the queue finds.
 #[derive(Debug)]
@@ -264,7 +264,7 @@ const NO_ANSWER: Failure = Failure::Foreign("the answer has not what was asked f
 pub(crate) async fn send(members: &Members, txn: Txn, limit: Duration) -> Reply<TxnResponse> {
     let request = |client: Arc<Client>| {
         let txn = txn.clone();
-        async move { client.kv_client().txn(txn).await }
+        async move { members::kv(&client).txn(txn).await }
     };
     let reply = members.call(limit, request).await;
     reply.and_then(|answer| members.check(answer.header()).map(|()| answer))

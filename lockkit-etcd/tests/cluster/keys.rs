@@ -1,8 +1,9 @@
 //! What stands in the cluster: keys, leases, and how many requests it takes.
 
+use etcd_client::{Txn, TxnOp};
 use libtest_mimic::Trial;
-use lockkit_core::Label;
-use lockkit_core::driver::{Claim, Driver, Release, Renewal};
+use lockkit_core::driver::{Claim, Driver, Inspect, OwnerId, Release, Renewal};
+use lockkit_core::{Label, Namespace};
 use lockkit_testkit::{ETCD, Server, trial};
 
 use crate::support::{LONG, Raw, claim, driver, locker, millis, named, refused, take};
@@ -20,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("leases_that_nobody_uses_are_kept_alive", || ETCD.start(), kept_alive),
         trial("drops_at_every_poll_leave_nothing", || ETCD.start(), dropped),
         trial("a_closed_driver_gives_everything_back", || ETCD.start(), closed),
+        trial("very_many_locks_are_listed", || ETCD.start(), many),
     ]
 }
 
@@ -211,4 +213,17 @@ async fn closed(server: Server) {
     other.close().await;
     raw.is_clean().await;
     assert!(one.try_acquire(&claim(LONG)).await.is_err());
+}
+
+/// More than a client takes in one answer, unless it is told to.
+async fn many(server: Server) {
+    const LOCKS: usize = 128 * 200;
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let value = format!("{} {}", OwnerId::random(), "x".repeat(Label::MAX_LEN));
+    let put = |number| TxnOp::put(format!("lockkit/v1/lockkit/{number}/1"), &*value, None);
+    for first in (0..LOCKS).step_by(128) {
+        let puts: Vec<_> = (first..first + 128).map(put).collect();
+        raw.client.txn(Txn::new().and_then(puts)).await.unwrap();
+    }
+    assert_eq!(driver.held(&Namespace::default()).await.unwrap().len(), LOCKS);
 }
