@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Change, Claim, Driver, ErrorKind, Renewal};
-use lockkit_core::{Error, LockName, Namespace};
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Renewal};
+use lockkit_core::{Error, FencingToken, LockName, Namespace};
 use lockkit_redis::{RedisDriver, gate};
 use lockkit_testkit::{Proxy, REDIS, RedisSentinels, Server, Unavailable, trial};
 
@@ -50,6 +50,22 @@ async fn replicated(primary: &mut Raw, replicas: u32) {
     while primary.ask::<u32>(&["WAIT", &replicas.to_string(), "100"]).await < replicas {}
 }
 
+/// Waits until the claim has the lock: as the news say, or as it finds when it is told that some may
+/// have been missed. It may be told of the end of one subscription, and of the next.
+async fn handed_over(driver: &RedisDriver, waiter: &Claim) -> FencingToken {
+    loop {
+        match driver.changed(waiter).await {
+            Change::Granted(grant) => return grant.fencing_token().unwrap(),
+            Change::AskAgain => match driver.try_acquire(waiter).await.unwrap() {
+                Attempt::Granted(grant) => return grant.fencing_token().unwrap(),
+                Attempt::Taken(_) => (),
+                attempt => panic!("{attempt:?}"),
+            },
+            change => panic!("{change:?}"),
+        }
+    }
+}
+
 async fn killed(set: RedisSentinels) {
     let (one, other) = (driver(&url(&set)).await, driver(&url(&set)).await);
     let holder = claim(LONG);
@@ -84,13 +100,7 @@ async fn killed(set: RedisSentinels) {
     let (mut holder, mut last, mut releasing) = (holder, token, &one);
     for waiter in waiters {
         releasing.release(&holder).await.unwrap();
-        let granted = loop {
-            match other.changed(&waiter).await {
-                Change::Granted(grant) => break grant.fencing_token().unwrap(),
-                Change::AskAgain => (),
-                change => panic!("{change:?}"),
-            }
-        };
+        let granted = handed_over(&other, &waiter).await;
         assert!(granted > last, "{granted} after {last}");
         (holder, last, releasing) = (waiter, granted, &other);
     }
@@ -161,13 +171,7 @@ async fn silent(set: RedisSentinels) {
     first.cont().unwrap();
     assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
     driver.release(&holder).await.unwrap();
-    loop {
-        match driver.changed(&waiter).await {
-            Change::Granted(_) => break,
-            Change::AskAgain => (),
-            change => panic!("{change:?}"),
-        }
-    }
+    handed_over(&driver, &waiter).await;
 }
 
 /// What a lock on replicated servers cannot promise: the control to the tests of `replicas`.
@@ -179,7 +183,7 @@ async fn forgotten(set: RedisSentinels) {
     set.servers()[set.primary()].kill();
     let later = loop {
         match other.try_acquire(&second).await {
-            Ok(lockkit_core::driver::Attempt::Granted(grant)) => {
+            Ok(Attempt::Granted(grant)) => {
                 break grant.fencing_token().unwrap();
             }
             Ok(refused) => panic!("the grant was to be lost: {refused:?}"),
