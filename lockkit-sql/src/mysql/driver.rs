@@ -7,7 +7,7 @@ use lockkit_core::driver::{
     Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::bell::Bell;
@@ -109,7 +109,8 @@ impl MysqlDriver {
         let comes = claim.waits() && !claim.is_fair() && !self.bell.knows(claim);
         if comes && self.bell.has_handed_over(claim.name()) {
             is_heard = self.listen(claim, within).await;
-            sleep(A_CHANCE).await;
+            // Who is told by then need not wait for longer, and is told nothing more.
+            is_heard &= timeout(A_CHANCE, self.bell.changed(claim)).await.is_err();
         }
         let attempt = self.ask_once(claim, stood_before, is_heard, within).await?;
         match &attempt {

@@ -31,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("what_is_told_between_two_sleeps_is_heard", shared, between),
         trial("users_that_may_not_wake_each_other_ask", shared, strangers),
         trial("who_has_told_another_stands_in_line_behind_it", shared, behind),
+        trial("who_is_told_while_it_stands_back_listens_anew", shared, told_meanwhile),
         trial("a_hand_over_takes_few_statements", private, hand_over),
         trial("a_cut_bell_is_made_up_for", private, cut),
         trial("nobody_sleeps_where_nobody_waits_any_more", shared, given_up),
@@ -286,6 +287,31 @@ async fn behind(server: String) {
     take(&near, &again).await;
     let waiting = format!("SELECT COUNT(*) FROM lockkit_bell WHERE name = '{NAME}'");
     assert_eq!(database.ask::<i64>(&waiting).await, 2);
+}
+
+/// Refused even so, it is noted again, or it would not hear of the next release.
+async fn told_meanwhile(server: String) {
+    let database = Database::on(&server).await;
+    let [near, far, third] =
+        [database.driver().await, database.driver().await, database.driver().await];
+    let [before, after, other, again] = [(); 4].map(|()| claim(LONG).waiting());
+    let (holder, in_the_way) = (claim(LONG), claim(LONG));
+    take(&near, &holder).await;
+    listen(&near, &before).await;
+    near.release(&holder).await.unwrap();
+    assert_eq!(near.changed(&before).await, Change::AskAgain);
+    take(&near, &after).await;
+    listen(&far, &other).await;
+    near.release(&after).await.unwrap();
+    // The other was told and does not ask; who is in the way has asked before it.
+    take(&third, &in_the_way).await;
+    // Who was told and gives up passes it on, here to the one that stands back.
+    let (refused, left) = tokio::join!(refused(&near, &again), near.release(&before));
+    assert!(!refused.is_unheard());
+    assert_eq!(left.unwrap(), Release::NotHeld);
+    third.release(&in_the_way).await.unwrap();
+    assert_eq!(near.changed(&again).await, Change::AskAgain);
+    take(&near, &again).await;
 }
 
 /// Beside what the sleeper sends.
