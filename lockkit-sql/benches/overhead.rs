@@ -125,9 +125,7 @@ struct PostgresRows(PgConnection);
 #[async_trait]
 impl ByHand for PostgresRows {
     async fn take(&mut self, name: &str, owner: OwnerId) -> Result<()> {
-        let take = "SELECT is_granted, last_token, remaining, last_beat, last_lease \
-                    FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-        sqlx::query(take)
+        sqlx::query(include_str!("../src/postgres/sql/take.sql"))
             .bind("lockkit")
             .bind(name)
             .bind(owner.to_string())

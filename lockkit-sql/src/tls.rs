@@ -1,3 +1,6 @@
+use std::fs::File;
+
+use lockkit_core::{Parameters, Result};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 
 /// Names the cryptography of this process, unless somebody has.
@@ -8,5 +11,15 @@ pub(crate) fn name_a_provider() {
     if CryptoProvider::get_default().is_none() {
         // Whoever was faster has named one as well.
         _ = ring::default_provider().install_default();
+    }
+}
+
+/// The file that a parameter names. It is read whenever a connection is made, by the client, whose
+/// error would not say which file that was, and would pass for one of the network.
+pub(crate) fn file<'p>(parameters: &'p Parameters<'_>, name: &str) -> Result<Option<&'p str>> {
+    let Some(path) = parameters.text(name) else { return Ok(None) };
+    match File::open(path) {
+        Ok(_) => Ok(Some(path)),
+        Err(error) => Err(parameters.bad(name, format!("{path}: {error}"))),
     }
 }

@@ -147,7 +147,7 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<MySqlConnect
         ("ssl-cert", MySqlConnectOptions::ssl_client_cert),
         ("ssl-key", MySqlConnectOptions::ssl_client_key),
     ] {
-        if let Some(file) = parameters.text(name) {
+        if let Some(file) = crate::tls::file(parameters, name)? {
             options = set(options, file);
         }
     }
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!((plain.call_limit, plain.connections), (None, 4));
         let full = config(
             "mariadb://me:hunter2@[::1]:7000/shop?call_limit=2s&ttl=10s&connections=2\
-             &observe=true&ssl-mode=verify_identity&ssl-ca=ca.pem",
+             &observe=true&ssl-mode=verify_identity&ssl-ca=Cargo.toml",
         )
         .unwrap();
         assert_eq!(full.endpoint.to_string(), "[::1]:7000/shop");
@@ -196,6 +196,9 @@ mod tests {
             ("mysql://me@h/d?connections=many", "connections"),
             ("mysql://me@h/d?observe=maybe", "observe"),
             ("mysql://me@h/d?ssl-mode=maybe", "ssl-mode"),
+            ("mysql://me@h/d?ssl-ca=/no/such/file", "`ssl-ca`: /no/such/file: "),
+            ("mysql://me@h/d?ssl-cert=/no/such/file", "/no/such/file: "),
+            ("mysql://me@h/d?ssl-key=/no/such/file", "/no/such/file: "),
             ("mysql://me@h/d?hold=session", "the other driver"),
             ("mysql://me@h/d?fast=1", "known are: namespace, ttl, label, max_hold, call_limit"),
         ] {

@@ -14,8 +14,7 @@ use super::inspect::owner_of;
 use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
 
-const TAKE: &str = "SELECT is_granted, last_token, remaining, last_beat, last_lease \
-     FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+const TAKE: &str = include_str!("sql/take.sql");
 const RENEW: &str = "SELECT lockkit_renew($1, $2, $3, $4, $5) AS is_held";
 const RELEASE: &str = "SELECT lockkit_release($1, $2, $3, $4, $5) AS was_held";
 

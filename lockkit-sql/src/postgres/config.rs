@@ -1,3 +1,4 @@
+use std::env;
 use std::time::Duration;
 
 use lockkit_core::driver::CALL_LIMIT;
@@ -150,20 +151,32 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<PgConnectOpt
         }
         options = options.options([("search_path", schema)]);
     }
-    if let Some(mode) = parameters.parsed::<PgSslMode>("sslmode")? {
+    match parameters.parsed("sslmode")? {
+        Some(mode) => options = options.ssl_mode(mode),
+        None => check_mode_of_the_variable(url)?,
+    }
+    if let PgSslMode::VerifyCa = options.get_ssl_mode() {
         crate::tls::name_a_provider();
-        options = options.ssl_mode(mode);
     }
     for (name, set) in [
         ("sslrootcert", PgConnectOptions::ssl_root_cert as fn(_, _) -> _),
         ("sslcert", PgConnectOptions::ssl_client_cert),
         ("sslkey", PgConnectOptions::ssl_client_key),
     ] {
-        if let Some(file) = parameters.text(name) {
+        if let Some(file) = crate::tls::file(parameters, name)? {
             options = set(options, file);
         }
     }
     Ok(options)
+}
+
+/// The client takes a mode that it does not know for none, and would check no certificate.
+fn check_mode_of_the_variable(url: &BackendUrl) -> Result<()> {
+    let mode = env::var("PGSSLMODE").ok().filter(|mode| !mode.is_empty());
+    match mode.map(|mode| mode.parse::<PgSslMode>()) {
+        Some(Err(error)) => Err(url.error(format!("the variable `PGSSLMODE`: {error}"))),
+        _ => Ok(()),
+    }
 }
 
 /// Whether it means the same with and without quotes.
@@ -176,7 +189,11 @@ fn is_identifier(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+    use std::process::Command;
     use std::time::Duration;
+
+    use tokio_rustls::rustls::crypto::CryptoProvider;
 
     use super::{Config, SessionConfig};
     use crate::postgres::session::CAPABILITIES;
@@ -193,13 +210,40 @@ mod tests {
         assert_eq!((plain.call_limit, plain.connections), (None, 4));
         let full = config(
             "postgresql://me:hunter2@[::1]:7000/shop?call_limit=2s&ttl=10s&connections=2\
-             &observe=true&schema=locks&sslmode=verify-full&sslrootcert=ca.pem",
+             &observe=true&schema=locks&sslmode=verify-full&sslrootcert=Cargo.toml",
         )
         .unwrap();
         assert_eq!(full.endpoint.to_string(), "[::1]:7000/shop");
         assert_eq!((full.call_limit, full.connections), (Some(Duration::from_secs(2)), 2));
         assert!(full.observe && !plain.observe);
         assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
+    }
+
+    /// In processes of its own, since a variable is the whole process's, and so is what is named.
+    #[test]
+    fn the_mode_that_a_variable_has_counts() {
+        const VARIABLE: &str = "PGSSLMODE";
+        match env::var(VARIABLE).as_deref() {
+            Ok("verify-ca") => {
+                config("postgres://h").unwrap();
+                assert!(CryptoProvider::get_default().is_some());
+            }
+            Ok("verify_ca") => {
+                let error = config("postgres://h").unwrap_err().to_string();
+                assert!(error.contains(VARIABLE), "{error}");
+                config("postgres://h?sslmode=prefer").unwrap();
+            }
+            _ => {
+                let this = std::thread::current().name().unwrap().to_owned();
+                for mode in ["verify-ca", "verify_ca"] {
+                    let mut alone = Command::new(env::current_exe().unwrap());
+                    let alone = alone.args(["--exact", &this]).env(VARIABLE, mode);
+                    let output = alone.output().unwrap();
+                    let said = String::from_utf8_lossy(&output.stdout);
+                    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -218,6 +262,9 @@ mod tests {
             ("postgres://h?schema=", "no digit first"),
             ("postgres://h?observe=maybe", "observe"),
             ("postgres://h?sslmode=maybe", "sslmode"),
+            ("postgres://h?sslrootcert=/no/such/file", "`sslrootcert`: /no/such/file: "),
+            ("postgres://h?sslcert=/no/such/file", "/no/such/file: "),
+            ("postgres://h?sslkey=/no/such/file", "/no/such/file: "),
             ("postgres://h?hold=session", "the other driver"),
             ("postgres://h?hold=on", "`lease` or `session`"),
             ("postgres://h?fast=1", "known are: namespace, ttl, label, max_hold, call_limit"),

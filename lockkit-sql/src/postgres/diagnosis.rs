@@ -17,7 +17,9 @@ const OLDEST: i32 = 14;
 /// What a request must be able to take, in milliseconds.
 const LONG_REQUEST: i64 = 5_000;
 /// An hour, in microseconds: more than servers' clocks should ever differ by.
-pub(super) const FAR_AHEAD: i64 = 60 * 60 * 1_000_000;
+const FAR_AHEAD: i64 = 60 * 60 * 1_000_000;
+const CLOCK_OF_LEASES: &str =
+    "look at the server's time synchronisation; leases count on its clock";
 const MANY_DEAD_ROWS: i64 = 100_000;
 
 /// Looks, and changes nothing.
@@ -30,11 +32,11 @@ pub(super) async fn diagnose(
     let tokens = driver.read(TOKENS, &[Value::Text(namespace.as_str())]).await;
     Ok(vec![
         version(row)?,
-        rights(row)?,
+        rights(row, "lockkit_lock, lockkit_place")?,
         persistence(row)?,
         replication(row)?,
         timeouts(row)?,
-        clock(tokens),
+        clock(tokens, "lockkit_lock", CLOCK_OF_LEASES),
         connections(row)?,
         pooler(driver),
         vacuum(row)?,
@@ -55,16 +57,26 @@ fn version(row: &PgRow) -> Result<Diagnosis, Failure> {
     })
 }
 
-fn rights(row: &PgRow) -> Result<Diagnosis, Failure> {
+/// Those that locks need, on these tables among others.
+pub(super) fn rights(row: &PgRow, tables: &str) -> Result<Diagnosis, Failure> {
+    if row.try_get("is_read_only")? {
+        return Ok(Diagnosis::error(
+            "rights",
+            "the server takes no writes: default_transaction_read_only is on, or it is a standby by now",
+            "set default_transaction_read_only = off, or connect to the server that takes writes",
+        ));
+    }
     let (who, missing): (&str, &str) = (row.try_get("who")?, row.try_get("missing_rights")?);
+    let on_tables = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO \"{who}\"");
     Ok(match missing {
         "" => Diagnosis::good("rights", format!("{who} has all rights that locks need")),
         missing => Diagnosis::error(
             "rights",
             format!("{who} lacks rights ({missing})"),
-            format!(
-                "GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_lock, lockkit_place TO \"{who}\""
-            ),
+            match missing.contains("EXECUTE") {
+                true => format!("{on_tables}, and EXECUTE on the functions lockkit_*"),
+                false => on_tables,
+            },
         ),
     })
 }
@@ -136,7 +148,12 @@ fn timeouts(row: &PgRow) -> Result<Diagnosis, Failure> {
     Ok(Diagnosis::good("timeouts", "none that is in the way of requests"))
 }
 
-fn clock(tokens: Result<Vec<PgRow>, Failure>) -> Diagnosis {
+/// What the tokens of a table tell, and what to do if they are ahead.
+pub(super) fn clock(
+    tokens: Result<Vec<PgRow>, Failure>,
+    table: &str,
+    advice: &'static str,
+) -> Diagnosis {
     let ahead = tokens.and_then(|rows| match rows.first() {
         Some(row) => Ok(row.try_get::<Option<i64>, _>("ahead")?.unwrap_or(0)),
         None => Ok(0),
@@ -145,7 +162,7 @@ fn clock(tokens: Result<Vec<PgRow>, Failure>) -> Diagnosis {
         Err(failure) => Diagnosis::warning(
             "clock",
             format!("whether tokens are ahead of the server's clock cannot be seen: {failure}"),
-            "look with a user who may read the table lockkit_lock",
+            format!("look with a user who may read the table {table}"),
         ),
         Ok(ahead @ FAR_AHEAD..) => Diagnosis::warning(
             "clock",
@@ -153,7 +170,7 @@ fn clock(tokens: Result<Vec<PgRow>, Failure>) -> Diagnosis {
                 "tokens are {} s ahead of the server's clock: it was set back, or was wrong",
                 ahead / 1_000_000
             ),
-            "look at the server's time synchronisation; leases count on its clock",
+            advice,
         ),
         Ok(_) => {
             Diagnosis::good("clock", "tokens of the namespace are not ahead of the server's clock")

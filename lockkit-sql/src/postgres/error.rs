@@ -184,9 +184,10 @@ fn kind_of_answer(code: &str) -> ErrorKind {
     match code {
         // The server ends, or the administrator has ended the session: perhaps after the commit.
         "57P01" | "57P02" => ErrorKind::Unknown,
-        // Cancelled, starting up, no connection left, a row that somebody keeps locked, requests
-        // that met, a standby by now: all of them pass.
-        "57014" | "57P03" | "57P05" | "53300" | "55P03" | "40001" | "40P01" | "25006" => {
+        // Cancelled, or stopped by a time-out (that of transactions is PostgreSQL 17's), starting up,
+        // no connection left, a row that somebody keeps locked, requests that met, a standby by
+        // now: all of them pass.
+        "57014" | "25P04" | "57P03" | "57P05" | "53300" | "55P03" | "40001" | "40P01" | "25006" => {
             ErrorKind::Unreachable
         }
         "42501" => ErrorKind::Denied,
@@ -222,6 +223,7 @@ mod tests {
             ("54000", "queue of news full", ErrorKind::Capacity),
             ("22003", "token used up", ErrorKind::Capacity),
             ("25006", "demoted to a standby", ErrorKind::Unreachable),
+            ("25P04", "transaction took longer than it may", ErrorKind::Unreachable),
             ("40001", "serialization failure", ErrorKind::Unreachable),
             ("40P01", "deadlock", ErrorKind::Unreachable),
             ("42P01", "no such table", ErrorKind::Foreign),

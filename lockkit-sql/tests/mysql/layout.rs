@@ -212,6 +212,16 @@ async fn rights(server: String) {
     let error = MysqlDriver::connect(&empty.url_of(&user).parse().unwrap()).await.unwrap_err();
     assert!(matches!(error, Error::Denied(_)), "{error:?}");
     assert!(causes(&error).contains("docs/mysql.md"), "{error:?}");
+    // Who makes them needs one right more.
+    let (rights, name) = ("CREATE, INSERT, UPDATE, DELETE", empty.name());
+    let grant = format!("GRANT {rights} ON {name}.* TO '{user}'@'127.0.0.1'");
+    empty.run(&grant).await;
+    let driver = MysqlDriver::connect(&empty.url_of(&user).parse().unwrap()).await.unwrap();
+    take(&driver, &holder).await;
+    let inspection = driver.inspect().unwrap();
+    for finding in inspection.diagnose(holder.name().namespace()).await.unwrap() {
+        assert_ne!(finding.grade(), lockkit_core::Grade::Error, "{finding:?}");
+    }
 }
 
 async fn statements(server: Server) {

@@ -110,6 +110,16 @@ async fn unsound(server: String) {
     // What this user may not see is said, too.
     let (grade, text) = about(&findings, "clock");
     assert_eq!(grade, Grade::Warning, "{text}");
+    // Functions are everybody's, unless somebody has seen to it that they are not.
+    database
+        .run(&format!(
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_lock, lockkit_place TO {role}; \
+             REVOKE EXECUTE ON FUNCTION lockkit_take FROM PUBLIC"
+        ))
+        .await;
+    let (grade, text) = about(&driver.diagnose(&Namespace::default()).await.unwrap(), "rights");
+    assert_eq!(grade, Grade::Error, "{text}");
+    assert!(text.contains("(functions: EXECUTE)"), "{text}");
 }
 
 fn not_syncing() -> Result<Server, lockkit_testkit::Unavailable> {
@@ -138,6 +148,9 @@ async fn read_only(server: String) {
         )
         .await;
     while driver.diagnose(held.name().namespace()).await.is_err() {}
+    let (grade, text) = about(&findings(&driver).await, "rights");
+    assert_eq!(grade, Grade::Error, "{text}");
+    assert!(text.contains("default_transaction_read_only"), "{text}");
     assert!(driver.look(held.name()).await.unwrap().holder().is_some());
     assert_eq!(driver.held(held.name().namespace()).await.unwrap().len(), 1);
     assert!(driver.try_acquire(&held).await.is_err());

@@ -172,6 +172,16 @@ async fn rights(server: String) {
     for finding in inspection.diagnose(waiter.name().namespace()).await.unwrap() {
         assert_ne!(finding.grade(), lockkit_core::Grade::Error, "{finding:?}");
     }
+
+    // Who makes them needs one right more.
+    let mut empty = Database::on(&server).await;
+    empty.run(&format!("GRANT CREATE ON SCHEMA public TO {role}")).await;
+    let driver = PostgresDriver::connect(&empty.url_of(&role).parse().unwrap()).await.unwrap();
+    take(&driver, &holder).await;
+    let inspection = driver.inspect().unwrap();
+    for finding in inspection.diagnose(holder.name().namespace()).await.unwrap() {
+        assert_ne!(finding.grade(), lockkit_core::Grade::Error, "{finding:?}");
+    }
 }
 
 async fn encoding(server: String) {

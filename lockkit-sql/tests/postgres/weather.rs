@@ -18,6 +18,10 @@ use crate::support::{
     take,
 };
 
+/// How many sessions wait for what others have locked.
+const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
+     WHERE datname = current_database() AND wait_event_type = 'Lock'";
+
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_restarted_server_is_found_again", || POSTGRES.start(), restarted),
@@ -33,6 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_request_that_was_not_sent_is_not_unknown", || POSTGRES.start(), away),
         trial("attempts_to_connect_are_few", || POSTGRES.start(), attempts),
         trial("a_row_that_somebody_keeps_locked_holds_up_nobody_else", || POSTGRES.url(), locked),
+        trial("a_table_that_is_locked_leaves_no_session_waiting", || POSTGRES.url(), table),
         trial("a_cancelled_request_has_done_nothing", || POSTGRES.url(), cancelled),
         trial("a_standby_is_refused", || POSTGRES.start(), standby),
         trial("a_server_that_takes_no_writes_is_unreachable", || POSTGRES.url(), read_only),
@@ -237,11 +242,27 @@ async fn locked(server: String) {
         () = keeping => (),
     }
     asking.await;
-    let waits = "SELECT count(*) FROM pg_stat_activity \
-                 WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    assert_eq!(database.ask::<i64>(waits).await, 0, "a session is left waiting");
+    assert_eq!(database.ask::<i64>(WAITING).await, 0, "a session is left waiting");
     database.run("COMMIT").await;
     assert_ne!(driver.renew(&stuck).await.unwrap(), Renewal::Lost);
+}
+
+/// As while it is rewritten, by VACUUM FULL for instance.
+async fn table(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = impatient_driver(&format!("{}?call_limit=4s", database.url)).await;
+    let (held, plain, fair) = (claim(LONG), claim(LONG), claim(LONG).fair());
+    take(&driver, &held).await;
+    database.run("BEGIN; LOCK TABLE lockkit_lock").await;
+    let (renewed, first, second) =
+        tokio::join!(driver.renew(&held), driver.try_acquire(&plain), driver.try_acquire(&fair));
+    for (kind, text) in [kind(renewed), kind(first), kind(second)] {
+        assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+        assert!(text.contains("lock timeout"), "{text}");
+    }
+    assert_eq!(database.ask::<i64>(WAITING).await, 0, "a session is left waiting");
+    database.run("COMMIT").await;
+    assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
 }
 
 async fn cancelled(server: String) {

@@ -1,7 +1,7 @@
 //! What is seen of sessions, also of other programs', and how they are broken.
 
 use libtest_mimic::Trial;
-use lockkit_core::driver::{ErrorKind, OwnerId, Renewal};
+use lockkit_core::driver::{ErrorKind, OwnerId, Release, Renewal};
 use lockkit_core::{Grade, Namespace};
 use lockkit_testkit::Server;
 
@@ -12,6 +12,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         on_each("another_program_is_seen_and_not_broken", foreign),
         on_each("a_break_says_what_else_would_end", others),
         on_each("a_diagnosis_knows_the_time_out", diagnosed),
+        on_each("a_diagnosis_names_rights_that_are_missing", rights),
     ]
     .into_iter()
     .flatten()
@@ -75,4 +76,69 @@ async fn diagnosed(server: Server) {
     assert!(findings.iter().all(|finding| finding.grade() != Grade::Error), "{findings:?}");
     let session = findings.iter().find(|finding| finding.topic() == "session").unwrap();
     assert!(session.finding().contains("7s"), "{session:?}");
+}
+
+async fn rights(server: Server) {
+    let (url, mut raw) = (server.url(), Raw::to(&server).await);
+    driver(&url, "").await.close().await;
+    // Each with what is missing then.
+    let (app, steps) = match raw {
+        Raw::Postgres(_) => {
+            let steps = vec![
+                (
+                    "CREATE ROLE app LOGIN; GRANT SELECT ON lockkit_layout TO app; \
+                     GRANT INSERT, UPDATE, DELETE ON lockkit_session TO app",
+                    Some("(lockkit_session: SELECT)"),
+                ),
+                (
+                    "GRANT SELECT ON lockkit_session TO app; \
+                     REVOKE EXECUTE ON FUNCTION lockkit_session_release FROM PUBLIC",
+                    Some("(functions: EXECUTE)"),
+                ),
+                (
+                    "GRANT EXECUTE ON FUNCTION lockkit_session_release TO app; \
+                     ALTER ROLE app SET default_transaction_read_only = on",
+                    Some("default_transaction_read_only"),
+                ),
+                ("ALTER ROLE app RESET default_transaction_read_only", None),
+            ];
+            (url.replace("://postgres@", "://app@"), steps)
+        }
+        // Who has no right at all to a table does not see it.
+        Raw::Mysql(_) => {
+            let steps = vec![
+                (
+                    "CREATE USER app@127.0.0.1; \
+                     GRANT SELECT ON shop.lockkit_layout TO app@127.0.0.1; \
+                     GRANT INSERT, UPDATE, DELETE ON shop.lockkit_session TO app@127.0.0.1",
+                    Some("(SELECT)"),
+                ),
+                (
+                    "GRANT SELECT ON shop.lockkit_session TO app@127.0.0.1; \
+                     REVOKE DELETE ON shop.lockkit_session FROM app@127.0.0.1",
+                    Some("(DELETE)"),
+                ),
+                ("GRANT DELETE ON shop.lockkit_session TO app@127.0.0.1", None),
+            ];
+            (url.replace("://root@", "://app@"), steps)
+        }
+    };
+    for (change, missing) in steps {
+        raw.run(change).await;
+        let driver = driver(&app, "").await;
+        let findings = driver.inspect().unwrap().diagnose(&Namespace::default()).await.unwrap();
+        let mut errors = findings.iter().filter(|finding| finding.grade() == Grade::Error);
+        let error = errors.next().map(|finding| (finding.topic(), finding.finding()));
+        match missing {
+            Some(missing) => assert!(
+                error.is_some_and(|(topic, text)| topic == "rights" && text.contains(missing)),
+                "{missing}: {findings:?}"
+            ),
+            None => assert_eq!(error, None),
+        }
+        assert_eq!(errors.next(), None);
+    }
+    let (driver, claim) = (driver(&app, "").await, claim("orders/1"));
+    take(&*driver, &claim).await;
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
 }

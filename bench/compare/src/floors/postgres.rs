@@ -39,9 +39,7 @@ impl Library for Rows {
 impl OfRows {
     /// Leaves a place if there is an inbox to be told in.
     async fn take(&self, name: &str, owner: &str, label: &str, inbox: Option<&str>) -> Result<()> {
-        let take = "SELECT is_granted, last_token, remaining, last_beat, last_lease \
-                    FROM lockkit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-        sqlx::query(take)
+        sqlx::query(include_str!("../../../../lockkit-sql/src/postgres/sql/take.sql"))
             .bind("floor")
             .bind(name)
             .bind(owner)

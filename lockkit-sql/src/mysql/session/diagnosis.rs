@@ -34,7 +34,7 @@ pub(super) async fn diagnose(
         ),
         cluster(&settings),
         failover(&settings),
-        clock(driver, namespace).await?,
+        clock(driver, namespace).await,
         connections(&settings),
     ])
 }
@@ -79,11 +79,19 @@ fn failover(settings: &Settings) -> Diagnosis {
     }
 }
 
-async fn clock(driver: &MysqlSessionDriver, namespace: &Namespace) -> Result<Diagnosis, Failure> {
-    let rows = driver.read(TOKENS, &[Value::text(namespace.as_str())]).await?;
-    let ahead = rows.first().map_or(Ok(None), |row| row.try_get::<Option<i64>, _>("ahead"))?;
-    Ok(match ahead {
-        Some(ahead @ FAR_AHEAD..) => Diagnosis::warning(
+async fn clock(driver: &MysqlSessionDriver, namespace: &Namespace) -> Diagnosis {
+    let looking = async {
+        let rows = driver.read(TOKENS, &[Value::text(namespace.as_str())]).await?;
+        let ahead = rows.first().map_or(Ok(None), |row| row.try_get::<Option<i64>, _>("ahead"))?;
+        Ok::<_, Failure>(ahead.unwrap_or(0))
+    };
+    match looking.await {
+        Err(failure) => Diagnosis::warning(
+            "clock",
+            format!("whether tokens are ahead of the server's clock cannot be seen: {failure}"),
+            "look with a user who may read the table lockkit_session",
+        ),
+        Ok(ahead @ FAR_AHEAD..) => Diagnosis::warning(
             "clock",
             format!(
                 "tokens are {} s ahead of the server's clock: it was set back, or was wrong",
@@ -91,8 +99,8 @@ async fn clock(driver: &MysqlSessionDriver, namespace: &Namespace) -> Result<Dia
             ),
             "look at the server's time synchronisation",
         ),
-        _ => {
+        Ok(_) => {
             Diagnosis::good("clock", "tokens of the namespace are not ahead of the server's clock")
         }
-    })
+    }
 }

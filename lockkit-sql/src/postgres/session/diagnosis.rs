@@ -6,46 +6,37 @@ use sqlx::postgres::PgRow;
 
 use super::driver::PostgresSessionDriver;
 use crate::postgres::connections::Value;
-use crate::postgres::diagnosis::{FAR_AHEAD, connections, news};
+use crate::postgres::diagnosis::{clock, connections, news, rights};
 use crate::postgres::error::Failure;
 
 const HEALTH: &str = include_str!("../sql/session_health.sql");
+const TOKENS: &str =
+    "SELECT max(token) - lockkit_now() AS ahead FROM lockkit_session WHERE namespace = $1";
 
 /// Looks, and changes nothing.
 pub(super) async fn diagnose(
     driver: &PostgresSessionDriver,
     namespace: &Namespace,
 ) -> Result<Vec<Diagnosis>, Failure> {
-    let rows = driver.read(HEALTH, &[Value::Text(namespace.as_str())]).await?;
+    let rows = driver.read(HEALTH, &[]).await?;
     let Some(row) = rows.first() else { return Err(sqlx::Error::RowNotFound.into()) };
+    let tokens = driver.read(TOKENS, &[Value::Text(namespace.as_str())]).await;
     Ok(vec![
         Diagnosis::good(
             "version",
             format!("PostgreSQL {}, layout version 1", row.try_get::<&str, _>("version")?),
         ),
-        rights(row)?,
+        rights(row, "lockkit_session")?,
         Diagnosis::good(
             "session",
             format!("the server ends it after {:?} without a heartbeat", driver.sessions.ttl()),
         ),
         failover(row)?,
         locks(row)?,
-        clock(row)?,
+        clock(tokens, "lockkit_session", "look at the server's time synchronisation"),
         connections(row)?,
         news(row)?,
     ])
-}
-
-fn rights(row: &PgRow) -> Result<Diagnosis, Failure> {
-    let (who, missing): (&str, &str) = (row.try_get("who")?, row.try_get("missing_rights")?);
-    Ok(match missing {
-        "" => Diagnosis::good("rights", format!("{who} has all rights that locks need")),
-        missing => Diagnosis::error(
-            "rights",
-            format!("{who} lacks rights on the table lockkit_session ({missing})"),
-            format!("GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_session TO \"{who}\""),
-        ),
-    })
 }
 
 fn failover(row: &PgRow) -> Result<Diagnosis, Failure> {
@@ -69,21 +60,5 @@ fn locks(row: &PgRow) -> Result<Diagnosis, Failure> {
             format!("{found} of all kinds: where it is full, the others' statements fail as well"),
             "raise max_locks_per_transaction",
         ),
-    })
-}
-
-fn clock(row: &PgRow) -> Result<Diagnosis, Failure> {
-    Ok(match row.try_get::<Option<i64>, _>("ahead")? {
-        Some(ahead @ FAR_AHEAD..) => Diagnosis::warning(
-            "clock",
-            format!(
-                "tokens are {} s ahead of the server's clock: it was set back, or was wrong",
-                ahead / 1_000_000
-            ),
-            "look at the server's time synchronisation",
-        ),
-        _ => {
-            Diagnosis::good("clock", "tokens of the namespace are not ahead of the server's clock")
-        }
     })
 }

@@ -23,8 +23,14 @@ SELECT current_setting('server_version') AS version,
          WHERE relid IN (to_regclass('lockkit_lock'), to_regclass('lockkit_place')))
            AS dead_rows,
        current_user::text AS who,
+       current_setting('transaction_read_only') = 'on' AS is_read_only,
        array_to_string(ARRAY(
            SELECT t.name || ': ' || r.name
              FROM (VALUES ('lockkit_lock'), ('lockkit_place')) AS t (name),
                   (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE')) AS r (name)
-            WHERE NOT has_table_privilege(t.name, r.name)), ', ') AS missing_rights
+            WHERE NOT has_table_privilege(t.name, r.name)
+           UNION
+           SELECT 'functions: EXECUTE'
+             FROM pg_proc AS p JOIN pg_class AS t ON t.relnamespace = p.pronamespace
+            WHERE t.oid = to_regclass('lockkit_layout') AND p.proname ~ '^lockkit_(?!session_)'
+              AND NOT has_function_privilege(p.oid, 'EXECUTE')), ', ') AS missing_rights

@@ -1,4 +1,5 @@
--- How the server is set up, as far as locks of sessions are concerned.
+-- How the server is set up, as far as locks of sessions are concerned. Reads only what everybody may
+-- read.
 SELECT current_setting('server_version') AS version,
        current_setting('max_connections')::bigint AS most_connections,
        (SELECT sum(numbackends)::bigint FROM pg_stat_database) AS connections,
@@ -10,8 +11,13 @@ SELECT current_setting('server_version') AS version,
        (SELECT count(*) FROM pg_stat_replication) AS standbys,
        pg_notification_queue_usage() AS news_queue,
        current_user::text AS who,
+       current_setting('transaction_read_only') = 'on' AS is_read_only,
        array_to_string(ARRAY(
-           SELECT r.name
+           SELECT 'lockkit_session: ' || r.name
              FROM (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE')) AS r (name)
-            WHERE NOT has_table_privilege('lockkit_session', r.name)), ', ') AS missing_rights,
-       (SELECT max(token) - lockkit_now() FROM lockkit_session WHERE namespace = $1) AS ahead
+            WHERE NOT has_table_privilege('lockkit_session', r.name)
+           UNION
+           SELECT 'functions: EXECUTE'
+             FROM pg_proc AS p JOIN pg_class AS t ON t.relnamespace = p.pronamespace
+            WHERE t.oid = to_regclass('lockkit_layout') AND p.proname ~ '^lockkit_(session_|now$)'
+              AND NOT has_function_privilege(p.oid, 'EXECUTE')), ', ') AS missing_rights
