@@ -209,8 +209,7 @@ fn greeting(
 }
 
 fn greet(user: Option<&str>, password: Option<&str>) -> Result<RedisConnectionInfo> {
-    let mut greeting =
-        RedisConnectionInfo::default().set_lib_name("lockkit", env!("CARGO_PKG_VERSION"));
+    let mut greeting = RedisConnectionInfo::default();
     if let Some(password) = password {
         greeting = greeting.set_password(password);
     }

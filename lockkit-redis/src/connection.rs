@@ -127,8 +127,9 @@ impl Connection {
         {
             return Ok(run.clone());
         }
+        let mut used = None;
         let asking = async {
-            let open = self.shared.up().await?;
+            let open = &**used.insert(self.shared.up().await?);
             if let Some(run) = open.run.get() {
                 return Ok::<_, Failure>(Ok(run.clone()));
             }
@@ -146,11 +147,20 @@ impl Connection {
             Ok(run)
         };
         // In a box, as most never come here.
-        match timeout(limit, Box::pin(asking)).await {
-            Ok(Ok(run)) => run,
-            Ok(Err(failure)) => Err(failure.while_connecting()),
-            Err(_) => Err(Failure::NoAnswer(limit).while_connecting()),
-        }
+        let failure = match timeout(limit, Box::pin(asking)).await {
+            Ok(Ok(run)) => return run,
+            Ok(Err(failure)) => failure,
+            Err(_) => match used {
+                Some(open) => {
+                    let failure = Failure::NoAnswer(limit);
+                    tracing::warn!(%failure, "replacing the connection to Redis");
+                    self.shared.drop_connection(open.id);
+                    failure
+                }
+                None => Failure::NoConnection { limit, last: self.shared.last_failure() },
+            },
+        };
+        Err(failure.while_connecting())
     }
 
     /// Closes the connection. Calls fail from now on.

@@ -1,4 +1,3 @@
-use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -7,14 +6,13 @@ use std::time::Duration;
 use lockkit_core::driver::dial_first;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use redis::{
-    AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
-};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::Failure;
+use crate::greeting::greet;
 use crate::tls::Tls;
 
 /// How long connecting may take, greeting included.
@@ -105,23 +103,8 @@ impl Endpoint {
     /// The socket is our own since the client's managed connection does not tell when it breaks,
     /// and leaves `TCP_NODELAY` off.
     pub(crate) async fn connect(&self) -> Result<(MultiplexedConnection, Running), Failure> {
-        let connecting = async {
-            let config = AsyncConnectionConfig::new()
-                .set_response_timeout(None)
-                .set_connection_timeout(None);
-            let stream = self.stream().await?;
-            let (mut connection, running) =
-                MultiplexedConnection::new_with_config(&self.greeting, stream, config).await?;
-            let mut running: Running = Box::pin(running);
-            tokio::select! {
-                result = meet(&mut connection, self.mode) => result?,
-                () = &mut running => return Err(Failure::Broken),
-            }
-            Ok((connection, running))
-        };
-        timeout(CONNECT_LIMIT, connecting)
-            .await
-            .unwrap_or(Err(Failure::NoConnection { limit: CONNECT_LIMIT, last: None }))
+        let config = AsyncConnectionConfig::new();
+        within_limit(self.multiplexed(&client(), config)).await
     }
 
     /// Opens a connection by which the server pushes news, of channels of a cluster too.
@@ -129,40 +112,70 @@ impl Endpoint {
         &self,
         push: impl redis::aio::AsyncPushSender,
     ) -> Result<(MultiplexedConnection, Running), Failure> {
-        let connecting = async {
-            let config = AsyncConnectionConfig::new()
-                .set_response_timeout(None)
-                .set_connection_timeout(None)
-                .set_push_sender(push);
-            let greeting = self.greeting.clone().set_protocol(redis::ProtocolVersion::RESP3);
-            let stream = self.stream().await?;
-            let (connection, running) =
-                MultiplexedConnection::new_with_config(&greeting, stream, config).await?;
-            let running: Running = Box::pin(running);
-            Ok((connection, running))
-        };
-        timeout(CONNECT_LIMIT, connecting)
-            .await
-            .unwrap_or(Err(Failure::NoConnection { limit: CONNECT_LIMIT, last: None }))
+        let config = AsyncConnectionConfig::new().set_push_sender(push);
+        let client = client().set_protocol(redis::ProtocolVersion::RESP3);
+        within_limit(self.multiplexed(&client, config)).await
     }
 
     /// Opens a connection for news.
     pub(crate) async fn subscribe(&self) -> Result<PubSub, Failure> {
-        let connecting = async { Ok(PubSub::new(&self.greeting, self.stream().await?).await?) };
-        timeout(CONNECT_LIMIT, connecting)
-            .await
-            .unwrap_or(Err(Failure::NoConnection { limit: CONNECT_LIMIT, last: None }))
+        // Channels are of no database.
+        let greeting = self.greeting.clone().set_db(0);
+        within_limit(async { Ok(PubSub::new(&client(), self.open(&greeting).await?).await?) }).await
     }
 
-    async fn stream(&self) -> Result<Box<dyn Stream>, Failure> {
-        Ok(match &self.address {
+    async fn multiplexed(
+        &self,
+        client: &RedisConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<(MultiplexedConnection, Running), Failure> {
+        let config = config.set_response_timeout(None).set_connection_timeout(None);
+        let stream = self.open(&self.greeting).await?;
+        let (connection, running) =
+            MultiplexedConnection::new_with_config(client, stream, config).await?;
+        Ok((connection, Box::pin(running)))
+    }
+
+    /// A connection to a server that was greeted.
+    async fn open(&self, greeting: &RedisConnectionInfo) -> Result<Box<dyn Stream>, Failure> {
+        let until = Instant::now() + CONNECT_LIMIT;
+        let mut stream: Box<dyn Stream> = match &self.address {
             Address::Socket(path) => Box::new(UnixStream::connect(path).await?),
             Address::Network { host, port, tls: None } => Box::new(dial(host, *port).await?),
             Address::Network { host, port, tls: Some(tls) } => {
-                Box::new(tls.over(dial(host, *port).await?, host).await?)
+                let stream = dial(host, *port).await?;
+                Box::new(answered(until, "TLS", tls.over(stream, host)).await?)
             }
-        })
+        };
+        answered(until, "a greeting", greet(&mut stream, greeting, self.mode)).await?;
+        Ok(stream)
     }
+}
+
+/// What the client library says about itself. The rest of the greeting is [`greet`]'s.
+fn client() -> RedisConnectionInfo {
+    RedisConnectionInfo::default().set_lib_name("lockkit", env!("CARGO_PKG_VERSION"))
+}
+
+/// Connecting takes no longer than that.
+async fn within_limit<T>(
+    connecting: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    timeout(CONNECT_LIMIT, connecting)
+        .await
+        .unwrap_or(Err(Failure::NoConnection { limit: CONNECT_LIMIT, last: None }))
+}
+
+/// A step of connecting that takes an answer of the server, to `what`.
+async fn answered<T>(
+    until: Instant,
+    what: &'static str,
+    step: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    timeout_at(until, step).await.unwrap_or_else(|_| {
+        let last = Some(Box::new(Failure::Mute(what)));
+        Err(Failure::NoConnection { limit: CONNECT_LIMIT, last })
+    })
 }
 
 impl fmt::Display for Endpoint {
@@ -178,7 +191,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-async fn dial(host: &str, port: u16) -> RedisResult<TcpStream> {
+async fn dial(host: &str, port: u16) -> Result<TcpStream, Failure> {
     let stream = dial_first(lookup_host((host, port)).await?, TcpStream::connect).await?;
     stream.set_nodelay(true)?;
     // A peer that vanished is noticed within half a minute, also where nothing is sent.
@@ -198,40 +211,6 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// What moves the bytes of a connection.
 pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Asks the server what it is. `HELLO` is what any user may send, also before anything else.
-async fn meet(connection: &mut MultiplexedConnection, wanted: Mode) -> Result<(), Failure> {
-    let answer = connection.send_packed_command(&redis::cmd("HELLO")).await?.extract_error();
-    let server: HashMap<String, Value> = match answer {
-        Ok(answer) => redis::from_redis_value(answer).map_err(RedisError::from)?,
-        // Redis 5 does not know the command; it refuses to write on a replica by itself.
-        Err(error) if is_unknown_command(&error) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    let is = |field: &str, value: &str| matches!(server.get(field), Some(Value::BulkString(text)) if text == value.as_bytes());
-    let major = match server.get("version") {
-        Some(Value::BulkString(text)) => std::str::from_utf8(text).ok(),
-        _ => None,
-    };
-    let major = major.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
-    let mode = match () {
-        () if is("mode", "sentinel") => Mode::Sentinel,
-        () if is("mode", "cluster") => Mode::ClusterNode,
-        () => Mode::Single,
-    };
-    match () {
-        () if mode != wanted => Err(Failure::Mode { is: mode.name(), wanted: wanted.name() }),
-        // Before, channels did not live in slots.
-        () if mode == Mode::ClusterNode && major.is_some_and(|major| major < 7) => {
-            Err(Failure::OldCluster)
-        }
-        // In a cluster it is the replica that says where the primary is.
-        () if mode == Mode::Single && (is("role", "replica") || is("role", "slave")) => {
-            Err(Failure::Replica)
-        }
-        () => Ok(()),
-    }
-}
-
 impl Mode {
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -240,11 +219,6 @@ impl Mode {
             Self::ClusterNode => "node of a cluster",
         }
     }
-}
-
-fn is_unknown_command(error: &RedisError) -> bool {
-    error.kind() == ServerErrorKind::ResponseError.into()
-        && error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
 }
 
 #[cfg(test)]

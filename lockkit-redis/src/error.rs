@@ -14,6 +14,10 @@ pub(crate) enum Failure {
         #[source]
         last: Option<Box<Failure>>,
     },
+    #[error("the server does not answer {0}")]
+    Mute(&'static str),
+    #[error("the server hung up without an answer")]
+    HungUp,
     #[error("the connection broke")]
     Broken,
     #[error("no TLS connection: {0}")]
@@ -24,6 +28,8 @@ pub(crate) enum Failure {
     Replica,
     #[error("the server is a {is}, not a {wanted}")]
     Mode { is: &'static str, wanted: &'static str },
+    #[error("no such database: {0}")]
+    Database(RedisError),
     #[error("another server has become the primary")]
     Deposed,
     #[error("no sentinel says where the primary of `{group}` is")]
@@ -113,14 +119,14 @@ impl Failure {
 
     /// Whether the server does not have the database that the URL names.
     pub(crate) fn is_about_the_database(&self) -> bool {
-        matches!(self, Self::Redis(error) if error.to_string().contains("switch database"))
+        matches!(self, Self::Database(_))
     }
 
     /// What the server's answer, or our own refusal, says about the request; none if there was no
     /// answer.
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
-            Self::NoAnswer(_) | Self::Broken | Self::Deposed => None,
+            Self::NoAnswer(_) | Self::Mute(_) | Self::HungUp | Self::Broken | Self::Deposed => None,
             Self::NoConnection { .. } | Self::Closed | Self::NoOwner => {
                 Some(ErrorKind::Unreachable)
             }
@@ -132,6 +138,7 @@ impl Failure {
             Self::NoSpare(failure) => Some(failure.known_kind().unwrap_or(ErrorKind::Unreachable)),
             Self::Replica
             | Self::Mode { .. }
+            | Self::Database(_)
             | Self::UnknownGroup(_)
             | Self::Tls(_)
             | Self::OldCluster => Some(ErrorKind::Misconfigured),
@@ -139,7 +146,6 @@ impl Failure {
             Self::Redis(error) if is_fatal_alert(error) => Some(ErrorKind::Denied),
             Self::Redis(error) => match error.kind() {
                 redis::ErrorKind::Io | redis::ErrorKind::Parse => None,
-                redis::ErrorKind::AuthenticationFailed => Some(ErrorKind::Denied),
                 _ => Some(kind_of_answer(error)),
             },
         }
@@ -160,7 +166,9 @@ fn kind_of_answer(error: &RedisError) -> ErrorKind {
             ErrorKind::Unreachable
         }
         "ERR" if detail.starts_with("max number of clients") => ErrorKind::Unreachable,
-        "NOAUTH" | "WRONGPASS" | "NOPERM" => ErrorKind::Denied,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => ErrorKind::Denied,
+        // A password for a server that has none, or, in Redis 5, another one.
+        "ERR" if detail.contains("AUTH") || detail == "invalid password" => ErrorKind::Denied,
         "ERR" if detail.contains("The user executing the script can't") => ErrorKind::Denied,
         "OOM" | "CAPACITY" => ErrorKind::Capacity,
         "WRONGTYPE" | "FOREIGN" => ErrorKind::Foreign,
@@ -170,7 +178,7 @@ fn kind_of_answer(error: &RedisError) -> ErrorKind {
 
 /// The code of a server's error. Redis 6 wraps that of a command inside a script:
 /// `ERR Error running script (call to f_SHA): @user_script:LINE: WRONGTYPE Operation against ...`.
-fn code(error: &RedisError) -> Option<&str> {
+pub(crate) fn code(error: &RedisError) -> Option<&str> {
     let is_code = |word: &&str| word.len() > 2 && word.bytes().all(|b| b.is_ascii_uppercase());
     let inner = error
         .detail()
@@ -199,6 +207,8 @@ mod tests {
             ("READONLY You can't write against a read only replica.", ErrorKind::Unreachable),
             ("ERR max number of clients reached", ErrorKind::Unreachable),
             ("NOAUTH Authentication required.", ErrorKind::Denied),
+            ("ERR AUTH <password> called without any password configured", ErrorKind::Denied),
+            ("DENIED Redis is running in protected mode because ...", ErrorKind::Denied),
             ("NOPERM this user has no permissions to run the 'evalsha' command", ErrorKind::Denied),
             ("OOM command not allowed when used memory > 'maxmemory'.", ErrorKind::Capacity),
             ("CAPACITY the fencing tokens of the bucket are used up", ErrorKind::Capacity),

@@ -26,6 +26,7 @@ mod driver;
 mod endpoint;
 mod error;
 pub mod gate;
+mod greeting;
 mod inspect;
 mod layout;
 mod node;

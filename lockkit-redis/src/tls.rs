@@ -9,7 +9,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{self, AlertDescription, ClientConfig, RootCertStore};
 
 use crate::error::Failure;
 
@@ -78,8 +78,20 @@ impl Tls {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| Failure::Tls(format!("no certificate can be for the host `{host}`")))?;
         self.0.connect(name, stream).await.map_err(|error| match cause(&error) {
+            // What it thinks of our certificate, which TLS 1.2 has it say at once; the first is
+            // for who shows none.
+            Some(rustls::Error::AlertReceived(
+                AlertDescription::HandshakeFailure
+                | AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::UnknownCA
+                | AlertDescription::AccessDenied,
+            ))
+            | None => Failure::Redis(error.into()),
             Some(cause) => Failure::Tls(cause.to_string()),
-            None => Failure::Redis(error.into()),
         })
     }
 }

@@ -87,6 +87,11 @@ impl Quorum {
         if claim.waits() {
             self.waiters.leave(owner);
         }
+        if lasts.is_some() {
+            let kind = if all_undone { ErrorKind::Unreachable } else { ErrorKind::Unknown };
+            let reason = "what a majority had granted was all but over by then";
+            return Err(DriverError::new(kind, reason));
+        }
         let failures = votes.into_iter().map(|cast| match cast.map(|cast| cast.vote) {
             None => Some(silent()),
             Some(Vote::Failed(error)) => Some(error),

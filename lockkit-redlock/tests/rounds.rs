@@ -301,7 +301,10 @@ async fn the_vouch_is_the_smallest_of_the_majority() {
     nodes[1].vouch_for(Duration::from_millis(900));
     nodes[2].vouch_for(Duration::from_millis(900));
     driver.release(&held).await.unwrap();
-    assert!(driver.try_acquire(&claim(TTL)).await.is_err());
+    let error = driver.try_acquire(&claim(TTL)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    let reason = error.into_source().to_string();
+    assert!(reason.contains("all but over"), "{reason}");
     assert_eq!(left_behind(&nodes).await, 0);
 }
 

@@ -16,10 +16,10 @@ if hold and hold.owner == owner then
   return {1, hold.token, ttl, 0}
 end
 
-local has_asked = wish ~= '' and redis.call('ZSCORE', deadlines, claimant)
 local first, deadline = first_place(queue, now)
 -- Also places behind a living one, lest they pile up while it waits.
-if first then sweep(now) end
+if first or wish ~= '' then sweep(now) end
+local has_asked = wish ~= '' and redis.call('ZSCORE', deadlines, claimant)
 if not hold then
   local token, refusal = next_token(bucket, time)
   if not token then return refusal end

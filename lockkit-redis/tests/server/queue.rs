@@ -13,6 +13,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("nobody_overtakes_a_place", || REDIS.start(), overtaking),
         trial("a_dead_place_is_passed_over", || REDIS.start(), dead),
         trial("dead_places_behind_a_living_one_are_dropped", || REDIS.start(), piling_up),
+        trial("dead_places_in_no_order_are_dropped", || REDIS.start(), piling_up_in_no_order),
         trial("a_first_place_that_leaves_hands_on", || REDIS.start(), cancelling),
         trial("a_handed_lock_ends_with_the_place", || REDIS.start(), handed_expiry),
         trial("an_expired_lock_goes_to_the_first_place", || REDIS.start(), after_expiry),
@@ -75,6 +76,23 @@ async fn piling_up(server: Server) {
     sleep(millis(70)).await;
     refused(&driver, &claim(LONG)).await;
     for kind in ["queue", "deadlines"] {
+        let key = format!("{{lockkit:362}}:{kind}:{NAME}");
+        assert_eq!(raw.ask::<u64>(&["ZCARD", &key]).await, 1, "{kind}");
+    }
+}
+
+async fn piling_up_in_no_order(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
+    take(&driver, &claim(LONG)).await;
+    let living = claim(LONG).waiting();
+    refused(&driver, &living).await;
+    for _ in 0..3 {
+        refused(&driver, &claim(millis(50)).waiting()).await;
+    }
+    sleep(millis(70)).await;
+    // How many wait is what the pace of those depends on who ask.
+    assert_eq!(refused(&driver, &living).await.asks_within(), Some(millis(1000)));
+    for kind in ["unordered", "deadlines"] {
         let key = format!("{{lockkit:362}}:{kind}:{NAME}");
         assert_eq!(raw.ask::<u64>(&["ZCARD", &key]).await, 1, "{kind}");
     }

@@ -16,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("another_authority_is_refused", || with_tls("127.0.0.1", "no"), another_authority),
         trial("another_host_is_refused", || with_tls("redis.example", "no"), another_host),
         trial("a_client_shows_its_certificate", || with_tls("127.0.0.1", "yes"), client),
+        trial("a_client_shows_its_certificate_in_the_tls_before", tls_1_2, client),
         trial("tls_and_none_do_not_meet", || with_tls("127.0.0.1", "no"), other_protocol),
         trial("a_connection_with_tls_is_made_anew", || with_tls("127.0.0.1", "no"), restarted),
         trial("a_socket_leads_to_a_database", || REDIS.start(), over_a_socket),
@@ -26,6 +27,19 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// A server that speaks nothing but TLS at its port, shows a certificate for `host`, and may ask
 /// its clients for theirs.
 fn with_tls(host: &str, asks_clients: &str) -> Result<(Server, Authority), Unavailable> {
+    with_versions_of_tls(host, asks_clients, "TLSv1.2 TLSv1.3")
+}
+
+/// The server says what it thinks of a certificate before the client is done connecting.
+fn tls_1_2() -> Result<(Server, Authority), Unavailable> {
+    with_versions_of_tls("127.0.0.1", "yes", "TLSv1.2")
+}
+
+fn with_versions_of_tls(
+    host: &str,
+    asks_clients: &str,
+    versions: &str,
+) -> Result<(Server, Authority), Unavailable> {
     let authority = Authority::new(&REDIS)?;
     let identity = authority.server(host).unwrap();
     let file = |path: PathBuf| path.to_str().unwrap().to_owned();
@@ -43,6 +57,8 @@ fn with_tls(host: &str, asks_clients: &str) -> Result<(Server, Authority), Unava
         &file(identity.key),
         "--tls-auth-clients",
         asks_clients,
+        "--tls-protocols",
+        versions,
     ])?;
     Ok((server, authority))
 }
@@ -102,9 +118,11 @@ async fn client((server, authority): (Server, Authority)) {
 async fn other_protocol((server, authority): (Server, Authority)) {
     let error = refused(&format!("redis://{}", server.addr())).await;
     assert!(matches!(error, Error::Unreachable(_)), "it hangs up: {error:?}");
+    assert!(causes(&error).contains("hung up without an answer"), "{error:?}");
     let plain = REDIS.start().unwrap();
     let error = refused(&trusting(&plain, &authority)).await;
     assert!(matches!(error, Error::Unreachable(_)), "it waits for a line: {error:?}");
+    assert!(causes(&error).contains("the server does not answer TLS"), "{error:?}");
 }
 
 async fn restarted((server, authority): (Server, Authority)) {

@@ -112,6 +112,12 @@ impl Raw {
         keys
     }
 
+    /// Whether a script takes long.
+    pub(crate) async fn is_busy(&mut self) -> bool {
+        let answer = cmd("PING").exec_async(&mut self.0).await;
+        answer.is_err_and(|error| error.code() == Some("BUSY"))
+    }
+
     /// Ends the lease of whoever has the lock, as time would.
     pub(crate) async fn expire_lock(&mut self) {
         let lock = format!("{{lockkit:362}}:lock:{NAME}");

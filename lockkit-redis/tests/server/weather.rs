@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             || REDIS.start(),
             swallowed,
         ),
+        trial("a_server_that_does_not_say_what_it_is_is_asked_anew", || REDIS.start(), speechless),
         trial("a_call_under_way_outlives_the_replacement", || REDIS.start(), replaced),
         trial("a_hung_server_ends_in_the_limit", || REDIS.start(), hung),
         trial("a_request_that_was_not_sent_is_not_unknown", || REDIS.start(), away),
@@ -34,6 +35,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             || REDIS.start_with(&["--requirepass", "pw"]),
             password,
         ),
+        trial("a_server_that_hangs_up_says_why", || Ok(()), turned_away),
+        trial("a_busy_server_is_unreachable_in_any_database", || REDIS.start(), busy),
         trial("missing_rights_are_denied", || REDIS.start(), rights),
         trial("no_memory_is_capacity", || REDIS.start(), memory),
         trial("a_database_that_is_not_there_is_a_matter_of_the_url", || REDIS.start(), database),
@@ -76,6 +79,28 @@ async fn swallowed(server: Server) {
     assert_eq!(proxy.connections(), before + 1);
 }
 
+async fn speechless(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
+    let run = driver.node().unwrap();
+    proxy.answers().swallow();
+    let (unheard, text) = kind(run.run(millis(200)).await);
+    assert_eq!(unheard, ErrorKind::Unreachable, "{text}");
+    assert!(text.contains("no answer within 200ms"), "{text}");
+    proxy.answers().pass();
+    assert!(run.run(LONG).await.unwrap().is_primary());
+
+    server.kill();
+    // A broken connection is noticed by itself.
+    let reason = loop {
+        match run.run(millis(200)).await {
+            Ok(_) => sleep(millis(1)).await,
+            failed => break kind(failed).1,
+        }
+    };
+    assert!(reason.contains("no connection within 200ms"), "{reason}");
+}
+
 /// One call has a limit so short that it gives up; another has time.
 async fn replaced(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
@@ -98,7 +123,9 @@ async fn hung(server: Server) {
     // The next goes to a new connection, which the kernel makes and nobody greets: not sent.
     assert_eq!(kind(driver.renew(&claim).await).0, ErrorKind::Unreachable);
     let (url, start) = (server.url().parse().unwrap(), Instant::now());
-    assert!(matches!(RedisDriver::connect(&url).await, Err(Error::Unreachable(_))));
+    let error = RedisDriver::connect(&url).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    assert!(causes(&error).contains("the server does not answer a greeting"), "{error:?}");
     assert!(start.elapsed() < millis(5000));
     server.cont().unwrap();
     while let Err(error) = driver.try_acquire(&claim).await {
@@ -169,15 +196,69 @@ async fn replica((primary, replica): (Server, Server)) {
 async fn password(server: Server) {
     let at = |user: &str| server.url().replace("redis://", &format!("redis://{user}"));
     for wrong in ["", ":wrong@", "nobody:pw@"] {
-        let error = RedisDriver::connect(&at(wrong).parse().unwrap()).await.unwrap_err();
-        assert!(matches!(error, Error::Denied(_)), "{wrong}: {error:?}");
-        assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
+        for database in ["", "/1"] {
+            let url = format!("{}{database}", at(wrong));
+            let error = RedisDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+            assert!(matches!(error, Error::Denied(_)), "{url}: {error:?}");
+            assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
+        }
     }
     for right in [":pw@", "default:pw@"] {
         let (driver, claim) = (driver(&at(right)).await, claim(LONG));
         take(&driver, &claim).await;
         driver.release(&claim).await.unwrap();
     }
+}
+
+/// At its limit, or in protected mode: it does not wait to be asked.
+async fn turned_away((): ()) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    for (reason, is_denied) in [
+        ("ERR max number of clients reached", false),
+        ("DENIED Redis is running in protected mode because ...", true),
+    ] {
+        for url in [format!("redis://{address}"), format!("redis://:pw@{address}/1")] {
+            let url = url.parse().unwrap();
+            let turning_away = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.write_all(format!("-{reason}\r\n").as_bytes()).await.unwrap();
+            };
+            let (connected, ()) = tokio::join!(RedisDriver::connect(&url), turning_away);
+            let error = connected.unwrap_err();
+            assert_eq!(matches!(error, Error::Denied(_)), is_denied, "{error:?}");
+            assert_eq!(matches!(error, Error::Unreachable(_)), !is_denied, "{error:?}");
+            let words = reason.split_once(' ').unwrap().1;
+            assert!(causes(&error).contains(words), "{error:?}");
+        }
+    }
+}
+
+/// Somebody's script takes long, so that the server answers little else: it cannot even change the
+/// database.
+async fn busy(server: Server) {
+    let mut raw = Raw::connect(&server.url()).await;
+    raw.ask::<()>(&["CONFIG", "SET", "lua-time-limit", "1"]).await;
+    let mut other = redis::Client::open(server.url())
+        .unwrap()
+        .get_multiplexed_async_connection()
+        .await
+        .unwrap();
+    let script = redis::cmd("EVAL").arg("while true do end").arg(0).to_owned();
+    let running = tokio::spawn(async move { script.exec_async(&mut other).await });
+    while !raw.is_busy().await {}
+    for database in ["", "/1"] {
+        let url = format!("{}{database}?call_limit=2s", server.url()).parse().unwrap();
+        let kind = match RedisDriver::connect(&url).await {
+            Ok(driver) => kind(driver.try_acquire(&claim(LONG)).await).0,
+            Err(Error::Unreachable(_)) => ErrorKind::Unreachable,
+            Err(error) => panic!("{error:?}"),
+        };
+        assert_eq!(kind, ErrorKind::Unreachable);
+    }
+    raw.ask::<()>(&["SCRIPT", "KILL"]).await;
+    assert!(running.await.unwrap().is_err());
+    take(&driver(&format!("{}/1", server.url())).await, &claim(LONG)).await;
 }
 
 async fn rights(server: Server) {

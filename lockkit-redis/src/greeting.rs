@@ -1,0 +1,129 @@
+//! What is said to a server before anything is asked of it.
+
+use std::collections::HashMap;
+use std::io;
+
+use redis::{
+    Parser, Pipeline, RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value, cmd,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::endpoint::Mode;
+use crate::error::{Failure, code};
+
+/// Says who we are, asks the server what it is, and chooses the database, all in one go.
+///
+/// Our own, since the client's takes whatever a server answers for a wrong password or database,
+/// and hears nothing from one that says why it hangs up at once.
+pub(crate) async fn greet(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    greeting: &RedisConnectionInfo,
+    wanted: Mode,
+) -> Result<(), Failure> {
+    let (password, database) = (greeting.password(), greeting.db());
+    let mut all = Pipeline::with_capacity(3);
+    if let Some(password) = password {
+        let mut auth = cmd("AUTH");
+        // Who is not named is that one, for Redis 5 too, which knows no other.
+        if let Some(user) = greeting.username().filter(|user| *user != "default") {
+            auth.arg(user);
+        }
+        auth.arg(password);
+        all.add_command(auth);
+    }
+    // It is what any user may send, also before anything else.
+    all.cmd("HELLO");
+    if database != 0 {
+        all.cmd("SELECT").arg(database);
+    }
+    stream.write_all(&all.get_packed_pipeline()).await?;
+    stream.flush().await?;
+
+    let mut answers = Answers { stream, bytes: Vec::with_capacity(512), taken: 0 };
+    if password.is_some() {
+        answers.next().await?.extract_error()?;
+    }
+    match answers.next().await?.extract_error() {
+        Ok(server) => check(&redis::from_redis_value(server).map_err(RedisError::from)?, wanted)?,
+        // Redis 5 does not know the command; it refuses to write on a replica by itself.
+        Err(error) if is_unknown_command(&error) => (),
+        Err(error) => return Err(error.into()),
+    }
+    if database != 0 {
+        answers.next().await?.extract_error().map_err(|error| match code(&error) {
+            Some("ERR") => Failure::Database(error),
+            // Of the user or the server.
+            _ => error.into(),
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether the server is what was wanted.
+fn check(server: &HashMap<String, Value>, wanted: Mode) -> Result<(), Failure> {
+    let text = |field: &str| match server.get(field) {
+        Some(Value::BulkString(text)) => std::str::from_utf8(text).ok(),
+        _ => None,
+    };
+    let major = text("version").and_then(|text| text.split('.').next()?.parse::<u32>().ok());
+    let mode = match text("mode") {
+        Some("sentinel") => Mode::Sentinel,
+        Some("cluster") => Mode::ClusterNode,
+        _ => Mode::Single,
+    };
+    match () {
+        () if mode != wanted => Err(Failure::Mode { is: mode.name(), wanted: wanted.name() }),
+        // Before, channels did not live in slots.
+        () if mode == Mode::ClusterNode && major.is_some_and(|major| major < 7) => {
+            Err(Failure::OldCluster)
+        }
+        // In a cluster it is the replica that says where the primary is.
+        () if mode == Mode::Single && matches!(text("role"), Some("replica" | "slave")) => {
+            Err(Failure::Replica)
+        }
+        () => Ok(()),
+    }
+}
+
+fn is_unknown_command(error: &RedisError) -> bool {
+    error.kind() == ServerErrorKind::ResponseError.into()
+        && error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
+}
+
+/// The answers on a stream, as they come.
+struct Answers<'a, S> {
+    stream: &'a mut S,
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+impl<S: AsyncRead + Unpin> Answers<'_, S> {
+    async fn next(&mut self) -> Result<Value, Failure> {
+        loop {
+            match self.parse() {
+                Err(error) if error.is_io_error() => (),
+                answer => {
+                    self.taken += 1;
+                    return Ok(answer?);
+                }
+            }
+            match self.stream.read_buf(&mut self.bytes).await {
+                Ok(0) => return Err(Failure::HungUp),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(Failure::HungUp);
+                }
+                read => _ = read?,
+            }
+        }
+    }
+
+    /// The next one in what has come; an error of input where there is more to it. From the
+    /// beginning each time, since the parser does not tell how far it has read: they are short.
+    fn parse(&self) -> RedisResult<Value> {
+        let (mut parser, mut bytes) = (Parser::new(), &*self.bytes);
+        for _ in 0..self.taken {
+            parser.parse_value(&mut bytes)?;
+        }
+        parser.parse_value(&mut bytes)
+    }
+}
