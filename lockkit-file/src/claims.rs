@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::driver::{DriverError, ErrorKind, OwnerId};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::hold::Hold;
@@ -39,9 +41,9 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// Those of the work; [`ErrorKind::Unreachable`] if it did not begin by the deadline, and
-    /// [`ErrorKind::Unknown`] if it began and has not ended. It then goes on by itself, and
-    /// later work for the claim waits for it.
+    /// Those of the work; [`ErrorKind::Unreachable`] if it did not begin by the deadline,
+    /// [`ErrorKind::Capacity`] if there is no thread for it, and [`ErrorKind::Unknown`] if it began
+    /// and has not ended. It then goes on by itself, and later work for the claim waits for it.
     pub(crate) async fn work<T: Send + 'static>(
         self: &Arc<Self>,
         owner: OwnerId,
@@ -54,7 +56,7 @@ impl Claims {
             (slot, Arc::clone(&self.threads).acquire_owned().await)
         };
         let (mut slot, thread) = begin(deadline, start).await?;
-        let working = spawn_blocking(move || {
+        let working = start_blocking(move || {
             let answer = work(&mut slot);
             // The visit ends with the slot free, and the thread is given back last.
             drop(slot);
@@ -62,7 +64,7 @@ impl Claims {
             drop(thread);
             answer
         });
-        finish(deadline, working).await
+        finish(deadline, working?).await
     }
 
     /// Works on what no claim holds, on one of the same threads.
@@ -76,18 +78,24 @@ impl Claims {
         work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
     ) -> Result<T, DriverError> {
         let thread = begin(deadline, Arc::clone(&self.threads).acquire_owned()).await?;
-        let working = spawn_blocking(move || {
+        let working = start_blocking(move || {
             let answer = work();
             drop(thread);
             answer
         });
-        finish(deadline, working).await
+        finish(deadline, working?).await
     }
 
     /// Ends all holds; one that work goes on for ends with that.
     pub(crate) async fn close(&self) {
         let slots = std::mem::take(&mut *self.slots());
-        let closing = spawn_blocking(move || drop(slots));
+        // Where there is no thread for it, they are dropped here.
+        let Ok(closing) = start_blocking(move || {
+            drop(slots);
+            Ok(())
+        }) else {
+            return;
+        };
         if timeout(CLOSING_LIMIT, closing).await.is_err() {
             tracing::warn!("the lock files do not close within {CLOSING_LIMIT:?}");
         }
@@ -97,6 +105,44 @@ impl Claims {
     fn slots(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<Slot>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Has one of the runtime's threads for blocking work do it.
+///
+/// Where the system has no thread to give, the runtime panics and yet keeps the work, for whenever it
+/// has one. Nobody would know of what is held by then, so it is taken back.
+///
+/// # Errors
+///
+/// [`ErrorKind::Capacity`] if there is no thread.
+pub(crate) fn start_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
+) -> Result<JoinHandle<Result<T, DriverError>>, DriverError> {
+    let runtime = Handle::current();
+    let place = Arc::new(Mutex::new(Some(work)));
+    let take = |place: &Mutex<Option<_>>| {
+        // Nothing panics while it is locked.
+        place.lock().unwrap_or_else(PoisonError::into_inner).take()
+    };
+    let begin = {
+        let place = Arc::clone(&place);
+        move || take(&place).map_or_else(|| Err(no_thread()), |work| work())
+    };
+    catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(begin))).map_err(|_| {
+        match take(&place) {
+            Some(_) => no_thread(),
+            // Another thread came to be free at this moment.
+            None => still_carried_out(),
+        }
+    })
+}
+
+fn no_thread() -> DriverError {
+    DriverError::new(ErrorKind::Capacity, "the system has no thread left to work on files")
+}
+
+fn still_carried_out() -> DriverError {
+    DriverError::new(ErrorKind::Unknown, "the request is still being carried out")
 }
 
 async fn begin<T>(deadline: Instant, start: impl Future<Output = T>) -> Result<T, DriverError> {
@@ -114,10 +160,7 @@ async fn finish<T>(
         Ok(Ok(answer)) => answer,
         // The work panicked, or the runtime ends.
         Ok(Err(error)) => Err(DriverError::new(ErrorKind::Unknown, error)),
-        Err(_) => {
-            let text = "the request is still being carried out";
-            Err(DriverError::new(ErrorKind::Unknown, text))
-        }
+        Err(_) => Err(still_carried_out()),
     }
 }
 
@@ -156,6 +199,7 @@ mod tests {
 
     use lockkit_core::driver::{Claim, DriverError, ErrorKind};
     use lockkit_core::{LockName, Namespace};
+    use tokio::runtime::Builder;
     use tokio::time::{Instant, timeout};
 
     use super::{Claims, THREADS};
@@ -234,6 +278,22 @@ mod tests {
         drop(wakes);
         claims.work(claim.owner(), deadline, |_| Ok(())).await.unwrap();
         no_trace_is_left(&claims).await;
+    }
+
+    /// The stack of each would be larger than any memory.
+    #[test]
+    fn where_there_is_no_thread_nothing_is_left_for_later() {
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_all().thread_stack_size(usize::MAX / 4).build().unwrap();
+        runtime.block_on(async {
+            let (claims, claim) = (Claims::new(), claim("a"));
+            for _ in 0..2 * THREADS {
+                let asked = claims.work(claim.owner(), Instant::now() + HANG, |_| Ok(()));
+                assert_eq!(asked.await.unwrap_err().kind(), ErrorKind::Capacity);
+                assert!(claims.slots().is_empty(), "the work is kept for a later thread");
+            }
+            claims.close().await;
+        });
     }
 
     #[tokio::test]

@@ -10,10 +10,9 @@ use lockkit_core::driver::{
     Taken, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-use crate::claims::Claims;
+use crate::claims::{Claims, start_blocking};
 use crate::config::{Config, ID};
 use crate::folder::Folder;
 use crate::hold::Hold;
@@ -81,6 +80,7 @@ impl FileDriver {
     ///   root or the user of this process, if everybody may replace files in it, or if its file
     ///   system is shared between hosts.
     /// - [`Error::Denied`] if this process may not look at it.
+    /// - [`Error::Capacity`] if the system has no thread left to look with.
     /// - [`Error::Unreachable`] if it takes more than 5 s to find out.
     ///
     /// # Cancel safety
@@ -88,16 +88,18 @@ impl FileDriver {
     /// Cancel-safe: nothing is made before a lock is asked for.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_owned();
-        let opening = spawn_blocking(move || Folder::open(&path));
-        let opened = match timeout(OPENING_LIMIT, opening).await {
-            Ok(Ok(opened)) => opened,
-            Ok(Err(error)) => Err(DriverError::new(ErrorKind::Unreachable, error)),
-            Err(_) => {
-                let text = format!("the folder did not open within {OPENING_LIMIT:?}");
-                Err(DriverError::new(ErrorKind::Unreachable, text))
+        let opened = async {
+            let opening = start_blocking(move || Folder::open(&path))?;
+            match timeout(OPENING_LIMIT, opening).await {
+                Ok(Ok(opened)) => opened,
+                Ok(Err(error)) => Err(DriverError::new(ErrorKind::Unreachable, error)),
+                Err(_) => {
+                    let text = format!("the folder did not open within {OPENING_LIMIT:?}");
+                    Err(DriverError::new(ErrorKind::Unreachable, text))
+                }
             }
         };
-        let folder = opened.map_err(|error| Error::connecting(ID, error))?;
+        let folder = opened.await.map_err(|error| Error::connecting(ID, error))?;
         let news = Arc::new(News::new());
         Ok(Self { folder: Arc::new(folder), claims: Claims::new(), news, call_limit: None })
     }

@@ -29,6 +29,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::Listening;
+use crate::claims::start_blocking;
 
 /// A close after writing is the end of a hold; the others tell that the path may lead to another
 /// file. None of them comes of asking for a lock that is taken, or of looking at one.
@@ -367,8 +368,11 @@ impl Drop for Standing {
         }
         drop(waiters);
         // That takes the kernel ten milliseconds.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn_blocking(move || drop(inotify));
+        if Handle::try_current().is_ok() {
+            drop(start_blocking(move || {
+                drop(inotify);
+                Ok(())
+            }));
         }
     }
 }
