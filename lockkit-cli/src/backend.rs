@@ -62,10 +62,14 @@ pub(crate) fn url(place: &Place) -> Result<BackendUrl> {
         (None, Some(url)) => text(url, "LOCKKIT_URL")?.parse()?,
         (None, None) => return embedded(),
     };
-    if url.scheme() == "memory" {
-        return Err(url.error("these locks end with the process that makes them, so that no other command ever meets them"));
+    match url.scheme() {
+        "memory" => Err(url.error("these locks end with the process that makes them, so that no other command ever meets them")),
+        // The only driver that a command may be without. What the library advises is for its users.
+        "etcd" | "etcds" if cfg!(not(feature = "etcd")) => {
+            Err(url.error("this command was built without etcd; docs/command.md has how to build one with it"))
+        }
+        _ => Ok(url),
     }
-    Ok(url)
 }
 
 /// A database file, in a folder that is made here and belongs to this user alone.

@@ -12,9 +12,12 @@ use lockkit_bench::{Outcome, Plan, Scale, Step, Subject, Workload, report as tab
 use percent_encoding::utf8_percent_encode;
 use tempfile::TempDir;
 use tokio::process::Command;
+use tokio::select;
+use tokio::time::timeout;
 
 use crate::args::Bench;
 use crate::report::{self, Volume, answer, chain, say};
+use crate::signals::{Signals, Terminal};
 use crate::{backend, exit, json};
 
 /// The names of the workloads.
@@ -38,6 +41,20 @@ fn attempt(options: &Bench) -> Result<u8> {
         say("there is nothing to measure: no URL is given, and --no-embedded");
         return Ok(exit::USAGE);
     }
+    backend::block_on(async {
+        let mut signals = Signals::catch(Terminal::Shared)
+            .map_err(|error| Error::config("this process", error.to_string()))?;
+        select! {
+            biased;
+            // The folder goes as at any other end; what is held elsewhere runs out.
+            signal = signals.end() => Ok(exit::of_signal(signal)),
+            code = measure_all(options, places) => code,
+        }
+    })?
+}
+
+/// Measures what was asked for, says how that came out, and returns the exit code.
+async fn measure_all(options: &Bench, places: Vec<Place>) -> Result<u8> {
     let (scale, rounds) = match options.quick {
         true => (Scale::quick(), 3),
         false => (Scale::full(), 5),
@@ -49,7 +66,8 @@ fn attempt(options: &Bench) -> Result<u8> {
         true => exit::OK,
         false => answer(heading(&setting), exit::OK),
     };
-    let plan = Plan::new(subjects(options, &places), scale).rounds(rounds).seed(seed);
+    let subjects = subjects(options, &places).await;
+    let plan = Plan::new(subjects, scale).rounds(rounds).seed(seed);
     let recovery = Recovery::with(move |holder| hold(holder, &places));
     let all = workloads::ALL.into_iter().chain([&recovery as &dyn Workload]);
     let wanted = |workload: &&dyn Workload| {
@@ -57,7 +75,7 @@ fn attempt(options: &Bench) -> Result<u8> {
     };
     let mut outcomes = Vec::new();
     for workload in all.filter(wanted) {
-        let outcome = backend::block_on(measure(&plan, workload))?;
+        let outcome = measure(&plan, workload).await;
         let code = code_of(&outcome);
         worst = worst.max(match options.json {
             true => code,
@@ -108,20 +126,25 @@ fn places(options: &Bench, folder: &Path) -> Result<Vec<Place>> {
     Ok(places)
 }
 
-fn subjects(options: &Bench, places: &[Place]) -> Vec<Subject> {
+async fn subjects(options: &Bench, places: &[Place]) -> Vec<Subject> {
     let mut subjects = Vec::new();
     for place in places {
         let subject = Subject::at(&place.label, place.parsed.clone());
-        let known = lockkit::BACKENDS.iter().find(|known| known.scheme == place.parsed.scheme());
-        let by_request = known
-            .and_then(|backend| backend.capabilities)
-            .is_some_and(|can| can.fairness == Fairness::OnRequest);
-        if options.fair && by_request {
+        if options.fair && is_fair_on_request(&place.parsed).await {
             subjects.push(subject.clone().fair());
         }
         subjects.push(subject);
     }
     subjects
+}
+
+/// Asked of the driver itself, since a parameter of the URL may say what it can do.
+async fn is_fair_on_request(url: &BackendUrl) -> bool {
+    // Whoever cannot be reached says so when it is measured.
+    let Ok(locker) = lockkit::connect_url(url).await else { return false };
+    let fairness = locker.capabilities().fairness;
+    _ = timeout(backend::CLEAN_UP, locker.shutdown()).await;
+    fairness == Fairness::OnRequest
 }
 
 /// A program that holds a lock until it is killed: this one.

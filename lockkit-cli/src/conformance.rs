@@ -247,10 +247,11 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
     match url.scheme() {
         "file" => remove_folders(Path::new(url.path()), namespace.as_str())
             .map_err(|error| Error::config(url.path(), error.to_string()))?,
+        // The nodes of a quorum are such servers, too.
         "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
-        | "redis+cluster" | "rediss+cluster" => say(format!(
+        | "redis+cluster" | "rediss+cluster" | "redlock" | "redlocks" => say(format!(
             "the counters of fencing tokens stay, since a driver never removes them; to do so on \
-             that server, or on each primary of a cluster: redis-cli --scan --pattern '{{{namespace}*' | xargs redis-cli del",
+             that server, or on each one of a quorum or primary of a cluster: redis-cli --scan --pattern '{{{namespace}*' | xargs redis-cli del",
             namespace = namespace.as_str(),
         )),
         "postgres" | "postgresql" => say(format!(

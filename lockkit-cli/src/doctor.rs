@@ -35,7 +35,8 @@ async fn examine(place: &Place) -> Examined {
         Ok(url) => url,
         Err(error) => return Examined { driver: None, findings: vec![failed("url", &error)] },
     };
-    if url.password().is_some() && place.url.is_some() {
+    let password = url.password().or(url.parameter("sentinel_password"));
+    if password.is_some() && place.url.is_some() {
         findings.push(Diagnosis::warning(
             "password",
             "it stands in the arguments of this command, where other users can see it",

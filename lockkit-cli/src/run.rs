@@ -185,15 +185,20 @@ struct Limits {
 impl Limits {
     fn new(lease: Lease, options: &Run) -> lockkit::Result<Self> {
         let ttl = options.ttl.unwrap_or(lease.ttl());
-        let grace = options.grace.unwrap_or((ttl / 3).min(Duration::from_secs(5)));
-        if grace > ttl / 2 {
-            let (grace, ttl) = (format_duration(grace), format_duration(ttl));
+        // A hold that may not last longer is never good for longer, however often it is renewed.
+        let (bound, length) = match lease.longest_hold() {
+            Some(longest) if longest < ttl => ("the longest hold", longest),
+            _ => ("the TTL", ttl),
+        };
+        let grace = options.grace.unwrap_or((length / 3).min(Duration::from_secs(5)));
+        if grace > length / 2 {
+            let (grace, length) = (format_duration(grace), format_duration(length));
             return Err(Error::config(
                 "--grace",
-                format!("{grace} is more than half of the TTL, which is {ttl}"),
+                format!("{grace} is more than half of {bound}, which is {length}"),
             ));
         }
-        let reserve = (ttl / 6).min(Duration::from_millis(500));
+        let reserve = (length / 6).min(Duration::from_millis(500));
         Ok(Self { grace: grace.max(reserve), reserve })
     }
 

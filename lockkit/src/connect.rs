@@ -25,6 +25,10 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// [`Error::Config`] for a URL that cannot be used, a scheme that is unknown, one whose feature, of
 /// the same name, is off, and outside a tokio runtime; [`Error::Unreachable`] after 5 seconds at the latest; what else the driver says.
 ///
+/// # Panics
+///
+/// In a tokio runtime whose timers are not enabled, or its I/O where the backend is a server.
+///
 /// # Cancel safety
 ///
 /// Cancel-safe: nothing is locked yet.
@@ -35,6 +39,10 @@ pub async fn connect(url: &str) -> Result<Locker> {
 /// Like [`connect`], for a URL that was parsed before.
 ///
 /// # Errors
+///
+/// As [`connect`].
+///
+/// # Panics
 ///
 /// As [`connect`].
 ///

@@ -1,5 +1,9 @@
 //! `lockkit bench`, with as little as it can be told to do.
 
+use std::fs;
+
+use rustix::process::Signal;
+
 use crate::schema::conforming;
 use crate::support::{Ended, Locks, Running};
 
@@ -36,6 +40,25 @@ fn a_process_that_is_killed_frees_its_lock_within_the_lease() {
     let row = ended.out.lines().find(|line| line.contains("sqlite:")).unwrap();
     let of_the_lease: f64 = row.split_whitespace().next_back().unwrap().parse().unwrap();
     assert!(of_the_lease > 0.5, "{ended:?}");
+}
+
+#[test]
+fn a_signal_ends_it_and_leaves_no_files() {
+    let locks = Locks::new();
+    let temporary = locks.path("temporary");
+    fs::create_dir(&temporary).unwrap();
+    let files = || fs::read_dir(&temporary).unwrap().count();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut command = locks.lockkit("bench", &["--rounds", "1000", "uncontended", "recovery"]);
+        command.env("TMPDIR", &temporary);
+        let running = Running::start(command);
+        assert!(running.line().is_some_and(|line| line.starts_with("seed ")));
+        assert_eq!(files(), 1);
+        running.signal(signal);
+        let ended = running.finish();
+        assert_eq!((ended.code, &*ended.err), (128 + signal.as_raw(), ""), "{ended:?}");
+        assert_eq!(files(), 0);
+    }
 }
 
 #[test]

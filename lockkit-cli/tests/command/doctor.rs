@@ -109,7 +109,12 @@ async fn commits(connection: &mut SqliteConnection) -> i64 {
 
 #[test]
 fn a_password_among_the_arguments_is_a_warning() {
-    let ended = doctor("", &["--url", "redis://me:hunter2@127.0.0.1:1"]);
-    assert_eq!(ended.code, 1);
-    assert!(ended.out.contains("LOCKKIT_URL") && !ended.out.contains("hunter2"), "{ended:?}");
+    for url in [
+        "redis://me:hunter2@127.0.0.1:1",
+        "redis+sentinel://127.0.0.1:1/main?sentinel_password=hunter2",
+    ] {
+        let ended = doctor("", &["--url", url]);
+        assert_eq!(ended.code, 1);
+        assert!(ended.out.contains("LOCKKIT_URL") && !ended.out.contains("hunter2"), "{ended:?}");
+    }
 }

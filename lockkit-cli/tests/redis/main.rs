@@ -42,6 +42,8 @@ fn main() -> ExitCode {
             of_a_cluster,
         ),
         trial("checks_tell_what_they_leave", || REDIS.start(), conformance),
+        #[cfg(feature = "bench")]
+        trial("what_keeps_an_order_on_request_is_measured_so", || REDIS.start(), in_order),
         trial("a_wrong_password_is_77", || REDIS.start_with(&["--requirepass", "sesame"]), denied),
     ])
 }
@@ -226,6 +228,23 @@ async fn conformance(server: Server) {
     let named: Vec<String> = keys(pattern).query_async(&mut connection).await.unwrap();
     assert!(!all.is_empty() && all.len() == named.len(), "{all:?} {pattern}");
     assert!(all.iter().all(|key| key.ends_with(":bucket")), "{all:?}");
+}
+
+/// Whatever the URL calls the driver, and whatever else it says.
+#[cfg(feature = "bench")]
+async fn in_order(server: Server) {
+    let socket = format!("redis+unix://{}", server.data().join("redis.sock").display());
+    let plain = format!("{}?dialect=plain", server.url());
+    let arguments = ["--quick", "--rounds", "1", "--no-embedded", "--fair", "--url", &plain];
+    let ended =
+        command(&Locks::new(), &socket, &[&["bench"], &arguments[..], &["hand-over"]].concat());
+    assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
+    let labels = [format!("{socket}, fair"), socket, plain];
+    let rows: Vec<_> = ended.out.lines().filter(|line| line.contains("redis")).collect();
+    assert_eq!(rows.len(), labels.len(), "{ended:?}");
+    for (row, label) in rows.iter().zip(&labels) {
+        assert!(row.trim_start().starts_with(&format!("{label}  ")), "{ended:?}");
+    }
 }
 
 async fn redis(server: &Server) -> redis::aio::MultiplexedConnection {

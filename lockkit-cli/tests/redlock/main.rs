@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::{Completion, Failed, Trial};
-use lockkit_testkit::{REDIS, Server, Unavailable, or_skip, run};
+use lockkit_testkit::{REDIS, Server, Unavailable, or_skip, run, trial};
 
 use crate::support::{Locks, Running, count_without_tokens, eventually};
 
@@ -21,8 +21,11 @@ mod support;
 const BETWEEN_RESTARTS: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
-    // Without the limit of a trial: there can be many rounds.
-    run(vec![Trial::ignorable_test("servers_that_forget_do_not_spoil_the_count", restarted)])
+    run(vec![
+        // Without the limit of a trial: there can be many rounds.
+        Trial::ignorable_test("servers_that_forget_do_not_spoil_the_count", restarted),
+        trial("checks_tell_what_they_leave", || REDIS.start(), conformance),
+    ])
 }
 
 fn restarted() -> Result<Completion, Failed> {
@@ -57,4 +60,20 @@ fn restarted() -> Result<Completion, Failed> {
         drop(counting);
     });
     Ok(Completion::Completed)
+}
+
+async fn conformance(server: Server) {
+    let locks = Locks::new();
+    let url = format!("redlock://{}?allow=single&delayed_restart=false", server.addr());
+    let arguments = ["--url", &url, "driver::a_free"];
+    let ended = Running::start(locks.lockkit("conformance", &arguments)).finish();
+    assert!(ended.code == 0 && ended.out.contains("0 failed"), "{ended:?}");
+    let (_, pattern) = ended.err.split_once("--pattern '").unwrap();
+    let (pattern, _) = pattern.split_once('\'').unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let keys = |pattern: &str| redis::cmd("KEYS").arg(pattern).to_owned();
+    let all: Vec<String> = keys("*").query_async(&mut connection).await.unwrap();
+    let named: Vec<String> = keys(pattern).query_async(&mut connection).await.unwrap();
+    assert!(!all.is_empty() && all.len() == named.len(), "{all:?} {pattern}");
 }

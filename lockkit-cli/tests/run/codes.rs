@@ -98,6 +98,16 @@ fn what_cannot_be_used_is_78() {
     }
 }
 
+#[cfg(not(feature = "etcd"))]
+#[test]
+fn what_the_command_was_built_without_is_78() {
+    for url in ["etcd://127.0.0.1:1", "etcds://me:hunter2@127.0.0.1:1"] {
+        let ended = with(&["--url", url]);
+        assert!(ended.code == 78 && !ended.err.contains("hunter2"), "{ended:?}");
+        assert!(ended.err.contains("this command was built without etcd"), "{ended:?}");
+    }
+}
+
 /// Otherwise a variable that was not filled in would mean other locks than everybody else's.
 #[test]
 fn an_empty_url_is_not_the_default() {

@@ -154,6 +154,17 @@ fn the_longest_hold_ends_the_command() {
     assert_eq!((ended.code, &*ended.out), (70, "ready\nasked\n"), "{ended:?}");
 }
 
+/// It is shorter than the usual grace.
+#[test]
+fn a_short_longest_hold_leaves_time_to_work() {
+    let locks = Locks::with_ttl("30s&max_hold=5s");
+    let ended = locks.finish(&[], "name", "sleep 0.2; echo done");
+    assert_eq!((ended.code, &*ended.out, &*ended.err), (0, "done\n", ""), "{ended:?}");
+    let ended = locks.finish(&["--grace", "3s"], "name", "echo never");
+    assert_eq!((ended.code, &*ended.out), (78, ""), "{ended:?}");
+    assert!(ended.err.contains("half of the longest hold, which is 5s"), "{ended:?}");
+}
+
 /// Renewals keep it.
 #[test]
 fn a_command_may_last_longer_than_the_lease() {
