@@ -71,6 +71,8 @@ impl<T> Driven<T> {
         let _inside = self.engine.enter();
         match std::mem::replace(&mut self.work, Work::Gone) {
             Work::New(mut work) => {
+                // Until it is in the list.
+                let _under_way = self.engine.under_way();
                 if work.as_mut().poll(cx).is_pending() {
                     let begun = Begun::new(work, cx.waker());
                     self.engine.nursery.watch(&self.engine, &begun);

@@ -46,7 +46,8 @@ pub use turnstile::Turnstile;
 ///   (`only_the_owner_renews`, `a_renewal_never_recreates`).
 /// - **Vouching.** An ask or renewal answered yes has, when the server processed it, set the lease
 ///   to at least a full TTL (`a_renewal_is_a_full_lease`, `a_repeated_ask_refreshes`); no request
-///   ever shortens one (`no_request_shortens_a_lease`).
+///   ever shortens one (`no_request_shortens_a_lease`). Nobody else is granted the lock for as long
+///   as the answer [vouches](Vouch) for it (`a_lease_lasts`).
 /// - **Time** is the server's, or a duration. The client's wall clock is never sent and never
 ///   compared. A lease ends by itself (`a_lease_runs_out`), and not before its time
 ///   (`a_lease_lasts`).
@@ -150,7 +151,8 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Ends sessions and connections. The engine has released every claim before, as far as the
-    /// backend let it. May be called again.
+    /// backend let it; what is left ends by itself (`a_closed_connection_leaves_nothing_for_long`).
+    /// May be called again.
     async fn close(&self) {}
 }
 

@@ -10,6 +10,7 @@ use tokio::runtime::{EnterGuard, Handle, TryCurrentError};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::clock::Clock;
 use crate::crowd::Crowd;
@@ -115,6 +116,12 @@ impl Engine {
 
     pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
         self.runtime.get().map(|runtime| runtime.handle.enter())
+    }
+
+    /// Has a shutdown that begins later wait until this is dropped: between a look at how things stand
+    /// and the task that sees to it.
+    pub(crate) fn under_way(&self) -> TaskTrackerToken {
+        self.keepers.token()
     }
 
     /// Without a runtime the work is dropped: nothing was ever sent.

@@ -49,12 +49,7 @@ impl LockGuard {
             return Err(hold.lost_error());
         }
         let Some(seat) = Arc::into_inner(seat) else { return Ok(()) };
-        if !seat.vacate(Phase::Released) {
-            return Err(hold.lost_error());
-        }
-        let tenure = Arc::clone(&hold.tenure);
-        let retired =
-            Driven::new(&tenure.engine, |caller| keeper::retire(Arc::clone(&tenure), caller));
+        let retired = Driven::new(&hold.tenure.engine, |caller| keeper::retire(seat, caller));
         retired.await.unwrap_or_else(|| Err(hold.lost_error()))
     }
 
@@ -262,9 +257,9 @@ impl Seat {
         self.0.is_held()
     }
 
-    /// Ends the hold as said, and says whether it was held until now.
-    fn vacate(self, how: Phase) -> bool {
-        self.0.end(how)
+    /// Ends the hold, for the caller to release, if it was held until now.
+    pub(crate) fn vacate(self) -> Option<Arc<Tenure>> {
+        self.0.end(Phase::Released).then(|| Arc::clone(&self.0))
     }
 }
 

@@ -25,7 +25,8 @@ use crate::{FencingToken, Label, LockName, Namespace};
 ///   byte by byte (`labels_are_kept_as_given`). A renewal moves the end of a lease, and not the
 ///   time since when the lock is held (`times_of_a_hold_are_right`).
 /// - Places are reported in the order in which they will be served (`places_are_seen_in_order`),
-///   as long as they last (`a_place_that_ran_out_is_not_seen`).
+///   since the first ask (`times_of_a_place_are_right`) and as long as they last
+///   (`a_place_that_ran_out_is_not_seen`).
 /// - The list has every held lock of the namespace under its original name, sorted by name, as
 ///   [`look`](Self::look) tells of it, and no other (`held_locks_are_listed`).
 /// - Looking changes nothing (`looking_changes_nothing`, `looking_keeps_nothing_alive`), and no

@@ -17,6 +17,7 @@ use crate::clock::Instant;
 use crate::driven::Caller;
 use crate::driver::{Change, Claim, DriverError, Release, Renewal};
 use crate::engine::Engine;
+use crate::guard::Seat;
 use crate::options::{Lease, Renew, Wait};
 use crate::pace::{Pause, jitter};
 use crate::pursuit::{Asked, Progress, Pursuit, Won};
@@ -96,8 +97,10 @@ fn take(
     drop(caller.report(Ok(guard)));
 }
 
-/// Releases what the last guard of a hold let go of, and reports how that went.
-pub(crate) async fn retire(tenure: Arc<Tenure>, mut caller: Caller<Result<()>>) {
+/// Releases what the last guard of a hold lets go of, and reports how that went: nothing if the hold
+/// was lost.
+pub(crate) async fn retire(seat: Seat, mut caller: Caller<Result<()>>) {
+    let Some(tenure) = seat.vacate() else { return };
     let Tenure { engine, claim, in_doubt, .. } = &*tenure;
     clear_up(engine, claim, tenure.longest(), *in_doubt, |answer| {
         let outcome = match answer {

@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use crate::guard::Seat;
 use crate::{AcquireOptions, Error, Lock, LockGuard, LockName, Result, Wait};
@@ -61,10 +62,10 @@ impl Owner {
         lock: &Lock<O, E>,
         options: AcquireOptions,
     ) -> Result<LockGuard> {
-        lock.engine().check_running()?;
+        let engine = lock.engine();
+        engine.check_running()?;
         let slot = self.slot(lock);
-        let (name, driver) = (lock.name(), lock.engine().driver.id());
-        let clock = &lock.engine().clock;
+        let (name, driver, clock) = (lock.name(), engine.driver.id(), &engine.clock);
         let deadline = match options.wait {
             Wait::AtMost(patience) => Some(clock.now() + patience),
             _ => None,
@@ -79,21 +80,26 @@ impl Owner {
         if let Some(outcome) = shared() {
             return outcome;
         }
-        let _acquiring = match (options.wait, deadline) {
-            (Wait::AtMost(waited), Some(deadline)) => tokio::select! {
-                biased;
-                held = slot.acquiring.lock() => held,
-                slept = lock.engine().inside(clock.sleep_until(deadline)) => {
-                    let name = name.clone();
-                    let late = |()| Error::TimedOut { name, driver, waited, source: None };
-                    return Err(slept.map_or_else(|| lock.engine().shut(), late));
-                }
-            },
-            (Wait::No, _) => slot
+        let never = || clock.now() + Duration::MAX;
+        let _acquiring = match options.wait {
+            Wait::No => slot
                 .acquiring
                 .try_lock()
                 .map_err(|_| Error::Taken { name: name.clone(), driver })?,
-            _ => slot.acquiring.lock().await,
+            wait => tokio::select! {
+                biased;
+                held = slot.acquiring.lock() => held,
+                () = engine.stopping.cancelled() => return Err(engine.shut()),
+                // Also without a limit, since a timer ends with the runtime.
+                slept = engine.inside(clock.sleep_until(deadline.unwrap_or_else(never))) => {
+                    return Err(match (slept, wait) {
+                        (Some(()), Wait::AtMost(waited)) => {
+                            Error::TimedOut { name: name.clone(), driver, waited, source: None }
+                        }
+                        _ => engine.shut(),
+                    });
+                }
+            },
         };
         if let Some(outcome) = shared() {
             return outcome;

@@ -173,6 +173,8 @@ impl Tenure {
     /// Ends the hold and says whether it was held until now. What is not released by a caller and
     /// has no keeper is released by a task.
     pub(crate) fn end(&self, how: Phase) -> bool {
+        // Until a task has it.
+        let _under_way = self.engine.under_way();
         let mut standing = self.lock();
         if standing.phase != Phase::Held {
             return false;

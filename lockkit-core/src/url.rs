@@ -338,7 +338,7 @@ impl fmt::Display for BackendUrl {
         for (at, host) in self.hosts.iter().enumerate() {
             write!(f, "{}{host}", if at > 0 { "," } else { "" })?;
         }
-        match misread_password(&self.path).filter(|_| !self.has_authority) {
+        match misread_password(&self.path).filter(|_| self.hosts.is_empty()) {
             Some(rest) => write!(f, "***@{rest}")?,
             None => f.write_str(&self.path)?,
         }
@@ -358,8 +358,8 @@ impl fmt::Debug for BackendUrl {
     }
 }
 
-/// What follows what may be user and password, where `//` or the scheme was forgotten. A path in a
-/// file system may have an `@`, too.
+/// What follows what may be user and password, where `//` or the scheme was forgotten or has one
+/// slash too many. A path in a file system may have an `@`, too.
 fn misread_password(path: &str) -> Option<&str> {
     let (before, rest) = path.rsplit_once('@')?;
     let is_path = before.starts_with(['/', '.']) && !before.contains(':');
@@ -368,7 +368,7 @@ fn misread_password(path: &str) -> Option<&str> {
 
 fn looks_secret(parameter: &str) -> bool {
     let parameter = parameter.to_ascii_lowercase();
-    ["pass", "pw", "secret", "token", "key", "auth", "cred"]
+    ["pas", "pw", "secret", "token", "key", "auth", "cred"]
         .iter()
         .any(|word| parameter.contains(word))
 }
@@ -431,14 +431,17 @@ mod tests {
             let error = format!("{:?}", bad.parse::<BackendUrl>().unwrap_err());
             assert!(!error.contains("hunter2"), "{error}");
         }
-        // Forgotten: `//`, one of the slashes, the scheme, `?`, `%3F` for a question mark.
+        // Forgotten: `//`, one of the slashes, the scheme, `?`, `%3F` for a question mark. Or there is a
+        // slash too many, or a letter too few.
         for misread in [
             "redis:me:hunter2@h",
             "redis:/me:hunter2@h/0",
+            "redis:///me:hunter2@h/0",
             "me:hunter2@h",
             "jdbc:postgres://me:hunter2@h/db",
             "redis+sentinel://h/main&password=hunter2",
             "redis://me:12?k=hunter2@h",
+            "redis+sentinel://h/main?sentinel_pasword=hunter2",
         ] {
             let shown = misread.parse::<BackendUrl>().map(|url| url.to_string());
             assert!(!format!("{shown:?}").contains("hunter2"), "{shown:?}");

@@ -634,6 +634,30 @@ async fn shutting_down_ends_holds_and_waits() {
     assert!(backend.is_idle());
 }
 
+/// Nobody polls the owner's first acquisition, which is not told either then.
+#[tokio::test(start_paused = true)]
+async fn shutting_down_ends_the_wait_for_an_acquisition_of_the_same_owner() {
+    for wait in [Wait::Forever, Wait::AtMost(TTL * 10)] {
+        let (_, locker) = set_up_locker();
+        let lock = locker.lock("a").unwrap();
+        let _guard = lock.acquire().await.unwrap();
+        let (me, options) = (Owner::new(), AcquireOptions::new().wait(wait));
+        let mut first = pin!(lock.acquire_as(&me, options));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        let second = tokio::spawn({
+            let (lock, me) = (lock.clone(), me.clone());
+            async move { lock.acquire_as(&me, options).await }
+        });
+        settle().await;
+        locker.shutdown().await;
+        let start = Instant::now();
+        let outcome = timeout(TTL * 20, second).await.unwrap().unwrap();
+        assert!(matches!(outcome, Err(Error::ShutDown { .. })), "{wait:?}: {outcome:?}");
+        assert_eq!(Instant::now(), start, "{wait:?}: it waited for a timer");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn shutting_down_waits_for_requests_that_callers_drive() {
     let slow = Fault::Delay(TTL / 10);

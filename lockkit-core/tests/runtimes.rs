@@ -2,10 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, Release, Renewal};
 use lockkit_core::memory::MemoryDriver;
-use lockkit_core::{AcquireOptions, Error, Lock, Locker, Owner, Wait};
+use lockkit_core::{AcquireOptions, Capabilities, Error, Lock, Locker, Operation, Owner, Wait};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::sleep;
 
@@ -81,25 +85,28 @@ fn a_locker_without_its_runtime_is_shut_down() {
 /// An acquisition of the same owner that nobody polls is in the way, and then the timers end.
 #[test]
 fn who_waits_for_its_own_acquisition_is_told_of_the_end_of_the_runtime() {
-    let runtime = with_timers();
-    let lock = lock_on(&runtime);
-    let _guard = runtime.block_on(lock.acquire()).unwrap();
-    let other = elsewhere();
-    let me = Owner::new();
-    let patience = AcquireOptions::new().wait(Wait::AtMost(TTL));
-    let outcome = other.block_on(async {
-        let mut first = std::pin::pin!(lock.acquire_as(&me, patience));
-        let mut second = std::pin::pin!(lock.acquire_as(&me, patience));
-        tokio::select! {
-            biased;
-            _ = &mut first => panic!("it is taken"),
-            _ = &mut second => panic!("the first is under way"),
-            () = async {} => (),
-        }
-        runtime.shutdown_background();
-        second.await
-    });
-    assert!(matches!(outcome, Err(Error::ShutDown { .. })), "{outcome:?}");
+    for wait in [Wait::AtMost(TTL), Wait::Forever] {
+        let runtime = with_timers();
+        let lock = lock_on(&runtime);
+        let _guard = runtime.block_on(lock.acquire()).unwrap();
+        let other = elsewhere();
+        let (me, options) = (Owner::new(), AcquireOptions::new().wait(wait));
+        let outcome = other.block_on(async {
+            let mut first = std::pin::pin!(lock.acquire_as(&me, options));
+            let mut second = std::pin::pin!(lock.acquire_as(&me, options));
+            tokio::select! {
+                biased;
+                _ = &mut first => panic!("it is taken"),
+                _ = &mut second => panic!("the first is under way"),
+                () = async {} => (),
+            }
+            let ending = std::thread::spawn(move || runtime.shutdown_background());
+            let outcome = second.await;
+            ending.join().unwrap();
+            outcome
+        });
+        assert!(matches!(outcome, Err(Error::ShutDown { .. })), "{wait:?}: {outcome:?}");
+    }
 }
 
 #[test]
@@ -123,5 +130,79 @@ fn the_end_of_a_runtime_is_told_elsewhere() {
         listens.recv().unwrap();
         drop(runtime);
         waiting.join().unwrap();
+    }
+}
+
+/// Shuts its locker down, in another thread, just when a request of one kind is about to leave.
+#[derive(Debug)]
+struct Overtaken {
+    backend: MemoryDriver,
+    by: Operation,
+    locker: OnceLock<Locker>,
+    closing: Sender<()>,
+    closed: Mutex<Receiver<()>>,
+}
+
+impl Overtaken {
+    fn leaves(&self, operation: Operation) {
+        if operation == self.by
+            && let Some(locker) = self.locker.get().cloned()
+        {
+            std::thread::spawn(move || elsewhere().block_on(locker.shutdown()));
+            // For long enough if nobody waits for the request.
+            let closed = self.closed.lock().unwrap().recv_timeout(Duration::from_millis(200));
+            assert!(closed.is_err(), "the driver was closed before the request to {operation}");
+        }
+    }
+}
+
+#[async_trait]
+impl Driver for Overtaken {
+    fn id(&self) -> &'static str {
+        "overtaken"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.backend.capabilities()
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.leaves(Operation::Acquire);
+        self.backend.try_acquire(claim).await
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        self.backend.renew(claim).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        self.leaves(Operation::Release);
+        self.backend.release(claim).await
+    }
+
+    async fn close(&self) {
+        _ = self.closing.send(());
+    }
+}
+
+#[test]
+fn shutting_down_waits_for_requests_that_are_about_to_leave() {
+    for by in [Operation::Acquire, Operation::Release] {
+        let (closing, closed) = channel();
+        let (backend, closed) = (MemoryDriver::new(), Mutex::new(closed));
+        let driver = Overtaken { backend, by, locker: OnceLock::new(), closing, closed };
+        let (driver, runtime) = (Arc::new(driver), with_timers());
+        let locker = {
+            let _inside = runtime.enter();
+            Locker::from_arc(driver.clone())
+        };
+        driver.locker.set(locker.clone()).unwrap();
+        let acquired = elsewhere().block_on(locker.lock("a").unwrap().acquire());
+        match by {
+            Operation::Acquire => assert!(matches!(acquired, Err(Error::ShutDown { .. }))),
+            _ => elsewhere().block_on(acquired.unwrap().release()).unwrap(),
+        }
+        driver.closed.lock().unwrap().recv().unwrap();
+        assert!(driver.backend.is_idle());
     }
 }
