@@ -115,6 +115,7 @@ table! {
         releasing::only_the_owner_releases [] "The release of one owner leaves the hold of another as it is.";
         releasing::a_stale_claim_cannot_release [Lease] "A claim whose lease ran out cannot release the hold of its successor.";
         releasing::closing_one_connection_leaves_the_others_alone [] "Closing a connection ends no hold of another connection.";
+        releasing::a_closed_connection_leaves_nothing_for_long [] "What was held or waited for over a connection that was closed ends by itself.";
         renewing::only_the_owner_renews [] "A claim that does not hold the lock is told `Lost`, and does not prolong the hold.";
         renewing::a_waiter_cannot_renew [] "A claim that waits is told `Lost` when it renews, and gets nothing by it.";
         renewing::a_renewal_never_recreates [] "A renewal after the release is told `Lost` and leaves the lock free.";
@@ -122,9 +123,9 @@ table! {
         renewing::a_stale_claim_cannot_renew [Lease] "A claim whose lease ran out cannot renew the hold of its successor.";
         renewing::a_revoked_hold_is_lost [Revoke] "A hold that was taken away is told `Lost`, and the lock is free.";
         leasing::a_lease_runs_out [Lease] "A hold that nobody renews or releases ends by itself.";
-        leasing::a_lease_lasts [Lease] "A lease does not end before its time.";
+        leasing::a_lease_lasts [Lease] "A lease does not end before its time, nor before the time that is vouched for.";
         leasing::a_lease_is_not_rounded_down [Lease] "A lease of an odd length lasts for all of it.";
-        leasing::a_renewal_is_a_full_lease [Lease] "A renewed hold lasts for a full lease from the renewal.";
+        leasing::a_renewal_is_a_full_lease [Lease] "A renewed hold lasts for a full lease from the renewal, and for as long as is vouched for.";
         leasing::a_repeated_ask_refreshes [Lease] "A repeated ask makes the hold last for a full lease from then.";
         leasing::no_request_shortens_a_lease [Lease] "Neither an ask nor a renewal nor another's ask for less shortens a lease.";
         leasing::a_renewal_may_be_for_longer [Lease] "A renewal for a longer lease than the last makes the hold last as long.";
@@ -134,15 +135,15 @@ table! {
         waiting::a_release_is_not_missed [Notification] "Who was refused and then listens hears of the release, also of one in between.";
         waiting::a_release_wakes_who_listens [Notification] "Who listens hears of a release that comes later.";
         waiting::listening_may_be_broken_off [Notification] "Who stops listening and listens again hears of a release in between.";
-        waiting::silence_while_nothing_changes [Notification] "Who listens while nothing changes is not woken over and over.";
+        waiting::silence_while_nothing_changes [Notification] "Who listens while nothing changes is not woken over and over, neither a waiter nor a holder.";
         waiting::a_waiter_is_refused_like_any_other [] "A claim that waits is refused at once while the lock is held.";
         waiting::a_dead_waiter_does_not_block [Lease] "A waiter that asks no more is passed over within a lease.";
         waiting::a_released_waiter_is_not_waited_for [] "A waiter that released its claim is passed over at once.";
         waiting::a_waiter_released_at_its_turn_passes_it_on [] "A waiter that released its claim after its turn had come, maybe without knowing, is passed over at once.";
-        waiting::places_are_served_in_order [Order] "Fair claims are served in the order of their first asks.";
+        waiting::places_are_served_in_order [Order] "Fair claims, and all that wait where there is always an order, are served in the order of their first asks.";
         waiting::a_waiter_keeps_its_place [Order, Lease] "A waiter that goes on asking keeps its place for many leases.";
         waiting::a_try_does_not_overtake_the_queue [Order] "While a fair claim waits, a claim that does not wait is refused.";
-        waiting::a_try_does_not_overtake_at_the_end_of_a_lease [Order, Lease] "A lock whose lease runs out goes to a fair claim that waits for it, and not to who asks first.";
+        waiting::a_try_does_not_overtake_at_the_end_of_a_lease [Order, Lease] "A lock whose lease runs out goes to the fair claim that has waited longest, and not to who asks first.";
         waiting::a_plain_waiter_does_not_overtake_the_queue [Order] "While a fair claim waits, a later waiter that is not fair is refused.";
         waiting::a_pushed_grant_lasts_from_the_last_ask [Order, Notification, Lease] "A grant that a waiter is told of lasts for a lease from its last refused ask: no less, and not for a fresh one.";
         waiting::a_refusal_voids_an_earlier_push [Order, Notification, Lease] "A grant that was pushed, and over, before a waiter was refused again is not told of after that.";
@@ -164,6 +165,7 @@ table! {
         inspection::a_released_lock_is_seen_free [Inspection] "A lock that was never asked for or that was released is seen free.";
         inspection::a_lease_that_ran_out_is_seen_free [Inspection, Lease] "A lock whose lease ran out is seen free, and there is nothing to break.";
         inspection::places_are_seen_in_order [Inspection, Order] "Waiters are seen in the order in which they will be served.";
+        inspection::times_of_a_place_are_right [Inspection, Order] "A waiter is seen to wait since its first ask, however often it has asked.";
         inspection::a_place_that_ran_out_is_not_seen [Inspection, Order, Lease] "A waiter that asks no more is seen no more.";
         inspection::held_locks_are_listed [Inspection] "The list has every held lock of its namespace, under the name it was given and in order, and no other.";
         inspection::looking_changes_nothing [Inspection] "Whoever looks, lists or diagnoses leaves holds, places and free locks as they are.";

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Instant, OwnerId,
-    Release, Renewal, Taken,
+    Release, Renewal, Taken, Vouch,
 };
 use lockkit_core::{
     Capabilities, Diagnosis, FencingToken, Holder, LockName, LockStatus, Namespace, Operation,
@@ -76,8 +76,13 @@ impl Connection {
 
     /// Renews a hold that should stand.
     pub(crate) async fn keep(&self, claim: &Claim) -> Verdict {
+        self.keep_vouched(claim).await.map(drop)
+    }
+
+    /// The same, and says what the driver vouches for.
+    pub(crate) async fn keep_vouched(&self, claim: &Claim) -> Verdict<Vouch> {
         match self.renew(claim).await? {
-            Renewal::Held(_) => Ok(()),
+            Renewal::Held(vouch) => Ok(vouch),
             _ => fail!("the renewal of a hold that stands was answered `Lost`"),
         }
     }
@@ -308,6 +313,8 @@ impl Driver for Connection {
     }
 
     async fn close(&self) {
+        // What is left ends by itself.
+        self.state().left.clear();
         self.driver.close().await;
     }
 }

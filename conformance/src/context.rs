@@ -245,6 +245,16 @@ impl Context {
         if self.has_order() { claim.fair() } else { claim.waiting() }
     }
 
+    /// A [long](Self::long_claim) claim of each kind that waits: where there is an order on request,
+    /// those who do not ask for it hear of a release in another way.
+    pub(crate) fn all_that_wait(&self) -> Verdict<Vec<Claim>> {
+        let mut claims = vec![self.long_claim()?.waiting()];
+        if self.has_order() {
+            claims.push(self.long_claim()?.fair());
+        }
+        Ok(claims)
+    }
+
     /// Takes a lock away behind its holder's back.
     pub(crate) async fn revoke(&self, name: &LockName) -> Verdict {
         if let Some(revoke) = &self.setup.revoke {

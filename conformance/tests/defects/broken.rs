@@ -59,6 +59,7 @@ struct State {
     last_token: u64,
     renewals: HashMap<OwnerId, u64>,
     renewed: HashMap<OwnerId, Instant>,
+    refused: HashMap<OwnerId, Instant>,
     /// The token that each owner was told.
     told: HashMap<OwnerId, Option<FencingToken>>,
     /// Who held which lock last.
@@ -264,6 +265,7 @@ impl Broken {
             let substitute = substitute.with_label(label);
             match self.server.defect {
                 Some(Defect::NoPlaces) => substitute,
+                Some(Defect::OrdersTheFairOnly) if !claim.is_fair() => substitute,
                 Some(Defect::TriesLeavePlaces) => substitute.waiting(),
                 _ if claim.is_fair() => substitute.fair(),
                 _ if claim.waits() => substitute.waiting(),
@@ -364,6 +366,13 @@ impl Broken {
                     granted => Ok(granted),
                 }
             }
+            Some(Defect::ExpiryForgetsTheQueue) if claim.waits() => {
+                let status = self.memory().look(claim.name()).await?;
+                if status.holder().is_none() {
+                    self.remove_other_places(claim).await?;
+                }
+                self.memory().try_acquire(claim).await
+            }
             Some(Defect::TriesOvertake) if !claim.waits() => self.overtake(claim).await,
             Some(Defect::PlainWaitersOvertake) if claim.waits() && !claim.is_fair() => {
                 self.overtake(claim).await
@@ -395,6 +404,7 @@ impl Broken {
     fn note_refusal(&self, claim: &Claim) {
         if claim.waits() {
             let mut state = self.state();
+            state.refused.insert(claim.owner(), claim.now());
             let waiters = state.waiters.entry(claim.name().clone()).or_default();
             waiters.insert(claim.owner(), claim.clone());
         }
@@ -582,6 +592,9 @@ impl Driver for Broken {
             (Some(Defect::VouchesTooLong), Renewal::Held(_)) => {
                 Ok(Renewal::Held(Vouch::Lease { since: claim.now(), ttl: 2 * claim.ttl() }))
             }
+            (Some(Defect::VouchesTooLongOnRenewal), Renewal::Held(_)) => {
+                Ok(Renewal::Held(Vouch::Lease { since: claim.now(), ttl: 2 * claim.ttl() }))
+            }
             (Some(Defect::RenewsAlways), _) => Ok(Renewal::Held(Vouch::FromRequest)),
             (Some(Defect::RenewsForOthers), Renewal::Lost) => {
                 let holder = self.state().holders.get(claim.name()).cloned();
@@ -686,6 +699,13 @@ impl Driver for Broken {
         let fresh = self.fresh().remove(&claim.owner());
         match self.server.defect {
             Some(Defect::Mute) => return pending().await,
+            Some(Defect::TellsTheFairOnly) if !self.is_holder(claim) && !claim.is_fair() => {
+                return pending().await;
+            }
+            Some(Defect::WakesHolders) if self.is_holder(claim) => {
+                let news = timeout(Duration::from_secs(2), self.memory().changed(claim));
+                return news.await.unwrap_or(Change::AskAgain);
+            }
             Some(Defect::WakesAllTheTime) if !self.is_holder(claim) => {
                 let news = timeout(Duration::from_secs(1), self.memory().changed(claim));
                 return news.await.unwrap_or(Change::AskAgain);
@@ -697,7 +717,9 @@ impl Driver for Broken {
                     return Change::Granted(grant);
                 }
             }
-            Some(Defect::NoPlaces) if !self.is_holder(claim) => {
+            Some(Defect::NoPlaces | Defect::OrdersTheFairOnly)
+                if !self.is_holder(claim) && !claim.is_fair() =>
+            {
                 // Waiters are told of every release, and race. The last to come is the fastest, so
                 // that it does not depend on chance who wins.
                 let mut releases = self.server.releases.subscribe();
@@ -737,6 +759,10 @@ impl Driver for Broken {
                     Some(Defect::PushedGrantsAreShort) => {
                         let early = claim.now() + claim.ttl() / 4;
                         self.state().deadlines.insert(claim.name().clone(), early);
+                    }
+                    Some(Defect::PushedGrantsAreVouchedAnew) => {
+                        let vouch = Vouch::Lease { since: claim.now(), ttl: claim.ttl() };
+                        return Change::Granted(grant.vouch(vouch));
                     }
                     Some(Defect::PushedGrantsHaveNoToken) => return Change::Granted(Grant::new()),
                     _ => (),

@@ -72,6 +72,7 @@ defects! {
     RefusesLongLeases "Refuses leases of more than an hour." "an overflow of an interval; Redis and etcd refuse what overflows";
     WrongUnit "Gives the remaining time in milliseconds for seconds." "`PTTL` taken for `TTL`";
     VouchesTooLong "Vouches for a lease of twice the length, from the answer on." "etcd's Go client counts from the answer; redsync#72";
+    VouchesTooLongOnRenewal "Vouches for a renewal for twice the length, from the answer on." "a keep-alive whose answer is taken for the beginning of the lease";
     VouchesForNothing "Vouches for a lease that is over." "a grant whose elapsed time is never checked; node-redlock";
     LosesWithoutCause "Answers every third renewal with `Lost`." "pglock#40, DistributedLock#263";
     KeepsFewHolds "Renews no more than 500 holds." "redisson#6844: lost updates in a table of renewals";
@@ -79,20 +80,25 @@ defects! {
 
     // News.
     Mute "Tells of nothing." "redisson#3829, redisson#6540";
+    TellsTheFairOnly "Tells waiters that are not fair of nothing." "a hand-over to who has a place, and no message to who has none";
     SubscribesLate "Listens only from the first call of `changed` after an ask." "redisson#1763, CURATOR-527";
     DropsNews "Loses the news that arrives as a listener is dropped." "a message taken from a channel before the caller can have it";
-    WakesAllTheTime "Says every second that there is news." "spring-integration#3690";
+    WakesHolders "Says every other second to a holder that there is news." "a watch that sees the renewals which it causes";
+    WakesAllTheTime "Says to waiters every second that there is news." "spring-integration#3690";
 
     // Places.
     DeadWaitersStay "Keeps the place of a waiter that asks no more." "redisson#1104, redisson#2883: the dead waiters of fair locks";
     PlacesRunOut "Ends a place a lease after the first ask, however often its owner asks." "redisson#2099: time-outs of a fair lock that drift";
     BackOfTheQueue "Gives a waiter a new place at the back with each ask." "a queue ordered by the time of the last ask";
     NoPlaces "Lets waiters race for a lock that is declared to be fair." "consul#7523";
+    OrdersTheFairOnly "Lets waiters race that are not fair, though the order is declared to be for all." "a queue that one asks for";
+    ExpiryForgetsTheQueue "Grants a lock whose lease ran out to whichever waiter asks first." "a queue that is looked at on release only";
     TriesOvertake "Grants a try what it is a waiter's turn for." "a fast path that does not look at the queue";
     PlainWaitersOvertake "Grants a waiter that is not fair what it is a fair one's turn for." "plain and fair locks with scripts of their own";
     TriesLeavePlaces "Leaves the place of a try that was refused." "kazoo#732: the contender of a failed non-blocking acquire";
     KeepsFewWaiters "Fails the waiters from the hundredth on." "redisson#1847, DistributedLock#27: a pool of subscriptions or connections";
     PushedGrantsAreFresh "Gives a fresh lease to whoever is told of a grant." "a hand-over that sets the full expiry for a waiter that may be dead";
+    PushedGrantsAreVouchedAnew "Vouches for a pushed grant from when it was told of." "a hand-over whose lease began before anybody heard of it";
     PushedGrantsAreShort "Ends a pushed grant after a quarter of its lease." "a hand-over that sets a claim time instead of the lease";
     OldPushesStay "Tells of a pushed grant after the ask that found it over." "a message that stays in a mailbox while its waiter asks";
     PushedGrantsHaveNoToken "Tells of a grant without its token." "a message that carries no more than the event";
@@ -125,6 +131,7 @@ defects! {
     SeesTheReleased "Tells of the last holder until there is another." "a row that is kept for its token, and read without its state";
     SeesTheExpired "Tells of holders whose leases ran out." "mongo-lock#4: expired locks are there until they are purged";
     CountsFromTheRenewal "Counts from the last renewal for how long a lock is held." "one column for the time of the grant and of the renewal";
+    CountsFromTheLastAsk "Counts from the last ask for how long a waiter has waited." "one column for the arrival and the time-out of a place";
     SeesNoTimeLeft "Says of every lease that it ends now." "rustfs#5939: each entry of the list has `ttl_secs: 0`";
     SeesPlacesBackwards "Lists places from the last to the first." "a sorted set that is read from the wrong end";
     SeesDeadWaiters "Tells of waiters whose places ran out." "a queue that is read without its time-outs";

@@ -78,8 +78,10 @@ pub(in crate::checks) async fn a_broken_hold_frees_the_lock_for_waiters(
 pub(in crate::checks) async fn a_break_wakes_who_listens(context: &Context) -> Verdict {
     let (holder, waiter) = context.pair().await?;
     let outside = context.connect().await?;
-    for is_later in [false, true] {
-        let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
+    let before = context.all_that_wait()?.into_iter().map(|waiting| (false, waiting));
+    let later = context.all_that_wait()?.into_iter().map(|waiting| (true, waiting));
+    for (is_later, waiting) in before.chain(later) {
+        let held = context.long_claim()?;
         holder.take(&held).await?;
         waiter.is_refused(&waiting, "it is held").await?;
         let granted = if is_later {

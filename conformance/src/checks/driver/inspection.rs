@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkit_core::driver::{Claim, Driver as _, Instant, OwnerId, Release};
-use lockkit_core::{FencingToken, Grade, Holder, Label, Liveness, LockName, LockStatus};
+use lockkit_core::{FencingToken, Grade, Holder, Label, Liveness, LockName, LockStatus, Waiter};
 use tokio::task::{JoinSet, yield_now};
 
 use crate::connection::Connection;
@@ -182,6 +182,32 @@ pub(in crate::checks) async fn places_are_seen_in_order(context: &Context) -> Ve
     let token = first.take(&next).await?.fencing_token();
     is_seen(&holder, &next, token).await?;
     is_as_seen(&queue).await
+}
+
+pub(in crate::checks) async fn times_of_a_place_are_right(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let held = context.long_claim()?;
+    // For people, and in whatever unit the backend counts.
+    let (waiting, margin) = (context.long_claim()?.fair(), context.ttl() * 3 / 4);
+    holder.take(&held).await?;
+    let asked = waiting.now();
+    waiter.is_refused(&waiting, "it is held").await?;
+    let placed = Period { from: asked, to: waiting.now() };
+    for _ in 0..2 {
+        let looked = waiting.now();
+        let status = holder.look(held.name()).await?;
+        are_seen_waiting(&status, &[&waiting])?;
+        let (least, most) = placed.past_at(Period { from: looked, to: waiting.now() });
+        for since in status.waiters().iter().filter_map(Waiter::since) {
+            ensure!(
+                least <= since + margin && since <= most + margin,
+                "who has waited for {least:?} to {most:?} is seen to wait for {since:?}"
+            );
+        }
+        tokio::time::sleep(context.ttl()).await;
+        waiter.is_refused(&waiting, "it is held").await?;
+    }
+    Ok(())
 }
 
 pub(in crate::checks) async fn a_place_that_ran_out_is_not_seen(context: &Context) -> Verdict {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Attempt, Claim, Clock, Driver as _, DriverError, Instant, Release, Renewal,
+    Attempt, Claim, Clock, Driver as _, DriverError, Instant, Release, Renewal, Vouch,
 };
 
 use crate::connection::{Connection, Freed};
@@ -34,9 +34,10 @@ async fn lasts(context: &Context, claim: Claim) -> Verdict {
     let (holder, other) = context.pair().await?;
     let asked = claim.now();
     // A request for a very short lease may well be too late.
-    holder.take_after_trouble(context, &claim).await?;
+    let vouch = holder.take_after_trouble(context, &claim).await?.vouched();
     let freed = watch(context, &other, claim.ttl()).await?;
-    has_lasted(&freed, asked, claim.ttl(), "it was granted")
+    has_lasted(&freed, asked, claim.ttl(), "it was granted")?;
+    is_as_vouched(&freed, vouch)
 }
 
 pub(in crate::checks) async fn a_renewal_is_a_full_lease(context: &Context) -> Verdict {
@@ -45,9 +46,10 @@ pub(in crate::checks) async fn a_renewal_is_a_full_lease(context: &Context) -> V
     holder.take(&claim).await?;
     tokio::time::sleep(claim.ttl() / 2).await;
     let asked = claim.now();
-    holder.keep(&claim).await?;
+    let vouch = holder.keep_vouched(&claim).await?;
     let freed = watch(context, &other, claim.ttl()).await?;
-    has_lasted(&freed, asked, claim.ttl(), "it was renewed")
+    has_lasted(&freed, asked, claim.ttl(), "it was renewed")?;
+    is_as_vouched(&freed, vouch)
 }
 
 pub(in crate::checks) async fn a_repeated_ask_refreshes(context: &Context) -> Verdict {
@@ -56,9 +58,10 @@ pub(in crate::checks) async fn a_repeated_ask_refreshes(context: &Context) -> Ve
     holder.take(&claim).await?;
     tokio::time::sleep(claim.ttl() / 2).await;
     let asked = claim.now();
-    holder.take(&claim).await?;
+    let vouch = holder.take(&claim).await?.vouched();
     let freed = watch(context, &other, claim.ttl()).await?;
-    has_lasted(&freed, asked, claim.ttl(), "its owner asked again")
+    has_lasted(&freed, asked, claim.ttl(), "its owner asked again")?;
+    is_as_vouched(&freed, vouch)
 }
 
 pub(in crate::checks) async fn no_request_shortens_a_lease(context: &Context) -> Verdict {
@@ -99,9 +102,10 @@ pub(in crate::checks) async fn a_renewal_may_be_for_longer(context: &Context) ->
     let longer = claim.clone().with_ttl((2 * claim.ttl()).min(context.capabilities().max_ttl));
     holder.take(&claim).await?;
     let asked = claim.now();
-    holder.keep(&longer).await?;
+    let vouch = holder.keep_vouched(&longer).await?;
     let freed = watch(context, &other, longer.ttl()).await?;
-    has_lasted(&freed, asked, longer.ttl(), "it was renewed")
+    has_lasted(&freed, asked, longer.ttl(), "it was renewed")?;
+    is_as_vouched(&freed, vouch)
 }
 
 pub(in crate::checks) async fn the_longest_lease_is_kept(context: &Context) -> Verdict {
@@ -163,6 +167,19 @@ fn has_lasted(freed: &Freed, since: Instant, ttl: Duration, what: &str) -> Verdi
     let lasted = freed.granted.saturating_duration_since(since);
     ensure!(lasted + margin(ttl) >= ttl, "a lease of {ttl:?} was over {lasted:?} after {what}");
     Ok(())
+}
+
+/// Nobody else was granted the lock while the driver vouched for it, which is how long the engine
+/// believes in it.
+pub(super) fn is_as_vouched(freed: &Freed, vouch: Vouch) -> Verdict {
+    match vouch {
+        Vouch::Lease { since, ttl } => {
+            has_lasted(freed, since, ttl, "the time since when it is vouched for")
+        }
+        Vouch::WhileAlive => fail!("a lease is vouched for for as long as the process lives"),
+        // Since the request, from which the lease has lasted.
+        _ => Ok(()),
+    }
 }
 
 /// By how much clocks may differ: what the engine allows for as well.

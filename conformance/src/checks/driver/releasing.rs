@@ -84,3 +84,20 @@ pub(in crate::checks) async fn closing_one_connection_leaves_the_others_alone(
     third.is_refused(&context.long_claim()?, "it is held; another connection was closed").await?;
     Ok(())
 }
+
+pub(in crate::checks) async fn a_closed_connection_leaves_nothing_for_long(
+    context: &Context,
+) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let other = context.connect().await?;
+    let (held, waiting) = (context.claim()?, context.queued(context.claim()?));
+    holder.take(&held).await?;
+    waiter.is_refused(&waiting, "it is held").await?;
+    holder.close().await;
+    waiter.close().await;
+    // Of a hold and then a place.
+    let limit = held.ttl() + context.expiry(waiting.ttl());
+    let next = context.queued(context.long_claim()?);
+    other.ask_until_granted(context, &next, limit).await?;
+    Ok(())
+}

@@ -1,84 +1,115 @@
 use std::time::Duration;
 
+use lockkit_core::Fairness;
 use lockkit_core::driver::{Change, Claim, Driver as _, Vouch};
 use tokio::time::timeout;
 
+use super::leasing::is_as_vouched;
 use crate::connection::Connection;
 use crate::context::{Context, Stop, Verdict};
 
 pub(in crate::checks) async fn a_release_is_not_missed(context: &Context) -> Verdict {
     let (holder, waiter) = context.pair().await?;
-    let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
-    holder.take(&held).await?;
-    waiter.is_refused(&waiting, "it is held").await?;
-    holder.release(&held).await?;
-    let granted = waiter.listen_until_granted(&waiting);
-    context.promptly("news of a release between the refusal and the listening", granted).await??;
+    for waiting in context.all_that_wait()? {
+        let held = context.long_claim()?;
+        holder.take(&held).await?;
+        waiter.is_refused(&waiting, "it is held").await?;
+        holder.release(&held).await?;
+        let granted = waiter.listen_until_granted(&waiting);
+        let what = "news of a release between the refusal and the listening";
+        context.promptly(what, granted).await??;
+        waiter.release(&waiting).await?;
+    }
     Ok(())
 }
 
 pub(in crate::checks) async fn a_release_wakes_who_listens(context: &Context) -> Verdict {
     let (holder, waiter) = context.pair().await?;
-    for of_one_connection in [false, true] {
-        let waiter = if of_one_connection { &holder } else { &waiter };
-        let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
-        holder.take(&held).await?;
-        waiter.is_refused(&waiting, "it is held").await?;
-        let release_later = async {
-            tokio::time::sleep(context.ttl() / 4).await;
-            holder.release(&held).await
-        };
-        let granted = async { tokio::join!(waiter.listen_until_granted(&waiting), release_later) };
-        let (granted, released) = context.promptly("news of a release", granted).await?;
-        granted?;
-        released?;
-        waiter.release(&waiting).await?;
+    for waiter in [&waiter, &holder] {
+        for waiting in context.all_that_wait()? {
+            let held = context.long_claim()?;
+            holder.take(&held).await?;
+            waiter.is_refused(&waiting, "it is held").await?;
+            let release_later = async {
+                tokio::time::sleep(context.ttl() / 4).await;
+                holder.release(&held).await
+            };
+            let both = async { tokio::join!(waiter.listen_until_granted(&waiting), release_later) };
+            let (granted, released) = context.promptly("news of a release", both).await?;
+            granted?;
+            released?;
+            waiter.release(&waiting).await?;
+        }
     }
     Ok(())
 }
 
 pub(in crate::checks) async fn listening_may_be_broken_off(context: &Context) -> Verdict {
     let (holder, waiter) = context.pair().await?;
-    let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
-    holder.take(&held).await?;
-    waiter.is_refused(&waiting, "it is held").await?;
-    let glance = Duration::from_millis(5);
-    for _ in 0..5 {
-        if timeout(glance, waiter.changed(&waiting)).await.is_ok() {
-            waiter.is_refused(&waiting, "it is held").await?;
-        }
-    }
-    holder.release(&held).await?;
-    let granted = async {
-        loop {
-            if let Ok(change) = timeout(glance, waiter.changed(&waiting)).await {
-                match change {
-                    Change::Granted(_) => return Verdict::Ok(()),
-                    _ => return waiter.take(&waiting).await.map(drop),
-                }
+    for waiting in context.all_that_wait()? {
+        let held = context.long_claim()?;
+        holder.take(&held).await?;
+        waiter.is_refused(&waiting, "it is held").await?;
+        let glance = Duration::from_millis(5);
+        for _ in 0..5 {
+            if timeout(glance, waiter.changed(&waiting)).await.is_ok() {
+                waiter.is_refused(&waiting, "it is held").await?;
             }
         }
-    };
-    context.promptly("news of a release while listening is broken off", granted).await?
+        holder.release(&held).await?;
+        let granted = async {
+            loop {
+                if let Ok(change) = timeout(glance, waiter.changed(&waiting)).await {
+                    match change {
+                        Change::Granted(_) => return Verdict::Ok(()),
+                        _ => return waiter.take(&waiting).await.map(drop),
+                    }
+                }
+            }
+        };
+        let what = "news of a release while listening is broken off";
+        context.promptly(what, granted).await??;
+        waiter.release(&waiting).await?;
+    }
+    Ok(())
 }
 
 pub(in crate::checks) async fn silence_while_nothing_changes(context: &Context) -> Verdict {
-    const MOST: usize = 10;
     let (holder, waiter) = context.pair().await?;
-    let (held, waiting) = (context.long_claim()?, context.queued(context.long_claim()?));
+    let held = context.long_claim()?;
     holder.take(&held).await?;
-    waiter.is_refused(&waiting, "it is held").await?;
+    for waiting in context.all_that_wait()? {
+        waiter.is_refused(&waiting, "it is held").await?;
+        let ask = || waiter.is_refused(&waiting, "it is held");
+        is_left_alone(context, &waiter, &waiting, "a waiter", ask).await?;
+        waiter.release(&waiting).await?;
+    }
+    is_left_alone(context, &holder, &held, "a holder", || holder.keep(&held)).await
+}
+
+/// Listens, and asks at news as the engine does.
+async fn is_left_alone<T, F>(
+    context: &Context,
+    connection: &Connection,
+    claim: &Claim,
+    who: &str,
+    ask: impl Fn() -> F,
+) -> Verdict
+where
+    F: Future<Output = Verdict<T>>,
+{
+    const MOST: usize = 10;
     let listen = async {
         for _ in 0..MOST {
-            waiter.changed(&waiting).await;
-            waiter.is_refused(&waiting, "it is held").await?;
+            connection.changed(claim).await;
+            ask().await?;
         }
         Verdict::Ok(())
     };
     match timeout(context.ttl(), listen).await {
         Err(_) => Ok(()),
         Ok(Err(stop)) => Err(stop),
-        Ok(Ok(())) => fail!("a waiter was woken {MOST} times while nothing changed"),
+        Ok(Ok(())) => fail!("{who} was woken {MOST} times while nothing changed"),
     }
 }
 
@@ -146,9 +177,12 @@ pub(in crate::checks) async fn places_are_served_in_order(context: &Context) -> 
     let holder = context.connect().await?;
     let held = context.long_claim()?;
     holder.take(&held).await?;
+    let is_always = context.capabilities().fairness == Fairness::Fifo;
     let mut queue = Vec::new();
-    for _ in 0..5 {
-        let (connection, claim) = (context.connect().await?, context.long_claim()?.fair());
+    for place in 0..5 {
+        let (connection, claim) = (context.connect().await?, context.long_claim()?);
+        let asks_for_it = !is_always || place % 2 == 1;
+        let claim = if asks_for_it { claim.fair() } else { claim.waiting() };
         connection.is_refused(&claim, "it is held").await?;
         queue.push((connection, claim));
     }
@@ -197,13 +231,19 @@ pub(in crate::checks) async fn a_try_does_not_overtake_at_the_end_of_a_lease(
 ) -> Verdict {
     let (holder, waiter) = context.pair().await?;
     let other = context.connect().await?;
-    let (held, waiting) = (context.claim()?, context.long_claim()?.fair());
-    holder.take(&held).await?;
-    waiter.is_refused(&waiting, "it is held").await?;
-    // Nobody releases it, and nobody asks meanwhile.
-    tokio::time::sleep(held.ttl() * 3 / 2).await;
-    other.is_refused(&context.long_claim()?, "a fair claim waits for it").await?;
-    waiter.ask_until_granted(context, &waiting, context.expiry(held.ttl())).await?;
+    let others = [context.long_claim()?].into_iter().chain(context.all_that_wait()?);
+    for late in others {
+        let (held, waiting) = (context.claim()?, context.long_claim()?.fair());
+        holder.take(&held).await?;
+        waiter.is_refused(&waiting, "it is held").await?;
+        other.is_refused(&late, "it is held").await?;
+        // Nobody releases it, and nobody asks meanwhile.
+        tokio::time::sleep(held.ttl() * 3 / 2).await;
+        other.is_refused(&late, "a fair claim has waited for longer").await?;
+        waiter.ask_until_granted(context, &waiting, context.expiry(held.ttl())).await?;
+        other.release(&late).await?;
+        waiter.release(&waiting).await?;
+    }
     Ok(())
 }
 
@@ -248,6 +288,7 @@ pub(in crate::checks) async fn a_pushed_grant_lasts_from_the_last_ask(
         lasted + lease / 100 + Duration::from_millis(2) >= lease,
         "a pushed grant was over {lasted:?} after the ask it counts from; the lease is {lease:?}"
     );
+    is_as_vouched(&freed, pushed.vouched())?;
     if let Some(refused) = freed.refused {
         let lasted = refused.saturating_duration_since(answered);
         ensure!(

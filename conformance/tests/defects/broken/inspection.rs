@@ -198,7 +198,13 @@ impl Broken {
     fn see_place(&self, waiter: &Waiter) -> Waiter {
         let seen = Waiter::new(self.original(waiter.owner()));
         let seen = waiter.called().cloned().into_iter().fold(seen, Waiter::label);
-        waiter.since().into_iter().fold(seen, Waiter::waiting_for)
+        let waiting_for = match (self.server.defect, self.state().refused.get(&waiter.owner())) {
+            (Some(Defect::CountsFromTheLastAsk), Some(refused)) => {
+                Some(Clock::system().now().saturating_duration_since(*refused))
+            }
+            _ => waiter.since(),
+        };
+        waiting_for.into_iter().fold(seen, Waiter::waiting_for)
     }
 
     /// Whom an owner at the backend stands for.
@@ -217,6 +223,15 @@ impl Broken {
     fn waiters(&self, name: &LockName) -> Vec<Claim> {
         let state = self.state();
         state.waiters.get(name).into_iter().flatten().map(|(_, claim)| claim.clone()).collect()
+    }
+
+    pub(super) async fn remove_other_places(&self, claim: &Claim) -> Result<(), DriverError> {
+        for waiter in self.waiters(claim.name()) {
+            if waiter.owner() != claim.owner() {
+                self.memory().release(&waiter).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn remove_places(&self, name: &LockName) -> Result<(), DriverError> {
