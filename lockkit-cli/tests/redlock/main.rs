@@ -10,7 +10,7 @@ use std::time::Duration;
 use libtest_mimic::{Completion, Failed, Trial};
 use lockkit_testkit::{REDIS, Server, Unavailable, or_skip, run, trial};
 
-use crate::support::{Locks, Running, count_without_tokens, eventually};
+use crate::support::{Locks, Running, count_through_losses, eventually};
 
 #[path = "../run/support.rs"]
 #[allow(dead_code, reason = "the tests on SQLite use the rest")]
@@ -56,7 +56,7 @@ fn restarted() -> Result<Completion, Failed> {
             }
             assert!(restarts > 0, "it was over before a server was restarted");
         });
-        count_without_tokens(&locks, &url, "counter");
+        count_through_losses(&locks, &url, "counter");
         drop(counting);
     });
     Ok(Completion::Completed)
