@@ -28,6 +28,10 @@ pub(crate) enum Failure {
     Replica,
     #[error("the server is a {is}, not a {wanted}")]
     Mode { is: &'static str, wanted: &'static str },
+    #[error("the server does not take a password")]
+    NoAuth,
+    #[error("the server has a password for all, and knows nobody by name")]
+    NoUsers,
     #[error("no such database: {0}")]
     Database(RedisError),
     #[error("another server has become the primary")]
@@ -127,6 +131,7 @@ impl Failure {
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
             Self::NoAnswer(_) | Self::Mute(_) | Self::HungUp | Self::Broken | Self::Deposed => None,
+            Self::NoAuth | Self::NoUsers => Some(ErrorKind::Denied),
             Self::NoConnection { .. } | Self::Closed | Self::NoOwner => {
                 Some(ErrorKind::Unreachable)
             }
@@ -168,7 +173,10 @@ fn kind_of_answer(error: &RedisError) -> ErrorKind {
         "ERR" if detail.starts_with("max number of clients") => ErrorKind::Unreachable,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => ErrorKind::Denied,
         // A password for a server that has none, or, in Redis 5, another one.
-        "ERR" if detail.contains("AUTH") || detail == "invalid password" => ErrorKind::Denied,
+        "ERR" if detail.starts_with("AUTH ") || detail.starts_with("Client sent AUTH") => {
+            ErrorKind::Denied
+        }
+        "ERR" if detail == "invalid password" => ErrorKind::Denied,
         "ERR" if detail.contains("The user executing the script can't") => ErrorKind::Denied,
         "OOM" | "CAPACITY" => ErrorKind::Capacity,
         "WRONGTYPE" | "FOREIGN" => ErrorKind::Foreign,

@@ -24,7 +24,7 @@ pub(crate) async fn greet(
     let mut all = Pipeline::with_capacity(3);
     if let Some(password) = password {
         let mut auth = cmd("AUTH");
-        // Who is not named is that one, for Redis 5 too, which knows no other.
+        // Who is not named is that one.
         if let Some(user) = greeting.username().filter(|user| *user != "default") {
             auth.arg(user);
         }
@@ -40,8 +40,15 @@ pub(crate) async fn greet(
     stream.flush().await?;
 
     let mut answers = Answers { stream, bytes: Vec::with_capacity(512), taken: 0 };
-    if password.is_some() {
-        answers.next().await?.extract_error()?;
+    if let Some(password) = password {
+        answers.next().await?.extract_error().map_err(|error| match error.detail() {
+            // What is repeated there is what was sent.
+            Some(detail) if is_unknown_command(&error) || detail.contains(password) => {
+                Failure::NoAuth
+            }
+            Some(detail) if detail.contains("number of arguments") => Failure::NoUsers,
+            _ => error.into(),
+        })?;
     }
     match answers.next().await?.extract_error() {
         Ok(server) => check(&redis::from_redis_value(server).map_err(RedisError::from)?, wanted)?,

@@ -15,7 +15,10 @@ use crate::error::Failure;
 
 /// Which servers to trust, and what to show them.
 #[derive(Clone)]
-pub(crate) struct Tls(TlsConnector);
+pub(crate) struct Tls {
+    connector: TlsConnector,
+    shows_itself: bool,
+}
 
 /// The files that a URL names.
 #[derive(Debug, Default)]
@@ -66,7 +69,8 @@ impl Tls {
                     .map_err(|error| about(certificate, error))?
             }
         };
-        Ok(Self(TlsConnector::from(Arc::new(settings))))
+        let shows_itself = files.identity.is_some();
+        Ok(Self { connector: TlsConnector::from(Arc::new(settings)), shows_itself })
     }
 
     /// Encrypts a connection, to a server that has shown a certificate for `host`.
@@ -77,12 +81,17 @@ impl Tls {
     ) -> Result<TlsStream<TcpStream>, Failure> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| Failure::Tls(format!("no certificate can be for the host `{host}`")))?;
-        self.0.connect(name, stream).await.map_err(|error| match cause(&error) {
-            // What it thinks of our certificate, which TLS 1.2 has it say at once; the first is
-            // for who shows none.
+        self.connector.connect(name, stream).await.map_err(|error| match cause(&error) {
+            // What TLS 1.2 has it say at once to who shows no certificate; it says the same if there
+            // is no cipher in common.
+            Some(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure))
+                if !self.shows_itself =>
+            {
+                Failure::Redis(error.into())
+            }
+            // And of one that was shown.
             Some(rustls::Error::AlertReceived(
-                AlertDescription::HandshakeFailure
-                | AlertDescription::BadCertificate
+                AlertDescription::BadCertificate
                 | AlertDescription::UnsupportedCertificate
                 | AlertDescription::CertificateRevoked
                 | AlertDescription::CertificateExpired

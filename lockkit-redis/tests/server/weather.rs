@@ -35,6 +35,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             || REDIS.start_with(&["--requirepass", "pw"]),
             password,
         ),
+        trial(
+            "a_password_is_not_repeated",
+            || REDIS.start_with(&["--rename-command", "AUTH", ""]),
+            repeated,
+        ),
         trial("a_server_that_hangs_up_says_why", || Ok(()), turned_away),
         trial("a_busy_server_is_unreachable_in_any_database", || REDIS.start(), busy),
         trial("missing_rights_are_denied", || REDIS.start(), rights),
@@ -207,6 +212,17 @@ async fn password(server: Server) {
         let (driver, claim) = (driver(&at(right)).await, claim(LONG));
         take(&driver, &claim).await;
         driver.release(&claim).await.unwrap();
+    }
+}
+
+/// A server says what it does not know, and with what it was sent.
+async fn repeated(server: Server) {
+    for user in [":hunter2@", "me:hunter2@"] {
+        let url = server.url().replace("redis://", &format!("redis://{user}"));
+        let error = RedisDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Denied(_)), "{error:?}");
+        assert!(causes(&error).contains("does not take a password"), "{error:?}");
+        assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     }
 }
 
