@@ -115,8 +115,12 @@ impl Layout {
             }),
             // Whatever is called otherwise is no contender.
             Dialect::Kazoo => {
-                let sequence = |node: &str| node.rsplit_once("__lock__")?.1.parse::<i32>().ok();
+                let sequence = |node: &str| {
+                    let (_, text) = node.rsplit_once("__lock__")?;
+                    text.parse::<i32>().is_ok().then(|| text.to_owned())
+                };
                 nodes.retain(|node| sequence(node).is_some());
+                // As text, which tells another order at the end of two billion.
                 nodes.sort_by_cached_key(|node| sequence(node));
             }
         }

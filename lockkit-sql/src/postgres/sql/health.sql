@@ -32,5 +32,5 @@ SELECT current_setting('server_version') AS version,
            UNION
            SELECT 'functions: EXECUTE'
              FROM pg_proc AS p JOIN pg_class AS t ON t.relnamespace = p.pronamespace
-            WHERE t.oid = to_regclass('lockkit_layout') AND p.proname ~ '^lockkit_(?!session_)'
+            WHERE t.oid = to_regclass('lockkit_layout') AND p.proname ~ '^lockkit_(?!session_|row_lock$|xact_lock$)'
               AND NOT has_function_privilege(p.oid, 'EXECUTE')), ', ') AS missing_rights
