@@ -90,6 +90,11 @@ impl<T> Driven<T> {
     }
 
     fn hand_over(&mut self) {
+        if let Work::Gone = self.work {
+            return;
+        }
+        // Until a task has it.
+        let _until_then = self.engine.under_way();
         if let Some(work) = self.work.take() {
             self.engine.spawn(work);
         }

@@ -79,11 +79,13 @@ pub(in crate::checks) async fn silence_while_nothing_changes(context: &Context) 
     let held = context.long_claim()?;
     holder.take(&held).await?;
     for waiting in context.all_that_wait()? {
+        holder.keep(&held).await?;
         waiter.is_refused(&waiting, "it is held").await?;
         let ask = || waiter.is_refused(&waiting, "it is held");
         is_left_alone(context, &waiter, &waiting, "a waiter", ask).await?;
         waiter.release(&waiting).await?;
     }
+    holder.keep(&held).await?;
     is_left_alone(context, &holder, &held, "a holder", || holder.keep(&held)).await
 }
 
