@@ -121,8 +121,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub(crate) at_least: Option<Duration>,
 
-    /// How long the command has to end when the lock cannot be kept, at most half of the TTL
-    /// [default: 5s, or a third of the TTL if that is less]
+    /// How long the command has to end when the lock cannot be kept, at most half of the TTL, or of
+    /// `max_hold` in the URL if that is less [default: 5s, or a third of it if that is less]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub(crate) grace: Option<Duration>,
 

@@ -1,9 +1,11 @@
 //! `lockkit bench`: how long locks take on the user's own backends.
 
-use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::path::Path;
-use std::thread::available_parallelism;
+use std::thread::{self, available_parallelism};
+use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use lockkit::{BackendUrl, Error, Fairness, Result};
@@ -41,16 +43,33 @@ fn attempt(options: &Bench) -> Result<u8> {
         say("there is nothing to measure: no URL is given, and --no-embedded");
         return Ok(exit::USAGE);
     }
-    backend::block_on(async {
+    let ended = backend::block_on(async {
         let mut signals = Signals::catch(Terminal::Shared)
             .map_err(|error| Error::config("this process", error.to_string()))?;
         select! {
             biased;
-            // The folder goes as at any other end; what is held elsewhere runs out.
+            // What is held elsewhere runs out.
             signal = signals.end() => Ok(exit::of_signal(signal)),
             code = measure_all(options, places) => code,
         }
-    })?
+    });
+    remove(folder.path());
+    ended?
+}
+
+/// Removes a folder in which a thread may still be at work, and make a file while it is emptied.
+fn remove(folder: &Path) {
+    let until = Instant::now() + backend::CLEAN_UP;
+    while let Err(error) = fs::remove_dir_all(folder) {
+        if error.kind() == ErrorKind::NotFound {
+            return;
+        }
+        if Instant::now() > until {
+            say(format!("{} is left: {error}", folder.display()));
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Measures what was asked for, says how that came out, and returns the exit code.
