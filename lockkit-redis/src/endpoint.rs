@@ -9,7 +9,7 @@ use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::Failure;
 use crate::greeting::greet;
@@ -17,6 +17,9 @@ use crate::tls::Tls;
 
 /// How long connecting may take, greeting included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// What a server is to answer.
+const GREETING: &str = "a greeting";
 
 /// Where the server is, and how to greet it.
 #[derive(Clone, Debug)]
@@ -103,8 +106,7 @@ impl Endpoint {
     /// The socket is our own since the client's managed connection does not tell when it breaks,
     /// and leaves `TCP_NODELAY` off.
     pub(crate) async fn connect(&self) -> Result<(MultiplexedConnection, Running), Failure> {
-        let config = AsyncConnectionConfig::new();
-        within_limit(self.multiplexed(&client(), config)).await
+        self.multiplexed(&client(), AsyncConnectionConfig::new()).await
     }
 
     /// Opens a connection by which the server pushes news, of channels of a cluster too.
@@ -114,14 +116,16 @@ impl Endpoint {
     ) -> Result<(MultiplexedConnection, Running), Failure> {
         let config = AsyncConnectionConfig::new().set_push_sender(push);
         let client = client().set_protocol(redis::ProtocolVersion::RESP3);
-        within_limit(self.multiplexed(&client, config)).await
+        self.multiplexed(&client, config).await
     }
 
     /// Opens a connection for news.
     pub(crate) async fn subscribe(&self) -> Result<PubSub, Failure> {
+        let until = Instant::now() + CONNECT_LIMIT;
         // Channels are of no database.
         let greeting = self.greeting.clone().set_db(0);
-        within_limit(async { Ok(PubSub::new(&client(), self.open(&greeting).await?).await?) }).await
+        let stream = self.open(until, &greeting).await?;
+        by(until, Some(GREETING), PubSub::new(&client(), stream)).await
     }
 
     async fn multiplexed(
@@ -129,26 +133,31 @@ impl Endpoint {
         client: &RedisConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<(MultiplexedConnection, Running), Failure> {
+        let until = Instant::now() + CONNECT_LIMIT;
         let config = config.set_response_timeout(None).set_connection_timeout(None);
-        let stream = self.open(&self.greeting).await?;
-        let (connection, running) =
-            MultiplexedConnection::new_with_config(client, stream, config).await?;
+        let stream = self.open(until, &self.greeting).await?;
+        let connecting = MultiplexedConnection::new_with_config(client, stream, config);
+        let (connection, running) = by(until, Some(GREETING), connecting).await?;
         Ok((connection, Box::pin(running)))
     }
 
     /// A connection to a server that was greeted.
-    async fn open(&self, greeting: &RedisConnectionInfo) -> Result<Box<dyn Stream>, Failure> {
-        // A little less than the whole takes, which does not know what it waits for.
-        let until = Instant::now() + CONNECT_LIMIT - Duration::from_millis(10);
+    async fn open(
+        &self,
+        until: Instant,
+        greeting: &RedisConnectionInfo,
+    ) -> Result<Box<dyn Stream>, Failure> {
         let mut stream: Box<dyn Stream> = match &self.address {
-            Address::Socket(path) => Box::new(UnixStream::connect(path).await?),
-            Address::Network { host, port, tls: None } => Box::new(dial(host, *port).await?),
-            Address::Network { host, port, tls: Some(tls) } => {
-                let stream = dial(host, *port).await?;
-                Box::new(answered(until, "TLS", tls.over(stream, host)).await?)
+            Address::Socket(path) => Box::new(by(until, None, UnixStream::connect(path)).await?),
+            Address::Network { host, port, tls } => {
+                let stream = by(until, None, dial(host, *port)).await?;
+                match tls {
+                    None => Box::new(stream),
+                    Some(tls) => Box::new(by(until, Some("TLS"), tls.over(stream, host)).await?),
+                }
             }
         };
-        answered(until, "a greeting", greet(&mut stream, greeting, self.mode)).await?;
+        by(until, Some(GREETING), greet(&mut stream, greeting, self.mode)).await?;
         Ok(stream)
     }
 }
@@ -158,25 +167,22 @@ fn client() -> RedisConnectionInfo {
     RedisConnectionInfo::default().set_lib_name("lockkit", env!("CARGO_PKG_VERSION"))
 }
 
-/// Connecting takes no longer than that.
-async fn within_limit<T>(
-    connecting: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    timeout(CONNECT_LIMIT, connecting)
-        .await
-        .unwrap_or(Err(Failure::NoConnection { limit: CONNECT_LIMIT, last: None }))
-}
-
-/// A step of connecting that takes an answer of the server, to `what`.
-async fn answered<T>(
+/// A step of connecting, which is to be done by then, and what the server is to answer in it.
+async fn by<T, E>(
     until: Instant,
-    what: &'static str,
-    step: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    timeout_at(until, step).await.unwrap_or_else(|_| {
-        let last = Some(Box::new(Failure::Mute(what)));
-        Err(Failure::NoConnection { limit: CONNECT_LIMIT, last })
-    })
+    what: Option<&'static str>,
+    step: impl Future<Output = Result<T, E>>,
+) -> Result<T, Failure>
+where
+    Failure: From<E>,
+{
+    match timeout_at(until, step).await {
+        Ok(done) => Ok(done?),
+        Err(_) => {
+            let last = what.map(|what| Box::new(Failure::Mute(what)));
+            Err(Failure::NoConnection { limit: CONNECT_LIMIT, last })
+        }
+    }
 }
 
 impl fmt::Display for Endpoint {
