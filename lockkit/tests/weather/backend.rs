@@ -67,6 +67,26 @@ impl Backend {
         }
     }
 
+    /// Whether a leader that was stopped and replaced can go on without harm. An etcd of before 3.4.31
+    /// or 3.5.13 ends leases then that the next leader keeps alive, and no client can help it
+    /// (<https://github.com/etcd-io/etcd/issues/15247>).
+    pub(crate) async fn has_sound_leaders(&self) -> bool {
+        const FAULT: &str = "a leader that was replaced may end leases";
+        let addresses: Vec<_> = self.servers().iter().map(Server::addr).collect();
+        let locker = lockkit::connect(&self.url_at(&addresses)).await.unwrap();
+        let found = locker.diagnose().await.unwrap();
+        locker.shutdown().await;
+        !found.iter().any(|diagnosis| diagnosis.finding().contains(FAULT))
+    }
+
+    /// Which of the servers leads the others.
+    pub(crate) fn leader(&self) -> Option<usize> {
+        match &self.servers {
+            Servers::Apart(_) => None,
+            Servers::Together(ensemble) => Some(ensemble.leader()),
+        }
+    }
+
     /// The URL of lockkit, with an address for each server.
     pub(crate) fn url_at(&self, addresses: &[SocketAddr]) -> String {
         let url = match &self.servers {

@@ -15,6 +15,7 @@ pub(crate) struct Weather<'a> {
     backend: &'a Backend,
     witness: &'a Arc<Witness>,
     dice: Rng,
+    leader_may_stop: bool,
     /// Of each process, to each server.
     ways: Vec<Vec<Proxy>>,
     processes: Vec<Process>,
@@ -23,7 +24,8 @@ pub(crate) struct Weather<'a> {
 impl<'a> Weather<'a> {
     pub(crate) async fn new(backend: &'a Backend, witness: &'a Arc<Witness>, dice: Rng) -> Self {
         let (ways, processes) = (Vec::new(), Vec::new());
-        let mut weather = Self { backend, witness, dice, ways, processes };
+        let leader_may_stop = backend.has_sound_leaders().await;
+        let mut weather = Self { backend, witness, dice, leader_may_stop, ways, processes };
         for at in 0..PROCESSES {
             let servers = backend.servers().iter();
             weather.ways.push(join_all(servers.map(|server| Proxy::start(server.addr()))).await);
@@ -39,9 +41,9 @@ impl<'a> Weather<'a> {
         // Most of it goes unnoticed where nothing is held.
         let name = NAMES[self.dice.usize(..NAMES.len())];
         let process = self.witness.holder(name).unwrap_or(0);
-        let server = self.dice.usize(..self.backend.servers().len());
+        let at = self.dice.usize(..self.backend.servers().len());
         let ways = &self.ways[process];
-        let (way, server) = (&ways[server], &self.backend.servers()[server]);
+        let (way, server) = (&ways[at], &self.backend.servers()[at]);
         match self.dice.u32(..12) {
             0 => way.reset().await,
             1 => way.close().await,
@@ -79,6 +81,7 @@ impl<'a> Weather<'a> {
                 sleep(long).await;
                 way.accept().await;
             }
+            8 if !self.leader_may_stop && self.backend.leader() == Some(at) => (),
             8 => {
                 server.stop().unwrap();
                 sleep(long).await;
