@@ -1,18 +1,19 @@
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lockkit_core::driver::{DriverError, Run};
+use redis::Value;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisResult, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::backoff::Backoff;
-use crate::endpoint::{Endpoint, Mode};
+use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::node;
+use crate::request::{Request, Stage, To};
 use crate::sentinel::Sentinels;
 use crate::spares::Spares;
 use crate::target::Target;
@@ -21,8 +22,9 @@ use crate::target::Target;
 ///
 /// It is replaced when it breaks, when a call on it gets no answer in time, when the server turns
 /// out to be a replica, and when sentinels call another server the primary. Calls that are under
-/// way on a replaced connection may still be answered there, unless sentinels are the cause. It is made when a call needs it, by a task of its own, so that a call that
-/// gives up waiting does not undo what the next one waits for.
+/// way on a replaced connection may still be answered there, unless sentinels are the cause. It is
+/// made when a call needs it, by a task of its own, so that a call that gives up waiting does not
+/// undo what the next one waits for.
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -108,14 +110,13 @@ impl Connection {
         let is_silent = match &failure {
             Failure::NoAnswer(_) => true,
             // Who had not even its turn knows nothing of the server.
-            Failure::NoConnection { .. } => stage.is(CONNECTING),
+            Failure::NoConnection { .. } => stage.is_connecting(),
             _ => false,
         };
-        if let Some(open) = used
+        if let Some(open) = &used
             && (is_silent || failure.spoils_the_connection())
         {
-            tracing::warn!(%failure, "replacing the connection to Redis");
-            self.shared.drop_connection(open.id);
+            self.shared.replace(open, &failure);
         }
         Err(failure)
     }
@@ -153,8 +154,7 @@ impl Connection {
             Err(_) => match used {
                 Some(open) => {
                     let failure = Failure::NoAnswer(limit);
-                    tracing::warn!(%failure, "replacing the connection to Redis");
-                    self.shared.drop_connection(open.id);
+                    self.shared.replace(&open, &failure);
                     failure
                 }
                 None => Failure::NoConnection { limit, last: self.shared.last_failure() },
@@ -176,69 +176,6 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-/// How far a request has come.
-#[derive(Debug, Default)]
-pub(crate) struct Stage(AtomicU8);
-
-/// It waits for its turn,
-const QUEUED: u8 = 0;
-/// for a connection of its own,
-const CONNECTING: u8 = 1;
-/// or for its answer.
-const SENT: u8 = 2;
-
-impl Stage {
-    /// Whether it may have been carried out.
-    pub(crate) fn is_sent(&self) -> bool {
-        self.is(SENT)
-    }
-
-    /// It was certainly not carried out.
-    pub(crate) fn reset(&self) {
-        self.set(QUEUED);
-    }
-
-    fn is(&self, stage: u8) -> bool {
-        self.0.load(Ordering::Relaxed) == stage
-    }
-
-    fn set(&self, stage: u8) {
-        self.0.store(stage, Ordering::Relaxed);
-    }
-}
-
-/// To whom a request is sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct To {
-    pub(crate) mode: Mode,
-    /// Whether the server is to know that the slot is just being moved to it.
-    pub(crate) asking: bool,
-}
-
-/// What can be asked of a server.
-pub(crate) trait Request: Send + Sync {
-    /// Whether the server answers nothing else on the connection until this is answered.
-    const BLOCKS: bool = false;
-
-    /// The slot of what it is about, where a cluster has such; none if any server will do.
-    fn slot(&self) -> Option<u16> {
-        None
-    }
-
-    /// Asks, and returns the answer. An error of the server is an error.
-    fn send(
-        &self,
-        connection: &mut MultiplexedConnection,
-        to: To,
-    ) -> impl Future<Output = RedisResult<Value>> + Send;
-}
-
-impl Request for Cmd {
-    async fn send(&self, connection: &mut MultiplexedConnection, _: To) -> RedisResult<Value> {
-        connection.send_packed_command(self).await?.extract_error()
     }
 }
 
@@ -292,14 +229,14 @@ impl Open {
         let to = To { mode: self.endpoint.mode(), asking };
         let answering = async {
             if !R::BLOCKS {
-                stage.set(SENT);
+                stage.sends();
                 let answer = request.send(&mut self.connection.clone(), to).await;
                 return answer.map_err(Failure::of_what_was_sent);
             }
             let permit = self.spares.permit().await?;
-            stage.set(CONNECTING);
+            stage.connects();
             let mut lent = Box::pin(self.spares.lend(permit, &self.endpoint)).await?;
-            stage.set(SENT);
+            stage.sends();
             let answer = request.send(lent.connection(), to).await;
             lent.give_back();
             answer.map_err(Failure::of_what_was_sent)
@@ -413,6 +350,12 @@ impl Shared {
         if let Some(deposed) = &open.deposed {
             deposed.send_replace(true);
         }
+    }
+
+    /// Gives up a connection on which something went wrong.
+    fn replace(&self, open: &Open, failure: &Failure) {
+        tracing::warn!(%failure, "replacing the connection to Redis");
+        self.drop_connection(open.id);
     }
 
     /// Gives up connection `id`, unless another has taken its place.

@@ -15,12 +15,12 @@ use tokio::time::sleep;
 
 use self::pace::Reading;
 use self::server::{SETTINGS, Server, Wish};
-use crate::connection::Request;
 use crate::dialect::Dialect;
 use crate::driver::{RedisDriver, parse};
 use crate::endpoint::{Endpoint, Mode};
 use crate::layout::{Inbox, Layout};
 use crate::plain::{self, PlainLayout};
+use crate::request::Request;
 use crate::script::{self, RIGHTS};
 use crate::servers::Servers;
 

@@ -9,11 +9,11 @@ use lockkit_core::{BackendUrl, Capabilities, Error, FencingToken};
 use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::config::Config;
-use crate::connection::Request;
 use crate::dialect::Dialect;
 use crate::layout::{Inbox, Layout};
 use crate::plain;
 use crate::replicas::{Acknowledged, Replicas};
+use crate::request::Request;
 use crate::script::{Invocation, RELEASE, RENEW, TAKE};
 use crate::servers::Servers;
 use crate::subscription::{Joined, Subscription};

@@ -7,13 +7,13 @@ use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
 use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
 use redis::Value;
 
-use crate::connection::Request;
 use crate::diagnosis;
 use crate::dialect::Dialect;
 use crate::driver::{RedisDriver, parse};
 use crate::endpoint::Endpoint;
 use crate::layout::Layout;
 use crate::plain;
+use crate::request::Request;
 use crate::script::{BREAK, LOOK};
 
 /// How long a request may take unless the URL says otherwise: there is no lease to go by.

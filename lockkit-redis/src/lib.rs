@@ -32,6 +32,7 @@ mod layout;
 mod node;
 mod plain;
 mod replicas;
+mod request;
 mod script;
 pub mod scripts;
 mod sentinel;

@@ -6,9 +6,9 @@ use lockkit_core::driver::{DriverError, ErrorKind};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, ServerErrorKind, Value, cmd};
 
-use crate::connection::{Request, To};
 use crate::driver::parse;
 use crate::error::Failure;
+use crate::request::{Request, To};
 use crate::script::Invocation;
 
 /// Fewer replicas than wanted have acknowledged a grant or a renewal in time: the source of the

@@ -4,8 +4,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, ServerErrorKind, Value};
 
 use crate::cluster::slots;
-use crate::connection::{Request, To};
 use crate::endpoint::Mode;
+use crate::request::{Request, To};
 
 /// A script that begins with how news travel, which is otherwise in a cluster.
 macro_rules! with_news {

@@ -5,9 +5,10 @@ use lockkit_core::driver::{DriverError, Run};
 use redis::Value;
 
 use crate::cluster::Cluster;
-use crate::connection::{Connection, Request};
+use crate::connection::Connection;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
+use crate::request::Request;
 use crate::subscription::Subscription;
 use crate::target::Target;
 

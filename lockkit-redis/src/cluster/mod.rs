@@ -15,9 +15,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::slots::Map;
 use crate::backoff::Backoff;
-use crate::connection::{AbortOnDrop, Connection, Request, Stage};
+use crate::connection::{AbortOnDrop, Connection};
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
+use crate::request::{Request, Stage};
 use crate::target::Target;
 
 /// How long one member may take to say who has which slot.

@@ -1,0 +1,81 @@
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisResult, Value};
+
+use crate::endpoint::Mode;
+
+/// What can be asked of a server.
+pub(crate) trait Request: Send + Sync {
+    /// Whether the server answers nothing else on the connection until this is answered.
+    const BLOCKS: bool = false;
+
+    /// The slot of what it is about, where a cluster has such; none if any server will do.
+    fn slot(&self) -> Option<u16> {
+        None
+    }
+
+    /// Asks, and returns the answer. An error of the server is an error.
+    fn send(
+        &self,
+        connection: &mut MultiplexedConnection,
+        to: To,
+    ) -> impl Future<Output = RedisResult<Value>> + Send;
+}
+
+impl Request for Cmd {
+    async fn send(&self, connection: &mut MultiplexedConnection, _: To) -> RedisResult<Value> {
+        connection.send_packed_command(self).await?.extract_error()
+    }
+}
+
+/// To whom a request is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct To {
+    pub(crate) mode: Mode,
+    /// Whether the server is to know that the slot is just being moved to it.
+    pub(crate) asking: bool,
+}
+
+/// How far a request has come.
+#[derive(Debug, Default)]
+pub(crate) struct Stage(AtomicU8);
+
+/// It waits for its turn,
+const QUEUED: u8 = 0;
+/// for a connection of its own,
+const CONNECTING: u8 = 1;
+/// or for its answer.
+const SENT: u8 = 2;
+
+impl Stage {
+    pub(crate) fn connects(&self) {
+        self.set(CONNECTING);
+    }
+
+    pub(crate) fn sends(&self) {
+        self.set(SENT);
+    }
+
+    /// It was certainly not carried out.
+    pub(crate) fn reset(&self) {
+        self.set(QUEUED);
+    }
+
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.is(CONNECTING)
+    }
+
+    /// Whether it may have been carried out.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.is(SENT)
+    }
+
+    fn is(&self, stage: u8) -> bool {
+        self.0.load(Ordering::Relaxed) == stage
+    }
+
+    fn set(&self, stage: u8) {
+        self.0.store(stage, Ordering::Relaxed);
+    }
+}
