@@ -19,6 +19,7 @@ mod breaking;
 mod conformance;
 mod doctor;
 mod exit;
+mod gate;
 mod generate;
 mod json;
 mod report;

@@ -1,6 +1,7 @@
 //! `lockkit run`: acquire, start, watch, release.
 
 use std::env;
+use std::ffi::OsString;
 use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,6 +19,7 @@ use tokio::select;
 use tokio::time::timeout;
 
 use crate::args::Run;
+use crate::gate::Gate;
 use crate::report::{self, Volume, chain, say};
 use crate::signals::{self, Signals, Terminal};
 use crate::tree::Tree;
@@ -230,15 +232,13 @@ async fn under_lock(
 ) -> End {
     let hold = guard.hold();
     let begun = Clock::system().now();
-    let mut command = warden::command(&options.command);
-    environment(&mut command, &hold, driver);
     let mut has_run = false;
     let end = match too_late(&hold, signals).await {
         Some(end) => Ok(end),
-        None => match Tree::start(command, terminal) {
-            Ok(mut tree) => {
+        None => match start(&options.command, &hold, driver, terminal) {
+            Ok((mut tree, mut gate)) => {
                 has_run = true;
-                watch(&mut tree, &hold, limits, terminal, signals).await
+                watch(&mut tree, &mut gate, &hold, limits, terminal, signals).await
             }
             Err(error) => Err(error),
         },
@@ -278,6 +278,19 @@ async fn too_late(hold: &Hold, signals: &mut Signals) -> Option<End> {
     None
 }
 
+/// Starts the command, which waits at the gate.
+fn start(
+    program: &[OsString],
+    hold: &Hold,
+    driver: &str,
+    terminal: Terminal,
+) -> io::Result<(Tree, Gate)> {
+    let gate = Gate::new()?;
+    let mut command = warden::command(program, &gate);
+    environment(&mut command, hold, driver);
+    Ok((Tree::start(command, terminal)?, gate))
+}
+
 /// Keeps the lock until then, unless a signal asks for the end, or it is lost, which whoever
 /// releases it says.
 async fn linger(hold: &Hold, until: Instant, signals: &mut Signals) {
@@ -309,6 +322,7 @@ const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM]
 /// Passes signals on until the command has ended, one way or the other.
 async fn watch(
     tree: &mut Tree,
+    gate: &mut Gate,
     hold: &Hold,
     limits: Limits,
     terminal: Terminal,
@@ -319,6 +333,7 @@ async fn watch(
     while let Some(signal) = signals.arrived().await {
         told |= pass_on(tree, signal, Terminal::Apart);
     }
+    gate.open();
     loop {
         select! {
             biased;

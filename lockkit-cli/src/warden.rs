@@ -8,6 +8,8 @@
 //!   parent, the warden, was there all the time, and becomes the command. So the command ends even
 //!   if `lockkit run` and the warden are killed together.
 //!
+//! Each waits at a [gate](Gate) until its parent has passed on the signals from before it was there.
+//!
 //! Other systems have no parent-death signal: there the command is started directly.
 
 use std::ffi::OsString;
@@ -15,14 +17,15 @@ use std::io;
 use std::process::Command;
 
 use crate::exit;
+use crate::gate::Gate;
 use crate::report::say;
 
 #[cfg(target_os = "linux")]
 pub(crate) use self::linux::{command, step};
 
-/// The command as it is.
+/// The command as it is, which waits at no gate.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn command(program: &[OsString]) -> Command {
+pub(crate) fn command(program: &[OsString], _gate: &Gate) -> Command {
     plain(program)
 }
 
@@ -49,12 +52,14 @@ pub(crate) fn not_started(program: &[OsString], error: &io::Error) -> u8 {
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::os::fd::RawFd;
     use std::os::unix::process::CommandExt as _;
 
     use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
     use tokio::signal::unix::{SignalKind, signal};
 
     use super::*;
+    use crate::gate::pass;
     use crate::signals::{Signals, Terminal};
     use crate::tree::Tree;
 
@@ -62,32 +67,34 @@ mod linux {
     const EXEC: &str = "__exec";
 
     /// The command, behind a warden.
-    pub(crate) fn command(program: &[OsString]) -> Command {
-        again(WARDEN, program)
+    pub(crate) fn command(program: &[OsString], gate: &Gate) -> Command {
+        again(WARDEN, gate, program)
     }
 
     /// Takes the step that `arguments` name, if any, and returns the exit code.
     pub(crate) fn step(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
         let step = arguments.nth(1)?;
-        let step: fn(Pid, &[OsString]) -> io::Result<u8> = match step.to_str()? {
+        let step: fn(Pid, RawFd, &[OsString]) -> io::Result<u8> = match step.to_str()? {
             WARDEN => warden,
             EXEC => exec,
             _ => return None,
         };
         let parent = arguments.next()?.to_str()?.parse().ok().and_then(Pid::from_raw)?;
+        let gate = arguments.next()?.to_str()?.parse().ok()?;
         let program: Vec<_> = arguments.collect();
-        let outcome = step(parent, &program);
+        let outcome = step(parent, gate, &program);
         Some(outcome.unwrap_or_else(|error| not_started(&program, &error)))
     }
 
     /// This program once more, also if its file was replaced meanwhile.
-    fn again(step: &str, program: &[OsString]) -> Command {
+    fn again(step: &str, gate: &Gate, program: &[OsString]) -> Command {
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("lockkit").arg(step).arg(getpid().to_string()).args(program);
+        command.arg0("lockkit").arg(step).arg(getpid().to_string());
+        command.arg(gate.number().to_string()).args(program);
         command
     }
 
-    fn warden(parent: Pid, program: &[OsString]) -> io::Result<u8> {
+    fn warden(parent: Pid, gate: RawFd, program: &[OsString]) -> io::Result<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             // Lives through signals that are meant for the command.
@@ -95,6 +102,7 @@ mod linux {
             // Harmless to whom it finds running, and wakes whom it finds stopped.
             let mut woken = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
             set_parent_process_death_signal(Some(Signal::CONT))?;
+            pass(parent, gate)?;
             if getppid() != Some(parent) {
                 return Ok(exit::LOST);
             }
@@ -103,12 +111,14 @@ mod linux {
                 return Ok(exit::of_signal(signal));
             }
             // In the group of the warden: its own, or that of the terminal.
-            let mut tree = Tree::start(again(EXEC, program), Terminal::Shared)?;
+            let mut gate = Gate::new()?;
+            let mut tree = Tree::start(again(EXEC, &gate, program), Terminal::Shared)?;
             // Only this process may have got what came before the other was there. Who has got it,
             // too, is gone.
             while let Some(signal) = caught.arrived().await {
                 tree.signal(signal);
             }
+            gate.open();
             loop {
                 tokio::select! {
                     biased;
@@ -125,8 +135,9 @@ mod linux {
         })
     }
 
-    fn exec(parent: Pid, program: &[OsString]) -> io::Result<u8> {
+    fn exec(parent: Pid, gate: RawFd, program: &[OsString]) -> io::Result<u8> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
+        pass(parent, gate)?;
         // The warden may have ended before the signal was set.
         if getppid() != Some(parent) {
             return Ok(exit::LOST);
