@@ -133,3 +133,29 @@ fn comments_link_to_no_file() {
     assert!(comments > 1000, "only {comments} lines of comments were found");
     assert!(dead.is_empty(), "{dead:#?}");
 }
+
+/// The guides are published in the crate `lockkit`, where links between them lead to its modules.
+#[test]
+fn guides_link_to_no_file() {
+    let crate_ = package().join("../lockkit");
+    let links = fs::read_to_string(crate_.join("src/links.md")).unwrap();
+    let guides = fs::read_to_string(crate_.join("src/guide.rs")).unwrap();
+    let pages: Vec<_> = guides.split("include_str!(\"../docs/").skip(1).collect();
+    assert!(pages.len() > 10, "only {} guides were found", pages.len());
+    let mut dead = Vec::new();
+    for page in pages {
+        let page = page.split('"').next().unwrap();
+        let text = fs::read_to_string(crate_.join("docs").join(page)).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if !link.starts_with("https://") && !link.starts_with('#') {
+                dead.push(format!("{page}: {link}"));
+            }
+        }
+        for label in text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: ")) {
+            if !links.contains(&format!("[{}]: ", label.0)) {
+                dead.push(format!("{page}: {} is not in links.md", label.0));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use lockkit::Hold;
 use tokio::select;
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 #[tokio::main]
@@ -18,14 +19,23 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let locker = lockkit::connect(&url).await?;
     let leader = locker.lock("leader")?;
 
-    // Another instance, which takes over.
+    // Another instance, which comes while this one serves, and takes over.
     let successor = lockkit::connect(&url).await?;
+    let (begins, begun) = oneshot::channel();
     let next = tokio::spawn({
         let leader = successor.lock("leader")?;
-        async move { leader.acquire().await }
+        async move {
+            // If this one never gets to serve, it comes all the same.
+            _ = begun.await;
+            leader.acquire().await
+        }
     });
 
-    let serving = leader.run(serve);
+    let serving = leader.run(|hold| {
+        // Nobody listens any more if all is coming to its end.
+        _ = begins.send(());
+        serve(hold)
+    });
     select! {
         outcome = serving => match outcome {
             Ok(()) => println!("done"),

@@ -1,4 +1,38 @@
-#![doc = include_str!("../README.md")]
+//! Distributed locks: one API over many backends, with a fencing token on every guard that can have
+//! one, holds that tell when they are lost, and futures that can be dropped anywhere.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! # async fn work(_: Option<lockkit::FencingToken>) {}
+//! # #[tokio::main]
+//! # async fn main() -> lockkit::Result<()> {
+//! // Or redis://…, postgres://…, sqlite:…, …
+//! let locker = lockkit::connect("memory:shop?ttl=10s").await?;
+//! let lock = locker.lock("orders/42")?;
+//!
+//! let guard = lock.acquire_timeout(Duration::from_secs(3)).await?;
+//! tokio::select! {
+//!     // Whoever writes hands on the token, by which the other end refuses who was overtaken.
+//!     () = work(guard.fencing_token()) => (),
+//!     () = guard.lost() => eprintln!("somebody else may hold it now"),
+//! }
+//! guard.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - **Backends** are features of this crate, and none is on from the start but that in memory:
+//!   [`BACKENDS`] has them, [`connect`] takes the URL of any, and [`guide::urls`] has the parameters.
+//!   The guides tell what each promises, and how it does it.
+//! - **Locks** are made by a [`Locker`], of which a process has one for each backend. A [`Lock`] gives
+//!   out [`LockGuard`]s; [`Lock::run`] cancels the work when the hold is lost. [`AcquireOptions`] say
+//!   how long to wait, for how long to hold, and on whose behalf.
+//! - **Kinds** of locks are types: [`FairLock`], [`LeasedLock`], and [`ReentrantLock`] with an
+//!   explicit [`Owner`]. All are a [`DistributedLock`], with [`LockExt`] beside it.
+//! - **What a lock cannot do** is in [`guide::safety`], with what each backend promises and how to
+//!   fence.
+//! - **A driver of your own** begins with [`driver`]. The crate `lockkit-conformance` tests it.
 
 mod connect;
 pub mod guide;
@@ -9,3 +43,8 @@ pub mod sql;
 
 pub use connect::{BACKENDS, Backend, SESSION_BACKENDS, connect, connect_url};
 pub use lockkit_core::*;
+
+/// Its examples are run with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -34,6 +34,7 @@ fn a_stale_holder_is_fenced_off() {
 #[test]
 fn a_service_ends_gracefully() {
     let said = run("graceful_shutdown", &[]);
+    assert!(said.starts_with("serving as the leader for another "), "{said}");
     assert!(said.contains("time to end\nthe successor is in"), "{said}");
 }
 
