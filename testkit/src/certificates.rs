@@ -1,18 +1,18 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use tempfile::TempDir;
-
+use crate::process::Watchdog;
 use crate::{Backend, Unavailable};
 
 /// An authority of one's own that signs certificates, for servers that speak TLS and for their
-/// clients. All are files in a folder that goes with it; made by `openssl`.
+/// clients. All are files in a folder that goes with it, or with this process; made by `openssl`.
 #[derive(Debug)]
 pub struct Authority {
-    folder: TempDir,
+    folder: PathBuf,
+    _watchdog: Watchdog,
 }
 
 /// A certificate and the key to it.
@@ -44,8 +44,8 @@ impl Authority {
     /// [`Unavailable`] if `openssl` is missing, which the tests of `backend` need, or fails.
     pub fn new(backend: &'static Backend) -> Result<Self, Unavailable> {
         let make = || {
-            let folder = tempfile::Builder::new().prefix("lockkit-").tempdir()?;
-            let authority = Self { folder };
+            let (watchdog, folder) = Watchdog::with_folder()?;
+            let authority = Self { folder, _watchdog: watchdog };
             let settings = authority.write("authority.conf", OF_THE_AUTHORITY)?;
             // No two have the same name, as it is with real ones.
             let name = format!("authority {:016x}", fastrand::u64(..));
@@ -120,7 +120,7 @@ impl Authority {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        Path::join(self.folder.path(), name)
+        self.folder.join(name)
     }
 }
 

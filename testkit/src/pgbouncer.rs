@@ -58,9 +58,7 @@ impl PgBouncer {
     }
 
     fn launch(program: &Path, upstream: &Server, mode: PoolMode) -> io::Result<PgBouncer> {
-        let folder = tempfile::Builder::new().prefix("lockkit-").tempdir()?;
-        let watchdog = Watchdog::start(folder.path())?;
-        let folder = folder.keep();
+        let (watchdog, folder) = Watchdog::with_folder()?;
         let port = free_port()?;
         let settings = write_settings(&folder, port, upstream.port(), mode)?;
         let user = match geteuid().is_root() {

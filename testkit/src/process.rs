@@ -2,7 +2,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, PipeWriter, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 /// ends.
 ///
 /// A small shell reads a pipe of which only this process and, until it has told its id, the child
-/// hold the other end. When the pipe ends, the shell kills the child and removes the folder. That
+/// hold the other end. When the pipe ends, the shell ends the child and removes the folder. That
 /// needs neither `unsafe` code nor a facility of Linux.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -55,21 +55,41 @@ impl User {
     }
 }
 
-/// `$1` is the folder. A line is the id of the child, or empty when there is none any more.
+/// `$1` is the folder. A line is the id of the child and the signal that ends it, or empty when there
+/// is none any more. A child that is not killed outright has some seconds to clear up: a PostgreSQL
+/// gives back memory that else stays until the machine is started anew.
 const WATCH: &str = r#"
-pid=
-while read -r line; do pid=$line; done
-[ -z "$pid" ] || kill -9 "-$pid"
+pid= signal=
+while read -r line; do
+  pid=${line% *} signal=${line#* }
+done
+if [ -n "$pid" ]; then
+  kill "-$signal" "-$pid"
+  kill -CONT "-$pid"
+  left=50
+  while [ "$signal" != 9 ] && [ "$left" -gt 0 ] && kill -0 "-$pid"; do
+    sleep 0.1
+    left=$((left - 1))
+  done
+  [ "$left" -gt 0 ] || kill -9 "-$pid"
+fi
 rm -rf -- "$1"
 "#;
 
-/// Standard input is the watchdog's pipe: given up only after the id is told, so that there is no
-/// moment at which the child lives and the watchdog cannot know it.
-const RUN: &str = r#"echo $$ >&0 && exec "$@" </dev/null"#;
+/// `$1` is the signal, and what follows the program. Standard input is the watchdog's pipe: given up
+/// only after the id is told, so that there is no moment at which the child lives and the watchdog
+/// cannot know it.
+const RUN: &str = r#"echo "$$ $1" >&0 && shift && exec "$@" </dev/null"#;
 
 impl Watchdog {
-    /// Watches over the folder.
-    pub(crate) fn start(folder: &Path) -> io::Result<Watchdog> {
+    /// Watches over a folder of its own, which it makes.
+    pub(crate) fn with_folder() -> io::Result<(Watchdog, PathBuf)> {
+        let folder = tempfile::Builder::new().prefix("lockkit-").tempdir()?;
+        let watchdog = Watchdog::start(folder.path())?;
+        Ok((watchdog, folder.keep()))
+    }
+
+    fn start(folder: &Path) -> io::Result<Watchdog> {
         let (reader, writer) = io::pipe()?;
         let shell = shell(WATCH)
             .arg(folder)
@@ -93,7 +113,7 @@ impl Watchdog {
         let pipe = self.pipe.as_ref().ok_or_else(|| io::Error::other("the watchdog has gone"))?;
         let pipe = pipe.try_clone()?;
         let mut command = shell(RUN);
-        command.arg(program).args(arguments).envs(environment);
+        command.arg(kill.as_raw().to_string()).arg(program).args(arguments).envs(environment);
         command.stdin(pipe.try_clone()?).stdout(log.try_clone()?).stderr(log);
         if let Some(user) = user {
             user.is_to_run(&mut command);

@@ -181,10 +181,8 @@ impl Server {
         arguments: Vec<String>,
         seat: Option<Seat>,
     ) -> io::Result<Server> {
-        let folder = tempfile::Builder::new().prefix("lockkit-").tempdir()?;
-        let watchdog = Watchdog::start(folder.path())?;
-        let (folder, process) = (folder.keep(), Mutex::new(None));
-        let clock = None;
+        let (watchdog, folder) = Watchdog::with_folder()?;
+        let (process, clock) = (Mutex::new(None), None);
         Ok(Server { backend, program, arguments, port: 0, process, seat, watchdog, folder, clock })
     }
 

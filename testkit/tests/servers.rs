@@ -3,18 +3,23 @@
 #![expect(clippy::unwrap_used, reason = "in tests that clippy does not know as such")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
+use std::{env, thread};
 
 use lockkit_testkit::{
-    ETCD, MARIADB, POSTGRES, Proxy, REDIS, RedisCluster, RedisSentinels, Server, Unavailable,
-    ZOOKEEPER, run, trial,
+    Authority, ETCD, MARIADB, POSTGRES, Proxy, REDIS, RedisCluster, RedisSentinels, Server,
+    Unavailable, ZOOKEEPER, run, trial,
 };
 
 fn main() -> ExitCode {
+    if env::var_os(KEEPER).is_some() {
+        keep_an_authority();
+    }
     run(vec![
         trial(
             "a_server_serves_and_ends_when_dropped",
@@ -303,6 +308,50 @@ fn main() -> ExitCode {
             },
         ),
         trial(
+            "a_postgres_whose_process_is_killed_gives_back_its_shared_memory",
+            || POSTGRES.start(),
+            |_| async move {
+                let folders = tempfile::tempdir().unwrap();
+                let mut parent = with_servers(&["postgres", "--", "sh", "-c", "echo; read -r _"])
+                    .env("TMPDIR", folders.path())
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .spawn()
+                    .unwrap();
+                said(&mut parent);
+                let segment = segment_of_postgres(folders.path());
+                assert!(!cfg!(target_os = "linux") || is_shared_memory(&segment), "{segment}");
+                parent.kill().unwrap();
+                parent.wait().unwrap();
+                // The guard of the test bounds the wait.
+                while fs::read_dir(folders.path()).unwrap().count() > 0 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                assert!(!is_shared_memory(&segment), "{segment} is left");
+            },
+        ),
+        trial(
+            "the_keys_of_an_authority_end_with_a_process_that_is_killed",
+            || Authority::new(&REDIS),
+            |_| async move {
+                let folders = tempfile::tempdir().unwrap();
+                let mut keeper = Command::new(env::current_exe().unwrap())
+                    .env(KEEPER, "yes")
+                    .env("TMPDIR", folders.path())
+                    .stdout(Stdio::piped())
+                    .spawn()
+                    .unwrap();
+                said(&mut keeper);
+                assert_eq!(fs::read_dir(folders.path()).unwrap().count(), 1);
+                keeper.kill().unwrap();
+                keeper.wait().unwrap();
+                // As above.
+                while fs::read_dir(folders.path()).unwrap().count() > 0 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            },
+        ),
+        trial(
             "with_servers_hands_on_how_the_command_ended",
             || REDIS.start(),
             |_| async move {
@@ -389,11 +438,40 @@ fn with_servers(arguments: &[&str]) -> Command {
     command
 }
 
+/// Tells this program to be the process that is killed.
+const KEEPER: &str = "LOCKKIT_TEST_KEEPER";
+
+fn keep_an_authority() -> ! {
+    let _authority = Authority::new(&REDIS).unwrap();
+    io::stdout().write_all(b"\n").unwrap();
+    loop {
+        thread::park();
+    }
+}
+
 /// The address in the URL that the command under `with-servers` prints.
 fn announced(parent: &mut Child) -> SocketAddr {
-    let mut url = String::new();
-    BufReader::new(parent.stdout.take().unwrap()).read_line(&mut url).unwrap();
-    url.trim_end().strip_prefix("redis://").unwrap().parse().unwrap()
+    said(parent).strip_prefix("redis://").unwrap().parse().unwrap()
+}
+
+/// The first line that a process prints.
+fn said(process: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// The id that the system gave the shared memory of the PostgreSQL whose folder is in this one.
+fn segment_of_postgres(folders: &Path) -> String {
+    let folder = fs::read_dir(folders).unwrap().next().unwrap().unwrap().path();
+    let note = fs::read_to_string(folder.join("data/postmaster.pid")).unwrap();
+    note.lines().nth(6).unwrap().split_whitespace().nth(1).unwrap().to_owned()
+}
+
+/// Whether the system has shared memory of that id. Only Linux tells.
+fn is_shared_memory(id: &str) -> bool {
+    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    table.lines().any(|line| line.split_whitespace().nth(1) == Some(id))
 }
 
 /// A command of four letters.
