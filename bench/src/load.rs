@@ -27,8 +27,11 @@ impl Times {
         self.at(50.0)
     }
 
-    /// Those that are asked for everywhere.
+    /// Those that are asked for everywhere. None of nothing, which is not to be taken for no time.
     pub(crate) fn figures(&self) -> Vec<Figure> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
         let figure =
             |(name, percent)| Figure::new(name, Unit::Time, self.at(percent).as_secs_f64());
         [("p50", 50.0), ("p99", 99.0), ("p99.9", 99.9)].map(figure).to_vec()

@@ -128,13 +128,17 @@ impl Plan {
 fn rows(rounds: Vec<Vec<Reading>>) -> Vec<Row> {
     let Some(first) = rounds.first() else { return Vec::new() };
     let row = |(at, reading): (usize, &Reading)| {
-        let summary = |name| {
-            let in_round = |round: &Vec<Reading>| {
-                round.get(at)?.figures.iter().find(|figure| figure.name == name).cloned()
-            };
-            Summary::of(&rounds.iter().filter_map(in_round).collect::<Vec<Figure>>())
-        };
-        let summaries = reading.figures.iter().filter_map(|figure| summary(figure.name)).collect();
+        let mut summaries: Vec<Summary> = Vec::new();
+        let in_rounds = || rounds.iter().filter_map(|round| round.get(at));
+        // What a round was too short for may be in another.
+        for Figure { name, .. } in in_rounds().flat_map(|reading| &reading.figures) {
+            if summaries.iter().any(|summary| summary.name == *name) {
+                continue;
+            }
+            let in_round =
+                |reading: &Reading| reading.figures.iter().find(|it| it.name == *name).cloned();
+            summaries.extend(Summary::of(&in_rounds().filter_map(in_round).collect::<Vec<_>>()));
+        }
         Row { case: reading.case.clone(), summaries }
     };
     first.iter().enumerate().map(row).collect()

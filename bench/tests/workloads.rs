@@ -39,6 +39,25 @@ async fn times_are_a_distribution() {
 }
 
 #[tokio::test]
+async fn there_is_no_time_so_short_that_nothing_is_measured() {
+    let scale = tiny().slice(Duration::from_nanos(1));
+    for (workload, subject) in [(&Uncontended as &dyn Workload, memory()), (&HandOver, memory())] {
+        let plan = Plan::new(vec![subject], scale.clone()).rounds(1);
+        let rows = plan.run(workload, |_| ()).await.subjects.remove(0).rows.unwrap();
+        assert!(median(&rows[0], "p50") > 0.0, "{rows:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_in_vain_has_waited_for_no_known_time() {
+    // Nobody is granted anything by an end that is over.
+    let plan = Plan::new(vec![memory()], tiny().slice(Duration::ZERO)).rounds(1);
+    let rows = plan.run(&Contended, |_| ()).await.subjects.remove(0).rows.unwrap();
+    let names: Vec<_> = rows[0].summaries.iter().map(|summary| summary.name).collect();
+    assert_eq!(names, ["grants", "Jain"]);
+}
+
+#[tokio::test]
 async fn contenders_get_grants_of_two_requests_or_more() {
     let rows = measured(&Contended, memory()).await;
     let cases: Vec<_> = rows.iter().map(|row| &*row.case).collect();

@@ -1,12 +1,14 @@
 // Measures Curator. The protocol is in ../README.md.
 
 import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.net.URI;
-import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Properties;
 import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CyclicBarrier;
@@ -15,6 +17,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Collectors;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
@@ -37,9 +40,7 @@ public class Agent {
         hosts = Arrays.stream(arguments).skip(2).map(server -> URI.create(server).getAuthority())
                 .collect(Collectors.joining(","));
         try (CuratorFramework probe = connect()) {
-            URI jar = CuratorFramework.class.getProtectionDomain().getCodeSource().getLocation().toURI();
-            String version = Path.of(jar).toRealPath().getFileName().toString().replaceAll("[^0-9]*([0-9.]+)\\.jar", "$1");
-            System.out.printf("{\"peer\": \"%s\", \"version\": \"%s\"}%n", peer, version);
+            System.out.printf("{\"peer\": \"%s\", \"version\": \"%s\"}%n", peer, version());
         } catch (Exception error) {
             System.out.printf("{\"cannot\": \"%s\"}%n", error.toString().replace('"', '\''));
             return;
@@ -73,6 +74,18 @@ public class Agent {
             default:
                 throw new IllegalArgumentException(words[0]);
         }
+    }
+
+    /** As its build notes it: on Debian neither the file's name nor the manifest has it. */
+    private static String version() throws IOException {
+        String note = "/META-INF/maven/org.apache.curator/curator-framework/pom.properties";
+        Properties properties = new Properties();
+        try (InputStream stream = CuratorFramework.class.getResourceAsStream(note)) {
+            if (stream != null) {
+                properties.load(stream);
+            }
+        }
+        return properties.getProperty("version", "");
     }
 
     private static List<Long> uncontended(String name, int pairs) throws Exception {
@@ -117,6 +130,7 @@ public class Agent {
     private static String contended(String name, int clients, long section, long milliseconds) throws Exception {
         ExecutorService threads = Executors.newFixedThreadPool(clients);
         CyclicBarrier ready = new CyclicBarrier(clients);
+        AtomicBoolean isHeld = new AtomicBoolean();
         while (rivals.size() < clients) {
             rivals.add(connect());
         }
@@ -135,7 +149,12 @@ public class Agent {
                     lock.acquire();
                     waits.add(System.nanoTime() - start);
                     if (section > 0) {
+                        if (isHeld.getAndSet(true)) {
+                            lock.release(); // or the others would not end
+                            throw new IllegalStateException("two of its clients held the same lock");
+                        }
                         TimeUnit.MICROSECONDS.sleep(section);
+                        isHeld.set(false);
                     }
                     lock.release();
                 }

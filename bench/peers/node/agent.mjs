@@ -53,13 +53,19 @@ const workloads = {
     const use = async (client, index) => (await client.acquire([`${name}-${index}`], lease)).release();
     await Promise.all(connected.map(use));
     const end = now() + BigInt(milliseconds) * 1_000_000n;
+    let isHeld = false;
     const contend = async (client) => {
       const waits = [];
       while (now() < end) {
         const start = now();
         const lock = await client.acquire([name], lease);
         waits.push(since(start));
-        if (Number(section) > 0) await sleep(Number(section) / 1000);
+        if (Number(section) > 0) {
+          if (isHeld) throw new Error("two of its clients held the same lock");
+          isHeld = true;
+          await sleep(Number(section) / 1000);
+          isHeld = false;
+        }
         await lock.release();
       }
       return waits;

@@ -125,7 +125,7 @@ def handover(connect, name, rounds):
     return {"nanoseconds": nanoseconds}
 
 
-def contend(connect, name, section, seconds, barrier, answers, index):
+def contend(connect, name, section, seconds, barrier, alone, answers, index):
     client = connect()
     client.release(client.acquire(f"{name}-{index}"))
     waits = []
@@ -136,7 +136,11 @@ def contend(connect, name, section, seconds, barrier, answers, index):
         lock = client.acquire(name)
         waits.append(time.perf_counter_ns() - start)
         if section:
+            if not alone.acquire(block=False):
+                answers.put((index, None))
+                return
             time.sleep(section)
+            alone.release()
         client.release(lock)
     answers.put((index, waits))
 
@@ -145,16 +149,23 @@ def contended(connect, name, clients, section, milliseconds):
     """A process for each client: Python runs one thread at a time."""
     clients, section, seconds = int(clients), int(section) / 1e6, int(milliseconds) / 1e3
     barrier, answers = multiprocessing.Barrier(clients), multiprocessing.Queue()
+    alone = multiprocessing.Semaphore(1)
     processes = [
         multiprocessing.Process(
-            target=contend, args=(connect, name, section, seconds, barrier, answers, index), daemon=True
+            target=contend,
+            args=(connect, name, section, seconds, barrier, alone, answers, index),
+            daemon=True,
         )
         for index in range(clients)
     ]
     for process in processes:
         process.start()
     # One that starves for so long is as good as stuck.
-    waits = dict(answers.get(timeout=seconds + 60) for _ in processes)
+    waits = {}
+    for _ in processes:
+        index, waits[index] = answers.get(timeout=seconds + 60)
+        if waits[index] is None:
+            raise RuntimeError("two of its clients held the same lock")
     for process in processes:
         process.join()
     return {"clients": [waits[index] for index in range(clients)], "seconds": seconds}

@@ -27,9 +27,8 @@ impl Workload for HandOver {
         let (one, other) = (subject.client().await?, subject.client().await?);
         let (holder, waiter) = (one.lock("hand-over")?, other.lock("hand-over")?);
         let mut times = Times::new()?;
-        let begun = Instant::now();
-        let mut is_first = true;
-        while is_first || begun.elapsed() < scale.slice {
+        let mut begun = None;
+        loop {
             let guard = holder.acquire().await?;
             let refused = other.driver().refusal();
             let waiting = waiter.clone();
@@ -42,12 +41,16 @@ impl Workload for HandOver {
             let start = Instant::now();
             guard.release().await?;
             let (guard, granted) = waiting.await??;
-            // The first makes connections and subscriptions.
-            if !is_first {
-                times.note(granted.saturating_duration_since(start))?;
-            }
-            is_first = false;
             guard.release().await?;
+            // The first makes connections and subscriptions.
+            let Some(begun) = begun else {
+                begun = Some(Instant::now());
+                continue;
+            };
+            times.note(granted.saturating_duration_since(start))?;
+            if begun.elapsed() >= scale.slice {
+                break;
+            }
         }
         one.close().await;
         other.close().await;

@@ -30,7 +30,7 @@ impl Workload for Uncontended {
         by_driver(&client, other).await?;
         let [mut locks, mut driver] = [Times::new()?, Times::new()?];
         let begun = Instant::now();
-        while begun.elapsed() < scale.slice {
+        loop {
             let start = Instant::now();
             lock.acquire().await?.release().await?;
             locks.note(start.elapsed())?;
@@ -38,6 +38,9 @@ impl Workload for Uncontended {
             let start = Instant::now();
             by_driver(&client, other).await?;
             driver.note(start.elapsed())?;
+            if begun.elapsed() >= scale.slice {
+                break;
+            }
         }
         let mut figures = locks.figures();
         let ratio = locks.median().as_secs_f64() / driver.median().as_secs_f64();

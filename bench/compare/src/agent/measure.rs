@@ -1,6 +1,7 @@
 //! What is measured: the same as by the agents of other libraries.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkit_bench::Result;
@@ -75,10 +76,11 @@ pub(super) async fn contended(
     section: Duration,
     time: Duration,
 ) -> Result<Vec<Vec<Duration>>> {
-    let ready = Arc::new(Barrier::new(clients));
+    let (ready, is_held) = (Arc::new(Barrier::new(clients)), Arc::new(AtomicBool::new(false)));
     let mut tasks = JoinSet::new();
     for number in 0..clients {
-        let (client, ready) = (library.connect().await?, Arc::clone(&ready));
+        let client = library.connect().await?;
+        let (ready, is_held) = (Arc::clone(&ready), Arc::clone(&is_held));
         let lock = client.lock(name)?;
         let own = format!("{name}-{number}");
         tasks.spawn(async move {
@@ -89,7 +91,7 @@ pub(super) async fn contended(
                 let start = Instant::now();
                 let hold = client.acquire(&lock).await?;
                 waits.push(start.elapsed());
-                work(section).await?;
+                work(section, &is_held).await?;
                 client.release(&lock, hold).await?;
             }
             Result::Ok((number, waits))
@@ -103,12 +105,18 @@ pub(super) async fn contended(
     Ok(all)
 }
 
-/// What is done under a lock: takes so long. A timer of the runtime counts in whole milliseconds and
-/// would add up to one, which is much to a section of one, and other languages do not have.
-async fn work(section: Duration) -> Result<()> {
-    if !section.is_zero() {
-        spawn_blocking(move || std::thread::sleep(section)).await?;
+/// What is done under a lock: takes so long, and is done by one at a time, or the lock is none. A timer
+/// of the runtime counts in whole milliseconds and would add up to one, which is much to a section of
+/// one, and other languages do not have.
+async fn work(section: Duration, is_held: &AtomicBool) -> Result<()> {
+    if section.is_zero() {
+        return Ok(());
     }
+    if is_held.swap(true, Ordering::SeqCst) {
+        return Err("two of its clients held the same lock".into());
+    }
+    spawn_blocking(move || std::thread::sleep(section)).await?;
+    is_held.store(false, Ordering::SeqCst);
     Ok(())
 }
 
@@ -119,4 +127,44 @@ pub(super) async fn hold(library: &impl Library, name: &str) -> Result<()> {
     std::mem::forget(client.acquire(&lock).await?);
     std::mem::forget((client, lock));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets everybody in.
+    struct Open;
+
+    impl Library for Open {
+        type Client = Self;
+
+        async fn connect(&self) -> Result<Self> {
+            Ok(Self)
+        }
+    }
+
+    impl Client for Open {
+        type Lock = ();
+        type Hold = ();
+
+        fn lock(&self, _: &str) -> Result<()> {
+            Ok(())
+        }
+
+        async fn acquire(&self, (): &()) -> Result<()> {
+            Ok(())
+        }
+
+        async fn release(&self, (): &(), (): ()) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn what_lets_two_in_is_not_measured() {
+        const LONG: Duration = Duration::from_secs(60);
+        let measured = contended(&Open, "open", 2, Duration::from_millis(1), LONG).await;
+        assert_eq!(measured.unwrap_err().to_string(), "two of its clients held the same lock");
+    }
 }

@@ -301,7 +301,8 @@ pub(super) fn about(workload: &str) -> &'static str {
         }
         "contended" => {
             "2, 8 and 64 clients want one lock all the time, with nothing and with a millisecond \
-             of work under it. Jain's index is 1 where all get as much."
+             of work under it. Jain's index is 1 where all get as much. Whoever took more than a \
+             second for that was not asked again: such a row has fewer rounds."
         }
         "many-names" => {
             "One client holds many locks and keeps them alive: 1,000, and 10,000 on the smaller \

@@ -48,7 +48,7 @@ fn lead(run: &Run) -> String {
     )
 }
 
-/// All rows in which lockkit is behind, worst first.
+/// All rows in which lockkit is behind: first those that all rounds tell.
 fn behind_table(behind: &[Behind<'_>]) -> String {
     if behind.is_empty() {
         return "No peer is ahead of lockkit in any row, and uncontended the floor is within 1.10 \

@@ -1,6 +1,7 @@
 //! What is measured: the same for every library.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -64,10 +65,11 @@ async fn contended(
     section: Duration,
     time: Duration,
 ) -> Result<Value> {
-    let ready = Arc::new(Barrier::new(clients));
+    let (ready, is_held) = (Arc::new(Barrier::new(clients)), Arc::new(AtomicBool::new(false)));
     let mut tasks = JoinSet::new();
     for client in 0..clients {
-        let (connected, ready, name) = (peer.connect().await?, Arc::clone(&ready), name.to_owned());
+        let (connected, name) = (peer.connect().await?, name.to_owned());
+        let (ready, is_held) = (Arc::clone(&ready), Arc::clone(&is_held));
         tasks.spawn(async move {
             connected.acquire(&format!("{name}-{client}")).await?.await?;
             ready.wait().await;
@@ -76,7 +78,7 @@ async fn contended(
                 let start = Instant::now();
                 let release = connected.acquire(&name).await?;
                 waits.push(nanoseconds(start.elapsed()));
-                work(section).await?;
+                work(section, &is_held).await?;
                 release.await?;
             }
             Result::Ok((client, waits))
@@ -90,12 +92,18 @@ async fn contended(
     Ok(json!({ "clients": waits, "seconds": time.as_secs_f64() }))
 }
 
-/// What is done under a lock: takes so long. A timer of the runtime counts in whole milliseconds and
-/// would add up to one, which is much to a section of one, and other languages do not have.
-async fn work(section: Duration) -> Result<()> {
-    if !section.is_zero() {
-        spawn_blocking(move || std::thread::sleep(section)).await?;
+/// What is done under a lock: takes so long, and is done by one at a time, or the lock is none. A timer
+/// of the runtime counts in whole milliseconds and would add up to one, which is much to a section of
+/// one, and other languages do not have.
+async fn work(section: Duration, is_held: &AtomicBool) -> Result<()> {
+    if section.is_zero() {
+        return Ok(());
     }
+    if is_held.swap(true, Ordering::SeqCst) {
+        return Err("two of its clients held the same lock".into());
+    }
+    spawn_blocking(move || std::thread::sleep(section)).await?;
+    is_held.store(false, Ordering::SeqCst);
     Ok(())
 }
 
