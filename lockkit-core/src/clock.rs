@@ -221,9 +221,52 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use async_trait::async_trait;
+
     use super::{Baseline, Clock, Inner};
-    use crate::Locker;
+    use crate::driven::Driven;
+    use crate::driver::{Attempt, Claim, Driver, DriverError, Grant, Release, Renewal};
+    use crate::engine::Engine;
     use crate::memory::MemoryDriver;
+    use crate::options::Wait;
+    use crate::pursuit::{Progress, Pursuit};
+    use crate::{Capabilities, Label, Liveness, LockName, Locker, Namespace};
+
+    const ASLEEP: Duration = Duration::from_secs(60);
+
+    /// Of a machine that was suspended, which nobody has seen yet.
+    fn just_awake() -> Clock {
+        let mut baseline = Baseline::measure().unwrap();
+        baseline.always = baseline.always.checked_sub(ASLEEP).unwrap();
+        Clock(Arc::new(Inner::new(Some(baseline))))
+    }
+
+    /// Grants at once, and does not look at the clock.
+    #[derive(Debug)]
+    struct Free;
+
+    #[async_trait]
+    impl Driver for Free {
+        fn id(&self) -> &'static str {
+            "free"
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::new(Liveness::Lease)
+        }
+
+        async fn try_acquire(&self, _: &Claim) -> Result<Attempt, DriverError> {
+            Ok(Attempt::Granted(Grant::new()))
+        }
+
+        async fn renew(&self, _: &Claim) -> Result<Renewal, DriverError> {
+            Ok(Renewal::Lost)
+        }
+
+        async fn release(&self, _: &Claim) -> Result<Release, DriverError> {
+            Ok(Release::Freed)
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_suspended_machine_wakes_its_sleepers() {
@@ -240,16 +283,30 @@ mod tests {
         assert_eq!(clock.now().saturating_duration_since(start), hour);
     }
 
-    /// Nobody has looked at the clock since the machine woke up.
     #[tokio::test]
     async fn what_is_acquired_just_after_a_suspension_is_held() {
-        const ASLEEP: Duration = Duration::from_secs(60);
-        let mut baseline = Baseline::measure().unwrap();
-        baseline.always = baseline.always.checked_sub(ASLEEP).unwrap();
-        let clock = Clock(Arc::new(Inner::new(Some(baseline))));
-        let builder = Locker::builder(MemoryDriver::new()).ttl(ASLEEP / 6).clock(clock);
+        let builder = Locker::builder(MemoryDriver::new()).ttl(ASLEEP / 6).clock(just_awake());
         let lock = builder.build().unwrap().lock("a").unwrap();
         let guard = lock.try_acquire().await.unwrap();
         assert!(guard.is_some_and(|guard| guard.is_held()));
+    }
+
+    #[tokio::test]
+    async fn what_was_waited_for_until_just_after_a_suspension_is_held() {
+        let engine = Arc::new(Engine::new(Arc::new(Free), just_awake(), Label::of_this_process()));
+        let (clock, label) = (engine.clock.clone(), engine.label.clone());
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let claim = Claim::by(label, clock.clone(), name, ASLEEP / 6).waiting();
+        engine.check_running().unwrap();
+        let waited = Driven::new(&engine, |mut caller| {
+            let engine = Arc::clone(&engine);
+            async move {
+                let mut progress = Progress::new(clock.stamp(), Wait::Forever);
+                let (engine, claim, progress) = (&engine, &claim, &mut progress);
+                let won = Pursuit { engine, claim, progress }.wait(None, &mut caller).await;
+                assert!(won.unwrap().vouched.is_good_at(clock.now()));
+            }
+        });
+        assert!(waited.await.is_none());
     }
 }

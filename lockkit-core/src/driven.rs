@@ -68,7 +68,11 @@ impl<T> Driven<T> {
     /// Drives the work, if that is still up to the caller; says whether it has an end now.
     fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         // Timers of the work belong to the locker's runtime, which may outlive the caller's.
-        let _inside = self.engine.enter();
+        let inside = self.engine.enter();
+        if inside.is_none() {
+            // They have ended, and would panic.
+            drop(self.work.take());
+        }
         match std::mem::replace(&mut self.work, Work::Gone) {
             Work::New(mut work) => {
                 // Until it is in the list.
@@ -106,10 +110,6 @@ impl<T> Future for Driven<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let this = &mut *self;
-        if !this.engine.is_alive() {
-            // Its timers have ended, and would panic.
-            drop(this.work.take());
-        }
         let report = match this.drive(cx) {
             // The work reports when it is polled, here: to listen for it would have this task wake
             // itself, and another thread with it.

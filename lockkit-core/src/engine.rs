@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(crate) struct Engine {
     pub(crate) nursery: Nursery,
     /// Cancelled when the locker is being shut down.
     pub(crate) stopping: CancellationToken,
-    /// Cancelled when the driver was closed.
+    /// Cancelled when the driver is closed, or about to be.
     pub(crate) closed: CancellationToken,
     /// Keepers run on the runtime that made the locker, or else the first that uses it.
     runtime: OnceLock<Runtime>,
@@ -68,7 +68,7 @@ impl Engine {
                 .map_err(|error| Error::config("tokio runtime", error.to_string()))?;
             self.runtime.get_or_init(|| current);
         }
-        if !self.is_alive() {
+        if self.runtime.get().is_none_or(|runtime| runtime.alive().is_none()) {
             return Err(self.shut());
         }
         Ok(())
@@ -78,13 +78,10 @@ impl Engine {
     /// work from any executor. `None` once there is no such runtime any more.
     pub(crate) async fn inside<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
-        poll_fn(|cx| {
-            if !self.is_alive() {
-                // Its timers have ended, and would panic.
-                return Poll::Ready(None);
-            }
-            let _inside = self.enter();
-            future.as_mut().poll(cx).map(Some)
+        poll_fn(|cx| match self.enter() {
+            Some(_inside) => future.as_mut().poll(cx).map(Some),
+            // Its timers have ended, and would panic.
+            None => Poll::Ready(None),
         })
         .await
     }
@@ -109,13 +106,12 @@ impl Engine {
         answer.map_err(|error| Error::of_driver(driver, operation, name.cloned(), error))
     }
 
-    /// Whether there is a runtime that was not shut down. A timer of one that was panics.
-    pub(crate) fn is_alive(&self) -> bool {
-        self.runtime.get().is_some_and(|runtime| !runtime.ended.is_closed())
-    }
-
-    pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
-        self.runtime.get().map(|runtime| runtime.handle.enter())
+    /// Enters the runtime, which does not end before that is dropped: a timer of one that has ended
+    /// panics. `None` if there is none, or if it ends.
+    pub(crate) fn enter(&self) -> Option<Inside<'_>> {
+        let runtime = self.runtime.get()?;
+        let alive = runtime.alive()?;
+        Some(Inside { _entered: runtime.handle.enter(), _alive: alive })
     }
 
     /// Has a shutdown that begins later wait until this is dropped: between a look at how things stand
@@ -143,14 +139,19 @@ impl Engine {
                 let driver = self.driver.id();
                 tracing::warn!(driver, left, "claims left to run out by themselves");
             }
-            self.driver.close().await;
+            self.close().await;
         });
         // Without a runtime there is no claim any more, but what a descriptor keeps. Without any, the
         // driver closes when it is dropped.
         if closed.await.is_none() && Handle::try_current().is_ok() {
-            self.driver.close().await;
+            self.close().await;
         }
+    }
+
+    async fn close(&self) {
+        // First, since whoever waits for the driver may leave.
         self.closed.cancel();
+        self.driver.close().await;
     }
 
     pub(crate) fn shut(&self) -> Error {
@@ -174,15 +175,42 @@ impl Engine {
 #[derive(Debug)]
 struct Runtime {
     handle: Handle,
-    /// Closed when the runtime drops its tasks, before its timers end.
-    ended: oneshot::Sender<()>,
+    is_alive: Arc<RwLock<bool>>,
+    _locker: oneshot::Sender<()>,
 }
 
 impl Runtime {
     fn current() -> std::result::Result<Self, TryCurrentError> {
         let handle = Handle::try_current()?;
-        let (ended, locker_gone) = oneshot::channel::<()>();
-        handle.spawn(async { _ = locker_gone.await });
-        Ok(Self { handle, ended })
+        let (locker, locker_gone) = oneshot::channel::<()>();
+        let is_alive = Arc::new(RwLock::new(true));
+        let life = Life(Arc::clone(&is_alive));
+        handle.spawn(async move {
+            _ = locker_gone.await;
+            drop(life);
+        });
+        Ok(Self { handle, is_alive, _locker: locker })
+    }
+
+    /// As long as it may not end.
+    fn alive(&self) -> Option<RwLockReadGuard<'_, bool>> {
+        // Whoever waits to write ends it.
+        self.is_alive.try_read().ok().filter(|is_alive| **is_alive)
+    }
+}
+
+/// Within a runtime that does not end meanwhile.
+pub(crate) struct Inside<'a> {
+    _entered: EnterGuard<'a>,
+    _alive: RwLockReadGuard<'a, bool>,
+}
+
+/// Part of a task of the runtime, which drops its tasks before its timers end.
+struct Life(Arc<RwLock<bool>>);
+
+impl Drop for Life {
+    /// Waits for those who are inside.
+    fn drop(&mut self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = false;
     }
 }

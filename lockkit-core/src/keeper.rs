@@ -178,7 +178,8 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                     Err(error) => {
                         meter::renewal_failed(engine, claim.name());
                         let (kind, source) = (error.kind(), error.into_source());
-                        tracing::warn!(lock = %claim.name(), %kind, source, "not renewed");
+                        let (lock, owner) = (claim.name(), claim.owner());
+                        tracing::warn!(%lock, %owner, %kind, source, "not renewed");
                         retry = Some(engine.clock.stamp() + jitter(vouched.ttl / 12));
                     }
                 }
@@ -250,13 +251,15 @@ pub(crate) async fn clear_up(
     // A driver over several backends goes on at those that are silent for as long as it may last.
     let released = claim.clone().with_ttl(longest.max(claim.ttl()));
     let started = engine.clock.stamp();
+    // A release may be carried out long before it is answered.
+    let mut asked = started;
     let mut warned = false;
     let mut pause = Pause::new(claim.ttl() / 50);
     let longest_pause = (claim.ttl() / 4).min(Duration::from_secs(5));
     loop {
         let answer = engine.driver.release(&released).await;
         let over = match &answer {
-            Ok(_) => in_doubt.is_none_or(|sent| engine.clock.stamp() >= sent + claim.ttl()),
+            Ok(_) => in_doubt.is_none_or(|sent| asked >= sent + claim.ttl()),
             // What a closed driver cannot say, nobody will.
             Err(_) => {
                 engine.closed.is_cancelled() || bounded && engine.clock.stamp() >= started + longest
@@ -274,5 +277,6 @@ pub(crate) async fn clear_up(
             return;
         }
         engine.clock.sleep_until(engine.clock.stamp() + jitter(pause.next(longest_pause))).await;
+        asked = engine.clock.stamp();
     }
 }

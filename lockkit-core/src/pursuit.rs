@@ -40,6 +40,7 @@ pub(crate) struct Progress {
     pub(crate) in_doubt: Option<Instant>,
     /// Whether there may be something to release.
     pub(crate) traces: bool,
+    /// What the last ask failed with.
     failure: Option<DriverError>,
     /// Whether the last ask failed: news could only cut the back-off short.
     backs_off: bool,
@@ -169,7 +170,8 @@ impl Pursuit<'_> {
                 }
                 // The poll that was due anyway says nothing about how many there are.
                 let is_courteous = freed.take().is_some();
-                match self.ask(self.engine.clock.stamp(), ticket, caller).await? {
+                // A suspension that is noticed only after the grant would end the hold.
+                match self.ask(self.engine.clock.now(), ticket, caller).await? {
                     Asked::Won(won) => return Some(won),
                     Asked::Again(at) => next = at,
                 }
@@ -284,6 +286,7 @@ impl Pursuit<'_> {
         let silent = answer.as_ref().is_err_and(|error| error.kind().is_transient());
         if !silent {
             self.progress.unanswered = None;
+            self.progress.failure = None;
         }
     }
 

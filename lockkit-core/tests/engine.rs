@@ -12,7 +12,8 @@ use std::time::Duration;
 use lockkit_core::driver::{Claim, Clock, Driver, ErrorKind};
 use lockkit_core::memory::{Fault, MemoryDriver};
 use lockkit_core::{
-    AcquireOptions, Error, Label, Lease, Lock, Locker, Operation, Owner, Renew, Wait,
+    AcquireOptions, DistributedLock, Error, Label, Lease, Lock, LockExt as _, Locker, Operation,
+    Owner, Renew, Wait,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -217,6 +218,19 @@ async fn a_request_that_lands_after_its_claim_was_given_up_is_cleaned_up() {
     assert!(backend.is_idle());
 }
 
+/// The last release is carried out before that, and answered when nothing can land any more.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_lands_beside_a_slow_release_is_cleaned_up() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::Delay(TTL * 99 / 100));
+    for _ in 0..4 {
+        backend.faults().inject(Operation::Release, Fault::DelayAnswer(TTL / 5));
+    }
+    assert!(lock.try_acquire().await.is_err());
+    sleep(TTL * 6 / 5).await;
+    assert!(backend.is_idle());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_renewal_is_tried_again_until_the_deadline() {
     let (backend, lock) = set_up();
@@ -399,6 +413,16 @@ async fn a_wait_times_out_in_all_and_says_what_went_wrong() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_times_out_says_nothing_of_a_failure_that_is_over() {
+    let (backend, lock) = set_up();
+    let _guard = lock.acquire().await.unwrap();
+    backend.faults().inject(Operation::Acquire, Fault::Fail(ErrorKind::Unreachable));
+    let error = lock.acquire_timeout(TTL).await.unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+    assert!(std::error::Error::source(&error).is_none(), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_that_times_out_in_the_middle_of_an_ask_leaves_nothing() {
     let (backend, lock) = set_up();
     backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(TTL / 10));
@@ -575,8 +599,13 @@ async fn one_owner_in_two_tasks_acquires_once() {
 #[tokio::test(start_paused = true)]
 async fn work_is_cancelled_when_the_hold_is_lost() {
     let (backend, lock) = set_up();
-    let done = lock.run(|hold| async move { hold.fencing_token() }).await.unwrap();
-    assert!(done.is_some());
+    let any: &dyn DistributedLock = &lock;
+    for done in [
+        lock.run(|hold| async move { hold.fencing_token() }).await,
+        any.run(|hold| async move { hold.fencing_token() }).await,
+    ] {
+        assert!(done.unwrap().is_some());
+    }
     let running = tokio::spawn({
         let lock = lock.clone();
         async move { lock.run(|_| std::future::pending::<()>()).await }

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, Release, Renewal};
+use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, ErrorKind, Release, Renewal};
 use lockkit_core::memory::MemoryDriver;
-use lockkit_core::{AcquireOptions, Capabilities, Error, Lock, Locker, Operation, Owner, Wait};
-use tokio::runtime::{Builder, Runtime};
-use tokio::time::sleep;
+use lockkit_core::{
+    AcquireOptions, Capabilities, Error, Liveness, Lock, Locker, Operation, Owner, Wait,
+};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -206,4 +208,100 @@ fn shutting_down_waits_for_requests_that_are_about_to_leave() {
         driver.closed.lock().unwrap().recv().unwrap();
         assert!(driver.backend.is_idle());
     }
+}
+
+/// Lets locks end with a session, is out of reach from the first grant on, and does not come to
+/// the end of closing.
+#[derive(Debug, Default)]
+struct OutOfReach {
+    backend: MemoryDriver,
+}
+
+#[async_trait]
+impl Driver for OutOfReach {
+    fn id(&self) -> &'static str {
+        "out-of-reach"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new(Liveness::Session)
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.backend.try_acquire(claim).await
+    }
+
+    async fn renew(&self, _: &Claim) -> Result<Renewal, DriverError> {
+        Err(DriverError::new(ErrorKind::Unreachable, "out of reach"))
+    }
+
+    async fn release(&self, _: &Claim) -> Result<Release, DriverError> {
+        Err(DriverError::new(ErrorKind::Unreachable, "out of reach"))
+    }
+
+    async fn close(&self) {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_that_is_dropped_while_the_driver_closes_leaves_no_task() {
+    let locker = Locker::builder(OutOfReach::default()).ttl(TTL).build().unwrap();
+    drop(locker.lock("a").unwrap().acquire().await.unwrap());
+    assert!(timeout(TTL * 2, locker.shutdown()).await.is_err());
+    drop(locker);
+    sleep(TTL).await;
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
+}
+
+/// Its first ask takes until its locker's runtime has ended, or until that has to wait for it, and
+/// looks at a timer then.
+#[derive(Debug)]
+struct Outlasting {
+    runtime: Mutex<Option<Runtime>>,
+}
+
+#[async_trait]
+impl Driver for Outlasting {
+    fn id(&self) -> &'static str {
+        "outlasting"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new(Liveness::Lease)
+    }
+
+    async fn try_acquire(&self, _: &Claim) -> Result<Attempt, DriverError> {
+        if let Some(runtime) = self.runtime.lock().unwrap().take() {
+            let (ending, ended) = channel();
+            std::thread::spawn(move || {
+                drop(runtime);
+                _ = ending.send(());
+            });
+            _ = ended.recv_timeout(Duration::from_millis(200));
+        }
+        sleep(TTL).await;
+        Err(DriverError::new(ErrorKind::Unreachable, "out of reach"))
+    }
+
+    async fn renew(&self, _: &Claim) -> Result<Renewal, DriverError> {
+        Ok(Renewal::Lost)
+    }
+
+    async fn release(&self, _: &Claim) -> Result<Release, DriverError> {
+        Ok(Release::NotHeld)
+    }
+}
+
+#[test]
+fn a_runtime_does_not_end_under_a_request_that_is_being_driven() {
+    let runtime = with_timers();
+    let driver = Arc::new(Outlasting { runtime: Mutex::default() });
+    let locker = {
+        let _inside = runtime.enter();
+        Locker::from_arc(driver.clone())
+    };
+    *driver.runtime.lock().unwrap() = Some(runtime);
+    let outcome = elsewhere().block_on(locker.lock("a").unwrap().acquire());
+    assert!(matches!(outcome, Err(Error::ShutDown { .. })), "{outcome:?}");
 }

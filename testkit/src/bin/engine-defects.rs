@@ -128,6 +128,13 @@ const DEFECTS: &[Defect] = &[
         test: "a_request_that_lands_after_its_claim_was_given_up_is_cleaned_up",
     },
     Defect {
+        what: "a release counts from its answer, not from the request",
+        file: "keeper.rs",
+        sound: "in_doubt.is_none_or(|sent| asked >= sent + claim.ttl())",
+        broken: "in_doubt.is_none_or(|sent| asked.max(engine.clock.stamp()) >= sent + claim.ttl())",
+        test: "a_request_that_lands_beside_a_slow_release_is_cleaned_up",
+    },
+    Defect {
         what: "a nurse that leaves loses what came after its last look",
         file: "nursery.rs",
         sound: "self.on_duty = due.is_some();",
@@ -291,9 +298,16 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "a locker goes on without its runtime",
         file: "engine.rs",
-        sound: "self.runtime.get().is_some_and(|runtime| !runtime.ended.is_closed())",
-        broken: "self.runtime.get().is_some()",
+        sound: "self.is_alive.try_read().ok().filter(|is_alive| **is_alive)",
+        broken: "self.is_alive.try_read().ok()",
         test: "a_locker_without_its_runtime_is_shut_down",
+    },
+    Defect {
+        what: "a runtime ends while a request of it is being driven elsewhere",
+        file: "engine.rs",
+        sound: "_alive: alive }",
+        broken: "_alive: { static EVER: RwLock<bool> = RwLock::new(true); drop(alive); EVER.try_read().ok()? } }",
+        test: "a_runtime_does_not_end_under_a_request_that_is_being_driven",
     },
     Defect {
         what: "a failed renewal is deaf to news until it is tried again",
