@@ -24,7 +24,8 @@ pub enum Error {
         /// Which driver.
         driver: &'static str,
     },
-    /// The lock stayed taken for as long as the caller would wait.
+    /// The lock was not acquired for as long as the caller would wait: it stayed taken, or the
+    /// backend did not answer.
     #[error("lock `{name}` was not acquired within {waited:?} ({driver})")]
     #[non_exhaustive]
     TimedOut {
@@ -61,7 +62,7 @@ pub enum Error {
     /// The backend cannot be used as it is set up.
     #[error(transparent)]
     Misconfigured(Failure),
-    /// The driver does not offer what was asked for. Found out before any request is sent.
+    /// The driver does not offer what was asked for, and has done nothing of it.
     #[error("{driver} does not support {what}")]
     #[non_exhaustive]
     Unsupported {
@@ -88,8 +89,8 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// The locker was shut down.
-    #[error("the {driver} locker was shut down")]
+    /// The locker was shut down, or the runtime that its keepers ran on has ended.
+    #[error("the {driver} locker was shut down, or its runtime has ended")]
     #[non_exhaustive]
     ShutDown {
         /// Which driver.

@@ -102,8 +102,9 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if the backend gives no answer at all for the length of a lease, and
-    /// what else the driver says; see [`Error`].
+    /// [`Error::Unreachable`] if the backend gives no answer at all for the length of a lease,
+    /// [`Error::ShutDown`] if the [locker](crate::Locker) was shut down or its runtime has ended,
+    /// [`Error::Config`] where there is none to use, and what else the driver says; see [`Error`].
     ///
     /// # Cancel safety
     ///
@@ -117,7 +118,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if it was taken for so long; otherwise as [`acquire`](Self::acquire).
+    /// [`Error::TimedOut`] if it was taken for so long, or if the backend did not answer for that
+    /// long, where that is shorter than a lease; otherwise as [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -147,8 +149,9 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// # Errors
     ///
-    /// [`Error::Taken`] for [`Wait::No`]; otherwise as [`acquire`](Self::acquire) and
-    /// [`acquire_timeout`](Self::acquire_timeout).
+    /// [`Error::Taken`] for [`Wait::No`]; [`Error::Unsupported`] and [`Error::Config`] for a
+    /// [lease](AcquireOptions::ttl) that the driver cannot keep; otherwise as
+    /// [`acquire`](Self::acquire) and [`acquire_timeout`](Self::acquire_timeout).
     ///
     /// # Cancel safety
     ///

@@ -131,8 +131,9 @@ impl Locker {
     /// Ends the hold of the lock called `name`, that of `owner` only if one is named, and says
     /// whose it was; `None` if there was no such hold. Whoever waits is served.
     ///
-    /// The holder, if it lives, learns of it at its next renewal at the latest, and may go on
-    /// until then: only a resource that checks [fencing tokens](crate::FencingToken) refuses it at once.
+    /// The holder, if it lives, learns of it at its next renewal at the latest, or when a lease that
+    /// is [not renewed](crate::Renew::Never) is over, and may go on until then: only a resource that
+    /// checks [fencing tokens](crate::FencingToken) refuses it at once.
     ///
     /// # Errors
     ///
@@ -179,8 +180,8 @@ impl Locker {
     /// [`Error::ShutDown`](crate::Error::ShutDown).
     ///
     /// Returns when nothing is left, or when what an unreachable backend still has runs out by
-    /// itself: one lease of the locker and 5 seconds later. An acquisition that is under way and is
-    /// not polled is waited for as long; what has a longer lease of its own runs out with that.
+    /// itself: one lease of the locker and 5 seconds later. What has a longer lease of its own runs
+    /// out with that.
     ///
     /// # Cancel safety
     ///
@@ -194,7 +195,7 @@ impl Locker {
 impl fmt::Debug for Locker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locker")
-            .field("driver", &self.engine.driver)
+            .field("driver", &self.engine.driver.id())
             .field("namespace", &self.namespace)
             .field("lease", &self.lease)
             .finish_non_exhaustive()

@@ -1,7 +1,10 @@
 //! Locks within one process: the reference driver, and a backend for tests.
 //!
 //! First come, first served, by hand-over: a release gives the lock to the waiter that has waited
-//! longest. Holds are leases, so that a task that is stuck does not block the others for ever.
+//! longest. Holds are leases, renewed as long as their guard lives and its runtime runs: how long a
+//! task that is stuck may block the others is bounded by a [maximum hold](crate::Lease::max_hold).
+//! Fencing tokens rise for as long as the process lives, and begin anew in the next: what remembers
+//! them for longer, as a database does, is guarded by locks of another backend.
 //!
 //! ```
 //! use lockkit_core::{Locker, memory::MemoryDriver};
@@ -69,12 +72,15 @@ impl MemoryDriver {
     pub fn shared(name: &str) -> Self {
         static SHARED: LazyLock<Mutex<HashMap<String, Weak<Backend>>>> =
             LazyLock::new(Mutex::default);
+        // Tokens rise also where a name was given up by all and comes back.
+        static LAST_TOKEN: LazyLock<Arc<AtomicU64>> = LazyLock::new(Arc::default);
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(backend) = shared.get(name).and_then(Weak::upgrade) {
             return Self { backend };
         }
         shared.retain(|_, backend| backend.strong_count() > 0);
         let driver = Self::new();
+        driver.backend.lock().last_token = Arc::clone(&LAST_TOKEN);
         shared.insert(name.into(), Arc::downgrade(&driver.backend));
         driver
     }
@@ -244,7 +250,7 @@ struct State {
     locks: HashMap<LockName, Entry>,
     mailboxes: Mailboxes,
     /// One counter for all names, so that a name that is at rest costs no memory.
-    last_token: u64,
+    last_token: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -313,7 +319,7 @@ impl State {
             }
             // Whoever waited would hold it by now.
             free => {
-                let token = next_token(&mut self.last_token)?;
+                let token = next_token(&self.last_token)?;
                 *free = Some(Held { owner, token, expiry, granted: now, who: Who::of(claim) });
                 token
             }
@@ -385,7 +391,7 @@ impl State {
                 continue;
             }
             // Without a token there is no grant; the waiter hears of it at its next ask.
-            let Ok(token) = next_token(&mut self.last_token) else { break };
+            let Ok(token) = next_token(&self.last_token) else { break };
             entry.held = Some(Held { owner, token, expiry: deadline, granted: now, who });
             self.mailboxes.tell(owner, Change::Granted(Grant::new().token(token)));
         }
@@ -416,11 +422,9 @@ impl Place {
     }
 }
 
-fn next_token(last: &mut u64) -> Result<FencingToken, DriverError> {
-    let token = FencingToken::new(*last + 1)
-        .ok_or_else(|| DriverError::new(ErrorKind::Capacity, "the fencing tokens are used up"))?;
-    *last = token.get();
-    Ok(token)
+fn next_token(last: &AtomicU64) -> Result<FencingToken, DriverError> {
+    FencingToken::new(last.fetch_add(1, Ordering::Relaxed) + 1)
+        .ok_or_else(|| DriverError::new(ErrorKind::Capacity, "the fencing tokens are used up"))
 }
 
 /// News for claims that wait or hold.
@@ -468,5 +472,32 @@ impl Mailbox {
 
     fn is_read(&self) -> bool {
         self.news.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::MemoryDriver;
+    use crate::driver::{Attempt, Claim, Driver as _};
+    use crate::{FencingToken, LockName, Namespace};
+
+    async fn token_of_a_grant() -> Option<FencingToken> {
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let claim = Claim::new(name, Duration::from_secs(30));
+        // Nobody else has these locks, so they go with it.
+        let driver = MemoryDriver::shared("comes back");
+        match driver.try_acquire(&claim).await.unwrap() {
+            Attempt::Granted(grant) => grant.fencing_token(),
+            taken => panic!("{taken:?}"),
+        }
+    }
+
+    /// What remembers the highest token may live longer than who had the locks.
+    #[tokio::test]
+    async fn tokens_rise_also_where_locks_were_given_up_and_come_back() {
+        let first = token_of_a_grant().await;
+        assert!(token_of_a_grant().await > first);
     }
 }

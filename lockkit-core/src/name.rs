@@ -11,7 +11,9 @@ use crate::{Error, hex};
 ///
 /// A name is any non-empty UTF-8 text of at most 512 bytes without control characters. It is
 /// compared byte by byte: case matters and nothing is normalised. Two different names never
-/// exclude each other, on no driver; the same name always does.
+/// exclude each other, on no driver; the same name always does. Where other software takes the
+/// locks as well (`keys=exact`, `dialect=plain` and the like), what it knows a lock by decides
+/// instead, and which names there are: the page of the driver says how.
 #[derive(Clone)]
 pub struct LockName(Arc<Parts>);
 

@@ -28,6 +28,14 @@ impl FencingToken {
     }
 }
 
+/// For a signed column.
+impl From<FencingToken> for i64 {
+    fn from(token: FencingToken) -> Self {
+        // No token is greater.
+        Self::try_from(token.get()).unwrap_or(Self::MAX)
+    }
+}
+
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -58,6 +66,7 @@ mod tests {
         assert_eq!(FencingToken::new(i64::MAX as u64 + 1), None);
         let largest = FencingToken::new(i64::MAX as u64).unwrap();
         assert_eq!(largest.to_string().parse(), Ok(largest));
+        assert_eq!(i64::from(largest), i64::MAX);
         for text in ["", "0", "-1", "+1", "1 ", "9223372036854775808", "one"] {
             assert!(text.parse::<FencingToken>().is_err(), "{text:?} was accepted");
         }

@@ -115,6 +115,18 @@ pub trait LockExt: DistributedLock {
         }
     }
 
+    /// See [`Lock::run`](crate::Lock::run).
+    fn run<T, F>(
+        &self,
+        work: impl FnOnce(Hold) -> F + Send,
+    ) -> impl Future<Output = Result<T>> + Send
+    where
+        T: Send,
+        F: Future<Output = T> + Send,
+    {
+        self.run_with(AcquireOptions::new(), work)
+    }
+
     /// See [`Lock::run_with`](crate::Lock::run_with).
     fn run_with<T, F>(
         &self,

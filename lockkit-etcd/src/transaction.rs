@@ -40,7 +40,7 @@ use crate::layout::Queue;
 /// A [`LockGuard`](lockkit_core::LockGuard) is passed as it is: `is_held(&driver, &guard)`. For a
 /// hold on another cluster, of another driver, or that was let go, it is never true.
 pub fn is_held(driver: &EtcdDriver, hold: &Hold) -> Compare {
-    let token = hold.fencing_token().and_then(|token| i64::try_from(token.get()).ok());
+    let token = hold.fencing_token().map(i64::from);
     match (driver.claims.key_of(hold.owner()), token) {
         (Some(key), Some(token)) => Compare::create_revision(&*key, CompareOp::Equal, token),
         // No key was ever created at a revision below nothing.

@@ -57,7 +57,7 @@ async fn withdraw(
     amount: i64,
     token: FencingToken,
 ) -> sqlx::Result<bool> {
-    let token = i64::try_from(token.get()).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let token = i64::from(token);
     let done = sqlx::query(
         "UPDATE account SET balance = balance - ?, fence = ? WHERE id = 7 AND fence <= ?",
     )

@@ -13,7 +13,8 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Lets one request of this kind go wrong: the next one for which nothing is planned yet.
+    /// Lets one request of this kind go wrong: the next one for which nothing is planned yet. Only
+    /// what the engine asks for goes wrong: acquiring, renewing and releasing.
     pub fn inject(&self, operation: Operation, fault: Fault) {
         self.lock().entry(operation).or_default().push_back(fault);
     }

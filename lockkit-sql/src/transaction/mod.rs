@@ -228,11 +228,6 @@ fn refused(database: &'static str, name: &LockName, wait: Wait) -> Error {
     }
 }
 
-/// A token fits a signed column by definition.
-fn column(token: FencingToken) -> i64 {
-    i64::try_from(token.get()).unwrap_or(i64::MAX)
-}
-
 /// What the server's answer, if it is one, says about the transaction.
 fn meaning(error: &sqlx::Error) -> Meaning {
     let sqlx::Error::Database(answer) = error else { return Meaning::Other };

@@ -57,11 +57,11 @@ impl backend::Database for MySql {
         )
         .bind(resource.namespace().as_str().as_bytes())
         .bind(resource.as_str().as_bytes())
-        .bind(super::column(token))
+        .bind(i64::from(token))
         .execute(connection)
         .await?;
         match done.last_insert_id() {
-            0 => Ok(super::column(token)),
+            0 => Ok(i64::from(token)),
             highest => i64::try_from(highest).map_err(|error| sqlx::Error::Decode(error.into())),
         }
     }

@@ -99,7 +99,7 @@ impl backend::Database for Postgres {
         )
         .bind(resource.namespace().as_str())
         .bind(resource.as_str())
-        .bind(super::column(token))
+        .bind(i64::from(token))
         .fetch_one(connection)
         .await
     }

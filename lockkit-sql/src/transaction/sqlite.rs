@@ -49,7 +49,7 @@ impl backend::Database for Sqlite {
         )
         .bind(resource.namespace().as_str())
         .bind(resource.as_str())
-        .bind(super::column(token))
+        .bind(i64::from(token))
         .fetch_one(connection)
         .await
     }

@@ -1,0 +1,87 @@
+//! What the events of `tracing` tell.
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockkit_core::driver::ErrorKind;
+use lockkit_core::memory::{Fault, MemoryDriver};
+use lockkit_core::{Locker, Operation};
+use tokio::time::sleep;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+const TTL: Duration = Duration::from_secs(9);
+
+/// Remembers the fields of the last event of each message.
+#[derive(Clone, Default)]
+struct Notebook(Arc<Mutex<BTreeMap<String, Vec<&'static str>>>>);
+
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: Vec<&'static str>,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            name => self.fields.push(name),
+        }
+    }
+}
+
+impl Subscriber for Notebook {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        self.0.lock().unwrap().insert(line.message, line.fields);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+async fn scene() {
+    let backend = MemoryDriver::new();
+    let locker = Locker::builder(backend.clone()).ttl(TTL).build().unwrap();
+    let lock = locker.lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    backend.faults().inject(Operation::Renew, Fault::Fail(ErrorKind::Unreachable));
+    assert!(lock.acquire_timeout(TTL).await.is_err());
+    locker.break_hold("a", None).await.unwrap();
+    guard.lost().await;
+    sleep(TTL).await;
+}
+
+#[test]
+fn each_event_tells_the_lock_and_its_owner() {
+    let notebook = Notebook::default();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+    tracing::subscriber::with_default(notebook.clone(), || runtime.block_on(scene()));
+
+    let events = notebook.0.lock().unwrap();
+    let expected = ["broken", "held", "lost", "not renewed", "released", "renewed", "waiting"];
+    assert_eq!(Vec::from_iter(events.keys()), expected);
+    for (message, fields) in &*events {
+        assert!(fields.starts_with(&["lock", "owner"]), "{message} has {fields:?}");
+    }
+}
