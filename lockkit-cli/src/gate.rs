@@ -1,4 +1,10 @@
 use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::AsRawFd as _;
+
+use rustix::fs::fstat;
+
+#[cfg(target_os = "linux")]
+pub(crate) use self::linux::pass;
 
 /// Holds back a process that was started, until it is opened. To be kept for as long as the process
 /// may look for it.
@@ -8,8 +14,10 @@ use std::io::{self, PipeReader, PipeWriter};
 /// before what has come is passed on: a process that waits is ended by a signal, and by a second one
 /// as well.
 pub(crate) struct Gate {
+    /// By which it is found: which descriptor of this process, and which pipe that is.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nobody waits there"))]
-    way: PipeReader,
+    address: String,
+    _way: PipeReader,
     /// Whoever reads from the other end reads until this is closed.
     bar: Option<PipeWriter>,
 }
@@ -17,7 +25,8 @@ pub(crate) struct Gate {
 impl Gate {
     pub(crate) fn new() -> io::Result<Self> {
         let (way, bar) = io::pipe()?;
-        Ok(Self { way, bar: Some(bar) })
+        let address = format!("{}:{}", way.as_raw_fd(), fstat(&way)?.st_ino);
+        Ok(Self { address, _way: way, bar: Some(bar) })
     }
 
     pub(crate) fn open(&mut self) {
@@ -27,31 +36,32 @@ impl Gate {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::fs::File;
+    use std::fs::{self, File};
     use std::io;
-    use std::os::fd::{AsRawFd as _, RawFd};
+    use std::os::unix::fs::MetadataExt as _;
 
     use rustix::process::Pid;
 
     use super::Gate;
 
     impl Gate {
-        /// By which [`pass`] finds it, in the process that has made it.
-        pub(crate) fn number(&self) -> RawFd {
-            self.way.as_raw_fd()
+        pub(crate) fn address(&self) -> &str {
+            &self.address
         }
     }
 
     /// Returns when the gate of that process is open, or the process is gone.
-    pub(crate) fn pass(process: Pid, number: RawFd) -> io::Result<()> {
-        // Where /proc is kept from us, nobody waits.
-        let Ok(mut way) = File::open(format!("/proc/{process}/fd/{number}")) else { return Ok(()) };
-        io::copy(&mut way, &mut io::sink()).map(|_| ())
+    pub(crate) fn pass(process: Pid, address: &str) -> io::Result<()> {
+        let (number, pipe) = address.split_once(':').unwrap_or_default();
+        let path = format!("/proc/{process}/fd/{number}");
+        // Where /proc is kept from us, or tells of others than those around us, nobody waits.
+        let is_it = fs::metadata(&path).is_ok_and(|found| found.ino().to_string() == pipe);
+        if is_it && let Ok(mut way) = File::open(path) {
+            io::copy(&mut way, &mut io::sink())?;
+        }
+        Ok(())
     }
 }
-
-#[cfg(target_os = "linux")]
-pub(crate) use self::linux::pass;
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
@@ -64,15 +74,18 @@ mod tests {
     #[test]
     fn a_gate_lets_pass_once_it_is_open() {
         let mut gate = Gate::new().unwrap();
-        let number = gate.number();
-        let waiting = thread::spawn(move || pass(getpid(), number));
+        let address = gate.address().to_owned();
+        let waiting = thread::spawn(move || pass(getpid(), &address));
         gate.open();
         waiting.join().unwrap().unwrap();
-        pass(getpid(), number).unwrap();
+        pass(getpid(), gate.address()).unwrap();
     }
 
     #[test]
-    fn nobody_waits_for_a_gate_that_is_not_there() {
-        pass(getpid(), i32::MAX).unwrap();
+    fn nobody_waits_at_what_is_no_gate() {
+        let gate = Gate::new().unwrap();
+        let (number, pipe) = gate.address().split_once(':').unwrap();
+        pass(getpid(), &format!("{number}:1{pipe}")).unwrap();
+        pass(getpid(), &format!("{}:{pipe}", i32::MAX)).unwrap();
     }
 }

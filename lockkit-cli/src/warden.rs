@@ -52,7 +52,6 @@ pub(crate) fn not_started(program: &[OsString], error: &io::Error) -> u8 {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::os::fd::RawFd;
     use std::os::unix::process::CommandExt as _;
 
     use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
@@ -74,15 +73,15 @@ mod linux {
     /// Takes the step that `arguments` name, if any, and returns the exit code.
     pub(crate) fn step(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
         let step = arguments.nth(1)?;
-        let step: fn(Pid, RawFd, &[OsString]) -> io::Result<u8> = match step.to_str()? {
+        let step: fn(Pid, &str, &[OsString]) -> io::Result<u8> = match step.to_str()? {
             WARDEN => warden,
             EXEC => exec,
             _ => return None,
         };
         let parent = arguments.next()?.to_str()?.parse().ok().and_then(Pid::from_raw)?;
-        let gate = arguments.next()?.to_str()?.parse().ok()?;
+        let gate = arguments.next()?.into_string().ok()?;
         let program: Vec<_> = arguments.collect();
-        let outcome = step(parent, gate, &program);
+        let outcome = step(parent, &gate, &program);
         Some(outcome.unwrap_or_else(|error| not_started(&program, &error)))
     }
 
@@ -90,11 +89,11 @@ mod linux {
     fn again(step: &str, gate: &Gate, program: &[OsString]) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("lockkit").arg(step).arg(getpid().to_string());
-        command.arg(gate.number().to_string()).args(program);
+        command.arg(gate.address()).args(program);
         command
     }
 
-    fn warden(parent: Pid, gate: RawFd, program: &[OsString]) -> io::Result<u8> {
+    fn warden(parent: Pid, gate: &str, program: &[OsString]) -> io::Result<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             // Lives through signals that are meant for the command.
@@ -135,7 +134,7 @@ mod linux {
         })
     }
 
-    fn exec(parent: Pid, gate: RawFd, program: &[OsString]) -> io::Result<u8> {
+    fn exec(parent: Pid, gate: &str, program: &[OsString]) -> io::Result<u8> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         pass(parent, gate)?;
         // The warden may have ended before the signal was set.
