@@ -11,8 +11,8 @@ use lockkit_testkit::{Proxy, Server, trial};
 use tokio::time::sleep;
 
 use crate::support::{
-    CARRIED_OUT, Database, LONG, NAME, NOW, claim, driver, millis, named, private, refused, shared,
-    take,
+    CARRIED_OUT, Database, LONG, NAME, NOW, claim, driver, listen, millis, named, private, refused,
+    shared, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -37,13 +37,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("nobody_sleeps_where_nobody_waits_any_more", shared, given_up),
         trial("a_closed_driver_leaves_no_sleeper", shared, closed),
     ]
-}
-
-/// Waits until the claim is told of what happens from now on.
-async fn listen(driver: &MysqlDriver, waiter: &Claim) {
-    while refused(driver, waiter).await.is_unheard() {
-        assert_eq!(driver.changed(waiter).await, Change::AskAgain);
-    }
 }
 
 /// Of each process that listens, whether it was told.

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, ErrorKind, OwnerId, Taken};
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, OwnerId, Taken,
+};
 use lockkit_core::{FencingToken, LockName, Namespace};
 use lockkit_sql::mysql::MysqlDriver;
 use lockkit_testkit::{Backend, MARIADB, MYSQL, Server, Unavailable};
@@ -208,6 +210,13 @@ pub(crate) async fn refused(driver: &MysqlDriver, claim: &Claim) -> Taken {
     match driver.try_acquire(claim).await.unwrap() {
         Attempt::Taken(taken) => taken,
         other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Waits until the claim is told of what happens from now on.
+pub(crate) async fn listen(driver: &MysqlDriver, waiter: &Claim) {
+    while refused(driver, waiter).await.is_unheard() {
+        assert_eq!(driver.changed(waiter).await, Change::AskAgain);
     }
 }
 
