@@ -63,9 +63,12 @@ mod linux {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
     use std::thread;
+    use std::time::Duration;
 
     use rustix::process::getpid;
 
@@ -74,10 +77,13 @@ mod tests {
     #[test]
     fn a_gate_lets_pass_once_it_is_open() {
         let mut gate = Gate::new().unwrap();
-        let address = gate.address().to_owned();
-        let waiting = thread::spawn(move || pass(getpid(), &address));
+        let (address, (passed, has_passed)) = (gate.address().to_owned(), channel());
+        thread::spawn(move || passed.send(pass(getpid(), &address)));
+        // Whoever does not wait is there before that.
+        let early = has_passed.recv_timeout(Duration::from_millis(100));
+        assert!(matches!(early, Err(RecvTimeoutError::Timeout)), "{early:?}");
         gate.open();
-        waiting.join().unwrap().unwrap();
+        has_passed.recv().unwrap().unwrap();
         pass(getpid(), gate.address()).unwrap();
     }
 

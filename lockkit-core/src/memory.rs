@@ -474,30 +474,3 @@ impl Mailbox {
         self.news.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::MemoryDriver;
-    use crate::driver::{Attempt, Claim, Driver as _};
-    use crate::{FencingToken, LockName, Namespace};
-
-    async fn token_of_a_grant() -> Option<FencingToken> {
-        let name = LockName::new(&Namespace::default(), "a").unwrap();
-        let claim = Claim::new(name, Duration::from_secs(30));
-        // Nobody else has these locks, so they go with it.
-        let driver = MemoryDriver::shared("comes back");
-        match driver.try_acquire(&claim).await.unwrap() {
-            Attempt::Granted(grant) => grant.fencing_token(),
-            taken => panic!("{taken:?}"),
-        }
-    }
-
-    /// What remembers the highest token may live longer than who had the locks.
-    #[tokio::test]
-    async fn tokens_rise_also_where_locks_were_given_up_and_come_back() {
-        let first = token_of_a_grant().await;
-        assert!(token_of_a_grant().await > first);
-    }
-}
