@@ -16,6 +16,24 @@ use crate::{
 /// the first one that it is used in: one with timers, which has to be running for holds to be
 /// renewed. Locks may be used from any other executor. When that runtime ends, so do the holds, and
 /// acquisitions fail with [`Error::ShutDown`](crate::Error::ShutDown).
+///
+/// A thread that is not async waits by the runtime's `block_on`, or any other. The runtime needs
+/// threads of its own then: one of the current thread renews only inside its `block_on`, and what is
+/// held for longer than a lease outside of that is lost.
+///
+/// ```
+/// # use lockkit_core::{Locker, memory::MemoryDriver};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+/// let locker = runtime.block_on(async { Locker::new(MemoryDriver::new()) });
+/// let lock = locker.lock("orders/42")?;
+/// let guard = runtime.block_on(lock.acquire())?;
+/// # fn work() {}
+/// work(); // for as long as it takes: it is renewed meanwhile
+/// assert!(guard.is_held());
+/// runtime.block_on(guard.release())?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Locker {
     engine: Arc<Engine>,

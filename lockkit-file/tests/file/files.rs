@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, symlink};
 use lockkit_core::driver::{Driver as _, ErrorKind, Release};
 use lockkit_core::{LockName, Namespace};
 
-use crate::support::{Fixture, claim, failed, forge, forged, granted, name, refused, token};
+use crate::support::{Fixture, claim, failed, forge, granted, name, refused, token};
 
 const SLOT: usize = 4096;
 
@@ -68,7 +68,7 @@ async fn what_a_stopped_kernel_had_not_written_is_not_granted_again() {
     for lost in [&synced[..SLOT], &[b'x'; SLOT]] {
         let mut disk = lost.to_vec();
         let other_boot = "00000000-0000-0000-0000-000000000000";
-        disk.extend(forged(&synced[SLOT..], boot.trim_end(), other_boot).bytes());
+        disk.extend(crate::support::forged(&synced[SLOT..], boot.trim_end(), other_boot).bytes());
         fs::write(&file, disk).unwrap();
         let held = claim("a");
         let next = token(&driver, &held).await;

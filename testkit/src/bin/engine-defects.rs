@@ -384,6 +384,10 @@ fn copy_core(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
     };
     let manifest = only_core(&manifest, "\nmembers = [").ok_or("no members")?;
     let manifest = only_core(&manifest, "\ndefault-members = [").ok_or("no default members")?;
+    // Without what an earlier run has copied, and is not there any more.
+    if copy.join("lockkit-core").exists() {
+        fs::remove_dir_all(copy.join("lockkit-core"))?;
+    }
     copy_folder(&root.join("lockkit-core"), &copy.join("lockkit-core"))?;
     fs::write(copy.join("Cargo.toml"), manifest)?;
     fs::copy(root.join("Cargo.lock"), copy.join("Cargo.lock"))?;
@@ -424,10 +428,9 @@ fn passes(copy: &Path, name: &str) -> Result<bool, Box<dyn Error>> {
     let mut of_file = vec!["--lib".into()];
     for entry in fs::read_dir(copy.join("lockkit-core/tests"))? {
         let path = entry?.path();
-        let stem =
-            path.file_stem().and_then(|stem| stem.to_str()).ok_or("a file without a name")?;
-        if fs::read_to_string(&path)?.contains(&definition) {
-            of_file = vec!["--test".into(), stem.to_owned()];
+        if has(&path, &definition)? {
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            of_file = vec!["--test".into(), stem.ok_or("a file without a name")?.to_owned()];
         }
     }
     let of_file = of_file.iter().map(String::as_str).collect::<Vec<_>>();
@@ -437,6 +440,19 @@ fn passes(copy: &Path, name: &str) -> Result<bool, Box<dyn Error>> {
     }
     let passed = format!("{name} ... ok");
     Ok(text.lines().any(|line| line.ends_with(&passed)))
+}
+
+/// Whether a file, or one of those in a folder, has the text in it.
+fn has(path: &Path, text: &str) -> Result<bool, Box<dyn Error>> {
+    if !path.is_dir() {
+        return Ok(fs::read_to_string(path)?.contains(text));
+    }
+    for entry in fs::read_dir(path)? {
+        if has(&entry?.path(), text)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Builds and runs tests of the engine; what they print, and whether all passed. A broken engine may

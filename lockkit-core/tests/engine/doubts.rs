@@ -1,0 +1,113 @@
+//! Requests that are answered late, or never.
+
+use std::time::Duration;
+
+use lockkit_core::driver::{Claim, Driver as _};
+use lockkit_core::memory::Fault;
+use lockkit_core::{Error, Operation};
+use tokio::time::{Instant, sleep};
+
+use crate::{TTL, set_up, settle};
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_lost_is_asked_for_again() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::LoseAnswer);
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(guard.fencing_token().unwrap().get(), 1, "the retry was another grant");
+    guard.release().await.unwrap();
+    sleep(TTL * 2).await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_whose_answer_was_lost_blocks_nobody() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::LoseAnswer);
+    let outcome = lock.try_acquire().await;
+    assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+    settle().await;
+    assert!(lock.try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_lands_after_its_claim_was_given_up_is_cleaned_up() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::Delay(TTL / 2));
+    assert!(lock.try_acquire().await.is_err());
+    sleep(TTL / 2).await;
+    // It has landed by now; a release is repeated after it, long before its lease is over.
+    sleep(TTL / 4).await;
+    assert!(backend.is_idle());
+}
+
+/// The last release is carried out before that, and answered when nothing can land any more.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_lands_beside_a_slow_release_is_cleaned_up() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::Delay(TTL * 99 / 100));
+    for _ in 0..4 {
+        backend.faults().inject(Operation::Release, Fault::DelayAnswer(TTL / 5));
+    }
+    assert!(lock.try_acquire().await.is_err());
+    sleep(TTL * 6 / 5).await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_not_answered_says_so_and_goes_on() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    backend.faults().inject(Operation::Release, Fault::LoseRequest);
+    let start = Instant::now();
+    let outcome = guard.release().await;
+    assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+    assert_eq!(start.elapsed(), TTL / 5);
+    sleep(TTL / 5).await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_grant_is_born_with_what_is_left_of_it() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(TTL / 5));
+    let guard = lock.acquire().await.unwrap();
+    let left = guard.valid_for().unwrap();
+    assert!(left <= TTL - TTL / 5, "{left:?} counts from the answer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_was_over_before_the_last_refusal_is_not_believed() {
+    let (backend, lock) = set_up();
+    let at = |time: u64| tokio::time::sleep_until(Instant::now() + Duration::from_millis(time));
+    let holder = lock.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    at(1_000).await;
+    let lost = [Fault::LoseRequest; 3].into_iter();
+    // The waiter's last ask lands after the grant that is pushed to it meanwhile has run out.
+    for fault in lost.chain([Fault::Delay(Duration::from_millis(1_900))]) {
+        backend.faults().inject(Operation::Acquire, fault);
+    }
+    at(8_600).await;
+    holder.release().await.unwrap();
+    at(700).await;
+    let next = lock.try_acquire().await.unwrap().unwrap();
+    at(1_700).await;
+    assert!(next.is_held() && !waiting.is_finished(), "two guards believe");
+}
+
+/// As of processes that share a backend and end without a word.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_of_the_dead() {
+    let (backend, lock) = set_up();
+    let of_the_dead = Claim::new(lock.name().clone(), TTL);
+    backend.try_acquire(&of_the_dead).await.unwrap();
+    backend.try_acquire(&Claim::new(lock.name().clone(), TTL).waiting()).await.unwrap();
+    sleep(TTL).await;
+    lock.acquire().await.unwrap().release().await.unwrap();
+    settle().await;
+    assert!(backend.is_idle());
+}

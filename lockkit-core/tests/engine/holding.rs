@@ -1,0 +1,151 @@
+//! Holds: how they are kept, bounded, and lost.
+
+use std::time::Duration;
+
+use lockkit_core::driver::{Clock, ErrorKind};
+use lockkit_core::memory::{Fault, MemoryDriver};
+use lockkit_core::{
+    AcquireOptions, DistributedLock, Error, Label, Lease, LockExt as _, Locker, Operation, Renew,
+};
+use tokio::time::{Instant, sleep};
+
+use crate::{TTL, set_up, set_up_locker, settle};
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_taken_kept_and_let_go() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    sleep(TTL * 20).await;
+    assert!(guard.is_held());
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    settle().await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_is_tried_again_until_the_deadline() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::Fail(ErrorKind::Unreachable)] {
+        backend.faults().inject(Operation::Renew, fault);
+    }
+    sleep(TTL * 3).await;
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_fires_before_the_lease_ends_beside_a_renewal_that_hangs() {
+    let (backend, lock) = set_up();
+    let start = Instant::now();
+    let guard = lock.acquire().await.unwrap();
+    backend.faults().inject(Operation::Renew, Fault::Hang);
+    // The hanging renewal is carried out, which the holder cannot know.
+    guard.lost().await;
+    assert!(start.elapsed() < TTL);
+    assert!(!guard.is_held());
+    let outcome = guard.release().await;
+    assert!(matches!(outcome, Err(Error::Lost { .. })), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_lost_never_counts_as_held_again() {
+    let (backend, lock) = set_up();
+    let lock = lock.leased(Lease::new(TTL).renew(Renew::Never)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    sleep(TTL * 9 / 10).await;
+    // Carried out in time, but answered after the guard said that the hold was lost.
+    backend.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL * 19 / 100));
+    let (extended, ()) = tokio::join!(guard.extend(TTL), guard.lost());
+    assert!(matches!(extended, Err(Error::Lost { .. })), "{extended:?}");
+    assert!(!guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_taken_away_is_reported() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    backend.revoke(lock.name());
+    guard.lost().await;
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_taken_away_is_reported_also_after_a_renewal_that_failed() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    for _ in 0..20 {
+        backend.faults().inject(Operation::Renew, Fault::Fail(ErrorKind::Unreachable));
+    }
+    sleep(TTL / 2).await;
+    backend.revoke(lock.name());
+    let start = Instant::now();
+    guard.lost().await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspended_machine_has_lost_its_holds() {
+    let (backend, clock) = (MemoryDriver::new(), Clock::simulated());
+    let locker = Locker::builder(backend).ttl(TTL).clock(clock.clone()).build().unwrap();
+    let lock = locker.lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let start = Instant::now();
+    clock.suspend(TTL * 2);
+    assert!(!guard.is_held());
+    guard.lost().await;
+    assert_eq!(Instant::now(), start, "the loss waited for a timer");
+    assert!(lock.try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_is_cancelled_when_the_hold_is_lost() {
+    let (backend, lock) = set_up();
+    let any: &dyn DistributedLock = &lock;
+    for done in [
+        lock.run(|hold| async move { hold.fencing_token() }).await,
+        any.run(|hold| async move { hold.fencing_token() }).await,
+    ] {
+        assert!(done.unwrap().is_some());
+    }
+    let running = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.run(|_| std::future::pending::<()>()).await }
+    });
+    settle().await;
+    backend.revoke(lock.name());
+    let outcome = running.await.unwrap();
+    assert!(matches!(outcome, Err(Error::Lost { .. })), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_locker_tells_who_holds_and_breaks_a_hold() {
+    let (backend, _) = set_up_locker();
+    let label = |text: &str| Label::new(text).unwrap();
+    let locker = Locker::builder(backend.clone()).ttl(TTL).label(label("me")).build().unwrap();
+    assert_eq!(locker.look("a").await.unwrap().holder(), None);
+
+    let lock = locker.lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    sleep(TTL * 2).await;
+    let status = locker.look("a").await.unwrap();
+    let holder = status.holder().unwrap();
+    assert_eq!((holder.owner(), holder.called()), (guard.owner(), Some(&label("me"))));
+    assert_eq!(holder.fencing_token(), guard.fencing_token());
+    assert_eq!(holder.since(), Some(TTL * 2));
+    assert!(holder.remaining().unwrap() >= TTL / 2);
+    assert_eq!(status.waiters().len(), 1);
+    assert_eq!(locker.held().await.unwrap(), std::slice::from_ref(&status));
+
+    assert_eq!(locker.break_hold("a", Some(status.waiters()[0].owner())).await.unwrap(), None);
+    assert!(guard.is_held());
+    let broken = locker.break_hold("a", Some(guard.owner())).await.unwrap().unwrap();
+    assert_eq!(broken.owner(), guard.owner());
+    let next = waiting.await.unwrap();
+    assert!(next.fencing_token() > guard.fencing_token());
+    guard.lost().await;
+    assert!(next.is_held());
+    assert!(matches!(locker.look("").await, Err(Error::InvalidName { .. })));
+}

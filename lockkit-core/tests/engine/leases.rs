@@ -1,0 +1,91 @@
+//! Leases of a length of one's own.
+
+use std::time::Duration;
+
+use lockkit_core::driver::ErrorKind;
+use lockkit_core::memory::Fault;
+use lockkit_core::{AcquireOptions, Error, Lease, Locker, Operation, Renew};
+use tokio::time::{Instant, sleep};
+
+use crate::{TTL, set_up, settle};
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_kept_is_refused_before_any_request() {
+    let (backend, lock) = set_up();
+    for operation in [Operation::Acquire, Operation::Renew] {
+        backend.faults().inject(operation, Fault::Fail(ErrorKind::Denied));
+    }
+    let (short, long) = (Duration::from_millis(49), Duration::from_secs(24 * 60 * 60 + 1));
+    let zero = Lease::new(TTL).max_hold(Duration::ZERO);
+    for lease in [Lease::new(Duration::ZERO), Lease::new(short), Lease::new(long), zero] {
+        let refused = lock.clone().leased(lease);
+        assert!(matches!(refused, Err(Error::Config { .. })), "{lease:?}: {refused:?}");
+        let refused = Locker::builder(backend.clone()).lease(lease).build();
+        assert!(matches!(refused, Err(Error::Config { .. })), "{lease:?}: {refused:?}");
+    }
+    for ttl in [Duration::ZERO, short, long] {
+        let refused = lock.acquire_with(AcquireOptions::new().ttl(ttl)).await;
+        assert!(matches!(refused, Err(Error::Config { .. })), "{ttl:?}: {refused:?}");
+    }
+    // The fault waited for the first request that was sent.
+    assert!(matches!(lock.acquire().await, Err(Error::Denied { .. })));
+
+    let lock = lock.leased(Lease::new(TTL)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    for ttl in [Duration::ZERO, short, long] {
+        let refused = guard.extend(ttl).await;
+        assert!(matches!(refused, Err(Error::Config { .. })), "{ttl:?}: {refused:?}");
+    }
+    assert!(matches!(guard.extend(TTL).await, Err(Error::Denied { .. })));
+    assert!(guard.is_held(), "a refused extension ended the hold");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_can_be_extended_and_bounded() {
+    let (_, lock) = set_up();
+    let never = Lease::new(TTL).renew(Renew::Never);
+    let guard =
+        lock.clone().leased(never).unwrap().acquire_leased(AcquireOptions::new()).await.unwrap();
+    sleep(TTL / 2).await;
+    guard.extend(TTL * 3).await.unwrap();
+    sleep(TTL * 2).await;
+    assert!(guard.is_held());
+    guard.lost().await;
+    drop(guard);
+
+    let bounded = lock.leased(Lease::new(TTL).max_hold(TTL * 5)).unwrap();
+    let start = Instant::now();
+    let guard = bounded.acquire().await.unwrap();
+    guard.lost().await;
+    assert_eq!(start.elapsed(), TTL * 5);
+    settle().await;
+    assert!(bounded.try_acquire().await.unwrap().is_some(), "the lock was not let go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extended_lease_is_cleared_up_for_as_long() {
+    let (backend, lock) = set_up();
+    let lock = lock.leased(Lease::new(TTL)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    guard.extend(TTL * 300).await.unwrap();
+    // The backend is away for longer than the first lease.
+    for _ in 0..11 {
+        backend.faults().inject(Operation::Release, Fault::Fail(ErrorKind::Unreachable));
+    }
+    drop(guard);
+    sleep(TTL * 30).await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_renewal_does_not_undo_an_extension() {
+    let (backend, lock) = set_up();
+    let lock = lock.leased(Lease::new(TTL)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    backend.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL * 19 / 100));
+    sleep(TTL * 35 / 100).await;
+    guard.extend(TTL * 3).await.unwrap();
+    sleep(TTL * 5).await;
+    let left = guard.valid_for().unwrap();
+    assert!(left > TTL * 3 / 2, "renewed for {left:?}");
+}

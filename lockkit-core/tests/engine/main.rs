@@ -1,0 +1,37 @@
+//! The engine over the memory driver with planned faults, in virtual time.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+mod doubts;
+mod dropping;
+mod holding;
+mod leases;
+mod owners;
+mod shutdown;
+mod waiting;
+mod waking;
+
+use std::time::Duration;
+
+use lockkit_core::memory::MemoryDriver;
+use lockkit_core::{Lock, Locker};
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn set_up() -> (MemoryDriver, Lock) {
+    let (backend, locker) = set_up_locker();
+    (backend, locker.lock("a").unwrap())
+}
+
+fn set_up_locker() -> (MemoryDriver, Locker) {
+    let backend = MemoryDriver::new();
+    let locker = Locker::builder(backend.clone()).ttl(TTL).build().unwrap();
+    (backend, locker)
+}
+
+/// Lets every task run until all wait for time to pass.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
