@@ -175,9 +175,15 @@ impl Leases {
         if lease.is_gone() {
             return;
         }
-        if idle.is_closed || idle.count >= MOST_IDLE {
+        if idle.is_closed {
             self.retire(&lease);
             return;
+        }
+        // Leases of a length that is no longer asked for leave room to others.
+        if idle.count >= MOST_IDLE
+            && let Some(oldest) = idle.take_oldest()
+        {
+            self.retire(&oldest);
         }
         let unused_since = self.pool.clock.now();
         idle.leases.entry(lease.seconds).or_default().push(IdleLease { lease, unused_since });
@@ -203,20 +209,23 @@ impl Leases {
         Ok(())
     }
 
-    /// Gives all leases back to the server.
+    /// Gives all leases back to the server, those that were retired before included.
     pub(crate) async fn close(&self) {
         const LIMIT: Duration = Duration::from_secs(1);
-        self.upkeep.abort();
-        let leases: Vec<_> = {
+        {
+            // All under the lock, so that the task does not end in between.
             let mut idle = self.pool.idle();
             idle.is_closed = true;
             idle.count = 0;
-            idle.leases.drain().flat_map(|(_, leases)| leases).collect()
-        };
-        let revocations = leases.iter().map(|idle| self.pool.revoke(idle.lease.id, LIMIT));
-        if timeout(LIMIT, join_all(revocations)).await.is_err() {
+            let unused = idle.leases.drain().flat_map(|(_, leases)| leases);
+            unused.for_each(|idle| self.retire(&idle.lease));
+        }
+        self.pool.sooner.notify_one();
+        // The task ends when it has done that.
+        if timeout(LIMIT, self.retired.closed()).await.is_err() {
             tracing::debug!("leases were not given back within {LIMIT:?}: they run out");
         }
+        self.upkeep.abort();
     }
 }
 
@@ -281,10 +290,20 @@ impl Idle {
         }
         None
     }
+
+    /// The one that nobody has used for the longest.
+    fn take_oldest(&mut self) -> Option<Arc<Lease>> {
+        // Each came behind those before it.
+        let unused_since = |leases: &&mut Vec<IdleLease>| leases.first().map(|it| it.unused_since);
+        let some = self.leases.values_mut().filter(|leases| !leases.is_empty());
+        let oldest = some.min_by_key(unused_since)?.remove(0);
+        self.count -= 1;
+        Some(oldest.lease)
+    }
 }
 
-/// Looks after leases that nobody uses.
-async fn keep_up(pool: Arc<Pool>, mut retired: mpsc::UnboundedReceiver<i64>) {
+/// Looks after leases that nobody uses, until there are to be none.
+async fn keep_up(pool: Arc<Pool>, mut inbox: mpsc::UnboundedReceiver<i64>) {
     const MOST_AT_ONCE: usize = 32;
     let mut ids = Vec::new();
     loop {
@@ -300,6 +319,9 @@ async fn keep_up(pool: Arc<Pool>, mut retired: mpsc::UnboundedReceiver<i64>) {
             }
         }
         ids.clear();
+        if pool.idle().is_closed && inbox.is_empty() {
+            return;
+        }
         let rest = async {
             match next {
                 Some(next) => pool.clock.sleep_until(next).await,
@@ -309,7 +331,7 @@ async fn keep_up(pool: Arc<Pool>, mut retired: mpsc::UnboundedReceiver<i64>) {
         select! {
             () = rest => (),
             () = pool.sooner.notified() => (),
-            count = retired.recv_many(&mut ids, MOST_AT_ONCE) => if count == 0 {
+            count = inbox.recv_many(&mut ids, MOST_AT_ONCE) => if count == 0 {
                 return;
             },
         }

@@ -96,6 +96,7 @@ impl Connection {
                 tracing::info!(%failure, "looking for the new primary");
                 self.shared.drop_connection(open.id);
                 (used, refused) = (None, Some(failure));
+                stage.reset();
             }
         };
         let failure = match timeout(limit, calling).await {
@@ -103,7 +104,8 @@ impl Connection {
             Ok(Err(failure)) => failure,
             Err(_) if used.is_some() && stage.is_sent() => Failure::NoAnswer(limit),
             Err(_) => match (self.shared.last_failure(), refused) {
-                (None, Some(refused)) => refused,
+                // Of its successor, that says nothing.
+                (None, Some(refused)) if used.is_none() => refused,
                 (last, _) => Failure::NoConnection { limit, last },
             },
         };

@@ -140,7 +140,11 @@ impl Failure {
                 let kind = last.as_ref().and_then(|last| last.known_kind());
                 Some(kind.unwrap_or(ErrorKind::Unreachable))
             }
-            Self::NoSpare(failure) => Some(failure.known_kind().unwrap_or(ErrorKind::Unreachable)),
+            Self::NoSpare(failure) => Some(match &**failure {
+                // A demoted primary, as if it had refused what was asked for.
+                Self::Replica => ErrorKind::Unreachable,
+                failure => failure.known_kind().unwrap_or(ErrorKind::Unreachable),
+            }),
             Self::Replica
             | Self::Mode { .. }
             | Self::Database(_)
@@ -178,6 +182,8 @@ fn kind_of_answer(error: &RedisError) -> ErrorKind {
         }
         "ERR" if detail == "invalid password" => ErrorKind::Denied,
         "ERR" if detail.contains("The user executing the script can't") => ErrorKind::Denied,
+        // Redis 7 has `NOPERM` before it.
+        "ERR" if detail.starts_with("ACL failure in script") => ErrorKind::Denied,
         "OOM" | "CAPACITY" => ErrorKind::Capacity,
         "WRONGTYPE" | "FOREIGN" => ErrorKind::Foreign,
         _ => ErrorKind::Misconfigured,
@@ -218,6 +224,7 @@ mod tests {
             ("ERR AUTH <password> called without any password configured", ErrorKind::Denied),
             ("DENIED Redis is running in protected mode because ...", ErrorKind::Denied),
             ("NOPERM this user has no permissions to run the 'evalsha' command", ErrorKind::Denied),
+            ("ERR ACL failure in script: User me has no permissions to ...", ErrorKind::Denied),
             ("OOM command not allowed when used memory > 'maxmemory'.", ErrorKind::Capacity),
             ("CAPACITY the fencing tokens of the bucket are used up", ErrorKind::Capacity),
             ("WRONGTYPE Operation against a key holding ...", ErrorKind::Foreign),
@@ -242,6 +249,13 @@ mod tests {
         assert!(!no_spare("ERR max number of clients reached"));
         assert!(no_spare("READONLY You can't write against a read only replica."));
         assert!(Failure::NoSpare(Box::new(Failure::Broken)).spoils_the_connection());
+    }
+
+    #[test]
+    fn a_demoted_primary_is_unreachable_for_who_waits_for_replicas_too() {
+        let refused = Failure::NoSpare(Box::new(Failure::Replica));
+        assert!(refused.spoils_the_connection() && !refused.is_lasting());
+        assert_eq!(refused.of_a_call().kind(), ErrorKind::Unreachable);
     }
 
     #[test]

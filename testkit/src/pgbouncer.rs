@@ -3,6 +3,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use crate::{Server, Unavailable};
 #[derive(Debug)]
 pub struct PgBouncer {
     port: u16,
+    carries_prepared_statements: bool,
     /// Ends before the watchdog, which takes the folder along.
     _process: Process,
     _watchdog: Watchdog,
@@ -57,10 +59,20 @@ impl PgBouncer {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
+    /// Whether what one session of the server has prepared is known in all: by 1.21 and later.
+    pub fn carries_prepared_statements(&self) -> bool {
+        self.carries_prepared_statements
+    }
+
     fn launch(program: &Path, upstream: &Server, mode: PoolMode) -> io::Result<PgBouncer> {
         let (watchdog, folder) = Watchdog::with_folder()?;
         let port = free_port()?;
-        let settings = write_settings(&folder, port, upstream.port(), mode)?;
+        let carries_prepared_statements = version(program)? >= (1, 21);
+        let mut settings = settings(&folder, port, upstream.port(), mode);
+        if carries_prepared_statements {
+            settings += "max_prepared_statements = 100\n";
+        }
+        let file = write(&folder, &settings)?;
         let user = match geteuid().is_root() {
             true => Some(User::instead_of_root()?),
             false => None,
@@ -72,28 +84,45 @@ impl PgBouncer {
             }
         }
         let log = File::create(folder.join("log"))?;
-        let mut process = watchdog.run(program, [settings], [], user, Signal::KILL, log)?;
+        let mut process = watchdog.run(program, [file], [], user, Signal::KILL, log)?;
         wait_until_ready(&mut process, port)?;
-        Ok(PgBouncer { port, _process: process, _watchdog: watchdog })
+        Ok(PgBouncer { port, carries_prepared_statements, _process: process, _watchdog: watchdog })
     }
 }
 
-fn write_settings(folder: &Path, port: u16, upstream: u16, mode: PoolMode) -> io::Result<PathBuf> {
-    let users = folder.join("users");
-    fs::write(&users, "\"postgres\" \"\"\n")?;
+/// Major and minor.
+fn version(program: &Path) -> io::Result<(u32, u32)> {
+    let output = Command::new(program).arg("--version").output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let numbers = || {
+        let mut numbers = said.lines().next()?.strip_prefix("PgBouncer ")?.split('.');
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    };
+    numbers().ok_or_else(|| io::Error::other(format!("it has no version: {said}")))
+}
+
+fn settings(folder: &Path, port: u16, upstream: u16, mode: PoolMode) -> String {
     let mode = match mode {
         PoolMode::Session => "session",
         PoolMode::Transaction => "transaction",
     };
-    let settings = folder.join("settings");
-    let text = format!(
+    format!(
         "[databases]\n* = host=127.0.0.1 port={upstream}\n\
          [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
          auth_type = trust\nauth_file = {}\npool_mode = {mode}\n",
-        users.display()
-    );
-    fs::write(&settings, text)?;
-    Ok(settings)
+        users_in(folder).display()
+    )
+}
+
+fn write(folder: &Path, settings: &str) -> io::Result<PathBuf> {
+    fs::write(users_in(folder), "\"postgres\" \"\"\n")?;
+    let file = folder.join("settings");
+    fs::write(&file, settings)?;
+    Ok(file)
+}
+
+fn users_in(folder: &Path) -> PathBuf {
+    folder.join("users")
 }
 
 fn wait_until_ready(process: &mut Process, port: u16) -> io::Result<()> {

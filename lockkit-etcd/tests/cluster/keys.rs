@@ -1,6 +1,7 @@
 //! What stands in the cluster: keys, leases, and how many requests it takes.
 
 use etcd_client::{Txn, TxnOp};
+use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Claim, Driver, Inspect, OwnerId, Release, Renewal};
 use lockkit_core::{Label, Namespace};
@@ -21,6 +22,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("leases_that_nobody_uses_are_kept_alive", || ETCD.start(), kept_alive),
         trial("drops_at_every_poll_leave_nothing", || ETCD.start(), dropped),
         trial("a_closed_driver_gives_everything_back", || ETCD.start(), closed),
+        trial("leases_of_another_length_find_room_in_the_pool", || ETCD.start(), room),
+        trial("leases_beyond_the_pool_are_given_back_before_the_end", || ETCD.start(), beyond),
         trial("very_many_locks_are_listed", || ETCD.start(), many),
     ]
 }
@@ -213,6 +216,33 @@ async fn closed(server: Server) {
     other.close().await;
     raw.is_clean().await;
     assert!(one.try_acquire(&claim(LONG)).await.is_err());
+}
+
+async fn room(server: Server) {
+    const ROOM: usize = 64;
+    let (driver, raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let held: Vec<_> = (0..ROOM).map(|number| named(&number.to_string(), LONG)).collect();
+    join_all(held.iter().map(|claim| take(&driver, claim))).await;
+    join_all(held.iter().map(|claim| driver.release(claim))).await;
+    for _ in 0..3 {
+        let shorter = claim(LONG / 2);
+        take(&driver, &shorter).await;
+        assert_eq!(driver.release(&shorter).await.unwrap(), Release::Freed);
+    }
+    assert_eq!(raw.requests("Lease", "LeaseGrant") as usize, ROOM + 1);
+}
+
+/// Those that the pool has no room for are given back one after the other.
+async fn beyond(server: Server) {
+    const HOLDS: usize = 160;
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let held: Vec<_> = (0..HOLDS).map(|number| named(&number.to_string(), LONG)).collect();
+    join_all(held.iter().map(|claim| take(&driver, claim))).await;
+    for released in join_all(held.iter().map(|claim| driver.release(claim))).await {
+        assert_eq!(released.unwrap(), Release::Freed);
+    }
+    driver.close().await;
+    assert_eq!(raw.leases().await.len(), 0);
 }
 
 /// More than a client takes in one answer, unless it is told to.

@@ -1,8 +1,8 @@
 //! PgBouncer between the driver and the server.
 
 use libtest_mimic::Trial;
-use lockkit_core::Error;
 use lockkit_core::driver::{Driver as _, Release, Renewal};
+use lockkit_core::{Error, Grade, Locker};
 use lockkit_sql::postgres::PostgresDriver;
 use lockkit_testkit::{POSTGRES, PgBouncer, PoolMode, Server, Unavailable, trial};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -18,7 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(
             "pgbouncer::leases_say_that_transactions_are_pooled",
             || pooled(PoolMode::Transaction),
-            no_leases,
+            leases_pooled,
         ),
     ]
 }
@@ -69,23 +69,42 @@ async fn leases((server, pooler): (Server, PgBouncer)) {
     assert_eq!(far.release(&held).await.unwrap(), Release::Freed);
 }
 
-/// PgBouncer 1.18 carries no prepared statements over.
-async fn no_leases((_server, pooler): (Server, PgBouncer)) {
+/// Where the pooler carries prepared statements over, locks work, and only news do not come.
+async fn leases_pooled((_server, pooler): (Server, PgBouncer)) {
     let url = format!("{}?call_limit=10s", pooler.url("postgres")).parse().unwrap();
     let said = async {
         let (one, other) =
             (PostgresDriver::connect(&url).await?, PostgresDriver::connect(&url).await?);
-        for driver in [one, other] {
+        for driver in [&one, &other] {
             let taken = driver.try_acquire(&claim("orders")).await;
             taken.map_err(|error| Error::connecting("postgres", error))?;
         }
-        Ok(())
+        Ok([one, other])
     };
     match said.await {
         Err(error) => {
+            assert!(!pooler.carries_prepared_statements());
             assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
             assert!(causes(&error).contains("pooler"), "{error:?}");
         }
-        Ok(()) => panic!("a pooler that breaks prepared statements was not noticed"),
+        Ok(drivers) => {
+            assert!(
+                pooler.carries_prepared_statements(),
+                "a pooler that breaks prepared statements was not noticed"
+            );
+            wait_by_polling(drivers.map(Locker::new)).await;
+        }
     }
+}
+
+async fn wait_by_polling([one, other]: [Locker; 2]) {
+    let held = one.lock("invoices").unwrap().acquire().await.unwrap();
+    let lock = other.lock("invoices").unwrap();
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    held.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    let findings = other.diagnose().await.unwrap();
+    let pooler = findings.iter().find(|finding| finding.topic() == "pooler").unwrap();
+    assert_eq!(pooler.grade(), Grade::Warning, "{pooler:?}");
 }
