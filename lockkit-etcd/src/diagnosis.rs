@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use etcd_client::{AlarmAction, AlarmType, Client, GetOptions, StatusResponse};
 use futures_util::future::join_all;
+use lockkit_core::driver::ErrorKind;
 use lockkit_core::{Diagnosis, Namespace};
 use tokio::time::Instant;
 
@@ -39,7 +40,10 @@ pub(crate) async fn diagnose(
     };
     let statuses: Vec<Result<StatusResponse, Failure>> =
         join_all((0..members.len()).map(status)).await;
-    if let Some(Err(failure)) = statuses.iter().find(|status| status.is_err())
+    // Later releases tell only who may do everything.
+    let refused = statuses.iter().filter_map(|status| status.as_ref().err()).find(is_about_rights);
+    let failed = statuses.iter().find_map(|status| status.as_ref().err());
+    if let (None, Some(failure)) = (refused, failed)
         && statuses.iter().all(Result::is_err)
     {
         return Err(failure.clone());
@@ -57,18 +61,33 @@ pub(crate) async fn diagnose(
     let rights = rights(driver, namespace).await;
     let (history, pace) =
         tokio::join!(history_of(driver, namespace), pace_of(driver, namespace, &statuses));
-    let answers: Vec<&StatusResponse> = statuses.iter().flatten().collect();
-    let mut findings =
-        vec![versions::found(&answers), reachable(driver, &statuses), cluster(&answers)];
-    findings.push(size(driver, listed));
-    findings.push(leader(&answers));
-    findings.push(alarm_of(alarms));
-    findings.push(quota(&answers));
-    findings.push(history);
-    findings.push(lag(driver, &statuses));
-    findings.push(pace);
-    findings.push(rights);
+    let mut findings = match refused {
+        Some(failure) => vec![Diagnosis::warning(
+            "members",
+            format!("what they say of themselves cannot be seen: {failure}"),
+            "look with a user who has the role root",
+        )],
+        None => of_members(driver, &statuses),
+    };
+    findings.extend([size(driver, listed), alarm_of(alarms), history, pace, rights]);
     Ok(findings)
+}
+
+/// By what the members say of themselves.
+fn of_members(driver: &EtcdDriver, statuses: &[Result<StatusResponse, Failure>]) -> Vec<Diagnosis> {
+    let answers: Vec<&StatusResponse> = statuses.iter().flatten().collect();
+    vec![
+        versions::found(&answers),
+        reachable(driver, statuses),
+        cluster(&answers),
+        leader(&answers),
+        quota(&answers),
+        lag(driver, statuses),
+    ]
+}
+
+fn is_about_rights(failure: &&Failure) -> bool {
+    failure.kind() == ErrorKind::Denied
 }
 
 fn reachable(driver: &EtcdDriver, statuses: &[Result<StatusResponse, Failure>]) -> Diagnosis {
@@ -269,16 +288,19 @@ async fn pace_of(
     statuses: &[Result<StatusResponse, Failure>],
 ) -> Diagnosis {
     let prefix = &driver.dialect.prefix_of(namespace);
-    let times =
-        (0..statuses.len()).filter(|&member| statuses[member].is_ok()).map(async |member| {
-            let read = async move |client: Arc<Client>| {
-                let options = GetOptions::new().with_count_only();
-                client.kv_client().get(prefix.as_str(), Some(options)).await
-            };
-            let start = Instant::now();
-            let answer = driver.members.ask(member, driver.inspection_limit(), read).await;
-            (member, answer.map(|_| start.elapsed()))
-        });
+    let answers = |member: &usize| match &statuses[*member] {
+        Ok(_) => true,
+        Err(failure) => is_about_rights(&failure),
+    };
+    let times = (0..statuses.len()).filter(answers).map(async |member| {
+        let read = async move |client: Arc<Client>| {
+            let options = GetOptions::new().with_count_only();
+            client.kv_client().get(prefix.as_str(), Some(options)).await
+        };
+        let start = Instant::now();
+        let answer = driver.members.ask(member, driver.inspection_limit(), read).await;
+        (member, answer.map(|_| start.elapsed()))
+    });
     let times = join_all(times).await;
     let slow = times.iter().filter_map(|(member, time)| {
         let name = driver.members.name(*member);

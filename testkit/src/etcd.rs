@@ -99,6 +99,10 @@ fn is_ready(port: u16, _: u32, data: &Path) -> io::Result<bool> {
         return Ok(true);
     }
     let members = ask(port, "POST", "/v3/cluster/member/list")?;
+    // Where users are demanded, later ones do not tell strangers.
+    if members.contains("user name is empty") {
+        return Ok(true);
+    }
     Ok(health.contains("\"health\":\"true\"") && members.contains(&name))
 }
 

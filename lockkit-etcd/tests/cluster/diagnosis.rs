@@ -25,7 +25,7 @@ async fn well(ensemble: Ensemble) {
     let findings = diagnose(&driver).await;
     let topics: Vec<_> = findings.iter().map(Diagnosis::topic).collect();
     let all = [
-        "version", "members", "cluster", "size", "leader", "alarms", "quota", "history", "lag",
+        "version", "members", "cluster", "leader", "quota", "lag", "size", "alarms", "history",
         "pace", "rights",
     ];
     assert_eq!(topics, all);

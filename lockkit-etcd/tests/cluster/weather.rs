@@ -8,7 +8,7 @@ use etcd_client::{Client, ConnectOptions, Permission, PermissionType};
 use futures_util::future::{join, join_all};
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
-use lockkit_core::{Error, Hold};
+use lockkit_core::{Error, Grade, Hold, Namespace};
 use lockkit_etcd::EtcdDriver;
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
 use tokio::net::TcpListener;
@@ -41,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("signed_tokens_survive_changes_of_rights", with_signed_tokens, changed_rights),
         trial("holds_survive_that_users_are_demanded", || ETCD.start(), demanded),
         trial("a_missing_right_is_denied", || ETCD.start(), rights),
+        trial("who_may_only_lock_is_told_what_can_be_seen", || ETCD.start(), few_rights),
         trial("tls_is_spoken_and_checked", with_tls, tls),
         trial("members_of_two_clusters_are_told_apart", two_clusters, other_cluster),
         trial("what_is_no_etcd_is_told_in_time", || Ok(()), no_etcd),
@@ -519,6 +520,19 @@ async fn rights(server: Server) {
     let url = url_of(&server, "stranger:hunter2");
     let error = EtcdDriver::connect(&url.parse().unwrap()).await.unwrap_err();
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+}
+
+/// Later releases of etcd tell only root how the members are.
+async fn few_rights(server: Server) {
+    demand_a_user(&mut Raw::on(server.port()).await).await;
+    let driver = driver(&url_of(&server, "app:hunter2")).await;
+    let findings = driver.inspect().unwrap().diagnose(&Namespace::default()).await.unwrap();
+    for topic in ["history", "pace", "rights"] {
+        let finding = findings.iter().find(|finding| finding.topic() == topic).unwrap();
+        assert!(!finding.finding().contains("permission denied"), "{finding:?}");
+    }
+    let rights = findings.last().unwrap();
+    assert_eq!(rights.grade(), Grade::Good, "{rights:?}");
 }
 
 /// Of an authority made for this: whose key is gone, so that it signs nothing else.
