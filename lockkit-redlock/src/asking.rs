@@ -160,7 +160,7 @@ impl Quorum {
         if round.is_given_up.load(Ordering::Acquire) {
             return not_asked(unreachable("it was not asked in time"));
         }
-        if let Some(left) = lane.doubtful_for(claim.now()) {
+        if let Some(left) = lane.doubtful_for(claim.clock()) {
             if self.is_silent(at, claim) {
                 return not_asked(does_not_answer());
             }

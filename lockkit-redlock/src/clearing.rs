@@ -107,18 +107,25 @@ impl Quorum {
         let claim = as_asked_of(&*driver, claim);
         let gone_by_itself = claim.now() + claim.ttl();
         let patience = self.nodes.settings.patience(claim.ttl());
+        // For whoever waits the driver of the node listens until it is told of a release.
+        let mut has_left = !claim.waits();
         loop {
             let pass = tokio::select! {
                 biased;
                 pass = self.nodes.members[at].pulse.passed(claim.clock(), patience) => pass,
                 () = self.over.cancelled() => return Err(does_not_answer()),
-                () = claim.clock().sleep_until(gone_by_itself) => return Err(does_not_answer()),
+                () = claim.clock().sleep_until(gone_by_itself) => None,
             };
             // Where too many wait, it runs out by itself.
-            let Some(pass) = pass else { return Err(does_not_answer()) };
-            let sent = claim.now();
+            if pass.is_none() && has_left {
+                return Err(does_not_answer());
+            }
+            has_left = true;
+            let sent = pass.as_ref().map_or_else(|| claim.now(), |pass| pass.begun);
             let answer = driver.release(&claim).await;
-            pass.answered(claim.now(), &answer);
+            if let Some(pass) = pass {
+                pass.answered(claim.now(), &answer);
+            }
             let error = match answer {
                 Ok(release) => return Ok(release),
                 Err(error) => error,

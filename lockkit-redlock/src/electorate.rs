@@ -107,6 +107,9 @@ impl Electorate {
         let mut standings = self.standings();
         if standings[at].run.as_ref().is_none_or(|earlier| earlier.id() != run.id()) {
             self.note(&mut standings, at, run, clock.now());
+        } else if let Some(Bar::Duplicate(_)) = standings[at].bar {
+            // The other may have another backend by now.
+            standings[at].bar = self.bar_of(&standings, at, &run);
         }
         standings[at].seen = standings[at].seen.max(Some(asked));
         let standing = &standings[at];
@@ -149,16 +152,7 @@ impl Electorate {
             }
             None => Some(now + silence.saturating_sub(run.age())),
         };
-        let twin = standings.iter().enumerate().find(|&(other, standing)| {
-            other != at && standing.run.as_ref().is_some_and(|other| other.id() == run.id())
-        });
-        let bar = match twin {
-            Some((twin, _)) if !self.settings.allows(Odd::Duplicates) => {
-                Some(Bar::Duplicate(self.members[twin].name.clone()))
-            }
-            _ if !run.is_primary() && !self.settings.allows(Odd::Replicas) => Some(Bar::Replica),
-            _ => None,
-        };
+        let bar = self.bar_of(standings, at, &run);
         if let Some(bar) = &bar {
             tracing::error!(node = %self.members[at].name, %bar, "a node has no vote");
         } else if earlier.is_some() {
@@ -166,6 +160,21 @@ impl Electorate {
         }
         let earlier = standings[at].earlier + 1;
         standings[at] = Standing { run: Some(run), seen: None, earlier, sits_out_until, bar };
+    }
+
+    /// Why a node may not vote that is in this run. Of several that are in it the first has the vote.
+    fn bar_of(&self, standings: &[Standing], at: usize, run: &Run) -> Option<Bar> {
+        let twin = standings.iter().enumerate().find(|&(other, Standing { run: its, bar, .. })| {
+            let is_in_it = its.as_ref().is_some_and(|its| its.id() == run.id());
+            other != at && is_in_it && !matches!(bar, Some(Bar::Duplicate(_)))
+        });
+        match twin {
+            Some((twin, _)) if !self.settings.allows(Odd::Duplicates) => {
+                Some(Bar::Duplicate(self.members[twin].name.clone()))
+            }
+            _ if !run.is_primary() && !self.settings.allows(Odd::Replicas) => Some(Bar::Replica),
+            _ => None,
+        }
     }
 
     fn standings(&self) -> MutexGuard<'_, Vec<Standing>> {

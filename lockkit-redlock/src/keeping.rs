@@ -22,15 +22,14 @@ enum Kept {
 impl Quorum {
     pub(crate) async fn renew(self: &Arc<Self>, claim: &Claim) -> Result<Renewal, DriverError> {
         let (nodes, quorum) = (self.nodes.len(), self.nodes.quorum());
-        let claim = claim.clone().not_waiting();
-        let lanes = self.lanes.of(claim.owner(), nodes);
+        let (holding, lanes) = (claim.clone().not_waiting(), self.lanes.of(claim.owner(), nodes));
         let asked = claim.now();
         let is_held = |kept: &Kept| matches!(kept, Kept::Held(_));
         let is_lost = |kept: &Kept| matches!(kept, Kept::Lost);
         let is_settled = |votes: &Votes<Kept>| {
             count(votes, is_held) >= quorum || count(votes, is_lost) > nodes - quorum
         };
-        let keep = |at| Arc::clone(self).keep(at, claim.clone(), lanes.clone(), asked);
+        let keep = |at| Arc::clone(self).keep(at, holding.clone(), lanes.clone(), asked);
         let renewals = (0..nodes).map(keep).collect();
         let limit = claim.call_limit();
         let votes = ballot::hold(renewals, limit, &self.stragglers, is_settled).await;
@@ -39,15 +38,15 @@ impl Quorum {
             // not at this one, for which it was not there all the time.
             let lost =
                 votes.iter().enumerate().filter(|(_, vote)| vote.as_ref().is_some_and(is_lost));
-            let retake = |(at, _)| Arc::clone(self).retake(at, claim.clone(), lanes.clone());
+            let retake = |(at, _)| Arc::clone(self).retake(at, holding.clone(), lanes.clone());
             let retaking = lost.map(retake).collect();
             ballot::hold(retaking, Duration::ZERO, &self.stragglers, |_| true).await;
             let ttl = lasts.saturating_duration_since(asked);
             return Ok(Renewal::Held(Vouch::Lease { since: asked, ttl }));
         }
         if count(&votes, is_lost) > nodes - quorum {
-            // Nobody releases a lost hold; a minority may still have it.
-            let clearing = (0..nodes).map(|at| self.clear_in_turn(at, &claim, &lanes)).collect();
+            // Nobody releases a lost hold; a minority may still have it, or a place from the wait.
+            let clearing = (0..nodes).map(|at| self.clear_in_turn(at, claim, &lanes)).collect();
             ballot::hold(clearing, Duration::ZERO, &self.stragglers, |_| true).await;
             return Ok(Renewal::Lost);
         }
@@ -104,7 +103,7 @@ impl Quorum {
     ) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let lane = Arc::clone(&lanes).enter(at).await;
-            if lanes.is_over() || lane.doubtful_for(claim.now()).is_some() {
+            if lanes.is_over() || lane.doubtful_for(claim.clock()).is_some() {
                 return;
             }
             let Some(pass) = self.pass(at, &claim) else { return };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use lockkit_core::driver::{Instant, OwnerId};
+use lockkit_core::driver::{Clock, Instant, OwnerId};
 use tokio::sync::Semaphore;
 
 /// The lanes of all claims that have a request under way.
@@ -106,9 +106,9 @@ impl Lane {
     }
 
     /// For how long something may arrive that would undo what the node grants, if that is so.
-    pub(crate) fn doubtful_for(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn doubtful_for(&self, clock: &Clock) -> Option<Duration> {
         let until = (*self.lanes.tracks[self.at].doubtful_until())?;
-        let left = until.saturating_duration_since(now);
+        let left = until.saturating_duration_since(clock.now());
         (!left.is_zero()).then_some(left)
     }
 

@@ -139,7 +139,7 @@ impl Pulse {
 #[must_use]
 pub(crate) struct Pass {
     pulse: Arc<Pulse>,
-    begun: Instant,
+    pub(crate) begun: Instant,
     has_ended: bool,
     _probe: Option<OwnedSemaphorePermit>,
 }

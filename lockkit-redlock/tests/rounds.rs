@@ -526,6 +526,21 @@ async fn one_backend_by_two_names_and_replicas_are_refused() {
     settings(&copies, "allow=replicas").await.unwrap();
 }
 
+/// As when names are given to other servers, one name after the other.
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_has_a_vote_once_the_other_has_moved_on() {
+    let nodes = nodes::<3>();
+    let driver = settings(&nodes, "max_ttl=20s").await.unwrap();
+    nodes[2].set(Mode::Down);
+    nodes[1].is_in_the_run_of(&nodes[0]);
+    let error = driver.try_acquire(&claim(TTL)).await.unwrap_err();
+    assert!(error.into_source().to_string().contains("the same backend as node 0"));
+    nodes[0].restart_empty();
+    driver.try_acquire(&claim(TTL)).await.unwrap_err();
+    sleep(Duration::from_secs(22)).await;
+    assert!(take(&driver, &claim(TTL)).await.is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_down_at_first_joins_later() {
     let nodes = nodes::<3>();
@@ -797,6 +812,41 @@ async fn a_dropped_wait_leaves_nothing() {
 }
 
 /// Dropped after each of its polls, an acquisition leaves nothing on any node.
+#[tokio::test(start_paused = true)]
+async fn who_has_waited_and_lost_its_hold_listens_nowhere() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let (waiter, other) = (claim(TTL).waiting(), claim(TTL));
+    nodes[2].try_acquire(&other).await.unwrap();
+    take(&driver, &waiter).await.unwrap();
+    assert_eq!(nodes[2].listeners(), 1);
+    nodes[0].forget();
+    nodes[1].forget();
+    assert_eq!(driver.renew(&waiter).await.unwrap(), Renewal::Lost);
+    nodes[2].release(&other).await.unwrap();
+    assert!(nodes.iter().all(TestNode::is_idle));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_leave_a_silent_node_in_time_listens_there_no_more() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    take(&driver, &claim(TTL)).await.unwrap();
+    let waiters = [TTL, TTL, TTL / 10].map(|ttl| claim(ttl).waiting());
+    for waiter in &waiters {
+        assert!(matches!(driver.try_acquire(waiter).await, Ok(Attempt::Taken(_))));
+    }
+    nodes[2].set(Mode::Hung);
+    for waiter in &waiters {
+        driver.release(waiter).await.unwrap();
+        sleep(TTL / 100).await;
+    }
+    // The first two are under way there, and the last waits for one of them.
+    assert_eq!(nodes[2].listeners(), 1);
+    sleep(TTL / 10).await;
+    assert_eq!(nodes[2].listeners(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dropped_acquisition_leaves_nothing() {
     let nodes = nodes::<5>();

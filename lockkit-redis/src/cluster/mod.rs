@@ -208,6 +208,8 @@ impl Shared {
                         self.doubt();
                     }
                     sent_to = Some((to, is_once));
+                    // Should that one not be reached in time, this is not why.
+                    continue;
                 }
                 // Some keys of the slot have been moved already, or nobody has the slot for now:
                 // nothing was done.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Inspect, Renewal};
 use lockkit_core::{Diagnosis, Error, Grade, LockName, Namespace};
@@ -19,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_lock_is_kept_in_one_slot_and_its_news_too", patient, in_one_slot),
         trial("a_slot_that_moves_takes_its_holder_and_waiters_along", patient, moved),
         trial("a_slot_that_has_moved_by_half_is_waited_for", patient, half_moved),
+        trial("who_is_sent_on_to_a_silent_member_may_try_again", patient, moved_to_silence),
         trial("a_killed_member_of_a_cluster_is_replaced", quick, killed),
         trial("a_killed_member_of_an_encrypted_cluster_is_replaced", quick_with_tls, killed),
         trial("an_encrypted_cluster_is_reached_by_tls_alone", patient_with_tls, encrypted),
@@ -178,6 +180,22 @@ async fn half_moved(cluster: RedisCluster) {
     };
     let (released, ()) = futures_util::join!(releasing, moving);
     assert_eq!(released.unwrap(), lockkit_core::driver::Release::Freed);
+}
+
+/// Being sent on says nothing of how the cluster is set up.
+async fn moved_to_silence(cluster: RedisCluster) {
+    let driver = impatient_driver(&cluster.url()).await;
+    let slot = slot(&cluster).await;
+    let to = (cluster.owner(slot) + 1) % 3;
+    cluster.begin_to_move(slot, to);
+    cluster.members()[to].stop().unwrap();
+    // Two limits end at the same time, that of the call and that of its last part.
+    let claims: Vec<_> = (0..5000).map(|_| claim(millis(50))).collect();
+    for attempt in join_all(claims.iter().map(|claim| driver.try_acquire(claim))).await {
+        let error = attempt.unwrap_err();
+        assert!(error.kind().is_transient(), "{error}");
+    }
+    cluster.members()[to].cont().unwrap();
 }
 
 async fn killed(cluster: RedisCluster) {

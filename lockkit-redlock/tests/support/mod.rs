@@ -98,6 +98,11 @@ impl TestNode {
         state.backend.is_idle() && state.places.is_empty() && state.mailboxes.is_empty()
     }
 
+    /// How many listen to it.
+    pub(crate) fn listeners(&self) -> usize {
+        self.0.lock().unwrap().mailboxes.len()
+    }
+
     /// How many requests of all kinds have come.
     pub(crate) fn requests(&self) -> usize {
         self.0.lock().unwrap().requests
@@ -149,6 +154,12 @@ impl TestNode {
     pub(crate) fn has_run_for(&self, age: Duration) {
         let mut state = self.0.lock().unwrap();
         state.run = state.run.clone().lasting(age);
+    }
+
+    /// Another name of the same backend, by what it tells.
+    pub(crate) fn is_in_the_run_of(&self, other: &Self) {
+        let run = other.0.lock().unwrap().run.clone();
+        self.0.lock().unwrap().run = run;
     }
 
     pub(crate) fn is_a_replica(&self) {
@@ -210,7 +221,6 @@ impl State {
     }
 
     fn leave(&mut self, name: &LockName, owner: OwnerId) {
-        self.mailboxes.remove(&owner);
         if let Some(places) = self.places.get_mut(name) {
             places.retain(|waiting| *waiting != owner);
             if places.is_empty() {
@@ -253,7 +263,10 @@ impl Driver for TestNode {
             let mut state = self.0.lock().unwrap();
             match &attempt {
                 Attempt::Taken(_) if claim.waits() => state.is_refused(claim),
-                Attempt::Granted(_) => state.leave(claim.name(), claim.owner()),
+                Attempt::Granted(_) => {
+                    state.mailboxes.remove(&claim.owner());
+                    state.leave(claim.name(), claim.owner());
+                }
                 _ => (),
             }
             Ok(attempt)
@@ -301,6 +314,10 @@ impl Driver for TestNode {
             }
             Ok(answer)
         };
+        // Of a claim that does not wait there is none.
+        if claim.waits() {
+            self.0.lock().unwrap().mailboxes.remove(&claim.owner());
+        }
         self.request(claim, release).await
     }
 
