@@ -3,7 +3,7 @@
 use libtest_mimic::Trial;
 use lockkit_core::driver::{ErrorKind, OwnerId, Release, Renewal};
 use lockkit_core::{Grade, Namespace};
-use lockkit_testkit::Server;
+use lockkit_testkit::{Proxy, Server};
 
 use crate::support::{Raw, claim, driver, kind, of_a_process, on_each, take};
 
@@ -11,6 +11,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     [
         on_each("another_program_is_seen_and_not_broken", foreign),
         on_each("a_break_says_what_else_would_end", others),
+        on_each("a_break_that_comes_late_ends_no_other_hold", late),
+        on_each("a_break_that_comes_late_ends_no_further_hold", late_for_one),
         on_each("a_diagnosis_knows_the_time_out", diagnosed),
         on_each("a_diagnosis_names_rights_that_are_missing", rights),
     ]
@@ -70,6 +72,58 @@ async fn others(server: Server) {
     assert_eq!(holder.renew(&one).await.unwrap(), Renewal::Lost);
 }
 
+/// What ends a session.
+fn end(server: &Server) -> &'static str {
+    match server.url().starts_with("postgres") {
+        true => "lockkit_session_break",
+        false => "SET @lockkit_session",
+    }
+}
+
+/// The session has let go meanwhile, and holds another lock, or the same for another owner.
+async fn late(server: Server) {
+    let (holder, proxy) = (driver(&server.url(), "").await, Proxy::start(server.addr()).await);
+    for next in ["orders/2", "orders/1"] {
+        let (one, next) = (claim("orders/1"), claim(next));
+        take(&*holder, &one).await;
+        // Another one each time, since a connection sends the text of a statement once.
+        let outside = driver(&server.url_at(proxy.addr()), "").await;
+        let inspect = outside.inspect().unwrap();
+        let late = proxy.requests().hold(end(&server));
+        let hand_over = async {
+            late.caught().await;
+            assert_eq!(holder.release(&one).await.unwrap(), Release::Freed);
+            take(&*holder, &next).await;
+            late.go_on();
+        };
+        let breaking = inspect.break_hold(one.name(), Some(one.owner()));
+        let (broken, ()) = tokio::join!(breaking, hand_over);
+        assert!(broken.unwrap().is_none());
+        assert_ne!(holder.renew(&next).await.unwrap(), Renewal::Lost);
+        assert_eq!(holder.release(&next).await.unwrap(), Release::Freed);
+    }
+}
+
+/// The session has taken another lock as well.
+async fn late_for_one(server: Server) {
+    let (holder, proxy) = (driver(&server.url(), "").await, Proxy::start(server.addr()).await);
+    let outside = driver(&server.url_at(proxy.addr()), "").await;
+    let (one, further) = (claim("orders/1"), claim("orders/2"));
+    take(&*holder, &one).await;
+    let late = proxy.requests().hold(end(&server));
+    let taking = async {
+        late.caught().await;
+        take(&*holder, &further).await;
+        late.go_on();
+    };
+    let breaking = outside.inspect().unwrap().break_hold(one.name(), Some(one.owner()));
+    let (broken, ()) = tokio::join!(breaking, taking);
+    assert_eq!(kind(broken).0, ErrorKind::Unsupported);
+    for claim in [&one, &further] {
+        assert_ne!(holder.renew(claim).await.unwrap(), Renewal::Lost);
+    }
+}
+
 async fn diagnosed(server: Server) {
     let driver = driver(&server.url(), "ttl=7s").await;
     let findings = driver.inspect().unwrap().diagnose(&Namespace::default()).await.unwrap();
@@ -82,7 +136,7 @@ async fn rights(server: Server) {
     let (url, mut raw) = (server.url(), Raw::to(&server).await);
     driver(&url, "").await.close().await;
     // Each with what is missing then.
-    let (app, steps) = match raw {
+    let (app, mut steps) = match raw {
         Raw::Postgres(_) => {
             let steps = vec![
                 (
@@ -123,6 +177,10 @@ async fn rights(server: Server) {
             (url.replace("://root@", "://app@"), steps)
         }
     };
+    // It does not prepare what would read, so there is no connection, and nothing to diagnose.
+    if url.starts_with("mysql:") {
+        raw.run(steps.remove(0).0).await;
+    }
     for (change, missing) in steps {
         raw.run(change).await;
         let driver = driver(&app, "").await;

@@ -15,13 +15,14 @@ use crate::mysql::claims::{self, duration};
 use crate::mysql::connections::{Steps, Transaction, Value, Within};
 use crate::mysql::error::Failure;
 use crate::mysql::inspect::{bytes_of, label_of, name_of, owner_of};
-use crate::mysql::kill::{END, WHOM};
+use crate::mysql::kill::{END, NO_SUCH_SESSION};
 use crate::seats::Urgency;
 use crate::session::Server as _;
 
 const STATUS: &str = include_str!("../sql/session_status.sql");
 const HELD: &str = include_str!("../sql/session_held.sql");
 const OTHERS: &str = include_str!("../sql/session_others.sql");
+const WHOM: &str = include_str!("../sql/session_end.sql");
 
 /// As long as a request about a claim takes at most.
 const CALL_LIMIT: Duration = Duration::from_secs(3);
@@ -79,46 +80,64 @@ impl MysqlSessionDriver {
     async fn end_session(
         &self,
         name: &LockName,
-        owner: Option<OwnerId>,
+        mut owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, Failure> {
         const PAUSE: Duration = Duration::from_millis(1);
         let within = self.inspection_limit();
-        let Some(row) = self.status(name, within).await? else { return Ok(None) };
-        let (id, held) = (row.try_get::<i64, _>("id")?, holder(name, &row)?);
-        if owner.is_some_and(|owner| owner != held.owner()) {
-            return Ok(None);
-        }
-        let Some(session) = row.try_get::<Option<&[u8]>, _>("session")? else {
-            return Err(Failure::found(
-                ErrorKind::Unsupported,
-                format!("another program holds it, by the session {id}"),
-            ));
-        };
         let key = self.sessions.server().key(name)?;
-        let values = [Value::Bytes(session), Value::text(key.as_str())];
-        let others = self.lookout.read(OTHERS, &values, within).await?;
-        if !others.is_empty() {
-            let others: Vec<_> = others
-                .iter()
-                .map(|row| Ok(String::from_utf8_lossy(bytes_of(row, "name")?).into_owned()))
-                .collect::<Result<_, Failure>>()?;
-            return Err(Failure::found(
-                ErrorKind::Unsupported,
-                format!(
-                    "a hold ends with its session only, and the session {id} holds these locks as \
-                     well: {}; KILL {id} ends all",
-                    others.join(", ")
-                ),
-            ));
-        }
-        self.lookout.transact(&End(id), Urgency::Keeps, within).await?;
-        // It takes the server a moment.
-        while let Some(row) = self.status(name, within).await?
-            && row.try_get::<i64, _>("id")? == id
-        {
+        loop {
+            let Some(row) = self.status(name, within).await? else { return Ok(None) };
+            let (id, held) = (row.try_get::<i64, _>("id")?, holder(name, &row)?);
+            if owner.is_some_and(|owner| owner != held.owner()) {
+                return Ok(None);
+            }
+            let Some(session) = row.try_get::<Option<&[u8]>, _>("session")? else {
+                return Err(Failure::found(
+                    ErrorKind::Unsupported,
+                    format!("another program holds it, by the session {id}"),
+                ));
+            };
+            self.holds_nothing_else(id, session, key.as_str(), within).await?;
+            let end = End { key: key.as_str(), session, owner: bytes_of(&row, "owner")? };
+            if self.lookout.transact(&end, Urgency::Keeps, within).await? {
+                // It takes the server a moment.
+                while let Some(row) = self.status(name, within).await?
+                    && row.try_get::<i64, _>("id")? == id
+                {
+                    sleep(PAUSE).await;
+                }
+                return Ok(Some(held));
+            }
+            // It was not as it was seen by then. Whoever holds next is left alone.
+            owner = Some(held.owner());
             sleep(PAUSE).await;
         }
-        Ok(Some(held))
+    }
+
+    async fn holds_nothing_else(
+        &self,
+        id: i64,
+        session: &[u8],
+        key: &str,
+        within: Within,
+    ) -> Result<(), Failure> {
+        let values = [Value::Bytes(session), Value::text(key)];
+        let others = self.lookout.read(OTHERS, &values, within).await?;
+        if others.is_empty() {
+            return Ok(());
+        }
+        let others: Vec<_> = others
+            .iter()
+            .map(|row| Ok(String::from_utf8_lossy(bytes_of(row, "name")?).into_owned()))
+            .collect::<Result<_, Failure>>()?;
+        Err(Failure::found(
+            ErrorKind::Unsupported,
+            format!(
+                "a hold ends with its session only, and the session {id} holds these locks as \
+                 well: {}; KILL {id} ends all",
+                others.join(", ")
+            ),
+        ))
     }
 
     async fn status(&self, name: &LockName, within: Within) -> Result<Option<MySqlRow>, Failure> {
@@ -132,15 +151,24 @@ impl MysqlSessionDriver {
     }
 }
 
-/// Ends the session of this id.
-struct End(i64);
+/// Ends the session of this mark, if it holds the owner's lock and no other; whether it did.
+struct End<'a> {
+    key: &'a str,
+    session: &'a [u8],
+    owner: &'a [u8],
+}
 
-impl Steps for End {
-    type Answer = ();
+impl Steps for End<'_> {
+    type Answer = bool;
 
-    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<(), Failure> {
-        transaction.write(WHOM, &[Value::Integer(self.0)]).await?;
-        transaction.say(END).await
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<bool, Failure> {
+        let (key, session) = (Value::text(self.key), Value::Bytes(self.session));
+        let values = [key, session, Value::Bytes(self.owner), session, key];
+        transaction.write(WHOM, &values).await?;
+        match transaction.say(END).await {
+            Err(failure) if failure.number() == Some(NO_SUCH_SESSION) => Ok(false),
+            answer => answer.map(|()| true),
+        }
     }
 }
 
