@@ -1,0 +1,157 @@
+//! Renewals, and releases.
+
+use std::time::Duration;
+
+use lockkit_core::driver::{Driver as _, ErrorKind, Inspect as _, Release, Renewal};
+use lockkit_core::{AcquireOptions, Lease, Locker};
+use tokio::time::sleep;
+
+use crate::support::{Mode, TestNode, claim, over};
+use crate::{TTL, left_behind, nodes, take};
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_takes_a_majority_that_still_had_it() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    nodes[0].forget();
+    nodes[1].forget();
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+    // Both have it again; another two may lose it now.
+    nodes[2].forget();
+    nodes[3].forget();
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+    nodes[..3].iter().for_each(TestNode::forget);
+    assert_eq!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    assert_eq!(left_behind(&nodes).await, 0, "nothing of a lost hold stays");
+}
+
+/// The first majority to answer is not the one that has the renewal.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_lease_is_seen_though_one_node_lags() {
+    let nodes = nodes::<5>();
+    let (driver, claim) = (over(&nodes).await, claim(TTL));
+    take(&driver, &claim).await.unwrap();
+    sleep(TTL / 2).await;
+    nodes[0].set(Mode::Slow(TTL / 10));
+    assert!(matches!(driver.renew(&claim).await, Ok(Renewal::Held(_))));
+    nodes[0].set(Mode::Up);
+    nodes[3..].iter().for_each(|node| node.set(Mode::Slow(Duration::from_millis(5))));
+    let status = driver.look(claim.name()).await.unwrap();
+    let remaining = status.holder().and_then(|holder| holder.remaining()).unwrap();
+    assert!(remaining > TTL * 9 / 10, "{remaining:?}");
+}
+
+/// As where a guard is dropped while a renewal is under way.
+#[tokio::test(start_paused = true)]
+async fn what_a_renewal_would_take_again_is_not_taken_after_the_release() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    // It is lost at one node, which is the first to say so.
+    nodes[2].forget();
+    for (node, delay) in nodes.iter().zip([100, 100, 50]) {
+        node.set(Mode::Slow(Duration::from_millis(delay)));
+    }
+    let release = async {
+        sleep(Duration::from_millis(10)).await;
+        driver.release(&held).await.unwrap()
+    };
+    let (renewal, _) = tokio::join!(driver.renew(&held), release);
+    assert!(matches!(renewal, Ok(Renewal::Held(_))), "{renewal:?}");
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_without_answers_is_in_doubt() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    nodes[..3].iter().for_each(|node| node.set(Mode::Down));
+    assert_eq!(driver.renew(&held).await.unwrap_err().kind(), ErrorKind::Unreachable);
+    nodes[0].set(Mode::Up);
+    sleep(Duration::from_millis(1)).await;
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+}
+
+/// Nor does the release overtake the ask.
+#[tokio::test(start_paused = true)]
+async fn a_node_is_released_after_it_has_answered() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    nodes[0].set(Mode::Down);
+    nodes[1].set(Mode::Slow(Duration::from_secs(1)));
+    let claim = claim(TTL);
+    let (asked, ()) = tokio::join!(driver.try_acquire(&claim), async {
+        sleep(Duration::from_millis(10)).await;
+        nodes[1].set(Mode::Up);
+    });
+    asked.unwrap_err();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(nodes[1].grants(), 1);
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+/// One that was repeated, too: the answer to the second says nothing about the first.
+#[tokio::test(start_paused = true)]
+async fn a_late_release_undoes_no_later_grant() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let holder = claim(TTL);
+    for node in &nodes[..2] {
+        node.try_acquire(&holder).await.unwrap();
+    }
+    nodes[2].delays_a_release(Duration::from_secs(4));
+    let again = claim(TTL);
+    assert!(take(&driver, &again).await.is_none());
+    sleep(Duration::from_secs(3)).await;
+    assert!(nodes[2].is_idle(), "it was released once more");
+    for node in &nodes[..2] {
+        node.release(&holder).await.unwrap();
+    }
+    // With the vote of the last node there would be a majority, which the first release ends.
+    nodes[1].set(Mode::Down);
+    assert!(take(&driver, &again).await.is_none());
+    let other = claim(TTL);
+    assert!(take(&driver, &other).await.is_some());
+    sleep(Duration::from_secs(3)).await;
+    assert!(matches!(driver.renew(&other).await, Ok(Renewal::Held(_))));
+    driver.release(&other).await.unwrap();
+    // By then nothing is on the way any more, and the claim has not had to wait for a whole lease.
+    assert!(take(&driver, &again).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_reaches_nodes_that_come_back() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    nodes[0].set(Mode::Down);
+    nodes[1].set(Mode::Hung);
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+    assert_eq!(left_behind(&nodes).await, 2);
+    nodes.iter().for_each(|node| node.set(Mode::Up));
+    sleep(TTL / 2).await;
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
+/// Where it lasts for as long as it was extended to, and not only for as long as it was taken for.
+#[tokio::test(start_paused = true)]
+async fn an_extended_hold_is_released_at_nodes_that_come_back_later() {
+    let nodes = nodes::<3>();
+    let locker = Locker::builder(over(&nodes).await).ttl(TTL).build().unwrap();
+    let lock = locker.lock("wanted").unwrap().leased(Lease::new(TTL)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    guard.extend(6 * TTL).await.unwrap();
+    nodes[0].set(Mode::Down);
+    guard.release().await.unwrap();
+    sleep(3 * TTL).await;
+    nodes[0].set(Mode::Up);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(left_behind(&nodes).await, 0);
+}
