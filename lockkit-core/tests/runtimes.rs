@@ -53,6 +53,24 @@ fn a_hold_ends_with_the_runtime_of_its_keeper() {
     }
 }
 
+/// Outside of its `block_on` a runtime of the current thread renews nothing.
+#[test]
+fn a_hold_on_a_runtime_that_does_not_run_is_lost() {
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let locker = {
+        let _inside = runtime.enter();
+        Locker::builder(MemoryDriver::new()).ttl(Duration::from_millis(50)).build().unwrap()
+    };
+    let guard = runtime.block_on(locker.lock("a").unwrap().acquire()).unwrap();
+    let start = std::time::Instant::now();
+    while guard.is_held() && start.elapsed() < TTL {
+        std::thread::yield_now();
+    }
+    assert!(!guard.is_held());
+    let outcome = runtime.block_on(guard.release());
+    assert!(matches!(outcome, Err(Error::Lost { .. })), "{outcome:?}");
+}
+
 #[test]
 fn locks_work_from_any_executor() {
     let runtime = with_timers();

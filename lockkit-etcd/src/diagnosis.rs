@@ -40,14 +40,16 @@ pub(crate) async fn diagnose(
     };
     let statuses: Vec<Result<StatusResponse, Failure>> =
         join_all((0..members.len()).map(status)).await;
-    // Later releases tell only who may do everything.
-    let refused = statuses.iter().filter_map(|status| status.as_ref().err()).find(is_about_rights);
-    let failed = statuses.iter().find_map(|status| status.as_ref().err());
-    if let (None, Some(failure)) = (refused, failed)
-        && statuses.iter().all(Result::is_err)
-    {
-        return Err(failure.clone());
-    }
+    let failures: Vec<&Failure> =
+        statuses.iter().filter_map(|status| status.as_ref().err()).collect();
+    let refused = match failures[..] {
+        [first, ..] if failures.len() == statuses.len() => {
+            // Later releases tell only who may do everything.
+            let refused = failures.into_iter().find(is_about_rights);
+            Some(refused.ok_or_else(|| first.clone())?)
+        }
+        _ => None,
+    };
     let alarm = |client: Arc<Client>| async move {
         client.maintenance_client().alarm(AlarmAction::Get, AlarmType::None, None).await
     };

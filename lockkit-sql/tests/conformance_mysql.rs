@@ -10,15 +10,11 @@ use std::time::Duration;
 
 use lockkit_conformance::Suite;
 use lockkit_sql::mysql::{CAPABILITIES, MysqlDriver};
-use lockkit_testkit::{Backend, MARIADB, MYSQL, Server, Unavailable, or_skip};
+use lockkit_testkit::{Server, Unavailable, mariadb_or_mysql, or_skip};
 
 fn main() -> ExitCode {
-    static BACKEND: LazyLock<&Backend> =
-        LazyLock::new(|| match std::env::var_os(MYSQL.url_variable()) {
-            Some(_) => &MYSQL,
-            None => &MARIADB,
-        });
-    static SERVER: LazyLock<Result<Server, Unavailable>> = LazyLock::new(|| BACKEND.start());
+    static SERVER: LazyLock<Result<Server, Unavailable>> =
+        LazyLock::new(|| mariadb_or_mysql().start());
 
     fn server() -> Result<&'static Server, lockkit_core::BoxError> {
         SERVER.as_ref().map_err(|unavailable| unavailable.clone().into())

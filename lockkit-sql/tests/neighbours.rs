@@ -11,7 +11,7 @@ use lockkit_core::driver::{Attempt, Change, Claim, Driver, OwnerId, Renewal, Tak
 use lockkit_core::{LockName, Namespace};
 use lockkit_sql::mysql::MysqlDriver;
 use lockkit_sql::sqlite::SqliteDriver;
-use lockkit_testkit::{MARIADB, MYSQL, Unavailable, trial};
+use lockkit_testkit::{Unavailable, mariadb_or_mysql, trial};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
@@ -125,8 +125,7 @@ fn file() -> Result<Database, Unavailable> {
 }
 
 fn server() -> Result<Database, Unavailable> {
-    let given = std::env::var_os(MYSQL.url_variable());
-    let backend = if given.is_some() { &MYSQL } else { &MARIADB };
+    let backend = mariadb_or_mysql();
     backend.url().map(Database::Server)
 }
 

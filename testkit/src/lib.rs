@@ -57,7 +57,7 @@ pub use crate::browser::browser;
 pub use crate::certificates::{Authority, Identity};
 pub use crate::ensemble::Ensemble;
 pub use crate::etcd::ETCD;
-pub use crate::mysql::{MARIADB, MYSQL};
+pub use crate::mysql::{MARIADB, MYSQL, mariadb_or_mysql};
 pub use crate::pgbouncer::{PgBouncer, PoolMode};
 pub use crate::port::free_port;
 pub use crate::postgres::POSTGRES;

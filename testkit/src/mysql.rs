@@ -1,3 +1,4 @@
+use std::env;
 use std::fs;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -44,6 +45,14 @@ pub static MYSQL: Backend = Backend {
     ensemble: None,
     shared: OnceLock::new(),
 };
+
+/// [`MARIADB`]; or [`MYSQL`], where tests are given one.
+pub fn mariadb_or_mysql() -> &'static Backend {
+    match env::var_os(MYSQL.url_variable) {
+        Some(_) => &MYSQL,
+        None => &MARIADB,
+    }
+}
 
 const FIRST_STATEMENTS: &str = "\
 CREATE USER IF NOT EXISTS root@'127.0.0.1';

@@ -68,11 +68,9 @@ impl PgBouncer {
         let (watchdog, folder) = Watchdog::with_folder()?;
         let port = free_port()?;
         let carries_prepared_statements = version(program)? >= (1, 21);
-        let mut settings = settings(&folder, port, upstream.port(), mode);
-        if carries_prepared_statements {
-            settings += "max_prepared_statements = 100\n";
-        }
-        let file = write(&folder, &settings)?;
+        // An earlier one refuses a setting that it does not know.
+        let more = if carries_prepared_statements { "max_prepared_statements = 100\n" } else { "" };
+        let settings = write_settings(&folder, port, upstream.port(), mode, more)?;
         let user = match geteuid().is_root() {
             true => Some(User::instead_of_root()?),
             false => None,
@@ -84,7 +82,7 @@ impl PgBouncer {
             }
         }
         let log = File::create(folder.join("log"))?;
-        let mut process = watchdog.run(program, [file], [], user, Signal::KILL, log)?;
+        let mut process = watchdog.run(program, [settings], [], user, Signal::KILL, log)?;
         wait_until_ready(&mut process, port)?;
         Ok(PgBouncer { port, carries_prepared_statements, _process: process, _watchdog: watchdog })
     }
@@ -101,28 +99,28 @@ fn version(program: &Path) -> io::Result<(u32, u32)> {
     numbers().ok_or_else(|| io::Error::other(format!("it has no version: {said}")))
 }
 
-fn settings(folder: &Path, port: u16, upstream: u16, mode: PoolMode) -> String {
+fn write_settings(
+    folder: &Path,
+    port: u16,
+    upstream: u16,
+    mode: PoolMode,
+    more: &str,
+) -> io::Result<PathBuf> {
+    let users = folder.join("users");
+    fs::write(&users, "\"postgres\" \"\"\n")?;
     let mode = match mode {
         PoolMode::Session => "session",
         PoolMode::Transaction => "transaction",
     };
-    format!(
+    let settings = folder.join("settings");
+    let text = format!(
         "[databases]\n* = host=127.0.0.1 port={upstream}\n\
          [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-         auth_type = trust\nauth_file = {}\npool_mode = {mode}\n",
-        users_in(folder).display()
-    )
-}
-
-fn write(folder: &Path, settings: &str) -> io::Result<PathBuf> {
-    fs::write(users_in(folder), "\"postgres\" \"\"\n")?;
-    let file = folder.join("settings");
-    fs::write(&file, settings)?;
-    Ok(file)
-}
-
-fn users_in(folder: &Path) -> PathBuf {
-    folder.join("users")
+         auth_type = trust\nauth_file = {}\npool_mode = {mode}\n{more}",
+        users.display()
+    );
+    fs::write(&settings, text)?;
+    Ok(settings)
 }
 
 fn wait_until_ready(process: &mut Process, port: u16) -> io::Result<()> {

@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Renewal};
 use lockkit_core::{Error, FencingToken, LockName, Namespace};
 use lockkit_redis::{RedisDriver, gate};
-use lockkit_testkit::{Proxy, REDIS, RedisSentinels, Server, Unavailable, trial};
+use lockkit_testkit::{Hold, Proxy, REDIS, RedisSentinels, Server, Unavailable, trial};
 
 use crate::documented;
 use crate::support::{
@@ -120,22 +120,12 @@ async fn killed_with_tls(set: RedisSentinels) {
 /// Told to be a replica while no news of that come, a server refuses a write; the same call finds the
 /// new primary.
 async fn demoted(set: RedisSentinels) {
-    let mut proxies = Vec::new();
-    for sentinel in set.sentinels() {
-        proxies.push(Proxy::start(sentinel.addr()).await);
-    }
-    let ports: Vec<_> = proxies.iter().map(|proxy| proxy.addr().port()).collect();
+    let (proxies, ports) = in_front_of(&set).await;
     let driver = driver(&set.url_at(&ports)).await;
     let holder = claim(LONG);
     take(&driver, &holder).await;
-    for sentinel in set.sentinels() {
-        let mut raw = Raw::connect(&plain_url(sentinel)).await;
-        while raw.ask::<String>(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.is_empty() {}
-    }
-    let _kept: Vec<_> =
-        proxies.iter().map(|proxy| proxy.answers().hold("+switch-master")).collect();
-    let before = &set.servers()[set.primary()];
-    let mut old = Raw::connect(&before.url()).await;
+    let _kept = keep_news(&set, &proxies).await;
+    let mut old = Raw::connect(&set.servers()[set.primary()].url()).await;
     old.ask::<()>(&["SET", "mark", "1"]).await;
     replicated(&mut old, 2).await;
     let after = set.fail_over();
@@ -150,21 +140,11 @@ async fn demoted(set: RedisSentinels) {
 /// More claims than there are connections that wait for replicas, of which there are too few at the
 /// new primary: not all have their turn there in time.
 async fn queued(set: RedisSentinels) {
-    let mut proxies = Vec::new();
-    for sentinel in set.sentinels() {
-        proxies.push(Proxy::start(sentinel.addr()).await);
-    }
-    let ports: Vec<_> = proxies.iter().map(|proxy| proxy.addr().port()).collect();
+    let (proxies, ports) = in_front_of(&set).await;
     let parameters = "?replicas=3&replica_timeout=4s&call_limit=2s";
     let driver = impatient_driver(&format!("{}{parameters}", set.url_at(&ports))).await;
-    for sentinel in set.sentinels() {
-        let mut raw = Raw::connect(&plain_url(sentinel)).await;
-        while raw.ask::<String>(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.is_empty() {}
-    }
-    let _kept: Vec<_> =
-        proxies.iter().map(|proxy| proxy.answers().hold("+switch-master")).collect();
-    let before = &set.servers()[set.primary()];
-    let mut old = Raw::connect(&before.url()).await;
+    let _kept = keep_news(&set, &proxies).await;
+    let mut old = Raw::connect(&set.servers()[set.primary()].url()).await;
     let after = set.fail_over();
     let port = set.servers()[after].port().to_string();
     old.ask::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
@@ -181,6 +161,25 @@ async fn queued(set: RedisSentinels) {
         unsent += u32::from(text.contains("no connection within"));
     }
     assert!(unsent > 0);
+}
+
+/// A proxy in front of each sentinel, and the ports of these.
+async fn in_front_of(set: &RedisSentinels) -> (Vec<Proxy>, Vec<u16>) {
+    let mut proxies = Vec::new();
+    for sentinel in set.sentinels() {
+        proxies.push(Proxy::start(sentinel.addr()).await);
+    }
+    let ports = proxies.iter().map(|proxy| proxy.addr().port()).collect();
+    (proxies, ports)
+}
+
+/// From when somebody listens at each sentinel on, keeps back that there is another primary.
+async fn keep_news(set: &RedisSentinels, proxies: &[Proxy]) -> Vec<Hold> {
+    for sentinel in set.sentinels() {
+        let mut raw = Raw::connect(&plain_url(sentinel)).await;
+        while raw.ask::<String>(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.is_empty() {}
+    }
+    proxies.iter().map(|proxy| proxy.answers().hold("+switch-master")).collect()
 }
 
 /// The sentinel itself, to look and to tamper.

@@ -5,7 +5,8 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{FencingToken, LockName, Namespace};
 use lockkit_sql::mysql::MysqlDriver;
-use lockkit_testkit::{Backend, MARIADB, MYSQL, Server, Unavailable};
+pub(crate) use lockkit_testkit::mariadb_or_mysql as backend;
+use lockkit_testkit::{Server, Unavailable};
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
 use tokio::sync::Mutex;
@@ -25,14 +26,6 @@ const STALE: Duration = Duration::from_millis(120);
 
 /// Two who look by turns would see nothing new for ever.
 static LOOKS: Mutex<()> = Mutex::const_new(());
-
-/// A MariaDB; or a MySQL, where tests are given one.
-pub(crate) fn backend() -> &'static Backend {
-    match std::env::var_os(MYSQL.url_variable()) {
-        Some(_) => &MYSQL,
-        None => &MARIADB,
-    }
-}
 
 /// The URL of a server that tests share.
 pub(crate) fn shared() -> Result<String, Unavailable> {

@@ -1,4 +1,3 @@
-use std::env;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use lockkit_core::driver::{
 use lockkit_core::{FencingToken, LockName, Locker, Namespace};
 use lockkit_sql::mysql::session::MysqlSessionDriver;
 use lockkit_sql::postgres::session::PostgresSessionDriver;
-use lockkit_testkit::{Backend, MARIADB, MYSQL, POSTGRES, Server, trial};
+use lockkit_testkit::{Backend, POSTGRES, Server, mariadb_or_mysql, trial};
 use sqlx::mysql::MySqlConnection;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
@@ -25,8 +24,7 @@ where
         let name = format!("{}::{name}", backend.id());
         trial(&name, || backend.start(), test)
     };
-    // Where tests are given a MySQL, it stands in.
-    [on(&POSTGRES), on(if env::var_os(MYSQL.url_variable()).is_some() { &MYSQL } else { &MARIADB })]
+    [on(&POSTGRES), on(mariadb_or_mysql())]
 }
 
 /// A plain client, to look and to tamper.

@@ -22,7 +22,7 @@ use crate::session::Server as _;
 const STATUS: &str = include_str!("../sql/session_status.sql");
 const HELD: &str = include_str!("../sql/session_held.sql");
 const OTHERS: &str = include_str!("../sql/session_others.sql");
-const WHOM: &str = include_str!("../sql/session_end.sql");
+const IF_IT_HOLDS: &str = include_str!("../sql/session_end.sql");
 
 /// As long as a request about a claim takes at most.
 const CALL_LIMIT: Duration = Duration::from_secs(3);
@@ -164,7 +164,7 @@ impl Steps for End<'_> {
     async fn take(&self, transaction: &mut Transaction<'_>) -> Result<bool, Failure> {
         let (key, session) = (Value::text(self.key), Value::Bytes(self.session));
         let values = [key, session, Value::Bytes(self.owner), session, key];
-        transaction.write(WHOM, &values).await?;
+        transaction.write(IF_IT_HOLDS, &values).await?;
         match transaction.say(END).await {
             Err(failure) if failure.number() == Some(NO_SUCH_SESSION) => Ok(false),
             answer => answer.map(|()| true),
