@@ -1,9 +1,12 @@
 //! How many statements it takes.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Claim, Driver, Release, Renewal};
 use lockkit_testkit::{MARIADB, POSTGRES, Server, trial};
+use tokio::time::{Instant, sleep};
 
 use crate::support::{Raw, claim, driver, take};
 
@@ -34,8 +37,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const ROUNDS: usize = 20;
 
-/// How many renewals.
-const RENEWALS: usize = 400;
+/// How many renewals, four in each millisecond where the machine is not busy.
+const RENEWALS: u32 = 400;
 
 async fn logged(server: Server) {
     let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "ttl=1h").await);
@@ -92,20 +95,31 @@ async fn renewals_in_a_log(server: Server) {
     let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "ttl=1h").await);
     let claims = hold_some(&*driver).await;
     let session = raw.session().await;
-    let before = statements(&server, session).len();
-    renew(&*driver, &claims).await;
-    let sent = statements(&server, session).len() - before;
-    assert!((1..RENEWALS / 8).contains(&sent), "{sent}");
+    let sent = async || i64::try_from(statements(&server, session).len()).unwrap();
+    renewals_are_few(&*driver, &claims, sent).await;
 }
 
 async fn renewals_in_a_table(server: Server) {
     let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "ttl=1h").await);
     let claims = hold_some(&*driver).await;
     let session = raw.session().await;
-    let before = raw.ask("", &count(session)).await;
-    renew(&*driver, &claims).await;
-    let sent = raw.ask("", &count(session)).await - before;
-    assert!((1..i64::try_from(RENEWALS / 8).unwrap()).contains(&sent), "{sent}");
+    renewals_are_few(&*driver, &claims, async || raw.ask("", &count(session)).await).await;
+}
+
+/// In the best of some rounds: those who come while nobody else does are answered before the next.
+async fn renewals_are_few(
+    driver: &dyn Driver,
+    claims: &[Claim],
+    mut sent: impl AsyncFnMut() -> i64,
+) {
+    let mut rounds = Vec::new();
+    for _ in 0..3 {
+        let before = sent().await;
+        let most = renew(driver, claims).await;
+        rounds.push((sent().await - before, most));
+    }
+    assert!(rounds.iter().all(|&(sent, _)| sent > 0), "{rounds:?}");
+    assert!(rounds.iter().any(|&(sent, most)| sent < most), "{rounds:?}");
 }
 
 async fn hold_some(driver: &dyn Driver) -> Vec<Claim> {
@@ -116,10 +130,17 @@ async fn hold_some(driver: &dyn Driver) -> Vec<Claim> {
     claims
 }
 
-/// Renews all at the same time: how fast they come would be up to the machine.
-async fn renew(driver: &dyn Driver, claims: &[Claim]) {
-    let renewals = claims.iter().cycle().take(RENEWALS).map(|claim| async move {
+/// Renews one after the other, and does not wait for the one before. Returns how many statements that
+/// may take: an eighth, and where the machine is busy and they come later, two for each 20 ms more, within
+/// which those who come share one.
+async fn renew(driver: &dyn Driver, claims: &[Claim]) -> i64 {
+    const PAUSE: Duration = Duration::from_micros(250);
+    let start = Instant::now();
+    let renewals = (0..RENEWALS).zip(claims.iter().cycle()).map(|(number, claim)| async move {
+        sleep(PAUSE * number).await;
         assert_ne!(driver.renew(claim).await.unwrap(), Renewal::Lost);
     });
     join_all(renewals).await;
+    let more = start.elapsed().saturating_sub(PAUSE * RENEWALS + Duration::from_millis(20));
+    i64::from(RENEWALS / 8) + i64::try_from(more.as_millis() / 10).unwrap()
 }
