@@ -151,8 +151,8 @@ A URL with a password belongs in the variable LOCKKIT_URL, since other users can
 of a command. Without a URL the locks are those of this user on this machine, in
 $XDG_STATE_HOME/lockkit/locks.db, with a TTL of 10s.
 
-The command finds LOCKKIT_NAME, LOCKKIT_TOKEN, LOCKKIT_OWNER, LOCKKIT_OWNERS and LOCKKIT_DRIVER in its
-environment.
+The command finds LOCKKIT_NAME, LOCKKIT_TOKEN, LOCKKIT_OWNER, LOCKKIT_OWNERS and LOCKKIT_DRIVER in
+its environment.
 
 Examples:
   lockkit run nightly-report -- ./report.sh              waits for as long as it takes

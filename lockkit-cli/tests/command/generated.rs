@@ -73,3 +73,16 @@ fn help_says_where_secrets_belong() {
     }
     assert!(generate(&["--help"]).out.contains("password"));
 }
+
+/// A line of ours that is longer than help is wide is broken once more: a word is left alone.
+#[test]
+fn paragraphs_of_help_are_filled() {
+    for command in COMMANDS.iter().chain(MORE) {
+        let help = generate(&[command, "--help"]).out;
+        let lines: Vec<_> = help.lines().collect();
+        for three in lines.windows(3) {
+            let in_text = three.iter().all(|line| line.starts_with(|first: char| first != ' '));
+            assert!(!in_text || three[1].len() > 50, "{command}: {three:#?}");
+        }
+    }
+}
