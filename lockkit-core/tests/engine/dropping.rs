@@ -77,6 +77,18 @@ async fn futures_dropped_after_any_poll_leave_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_acquisition_that_is_dropped_lets_go_at_once() {
+    let (backend, lock) = set_up();
+    let trip = Duration::from_millis(1);
+    backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(trip));
+    assert!(!poll_and_drop(1, lock.acquire()).await);
+    assert!(!backend.is_idle(), "it was granted, and nobody knows");
+    sleep(2 * trip).await;
+    settle().await;
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_acquisition_that_is_not_polled_holds_up_nobody() {
     let backend = MemoryDriver::new();
     let lock = Locker::new(backend.clone()).lock("a").unwrap();
