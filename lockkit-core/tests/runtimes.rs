@@ -2,8 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -51,6 +54,21 @@ fn a_hold_ends_with_the_runtime_of_its_keeper() {
         drop(runtime);
         assert!(!guard.is_held(), "{age:?} old");
     }
+}
+
+#[test]
+fn a_locker_made_outside_of_any_runtime_keeps_to_the_first_that_uses_it() {
+    let locker = Locker::builder(MemoryDriver::new()).ttl(TTL).build().unwrap();
+    let [a, b] = ["a", "b"].map(|name| locker.lock(name).unwrap());
+    let outcome = pin!(a.acquire()).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(outcome, Poll::Ready(Err(Error::Config { .. }))), "{outcome:?}");
+
+    let [first, second] = [with_timers(), with_timers()];
+    let guards = [first.block_on(a.acquire()).unwrap(), second.block_on(b.acquire()).unwrap()];
+    drop(second);
+    assert!(guards.iter().all(|guard| guard.is_held()));
+    drop(first);
+    assert!(!guards.iter().any(|guard| guard.is_held()));
 }
 
 /// Outside of its `block_on` a runtime of the current thread renews nothing.
@@ -112,8 +130,8 @@ fn who_waits_for_its_own_acquisition_is_told_of_the_end_of_the_runtime() {
         let other = elsewhere();
         let (me, options) = (Owner::new(), AcquireOptions::new().wait(wait));
         let outcome = other.block_on(async {
-            let mut first = std::pin::pin!(lock.acquire_as(&me, options));
-            let mut second = std::pin::pin!(lock.acquire_as(&me, options));
+            let mut first = pin!(lock.acquire_as(&me, options));
+            let mut second = pin!(lock.acquire_as(&me, options));
             tokio::select! {
                 biased;
                 _ = &mut first => panic!("it is taken"),
@@ -137,7 +155,7 @@ fn the_end_of_a_runtime_is_told_elsewhere() {
         let (listening, listens) = std::sync::mpsc::channel();
         let waiting = std::thread::spawn(move || {
             elsewhere().block_on(async {
-                let mut lost = std::pin::pin!(guard.lost());
+                let mut lost = pin!(guard.lost());
                 let first =
                     tokio::select! { biased; () = &mut lost => true, () = async {} => false };
                 listening.send(()).unwrap();
@@ -225,6 +243,25 @@ fn shutting_down_waits_for_requests_that_are_about_to_leave() {
         }
         driver.closed.lock().unwrap().recv().unwrap();
         assert!(driver.backend.is_idle());
+    }
+}
+
+#[test]
+fn a_shutdown_closes_the_driver_once() {
+    for runtime_ends in [false, true] {
+        let (closing, closed) = channel();
+        let (backend, by) = (MemoryDriver::new(), Operation::Acquire);
+        let (locker, closed) = (OnceLock::new(), Mutex::new(closed));
+        let driver = Arc::new(Overtaken { backend, by, locker, closing, closed });
+        let mut runtime = Some(with_timers());
+        let locker = {
+            let _inside = runtime.as_ref().unwrap().enter();
+            Locker::from_arc(driver.clone())
+        };
+        drop(runtime.take_if(|_| runtime_ends));
+        elsewhere().block_on(locker.shutdown());
+        let closed = driver.closed.lock().unwrap().try_iter().count();
+        assert_eq!(closed, 1, "its runtime ended before: {runtime_ends}");
     }
 }
 
