@@ -99,3 +99,43 @@ pub struct Stale {
     /// The highest token so far.
     pub highest: FencingToken,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::{FencedCell, Stale};
+    use crate::FencingToken;
+
+    const EARLIER: FencingToken = FencingToken::new(1).unwrap();
+    const LATER: FencingToken = FencingToken::new(2).unwrap();
+
+    #[test]
+    fn a_holder_writes_as_often_as_it_likes() {
+        let cell = FencedCell::new(0);
+        for _ in 0..3 {
+            cell.write(EARLIER, |value| *value += 1).unwrap();
+        }
+        assert_eq!(cell.read(|value| *value), 3);
+    }
+
+    #[test]
+    fn who_touches_shuts_out_those_before() {
+        let cell = FencedCell::new("nothing");
+        cell.touch(LATER).unwrap();
+        let stale = Stale { token: EARLIER, highest: LATER };
+        assert_eq!(cell.write(EARLIER, |value| *value = "stale"), Err(stale));
+        assert_eq!(cell.touch(EARLIER), Err(stale));
+        assert_eq!(cell.read(|value| *value), "nothing");
+        assert_eq!(cell.touch(LATER), Ok(()));
+    }
+
+    #[test]
+    fn a_writer_that_panics_has_been_there() {
+        let cell = FencedCell::new("nothing");
+        let write = AssertUnwindSafe(|| cell.write(LATER, |_| panic!("half way")));
+        assert!(catch_unwind(write).is_err());
+        assert!(cell.touch(EARLIER).is_err());
+        assert_eq!(cell.write(LATER, |value| *value), Ok("nothing"));
+    }
+}
