@@ -299,6 +299,17 @@ impl Driver for OutOfReach {
     }
 }
 
+/// A session does not run out, so there it takes an answer.
+#[tokio::test(start_paused = true)]
+async fn what_a_session_has_is_released_for_as_long_as_it_takes() {
+    let locker = Locker::builder(OutOfReach::default()).ttl(TTL).build().unwrap();
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    drop(locker.lock("a").unwrap().acquire().await.unwrap());
+    sleep(TTL * 100).await;
+    assert!(tasks() > before, "it was given up");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_that_is_dropped_while_the_driver_closes_leaves_no_task() {
     let locker = Locker::builder(OutOfReach::default()).ttl(TTL).build().unwrap();

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Claim, Driver as _};
+use lockkit_core::driver::{Claim, Driver as _, ErrorKind};
 use lockkit_core::memory::Fault;
 use lockkit_core::{Error, Operation};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::{TTL, set_up, settle};
@@ -65,6 +66,22 @@ async fn a_release_that_is_not_answered_says_so_and_goes_on() {
     assert_eq!(start.elapsed(), TTL / 5);
     sleep(TTL / 5).await;
     assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_released_is_left_when_its_lease_is_over() {
+    let (backend, lock) = set_up();
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let guard = lock.acquire().await.unwrap();
+    for _ in 0..1_000 {
+        backend.faults().inject(Operation::Release, Fault::Fail(ErrorKind::Unreachable));
+    }
+    drop(guard);
+    sleep(TTL / 2).await;
+    assert!(tasks() > before, "it was given up before its end");
+    sleep(TTL).await;
+    assert_eq!(tasks(), before, "its end is not awaited for ever");
 }
 
 #[tokio::test(start_paused = true)]

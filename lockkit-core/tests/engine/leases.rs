@@ -63,6 +63,15 @@ async fn a_lease_can_be_extended_and_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leased_guard_that_is_released_has_freed_its_lock() {
+    let (backend, lock) = set_up();
+    let lock = lock.leased(Lease::new(TTL)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    guard.release().await.unwrap();
+    assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_extended_lease_is_cleared_up_for_as_long() {
     let (backend, lock) = set_up();
     let lock = lock.leased(Lease::new(TTL)).unwrap();
