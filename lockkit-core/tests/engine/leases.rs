@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::ErrorKind;
 use lockkit_core::memory::Fault;
-use lockkit_core::{AcquireOptions, Error, Lease, Locker, Operation, Renew};
+use lockkit_core::{AcquireOptions, Error, Lease, LeasedLock, Locker, Operation, Renew};
 use tokio::time::{Instant, sleep};
 
 use crate::{TTL, set_up, settle};
@@ -65,8 +65,12 @@ async fn a_lease_can_be_extended_and_bounded() {
 #[tokio::test(start_paused = true)]
 async fn a_leased_guard_that_is_released_has_freed_its_lock() {
     let (backend, lock) = set_up();
-    let lock = lock.leased(Lease::new(TTL)).unwrap();
-    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    let lease = Lease::new(TTL / 2);
+    let lock = lock.leased(lease).unwrap();
+    let any: &dyn LeasedLock = &lock;
+    assert_eq!((lock.lease(), any.lease()), (lease, lease));
+    let guard = any.acquire_leased(AcquireOptions::new()).await.unwrap();
+    assert!(guard.valid_for().unwrap() <= TTL / 2);
     guard.release().await.unwrap();
     assert!(backend.is_idle());
 }

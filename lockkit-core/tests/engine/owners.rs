@@ -1,6 +1,6 @@
 //! Owners, who acquire again what they hold.
 
-use lockkit_core::{AcquireOptions, Error, Owner, Wait};
+use lockkit_core::{AcquireOptions, Error, Owner, ReentrantLock, Wait};
 
 use crate::{set_up, settle};
 
@@ -11,7 +11,9 @@ async fn an_owner_reenters_and_others_wait() {
     let outer = lock.acquire_as(&me, once).await.unwrap();
     let inner = lock.acquire_as(&me.clone(), once).await.unwrap();
     assert_eq!(inner.fencing_token(), outer.fencing_token());
+    let any: &dyn ReentrantLock = &lock;
     assert_eq!((lock.depth(&me), lock.depth(&you)), (2, 0));
+    assert_eq!((any.depth(&me), any.depth(&you)), (2, 0));
     outer.release().await.unwrap();
     assert!(matches!(lock.acquire_as(&you, once).await, Err(Error::Taken { .. })));
     inner.release().await.unwrap();

@@ -2,7 +2,9 @@
 
 use std::pin::pin;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
+use lockkit_core::driver::ErrorKind;
 use lockkit_core::memory::Fault;
 use lockkit_core::{AcquireOptions, Error, Locker, Operation, Owner, Wait};
 use tokio::time::{Instant, timeout};
@@ -56,6 +58,21 @@ async fn shutting_down_ends_the_wait_for_an_acquisition_of_the_same_owner() {
         assert!(matches!(outcome, Err(Error::ShutDown { .. })), "{wait:?}: {outcome:?}");
         assert_eq!(Instant::now(), start, "{wait:?}: it waited for a timer");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutting_down_waits_for_the_end_of_what_cannot_be_released() {
+    let (backend, locker) = set_up_locker();
+    let lock = locker.lock("a").unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    for _ in 0..1_000 {
+        backend.faults().inject(Operation::Release, Fault::Fail(ErrorKind::Unreachable));
+    }
+    let start = Instant::now();
+    locker.shutdown().await;
+    let waited = start.elapsed();
+    assert!((TTL..TTL + Duration::from_secs(5)).contains(&waited), "{waited:?}");
+    assert!(Locker::new(backend).lock("a").unwrap().try_acquire().await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]

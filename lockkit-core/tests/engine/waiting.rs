@@ -33,6 +33,19 @@ async fn waiters_are_served_in_order_without_waiting_for_a_poll() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_has_no_time_to_wait_takes_no_place() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    // For the first release, which is that of the guard where no place is left.
+    backend.faults().inject(Operation::Release, Fault::Fail(ErrorKind::Denied));
+    let outcome = lock.acquire_timeout(Duration::ZERO).await;
+    assert!(matches!(outcome, Err(Error::TimedOut { .. })), "{outcome:?}");
+    settle().await;
+    let outcome = guard.release().await;
+    assert!(matches!(outcome, Err(Error::Denied(_))), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pushed_grant_counts_from_the_last_ask() {
     let (_, lock) = set_up();
     let guard = lock.acquire().await.unwrap();
