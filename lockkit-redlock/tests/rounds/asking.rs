@@ -77,6 +77,29 @@ async fn a_contended_round_is_not_given_up_before_a_majority_has_answered() {
     assert!(take(&driver, &claim(TTL)).await.is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_does_not_wait_for_slow_nodes() {
+    let slow = Duration::from_millis(500);
+    for (refusing, at_most) in [(2, slow / 100), (3, Duration::ZERO)] {
+        let nodes = nodes::<5>();
+        nodes[3..].iter().for_each(|node| node.set(Mode::Slow(slow)));
+        let driver = over(&nodes).await;
+        let before = claim(TTL);
+        take(&driver, &before).await.unwrap();
+        driver.release(&before).await.unwrap();
+        // Their pace is known by then.
+        sleep(slow * 4).await;
+        let other = claim(TTL);
+        for node in &nodes[..refusing] {
+            let alone = settings(std::slice::from_ref(node), "allow=single").await.unwrap();
+            take(&alone, &other).await.unwrap();
+        }
+        let start = Instant::now();
+        assert!(take(&driver, &claim(TTL)).await.is_none());
+        assert!(start.elapsed() <= at_most, "{refusing}: {:?}", start.elapsed());
+    }
+}
+
 /// A release is known when a majority has it. Whoever asks then is refused by a node that hears of
 /// it last, and the one that decides may take some milliseconds.
 #[tokio::test(start_paused = true)]
