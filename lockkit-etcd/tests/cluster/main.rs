@@ -6,6 +6,7 @@ mod diagnosis;
 mod dialect;
 mod keys;
 mod leader;
+mod lengthening;
 mod news;
 mod support;
 mod transaction;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     }
     let trials = [
         keys::trials(),
+        lengthening::trials(),
         dialect::trials(),
         diagnosis::trials(),
         news::trials(),

@@ -1,0 +1,169 @@
+//! A key that is hung on a longer lease, in bad weather.
+
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Claim, Driver as _, ErrorKind, Release, Renewal};
+use lockkit_etcd::EtcdDriver;
+use lockkit_testkit::{ETCD, Proxy, Server, trial};
+
+use crate::support::{LONG, Raw, claim, impatient_driver, kind, millis, named, take};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_lengthening_whose_answer_is_lost_is_done_once", || ETCD.start(), answer_lost),
+        trial("a_lengthening_that_is_lost_is_done_later", || ETCD.start(), request_lost),
+        trial("a_lengthening_that_is_not_sent_leaves_its_lease", || ETCD.start(), not_sent),
+        trial("a_lengthening_gets_over_the_end_of_its_lease", || ETCD.start(), lease_lost),
+        trial("a_lengthening_of_what_is_gone_is_a_loss", || ETCD.start(), key_gone),
+        trial("a_release_after_a_lost_lengthening_leaves_nothing", || ETCD.start(), released),
+    ]
+}
+
+/// A hold with a short lease, while a longer one lies idle, so that one request hangs the key there.
+struct Scene {
+    proxy: Proxy,
+    driver: EtcdDriver,
+    raw: Raw,
+    longer: Claim,
+    short_lease: i64,
+    long_lease: i64,
+}
+
+impl Scene {
+    async fn new(server: &Server) -> Self {
+        let proxy = Proxy::start(server.addr()).await;
+        let url = format!("{}?call_limit=1s", server.url_at(proxy.addr()));
+        let (driver, mut raw) = (impatient_driver(&url).await, Raw::on(server.port()).await);
+        let idle = named("idle", LONG);
+        take(&driver, &idle).await;
+        let long_lease = raw.keys().await[0].1;
+        driver.release(&idle).await.unwrap();
+        let short = claim(millis(60_000));
+        take(&driver, &short).await;
+        let short_lease = raw.keys().await[0].1;
+        Self { proxy, driver, raw, longer: short.with_ttl(LONG), short_lease, long_lease }
+    }
+
+    /// That it was asked for is not known by the answer.
+    async fn ask_in_vain(&self) {
+        assert_eq!(kind(self.driver.renew(&self.longer).await).0, ErrorKind::Unknown);
+        self.proxy.reset().await;
+        self.proxy.requests().pass();
+        self.proxy.answers().pass();
+    }
+
+    /// Goes on as a keeper does.
+    async fn renewed(&self) -> Renewal {
+        loop {
+            match self.driver.renew(&self.longer).await {
+                Ok(renewal) => return renewal,
+                Err(error) => assert!(error.kind().is_transient(), "{error:?}"),
+            }
+        }
+    }
+
+    /// What the key may hang on is nobody else's.
+    async fn another_has_another_lease(&mut self) {
+        let other = named("other", LONG);
+        while self.driver.try_acquire(&other).await.is_err() {}
+        let key = self.raw.key_of(other.owner()).await;
+        let mut keys = self.raw.keys().await.into_iter();
+        let (_, lease) = keys.find(|(other, _)| *other == key).unwrap();
+        assert_ne!(lease, self.long_lease);
+        self.driver.release(&other).await.unwrap();
+    }
+
+    async fn hangs_on(&mut self) -> i64 {
+        self.raw.keys().await[0].1
+    }
+
+    fn grants(&self) -> u64 {
+        self.raw.requests("Lease", "LeaseGrant")
+    }
+
+    async fn ends_well(mut self) {
+        assert_eq!(self.driver.release(&self.longer).await.unwrap(), Release::Freed);
+        self.driver.close().await;
+        self.raw.is_clean().await;
+    }
+}
+
+async fn answer_lost(server: Server) {
+    let mut scene = Scene::new(&server).await;
+    scene.proxy.answers().swallow();
+    scene.ask_in_vain().await;
+    assert_eq!(scene.hangs_on().await, scene.long_lease);
+    scene.another_has_another_lease().await;
+    let grants = scene.grants();
+    assert!(matches!(scene.renewed().await, Renewal::Held(_)));
+    assert_eq!((scene.hangs_on().await, scene.grants()), (scene.long_lease, grants));
+    // What it hung on before is ended some time after.
+    while scene.raw.leases().await.contains(&scene.short_lease) {
+        tokio::time::sleep(millis(20)).await;
+    }
+    scene.ends_well().await;
+}
+
+async fn request_lost(server: Server) {
+    let mut scene = Scene::new(&server).await;
+    scene.proxy.requests().swallow();
+    scene.ask_in_vain().await;
+    assert_eq!(scene.hangs_on().await, scene.short_lease);
+    scene.another_has_another_lease().await;
+    let grants = scene.grants();
+    assert!(matches!(scene.renewed().await, Renewal::Held(_)));
+    assert_eq!((scene.hangs_on().await, scene.grants()), (scene.long_lease, grants));
+    scene.ends_well().await;
+}
+
+async fn not_sent(server: Server) {
+    let mut scene = Scene::new(&server).await;
+    let grants = scene.grants();
+    scene.proxy.refuse().await;
+    scene.proxy.reset().await;
+    while kind(scene.driver.renew(&scene.longer).await).0 != ErrorKind::Unreachable {}
+    scene.proxy.accept().await;
+    assert!(matches!(scene.renewed().await, Renewal::Held(_)));
+    assert_eq!((scene.hangs_on().await, scene.grants()), (scene.long_lease, grants));
+    scene.ends_well().await;
+}
+
+async fn lease_lost(server: Server) {
+    let mut scene = Scene::new(&server).await;
+    scene.proxy.requests().swallow();
+    scene.ask_in_vain().await;
+    let lost = scene.long_lease;
+    scene.raw.client.lease_revoke(lost).await.unwrap();
+    assert!(matches!(scene.renewed().await, Renewal::Held(_)));
+    let lease = scene.hangs_on().await;
+    let lease = scene.raw.client.lease_time_to_live(lease, None).await.unwrap();
+    assert_eq!(lease.granted_ttl(), 600);
+    scene.ends_well().await;
+}
+
+async fn key_gone(server: Server) {
+    let mut scene = Scene::new(&server).await;
+    scene.proxy.requests().swallow();
+    scene.ask_in_vain().await;
+    let key = scene.raw.keys().await.remove(0).0;
+    scene.raw.client.delete(key, None).await.unwrap();
+    assert_eq!(scene.renewed().await, Renewal::Lost);
+    scene.driver.release(&scene.longer).await.unwrap();
+    scene.driver.close().await;
+    scene.raw.is_clean().await;
+}
+
+async fn released(server: Server) {
+    for is_carried_out in [false, true] {
+        let scene = Scene::new(&server).await;
+        match is_carried_out {
+            true => scene.proxy.answers().swallow(),
+            false => scene.proxy.requests().swallow(),
+        }
+        scene.ask_in_vain().await;
+        while scene.driver.release(&scene.longer).await.is_err() {}
+        let mut raw = scene.raw;
+        assert!(raw.keys().await.is_empty());
+        scene.driver.close().await;
+        raw.is_clean().await;
+    }
+}
