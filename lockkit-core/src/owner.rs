@@ -143,3 +143,21 @@ impl fmt::Debug for Owner {
         f.debug_struct("Owner").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Owner;
+    use crate::memory::MemoryDriver;
+    use crate::{AcquireOptions, Locker};
+
+    #[tokio::test]
+    async fn locks_that_were_held_once_are_forgotten() {
+        let (locker, me) = (Locker::new(MemoryDriver::new()), Owner::new());
+        for name in 0..1_000 {
+            let lock = locker.lock(&name.to_string()).unwrap();
+            drop(lock.acquire_as(&me, AcquireOptions::new()).await.unwrap());
+        }
+        let slots = me.slots.lock().unwrap().len();
+        assert!(slots < 100, "{slots}");
+    }
+}

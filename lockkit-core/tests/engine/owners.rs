@@ -1,8 +1,13 @@
 //! Owners, who acquire again what they hold.
 
-use lockkit_core::{AcquireOptions, Error, Owner, ReentrantLock, Wait};
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
 
-use crate::{set_up, settle};
+use lockkit_core::{AcquireOptions, Error, Owner, ReentrantLock, Wait};
+use tokio::time::Instant;
+
+use crate::{TTL, set_up, set_up_locker, settle};
 
 #[tokio::test(start_paused = true)]
 async fn an_owner_reenters_and_others_wait() {
@@ -58,4 +63,30 @@ async fn one_owner_in_two_tasks_acquires_once() {
         guards.push(task.await.unwrap().unwrap());
     }
     assert_eq!(guards[0].owner(), guards[1].owner());
+}
+
+/// Whoever is first of an owner is not polled any more, and is granted nothing.
+#[tokio::test(start_paused = true)]
+async fn an_owner_waits_for_itself_no_longer_than_it_was_told() {
+    let (_, lock) = set_up();
+    let (me, _blocker) = (Owner::new(), lock.acquire().await.unwrap());
+    let mut first = pin!(lock.acquire_as(&me, AcquireOptions::new()));
+    assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let start = Instant::now();
+    let patience = AcquireOptions::new().wait(Wait::AtMost(TTL * 3));
+    let outcome = lock.acquire_as(&me, patience).await;
+    let Err(Error::TimedOut { waited, .. }) = outcome else { panic!("{outcome:?}") };
+    assert_eq!((waited, start.elapsed()), (TTL * 3, TTL * 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_of_many_locks_reenters_each() {
+    let (_, locker) = set_up_locker();
+    let (me, once) = (Owner::new(), AcquireOptions::new().wait(Wait::No));
+    let locks: Vec<_> = (0..100).map(|name| locker.lock(&name.to_string()).unwrap()).collect();
+    let mut guards = Vec::new();
+    for lock in locks.iter().chain(&locks) {
+        guards.push(lock.acquire_as(&me, once).await.unwrap());
+    }
+    assert!(locks.iter().all(|lock| lock.depth(&me) == 2));
 }
