@@ -108,10 +108,10 @@ impl Neighbours {
         }
     }
 
-    /// Whether `owner` has a place, as far as this process knows.
+    /// Whether `owner` may have a place: of who has gone, nothing is known.
     #[cfg(feature = "mysql")]
-    pub(crate) fn has_place(&self, owner: OwnerId) -> bool {
-        self.claims().get(&owner).is_some_and(|own| own.place.is_some())
+    pub(crate) fn may_have_place(&self, owner: OwnerId) -> bool {
+        self.claims().get(&owner).is_none_or(|own| own.place.is_some())
     }
 
     /// Whether `owner` was found behind a place that stands still, and has been told nothing since.

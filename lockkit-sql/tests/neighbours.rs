@@ -131,12 +131,14 @@ fn server() -> Result<Database, Unavailable> {
 
 impl Database {
     async fn driver(&self) -> Box<dyn Driver> {
+        // A limit that a machine under load keeps, also for short leases.
         match self {
             Self::File(folder) => {
-                Box::new(SqliteDriver::open(folder.path().join("locks.db")).await.unwrap())
+                let file = folder.path().join("locks.db");
+                let url = format!("sqlite:{}?call_limit=10s", file.display());
+                Box::new(SqliteDriver::connect(&url.parse().unwrap()).await.unwrap())
             }
             Self::Server(url) => {
-                // Which a machine under load keeps, also for short leases.
                 let url = format!("{url}?call_limit=10s");
                 Box::new(MysqlDriver::connect(&url.parse().unwrap()).await.unwrap())
             }

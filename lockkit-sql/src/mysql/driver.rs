@@ -272,8 +272,9 @@ impl MysqlDriver {
         let released = claims::release(&self.connections, claim, within).await?;
         let mut is_free = released.hold != Ended::Nothing;
         // Who was granted the lock has no place, unless that could not be removed.
-        let leaves = released.hold != Ended::Freed || self.neighbours.has_place(claim.owner());
-        if claim.is_fair() && leaves {
+        let leaves =
+            || released.hold != Ended::Freed || self.neighbours.may_have_place(claim.owner());
+        if claim.is_fair() && leaves() {
             is_free = queue::leave(&self.connections, claim, within).await?;
         }
         // Who stands just behind is told by now.

@@ -231,11 +231,11 @@ impl Driver for SqliteDriver {
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
         let deadline = self.deadline(claim);
         let released = claims::release(&self.database, claim, deadline).await;
-        // Also if that failed: who comes next finds out.
+        // Also if that failed: who comes next finds out, and it may be the last that is heard of it.
         let told = self.neighbours.go(claim.owner());
+        self.wakeups.leave(claim);
         let released = released?;
         // Also if nothing was held: it may have been this claim that was woken last.
-        self.wakeups.leave(claim);
         if told.is_none() || told != released.next {
             self.wakeups.wake(claim.name(), released.next);
         }

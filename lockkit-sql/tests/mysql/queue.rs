@@ -7,7 +7,8 @@ use lockkit_testkit::{Server, trial};
 use tokio::time::sleep;
 
 use crate::support::{
-    CARRIED_OUT, Database, LONG, NOW, claim, listen, millis, private, refused, shared, take,
+    CARRIED_OUT, Database, LONG, NOW, claim, impatient_driver, listen, millis, private, refused,
+    shared, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -23,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_turn_is_lost_to_a_place_before_it", shared, turns),
         trial("those_behind_others_are_refreshed_together", private, staying),
         trial("what_is_left_of_a_turn_keeps_nobody_out", shared, left_over),
+        trial("a_place_that_outlived_a_turn_and_a_release_goes", shared, outlived),
         trial("a_grant_of_a_crowd_is_three_statements", private, three),
         trial("deadlocks_are_got_over", shared, deadlock),
         trial("a_lock_that_was_removed_is_made_anew", shared, removed),
@@ -253,6 +255,28 @@ async fn left_over(server: String) {
     database.run("DELETE FROM lockkit_place").await;
     driver.release(&holder).await.unwrap();
     take(&driver, &claim(LONG)).await;
+}
+
+/// Neither who was granted the lock nor its first release could remove its place.
+async fn outlived(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    // The server gives up first, so that nothing lands later.
+    let hurried = impatient_driver(&format!("{}?call_limit=1500ms", database.url)).await;
+    let (holder, next) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    let first = claim(LONG).fair();
+    refused(&hurried, &first).await;
+    refused(&driver, &next).await;
+    driver.release(&holder).await.unwrap();
+
+    database.run("START TRANSACTION; SELECT COUNT(*) FROM lockkit_place FOR UPDATE").await;
+    hurried.try_acquire(&first).await.unwrap_err();
+    database.run("SELECT COUNT(*) FROM lockkit_lock FOR UPDATE").await;
+    hurried.release(&first).await.unwrap_err();
+    database.run("COMMIT").await;
+    assert_eq!(hurried.release(&first).await.unwrap(), Release::Freed);
+    take(&driver, &next).await;
 }
 
 async fn three(server: Server) {

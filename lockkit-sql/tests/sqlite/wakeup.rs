@@ -76,6 +76,25 @@ async fn a_release_wakes_one_that_listens() {
     }
 }
 
+/// Who gives up while the database is busy, and for longer than a release is repeated.
+#[tokio::test]
+async fn who_could_not_release_swallows_no_news() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let holder = claim("a");
+    granted(&driver, &holder).await;
+    let [waiter, gone] = [(); 2].map(|()| claim("a").waiting());
+    refused(&driver, &waiter).await;
+    refused(&driver, &gone).await;
+    let mut raw = fixture.raw().await;
+    execute(&mut raw, "BEGIN IMMEDIATE").await;
+    driver.release(&gone.with_ttl(Duration::from_millis(200))).await.unwrap_err();
+    execute(&mut raw, "ROLLBACK").await;
+    // Nobody listens: who asked last is about to.
+    driver.release(&holder).await.unwrap();
+    assert!(has_news(&driver, &waiter).await);
+}
+
 /// A driver that ended in disorder, with its runtime perhaps, swallows no news.
 #[tokio::test]
 async fn a_driver_that_is_gone_is_not_woken() {
