@@ -9,12 +9,14 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Trial};
 use lockkit_conformance::Suite;
 use lockkit_core::{BoxError, Capabilities};
-use lockkit_redis::{CAPABILITIES, PLAIN_CAPABILITIES, RedisDriver};
+use lockkit_redis::{CAPABILITIES, PLAIN_CAPABILITIES};
 use lockkit_testkit::{Authority, REDIS, Server, Unavailable};
 use redis::{FromRedisValue, cmd};
 
 #[path = "server/documented.rs"]
 mod documented;
+#[path = "server/patient.rs"]
+mod patient;
 
 fn main() -> ExitCode {
     static NETWORK: Way = Way::new("redis", network);
@@ -64,7 +66,7 @@ impl Way {
             .connect(move || async {
                 // The default limit for the shortest leases is too short for a machine under load.
                 let url = format!("{}call_limit=5s", self.place()?.url);
-                Ok(RedisDriver::connect(&url.parse()?).await?)
+                Ok(patient::driver(&url).await?)
             })
             .revoke(move |name| async move {
                 let keys: Vec<String> = self.ask(&["KEYS", "*"]).await?;
@@ -95,7 +97,7 @@ impl Way {
         let socket = self.place()?.server.data().join("redis.sock");
         let database = if self.name == "redis-unix" { 2 } else { 0 };
         let url = format!("redis+unix://{}?db={database}", socket.display());
-        let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+        let mut connection = patient::client(&url).await?;
         Ok(cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await?)
     }
 }

@@ -170,6 +170,7 @@ impl Shared {
         let mut sent_to: Option<(Endpoint, bool)> = None;
         loop {
             let map = self.map();
+            let was_moved = matches!(sent_to, Some((_, false)));
             let (endpoint, asking) = match sent_to.take() {
                 Some(told) => told,
                 None => match owner(&map, request) {
@@ -191,12 +192,14 @@ impl Shared {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => failure,
                 },
-                () = self.leaves(&endpoint, request), if !asking => match stage.is_sent() {
+                () = self.leaves(&endpoint, request, stage), if !asking => match stage.is_sent() {
                     true => return Err(Failure::Deposed),
                     false => continue,
                 },
             };
             let Failure::Redis(error) = &failure else { return Err(failure) };
+            // If it is sent again: should the time be up before that, it was not carried out.
+            stage.reset();
             let is = |kind: ServerErrorKind| error.kind() == kind.into();
             match error.redirect_node() {
                 Some((address, slot)) => {
@@ -208,6 +211,10 @@ impl Shared {
                         self.doubt();
                     }
                     sent_to = Some((to, is_once));
+                    // Two that name each other have not both heard of the end of a move yet.
+                    if was_moved && !is_once {
+                        sleep(PAUSE).await;
+                    }
                     // Should that one not be reached in time, this is not why.
                     continue;
                 }
@@ -224,10 +231,13 @@ impl Shared {
         }
     }
 
-    /// Returns once the slot of the request is known to be another's.
-    async fn leaves(&self, endpoint: &Endpoint, request: &impl Request) {
+    /// Returns once the slot of the request is known to be another's. What was sent is given up only
+    /// when the member has no slot any more, as one that was replaced: whoever told of this slot may
+    /// be behind, and a member that has others answers.
+    async fn leaves(&self, endpoint: &Endpoint, request: &impl Request, stage: &Stage) {
         let mut map = self.map.subscribe();
         let has_left = |map: &Arc<Map>| match owner(map, request) {
+            Some(_) if stage.is_sent() => !map.is_primary(endpoint),
             Some(owner) => !owner.is_where(endpoint),
             None => false,
         };
@@ -311,10 +321,7 @@ impl Shared {
         let is_known = !map.primaries().is_empty();
         if let Some(new) = best.filter(|best| !(best.primaries().is_empty() && is_known)) {
             // What the URL calls a member and what it calls itself may be two addresses.
-            self.nodes().open.retain(|node| {
-                let is_there = |it: &Endpoint| it.is_where(&node.endpoint);
-                new.primaries().iter().any(is_there)
-            });
+            self.nodes().open.retain(|node| new.is_primary(&node.endpoint));
             self.learn(Arc::new(new));
             return Ok(());
         }

@@ -77,6 +77,10 @@ impl Map {
         &self.primaries
     }
 
+    pub(crate) fn is_primary(&self, member: &Endpoint) -> bool {
+        self.primaries.iter().any(|primary| primary.is_where(member))
+    }
+
     /// All members that it names.
     pub(crate) fn members(&self) -> impl Iterator<Item = &Endpoint> {
         self.primaries.iter().chain(&self.replicas)

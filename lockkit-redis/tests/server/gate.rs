@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, stdin};
 use tokio::process::Command;
 
+use crate::patient;
 use crate::support::{Raw, causes, driver, millis};
 
 /// Tells this program that it is to be the holder, and where the server is.
@@ -36,8 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 async fn connect(server: &Server) -> MultiplexedConnection {
-    let client = redis::Client::open(server.url()).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
+    patient::client(&server.url()).await.unwrap()
 }
 
 fn token(number: u64) -> FencingToken {
@@ -175,8 +175,8 @@ async fn rights(server: Server) {
     let mut raw = Raw::connect(&server.url()).await;
     let user = "ACL SETUSER app on >pw ~{stock}:* +evalsha +script|load +get +set";
     raw.ask::<()>(&user.split(' ').collect::<Vec<_>>()).await;
-    let client = redis::Client::open(server.url().replace("redis://", "redis://app:pw@")).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let url = server.url().replace("redis://", "redis://app:pw@");
+    let mut connection = patient::client(&url).await.unwrap();
     gate::pass::<()>(&mut connection, GATE, token(1), &set(1)).await.unwrap();
     let mut writes = pipe();
     writes.incr(PIECES, 1);
@@ -235,8 +235,7 @@ async fn lock(url: &str) -> LockGuard {
 }
 
 async fn write(url: &str, guard: &LockGuard, pieces: i64) -> Result<(), BoxError> {
-    let client = redis::Client::open(url)?;
-    let mut connection = client.get_multiplexed_async_connection().await?;
+    let mut connection = patient::client(url).await?;
     let token = guard.fencing_token().ok_or("no token")?;
     Ok(gate::pass(&mut connection, GATE, token, &set(pieces)).await?)
 }

@@ -9,6 +9,7 @@ mod holder;
 mod inspect;
 mod layout;
 mod news;
+mod patient;
 mod plain;
 mod queue;
 mod roads;

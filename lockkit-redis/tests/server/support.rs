@@ -8,6 +8,8 @@ use lockkit_testkit::Server;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, cmd};
 
+use crate::patient;
+
 /// The bucket of this name is 362: all its keys begin with `{lockkit:362}`.
 pub(crate) const NAME: &str = "orders/{42} ü";
 
@@ -24,7 +26,7 @@ pub(crate) fn socket(server: &Server) -> PathBuf {
 
 /// With limits to calls that follow from the lease.
 pub(crate) async fn impatient_driver(url: &str) -> RedisDriver {
-    RedisDriver::connect(&url.parse().unwrap()).await.unwrap()
+    patient::driver(url).await.unwrap()
 }
 
 pub(crate) fn claim(ttl: Duration) -> Claim {
@@ -76,12 +78,7 @@ pub(crate) struct Raw(MultiplexedConnection);
 
 impl Raw {
     pub(crate) async fn connect(url: &str) -> Self {
-        let client = redis::Client::open(url).unwrap();
-        // Else a machine under load would be taken for a server that does not answer.
-        let patient = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        Self(client.get_multiplexed_async_connection_with_config(&patient).await.unwrap())
+        Self(patient::client(url).await.unwrap())
     }
 
     pub(crate) async fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {

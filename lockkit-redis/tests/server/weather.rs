@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
+use crate::patient;
 use crate::support::{
     LONG, Raw, causes, claim, driver, impatient_driver, kind, listen, millis, refused, take,
 };
@@ -255,11 +256,7 @@ async fn turned_away((): ()) {
 async fn busy(server: Server) {
     let mut raw = Raw::connect(&server.url()).await;
     raw.ask::<()>(&["CONFIG", "SET", "lua-time-limit", "1"]).await;
-    let mut other = redis::Client::open(server.url())
-        .unwrap()
-        .get_multiplexed_async_connection()
-        .await
-        .unwrap();
+    let mut other = patient::client(&server.url()).await.unwrap();
     let script = redis::cmd("EVAL").arg("while true do end").arg(0).to_owned();
     let running = tokio::spawn(async move { script.exec_async(&mut other).await });
     while !raw.is_busy().await {}

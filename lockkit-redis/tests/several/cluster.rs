@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use lockkit_conformance::Suite;
 use lockkit_core::BoxError;
-use lockkit_redis::{CAPABILITIES, RedisDriver};
+use lockkit_redis::CAPABILITIES;
 use lockkit_testkit::{RedisCluster, Unavailable};
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+
+use crate::patient;
 
 pub(crate) fn suite() -> Suite {
     // No failover comes about because a busy machine keeps a server from answering.
@@ -18,13 +22,12 @@ pub(crate) fn suite() -> Suite {
     }
 
     /// Of each member.
-    async fn ask(words: &[&str]) -> Result<Vec<(redis::Client, redis::Value)>, BoxError> {
+    async fn ask(words: &[&str]) -> Result<Vec<(MultiplexedConnection, Value)>, BoxError> {
         let mut answers = Vec::new();
         for member in cluster()?.members() {
-            let client = redis::Client::open(member.url())?;
-            let mut connection = client.get_multiplexed_async_connection().await?;
+            let mut connection = patient::client(&member.url()).await?;
             let answer = redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await?;
-            answers.push((client, answer));
+            answers.push((connection, answer));
         }
         Ok(answers)
     }
@@ -35,13 +38,12 @@ pub(crate) fn suite() -> Suite {
         .connect(|| async {
             // The default limit for the shortest leases is too short for a machine under load.
             let url = format!("{}?call_limit=5s", cluster()?.url());
-            Ok(RedisDriver::connect(&url.parse()?).await?)
+            Ok(patient::driver(&url).await?)
         })
         .revoke(|name| async move {
             let suffix = format!(":lock:{name}");
-            for (client, keys) in ask(&["KEYS", "*"]).await? {
+            for (mut connection, keys) in ask(&["KEYS", "*"]).await? {
                 let keys: Vec<String> = redis::from_redis_value(keys)?;
-                let mut connection = client.get_multiplexed_async_connection().await?;
                 for key in keys.iter().filter(|key| key.ends_with(&suffix)) {
                     // Replicas have it too, and delete nothing themselves.
                     let deleted: redis::RedisResult<()> =

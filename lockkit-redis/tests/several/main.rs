@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 mod cluster;
+#[path = "../server/patient.rs"]
+mod patient;
 mod replicas;
 mod sentinel;
 

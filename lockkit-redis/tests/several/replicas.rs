@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use lockkit_conformance::Suite;
 use lockkit_core::BoxError;
-use lockkit_redis::{CAPABILITIES, RedisDriver};
+use lockkit_redis::CAPABILITIES;
 use lockkit_testkit::{REDIS, Server, Unavailable};
+
+use crate::patient;
 
 /// They end the other way round than they were started.
 struct Place {
@@ -27,8 +29,7 @@ pub(crate) fn suite() -> Suite {
     }
 
     async fn ask(words: &[&str]) -> Result<redis::Value, BoxError> {
-        let client = redis::Client::open(primary()?.url())?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut connection = patient::client(&primary()?.url()).await?;
         Ok(redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await?)
     }
 
@@ -38,7 +39,7 @@ pub(crate) fn suite() -> Suite {
         .connect(|| async {
             // The default limits for the shortest leases are too short for a machine under load.
             let url = format!("{}?call_limit=5s&replicas=1&replica_timeout=5s", primary()?.url());
-            Ok(RedisDriver::connect(&url.parse()?).await?)
+            Ok(patient::driver(&url).await?)
         })
         .revoke(|name| async move {
             let suffix = format!(":lock:{name}");

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use lockkit_conformance::Suite;
 use lockkit_core::BoxError;
-use lockkit_redis::{CAPABILITIES, RedisDriver};
+use lockkit_redis::CAPABILITIES;
 use lockkit_testkit::{RedisSentinels, Unavailable};
+
+use crate::patient;
 
 pub(crate) fn suite() -> Suite {
     // No failover comes about because a busy machine keeps a server from answering.
@@ -19,8 +21,7 @@ pub(crate) fn suite() -> Suite {
 
     async fn ask(words: &[&str]) -> Result<redis::Value, BoxError> {
         let set = set()?;
-        let client = redis::Client::open(set.servers()[set.primary()].url())?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut connection = patient::client(&set.servers()[set.primary()].url()).await?;
         Ok(redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await?)
     }
 
@@ -30,7 +31,7 @@ pub(crate) fn suite() -> Suite {
         .connect(|| async {
             // The default limit for the shortest leases is too short for a machine under load.
             let url = format!("{}?call_limit=5s", set()?.url());
-            Ok(RedisDriver::connect(&url.parse()?).await?)
+            Ok(patient::driver(&url).await?)
         })
         .revoke(|name| async move {
             let suffix = format!(":lock:{name}");

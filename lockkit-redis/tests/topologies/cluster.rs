@@ -1,6 +1,6 @@
 //! A cluster, whose slots move and whose members die.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
@@ -11,7 +11,7 @@ use lockkit_testkit::{REDIS, RedisCluster, Server, Unavailable, free_port, trial
 
 use crate::documented;
 use crate::support::{
-    LONG, Raw, causes, claim, driver, impatient_driver, listen, millis, refused, take,
+    LONG, Raw, causes, claim, driver, impatient_driver, kind, listen, millis, refused, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_lock_is_kept_in_one_slot_and_its_news_too", patient, in_one_slot),
         trial("a_slot_that_moves_takes_its_holder_and_waiters_along", patient, moved),
         trial("a_slot_that_has_moved_by_half_is_waited_for", patient, half_moved),
+        trial("members_that_are_behind_end_no_request_where_the_slot_is", patient, behind),
         trial("who_is_sent_on_to_a_silent_member_may_try_again", patient, moved_to_silence),
         trial("a_killed_member_of_a_cluster_is_replaced", quick, killed),
         trial("a_killed_member_of_an_encrypted_cluster_is_replaced", quick_with_tls, killed),
@@ -160,17 +161,24 @@ async fn half_moved(cluster: RedisCluster) {
     let to = (from + 1) % 3;
     cluster.begin_to_move(slot, to);
     // Some of the keys of the lock are missing here, and all are there: neither can carry it out.
+    let mut source = raw(&cluster, from).await;
+    let hasty = impatient_driver(&format!("{}?call_limit=100ms", cluster.url())).await;
+    loop {
+        match kind(hasty.release(&holder).await) {
+            // The time was up just while it was asked again.
+            (ErrorKind::Unknown, _) => (),
+            (ErrorKind::Unreachable, text) if text.contains("no connection") => (),
+            (kind, text) => {
+                assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+                break assert!(text.contains("TryAgain"), "{text}");
+            }
+        }
+    }
+    let before = errors(&mut source, "TRYAGAIN").await;
     let releasing = driver.release(&holder);
     let moving = async {
-        let mut source = raw(&cluster, from).await;
         let port = cluster.members()[to].port().to_string();
-        let mut refusals = 0;
-        while refusals < 3 {
-            let stats: String = source.ask(&["INFO", "errorstats"]).await;
-            let count =
-                stats.lines().find_map(|line| line.strip_prefix("errorstat_TRYAGAIN:count="));
-            refusals = count.map_or(0, |count| count.trim().parse().unwrap());
-        }
+        while errors(&mut source, "TRYAGAIN").await < before + 3 {}
         let keys: Vec<String> =
             source.ask(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]).await;
         for key in &keys {
@@ -180,6 +188,68 @@ async fn half_moved(cluster: RedisCluster) {
     };
     let (released, ()) = futures_util::join!(releasing, moving);
     assert_eq!(released.unwrap(), lockkit_core::driver::Release::Freed);
+}
+
+/// How often a member has answered with an error of that code.
+async fn errors(member: &mut Raw, code: &str) -> u32 {
+    let stats: String = member.ask(&["INFO", "errorstats"]).await;
+    let begins = format!("errorstat_{code}:count=");
+    let count = stats.lines().find_map(|line| line.strip_prefix(&*begins));
+    count.map_or(0, |count| count.trim().parse().unwrap())
+}
+
+/// A member that has lost a slot says so before the others have heard of it.
+async fn behind(cluster: RedisCluster) {
+    // Each asks other members who has which slot.
+    let urls = [(); 8].map(|()| cluster.url());
+    let drivers = join_all(urls.iter().map(|url| driver(url))).await;
+    let holder = claim(LONG);
+    take(&drivers[0], &holder).await;
+    let slot = slot(&cluster).await;
+    let from = cluster.owner(slot);
+    let to = (from + 1) % 3;
+    cluster.begin_to_move(slot, to);
+    let (mut source, mut target) = (raw(&cluster, from).await, raw(&cluster, to).await);
+    let port = cluster.members()[to].port().to_string();
+    let keys: Vec<String> =
+        source.ask(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]).await;
+    for key in &keys {
+        source.ask::<()>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+    }
+    // Known to all by now, so that what is asked next is sent at once.
+    join_all(drivers.iter().map(|driver| driver.renew(&holder))).await;
+    let id: String = target.ask(&["CLUSTER", "MYID"]).await;
+    let end = ["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &id];
+    let asked = asked_who_has_which_slot(&cluster, to).await;
+    cluster.members()[to].stop().unwrap();
+    source.ask::<()>(&end).await;
+
+    let renewing = join_all(drivers.iter().map(|driver| driver.renew(&holder)));
+    let telling = async {
+        while asked_who_has_which_slot(&cluster, to).await < asked + drivers.len() {}
+        cluster.members()[to].cont().unwrap();
+        // Each of the two says now that the other has it, which is asked again with pauses.
+        let (before, start) = (errors(&mut source, "MOVED").await, Instant::now());
+        while errors(&mut source, "MOVED").await < before + 80 {}
+        assert!(start.elapsed() >= millis(100), "{:?}", start.elapsed());
+        target.ask::<()>(&end).await;
+    };
+    let (renewed, ()) = futures_util::join!(renewing, telling);
+    for renewed in renewed {
+        assert_ne!(renewed.unwrap(), Renewal::Lost);
+    }
+}
+
+/// How often the members but one were asked.
+async fn asked_who_has_which_slot(cluster: &RedisCluster, except: usize) -> usize {
+    let mut asked = 0;
+    for member in (0..6).filter(|member| *member != except) {
+        let stats: String = raw(cluster, member).await.ask(&["INFO", "commandstats"]).await;
+        let calls = stats.lines().find_map(|it| it.strip_prefix("cmdstat_cluster|slots:calls="));
+        let count = calls.and_then(|calls| calls.split(',').next());
+        asked += count.map_or(0, |count| count.parse::<usize>().unwrap());
+    }
+    asked
 }
 
 /// Being sent on says nothing of how the cluster is set up.

@@ -6,6 +6,8 @@ mod cluster;
 mod doctor;
 #[path = "../server/documented.rs"]
 mod documented;
+#[path = "../server/patient.rs"]
+mod patient;
 mod replicas;
 mod sentinel;
 #[allow(dead_code, reason = "some of it is for tests with one server")]

@@ -140,8 +140,7 @@ impl RedisCluster {
     }
 
     fn id(&self, at: usize) -> String {
-        let answer = self.tell(at, "CLUSTER MYID");
-        answer.lines().nth(1).unwrap_or_default().into()
+        own_id(&self.members[at]).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn tell(&self, at: usize, command: &str) -> String {
@@ -154,21 +153,39 @@ impl RedisCluster {
         self.members.iter().position(|member| member.port() == port)
     }
 
-    fn introduce(&self) -> io::Result<()> {
-        let first = self.members[0].port();
+    /// Has the first meet the others, unless they know each other: a member gives up a meeting that
+    /// takes longer than its patience.
+    fn has_met_all(&self) -> io::Result<bool> {
+        let first = &self.members[0];
+        let knows = |one: &Server, other: &Server| -> io::Result<bool> {
+            Ok(ask(one.port(), "CLUSTER NODES")?.contains(&own_id(other)?))
+        };
+        let mut has_met_all = true;
         for (other, port) in self.members.iter().zip(&self.ports).skip(1) {
-            let bus = ask(other.port(), "CONFIG GET cluster-port")?;
-            let bus = super::ask::field(&bus, "cluster-port").unwrap_or_default().to_owned();
-            ask(first, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}"))?;
+            if !(knows(first, other)? && knows(other, first)?) {
+                has_met_all = false;
+                let bus = ask(other.port(), "CONFIG GET cluster-port")?;
+                let bus = super::ask::field(&bus, "cluster-port").unwrap_or_default().to_owned();
+                ask(first.port(), &format!("CLUSTER MEET 127.0.0.1 {port} {bus}"))?;
+            }
         }
+        Ok(has_met_all)
+    }
+
+    fn introduce(&self) -> io::Result<()> {
+        // Else two of them are even at first, and whichever settles that may take a slot back which
+        // has been moved meanwhile.
+        for (epoch, member) in (1..).zip(&self.members) {
+            ask(member.port(), &format!("CLUSTER SET-CONFIG-EPOCH {epoch}"))?;
+        }
+        wait_until("acquaintance", || self.has_met_all())?;
         let thirds = [0, SLOTS / 3, 2 * (SLOTS / 3), SLOTS];
         for (primary, ends) in self.members.iter().zip(thirds.windows(2)) {
             let (first, last) = (ends[0], ends[1] - 1);
             ask(primary.port(), &format!("CLUSTER ADDSLOTSRANGE {first} {last}"))?;
         }
         for (primary, replica) in self.members[..3].iter().zip(&self.members[3..]) {
-            let id = ask(primary.port(), "CLUSTER MYID")?;
-            let id = id.lines().nth(1).unwrap_or_default().to_owned();
+            let id = own_id(primary)?;
             // Refused until the two have met.
             wait_until("a meeting", || {
                 ask(replica.port(), &format!("CLUSTER REPLICATE {id}")).map(|_| true)
@@ -202,6 +219,11 @@ fn start_member(
         let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()];
         encryption::start(&REDIS, encryption, &[&cluster, arguments].concat())
     })
+}
+
+fn own_id(member: &Server) -> io::Result<String> {
+    let answer = ask(member.port(), "CLUSTER MYID")?;
+    Ok(answer.lines().nth(1).unwrap_or_default().into())
 }
 
 /// Whether a line of `CLUSTER NODES` says that the member has the slot.
