@@ -15,6 +15,9 @@ use crate::member::{Member, causes};
 
 /// How long to wait for the nodes.
 const LIMIT: Duration = Duration::from_secs(3);
+/// And for their lists. The more locks there are, the more requests a node's driver needs, each of
+/// which has its own limit.
+const LIST_LIMIT: Duration = Duration::from_secs(60);
 /// And for the others, once most agree on who holds what: a node that lags behind the holder's last
 /// renewal makes a lease look shorter, unless those are heard that have it.
 const FOR_THE_OTHERS: Duration = Duration::from_millis(100);
@@ -35,7 +38,7 @@ impl Inspect for RedlockDriver {
         let quorum = self.quorum.nodes.quorum();
         let is_settled =
             |votes: &Votes<_>| is_agreed(votes, quorum, |seen| hold(seen).into_iter().collect());
-        let seen = self.quorum.poll(look, is_settled).await?;
+        let seen = self.quorum.poll(look, LIMIT, is_settled).await?;
         Ok(self.quorum.agreed(name.clone(), seen.iter()))
     }
 
@@ -50,7 +53,7 @@ impl Inspect for RedlockDriver {
             is_agreed(votes, quorum, |seen| seen.iter().filter_map(hold).collect())
         };
         let mut by_name: BTreeMap<LockName, Vec<LockStatus>> = BTreeMap::new();
-        for status in self.quorum.poll(list, is_settled).await?.into_iter().flatten() {
+        for status in self.quorum.poll(list, LIST_LIMIT, is_settled).await?.into_iter().flatten() {
             by_name.entry(status.name().clone()).or_default().push(status);
         }
         let agreed = by_name.into_iter().map(|(name, seen)| self.quorum.agreed(name, seen.iter()));
@@ -71,7 +74,7 @@ impl Inspect for RedlockDriver {
                 let name = name.clone();
                 Box::pin(async move { inspector(&*inspect)?.break_hold(&name, owner).await })
             };
-        let votes = self.quorum.ask_all(break_it, |_| Settled::No).await;
+        let votes = self.quorum.ask_all(break_it, LIMIT, |_| Settled::No).await;
         let broken = count(&votes, |vote| matches!(vote, Ok(Some(_))));
         let answered = count(&votes, Result::is_ok);
         // The nodes that have not answered are too few to keep it.
@@ -212,9 +215,10 @@ impl Quorum {
     async fn poll<T: Send + 'static>(
         &self,
         ask: impl Fn(Arc<dyn Driver>) -> BoxFuture<'static, Answer<T>>,
+        limit: Duration,
         is_settled: impl FnMut(&Votes<Answer<T>>) -> Settled,
     ) -> Answer<Vec<T>> {
-        let votes = self.ask_all(ask, is_settled).await;
+        let votes = self.ask_all(ask, limit, is_settled).await;
         match count(&votes, Result::is_ok) {
             answered if answered < self.nodes.quorum() => {
                 Err(self.no_majority(answered, failures(votes), true))
@@ -226,6 +230,7 @@ impl Quorum {
     async fn ask_all<T: Send + 'static>(
         &self,
         ask: impl Fn(Arc<dyn Driver>) -> BoxFuture<'static, Answer<T>>,
+        limit: Duration,
         is_settled: impl FnMut(&Votes<Answer<T>>) -> Settled,
     ) -> Votes<Answer<T>> {
         let request = |member: &Member| match member.driver() {
@@ -236,7 +241,7 @@ impl Quorum {
             }
         };
         let requests = self.nodes.members.iter().map(request).collect();
-        ballot::hold(requests, LIMIT, &self.stragglers, is_settled).await
+        ballot::hold(requests, limit, &self.stragglers, is_settled).await
     }
 
     /// What a majority says about a lock.

@@ -43,6 +43,18 @@ async fn the_end_of_a_lease_is_seen_though_one_node_lags() {
     assert!(remaining > TTL * 9 / 10, "{remaining:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_list_may_take_longer_than_a_look() {
+    let nodes = nodes::<3>();
+    let (driver, claim) = (over(&nodes).await, claim(6 * TTL));
+    take(&driver, &claim).await.unwrap();
+    nodes.iter().for_each(|node| node.set(Mode::Slow(TTL)));
+    let listed = driver.held(claim.name().namespace()).await.unwrap();
+    assert_eq!(listed.len(), 1);
+    let error = driver.look(claim.name()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+}
+
 /// As where a guard is dropped while a renewal is under way.
 #[tokio::test(start_paused = true)]
 async fn what_a_renewal_would_take_again_is_not_taken_after_the_release() {

@@ -171,6 +171,18 @@ impl TestNode {
         self.0.lock().unwrap().restarts_at_the_next_ask = true;
     }
 
+    /// What is looked at, once the node answers.
+    async fn inspected(&self) -> MemoryDriver {
+        let (mode, backend) = {
+            let state = self.0.lock().unwrap();
+            (state.mode, state.backend.clone())
+        };
+        if let Mode::Slow(delay) = mode {
+            sleep(delay).await;
+        }
+        backend
+    }
+
     async fn request<T>(
         &self,
         claim: &Claim,
@@ -349,22 +361,14 @@ impl Node for TestNode {
 #[async_trait]
 impl Inspect for TestNode {
     async fn look(&self, name: &LockName) -> Result<lockkit_core::LockStatus, DriverError> {
-        let (mode, backend) = {
-            let state = self.0.lock().unwrap();
-            (state.mode, state.backend.clone())
-        };
-        if let Mode::Slow(delay) = mode {
-            sleep(delay).await;
-        }
-        backend.look(name).await
+        self.inspected().await.look(name).await
     }
 
     async fn held(
         &self,
         namespace: &Namespace,
     ) -> Result<Vec<lockkit_core::LockStatus>, DriverError> {
-        let backend = self.0.lock().unwrap().backend.clone();
-        backend.held(namespace).await
+        self.inspected().await.held(namespace).await
     }
 
     async fn break_hold(
