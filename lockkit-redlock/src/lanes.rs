@@ -123,3 +123,22 @@ impl Drop for Lane {
         self.lanes.tracks[self.at].turn.add_permits(1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_kept_for_as_long_as_they_are_used() {
+        let all = AllLanes::default();
+        let used = [(); 100].map(|()| OwnerId::random()).map(|owner| (owner, all.of(owner, 3)));
+        for _ in 0..1_000 {
+            drop(all.of(OwnerId::random(), 3));
+        }
+        for (owner, lanes) in &used {
+            assert!(Arc::ptr_eq(lanes, &all.of(*owner, 3)));
+        }
+        let known = all.0.lock().unwrap().by_owner.len();
+        assert!(known < 4 * used.len(), "{known}");
+    }
+}

@@ -228,4 +228,12 @@ mod tests {
         drop(waiting);
         assert!(pulse.passed(&clock, PATIENCE).await.is_some());
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_says_nothing_about_the_node() {
+        let (pulse, clock) = node();
+        drop(pulse.pass(&clock, PATIENCE).unwrap());
+        tokio::time::sleep(2 * PATIENCE).await;
+        assert!(!pulse.is_silent(&clock, PATIENCE));
+    }
 }

@@ -77,6 +77,21 @@ async fn a_contended_round_is_not_given_up_before_a_majority_has_answered() {
     assert!(take(&driver, &claim(TTL)).await.is_some());
 }
 
+/// That one node denies something is not what keeps a majority away.
+#[tokio::test(start_paused = true)]
+async fn what_lasts_at_a_majority_is_what_is_told() {
+    for (denying, expected) in [(1, ErrorKind::Unreachable), (3, ErrorKind::Denied)] {
+        let nodes = nodes::<5>();
+        let (driver, held) = (over(&nodes).await, claim(TTL));
+        take(&driver, &held).await.unwrap();
+        nodes[..3].iter().for_each(|node| node.set(Mode::Down));
+        nodes[..denying].iter().for_each(|node| node.set(Mode::Denying));
+        let asked = driver.try_acquire(&claim(TTL)).await.unwrap_err();
+        let renewed = driver.renew(&held).await.unwrap_err();
+        assert_eq!((asked.kind(), renewed.kind()), (expected, expected), "{denying} deny it");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_is_refused_does_not_wait_for_slow_nodes() {
     let slow = Duration::from_millis(500);

@@ -44,6 +44,8 @@ pub(crate) enum Mode {
     Up,
     /// Refuses connections.
     Down,
+    /// Refuses whoever asks.
+    Denying,
     /// Does nothing with a request and never answers.
     Hung,
     /// Carries requests out and never answers.
@@ -198,6 +200,7 @@ impl TestNode {
         match mode {
             Mode::Up => carry_out(backend()).await,
             Mode::Down => Err(DriverError::new(ErrorKind::Unreachable, "it is down")),
+            Mode::Denying => Err(DriverError::new(ErrorKind::Denied, "not for you")),
             Mode::Hung => {
                 sleep(claim.call_limit()).await;
                 Err(unanswered())
