@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_lock_is_kept_in_one_slot_and_its_news_too", patient, in_one_slot),
         trial("a_slot_that_moves_takes_its_holder_and_waiters_along", patient, moved),
         trial("a_slot_that_has_moved_by_half_is_waited_for", patient, half_moved),
+        trial("a_slot_that_nobody_has_is_waited_for", patient, nobodys),
         trial("members_that_are_behind_end_no_request_where_the_slot_is", patient, behind),
         trial("who_is_sent_on_to_a_silent_member_may_try_again", patient, moved_to_silence),
         trial("a_killed_member_of_a_cluster_is_replaced", quick, killed),
@@ -188,6 +189,40 @@ async fn half_moved(cluster: RedisCluster) {
     };
     let (released, ()) = futures_util::join!(releasing, moving);
     assert_eq!(released.unwrap(), lockkit_core::driver::Release::Freed);
+}
+
+/// As where a member was given up with its slots, and has come back.
+async fn nobodys(cluster: RedisCluster) {
+    let driver = driver(&cluster.url()).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    let slot = slot(&cluster).await;
+    let owner = cluster.owner(slot);
+    let slot = slot.to_string();
+    for member in (0..6).map(|at| (owner + at) % 6) {
+        let mut raw = raw(&cluster, member).await;
+        raw.ask::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
+        raw.ask::<()>(&["CLUSTER", "DELSLOTS", &slot]).await;
+    }
+    let hasty = impatient_driver(&format!("{}?call_limit=100ms", cluster.url())).await;
+    let (kind, text) = kind(hasty.renew(&holder).await);
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+
+    // The one still asks whom it knows to have had it, the other has never heard of anybody.
+    let other = self::driver(&cluster.url()).await;
+    let renewing = join_all([&driver, &other].map(|driver| driver.renew(&holder)));
+    let mending = async {
+        let asked = asked_who_has_which_slot(&cluster, owner).await;
+        while asked_who_has_which_slot(&cluster, owner).await < asked + 5 {}
+        raw(&cluster, owner).await.ask::<()>(&["CLUSTER", "ADDSLOTS", &slot]).await;
+    };
+    let (renewed, ()) = futures_util::join!(renewing, mending);
+    for renewed in renewed {
+        assert_ne!(renewed.unwrap(), Renewal::Lost);
+    }
+    driver.release(&holder).await.unwrap();
+    handed_over(&driver, &waiter).await;
 }
 
 /// How often a member has answered with an error of that code.
