@@ -32,6 +32,20 @@ async fn a_try_whose_answer_was_lost_blocks_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_ask_that_was_not_sent_needs_no_release() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    backend.faults().inject(Operation::Acquire, Fault::Fail(ErrorKind::Unreachable));
+    // For the first release, which is that of the guard.
+    backend.faults().inject(Operation::Release, Fault::Fail(ErrorKind::Denied));
+    let outcome = lock.try_acquire().await;
+    assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+    settle().await;
+    let outcome = guard.release().await;
+    assert!(matches!(outcome, Err(Error::Denied(_))), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_that_lands_after_its_claim_was_given_up_is_cleaned_up() {
     let (backend, lock) = set_up();
     backend.faults().inject(Operation::Acquire, Fault::Delay(TTL / 2));
