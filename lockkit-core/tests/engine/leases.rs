@@ -91,6 +91,24 @@ async fn an_extended_lease_is_cleared_up_for_as_long() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_lost_cannot_be_extended() {
+    let (backend, lock) = set_up();
+    let lock = lock.leased(Lease::new(TTL).renew(Renew::Never)).unwrap();
+    for is_known in [false, true] {
+        let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+        backend.revoke(guard.name());
+        if is_known {
+            guard.lost().await;
+        }
+        let outcome = guard.extend(TTL * 2).await;
+        assert!(matches!(outcome, Err(Error::Lost { .. })), "known: {is_known}: {outcome:?}");
+        assert!(!guard.is_held());
+        sleep(TTL * 2).await;
+        assert!(backend.is_idle());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_older_renewal_does_not_undo_an_extension() {
     let (backend, lock) = set_up();
     let lock = lock.leased(Lease::new(TTL)).unwrap();
