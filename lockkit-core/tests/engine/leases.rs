@@ -116,6 +116,9 @@ async fn an_older_renewal_does_not_undo_an_extension() {
     backend.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL * 19 / 100));
     sleep(TTL * 35 / 100).await;
     guard.extend(TTL * 3).await.unwrap();
+    // The renewal is answered.
+    sleep(TTL * 25 / 100).await;
+    assert!(guard.valid_for().unwrap() > TTL * 5 / 2);
     sleep(TTL * 5).await;
     let left = guard.valid_for().unwrap();
     assert!(left > TTL * 3 / 2, "renewed for {left:?}");
