@@ -89,3 +89,26 @@ impl Drop for Ticket {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Turns;
+    use crate::{LockName, Namespace};
+
+    #[test]
+    fn a_queue_lasts_for_as_long_as_somebody_waits() {
+        let turns = Arc::new(Turns::default());
+        let [a, b] = ["a", "b"].map(|name| LockName::new(&Namespace::default(), name).unwrap());
+        let [first, second] = [turns.join(&a), turns.join(&a)];
+        assert!(turns.has_waiters(&a) && !turns.has_waiters(&b));
+        let turn = first.turn_at_once();
+        assert!(turn.is_some() && second.turn_at_once().is_none());
+        drop(turn);
+        drop(first);
+        assert!(turns.has_waiters(&a) && second.turn_at_once().is_some());
+        drop(second);
+        assert!(!turns.has_waiters(&a));
+    }
+}

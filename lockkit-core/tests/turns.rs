@@ -136,6 +136,25 @@ async fn a_thousand_waiters_cost_the_backend_as_much_as_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_comes_while_others_wait_does_not_ask() {
+    let backend = Unordered::default();
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    let wait = || {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire().await })
+    };
+    wait();
+    settle().await;
+    let before = backend.asks.load(Ordering::Relaxed);
+    for _ in 0..100 {
+        wait();
+    }
+    settle().await;
+    assert_eq!(backend.asks.load(Ordering::Relaxed), before);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_front_waiter_that_goes_away_passes_its_turn_on() {
     for goes_first in [true, false] {
         let lock = Locker::new(Unordered::default()).lock("a").unwrap();
