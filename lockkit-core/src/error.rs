@@ -239,4 +239,18 @@ mod tests {
             "postgres does not support this (break lock `orders`): another program holds it"
         );
     }
+
+    #[test]
+    fn what_may_pass_by_itself_is_transient() {
+        use ErrorKind::*;
+        for kind in [Unknown, Unreachable, Denied, Capacity, Misconfigured, Foreign, Unsupported] {
+            let error = Error::connecting("postgres", DriverError::new(kind, "a reason"));
+            assert_eq!(error.is_transient(), matches!(kind, Unknown | Unreachable), "{error}");
+            assert_eq!(error.is_transient(), kind.is_transient(), "{error}");
+        }
+        let (name, driver) = (LockName::new(&Namespace::default(), "orders").unwrap(), "postgres");
+        assert!(Error::Taken { name: name.clone(), driver }.is_transient());
+        assert!(!Error::Lost { name, driver }.is_transient());
+        assert!(!Error::ShutDown { driver }.is_transient());
+    }
 }
