@@ -28,6 +28,8 @@ struct State {
     trace: Trace,
     /// When it was last asked for.
     asked: Instant,
+    /// Whether what it has is being removed, unless it is asked for again.
+    is_given_up: bool,
     /// How many losses of the connection its holder was told of.
     losses: u64,
     /// Whether a delete was sent and not answered.
@@ -153,8 +155,14 @@ impl State {
 impl Entry {
     fn new(claim: Claim) -> Self {
         let trace = Trace::Nothing;
-        let state =
-            State { trace, asked: Instant::now(), losses: 0, is_leaving: false, is_dated: false };
+        let state = State {
+            trace,
+            asked: Instant::now(),
+            is_given_up: false,
+            losses: 0,
+            is_leaving: false,
+            is_dated: false,
+        };
         Self { claim, state: Mutex::new(state), watch: tokio::sync::Mutex::default() }
     }
 
@@ -212,10 +220,11 @@ impl Entry {
     }
 
     /// Gives up what was not asked for during a lease, which is to be removed: from then on, nobody
-    /// takes its node for the first. Says what that was.
+    /// takes its node for the first, an ask that is late included. Says what that was.
     pub(crate) fn abandon(&self) -> Option<Trace> {
         let mut state = self.state();
         let left = self.is_abandoned(&state).then(|| state.trace.clone())?;
+        state.is_given_up = true;
         if let Trace::Place(node, _) = &left {
             state.turn_to(Trace::Doubt(node.session.clone()));
         }
@@ -232,10 +241,11 @@ impl Entry {
     /// since when it is.
     pub(crate) fn advance(&self, node: Node, losses: u64) -> bool {
         let mut state = self.state();
-        let stands = matches!(
+        let is_it = matches!(
             &state.trace,
             Trace::Place(known, _) | Trace::Hold(known) if known.czxid == node.czxid
         );
+        let stands = is_it && !state.is_given_up;
         if stands {
             state.hold(node, losses);
         }
@@ -245,7 +255,7 @@ impl Entry {
     /// Forgets that it may have left something, if it has not asked again since.
     pub(crate) fn has_left(&self) -> bool {
         let mut state = self.state();
-        let has_left = matches!(state.trace, Trace::Doubt(_));
+        let has_left = state.is_given_up && matches!(state.trace, Trace::Doubt(_));
         if has_left {
             state.turn_to(Trace::Nothing);
         }
@@ -263,7 +273,12 @@ impl Entry {
 
     /// It is asked for now.
     pub(crate) fn asks(&self) {
-        self.state().asked = Instant::now();
+        let mut state = self.state();
+        (state.asked, state.is_given_up) = (Instant::now(), false);
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.state().is_given_up
     }
 
     /// A delete of its node is sent. Says whether one was before and was not answered.

@@ -244,7 +244,10 @@ impl Shared {
             }
             // With another session it goes by itself.
             Trace::Place(..) => Ok(()),
-            _ => self.request(entry.claim()).await?.release(Some(entry)).await.map(|_| ()),
+            _ => {
+                let request = self.request(entry.claim()).await?;
+                request.sweep(|| entry.is_given_up()).await.map(|_| ())
+            }
         }
     }
 }

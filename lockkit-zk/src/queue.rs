@@ -254,10 +254,10 @@ impl<'a> Request<'a> {
         let (node, held) = match entry.map(Entry::trace) {
             Some(Trace::Hold(node)) => (node, true),
             Some(Trace::Place(node, _)) => (node, false),
-            _ => return self.sweep().await,
+            _ => return self.sweep(|| true).await,
         };
         if !is_same(&node.session, &self.session) {
-            return self.sweep().await;
+            return self.sweep(|| true).await;
         }
         let was_leaving = entry.is_some_and(Entry::leaves);
         let path = &node.path;
@@ -276,10 +276,10 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Removes what the claim may have left, in whatever session.
-    async fn sweep(&self) -> Result<Release, DriverError> {
+    /// Removes what the claim may have left, in whatever session, as long as that is to go.
+    pub(crate) async fn sweep(&self, is_to_go: impl Fn() -> bool) -> Result<Release, DriverError> {
         let nodes = self.nodes().await.map_err(Failure::of_a_request)?;
-        for name in self.own(&nodes) {
+        for name in self.own(&nodes).take_while(|_| is_to_go()) {
             let path = [&self.folder, "/", name].concat();
             self.delete(&path).await.map_err(Failure::of_a_request)?;
         }

@@ -74,6 +74,12 @@ impl Place {
         self.raw.get_data(&format!("{}/{name}", self.path(FOLDER))).await.unwrap()
     }
 
+    /// Removes a node of the lock by a strange hand.
+    pub(crate) async fn remove(&self, name: &str) {
+        let path = [&self.path(FOLDER), "/", name].concat();
+        self.raw.delete(&path, None).await.unwrap();
+    }
+
     /// The nodes of the lock that are watched, each as often as sessions watch it.
     pub(crate) async fn watched(&self) -> Vec<String> {
         let told = self.ask("wchp").await;

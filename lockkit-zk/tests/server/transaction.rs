@@ -15,6 +15,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_holder_writes_and_a_stale_one_does_not", || ZOOKEEPER.url(), stale),
         trial("a_session_that_has_ended_writes_nothing", || ZOOKEEPER.url(), ended),
         trial("a_transaction_is_carried_out_as_a_whole", || ZOOKEEPER.url(), whole),
+        trial("what_is_checked_has_to_be_so", || ZOOKEEPER.url(), checked),
+        trial("a_write_without_an_answer_is_unknown", || ZOOKEEPER.url(), unanswered),
         trial("what_is_too_long_is_not_sent", || ZOOKEEPER.url(), long),
     ]
 }
@@ -77,6 +79,69 @@ async fn whole(server: String) {
     assert!(place.raw.check_stat(&one).await.unwrap().is_none());
     guard.release().await.unwrap();
     assert!(matches!(write.commit(&driver).await, Err(Refused::Lost)));
+}
+
+async fn checked(server: String) {
+    let place = Place::on(&server).await;
+    let driver = Arc::new(driver(&place.url).await);
+    let locker = Locker::from_arc(driver.clone());
+    let guard = locker.lock(NAME).unwrap().acquire().await.unwrap();
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let (stock, missing) = (place.path("/stock"), place.path("/missing"));
+    place.raw.create(&stock, b"42", &options).await.unwrap();
+    let written = async |path: &str, version| {
+        let mut write = Transaction::new(guard.owner());
+        write.set_data(&stock, "41", None).check(path, version);
+        write.commit(&driver).await
+    };
+    for (path, version, expected) in [
+        (&stock, 0, Error::BadVersion),
+        (&stock, 2, Error::BadVersion),
+        (&missing, 0, Error::NoNode),
+    ] {
+        match written(path, version).await {
+            Err(Refused::Operation { index: 1, source }) => assert_eq!(source, expected),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(place.raw.get_data(&stock).await.unwrap().0, b"42");
+    // It is of that version by then.
+    assert_eq!(written(&stock, 1).await.unwrap().len(), 2);
+    assert_eq!(place.raw.get_data(&stock).await.unwrap().0, b"41");
+    // That what is checked first is not there does not say that the hold is not.
+    let mut write = Transaction::new(guard.owner());
+    write.check(&missing, 0);
+    match write.commit(&driver).await {
+        Err(Refused::Operation { index: 0, source: Error::NoNode }) => (),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn unanswered(server: String) {
+    let place = Place::on(&server).await;
+    let proxy = Proxy::start(addr(&server)).await;
+    let driver = Arc::new(driver(&place.url_by(proxy.addr())).await);
+    let locker = Locker::from_arc(driver.clone());
+    let guard = locker.lock(NAME).unwrap().acquire().await.unwrap();
+    let path = place.path("/stock");
+    let mut write = Transaction::new(guard.owner());
+    write.create(&path, "42", CreateMode::Persistent.with_acls(Acls::anyone_all()));
+    proxy.answers().swallow();
+    let (answer, ()) = tokio::join!(write.commit(&driver), async {
+        while place.raw.check_stat(&path).await.unwrap().is_none() {}
+        proxy.answers().pass();
+        proxy.reset().await;
+    });
+    assert!(matches!(answer, Err(Refused::Unknown(_))), "{answer:?}");
+    // The session goes on.
+    loop {
+        match write.commit(&driver).await {
+            Err(Refused::Operation { index: 0, source: Error::NodeExists }) => break,
+            Err(Refused::Unknown(_) | Refused::Unreachable(_)) => (),
+            other => panic!("{other:?}"),
+        }
+    }
+    guard.release().await.unwrap();
 }
 
 async fn long(server: String) {

@@ -11,8 +11,8 @@ use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
 use lockkit_zk::ZooKeeperDriver;
 
 use crate::support::{
-    LONG, NAME, Place, claim, claim_for, driver, impatient_driver, kind, millis, refused, take,
-    with,
+    FOLDER, LONG, NAME, Place, claim, claim_for, driver, impatient_driver, kind, millis, refused,
+    take, with,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -20,6 +20,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_create_without_an_answer_is_adopted", || ZOOKEEPER.start(), swallowed),
         trial("a_create_that_a_cut_left_open_is_adopted", || ZOOKEEPER.start(), cut_off),
         trial("a_node_of_a_session_before_is_not_adopted", || ZOOKEEPER.start(), older),
+        trial("a_node_that_goes_before_it_is_looked_at_is_made_anew", || ZOOKEEPER.start(), gone),
+        trial("a_node_that_goes_before_it_is_adopted_is_made_anew", || ZOOKEEPER.start(), gone_too),
+        trial("a_place_that_was_given_up_is_granted_no_more", || ZOOKEEPER.start(), given_up),
         trial("a_create_behind_a_release_is_removed", || ZOOKEEPER.start(), behind),
         trial("a_create_on_a_connection_that_was_left_never_lands", || ZOOKEEPER.start(), left),
         trial("a_release_at_the_moment_of_a_cut_frees", || ZOOKEEPER.start(), releasing),
@@ -100,6 +103,74 @@ async fn older(server: Server) {
     let nodes = place.nodes().await;
     let [node] = &nodes[..] else { panic!("{nodes:?}") };
     assert_ne!(place.node(node).await.1.ephemeral_owner, place.raw.session_id().0);
+}
+
+/// What is in a request that lists the nodes of the lock, and in none about one of them.
+fn list() -> String {
+    format!("{FOLDER}\0")
+}
+
+async fn gone(server: Server) {
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let driver = driver(&place.url_by(proxy.addr())).await;
+    let claim = claim().fair();
+    let look = proxy.requests().hold(list());
+    let (answer, ()) = tokio::join!(driver.try_acquire(&claim), async {
+        look.caught().await;
+        place.nodes_come_to(1).await;
+        place.remove(&place.nodes().await[0]).await;
+        look.go_on();
+    });
+    let (kind, text) = kind(answer);
+    assert_eq!(kind, ErrorKind::Unknown, "{text}");
+    assert!(text.contains("removed by somebody else"), "{text}");
+    take(&driver, &claim).await;
+    assert_eq!(place.nodes().await.len(), 1);
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+}
+
+async fn gone_too(server: Server) {
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let driver = driver(&place.url_by(proxy.addr())).await;
+    let claim = claim();
+    proxy.answers().swallow();
+    let (answer, ()) = tokio::join!(driver.try_acquire(&claim), async {
+        place.nodes_come_to(1).await;
+        proxy.answers().pass();
+        proxy.reset().await;
+    });
+    assert_eq!(kind(answer).0, ErrorKind::Unknown);
+    let node = place.nodes().await.remove(0);
+    let look = proxy.requests().hold(&node);
+    let (token, ()) = tokio::join!(take(&driver, &claim), async {
+        look.caught().await;
+        place.remove(&node).await;
+        look.go_on();
+    });
+    let nodes = place.nodes().await;
+    assert_ne!(nodes, [node]);
+    let czxid = place.node(&nodes[0]).await.1.czxid;
+    assert_eq!(token.get(), u64::try_from(czxid).unwrap());
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+}
+
+/// Its answer comes so late that what it may have left is about to be removed.
+async fn given_up(server: Server) {
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let driver = driver(&with(&place.url_by(proxy.addr()), "ttl=4s")).await;
+    let claim = claim_for(millis(200));
+    let look = proxy.requests().hold(list());
+    let (answer, sweep) = tokio::join!(driver.try_acquire(&claim), async {
+        look.caught().await;
+        let sweep = proxy.requests().hold(list());
+        sweep.caught().await;
+        look.go_on();
+        sweep
+    });
+    assert_eq!(kind(answer).0, ErrorKind::Unknown);
+    sweep.go_on();
+    place.nodes_come_to(0).await;
+    take(&driver, &claim_for(LONG)).await;
 }
 
 async fn behind(server: Server) {
