@@ -1,5 +1,5 @@
-//! SQLite on a disk that is full, which takes a right to arrange. Where it is missing, the test is
-//! ignored with the reason.
+//! SQLite on a disk that is full or read-only, which takes a right to arrange. Where it is missing,
+//! the test is ignored with the reason.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     }
     let trials = vec![
         Trial::ignorable_test("a_disk_without_room_is_capacity_when_connecting", connecting),
+        Trial::ignorable_test("a_read_only_disk_is_denied_when_connecting", read_only),
         Trial::ignorable_test("a_full_disk_is_capacity_and_an_error", full),
         Trial::ignorable_test("a_log_that_need_not_grow_serves_on_a_full_disk", grown),
     ];
@@ -103,6 +104,17 @@ fn connecting() -> Result<Completion, Failed> {
         }
     }
     Ok(Completion::Completed)
+}
+
+fn read_only() -> Result<Completion, Failed> {
+    match on_a_disk("1m,ro", 0) {
+        Err(reason) => Ok(Completion::ignored_with(reason)),
+        Ok(lines) => {
+            assert!(lines[0].contains("refuses"), "{lines:?}");
+            assert_eq!(lines.len(), 1);
+            Ok(Completion::Completed)
+        }
+    }
 }
 
 fn full() -> Result<Completion, Failed> {

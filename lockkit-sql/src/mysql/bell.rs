@@ -118,11 +118,12 @@ impl Bell {
         self.subscription.listing(claim.name(), claim.owner()).is_some()
     }
 
-    /// Forgets a claim that waits no more; whether it was told of a release that nobody else was.
+    /// Forgets a claim that waits no more; whether the next may have to be told. So it is if this one
+    /// was told of a release that nobody else was; of who has left before, nothing is known.
     pub(super) fn leave(&self, claim: &Claim) -> bool {
         let listing = self.subscription.listing(claim.name(), claim.owner());
         self.subscription.leave(claim.name(), claim.owner());
-        listing == Some(Listing::Told)
+        listing.is_none_or(|listing| listing == Listing::Told)
     }
 
     /// Tells one who waits that the lock was let go: whose place is the first, if somebody has one, or

@@ -268,7 +268,7 @@ impl MysqlDriver {
 
     async fn let_go(&self, claim: &Claim) -> Result<Release, Failure> {
         let within = self.within(claim);
-        let was_told = claim.waits() && self.bell.leave(claim);
+        let is_to_tell = self.bell.leave(claim);
         let released = claims::release(&self.connections, claim, within).await?;
         let mut is_free = released.hold != Ended::Nothing;
         // Who was granted the lock has no place, unless that could not be removed.
@@ -281,7 +281,8 @@ impl MysqlDriver {
         let next = self.neighbours.go(claim.owner());
         let (is_queued, is_awaited) = match (released.hold, claim.is_fair()) {
             (Ended::Nothing, true) => (is_free, is_free),
-            (Ended::Nothing, false) => (false, was_told),
+            // An earlier release may have ended the hold, and not have come to tell of it.
+            (Ended::Nothing, false) => (false, is_to_tell),
             _ => (released.is_queued, released.is_awaited),
         };
         if next.is_none() && (is_queued || is_awaited) {

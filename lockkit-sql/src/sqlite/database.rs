@@ -1,5 +1,6 @@
 //! One connection to the database file, used for one request after the other.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::filesystem::{self, FileId};
 use lockkit_core::driver::{DriverError, ErrorKind};
+use rustix::io::Errno;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -209,7 +211,7 @@ impl Database {
     }
 
     fn at(&self, problem: Problem) -> DriverError {
-        problem.at(self.path())
+        explain(problem, self.path()).at(self.path())
     }
 }
 
@@ -379,12 +381,20 @@ pub(super) fn check_place_blocking(path: &Path) -> Result<(), Problem> {
     }
 }
 
-/// SQLite says only that it cannot open a file: finds out whether that is for want of a right.
+/// SQLite says only that it cannot open a file: finds out whether that is for want of a right or of
+/// descriptors.
 fn explain(problem: Problem, path: &Path) -> Problem {
     use rustix::fs::{Access, access};
-    let denied = path.parent().filter(|_| problem.is_cannot_open());
-    match denied.map(|folder| access(folder, Access::WRITE_OK | Access::EXEC_OK)) {
-        Some(Err(error)) => Problem::System(error.into()),
+    let Some(folder) = path.parent().filter(|_| problem.is_cannot_open()) else { return problem };
+    let may_enter = access(folder, Access::WRITE_OK | Access::EXEC_OK);
+    match may_enter.and_then(|()| access(path, Access::READ_OK | Access::WRITE_OK)) {
+        // The file may not be there yet.
+        Ok(()) | Err(Errno::NOENT) => (),
+        Err(error) => return Problem::System(error.into()),
+    }
+    // Without the right to read the folder, that does not tell.
+    match File::open(folder).map_err(Problem::System) {
+        Err(none_left) if none_left.kind() == ErrorKind::Capacity => none_left,
         _ => problem,
     }
 }

@@ -80,6 +80,7 @@ impl SqliteDriver {
     ///   between hosts, or if the database has an unknown layout version.
     /// - [`Error::Foreign`] if the file is a database of something else, or no database.
     /// - [`Error::Denied`] if this process may not write there.
+    /// - [`Error::Capacity`] if the disk is full, or this process has no descriptor left.
     /// - [`Error::Unreachable`] if it cannot be opened within 5 s.
     ///
     /// # Cancel safety

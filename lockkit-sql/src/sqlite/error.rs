@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lockkit_core::driver::{DriverError, ErrorKind};
+use rustix::io::Errno;
 
 /// What went wrong with the database.
 #[derive(Debug, thiserror::Error)]
@@ -38,13 +39,16 @@ impl Problem {
         DriverError::new(self.kind(), InDatabase { path: path.into(), problem: self })
     }
 
-    fn kind(&self) -> ErrorKind {
+    pub(super) fn kind(&self) -> ErrorKind {
         let code = match self {
             Self::Found { kind, .. } => return *kind,
-            Self::System(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return ErrorKind::Denied;
+            Self::System(error) => {
+                return match Errno::from_io_error(error) {
+                    Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => ErrorKind::Denied,
+                    Some(Errno::MFILE | Errno::NFILE) => ErrorKind::Capacity,
+                    _ => ErrorKind::Misconfigured,
+                };
             }
-            Self::System(_) => return ErrorKind::Misconfigured,
             Self::Client(_) if self.extended_code() == Some(IOERR_SHMSIZE) => {
                 return ErrorKind::Capacity;
             }

@@ -11,8 +11,8 @@ use lockkit_testkit::{Proxy, Server, trial};
 use tokio::time::sleep;
 
 use crate::support::{
-    CARRIED_OUT, Database, LONG, NAME, NOW, claim, driver, listen, millis, named, private, refused,
-    shared, take,
+    CARRIED_OUT, Database, LONG, NAME, NOW, claim, driver, impatient_driver, listen, millis, named,
+    private, refused, shared, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -21,6 +21,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("the_process_of_the_first_place_is_told", shared, first_place),
         trial("who_is_told_and_comes_too_late_is_told_next", shared, too_late),
         trial("who_was_told_and_gives_up_passes_it_on", shared, passing_on),
+        trial("who_was_told_passes_it_on_at_the_second_attempt", shared, passing_on_again),
+        trial("a_release_that_was_not_heard_of_tells_the_next", private, unheard),
         trial("a_first_place_that_gives_up_passes_it_on", shared, passing_a_turn_on),
         trial("the_last_place_that_gives_up_lets_others_on", shared, last_place),
         trial("who_tells_itself_tells_no_other", shared, itself),
@@ -117,6 +119,41 @@ async fn passing_on(server: String) {
     assert_eq!(near.release(&waiters[0]).await.unwrap(), Release::NotHeld);
     assert_eq!(far.changed(&waiters[1]).await, Change::AskAgain);
     take(&far, &waiters[1]).await;
+}
+
+/// Somebody kept the lock's row locked at the first.
+async fn passing_on_again(server: String) {
+    let mut database = Database::on(&server).await;
+    let near = impatient_driver(&format!("{}?call_limit=2s", database.url)).await;
+    let far = database.driver().await;
+    let (holder, first, next) = (claim(LONG), claim(LONG).waiting(), claim(LONG).waiting());
+    take(&far, &holder).await;
+    listen(&near, &first).await;
+    listen(&far, &next).await;
+    far.release(&holder).await.unwrap();
+    assert_eq!(near.changed(&first).await, Change::AskAgain);
+    database.run("START TRANSACTION; SELECT COUNT(*) FROM lockkit_lock FOR UPDATE").await;
+    near.release(&first).await.unwrap_err();
+    database.run("COMMIT").await;
+    assert_eq!(near.release(&first).await.unwrap(), Release::NotHeld);
+    assert_eq!(far.changed(&next).await, Change::AskAgain);
+    take(&far, &next).await;
+}
+
+/// It was carried out, and its answer lost.
+async fn unheard(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let near = impatient_driver(&server.url_at(proxy.addr())).await;
+    let far = driver(&server.url()).await;
+    let (holder, waiter) = (claim(millis(5000)), claim(LONG).waiting());
+    take(&near, &holder).await;
+    listen(&far, &waiter).await;
+    proxy.answers().swallow();
+    near.release(&holder).await.unwrap_err();
+    proxy.answers().pass();
+    assert_eq!(near.release(&holder).await.unwrap(), Release::NotHeld);
+    assert_eq!(far.changed(&waiter).await, Change::AskAgain);
+    take(&far, &waiter).await;
 }
 
 async fn passing_a_turn_on(server: String) {

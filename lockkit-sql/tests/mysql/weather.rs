@@ -6,7 +6,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::Error;
-use lockkit_core::driver::{Driver, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_sql::mysql::MysqlDriver;
 use lockkit_testkit::{Hold, Proxy, Server, trial};
 use tokio::time::sleep;
@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_doubt_outlives_a_second_sending", shared, doubted),
         trial("a_swallowed_answer_is_unknown_and_replaces_the_connection", private, swallowed),
         trial("a_second_ask_that_is_not_answered_is_unknown", private, asked_twice),
+        trial("a_second_ask_that_fails_leaves_the_first_answer", private, refused_once),
         trial("a_reset_or_a_partition_is_got_over", private, cut),
         trial("a_transaction_that_is_cut_off_is_rolled_back", private, half_open),
         trial("a_request_that_was_not_sent_is_not_unknown", private, away),
@@ -184,6 +185,39 @@ async fn asked_twice(server: Server) {
         break kind(ask.await);
     };
     assert_eq!(asked.0, ErrorKind::Unknown, "{}", asked.1);
+}
+
+/// By then somebody keeps the lock's row locked for longer than the server lets anybody wait.
+async fn refused_once(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let mut database = Database::at(&server.url()).await;
+    let near = driver(&server.url()).await;
+    let far = impatient_driver(&format!("{}&call_limit=2s", in_plain(&server, &proxy))).await;
+    let held = claim(LONG);
+    take(&near, &held).await;
+    let listing = proxy.requests().hold("INSERT INTO lockkit_bell");
+    let refused = loop {
+        let waiting = claim(LONG).waiting();
+        let mut ask = pin!(far.try_acquire(&waiting));
+        tokio::select! {
+            () = listing.caught() => (),
+            // It is not told of releases yet.
+            refused = &mut ask => {
+                refused.unwrap();
+                continue;
+            }
+        }
+        database.run("START TRANSACTION; SELECT COUNT(*) FROM lockkit_lock FOR UPDATE").await;
+        listing.go_on();
+        break ask.await.unwrap();
+    };
+    database.run("COMMIT").await;
+    match refused {
+        Attempt::Taken(taken) => assert!(taken.is_unheard()),
+        other => panic!("not refused: {other:?}"),
+    }
+    near.release(&held).await.unwrap();
+    take(&far, &claim(LONG)).await;
 }
 
 async fn cut(server: Server) {

@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("postgres::a_failed_ask_leaves_no_lock", || POSTGRES.start(), failed),
         trial("postgres::a_failed_ask_leaves_the_holders_lock_alone", || POSTGRES.start(), alone),
         trial("postgres::an_interrupted_ask_is_answered", || POSTGRES.start(), interrupted),
+        trial("postgres::an_interrupted_release_unlocks", || POSTGRES.start(), released),
     ];
     trials.extend(on_each("many_locks_are_one_session", many));
     trials.extend(on_each("another_program_shares_exact_keys", shared));
@@ -234,6 +235,30 @@ async fn interrupted(server: Server) {
     let (again, ()) = tokio::join!(take(&*driver, &held), raw.cancel_statements(1));
     assert_eq!(again, token);
     assert!(!raw.takes("42").await, "another program got in");
+}
+
+/// Whatever else of it fails.
+async fn released(server: Server) {
+    let (url, mut raw) = (server.url(), Raw::to(&server).await);
+    for cancelled in 1..=3 {
+        let (driver, held) = (driver(&url, "ttl=1h&keys=exact").await, claim("42"));
+        take(&*driver, &held).await;
+        raw.hold_up_statements().await;
+        let (release, ()) = tokio::join!(driver.release(&held), raw.cancel_statements(cancelled));
+        let is_given_up = cancelled == 3;
+        match is_given_up {
+            false => assert_eq!(release.unwrap(), Release::Freed),
+            true => assert!(kind(release).1.contains("canceling statement")),
+        }
+        // The lock goes with its session.
+        while !raw.takes("42").await {
+            assert!(is_given_up, "the lock was left behind");
+        }
+        raw.gives_back("42").await;
+        assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
+        take(&*driver, &held).await;
+        assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+    }
 }
 
 impl Raw {

@@ -19,10 +19,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         on_each("who_waits_hears_of_the_end_of_another_session", end_of_another),
         on_each("who_waits_no_more_is_in_nobodys_way", left),
         on_each("a_grant_that_nobody_hears_of_is_taken_back", unheard),
+        on_each("who_is_forgotten_gives_up_its_session", forgotten),
         on_each("of_a_drivers_claims_the_last_that_asked_is_waited_for", last),
         on_each("asks_that_cross_a_grant_are_answered", crossing),
         on_each("sessions_that_wait_are_few_and_end_when_idle", few),
         on_each("a_waiting_session_that_ends_is_replaced", replaced),
+        on_each("a_lock_that_was_waited_for_is_lost_with_its_session", lost),
+        on_each("a_wait_is_broken_off_though_the_other_session_ended", broken_off),
         on_each("waiters_without_a_way_to_the_server_find_back", cut),
         on_each("an_answer_that_comes_late_to_a_waiter_is_picked_up", late),
         on_each("a_crowd_of_tasks_is_served", crowd),
@@ -134,6 +137,33 @@ async fn unheard(server: Server) {
     assert_eq!(waiter.release(&forgotten).await.unwrap(), Release::NotHeld);
 }
 
+/// As by a process whose runtime goes on: its one session that waits is for whoever comes next.
+async fn forgotten(server: Server) {
+    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
+    let waiter = driver(&server.url(), "ttl=5s&waiting_sessions=1").await;
+    let (held, next) = (claim("orders"), claim("next"));
+    let silent = claim("orders").waiting().with_ttl(Duration::from_secs(2));
+    for held in [&held, &next] {
+        take(&*holder, held).await;
+    }
+    refused(&*waiter, &silent).await;
+    raw.until_waiting(1).await;
+    let waiting = claim("next").waiting();
+    loop {
+        match waiter.try_acquire(&waiting).await.unwrap() {
+            Attempt::Taken(taken) if taken.asks_within() == Some(Duration::MAX) => break,
+            Attempt::Taken(_) => tokio::time::sleep(millis(50)).await,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+    holder.release(&next).await.unwrap();
+    granted(&*waiter, &waiting).await;
+    assert_eq!(waiter.release(&silent).await.unwrap(), Release::NotHeld);
+    assert_eq!(waiter.release(&waiting).await.unwrap(), Release::Freed);
+    assert_eq!(holder.release(&held).await.unwrap(), Release::Freed);
+    assert_eq!((raw.locks().await, raw.waiting().await), (0, 0));
+}
+
 async fn last(server: Server) {
     let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
     let waiter = driver(&server.url(), "").await;
@@ -236,6 +266,45 @@ async fn replaced(server: Server) {
     let guard = waiting.await.unwrap().unwrap();
     assert!(guard.is_held());
     guard.release().await.unwrap();
+}
+
+async fn lost(server: Server) {
+    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "ttl=1h").await);
+    let waiter = driver(&server.url(), "ttl=1h").await;
+    let (held, waiting) = (claim("orders"), claim("orders").waiting());
+    take(&*holder, &held).await;
+    refused(&*waiter, &waiting).await;
+    raw.until_waiting(1).await;
+    let session = raw.session_that_waits().await.unwrap();
+    holder.release(&held).await.unwrap();
+    granted(&*waiter, &waiting).await;
+    raw.end_session(session).await;
+    assert_eq!(waiter.changed(&waiting).await, Change::Lost);
+    assert_eq!(waiter.renew(&waiting).await.unwrap(), Renewal::Lost);
+    take_in_the_end(&*holder, &held).await;
+    refused(&*waiter, &waiting).await;
+    assert_eq!(waiter.release(&waiting).await.unwrap(), Release::NotHeld);
+    assert_eq!(holder.release(&held).await.unwrap(), Release::Freed);
+    assert_eq!((raw.locks().await, raw.waiting().await), (0, 0));
+}
+
+/// By which it is to be broken off.
+async fn broken_off(server: Server) {
+    let (mut raw, mut other) = (Raw::to(&server).await, Raw::to(&server).await);
+    assert!(other.takes("42").await);
+    // Less than a wait lasts.
+    let waiter = impatient_driver(&server.url(), "ttl=1h&keys=exact&call_limit=5s").await;
+    let (earlier, waiting) = (claim("7"), claim("42").waiting());
+    take(&*waiter, &earlier).await;
+    let main = raw.session().await;
+    assert_eq!(waiter.release(&earlier).await.unwrap(), Release::Freed);
+    refused(&*waiter, &waiting).await;
+    raw.until_waiting(1).await;
+    raw.end_session(main).await;
+    assert_eq!(waiter.release(&waiting).await.unwrap(), Release::NotHeld);
+    assert_eq!(raw.waiting().await, 0, "it waits still");
+    other.gives_back("42").await;
+    take(&*waiter, &waiting).await;
 }
 
 async fn cut(server: Server) {

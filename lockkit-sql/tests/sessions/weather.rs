@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         on_each("a_session_that_was_ended_is_found_out", ended),
         on_each("the_end_of_a_session_is_heard_of_long_before_a_renewal", heard_of),
         on_each("a_session_that_ended_while_it_was_idle_fails_no_ask", ended_while_idle),
+        on_each("a_user_that_may_not_connect_any_more_is_denied", locked_out),
         on_each("a_cut_off_holder_is_freed_by_the_time_out", cut_off),
         on_each("a_reset_connection_frees_its_locks", reset),
         on_each("a_late_answer_to_an_ask_is_picked_up", late_ask),
@@ -92,6 +93,31 @@ async fn ended_while_idle(server: Server) {
     raw.end_sessions().await;
     while raw.sessions().await > 0 {}
     take(&*driver, &after).await;
+}
+
+async fn locked_out(server: Server) {
+    let mut raw = Raw::to(&server).await;
+    let (user, make, lock_out) = match raw {
+        Raw::Postgres(_) => {
+            ("postgres", "CREATE ROLE lowly LOGIN SUPERUSER", "ALTER ROLE lowly NOLOGIN")
+        }
+        Raw::Mysql(_) => (
+            "root",
+            "CREATE USER lowly@127.0.0.1; GRANT ALL ON shop.* TO lowly@127.0.0.1",
+            "DROP USER lowly@127.0.0.1",
+        ),
+    };
+    raw.run(make).await;
+    let url = server.url().replace(&format!("//{user}@"), "//lowly@");
+    let (driver, held) = (driver(&url, "").await, claim("orders"));
+    take(&*driver, &held).await;
+    raw.run(lock_out).await;
+    let session = raw.session().await;
+    raw.end_session(session).await;
+    assert_eq!(driver.changed(&held).await, Change::Lost);
+    let (kind, text) = kind(driver.try_acquire(&held).await);
+    assert_eq!(kind, ErrorKind::Denied, "{text}");
+    assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
 }
 
 async fn cut_off(server: Server) {

@@ -5,12 +5,12 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use lockkit_core::driver::{Driver as _, Inspect as _};
-use lockkit_core::{Diagnosis, Grade, Namespace};
+use lockkit_core::driver::{Driver as _, ErrorKind, Inspect as _};
+use lockkit_core::{Diagnosis, Error, Grade, Namespace};
 use lockkit_sql::sqlite::SqliteDriver;
 use sqlx::Connection as _;
 
-use crate::support::{Fixture, claim, execute, granted, number};
+use crate::support::{Fixture, claim, execute, granted, name, number, told_by_driver};
 
 async fn diagnosis(driver: &SqliteDriver) -> Vec<Diagnosis> {
     driver.diagnose(&Namespace::default()).await.unwrap()
@@ -126,6 +126,15 @@ async fn child() {
     allow(&path, 0o400);
     let told = trouble(&driver, "rights", Grade::Error).await;
     assert!(told.contains(&format!("may not read and write {}:", path.display())), "{told}");
+    // Who opens it anew is told so, too.
+    driver.close().await;
+    allow(&path, 0o000);
+    let asked = driver.try_acquire(&claim("a")).await.map(drop);
+    for error in [asked, driver.look(&name("a")).await.map(drop)].map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::Denied, "{}", told_by_driver(error));
+    }
+    let error = SqliteDriver::open(&path).await.unwrap_err();
+    assert!(matches!(error, Error::Denied(_)), "{error:?}");
 }
 
 #[tokio::test]

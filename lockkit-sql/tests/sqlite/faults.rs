@@ -1,12 +1,12 @@
 use std::time::Duration;
 
 use lockkit_core::Error;
-use lockkit_core::driver::{Attempt, Driver as _, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Attempt, Driver as _, ErrorKind, Inspect as _, Release, Renewal};
 use lockkit_sql::sqlite::SqliteDriver;
 use tokio::time::timeout;
 
 use crate::support::{
-    Fixture, HANG, claim, execute, granted, number, refused, token, told, told_by_driver,
+    Fixture, HANG, claim, execute, granted, name, number, refused, token, told, told_by_driver,
 };
 
 #[tokio::test]
@@ -186,6 +186,15 @@ async fn tables_that_vanish_are_foreign_and_heal_nothing() {
     for _ in 0..2 {
         let error = driver.try_acquire(&claim("a")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Foreign, "{}", told_by_driver(error));
+    }
+    // Nor in a database that is as if it were new.
+    const REST: &str = "DROP TABLE lockkit_place; DROP TABLE lockkit_counter; \
+                        PRAGMA application_id = 0; PRAGMA user_version = 0";
+    execute(&mut fixture.raw().await, REST).await;
+    let asked = driver.try_acquire(&claim("a")).await.map(drop);
+    for error in [asked, driver.look(&name("a")).await.map(drop)].map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::Foreign);
+        assert!(told_by_driver(error).contains("its tables are gone"));
     }
 }
 

@@ -1,14 +1,16 @@
 //! Several real processes: this test binary, started again.
 
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use lockkit_core::driver::{Attempt, Driver as _, Release};
-use lockkit_core::{Label, LockStatus, Locker};
+use lockkit_core::driver::{Attempt, Driver as _, ErrorKind, Inspect as _, Release, Renewal};
+use lockkit_core::{Error, Label, LockStatus, Locker};
 use lockkit_sql::sqlite::SqliteDriver;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::support::{Fixture, claim};
+use crate::support::{Fixture, claim, granted, told_by_driver};
 
 const CHILD: &str = "LOCKKIT_TEST_SQLITE_CHILD";
 const PROCESSES: usize = 10;
@@ -73,6 +75,45 @@ async fn child() {
         assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
     }
     driver.close().await;
+}
+
+const POOR: &str = "LOCKKIT_TEST_SQLITE_POOR";
+
+/// Limits are for a whole process.
+#[test]
+fn a_process_without_descriptors_says_so() {
+    let fixture = Fixture::new();
+    ended_well(start("processes::poor", POOR, &fixture.path()));
+}
+
+/// The process; does nothing when run as a test.
+#[tokio::test]
+async fn poor() {
+    let Some(database) = std::env::var_os(POOR) else { return };
+    let driver = SqliteDriver::open(&database).await.unwrap();
+    let held = claim("a");
+    granted(&driver, &held).await;
+    let before = getrlimit(Resource::Nofile);
+    let allow_no_more = || {
+        // The lowest number that is free.
+        let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd().try_into().unwrap();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..before }).unwrap();
+    };
+    allow_no_more();
+    let error = driver.look(held.name()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Capacity, "{error}");
+    let told = told_by_driver(error);
+    assert!(told.contains("open files"), "{told}");
+    assert!(matches!(SqliteDriver::open(&database).await, Err(Error::Capacity(_))));
+    // What is held needs no more.
+    assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+    // The next request opens the database anew.
+    driver.close().await;
+    allow_no_more();
+    assert_eq!(driver.try_acquire(&held).await.unwrap_err().kind(), ErrorKind::Capacity);
+    setrlimit(Resource::Nofile, before).unwrap();
+    granted(&driver, &held).await;
 }
 
 const HOLDER: &str = "LOCKKIT_TEST_SQLITE_HOLDER";
