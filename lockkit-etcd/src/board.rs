@@ -371,7 +371,7 @@ impl Board {
     }
 
     /// Watches anew what a watch was on that has ended, and has those look again who listen.
-    fn renew(&self, state: &mut State, id: i64) {
+    pub(crate) fn renew(&self, state: &mut State, id: i64) {
         let Some(ward) = state.remove(id) else { return };
         let Ward { key, listeners, .. } = *ward;
         for owner in listeners {

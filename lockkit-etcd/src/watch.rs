@@ -422,6 +422,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_watch_that_the_server_has_ended_is_set_up_anew() {
+        let (watch, mut sent) = watch();
+        let owner = wait(&watch, 10);
+        let [own, ahead] = created(&mut sent)[..] else { panic!() };
+        heard(&watch, own, Some(11), None);
+        heard(&watch, ahead, Some(11), None);
+        watch.board.renew(&mut watch.board.state(), ahead);
+        assert_eq!(news(&watch, owner), Some(News::LookAgain));
+        let [anew] = created(&mut sent)[..] else { panic!() };
+        heard(&watch, anew, Some(11), None);
+        assert_eq!(news(&watch, owner), None);
+        heard(&watch, anew, None, Some(12));
+        assert_eq!(news(&watch, owner), Some(News::Granted));
+    }
+
+    #[tokio::test]
     async fn nothing_lingers_over_the_end_of_a_stream() {
         let (watch, mut sent) = watch();
         let first = wait(&watch, 10);

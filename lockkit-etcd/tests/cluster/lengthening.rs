@@ -1,7 +1,8 @@
 //! A key that is hung on a longer lease, in bad weather.
 
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Claim, Driver as _, ErrorKind, Release, Renewal};
+use lockkit_core::FencingToken;
+use lockkit_core::driver::{Attempt, Claim, Driver as _, ErrorKind, Release, Renewal};
 use lockkit_etcd::EtcdDriver;
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
 
@@ -13,6 +14,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_lengthening_that_is_lost_is_done_later", || ETCD.start(), request_lost),
         trial("a_lengthening_that_is_not_sent_leaves_its_lease", || ETCD.start(), not_sent),
         trial("a_lengthening_gets_over_the_end_of_its_lease", || ETCD.start(), lease_lost),
+        trial("who_asks_again_keeps_a_key_that_has_moved", || ETCD.start(), moved_before),
+        trial("a_key_that_outlives_its_leases_gets_another", || ETCD.start(), outlives),
         trial("a_lengthening_of_what_is_gone_is_a_loss", || ETCD.start(), key_gone),
         trial("a_release_after_a_lost_lengthening_leaves_nothing", || ETCD.start(), released),
     ]
@@ -56,6 +59,18 @@ impl Scene {
         loop {
             match self.driver.renew(&self.longer).await {
                 Ok(renewal) => return renewal,
+                Err(error) => assert!(error.kind().is_transient(), "{error:?}"),
+            }
+        }
+    }
+
+    /// Asks again for what is held, with the lease that it has.
+    async fn token(&self) -> FencingToken {
+        let short = self.longer.clone().with_ttl(millis(60_000));
+        loop {
+            match self.driver.try_acquire(&short).await {
+                Ok(Attempt::Granted(grant)) => return grant.fencing_token().unwrap(),
+                Ok(other) => panic!("not granted: {other:?}"),
                 Err(error) => assert!(error.kind().is_transient(), "{error:?}"),
             }
         }
@@ -137,6 +152,37 @@ async fn lease_lost(server: Server) {
     let lease = scene.hangs_on().await;
     let lease = scene.raw.client.lease_time_to_live(lease, None).await.unwrap();
     assert_eq!(lease.granted_ttl(), 600);
+    scene.ends_well().await;
+}
+
+async fn moved_before(server: Server) {
+    let mut scene = Scene::new(&server).await;
+    let token = scene.token().await;
+    scene.proxy.answers().swallow();
+    scene.ask_in_vain().await;
+    scene.raw.client.lease_revoke(scene.short_lease).await.unwrap();
+    let grants = scene.grants();
+    assert_eq!(scene.token().await, token);
+    assert_eq!((scene.hangs_on().await, scene.grants()), (scene.long_lease, grants));
+    assert!(matches!(scene.renewed().await, Renewal::Held(_)));
+    scene.ends_well().await;
+}
+
+/// As when a strange hand puts the key anew.
+async fn outlives(server: Server) {
+    let mut scene = Scene::new(&server).await;
+    let token = scene.token().await;
+    scene.proxy.requests().swallow();
+    scene.ask_in_vain().await;
+    let key = scene.raw.keys().await.remove(0).0;
+    let value = scene.raw.client.get(&*key, None).await.unwrap().kvs()[0].value().to_vec();
+    scene.raw.client.put(&*key, value, None).await.unwrap();
+    for lease in [scene.short_lease, scene.long_lease] {
+        scene.raw.client.lease_revoke(lease).await.unwrap();
+    }
+    assert_eq!(scene.token().await, token);
+    assert_eq!(scene.raw.leases().await, [scene.hangs_on().await]);
+    assert!(matches!(scene.renewed().await, Renewal::Held(_)));
     scene.ends_well().await;
 }
 

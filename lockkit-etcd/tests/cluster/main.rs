@@ -8,6 +8,7 @@ mod keys;
 mod leader;
 mod lengthening;
 mod news;
+mod places;
 mod support;
 mod transaction;
 mod weather;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         dialect::trials(),
         diagnosis::trials(),
         news::trials(),
+        places::trials(),
         weather::trials(),
         leader::trials(),
         transaction::trials(),

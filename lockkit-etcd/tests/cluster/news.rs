@@ -4,12 +4,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use etcd_client::{Txn, TxnOp};
 use futures_util::future::join_all;
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Claim, Driver, Renewal};
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::support::{LONG, Raw, claim, driver, granted, locker, millis, named, refused, take};
 
@@ -29,11 +31,20 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("what_is_written_meanwhile_is_noticed", || ETCD.start(), written_meanwhile),
         trial("a_watch_that_is_cut_at_the_release_misses_nothing", || ETCD.start(), cut),
         trial("a_compaction_is_got_over", || ETCD.start(), compacted),
+        trial("a_watch_that_a_compaction_ends_is_set_up_anew", || ETCD.start(), overtaken),
         trial("a_revoked_lease_is_a_loss", || ETCD.start(), revoked),
         trial("a_deleted_key_is_a_loss", || ETCD.start(), deleted),
         trial("a_waiter_learns_that_its_place_is_gone", || ETCD.start(), place_gone),
         trial("ended_streams_lose_nothing", || ETCD.start(), ended),
     ]
+}
+
+/// How many messages have come to the server on streams on which keys are watched.
+fn watch_messages(raw: &Raw) -> u64 {
+    raw.count(
+        "grpc_server_msg_received_total{grpc_method=\"Watch\",\
+         grpc_service=\"etcdserverpb.Watch\",grpc_type=\"bidi_stream\"}",
+    )
 }
 
 /// Waits until the server watches so many keys.
@@ -204,10 +215,7 @@ async fn lingering(server: Server) {
         (holder, next, held) = (next, holder, waiting);
     }
     // To watch two keys and to end that would be four for each turn.
-    let messages = raw.count(
-        "grpc_server_msg_received_total{grpc_method=\"Watch\",\
-         grpc_service=\"etcdserverpb.Watch\",grpc_type=\"bidi_stream\"}",
-    );
+    let messages = watch_messages(&raw);
     assert!(messages < 2 * TURNS, "{messages} messages");
 }
 
@@ -260,6 +268,56 @@ async fn compacted(server: Server) {
     raw.client.compact(revision, None).await.unwrap();
     proxy.accept().await;
     granted(&other, &waiting).await;
+}
+
+/// What a stream does not take, the server keeps for later, and ends the watches whose news are no
+/// longer in its history by then.
+async fn overtaken(server: Server) {
+    const HOLDS: u64 = 100;
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&server.url_at(proxy.addr())).await;
+    let mut raw = Raw::on(server.port()).await;
+    // Long names, so that the stream is soon full.
+    let name = |number| format!("{number}{}", "/".repeat(500));
+    let held: Vec<_> = (0..HOLDS).map(|number| named(&name(number), LONG)).collect();
+    join_all(held.iter().map(|claim| take(&driver, claim))).await;
+    for claim in &held {
+        assert!(poll!(pin!(driver.changed(claim))).is_pending());
+    }
+    watched(&raw, HOLDS).await;
+    let keys = raw.keys().await.into_iter();
+    let (deletes, puts): (Vec<_>, Vec<_>) =
+        keys.map(|(key, _)| (TxnOp::delete(&*key, None), TxnOp::put(&*key, "", None))).unzip();
+    let [delete, put] = [deletes, puts].map(|all| Txn::new().and_then(all));
+
+    let stream = proxy.answers().hold("lockkit/v1/");
+    let mut more = true;
+    while more {
+        // Once more after all are behind, so that all have missed something.
+        more = raw.count("etcd_debugging_mvcc_slow_watcher_total") < HOLDS;
+        raw.client.txn(delete.clone()).await.unwrap();
+        raw.client.txn(put.clone()).await.unwrap();
+    }
+    let revision = raw.revision().await;
+    raw.client.compact(revision, None).await.unwrap();
+    let before = watch_messages(&raw);
+    stream.go_on();
+    while watch_messages(&raw) < before + HOLDS {
+        tokio::time::sleep(millis(5)).await;
+    }
+    for claim in &held {
+        assert!(poll!(pin!(driver.changed(claim))).is_ready(), "what came before");
+    }
+    let mut told = pin!(join_all(held.iter().map(|claim| driver.changed(claim))));
+    let news = loop {
+        // The last of the watches may have come in, and be not set up.
+        raw.client.txn(delete.clone()).await.unwrap();
+        raw.client.txn(put.clone()).await.unwrap();
+        if let Ok(news) = timeout(millis(50), &mut told).await {
+            break news;
+        }
+    };
+    assert!(news.iter().all(|news| *news == Change::Lost), "{news:?}");
 }
 
 async fn revoked(server: Server) {

@@ -22,7 +22,6 @@ use crate::support::{
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_swallowed_answer_is_unknown_and_found_again", || ETCD.start(), swallowed),
-        trial("a_place_that_was_not_looked_at_is_unknown", || ETCD.start(), not_looked_at),
         trial("a_release_of_several_requests_ends_in_time", || ETCD.start(), slow_release),
         trial("a_put_that_lands_after_the_release_is_refused", || ETCD.start(), late),
         trial("a_refusal_in_doubt_is_unknown", || ETCD.start(), in_doubt),
@@ -96,49 +95,6 @@ async fn slow_release(server: Server) {
     proxy.answers().pass();
     while driver.release(&claim).await.is_err() {}
     assert_eq!((raw.keys().await, raw.leases().await), (vec![], vec![]));
-}
-
-/// Of those who take places together, the keys are put before anybody looks.
-async fn not_looked_at(server: Server) {
-    let proxy = Proxy::start(server.addr()).await;
-    let (one, far) = (driver(&server.url()).await, driver(&server.url_at(proxy.addr())).await);
-    let mut raw = Raw::on(server.port()).await;
-    take(&one, &claim(LONG)).await;
-    let key = raw.keys().await.remove(0).0;
-    // What ends the range of a look at the queue.
-    let queue_end = [key.rsplit_once('/').unwrap().0, "0"].concat();
-
-    // Their leases are there, so that they are under way together.
-    let names = ["one", "two", "three"].map(|name| named(name, LONG));
-    for claim in &names {
-        take(&far, claim).await;
-    }
-    for claim in &names {
-        far.release(claim).await.unwrap();
-    }
-    let first = proxy.requests().hold(&queue_end);
-    let waiting: Vec<_> = (0..3).map(|_| claim(LONG).fair()).collect();
-    let asks = join_all(waiting.iter().map(|claim| far.try_acquire(claim)));
-    let cut = async {
-        first.caught().await;
-        let look = proxy.requests().hold(&queue_end);
-        first.go_on();
-        look.caught().await;
-        proxy.refuse().await;
-        proxy.reset().await;
-    };
-    let (answers, ()) = join(asks, cut).await;
-    let failed = answers.into_iter().filter(Result::is_err).map(|answer| kind(answer).0);
-    let failed: Vec<_> = failed.collect();
-    // The first has its answer, unless that was cut off as well.
-    assert!(failed.len() >= 2, "{failed:?}");
-    assert!(failed.iter().all(|kind| *kind == ErrorKind::Unknown), "{failed:?}");
-
-    proxy.accept().await;
-    for claim in &waiting {
-        while far.release(claim).await.is_err() {}
-    }
-    assert_eq!(raw.keys().await.len(), 1);
 }
 
 /// Two ways to one server, so that one can be slow and the other not; the one in use comes first.
