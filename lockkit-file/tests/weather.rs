@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
@@ -27,13 +27,20 @@ const ROOM: &str = "?";
 /// That it is to wait for a lock that it holds itself instead.
 const WAITS: &str = "LOCKKIT_TEST_FILE_WAITS";
 
+/// That it is to break the hold of a lock.
+const BREAKS: &str = "LOCKKIT_TEST_FILE_BREAKS";
+
 fn main() -> ExitCode {
     if let Ok(names) = std::env::var(ASKS) {
         let folder = std::env::args_os().nth(1).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        match std::env::var_os(WAITS) {
-            None => runtime.block_on(ask(Path::new(&folder), &names)),
-            Some(_) => runtime.block_on(wait(Path::new(&folder), &names)),
+        let (folder, is_set) = (Path::new(&folder), |role| std::env::var_os(role).is_some());
+        if is_set(WAITS) {
+            runtime.block_on(wait(folder, &names));
+        } else if is_set(BREAKS) {
+            runtime.block_on(break_hold(folder, &names));
+        } else {
+            runtime.block_on(ask(folder, &names));
         }
         return ExitCode::SUCCESS;
     }
@@ -42,17 +49,24 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("a_full_disk_is_capacity_and_frees_nothing", full_disk),
         trial("a_full_disk_has_no_room_for_a_new_lock", no_room),
+        trial("a_full_disk_has_no_room_to_break_a_hold", no_room_to_break),
         trial("a_read_only_file_system_is_denied", read_only),
         trial("a_lock_that_is_taken_on_a_read_only_file_system_is_denied", read_only_and_taken),
         trial("where_nothing_can_be_watched_waiters_poll", no_watches),
         trial("a_folder_without_the_right_to_write_is_denied", no_right),
         trial("a_group_shares_its_locks", group),
+        trial("a_group_breaks_holds_of_its_members", group_breaks),
     ];
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let copy = BINARY.get_or_init(|| folder.path().join("weather"));
     fs::copy(std::env::current_exe().unwrap(), copy).unwrap();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn claim(name: &str) -> Claim {
+    let name = LockName::new(&Namespace::default(), name).unwrap();
+    Claim::new(name, Duration::from_secs(60))
 }
 
 /// Asks for each lock and prints what came of it, a line each.
@@ -69,8 +83,7 @@ async fn ask(folder: &Path, names: &str) {
             println!("{}", room.grade());
             continue;
         }
-        let name = LockName::new(&Namespace::default(), name).unwrap();
-        let claim = Claim::new(name, Duration::from_secs(60));
+        let claim = claim(name);
         match driver.try_acquire(&claim).await {
             Ok(Attempt::Granted(grant)) => {
                 println!("granted {}", grant.fencing_token().unwrap());
@@ -85,10 +98,8 @@ async fn ask(folder: &Path, names: &str) {
 /// Waits for a lock, and prints how it is told to.
 #[expect(clippy::print_stdout, reason = "for the test that started this process")]
 async fn wait(folder: &Path, name: &str) {
-    let name = LockName::new(&Namespace::default(), name).unwrap();
-    let claim = || Claim::new(name.clone(), Duration::from_secs(60));
     let driver = FileDriver::open(folder).await.unwrap();
-    let (held, waiting) = (claim(), claim().waiting());
+    let (held, waiting) = (claim(name), claim(name).waiting());
     assert!(matches!(driver.try_acquire(&held).await, Ok(Attempt::Granted(_))));
     for _ in 0..2 {
         match driver.try_acquire(&waiting).await {
@@ -97,11 +108,26 @@ async fn wait(folder: &Path, name: &str) {
         }
     }
     let locker = Locker::new(driver);
-    let lock = locker.lock(name.as_str()).unwrap();
+    let lock = locker.lock(name).unwrap();
     let release = async { locker.driver().release(&held).await.unwrap() };
     let (guard, _) = tokio::join!(lock.acquire(), release);
     guard.unwrap().release().await.unwrap();
     println!("had it");
+}
+
+/// Breaks the hold of a lock, which it takes if nobody has it, and prints what came of it.
+#[expect(clippy::print_stdout, reason = "for the test that started this process")]
+async fn break_hold(folder: &Path, name: &str) {
+    let claim = claim(name);
+    let driver = FileDriver::open(folder).await.unwrap();
+    let asked = driver.try_acquire(&claim).await.unwrap();
+    match driver.break_hold(claim.name(), None).await {
+        Ok(holder) => println!("{}", if holder.is_some() { "broken" } else { "not held" }),
+        Err(error) => println!("{:?}", error.kind()),
+    }
+    if let Attempt::Granted(_) = asked {
+        println!("{:?}", driver.release(&claim).await.unwrap());
+    }
 }
 
 /// A copy of this binary that other users can start. Made before there are threads: a program
@@ -185,6 +211,23 @@ fn no_room() -> Result<Completion, Failed> {
                 token(&lines[granted]);
             }
             assert_eq!([&lines[0], &lines[3], &lines[5]], ["warning", "error", "Capacity"]);
+            Ok(Completion::Completed)
+        }
+    }
+}
+
+/// Nothing is left of the attempt, and the hold stands.
+fn no_room_to_break() -> Result<Completion, Failed> {
+    let script = format!(
+        "mount -t tmpfs -o size=4k,mode=755 none locks
+        {BREAKS}=yes \"$1\" locks
+        ls -A locks/lockkit"
+    );
+    match Place::new().ask_behind(&script, "a") {
+        Err(reason) => Ok(Completion::ignored_with(reason)),
+        Ok(lines) => {
+            // The last one asks for another token, for which there is no room either.
+            assert_eq!(lines, ["Capacity", "Freed", "a", "Capacity"]);
             Ok(Completion::Completed)
         }
     }
@@ -279,5 +322,35 @@ fn group() -> Result<Completion, Failed> {
     command.uid(NOBODY).gid(NOBODY);
     let line = lines(command.output().unwrap()).concat();
     assert!(line.contains("Denied"), "{line}");
+    Ok(Completion::Completed)
+}
+
+/// Who breaks one cannot give the new file to the user whose the old one was.
+fn group_breaks() -> Result<Completion, Failed> {
+    const GROUP: u32 = 4711;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(Completion::ignored_with("only root can be several users"));
+    }
+    let place = Place::new();
+    chown(place.locks(), None, Some(GROUP)).unwrap();
+    fs::set_permissions(place.locks(), Permissions::from_mode(0o770)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let held = claim("a");
+    let driver = runtime.block_on(FileDriver::open(&place.locks())).unwrap();
+    let before = match runtime.block_on(driver.try_acquire(&held)).unwrap() {
+        Attempt::Granted(grant) => grant.fencing_token().unwrap().get(),
+        other => panic!("not granted: {other:?}"),
+    };
+    let mut command = place.ask("a");
+    command.uid(NOBODY).gid(GROUP).env(BREAKS, "yes");
+    assert_eq!(lines(command.output().unwrap()), ["broken"]);
+    assert_eq!(runtime.block_on(driver.release(&held)).unwrap(), Release::NotHeld);
+    let file = fs::metadata(place.locks().join("lockkit/a")).unwrap();
+    assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (NOBODY, GROUP, 0o660));
+    // Another one of them has the lock next.
+    let mut command = place.ask("a");
+    command.uid(1).gid(GROUP);
+    let after = token(&lines(command.output().unwrap())[0]);
+    assert!(after > before, "{after} after {before}");
     Ok(Completion::Completed)
 }
