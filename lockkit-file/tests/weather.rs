@@ -147,6 +147,17 @@ impl Place {
         place
     }
 
+    /// For all of [`GROUP`].
+    fn of_a_group() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let place = Self::new();
+        chown(place.locks(), None, Some(GROUP)).unwrap();
+        fs::set_permissions(place.locks(), Permissions::from_mode(0o770)).unwrap();
+        Some(place)
+    }
+
     fn locks(&self) -> PathBuf {
         self.0.path().join("locks")
     }
@@ -285,6 +296,9 @@ fn no_watches() -> Result<Completion, Failed> {
 /// Root may write everywhere, so somebody else asks.
 const NOBODY: u32 = 65534;
 
+/// Whose members are to share locks.
+const GROUP: u32 = 4711;
+
 fn no_right() -> Result<Completion, Failed> {
     let place = Place::new();
     fs::set_permissions(place.locks(), Permissions::from_mode(0o555)).unwrap();
@@ -298,13 +312,9 @@ fn no_right() -> Result<Completion, Failed> {
 }
 
 fn group() -> Result<Completion, Failed> {
-    const GROUP: u32 = 4711;
-    if !rustix::process::geteuid().is_root() {
+    let Some(place) = Place::of_a_group() else {
         return Ok(Completion::ignored_with("only root can be several users"));
-    }
-    let place = Place::new();
-    chown(place.locks(), None, Some(GROUP)).unwrap();
-    fs::set_permissions(place.locks(), Permissions::from_mode(0o770)).unwrap();
+    };
     let mut last = 0;
     // Whoever comes first makes the files.
     for (user, names) in [(0, "a"), (NOBODY, "a b"), (1, "b a"), (0, "a b")] {
@@ -327,13 +337,9 @@ fn group() -> Result<Completion, Failed> {
 
 /// Who breaks one cannot give the new file to the user whose the old one was.
 fn group_breaks() -> Result<Completion, Failed> {
-    const GROUP: u32 = 4711;
-    if !rustix::process::geteuid().is_root() {
+    let Some(place) = Place::of_a_group() else {
         return Ok(Completion::ignored_with("only root can be several users"));
-    }
-    let place = Place::new();
-    chown(place.locks(), None, Some(GROUP)).unwrap();
-    fs::set_permissions(place.locks(), Permissions::from_mode(0o770)).unwrap();
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let held = claim("a");
     let driver = runtime.block_on(FileDriver::open(&place.locks())).unwrap();
