@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lockkit_core::driver::{DriverError, ErrorKind};
+use lockkit_core::driver::{DriverError, ErrorKind, filesystem};
 use rustix::io::Errno;
 
 /// What went wrong with a file or folder.
@@ -36,11 +36,10 @@ impl Problem {
 }
 
 fn kind(error: &io::Error) -> ErrorKind {
+    if let Some(kind) = filesystem::error_kind(error) {
+        return kind;
+    }
     match Errno::from_io_error(error) {
-        Some(
-            Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOLCK,
-        ) => ErrorKind::Capacity,
-        Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => ErrorKind::Denied,
         // A link, a folder, a socket, a device.
         Some(Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::NODEV) => ErrorKind::Foreign,
         Some(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::STALE | Errno::NOTSUP) => {

@@ -6,6 +6,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use rustix::io::Errno;
+
+use super::ErrorKind;
+
 /// A file, under whatever path.
 ///
 /// Nobody else has its id for as long as it is open, even if it was deleted.
@@ -19,6 +23,18 @@ impl FileId {
     /// The file that this was found out about.
     pub fn of(metadata: &Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+/// What an error of the operating system says wherever it comes up: that there is no room, or no right.
+/// `None` for all that means one thing here and another there.
+pub fn error_kind(error: &io::Error) -> Option<ErrorKind> {
+    match Errno::from_io_error(error)? {
+        Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOLCK => {
+            Some(ErrorKind::Capacity)
+        }
+        Errno::ROFS | Errno::ACCESS | Errno::PERM => Some(ErrorKind::Denied),
+        _ => None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! A key that is hung on a longer lease, in bad weather.
 
+use std::time::Duration;
+
 use libtest_mimic::Trial;
 use lockkit_core::FencingToken;
 use lockkit_core::driver::{Attempt, Claim, Driver as _, ErrorKind, Release, Renewal};
@@ -21,6 +23,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
+/// Which does not run out while a test is under way either.
+const SHORT: Duration = Duration::from_secs(60);
+
 /// A hold with a short lease, while a longer one lies idle, so that one request hangs the key there.
 struct Scene {
     proxy: Proxy,
@@ -40,7 +45,7 @@ impl Scene {
         take(&driver, &idle).await;
         let long_lease = raw.keys().await[0].1;
         driver.release(&idle).await.unwrap();
-        let short = claim(millis(60_000));
+        let short = claim(SHORT);
         take(&driver, &short).await;
         let short_lease = raw.keys().await[0].1;
         Self { proxy, driver, raw, longer: short.with_ttl(LONG), short_lease, long_lease }
@@ -66,7 +71,7 @@ impl Scene {
 
     /// Asks again for what is held, with the lease that it has.
     async fn token(&self) -> FencingToken {
-        let short = self.longer.clone().with_ttl(millis(60_000));
+        let short = self.longer.clone().with_ttl(SHORT);
         loop {
             match self.driver.try_acquire(&short).await {
                 Ok(Attempt::Granted(grant)) => return grant.fencing_token().unwrap(),
@@ -85,6 +90,14 @@ impl Scene {
         let (_, lease) = keys.find(|(other, _)| *other == key).unwrap();
         assert_ne!(lease, self.long_lease);
         self.driver.release(&other).await.unwrap();
+    }
+
+    /// Goes on where the key hangs now, with the lease that was asked for before.
+    async fn is_done_later(&mut self) {
+        self.another_has_another_lease().await;
+        let grants = self.grants();
+        assert!(matches!(self.renewed().await, Renewal::Held(_)));
+        assert_eq!((self.hangs_on().await, self.grants()), (self.long_lease, grants));
     }
 
     async fn hangs_on(&mut self) -> i64 {
@@ -107,10 +120,7 @@ async fn answer_lost(server: Server) {
     scene.proxy.answers().swallow();
     scene.ask_in_vain().await;
     assert_eq!(scene.hangs_on().await, scene.long_lease);
-    scene.another_has_another_lease().await;
-    let grants = scene.grants();
-    assert!(matches!(scene.renewed().await, Renewal::Held(_)));
-    assert_eq!((scene.hangs_on().await, scene.grants()), (scene.long_lease, grants));
+    scene.is_done_later().await;
     // What it hung on before is ended some time after.
     while scene.raw.leases().await.contains(&scene.short_lease) {
         tokio::time::sleep(millis(20)).await;
@@ -123,10 +133,7 @@ async fn request_lost(server: Server) {
     scene.proxy.requests().swallow();
     scene.ask_in_vain().await;
     assert_eq!(scene.hangs_on().await, scene.short_lease);
-    scene.another_has_another_lease().await;
-    let grants = scene.grants();
-    assert!(matches!(scene.renewed().await, Renewal::Held(_)));
-    assert_eq!((scene.hangs_on().await, scene.grants()), (scene.long_lease, grants));
+    scene.is_done_later().await;
     scene.ends_well().await;
 }
 

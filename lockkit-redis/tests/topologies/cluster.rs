@@ -74,11 +74,17 @@ async fn handed_over(driver: &RedisDriver, waiter: &Claim) -> u64 {
     }
 }
 
-async fn in_one_slot(cluster: RedisCluster) {
+/// Somebody holds the lock, and somebody waits and listens.
+async fn awaited(cluster: &RedisCluster) -> (RedisDriver, [Claim; 2]) {
     let driver = driver(&cluster.url()).await;
     let (holder, waiter) = (claim(LONG), claim(LONG).fair());
     take(&driver, &holder).await;
     listen(&driver, &waiter).await;
+    (driver, [holder, waiter])
+}
+
+async fn in_one_slot(cluster: RedisCluster) {
+    let (driver, [holder, waiter]) = awaited(&cluster).await;
     let slot = slot(&cluster).await;
     let owner = cluster.owner(slot);
     let mut raw_owner = raw(&cluster, owner).await;
@@ -112,13 +118,10 @@ async fn moved(cluster: RedisCluster) {
     cluster.begin_to_move(slot, to);
     assert_ne!(one.renew(&holder).await.unwrap(), Renewal::Lost);
     let mut source = raw(&cluster, from).await;
-    let keys: Vec<String> =
-        source.ask(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]).await;
+    let keys = keys(&mut source, slot).await;
     assert_eq!(keys.len(), 5, "{keys:?}");
-    // The name has a space in it, which the kit cannot send.
-    let port = cluster.members()[to].port().to_string();
     for key in &keys {
-        source.ask::<()>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+        migrate(&mut source, key, &cluster, to).await;
         // Whichever of the two has the key of the lock by now.
         assert_ne!(one.renew(&holder).await.unwrap(), Renewal::Lost);
     }
@@ -143,6 +146,16 @@ async fn moved(cluster: RedisCluster) {
     assert!(matches!(granted, Change::Granted(_)), "{granted:?}");
     other.release(&unordered).await.unwrap();
     assert_eq!(raw(&cluster, to).await.keys().await.len(), 1);
+}
+
+async fn keys(member: &mut Raw, slot: u16) -> Vec<String> {
+    member.ask(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]).await
+}
+
+/// The name has a space in it, which the kit cannot send.
+async fn migrate(source: &mut Raw, key: &str, cluster: &RedisCluster, to: usize) {
+    let port = cluster.members()[to].port().to_string();
+    source.ask::<()>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
 }
 
 /// Waits until somebody listens at that member.
@@ -178,12 +191,9 @@ async fn half_moved(cluster: RedisCluster) {
     let before = errors(&mut source, "TRYAGAIN").await;
     let releasing = driver.release(&holder);
     let moving = async {
-        let port = cluster.members()[to].port().to_string();
         while errors(&mut source, "TRYAGAIN").await < before + 3 {}
-        let keys: Vec<String> =
-            source.ask(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]).await;
-        for key in &keys {
-            source.ask::<()>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+        for key in keys(&mut source, slot).await {
+            migrate(&mut source, &key, &cluster, to).await;
         }
         cluster.end_move(slot, to);
     };
@@ -193,10 +203,7 @@ async fn half_moved(cluster: RedisCluster) {
 
 /// As where a member was given up with its slots, and has come back.
 async fn nobodys(cluster: RedisCluster) {
-    let driver = driver(&cluster.url()).await;
-    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
-    take(&driver, &holder).await;
-    listen(&driver, &waiter).await;
+    let (driver, [holder, waiter]) = awaited(&cluster).await;
     let slot = slot(&cluster).await;
     let owner = cluster.owner(slot);
     let slot = slot.to_string();
@@ -245,11 +252,8 @@ async fn behind(cluster: RedisCluster) {
     let to = (from + 1) % 3;
     cluster.begin_to_move(slot, to);
     let (mut source, mut target) = (raw(&cluster, from).await, raw(&cluster, to).await);
-    let port = cluster.members()[to].port().to_string();
-    let keys: Vec<String> =
-        source.ask(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]).await;
-    for key in &keys {
-        source.ask::<()>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+    for key in keys(&mut source, slot).await {
+        migrate(&mut source, &key, &cluster, to).await;
     }
     // Known to all by now, so that what is asked next is sent at once.
     join_all(drivers.iter().map(|driver| driver.renew(&holder))).await;

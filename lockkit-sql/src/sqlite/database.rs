@@ -57,7 +57,8 @@ impl Database {
                 format!("it did not open within {OPENING_LIMIT:?}"),
             ))
         });
-        let (connection, file, clock) = opened.map_err(|problem| problem.at(&path))?;
+        let (connection, file, clock) =
+            opened.map_err(|problem| explain(problem, &path).at(&path))?;
         let slot = Arc::new(Mutex::new(Some(connection)));
         let database = Self { location: Arc::new(Location { path, file }), clock, slot };
         database.sweep().await?;
@@ -306,7 +307,7 @@ async fn open_first(path: &Path) -> Result<(SqliteConnection, FileId, HostClock)
             Err(problem) if problem.is_busy() => {
                 sleep(Duration::from_micros(fastrand::u64(1_000..20_000))).await;
             }
-            Err(problem) => return Err(explain(problem, path)),
+            Err(problem) => return Err(problem),
             Ok(connection) => break connection,
         }
     };

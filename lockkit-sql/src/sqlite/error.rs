@@ -4,8 +4,7 @@ use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lockkit_core::driver::{DriverError, ErrorKind};
-use rustix::io::Errno;
+use lockkit_core::driver::{DriverError, ErrorKind, filesystem};
 
 /// What went wrong with the database.
 #[derive(Debug, thiserror::Error)]
@@ -43,11 +42,7 @@ impl Problem {
         let code = match self {
             Self::Found { kind, .. } => return *kind,
             Self::System(error) => {
-                return match Errno::from_io_error(error) {
-                    Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => ErrorKind::Denied,
-                    Some(Errno::MFILE | Errno::NFILE) => ErrorKind::Capacity,
-                    _ => ErrorKind::Misconfigured,
-                };
+                return filesystem::error_kind(error).unwrap_or(ErrorKind::Misconfigured);
             }
             Self::Client(_) if self.extended_code() == Some(IOERR_SHMSIZE) => {
                 return ErrorKind::Capacity;
