@@ -228,7 +228,7 @@ mod tests {
     use crate::driver::{Attempt, Claim, Driver, DriverError, Grant, Release, Renewal};
     use crate::engine::Engine;
     use crate::memory::MemoryDriver;
-    use crate::options::Wait;
+    use crate::options::{Renew, Wait};
     use crate::pursuit::{Progress, Pursuit};
     use crate::{Capabilities, Label, Liveness, LockName, Locker, Namespace};
 
@@ -301,7 +301,7 @@ mod tests {
         let waited = Driven::new(&engine, |mut caller| {
             let engine = Arc::clone(&engine);
             async move {
-                let mut progress = Progress::new(clock.stamp(), Wait::Forever);
+                let mut progress = Progress::new(clock.stamp(), Wait::Forever, Renew::Auto);
                 let (engine, claim, progress) = (&engine, &claim, &mut progress);
                 let won = Pursuit { engine, claim, progress }.wait(None, &mut caller).await;
                 assert!(won.unwrap().vouched.is_good_at(clock.now()));

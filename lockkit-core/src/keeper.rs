@@ -38,10 +38,10 @@ pub(crate) fn keep(
 ) -> impl Future<Output = ()> + Send {
     async move {
         // A suspension that is noticed only after the grant would end the hold.
-        let mut progress = Progress::new(engine.clock.now(), wait);
+        let mut progress = Progress::new(engine.clock.now(), wait, lease.renewal());
         let mut pursuit = Pursuit { engine: &engine, claim: &claim, progress: &mut progress };
         match pursuit.begin(&mut caller).await {
-            Some(Asked::Won(won)) => take(engine, claim, won, progress.in_doubt, lease, caller),
+            Some(Asked::Won(won)) => take(engine, claim, won, progress.end(), lease, caller),
             Some(Asked::Again(next)) => {
                 // A task at once, though it might become one later: it takes less room than this.
                 let spawner = Arc::clone(&engine);
@@ -50,7 +50,8 @@ pub(crate) fn keep(
                 );
             }
             None if progress.traces => {
-                Box::pin(clear_up(&engine, &claim, claim.ttl(), progress.in_doubt, |_| ())).await;
+                let in_doubt = progress.end();
+                Box::pin(clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ())).await;
             }
             None => (),
         }
@@ -71,9 +72,10 @@ fn wait_and_take(
     async move {
         let mut pursuit = Pursuit { engine: &engine, claim: &claim, progress: &mut progress };
         if let Some(won) = pursuit.wait(next, &mut caller).await {
-            take(engine, claim, won, progress.in_doubt, lease, caller);
+            take(engine, claim, won, progress.end(), lease, caller);
         } else if progress.traces {
-            clear_up(&engine, &claim, claim.ttl(), progress.in_doubt, |_| ()).await;
+            let in_doubt = progress.end();
+            clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ()).await;
         }
     }
 }

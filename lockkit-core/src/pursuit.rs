@@ -13,7 +13,7 @@ use crate::driven::Caller;
 use crate::driver::{Attempt, Change, Claim, DriverError, ErrorKind, Grant, Taken};
 use crate::engine::Engine;
 use crate::keeper::Acquired;
-use crate::options::Wait;
+use crate::options::{Renew, Wait};
 use crate::pace::{Pause, courtesy, jitter, spread};
 use crate::tenure::{Vouched, earlier};
 use crate::turns::Ticket;
@@ -29,6 +29,7 @@ pub(crate) struct Pursuit<'a> {
 /// How far it has come.
 pub(crate) struct Progress {
     wait: Wait,
+    renew: Renew,
     started: Instant,
     /// Whether it was counted as one that waits.
     contended: bool,
@@ -37,7 +38,7 @@ pub(crate) struct Progress {
     /// When the last ask left that was answered [`Attempt::Taken`].
     refused: Option<Instant>,
     /// When the last ask left whose outcome is unknown.
-    pub(crate) in_doubt: Option<Instant>,
+    in_doubt: Option<Instant>,
     /// Whether there may be something to release.
     pub(crate) traces: bool,
     /// What the last ask failed with.
@@ -47,12 +48,15 @@ pub(crate) struct Progress {
     /// How many asks in succession were refused although everybody was told to make them.
     in_vain: u32,
     pause: Pause,
+    /// Where the waiters of a locker ask one after the other.
+    ticket: Option<Ticket>,
 }
 
 impl Progress {
-    pub(crate) fn new(started: Instant, wait: Wait) -> Self {
+    pub(crate) fn new(started: Instant, wait: Wait, renew: Renew) -> Self {
         Self {
             wait,
+            renew,
             started,
             contended: false,
             unanswered: None,
@@ -63,7 +67,14 @@ impl Progress {
             backs_off: false,
             in_vain: 0,
             pause: Pause::new(Duration::from_millis(5)),
+            ticket: None,
         }
+    }
+
+    /// There is nothing more to ask: whose turn it was passes it on. Returns when the last ask left
+    /// whose outcome is unknown.
+    pub(crate) fn end(self) -> Option<Instant> {
+        self.in_doubt
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -86,12 +97,15 @@ impl Pursuit<'_> {
         if self.engine.stopping.is_cancelled() {
             return self.give_up(Stop::ShutDown, caller);
         }
-        if self.takes_turns() && self.engine.turns.has_waiters(self.claim.name()) {
-            self.contend();
-            return Some(Asked::Again(None));
+        if self.takes_turns() {
+            let ticket = self.engine.turns.join(self.claim.name());
+            if !self.progress.ticket.insert(ticket).has_turn() {
+                self.contend();
+                return Some(Asked::Again(None));
+            }
         }
         let Some(_one_of_few) = self.engine.crowd.join() else { return Some(Asked::Again(None)) };
-        self.ask(self.progress.started, None, caller).await
+        self.ask(self.progress.started, caller).await
     }
 
     /// Asks again at news and at intervals, the next time at `next` or else at once. Returns a grant
@@ -104,33 +118,23 @@ impl Pursuit<'_> {
     ) -> impl Future<Output = Option<Won>> + Send {
         async move {
             let mut ask_at_once = next.is_none();
-            let ticket = self.takes_turns().then(|| self.engine.turns.join(self.claim.name()));
-            let ticket = ticket.as_ref();
-            let _turn = match ticket {
-                Some(ticket) => match ticket.turn_at_once() {
-                    Some(turn) => Some(turn),
-                    None => {
-                        // What was heard before the turn came is old by then: begin with an ask.
-                        ask_at_once = true;
-                        // From here on it is the front waiter who asks for this one too.
-                        self.progress.unanswered = None;
-                        select! {
-                            biased;
-                            Some(stop) = self.stop(Some(ticket), None, caller) => {
-                                return self.give_up(stop, caller);
-                            }
-                            turn = ticket.turn() => {
-                                // What was silent then may be silent yet.
-                                let since = ticket.unanswered();
-                                let started = self.progress.started;
-                                self.progress.unanswered = since.map(|since| since.max(started));
-                                Some(turn)
-                            }
-                        }
-                    }
-                },
-                None => None,
-            };
+            if let Some(ticket) = &self.progress.ticket
+                && !ticket.has_turn()
+            {
+                // What was heard before the turn came is old by then: begin with an ask.
+                ask_at_once = true;
+                // Until then it is the front waiter who asks for this one too.
+                self.progress.unanswered = None;
+                select! {
+                    biased;
+                    Some(stop) = self.stop(None, caller) => return self.give_up(stop, caller),
+                    () = ticket.turn() => (),
+                }
+                // What was silent then may be silent yet.
+                let since = ticket.unanswered();
+                let started = self.progress.started;
+                self.progress.unanswered = since.map(|since| since.max(started));
+            }
             // When to ask because of news that everybody has: not before the courtesy is over.
             let mut freed = None;
             loop {
@@ -139,7 +143,7 @@ impl Pursuit<'_> {
                 } else {
                     select! {
                         biased;
-                        stop = self.stop(ticket, earlier(freed, next), caller) => match stop {
+                        stop = self.stop(earlier(freed, next), caller) => match stop {
                             Some(stop) => return self.give_up(stop, caller),
                             None => Change::AskAgain,
                         },
@@ -162,7 +166,10 @@ impl Pursuit<'_> {
                         }
                     }
                     Change::Granted(grant) => {
-                        if let Some(won) = self.won_by_news(grant) {
+                        // A lease that nobody renews is to be a whole one: asking makes it that.
+                        if self.progress.renew == Renew::Auto
+                            && let Some(won) = self.won_by_news(grant)
+                        {
                             return Some(won);
                         }
                     }
@@ -171,7 +178,7 @@ impl Pursuit<'_> {
                 // The poll that was due anyway says nothing about how many there are.
                 let is_courteous = freed.take().is_some();
                 // A suspension that is noticed only after the grant would end the hold.
-                match self.ask(self.engine.clock.now(), ticket, caller).await? {
+                match self.ask(self.engine.clock.now(), caller).await? {
                     Asked::Won(won) => return Some(won),
                     Asked::Again(at) => next = at,
                 }
@@ -187,17 +194,16 @@ impl Pursuit<'_> {
     fn ask(
         &mut self,
         asked: Instant,
-        ticket: Option<&Ticket>,
         caller: &mut Caller<Acquired>,
     ) -> impl Future<Output = Option<Asked>> + Send {
         async move {
             let mut request = pin!(self.engine.driver.try_acquire(self.claim));
             let silent_since = *self.progress.unanswered.get_or_insert(asked);
             let limit = earlier(self.progress.deadline(), Some(silent_since + self.claim.ttl()));
-            self.tell(ticket);
+            self.tell();
             select! {
                 biased;
-                answer = &mut request => return self.answered(asked, answer, ticket, caller),
+                answer = &mut request => return self.answered(asked, answer, caller),
                 () = self.engine.clock.sleep_until_some(limit) => (),
             }
             // The caller need not wait for the answer, but the clean-up must.
@@ -205,7 +211,7 @@ impl Pursuit<'_> {
                 if limit == self.progress.deadline() { Stop::TimeIsUp } else { Stop::Silence };
             let given_up = self.give_up(stop, caller);
             self.note(asked, &request.await);
-            self.tell(ticket);
+            self.tell();
             given_up
         }
     }
@@ -214,11 +220,10 @@ impl Pursuit<'_> {
         &mut self,
         asked: Instant,
         answer: Result<Attempt, DriverError>,
-        ticket: Option<&Ticket>,
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
         self.note(asked, &answer);
-        self.tell(ticket);
+        self.tell();
         let now = self.engine.clock.stamp();
         match answer {
             // What was granted meanwhile is released again.
@@ -237,8 +242,8 @@ impl Pursuit<'_> {
     }
 
     /// Tells those who wait behind this claim whether the backend answers.
-    fn tell(&self, ticket: Option<&Ticket>) {
-        if let Some(ticket) = ticket {
+    fn tell(&self) {
+        if let Some(ticket) = &self.progress.ticket {
             ticket.set_unanswered(self.progress.unanswered);
         }
     }
@@ -358,7 +363,6 @@ impl Pursuit<'_> {
     #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
     fn stop(
         &self,
-        ticket: Option<&Ticket>,
         next: Option<Instant>,
         caller: &mut Caller<Acquired>,
     ) -> impl Future<Output = Option<Stop>> + Send {
@@ -367,7 +371,7 @@ impl Pursuit<'_> {
             loop {
                 // Made before the look, it misses nothing after it.
                 let roused = self.engine.clock.roused();
-                let timer = match self.look(ticket, next, has_slept) {
+                let timer = match self.look(next, has_slept) {
                     Look::Stop(stop) => return Some(stop),
                     Look::Next => return None,
                     Look::Wait(until) => self.engine.clock.timer(until),
@@ -383,7 +387,7 @@ impl Pursuit<'_> {
     }
 
     /// Whether to go on waiting. `Next` comes after everything else was looked at once.
-    fn look(&self, ticket: Option<&Ticket>, next: Option<Instant>, may_be_next: bool) -> Look {
+    fn look(&self, next: Option<Instant>, may_be_next: bool) -> Look {
         if self.engine.stopping.is_cancelled() {
             return Look::Stop(Stop::ShutDown);
         }
@@ -393,7 +397,7 @@ impl Pursuit<'_> {
         // If the front waiter is answered now, that is how soon to look again.
         let in_front =
             |ticket: &Ticket| ticket.unanswered().map_or(now, |since| since.max(started));
-        let silent = unanswered.or_else(|| ticket.map(in_front));
+        let silent = unanswered.or_else(|| self.progress.ticket.as_ref().map(in_front));
         let silence = silent.map(|since| since + self.claim.ttl());
         let is_over = |limit: Option<Instant>| limit.is_some_and(|limit| limit <= now);
         match () {

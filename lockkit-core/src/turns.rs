@@ -1,10 +1,11 @@
-//! Waiters of one locker on one name take turns: only the front one asks and listens.
+//! Those of one locker who want one lock take turns: only the front one asks and listens.
 //!
 //! For drivers that serve waiters in no order, so that a thousand waiters of a process cost the
-//! backend as much as one. Turns are taken in order of arrival; a waiter that goes away, for
-//! whatever reason, passes its turn on by being dropped.
+//! backend as much as one, and so that who has a place there is who listens. Turns are taken in order
+//! of arrival; a waiter that goes away, for whatever reason, passes its turn on by being dropped.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -28,11 +29,6 @@ struct Queue {
 }
 
 impl Turns {
-    /// Whether somebody waits for `name` already.
-    pub(crate) fn has_waiters(&self, name: &LockName) -> bool {
-        lock(&self.queues).contains_key(name)
-    }
-
     pub(crate) fn join(self: &Arc<Self>, name: &LockName) -> Ticket {
         let new = || (Arc::new(Queue { turn: Semaphore::new(1), unanswered: Mutex::default() }), 0);
         let queue = {
@@ -41,7 +37,8 @@ impl Turns {
             *tickets += 1;
             Arc::clone(queue)
         };
-        Ticket { turns: Arc::clone(self), name: name.clone(), queue }
+        let has_turn = queue.turn.try_acquire().map(SemaphorePermit::forget).is_ok().into();
+        Ticket { turns: Arc::clone(self), name: name.clone(), queue, has_turn }
     }
 }
 
@@ -51,17 +48,23 @@ pub(crate) struct Ticket {
     turns: Arc<Turns>,
     name: LockName,
     queue: Arc<Queue>,
+    has_turn: AtomicBool,
 }
 
 impl Ticket {
-    /// The turn, if nobody has it.
-    pub(crate) fn turn_at_once(&self) -> Option<SemaphorePermit<'_>> {
-        self.queue.turn.try_acquire().ok()
+    /// Whether it is this waiter's turn.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.has_turn.load(Ordering::Relaxed)
     }
 
-    /// Returns when it is this waiter's turn, until the turn is dropped.
-    pub(crate) async fn turn(&self) -> SemaphorePermit<'_> {
-        self.queue.turn.acquire().await.expect("the semaphore is never closed")
+    /// Returns when it is this waiter's turn.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: a turn is taken only when this returns.
+    pub(crate) async fn turn(&self) {
+        self.queue.turn.acquire().await.expect("the semaphore is never closed").forget();
+        self.has_turn.store(true, Ordering::Relaxed);
     }
 
     /// Since when the front waiter has had no answer, if it waits for one.
@@ -76,6 +79,9 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        if self.has_turn() {
+            self.queue.turn.add_permits(1);
+        }
         let mut queues = lock(&self.turns.queues);
         if let Some((_, tickets)) = queues.get_mut(&self.name) {
             *tickets -= 1;
@@ -93,22 +99,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::task::{Context, Waker};
 
-    use super::Turns;
+    use super::{Turns, lock};
     use crate::{LockName, Namespace};
 
     #[test]
-    fn a_queue_lasts_for_as_long_as_somebody_waits() {
+    fn a_turn_is_passed_on_and_a_queue_lasts_for_as_long_as_somebody_is_there() {
         let turns = Arc::new(Turns::default());
         let [a, b] = ["a", "b"].map(|name| LockName::new(&Namespace::default(), name).unwrap());
-        let [first, second] = [turns.join(&a), turns.join(&a)];
-        assert!(turns.has_waiters(&a) && !turns.has_waiters(&b));
-        let turn = first.turn_at_once();
-        assert!(turn.is_some() && second.turn_at_once().is_none());
-        drop(turn);
+        let (first, second) = (turns.join(&a), turns.join(&a));
+        assert!(first.has_turn() && !second.has_turn());
+        assert!(turns.join(&b).has_turn(), "that is another lock");
+        let mut turn = Box::pin(second.turn());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(turn.as_mut().poll(&mut context).is_pending());
         drop(first);
-        assert!(turns.has_waiters(&a) && second.turn_at_once().is_some());
+        assert!(!turns.join(&a).has_turn(), "it is the second's");
+        assert!(turn.as_mut().poll(&mut context).is_ready());
+        assert!(second.has_turn() && !turns.join(&a).has_turn());
+        drop(turn);
         drop(second);
-        assert!(!turns.has_waiters(&a));
+        assert!(lock(&turns.queues).is_empty());
+        assert!(turns.join(&a).has_turn());
     }
 }

@@ -112,6 +112,27 @@ async fn settle() {
     }
 }
 
+/// What is refused may have a place, and be handed the lock: so whoever asks has to listen.
+#[tokio::test(start_paused = true)]
+async fn of_a_crowd_that_comes_at_once_one_asks() {
+    let backend = Unordered::default();
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    backend.asks.store(0, Ordering::Relaxed);
+    let crowd: Vec<_> = (0..64)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire().await.unwrap().release().await })
+        })
+        .collect();
+    settle().await;
+    assert_eq!(backend.asks.load(Ordering::Relaxed), 1);
+    guard.release().await.unwrap();
+    for acquisition in crowd {
+        acquisition.await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_thousand_waiters_cost_the_backend_as_much_as_one() {
     let backend = Unordered::default();

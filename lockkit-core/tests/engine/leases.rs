@@ -40,6 +40,21 @@ async fn a_lease_that_cannot_be_kept_is_refused_before_any_request() {
     assert!(guard.is_held(), "a refused extension ended the hold");
 }
 
+/// What is handed over has begun when its owner asked last.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_nobody_renews_is_a_whole_one_also_after_a_wait() {
+    let (_, lock) = set_up();
+    let never = lock.clone().leased(Lease::new(TTL).renew(Renew::Never)).unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let whole = guard.valid_for();
+    let waiting = tokio::spawn(async move { never.acquire_leased(AcquireOptions::new()).await });
+    settle().await;
+    sleep(TTL / 5).await;
+    guard.release().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap();
+    assert_eq!(guard.valid_for(), whole);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_can_be_extended_and_bounded() {
     let (_, lock) = set_up();

@@ -151,8 +151,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "a hold counts from before a suspension that is over",
         file: "keeper.rs",
-        sound: "Progress::new(engine.clock.now(), wait)",
-        broken: "Progress::new(engine.clock.stamp(), wait)",
+        sound: "Progress::new(engine.clock.now(), wait, lease.renewal())",
+        broken: "Progress::new(engine.clock.stamp(), wait, lease.renewal())",
         test: "what_is_acquired_just_after_a_suspension_is_held",
     },
     Defect {
@@ -287,6 +287,20 @@ const DEFECTS: &[Defect] = &[
         sound: "standing.longest = standing.longest.max(ttl);",
         broken: "_ = (&mut standing, ttl);",
         test: "an_extended_lease_is_cleared_up_for_as_long",
+    },
+    Defect {
+        what: "a crowd asks before its turn",
+        file: "pursuit.rs",
+        sound: "if !self.progress.ticket.insert(ticket).has_turn() {",
+        broken: "if self.progress.ticket.insert(ticket).unanswered().is_some() {",
+        test: "of_a_crowd_that_comes_at_once_one_asks",
+    },
+    Defect {
+        what: "a lease that nobody renews has begun before it was handed over",
+        file: "pursuit.rs",
+        sound: "if self.progress.renew == Renew::Auto",
+        broken: "if self.progress.renew != Renew::Auto || true",
+        test: "a_lease_that_nobody_renews_is_a_whole_one_also_after_a_wait",
     },
     Defect {
         what: "news cut the back-off short",
