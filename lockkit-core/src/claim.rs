@@ -16,6 +16,7 @@ pub struct Claim {
     ttl: Duration,
     waits: bool,
     fair: bool,
+    listens: bool,
     label: Label,
     clock: Clock,
 }
@@ -28,7 +29,8 @@ impl Claim {
 
     /// A claim by a new owner who is called `label`, on `clock`.
     pub(crate) fn by(label: Label, clock: Clock, name: LockName, ttl: Duration) -> Self {
-        Self { name, owner: OwnerId::random(), ttl, waits: false, fair: false, label, clock }
+        let owner = OwnerId::random();
+        Self { name, owner, ttl, waits: false, fair: false, listens: false, label, clock }
     }
 
     /// Makes it a claim that waits: a refused ask may leave a place in a queue.
@@ -51,6 +53,13 @@ impl Claim {
     pub fn not_waiting(mut self) -> Self {
         (self.waits, self.fair) = (false, false);
         self
+    }
+
+    /// The same claim, which does not wait, but may be told of a release.
+    #[must_use]
+    pub fn listening(mut self) -> Self {
+        self.listens = true;
+        self.not_waiting()
     }
 
     /// The same claim, asking for another lease.
@@ -97,6 +106,12 @@ impl Claim {
     /// Whether the claim is to be served first come, first served.
     pub fn is_fair(&self) -> bool {
         self.fair
+    }
+
+    /// Whether the claim is to be told of a release although it does not wait: it has no place and is
+    /// handed nothing. A driver need not do it.
+    pub fn listens(&self) -> bool {
+        self.listens
     }
 
     /// What whoever claims is called, for [inspection](crate::driver::Inspect).

@@ -67,7 +67,10 @@ pub use turnstile::Turnstile;
 /// - **Hand-over.** [`Change::Granted`] is good for a lease that began at the last ask of the
 ///   grantee that was answered [`Attempt::Taken`], on the server's clock, never for a fresh one
 ///   (`a_pushed_grant_lasts_from_the_last_ask`). A refusal voids every grant pushed before it
-///   (`a_refusal_voids_an_earlier_push`).
+///   (`a_refusal_voids_an_earlier_push`). A release may hand the lock to any claim that waits, fair
+///   or not: where the engine has waiters take turns, as it does with all that have no place in
+///   order, only the one asks that listens. It hands nothing to a claim that only
+///   [listens](Claim::listens) (`who_only_listens_is_handed_nothing`).
 /// - **Bounded.** Each request ends by itself, with [`ErrorKind::Unknown`] if it was sent and not
 ///   answered; [`Claim::call_limit`] is the default bound.
 /// - **No task per claim**, no waiting for holders, no back-off. Connection supervisors, shared
@@ -89,8 +92,8 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// Any [`ErrorKind`]. [`ErrorKind::Unknown`] leaves it open whether the lock was taken. A claim
-    /// whose asks all failed otherwise, or that does not wait and was refused, has left nothing and
-    /// is not released.
+    /// whose asks all failed otherwise, or that neither waits nor [listens](Claim::listens) and was
+    /// refused, has left nothing and is not released.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError>;
 
     /// Makes what `claim` holds last for another full [`Claim::ttl`].

@@ -177,7 +177,11 @@ async fn rights(
         findings.push(Diagnosis::error("rights", finding, advice(keys, &locks)));
     }
     if !news.is_empty() {
-        let finding = lacks(&news, "waiters do not hear of releases, and poll");
+        let so = match news.iter().all(|right| right.starts_with("pubsub")) {
+            true => "a release cannot tell which waiters are dead",
+            false => "waiters do not hear of releases, and poll",
+        };
+        let finding = lacks(&news, so);
         let channels = if has(&news, ["publish", "subscribe"]) { "" } else { &channels };
         findings.push(Diagnosis::warning("rights", finding, advice(channels, &news)));
     }

@@ -188,13 +188,13 @@ impl Quorum {
     /// The answer of a node that may vote, and was not restarted meanwhile.
     async fn take(&self, at: usize, round: &Round) -> Result<Attempt, NoVote> {
         let voter = self.voter(at, &round.claim).await?;
-        let claim = waiting::as_asked_of(&*voter.driver, &round.claim);
+        let claim = waiting::as_asked_of_nodes(&round.claim);
         let attempt = voter.driver.try_acquire(&claim).await.map_err(NoVote::Failed)?;
         match (&attempt, &round.waiter) {
             (Attempt::Granted(_), _) => {
                 self.confirmed(at, &claim, &voter).await.map_err(NoVote::Barred)?;
             }
-            (Attempt::Taken(_), Some(waiter)) if claim.waits() => waiter.is_placed(at),
+            (Attempt::Taken(_), Some(waiter)) if claim.listens() => waiter.is_placed(at),
             _ => (),
         }
         Ok(attempt)

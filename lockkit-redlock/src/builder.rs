@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockkit_core::driver::{Clock, Driver, DriverError, ErrorKind};
-use lockkit_core::{Error, Result};
+use lockkit_core::{Error, Fairness, Result};
 use tokio::time::timeout;
 
 use crate::ballot::{self, Votes};
@@ -13,7 +13,6 @@ use crate::electorate::Electorate;
 use crate::failure::silent;
 use crate::member::{Connect, Member};
 use crate::settings::{Odd, Settings};
-use crate::waiting::tells;
 
 /// How long connecting may take.
 const LIMIT: Duration = Duration::from_secs(4);
@@ -150,6 +149,12 @@ impl fmt::Debug for RedlockBuilder {
             .field("settings", &self.settings)
             .finish()
     }
+}
+
+/// Whether a claim that listens there may hear of a release.
+fn tells(driver: &dyn Driver) -> bool {
+    let capabilities = driver.capabilities();
+    capabilities.notification && capabilities.fairness != Fairness::Fifo
 }
 
 fn is_lasting(meeting: &Result<()>) -> bool {

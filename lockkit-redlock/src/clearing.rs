@@ -10,7 +10,7 @@ use crate::ballot::{self, A_MOMENT, Settled, Votes, count};
 use crate::driver::Quorum;
 use crate::failure::{does_not_answer, silent};
 use crate::lanes::{Lane, Lanes};
-use crate::waiting::as_asked_of;
+use crate::waiting::as_asked_of_nodes;
 
 /// Between two attempts to release what a node has not let go of.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -104,11 +104,11 @@ impl Quorum {
         let Ok(driver) = self.nodes.members[at].driver() else {
             return Ok(Release::NotHeld);
         };
-        let claim = as_asked_of(&*driver, claim);
+        let claim = as_asked_of_nodes(claim);
         let gone_by_itself = claim.now() + claim.ttl();
         let patience = self.nodes.settings.patience(claim.ttl());
-        // For whoever waits the driver of the node listens until it is told of a release.
-        let mut has_left = !claim.waits();
+        // Its driver listens until it is told of a release.
+        let mut has_left = !claim.listens();
         loop {
             let pass = tokio::select! {
                 biased;

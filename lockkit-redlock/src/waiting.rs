@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use lockkit_core::Fairness;
-use lockkit_core::driver::{Change, Claim, Driver, OwnerId, Taken};
+use lockkit_core::driver::{Change, Claim, OwnerId, Taken};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -23,17 +22,11 @@ const WINDOWS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_
 /// How long a node that does not say lets those who wait go without asking.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Whether who waits there hears of a release, and is handed nothing.
-pub(crate) fn tells(driver: &dyn Driver) -> bool {
-    let capabilities = driver.capabilities();
-    capabilities.notification && capabilities.fairness != Fairness::Fifo
-}
-
-/// The claim as the node gets it.
-pub(crate) fn as_asked_of(driver: &dyn Driver, claim: &Claim) -> Claim {
-    let waits = claim.waits() && tells(driver);
+/// The claim as the nodes get it, which hand it nothing.
+pub(crate) fn as_asked_of_nodes(claim: &Claim) -> Claim {
+    let waits = claim.waits();
     let claim = claim.clone().not_waiting();
-    if waits { claim.waiting() } else { claim }
+    if waits { claim.listening() } else { claim }
 }
 
 /// How long those who were refused may go without asking. There is more that can be lost on the way
@@ -168,7 +161,7 @@ impl Quorum {
                 // It was there when it refused.
                 let Ok(driver) = self.nodes.members[at].driver() else { continue };
                 news.push(async move {
-                    driver.changed(&as_asked_of(&*driver, claim)).await;
+                    driver.changed(&as_asked_of_nodes(claim)).await;
                     at
                 });
             }

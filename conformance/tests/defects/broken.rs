@@ -267,6 +267,7 @@ impl Broken {
                 Some(Defect::NoPlaces) => substitute,
                 Some(Defect::OrdersTheFairOnly) if !claim.is_fair() => substitute,
                 Some(Defect::TriesLeavePlaces) => substitute.waiting(),
+                Some(Defect::ServesListeners) if claim.listens() => substitute.waiting(),
                 _ if claim.is_fair() => substitute.fair(),
                 _ if claim.waits() => substitute.waiting(),
                 _ => substitute,

@@ -29,6 +29,7 @@ return {
     string.lower(PUBLISH) .. ' ' .. inbox .. ' message',
     string.lower(SUBSCRIBE) .. ' ' .. inbox,
     string.lower(UNSUBSCRIBE) .. ' ' .. inbox,
+    'pubsub|' .. string.lower(NUMSUB) .. ' ' .. inbox,
   }),
   missing({'scan 0'}),
 }

@@ -28,7 +28,7 @@ if not hold then
     if has_asked then leave(claimant) end
     return {1, token, ttl, 0}
   end
-  hand_over(first, token, now, deadline)
+  hand_over(queue, first, token, now, deadline)
   hold = {token = token, remaining = deadline - now}
 end
 if wish == '' then return {0, hold.token, hold.remaining, 0} end

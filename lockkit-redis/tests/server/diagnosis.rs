@@ -204,7 +204,14 @@ async fn rights(server: Server) {
         ("-eval", &["error rights: user `me` "]),
         ("resetchannels", &["warning rights: user `me` lacks +publish +subscribe"]),
         ("-subscribe", &["warning rights: user `me` lacks +subscribe, or"]),
-        ("-scan -pubsub", &["warning rights: user `me` lacks +scan"]),
+        ("-scan", &["warning rights: user `me` lacks +scan"]),
+        (
+            "-pubsub",
+            &[
+                "warning rights: user `me` lacks +pubsub|numsub, or the keys and channels of `lockkit`: \
+               a release cannot tell which waiters are dead",
+            ],
+        ),
         ("-config", &["warning rights: the server does not tell", "warning persistence:"]),
         ("-info", &["warning rights: the server does not tell"]),
         ("-time", &["error rights: user `me` lacks +time, or"]),

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Change, Claim, Driver, ErrorKind, Inspect, Release, Renewal};
+use lockkit_core::driver::{Claim, Driver, ErrorKind, Inspect, Release, Renewal};
 use lockkit_core::{Label, LockName, LockStatus, Locker, Namespace};
 use lockkit_redis::RedisDriver;
 use lockkit_testkit::{Proxy, REDIS, Server, trial};
 use tokio::time::sleep;
 
 use crate::support::{
-    LONG, NAME, Raw, claim, driver, impatient_driver, kind, listen, millis, refused, take,
+    LONG, NAME, Raw, claim, driver, granted, impatient_driver, kind, listen, millis, refused, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -28,7 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_broken_hold_is_over", || REDIS.start(), broken),
         trial("a_break_for_an_owner_spares_every_other", || REDIS.start(), other_owner),
         trial("a_break_hands_over_to_the_first_place", || REDIS.start(), break_hands_over),
-        trial("a_break_wakes_a_plain_waiter", || REDIS.start(), break_wakes),
+        trial("a_break_hands_the_lock_to_a_plain_waiter", || REDIS.start(), break_serves),
         trial("the_guard_of_a_broken_hold_learns_it", || REDIS.start(), guard),
         trial("inspection_is_bounded", || REDIS.start(), bounded),
     ]
@@ -335,22 +335,22 @@ async fn break_hands_over(server: Server) {
     refused(&far, &second).await;
     sleep(millis(70)).await;
     near.break_hold(&name(), Some(holder.owner())).await.unwrap().unwrap();
-    let Change::Granted(grant) = far.changed(&first).await else { panic!("no grant") };
-    assert!(grant.fencing_token().unwrap() > token);
+    let next = granted(&far, &first).await;
+    assert!(next > token);
     near.break_hold(&name(), None).await.unwrap().unwrap();
-    assert!(matches!(far.changed(&second).await, Change::Granted(_)));
+    assert!(granted(&far, &second).await > next);
     assert_eq!(near.renew(&holder).await.unwrap(), Renewal::Lost);
 }
 
-async fn break_wakes(server: Server) {
+async fn break_serves(server: Server) {
     let (far, near) = (driver(&server.url()).await, driver(&server.url()).await);
     take(&near, &claim(LONG)).await;
     let waiters = [claim(LONG).waiting(), claim(LONG).waiting()];
     listen(&far, &waiters[0]).await;
     refused(&far, &waiters[1]).await;
-    near.break_hold(&name(), None).await.unwrap().unwrap();
-    assert_eq!(far.changed(&waiters[0]).await, Change::AskAgain);
-    take(&far, &waiters[0]).await;
+    let broken = near.break_hold(&name(), None).await.unwrap().unwrap();
+    assert!(Some(granted(&far, &waiters[0]).await) > broken.fencing_token());
+    refused(&far, &waiters[1]).await;
 }
 
 async fn guard(server: Server) {

@@ -83,19 +83,29 @@ async fn published(server: Server) {
     let client = redis::Client::open(server.url()).unwrap();
     let mut news = client.get_async_pubsub().await.unwrap();
     news.psubscribe("{lockkit:362}:inbox:*").await.unwrap();
-    let (holder, waiter, other) = (claim(LONG), claim(LONG).fair(), claim(LONG).waiting());
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    let (other, told) = (claim(LONG).waiting(), claim(LONG).listening());
     let token = take(&driver, &holder).await;
-    refused(&driver, &waiter).await;
+    listen(&driver, &waiter).await;
+    refused(&driver, &told).await;
     refused(&driver, &other).await;
     driver.release(&holder).await.unwrap();
     let next = take(&driver, &waiter).await;
     assert!(next > token);
+    // Of those who wait in no order first the one who came first.
     driver.release(&waiter).await.unwrap();
+    driver.release(&told).await.unwrap();
+    let last = take(&driver, &other).await;
+    assert!(last > next);
     let heard: Vec<String> =
-        news.on_message().take(2).map(|message| message.get_payload().unwrap()).collect().await;
+        news.on_message().take(3).map(|message| message.get_payload().unwrap()).collect().await;
     assert_eq!(
         heard,
-        [format!("granted {} {next}", waiter.owner()), format!("free {}", other.owner())]
+        [
+            format!("granted {} {next}", waiter.owner()),
+            format!("free {}", told.owner()),
+            format!("granted {} {last}", other.owner()),
+        ]
     );
 }
 

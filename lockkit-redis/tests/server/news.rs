@@ -4,18 +4,24 @@ use futures_util::FutureExt;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Claim, Driver};
 use lockkit_core::{LockName, Namespace};
+use lockkit_redis::RedisDriver;
 use lockkit_testkit::{Proxy, REDIS, Server, trial};
 use tokio::time::sleep;
 
-use crate::support::{LONG, Raw, claim, driver, listen, millis, refused, take};
+use crate::support::{LONG, Raw, claim, driver, granted, listen, millis, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("a_release_wakes_one_plain_waiter_and_the_next_another", || REDIS.start(), plain),
+        trial("a_release_hands_the_lock_to_one_plain_waiter", || REDIS.start(), plain),
+        trial("who_gives_up_what_it_was_handed_passes_it_on", || REDIS.start(), handed_on),
+        trial("a_dead_waiter_is_handed_nothing", || REDIS.start(), dead),
+        trial("a_process_that_died_is_passed_over", || REDIS.start(), passed_over),
+        trial("a_waiter_that_was_passed_over_alive_is_served", || REDIS.start(), alive),
+        trial("who_may_not_ask_who_listens_tells", || REDIS.start(), blind),
+        trial("who_is_only_told_is_told_one_at_a_time", || REDIS.start(), told),
         trial("who_was_overtaken_is_the_next_to_be_told", || REDIS.start(), overtaken),
         trial("who_was_told_and_gives_up_passes_it_on", || REDIS.start(), passed_on),
         trial("whoever_of_a_locker_listens_is_told", || REDIS.start(), together),
-        trial("a_dead_waiter_is_not_told", || REDIS.start(), dead),
         trial("a_grant_between_two_looks_is_not_lost", || REDIS.start(), between),
         trial("an_ask_before_the_subscription_stands_is_repeated", || REDIS.start(), early),
         trial("waiters_share_one_connection_and_leave_it_empty", || REDIS.start(), shared),
@@ -26,11 +32,110 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 async fn plain(server: Server) {
-    let (near, one, other) =
-        (driver(&server.url()).await, driver(&server.url()).await, driver(&server.url()).await);
+    let [near, one, other] = drivers(&server).await;
+    let (holder, first, second) = (claim(LONG), claim(LONG).waiting(), claim(LONG).waiting());
+    let mut token = take(&near, &holder).await;
+    listen(&one, &first).await;
+    listen(&other, &second).await;
+    near.release(&holder).await.unwrap();
+    for (driver, claim) in [(&one, &first), (&other, &second)] {
+        let handed = granted(driver, claim).await;
+        assert!(handed > token);
+        // It has the lock without an ask, and keeps others out.
+        refused(&near, &holder).await;
+        assert_eq!(take(driver, claim).await, handed);
+        token = handed;
+        driver.release(claim).await.unwrap();
+    }
+    assert_eq!(Raw::connect(&server.url()).await.keys().await, Vec::<String>::new());
+}
+
+/// One who was handed the lock, and gives up without knowing.
+async fn handed_on(server: Server) {
+    let [near, one, other] = drivers(&server).await;
+    let (holder, first, second) = (claim(LONG), claim(LONG).waiting(), claim(LONG).waiting());
+    take(&near, &holder).await;
+    listen(&one, &first).await;
+    listen(&other, &second).await;
+    near.release(&holder).await.unwrap();
+    one.release(&first).await.unwrap();
+    granted(&other, &second).await;
+}
+
+/// Who has not asked for a TTL is dead, and handed nothing.
+async fn dead(server: Server) {
+    let [near, one, other] = drivers(&server).await;
+    let (holder, dead, living) = (claim(LONG), claim(millis(50)).waiting(), claim(LONG).waiting());
+    take(&near, &holder).await;
+    listen(&one, &dead).await;
+    listen(&other, &living).await;
+    sleep(millis(70)).await;
+    near.release(&holder).await.unwrap();
+    granted(&other, &living).await;
+}
+
+/// A process that is killed takes its connection for news along.
+async fn passed_over(server: Server) {
+    let mut raw = Raw::connect(&server.url()).await;
+    let [near, one, other] = drivers(&server).await;
+    let (holder, dead, living) = (claim(LONG), claim(LONG).waiting(), claim(LONG).waiting());
+    take(&near, &holder).await;
+    listen(&one, &dead).await;
+    drop(one);
+    while !raw.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]).await.is_empty() {}
+    listen(&other, &living).await;
+    near.release(&holder).await.unwrap();
+    granted(&other, &living).await;
+
+    // Where nobody else waits, the lock is free at once.
+    refused(&near, &claim(LONG).waiting()).await;
+    drop(near);
+    while raw.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]).await.len() > 1 {}
+    other.release(&living).await.unwrap();
+    take(&other, &claim(LONG)).await;
+}
+
+/// Whose connection for news is cut, not its process.
+async fn alive(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (near, far) = (driver(&server.url()).await, driver(&server.url_at(proxy.addr())).await);
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
+    take(&near, &holder).await;
+    listen(&far, &waiter).await;
+    proxy.refuse().await;
+    proxy.reset().await;
+    let mut raw = Raw::connect(&server.url()).await;
+    while !raw.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]).await.is_empty() {}
+    near.release(&holder).await.unwrap();
+    take(&near, &holder).await;
+    proxy.accept().await;
+    // It asks again, and is there for the next release.
+    assert_eq!(far.changed(&waiter).await, Change::AskAgain);
+    refused(&far, &waiter).await;
+    near.release(&holder).await.unwrap();
+    granted(&far, &waiter).await;
+}
+
+/// Without the right to ask who listens, a release tells the first to try.
+async fn blind(server: Server) {
+    let mut raw = Raw::connect(&server.url()).await;
+    let user = "ACL SETUSER blind on >pw ~* &* +@all -pubsub";
+    raw.ask::<()>(&user.split_whitespace().collect::<Vec<_>>()).await;
+    let near = driver(&server.url().replace("redis://", "redis://blind:pw@")).await;
+    let one = driver(&server.url()).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
+    take(&near, &holder).await;
+    listen(&one, &waiter).await;
+    near.release(&holder).await.unwrap();
+    assert_eq!(one.changed(&waiter).await, Change::AskAgain);
+    take(&one, &waiter).await;
+}
+
+async fn told(server: Server) {
+    let [near, one, other] = drivers(&server).await;
     let holder = claim(LONG);
     take(&near, &holder).await;
-    let [first, second] = [claim(LONG).waiting(), claim(LONG).waiting()];
+    let [first, second] = [claim(LONG).listening(), claim(LONG).listening()];
     listen(&one, &first).await;
     listen(&other, &second).await;
     near.release(&holder).await.unwrap();
@@ -50,9 +155,8 @@ async fn plain(server: Server) {
 
 /// One who was overtaken is the next to be told.
 async fn overtaken(server: Server) {
-    let (near, one, other) =
-        (driver(&server.url()).await, driver(&server.url()).await, driver(&server.url()).await);
-    let (holder, first, second) = (claim(LONG), claim(LONG).waiting(), claim(LONG).waiting());
+    let [near, one, other] = drivers(&server).await;
+    let (holder, first, second) = (claim(LONG), claim(LONG).listening(), claim(LONG).listening());
     take(&near, &holder).await;
     listen(&one, &first).await;
     listen(&other, &second).await;
@@ -67,13 +171,13 @@ async fn overtaken(server: Server) {
 
 /// One who was told, and gives up without having asked.
 async fn passed_on(server: Server) {
-    let (near, other) = (driver(&server.url()).await, driver(&server.url()).await);
-    let (holder, first, second) = (claim(LONG), claim(LONG).waiting(), claim(LONG).waiting());
+    let [near, one, other] = drivers(&server).await;
+    let (holder, first, second) = (claim(LONG), claim(LONG).listening(), claim(LONG).listening());
     take(&near, &holder).await;
-    refused(&near, &first).await;
+    listen(&one, &first).await;
     listen(&other, &second).await;
     near.release(&holder).await.unwrap();
-    near.release(&first).await.unwrap();
+    one.release(&first).await.unwrap();
     assert_eq!(other.changed(&second).await, Change::AskAgain);
     take(&other, &second).await;
 }
@@ -81,7 +185,7 @@ async fn passed_on(server: Server) {
 /// Of a locker's waiters another may be at the front than the one that the server tells.
 async fn together(server: Server) {
     let (near, other) = (driver(&server.url()).await, driver(&server.url()).await);
-    let (holder, first, second) = (claim(LONG), claim(LONG).waiting(), claim(LONG).waiting());
+    let (holder, first, second) = (claim(LONG), claim(LONG).listening(), claim(LONG).listening());
     take(&near, &holder).await;
     listen(&other, &first).await;
     refused(&other, &second).await;
@@ -90,16 +194,9 @@ async fn together(server: Server) {
     take(&other, &second).await;
 }
 
-/// Who has not asked for a TTL is dead, and not told.
-async fn dead(server: Server) {
-    let (near, other) = (driver(&server.url()).await, driver(&server.url()).await);
-    let (holder, dead, living) = (claim(LONG), claim(millis(50)).waiting(), claim(LONG).waiting());
-    take(&near, &holder).await;
-    refused(&near, &dead).await;
-    listen(&other, &living).await;
-    sleep(millis(70)).await;
-    near.release(&holder).await.unwrap();
-    assert_eq!(other.changed(&living).await, Change::AskAgain);
+async fn drivers(server: &Server) -> [RedisDriver; 3] {
+    let url = server.url();
+    [driver(&url).await, driver(&url).await, driver(&url).await]
 }
 
 async fn between(server: Server) {

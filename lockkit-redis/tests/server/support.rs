@@ -61,6 +61,14 @@ pub(crate) async fn listen(driver: &RedisDriver, claim: &Claim) {
     refused(driver, claim).await;
 }
 
+/// The token under which the claim is handed the lock.
+pub(crate) async fn granted(driver: &RedisDriver, claim: &Claim) -> FencingToken {
+    match driver.changed(claim).await {
+        Change::Granted(grant) => grant.fencing_token().unwrap(),
+        other => panic!("not handed the lock: {other:?}"),
+    }
+}
+
 /// The kind of the error, and a text with all causes.
 pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T, DriverError>) -> (ErrorKind, String) {
     let error = result.unwrap_err();

@@ -405,7 +405,9 @@ async fn closed(server: Server) {
         take(&driver, &holder).await;
         listen(&driver, &waiter).await;
         assert_eq!(proxy.open(), 2);
-        driver.release(&holder).await.unwrap();
+        for claim in [&holder, &waiter] {
+            driver.release(claim).await.unwrap();
+        }
         if close {
             driver.close().await;
             assert_eq!(kind(driver.try_acquire(&holder).await).0, ErrorKind::Unreachable);

@@ -277,7 +277,7 @@ impl Driver for TestNode {
             let attempt = backend.try_acquire(&claim.clone().not_waiting()).await?;
             let mut state = self.0.lock().unwrap();
             match &attempt {
-                Attempt::Taken(_) if claim.waits() => state.is_refused(claim),
+                Attempt::Taken(_) if claim.listens() => state.is_refused(claim),
                 Attempt::Granted(_) => {
                     state.mailboxes.remove(&claim.owner());
                     state.leave(claim.name(), claim.owner());
@@ -329,8 +329,8 @@ impl Driver for TestNode {
             }
             Ok(answer)
         };
-        // Of a claim that does not wait there is none.
-        if claim.waits() {
+        // Of a claim that does not listen there is none.
+        if claim.listens() {
             self.0.lock().unwrap().mailboxes.remove(&claim.owner());
         }
         self.request(claim, release).await

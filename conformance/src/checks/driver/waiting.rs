@@ -266,25 +266,40 @@ async fn does_not_overtake(context: &Context, late: Claim) -> Verdict {
 pub(in crate::checks) async fn a_pushed_grant_lasts_from_the_last_ask(
     context: &Context,
 ) -> Verdict {
+    let mut are_pushed = false;
+    for waiting in [context.claim()?.fair(), context.claim()?.waiting()] {
+        are_pushed |= pushed_grant_lasts(context, &waiting).await?;
+    }
+    match are_pushed {
+        true => Ok(()),
+        false => Err(Stop::DoesNotApply("the driver pushes no grants".into())),
+    }
+}
+
+/// Whether the claim is told of a grant.
+async fn pushed_grant_lasts(context: &Context, waiting: &Claim) -> Verdict<bool> {
     let (holder, waiter) = context.pair().await?;
     let other = context.connect().await?;
-    let (held, waiting) = (context.long_claim()?, context.claim()?.fair());
+    let (held, ttl) = (context.long_claim()?, waiting.ttl());
     holder.take(&held).await?;
-    let ttl = waiting.ttl();
-    let (asked, answered) = settle(&waiter, &waiting).await?;
+    let (asked, answered) = settle(&waiter, waiting).await?;
     tokio::time::sleep(ttl / 2).await;
     holder.release(&held).await?;
-    let pushed = match context.promptly("news of a release", waiter.changed(&waiting)).await? {
+    let pushed = match context.promptly("news of a release", waiter.changed(waiting)).await? {
         Change::Granted(grant) => grant,
         Change::Lost => fail!("the driver says that the place of a waiter was lost"),
-        _ => return Err(Stop::DoesNotApply("the driver pushes no grants".into())),
+        _ => {
+            waiter.release(waiting).await?;
+            return Ok(false);
+        }
     };
     // A backend may grant more than was asked for: whole seconds, or a least lease of its own.
     let lease = match pushed.vouched() {
         Vouch::Lease { ttl: granted, .. } => ttl.max(granted),
         _ => ttl,
     };
-    let freed = other.ask_until_granted(context, &context.claim()?, context.expiry(lease)).await?;
+    let next = context.claim()?;
+    let freed = other.ask_until_granted(context, &next, context.expiry(lease)).await?;
     let lasted = freed.granted.saturating_duration_since(asked);
     ensure!(
         lasted + lease / 100 + Duration::from_millis(2) >= lease,
@@ -298,28 +313,48 @@ pub(in crate::checks) async fn a_pushed_grant_lasts_from_the_last_ask(
             "a pushed grant lasted for {lasted:?} after the ask it counts from; the lease is {lease:?}"
         );
     }
-    Ok(())
+    other.release(&next).await?;
+    Ok(true)
 }
 
 pub(in crate::checks) async fn a_refusal_voids_an_earlier_push(context: &Context) -> Verdict {
-    let (holder, waiter) = context.pair().await?;
-    let other = context.connect().await?;
-    let (held, waiting) = (context.long_claim()?, context.claim()?.fair());
-    let next = context.long_claim()?;
-    holder.take(&held).await?;
-    settle(&waiter, &waiting).await?;
-    // What is pushed now runs out before anybody listens.
-    holder.release(&held).await?;
-    other.ask_until_granted(context, &next, context.expiry(waiting.ttl())).await?;
-    waiter.is_refused(&waiting, "another has it by now").await?;
-    for _ in 0..3 {
-        let news = timeout(waiting.ttl() / 8, waiter.changed(&waiting)).await;
-        ensure!(
-            !matches!(news, Ok(Change::Granted(_))),
-            "a waiter was told of a grant that was over before its last ask was refused"
-        );
+    for waiting in [context.claim()?.fair(), context.claim()?.waiting()] {
+        let (holder, waiter) = context.pair().await?;
+        let other = context.connect().await?;
+        let (held, next) = (context.long_claim()?, context.long_claim()?);
+        holder.take(&held).await?;
+        settle(&waiter, &waiting).await?;
+        // What is pushed now runs out before anybody listens.
+        holder.release(&held).await?;
+        other.ask_until_granted(context, &next, context.expiry(waiting.ttl())).await?;
+        waiter.is_refused(&waiting, "another has it by now").await?;
+        for _ in 0..3 {
+            let news = timeout(waiting.ttl() / 8, waiter.changed(&waiting)).await;
+            ensure!(
+                !matches!(news, Ok(Change::Granted(_))),
+                "a waiter was told of a grant that was over before its last ask was refused"
+            );
+        }
+        waiter.release(&waiting).await?;
+        other.release(&next).await?;
     }
     Ok(())
+}
+
+pub(in crate::checks) async fn who_only_listens_is_handed_nothing(context: &Context) -> Verdict {
+    let (holder, listener) = context.pair().await?;
+    let other = context.connect().await?;
+    let (held, listening) = (context.long_claim()?, context.claim()?.listening());
+    holder.take(&held).await?;
+    settle(&listener, &listening).await?;
+    holder.release(&held).await?;
+    other.take(&context.long_claim()?).await?;
+    let news = timeout(listening.ttl() / 8, listener.changed(&listening)).await;
+    ensure!(
+        !matches!(news, Ok(Change::Granted(_))),
+        "a claim that does not wait was told of a grant"
+    );
+    listener.is_refused(&listening, "another has it by now").await.map(drop)
 }
 
 /// Asks until the driver has no news any more, and says when the last refused ask left and when it
