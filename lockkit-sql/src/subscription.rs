@@ -86,7 +86,8 @@ impl Subscription {
     }
 
     /// Listens for `owner`, whose ask was refused in favour of a holder with this token, where
-    /// grants are pushed at all. `joined` is what [`join`](Self::join) said before that ask.
+    /// grants are pushed at all and that ask kept the place which they are for. `joined` is what
+    /// [`join`](Self::join) said before it.
     pub(crate) fn wait(
         &self,
         name: &LockName,
@@ -256,7 +257,7 @@ struct Waiters {
 /// The news of one waiter.
 #[derive(Debug, Default)]
 struct Mailbox {
-    /// Who held the lock when the owner's last ask was refused.
+    /// Who held the lock when the owner's last ask was refused, and kept its place.
     holder: Option<FencingToken>,
     /// When that one's hold ends, which nobody tells.
     ask_at: Option<Instant>,
@@ -313,7 +314,8 @@ impl Mailbox {
             }
             // It was over before the last ask was refused: this message was late.
             (Some(_), Some(_)) => hint,
-            // No ask was answered, so nothing tells how long the grant is good. Asking does.
+            // The last ask was not answered or kept no place, so nothing tells how long the grant is
+            // good. Asking does.
             (Some(_), None) => Some(Change::AskAgain),
         }
     }
@@ -376,6 +378,7 @@ impl Board {
                 }
             }
             // Only one of them listens at a time, and it may be another than the server has heard of.
+            #[cfg(feature = "mysql")]
             News::Free => mailboxes.values_mut().for_each(Mailbox::ask_again),
             #[cfg(feature = "postgres")]
             News::Released => mailboxes.values_mut().for_each(Mailbox::freed),
@@ -400,6 +403,7 @@ pub(crate) enum News {
     #[cfg(feature = "postgres")]
     Granted(OwnerId, FencingToken),
     /// Of those who wait in no order, one of this process is to try.
+    #[cfg(feature = "mysql")]
     Free,
     /// All who wait are told.
     #[cfg(feature = "postgres")]

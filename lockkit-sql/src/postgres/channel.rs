@@ -29,6 +29,14 @@ impl Channel {
     pub(super) fn name(&self) -> &str {
         &self.name
     }
+
+    /// What its listener keeps locked, where others want to know whether there is one: as
+    /// `lockkit_listens` in `layout.sql` has it.
+    fn sign_of_life(&self) -> Option<[i32; 2]> {
+        let digits = self.name.strip_prefix("lockkit_")?;
+        let key = |part| u32::from_str_radix(digits.get(part)?, 16).ok();
+        Some([key(0..8)?.cast_signed(), key(8..16)?.cast_signed()])
+    }
 }
 
 impl fmt::Display for Channel {
@@ -42,7 +50,7 @@ impl Wire for Channel {
     type Failure = Failure;
 
     async fn listen(&self) -> Result<ChannelListener, Failure> {
-        let (listener, session) = self.endpoint.listen(&self.name).await?;
+        let (listener, session) = self.endpoint.listen(&self.name, self.sign_of_life()).await?;
         let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(ChannelListener { listener, session, looks })
@@ -97,8 +105,8 @@ impl ChannelListener {
     }
 }
 
-/// `NAMESPACE`, `NAME` and the news, a line each: `granted OWNER TOKEN`, `free OWNER`, or `released`.
-/// What is not known is taken for the last: asking does no harm.
+/// `NAMESPACE`, `NAME` and the news, a line each: `granted OWNER TOKEN` or `released`. What is not
+/// known is taken for the latter: asking does no harm.
 fn parse(message: &str) -> Option<(&str, &str, News)> {
     let (key, news) = message.rsplit_once('\n')?;
     let (namespace, name) = key.split_once('\n')?;
@@ -107,7 +115,6 @@ fn parse(message: &str) -> Option<(&str, &str, News)> {
         (Some("granted"), Some(owner), Some(token)) => {
             owner.parse().ok().zip(token.parse().ok()).map(|(o, t)| News::Granted(o, t))
         }
-        (Some("free"), Some(_), None) => Some(News::Free),
         _ => None,
     };
     Some((namespace, name, news.unwrap_or(News::Released)))

@@ -8,9 +8,6 @@ use super::endpoint::Endpoint;
 use super::error::Failure;
 use crate::seats::{Seats, Urgency};
 
-/// How often a request is sent again that met another one.
-const MOST_CONFLICTS: u32 = 100;
-
 /// The connections of one driver.
 #[derive(Debug)]
 pub(super) struct Connections {
@@ -47,10 +44,10 @@ impl Connections {
     /// Sends a request and waits for its answer, and for a connection before that, for `limit` in
     /// all.
     ///
-    /// Sent again where the server says that it met another one and was not carried out, which
-    /// it does where transactions are `REPEATABLE READ` by default; and on a new connection, where
-    /// the one that was lying idle has ended: unless it may have been carried out, and that twice is
-    /// not the same as once.
+    /// Sent again within that time where the server says that it met another one and was not carried
+    /// out, which it does where transactions are `REPEATABLE READ` by default; and on a new connection,
+    /// where the one that was lying idle has ended: unless it may have been carried out, and that twice
+    /// is not the same as once.
     pub(super) async fn request(
         &self,
         statement: &'static str,
@@ -60,7 +57,7 @@ impl Connections {
     ) -> Result<Vec<PgRow>, Failure> {
         let deadline = Instant::now() + limit;
         let (mut seat, mut connection) = self.seats.sit(urgency, deadline, limit).await?;
-        let (mut conflicts, mut doubt) = (0, None);
+        let (mut conflicts, mut doubt) = (0_u32, None);
         let failure = loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let bind = |query, value| bind(query, value, left);
@@ -83,12 +80,13 @@ impl Connections {
                         continue;
                     }
                     conflicts += 1;
-                    if !failure.is_conflict() || conflicts > MOST_CONFLICTS {
-                        break failure;
-                    }
                     // The more often, the more there are who meet.
                     let longest = 1_000 * u64::from(conflicts.min(10));
-                    sleep(Duration::from_micros(fastrand::u64(0..longest))).await;
+                    let pause = Duration::from_micros(fastrand::u64(0..longest));
+                    if !failure.is_conflict() || Instant::now() + pause >= deadline {
+                        break failure;
+                    }
+                    sleep(pause).await;
                 }
                 Err(_) => break Failure::NoAnswer(limit),
             }

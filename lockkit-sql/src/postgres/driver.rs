@@ -101,16 +101,24 @@ impl PostgresDriver {
         let takeover = Takeover::of(self.sights.as_ref(), claim);
         if !claim.waits() {
             let answer = claims::take(&self.connections, claim, None, takeover, limit).await?;
-            return Ok(self.observe(claim, answer));
+            return Ok(match self.observe(claim, answer) {
+                // News are for places, and who has one is handed the lock.
+                Attempt::Taken(taken) if claim.listens() => Attempt::Taken(taken.unheard()),
+                attempt => attempt,
+            });
         }
         let (name, owner) = (claim.name(), claim.owner());
         let joined = self.subscription.join(name, owner);
-        // Who would not hear of a release takes nobody's place who would.
-        let is_told = claim.is_fair() || joined != Joined::NotYet;
-        let inbox = is_told.then_some(self.inbox.name());
+        // Who would not hear of it is handed nothing, but in order.
+        let has_place = claim.is_fair() || joined != Joined::NotYet;
+        let inbox = has_place.then_some(self.inbox.name());
         let answer = claims::take(&self.connections, claim, inbox, takeover, limit).await;
         match &answer {
             Ok(Answer::Granted { .. }) => self.subscription.leave(name, owner),
+            // A place that this ask did not keep ends sooner than a grant would be vouched for.
+            Ok(Answer::Taken { .. }) if !has_place => {
+                self.subscription.wait(name, owner, None, joined);
+            }
             Ok(Answer::Taken { holder, remaining, .. }) => {
                 self.subscription.wait(name, owner, Some(*holder), joined);
                 self.subscription.ask_at(name, owner, Some(Instant::now() + *remaining));
@@ -119,7 +127,11 @@ impl PostgresDriver {
             Err(_) if joined == Joined::Now => self.subscription.leave(name, owner),
             Err(_) => (),
         }
-        Ok(self.observe(claim, answer?))
+        Ok(match self.observe(claim, answer?) {
+            // It is only to keep its place.
+            Attempt::Taken(taken) if has_place => Attempt::Taken(taken.ask_within(claim.ttl())),
+            attempt => attempt,
+        })
     }
 
     /// Keeps the place of a claim that is told when it is its turn, with those of others. `None` if

@@ -13,6 +13,8 @@ use super::layout;
 use crate::seats::Source;
 
 const GREETING: &str = include_str!("sql/greeting.sql");
+/// Locks nothing in another session than the one that listens: there it would be left behind.
+const LIVE: &str = "SELECT pg_advisory_lock_shared($1, $2)::text WHERE pg_backend_pid() = $3";
 
 /// How long connecting may take, greeting included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
@@ -70,8 +72,13 @@ impl Endpoint {
         .await
     }
 
-    /// Opens a connection that listens, and says which session of the server that is.
-    pub(super) async fn listen(&self, channel: &str) -> Result<(PgListener, i32), Failure> {
+    /// Opens a connection that listens, and says which session of the server that is. It keeps
+    /// `sign_of_life` locked for as long as it lives, if there is one.
+    pub(super) async fn listen(
+        &self,
+        channel: &str,
+        sign_of_life: Option<[i32; 2]>,
+    ) -> Result<(PgListener, i32), Failure> {
         self.within_limit(async {
             // The listener takes its connection from a pool; this one makes no second.
             let pool = PgPoolOptions::new()
@@ -87,6 +94,13 @@ impl Endpoint {
                 return Err(Failure::Pooled);
             }
             listener.listen(channel).await?;
+            if let Some([high, low]) = sign_of_life {
+                // What others see locked is heard by then.
+                let locking = sqlx::query(LIVE).persistent(false).bind(high).bind(low);
+                if locking.bind(session).fetch_all(&mut listener).await?.is_empty() {
+                    return Err(Failure::Pooled);
+                }
+            }
             Ok((listener, session))
         })
         .await

@@ -37,12 +37,13 @@ const TABLES: [(&str, &str); 4] = [
     ),
 ];
 
-const FUNCTIONS: [&str; 17] = [
+const FUNCTIONS: [&str; 18] = [
     "lockkit_begin",
     "lockkit_break",
     "lockkit_first_place",
     "lockkit_hand_over",
     "lockkit_let_go",
+    "lockkit_listens",
     "lockkit_now",
     "lockkit_release",
     "lockkit_renew",

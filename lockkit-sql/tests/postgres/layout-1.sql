@@ -29,7 +29,7 @@ CREATE TABLE lockkit_place (
     owner     text COLLATE "C" PRIMARY KEY, -- alone, so that no other index looks as good
     label     text NOT NULL,
     inbox     text NOT NULL,            -- the channel on which the owner hears its news
-    turn      smallint NOT NULL,        -- 0: gets the lock, in order; 1: is told to try; 2: was told
+    turn      smallint NOT NULL,        -- 0: in order; 1: in no order, behind all of those
     arrival   bigint NOT NULL GENERATED ALWAYS AS IDENTITY, -- given while the lock's row is locked
     since     bigint NOT NULL,          -- when the owner asked first
     lease     bigint NOT NULL,          -- the longest lease that it has asked for
@@ -71,8 +71,22 @@ BEGIN
 END
 $$;
 
--- Gives the lock, which nobody holds, to a place in order, for as long as the place would have
--- lived: its owner vouches from the ask that set the end of the place.
+-- Whether a session listens there. It keeps the first 64 bits of the inbox's digits locked, which it
+-- shares with its like only, and the server unlocks them when it ends. What is locked here for a
+-- look is unlocked at once, not by the end of the request, lest others take it for a listener; and
+-- in one expression, so that no cancelling comes in between.
+CREATE FUNCTION lockkit_listens(_inbox text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    high integer := ('x' || substr(_inbox, 9, 8))::bit(32)::integer;
+    low  integer := ('x' || substr(_inbox, 17, 8))::bit(32)::integer;
+BEGIN
+    RETURN CASE WHEN pg_try_advisory_lock(high, low) THEN NOT pg_advisory_unlock(high, low)
+                ELSE true END;
+END
+$$;
+
+-- Gives the lock, which nobody holds, to a place, for as long as the place would have lived: its
+-- owner vouches from the ask that set the end of the place.
 CREATE FUNCTION lockkit_hand_over(_first lockkit_place, _now bigint)
 RETURNS lockkit_lock LANGUAGE plpgsql AS $$
 DECLARE
@@ -90,25 +104,24 @@ BEGIN
 END
 $$;
 
--- Ends the hold, if there is one, in favour of the first place. One that is in no order is told to
--- try, and nobody waits for it: the next release tells the next, until this one has asked.
+-- Ends the hold, if there is one, in favour of the first place. Of those in no order it is the first
+-- where somebody listens: the dead hear nothing, and nobody waits for them.
 CREATE FUNCTION lockkit_let_go(_lock lockkit_lock, _now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     first lockkit_place := lockkit_first_place(_lock.namespace, _lock.name, _now);
 BEGIN
-    IF first.turn = 0 THEN
+    WHILE first.turn = 1 AND NOT lockkit_listens(first.inbox) LOOP
+        SELECT * INTO first FROM lockkit_place AS p
+         WHERE p.namespace = _lock.namespace AND p.name = _lock.name
+           AND p.turn = 1 AND p.arrival > first.arrival
+         ORDER BY p.arrival LIMIT 1;
+    END LOOP;
+    -- Commits with news stand in line, all of the server: so none where nobody waits.
+    IF first.owner IS NOT NULL THEN
         PERFORM lockkit_hand_over(first, _now);
-        RETURN;
-    END IF;
-    IF _lock.owner IS NOT NULL THEN
+    ELSIF _lock.owner IS NOT NULL THEN
         UPDATE lockkit_lock AS l SET owner = NULL, label = NULL, expires = _now
          WHERE l.namespace = _lock.namespace AND l.name = _lock.name;
-    END IF;
-    -- Commits with news stand in line, all of the server: so none where nobody waits.
-    IF first.turn = 1 THEN
-        UPDATE lockkit_place AS p SET turn = 2 WHERE p.owner = first.owner;
-        PERFORM pg_notify(first.inbox,
-            concat_ws(E'\n', first.namespace, first.name, concat_ws(' ', 'free', first.owner)));
     END IF;
 END
 $$;
@@ -132,16 +145,12 @@ DECLARE
     now    bigint;
 BEGIN
     is_granted := false;
-    -- Most refusals end here, which locks and writes nothing.
-    SELECT * INTO lock FROM lockkit_lock AS l WHERE l.namespace = _namespace AND l.name = _name;
-    now := lockkit_now();
-    IF lock.owner <> _owner AND lock.expires > now AND NOT _fair THEN
-        -- By itself, since a condition with a query in it costs every ask as much as a statement.
-        IF _inbox IS NOT NULL THEN
-            SELECT p.turn INTO had FROM lockkit_place AS p
-             WHERE p.owner = _owner AND p.expires >= now + _ttl / 2;
-        END IF;
-        IF _inbox IS NULL OR had = wanted THEN
+    -- Who leaves no place is mostly refused here, which locks and writes nothing. A place has to
+    -- last for a lease from each ask, since its owner vouches from the last one that was answered.
+    IF _inbox IS NULL THEN
+        SELECT * INTO lock FROM lockkit_lock AS l WHERE l.namespace = _namespace AND l.name = _name;
+        now := lockkit_now();
+        IF lock.owner <> _owner AND lock.expires > now THEN
             last_token := lock.token;
             remaining := lock.expires - now;
             RETURN;

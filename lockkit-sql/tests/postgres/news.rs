@@ -4,14 +4,15 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::poll;
 use libtest_mimic::Trial;
-use lockkit_core::Waiter;
 use lockkit_core::driver::{Change, Claim, Driver, Release};
+use lockkit_core::{FencingToken, Locker, Waiter};
 use lockkit_sql::postgres::PostgresDriver;
 use lockkit_testkit::{POSTGRES, Proxy, Server, Unavailable, trial};
 use sqlx::postgres::PgListener;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::support::{Database, LONG, NAME, claim, driver, listen, millis, named, refused, take};
 
@@ -19,11 +20,16 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("what_is_told_is_as_it_was", || POSTGRES.url(), told),
         trial("nothing_is_told_where_nobody_waits", || POSTGRES.url(), silence),
-        trial("a_release_wakes_one_plain_waiter", || POSTGRES.url(), plain),
-        trial("who_was_told_and_is_dead_holds_up_nobody", || POSTGRES.url(), dead),
-        trial("a_process_is_told_and_not_one_of_its_waiters", || POSTGRES.url(), burst),
-        trial("who_is_told_and_comes_too_late_is_told_next", || POSTGRES.url(), too_late),
-        trial("who_was_told_and_gives_up_passes_it_on", || POSTGRES.url(), passing_on),
+        trial("a_release_hands_over_in_no_order_too", || POSTGRES.url(), plain),
+        trial("who_listens_no_more_is_passed_over", || POSTGRES.url(), dead),
+        trial("who_listens_again_is_handed_the_lock_again", || POSTGRES.url(), back),
+        trial("who_waits_is_told_and_not_its_process", || POSTGRES.url(), neighbour),
+        trial("a_crowd_of_one_locker_is_not_held_up", || POSTGRES.url(), crowd),
+        trial("nobody_else_takes_what_was_handed_over", || POSTGRES.url(), nobody_else),
+        trial("who_was_handed_the_lock_and_gives_up_passes_it_on", || POSTGRES.url(), passing_on),
+        trial("a_place_lasts_for_a_lease_from_each_ask", || POSTGRES.url(), vouched),
+        trial("an_ask_that_kept_no_place_vouches_for_nothing", || POSTGRES.start(), unkept),
+        trial("who_only_listens_is_handed_nothing", || POSTGRES.url(), only_listens),
         trial("who_waits_in_no_order_is_counted", || POSTGRES.url(), counted),
         trial("a_grant_between_two_looks_is_not_lost", || POSTGRES.url(), between),
         trial("an_ask_before_the_subscription_stands_is_repeated", || POSTGRES.start(), early),
@@ -38,6 +44,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn without_durability() -> Result<Server, Unavailable> {
     POSTGRES.start_with(&["-c", "fsync=off"])
 }
+
+/// Which session of a driver listens, of those that do.
+const LISTENER: &str = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 \
+     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// Hears what one is told who waits.
 async fn listener(database: &mut Database) -> (PgListener, String) {
@@ -60,10 +70,12 @@ async fn told(server: String) {
     let next = take(&driver, &waiter).await;
     assert!(next > token);
     driver.release(&waiter).await.unwrap();
-    let granted = format!("lockkit\n{NAME}\ngranted {} {next}", waiter.owner());
-    assert_eq!(news.recv().await.unwrap().payload(), granted);
-    let free = format!("lockkit\n{NAME}\nfree {}", plain.owner());
-    assert_eq!(news.recv().await.unwrap().payload(), free);
+    let last = take(&driver, &plain).await;
+    assert!(last > next);
+    for (owner, token) in [(waiter.owner(), next), (plain.owner(), last)] {
+        let granted = format!("lockkit\n{NAME}\ngranted {owner} {token}");
+        assert_eq!(news.recv().await.unwrap().payload(), granted);
+    }
 }
 
 async fn silence(server: String) {
@@ -75,20 +87,27 @@ async fn silence(server: String) {
     let (mut news, inbox) = listener(&mut database).await;
     driver.release(&holder).await.unwrap();
     // Once the waiter was told, there is nobody to tell.
-    take(&driver, &waiter).await;
+    let token = take(&driver, &waiter).await;
     driver.release(&waiter).await.unwrap();
     for claim in [claim(LONG), claim(LONG).waiting(), claim(LONG).fair()] {
         take(&driver, &claim).await;
         driver.release(&claim).await.unwrap();
     }
     database.run(&format!("NOTIFY {inbox}, 'the end'")).await;
-    let free = format!("lockkit\n{NAME}\nfree {}", waiter.owner());
-    assert_eq!(news.recv().await.unwrap().payload(), free);
+    let granted = format!("lockkit\n{NAME}\ngranted {} {token}", waiter.owner());
+    assert_eq!(news.recv().await.unwrap().payload(), granted);
     assert_eq!(news.recv().await.unwrap().payload(), "the end");
 }
 
-/// Of each place, in order of arrival, whether it is to be told or was.
-const TURNS: &str = "SELECT string_agg(turn::text, ',' ORDER BY arrival) FROM lockkit_place";
+/// Whose places there are, in order of arrival.
+const PLACES: &str =
+    "SELECT coalesce(string_agg(owner, ' ' ORDER BY arrival), '') FROM lockkit_place";
+
+/// Who has the lock, by which token, and until when.
+const HOLD: &str = "SELECT concat_ws(' ', owner, token, expires) FROM lockkit_lock \
+     WHERE owner IS NOT NULL AND expires > lockkit_now()";
+
+const NOBODY_HOLDS: &str = "SELECT count(*) = 1 FROM lockkit_lock WHERE owner IS NULL";
 
 /// The first of two drivers holds the lock, and each has a waiter that listens.
 async fn two_wait(database: &Database) -> ([PostgresDriver; 2], Claim, [Claim; 2]) {
@@ -101,79 +120,247 @@ async fn two_wait(database: &Database) -> ([PostgresDriver; 2], Claim, [Claim; 2
     (drivers, holder, waiters)
 }
 
+/// The token of a grant that is told.
+async fn granted(driver: &PostgresDriver, claim: &Claim) -> FencingToken {
+    match timeout(LONG / 2, driver.changed(claim)).await.expect("nothing is told") {
+        Change::Granted(grant) => grant.fencing_token().unwrap(),
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+async fn has_news(driver: &PostgresDriver, claim: &Claim) -> bool {
+    let mut looking = pin!(driver.changed(claim));
+    poll!(&mut looking).is_ready()
+}
+
 async fn plain(server: String) {
     let mut database = Database::on(&server).await;
     let ([one, other], holder, waiters) = two_wait(&database).await;
-    assert_eq!(database.ask::<String>(TURNS).await, "1,1");
+    let [first, second] = [&waiters[0], &waiters[1]].map(Claim::owner);
+    assert_eq!(database.ask::<String>(PLACES).await, format!("{first} {second}"));
+    let ends: i64 = database.ask("SELECT min(expires) FROM lockkit_place").await;
     one.release(&holder).await.unwrap();
-    assert_eq!(one.changed(&waiters[0]).await, Change::AskAgain);
-    assert_eq!(database.ask::<String>(TURNS).await, "2,1");
-    take(&one, &waiters[0]).await;
-    assert_eq!(database.ask::<String>(TURNS).await, "1");
-    one.release(&waiters[0]).await.unwrap();
-    assert_eq!(other.changed(&waiters[1]).await, Change::AskAgain);
-    take(&other, &waiters[1]).await;
-    assert_eq!(database.ask::<i64>("SELECT count(*) FROM lockkit_place").await, 0);
+    // Nobody has asked since.
+    let hold: String = database.ask(HOLD).await;
+    assert_eq!(database.ask::<String>(PLACES).await, second.to_string());
+    let token = granted(&one, &waiters[0]).await;
+    assert_eq!(hold, format!("{first} {token} {ends}"));
+    assert!(!has_news(&other, &waiters[1]).await);
+    assert_eq!(take(&one, &waiters[0]).await, token);
+    assert_eq!(one.release(&waiters[0]).await.unwrap(), Release::Freed);
+    let next = granted(&other, &waiters[1]).await;
+    assert!(next > token);
+    assert_eq!(database.ask::<String>(PLACES).await, "");
+    // A hold that is broken goes on in the same way.
+    refused(&one, &waiters[0]).await;
+    let inspection = one.inspect().unwrap();
+    assert!(inspection.break_hold(holder.name(), None).await.unwrap().is_some());
+    assert!(granted(&one, &waiters[0]).await > next);
 }
 
+/// A place by hand where nobody has ever listened, one of a process that has gone, and one of a
+/// process that is there.
 async fn dead(server: String) {
     let mut database = Database::on(&server).await;
-    let ([one, other], holder, waiters) = two_wait(&database).await;
-    for turns in ["2,1", "2,2"] {
-        one.release(&holder).await.unwrap();
-        assert_eq!(database.ask::<String>(TURNS).await, turns);
-        take(&one, &holder).await;
+    let [near, gone, there] =
+        [database.driver().await, database.driver().await, database.driver().await];
+    let (holder, dead, living) = (claim(LONG), claim(LONG).waiting(), claim(LONG).waiting());
+    take(&near, &holder).await;
+    let nobody = claim(LONG).owner();
+    database
+        .run(&format!(
+            "INSERT INTO lockkit_place \
+                 (namespace, name, owner, label, inbox, turn, since, lease, expires) \
+             SELECT namespace, name, '{nobody}', 'l', 'lockkit_{nobody}', 1, lockkit_now(), 1, \
+                    lockkit_now() + 30000000 FROM lockkit_lock"
+        ))
+        .await;
+    listen(&gone, &dead).await;
+    listen(&there, &living).await;
+    drop(gone);
+    database.listeners_fall_to(1).await;
+    let places = format!("{nobody} {} {}", dead.owner(), living.owner());
+    assert_eq!(database.ask::<String>(PLACES).await, places);
+    near.release(&holder).await.unwrap();
+    granted(&there, &living).await;
+    assert_eq!(database.ask::<String>(PLACES).await, format!("{nobody} {}", dead.owner()));
+    // With none left that listens it is free at once, for whoever tries.
+    there.release(&living).await.unwrap();
+    assert!(database.ask::<bool>(NOBODY_HOLDS).await);
+    let next = claim(LONG);
+    take(&near, &next).await;
+    // In order it goes on strictly, which costs the lease of who is dead.
+    let (fair, late) = (claim(LONG).fair(), claim(LONG).waiting());
+    refused(&there, &fair).await;
+    refused(&there, &late).await;
+    near.release(&next).await.unwrap();
+    granted(&there, &fair).await;
+    // No look at who listens has left anything locked.
+    assert_eq!(database.listeners().await, 1);
+}
+
+async fn back(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
+    take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    let end = format!("SELECT pg_terminate_backend(({LISTENER}), 10000)");
+    assert!(database.ask::<bool>(&end).await);
+    assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
+    refused(&driver, &waiter).await;
+    driver.release(&holder).await.unwrap();
+    granted(&driver, &waiter).await;
+}
+
+async fn neighbour(server: String) {
+    let mut database = Database::on(&server).await;
+    let (near, far) = (database.driver().await, database.driver().await);
+    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
+    take(&near, &holder).await;
+    // Before news arrive, one asks as soon as who has no place.
+    assert_eq!(refused(&far, &waiters[0]).await.asks_within(), None);
+    assert_eq!(database.ask::<String>(PLACES).await, "");
+    assert_eq!(far.changed(&waiters[0]).await, Change::AskAgain);
+    assert_eq!(refused(&far, &waiters[0]).await.asks_within(), Some(LONG));
+    assert_eq!(refused(&far, &waiters[1]).await.asks_within(), Some(LONG));
+    let owners = format!("{} {}", waiters[0].owner(), waiters[1].owner());
+    assert_eq!(database.ask::<String>(PLACES).await, owners);
+    assert!(!has_news(&far, &waiters[1]).await);
+    near.release(&holder).await.unwrap();
+    let token = granted(&far, &waiters[0]).await;
+    assert!(!has_news(&far, &waiters[1]).await);
+    far.release(&waiters[0]).await.unwrap();
+    assert!(granted(&far, &waiters[1]).await > token);
+}
+
+/// All of them ask at about the same time, and one after the other listens.
+async fn crowd(server: String) {
+    const CROWD: usize = 8;
+    let database = Database::on(&server).await;
+    let near = database.driver().await;
+    let locker = Locker::new(database.driver().await);
+    for _ in 0..10 {
+        let holder = claim(LONG);
+        take(&near, &holder).await;
+        let lock = locker.lock(NAME).unwrap();
+        let waiting = join_all((0..CROWD).map(|_| async {
+            lock.acquire().await.unwrap().release().await.unwrap();
+        }));
+        let releasing = async {
+            let looking = near.inspect().unwrap();
+            while looking.look(holder.name()).await.unwrap().listeners() != Some(1) {
+                sleep(millis(5)).await;
+            }
+            near.release(&holder).await.unwrap();
+        };
+        // As long as a lease if one of them is handed the lock and does not listen.
+        let both = async { tokio::join!(waiting, releasing) };
+        timeout(LONG / 2, both).await.expect("nobody has what was handed over");
     }
-    // The first never asks.
-    assert_eq!(other.changed(&waiters[1]).await, Change::AskAgain);
+    locker.shutdown().await;
 }
 
-/// Of one locker those who asked before the first of them had its turn have places, too.
-async fn burst(server: String) {
-    let mut database = Database::on(&server).await;
-    let (near, far) = (database.driver().await, database.driver().await);
-    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
-    take(&near, &holder).await;
-    listen(&far, &waiters[0]).await;
-    refused(&far, &waiters[1]).await;
-    near.release(&holder).await.unwrap();
-    assert_eq!(database.ask::<String>(TURNS).await, "2,1");
-    // Whichever has the turn to listen.
-    assert_eq!(far.changed(&waiters[1]).await, Change::AskAgain);
-    assert_eq!(far.changed(&waiters[0]).await, Change::AskAgain);
-    // An ask makes up for it.
-    take(&near, &holder).await;
-    refused(&far, &waiters[0]).await;
-    refused(&far, &waiters[1]).await;
-    let mut looking = pin!(far.changed(&waiters[0]));
-    assert!(poll!(&mut looking).is_pending());
-}
-
-async fn too_late(server: String) {
-    let mut database = Database::on(&server).await;
-    let (near, far) = (database.driver().await, database.driver().await);
-    let (holder, waiters) = (claim(LONG), [claim(LONG).waiting(), claim(LONG).waiting()]);
-    take(&near, &holder).await;
-    listen(&far, &waiters[0]).await;
-    refused(&far, &waiters[1]).await;
-    near.release(&holder).await.unwrap();
-    // Whoever asks first gets it: none of the two is in order.
-    take(&near, &holder).await;
-    assert_eq!(far.changed(&waiters[0]).await, Change::AskAgain);
-    refused(&far, &waiters[0]).await;
-    assert_eq!(database.ask::<String>(TURNS).await, "1,1");
-    near.release(&holder).await.unwrap();
-    assert_eq!(far.changed(&waiters[0]).await, Change::AskAgain);
-    take(&far, &waiters[0]).await;
-}
-
-async fn passing_on(server: String) {
+async fn nobody_else(server: String) {
     let database = Database::on(&server).await;
     let ([near, far], holder, waiters) = two_wait(&database).await;
     near.release(&holder).await.unwrap();
+    for other in [&claim(LONG), &claim(LONG).waiting(), &claim(LONG).fair(), &holder] {
+        refused(&far, other).await;
+        far.release(other).await.unwrap();
+    }
+    granted(&near, &waiters[0]).await;
+}
+
+async fn passing_on(server: String) {
+    let mut database = Database::on(&server).await;
+    let ([near, far], holder, waiters) = two_wait(&database).await;
+    near.release(&holder).await.unwrap();
+    assert_eq!(near.release(&waiters[0]).await.unwrap(), Release::Freed, "it had the lock");
+    let token = granted(&far, &waiters[1]).await;
+    // Who gives up before that leaves nothing behind.
+    refused(&near, &waiters[0]).await;
     assert_eq!(near.release(&waiters[0]).await.unwrap(), Release::NotHeld);
-    assert_eq!(far.changed(&waiters[1]).await, Change::AskAgain);
-    take(&far, &waiters[1]).await;
+    assert_eq!(database.ask::<String>(PLACES).await, "");
+    assert_eq!(take(&far, &waiters[1]).await, token);
+    far.release(&waiters[1]).await.unwrap();
+    assert!(database.ask::<bool>(NOBODY_HOLDS).await);
+}
+
+/// The owner vouches from the last ask that was answered.
+async fn vouched(server: String) {
+    let mut database = Database::on(&server).await;
+    let (near, far) = (database.driver().await, database.driver().await);
+    let (holder, waiter) = (claim(LONG), claim(millis(20_000)).waiting());
+    take(&near, &holder).await;
+    listen(&far, &waiter).await;
+    let mut asked = 0;
+    for _ in 0..3 {
+        asked = database.ask("SELECT lockkit_now()").await;
+        assert_eq!(refused(&far, &waiter).await.asks_within(), Some(waiter.ttl()));
+        let ends: i64 = database.ask("SELECT expires FROM lockkit_place").await;
+        assert!(ends >= asked + 20_000_000, "{ends} {asked}");
+    }
+    near.release(&holder).await.unwrap();
+    granted(&far, &waiter).await;
+    let ends: i64 = database.ask("SELECT expires FROM lockkit_lock").await;
+    assert!(ends >= asked + 20_000_000, "{ends} {asked}");
+}
+
+/// While the connection for news is down, asks keep no place. It comes to stand, and the old place is
+/// handed the lock before the waiter has asked again.
+async fn unkept(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let far = driver(&server.url_at(proxy.addr())).await;
+    let near = driver(&server.url()).await;
+    let mut database = Database::at(&server.url()).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
+    let (elsewhere, witness) = (named("elsewhere", LONG), named("elsewhere", LONG).fair());
+    take(&near, &holder).await;
+    take(&near, &elsewhere).await;
+    listen(&far, &waiter).await;
+    refused(&far, &witness).await;
+    let (_, inbox) = listener(&mut database).await;
+    let ends: i64 = database.ask("SELECT max(expires) FROM lockkit_place WHERE turn = 1").await;
+    let hold = proxy.requests().hold("LISTEN");
+    database.run(&format!("SELECT pg_terminate_backend(({LISTENER}), 10000)")).await;
+    hold.caught().await;
+    assert_eq!(refused(&far, &waiter).await.asks_within(), None);
+    hold.go_on();
+    assert_eq!(far.changed(&witness).await, Change::AskAgain);
+    assert_eq!(database.listeners().await, 1);
+    near.release(&holder).await.unwrap();
+    let held =
+        format!("SELECT owner = '{}' AND expires = {ends} FROM lockkit_lock", waiter.owner());
+    assert!(database.ask::<bool>(&format!("{held} WHERE name <> 'elsewhere'")).await);
+    // News that come after the grant show that it has arrived.
+    database.run(&format!("NOTIFY {inbox}, E'lockkit\\nelsewhere\\nreleased'")).await;
+    assert_eq!(far.changed(&witness).await, Change::Freed);
+    assert_eq!(far.changed(&waiter).await, Change::AskAgain);
+    take(&far, &waiter).await;
+}
+
+async fn only_listens(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let (holder, listener) = (claim(LONG), claim(LONG).listening());
+    // Another one listens, so that news would arrive.
+    let (elsewhere, other) = (named("elsewhere", LONG), named("elsewhere", LONG).waiting());
+    take(&driver, &elsewhere).await;
+    listen(&driver, &other).await;
+    take(&driver, &holder).await;
+    for _ in 0..3 {
+        assert!(refused(&driver, &listener).await.is_unheard());
+        assert_eq!(database.ask::<String>(PLACES).await, other.owner().to_string());
+    }
+    driver.release(&holder).await.unwrap();
+    let free = "SELECT owner IS NULL FROM lockkit_lock WHERE name <> 'elsewhere'";
+    assert!(database.ask::<bool>(free).await);
+    driver.release(&elsewhere).await.unwrap();
+    granted(&driver, &other).await;
+    assert!(!has_news(&driver, &listener).await);
+    take(&driver, &listener).await;
+    assert_eq!(driver.release(&listener).await.unwrap(), Release::Freed);
 }
 
 async fn counted(server: String) {
@@ -206,9 +393,8 @@ async fn between(server: String) {
     }
     driver.release(&holder).await.unwrap();
     // News that come after the grant show that it has arrived.
-    let free = format!("lockkit\\n{NAME}\\nfree {}", witness.owner());
-    database.run(&format!("SELECT pg_notify('{inbox}', E'{free}')")).await;
-    assert_eq!(driver.changed(&witness).await, Change::AskAgain);
+    database.run(&format!("NOTIFY {inbox}, E'lockkit\\n{NAME}\\nreleased'")).await;
+    assert_eq!(driver.changed(&witness).await, Change::Freed);
     let mut looking = pin!(driver.changed(&waiter));
     assert!(matches!(poll!(&mut looking), Poll::Ready(Change::Granted(_))));
 }
@@ -293,9 +479,8 @@ async fn stale(server: Server) {
     // News that come after the late message.
     let mut database = Database::at(&server.url()).await;
     let (_, inbox) = listener(&mut database).await;
-    let free = format!("lockkit\\n{NAME}\\nfree {}", waiter.owner());
-    database.run(&format!("SELECT pg_notify('{inbox}', E'{free}')")).await;
-    assert_eq!(far.changed(&waiter).await, Change::AskAgain);
+    database.run(&format!("NOTIFY {inbox}, E'lockkit\\n{NAME}\\nreleased'")).await;
+    assert_eq!(far.changed(&waiter).await, Change::Freed);
     refused(&far, &waiter).await;
 }
 
@@ -308,11 +493,7 @@ async fn given_up(server: String) {
     listen(&driver, &waiter).await;
     let (_, inbox) = listener(&mut database).await;
     driver.release(&waiter).await.unwrap();
-    let listener = format!(
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() \
-            AND application_name = 'lockkit' AND query = 'LISTEN \"{inbox}\"'"
-    );
-    let listener: i32 = database.ask(&listener).await;
+    let listener: i32 = database.ask(LISTENER).await;
     let is_there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {listener}");
     while database.ask::<i64>(&is_there).await > 0 {
         database.run(&format!("NOTIFY {inbox}, E'lockkit\\nother\\nreleased'")).await;

@@ -192,13 +192,13 @@ async fn refusals(server: String) {
     take(&driver, &claim(LONG)).await;
     let waiter = claim(LONG).waiting();
     listen(&driver, &waiter).await;
-    // Of the lock, and of the place that the waiter has by now.
+    // Of the lock, and of the place of one who has asked before.
     let version = "SELECT concat(l.xmin, l.ctid, p.xmin, p.ctid) FROM lockkit_lock AS l, \
                           lockkit_place AS p";
     let before: String = database.ask(version).await;
     for _ in 0..3 {
         refused(&driver, &claim(LONG)).await;
-        refused(&driver, &waiter).await;
+        refused(&driver, &claim(LONG).listening()).await;
     }
     assert_eq!(database.ask::<String>(version).await, before);
 }

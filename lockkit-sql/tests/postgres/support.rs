@@ -85,6 +85,22 @@ impl Database {
         }
     }
 
+    /// How many sessions in this database show that they listen.
+    pub(crate) async fn listeners(&mut self) -> i64 {
+        self.ask(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 \
+             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+        )
+        .await
+    }
+
+    /// Waits until as many do.
+    pub(crate) async fn listeners_fall_to(&mut self, number: i64) {
+        while self.listeners().await > number {
+            tokio::time::sleep(millis(5)).await;
+        }
+    }
+
     /// Ends the sessions of drivers in this database, and waits until they are gone.
     pub(crate) async fn end_sessions(&mut self) {
         self.run(
