@@ -5,6 +5,7 @@
 //! of arrival; a waiter that goes away, for whatever reason, passes its turn on by being dropped.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,7 +22,7 @@ pub(crate) struct Turns {
 
 #[derive(Debug)]
 struct Queue {
-    /// One permit: the turn. Semaphores of tokio are first come, first served.
+    /// The turn, as a permit, if nobody has it. Semaphores of tokio are first come, first served.
     turn: Semaphore,
     /// Since when the backend does not answer the waiter whose turn it is. Those behind look at it
     /// when it matters; to be told of each change would wake them all at every ask.
@@ -30,14 +31,22 @@ struct Queue {
 
 impl Turns {
     pub(crate) fn join(self: &Arc<Self>, name: &LockName) -> Ticket {
-        let new = || (Arc::new(Queue { turn: Semaphore::new(1), unanswered: Mutex::default() }), 0);
-        let queue = {
-            let mut queues = lock(&self.queues);
-            let (queue, tickets) = queues.entry(name.clone()).or_insert_with(new);
-            *tickets += 1;
-            Arc::clone(queue)
+        let mut queues = lock(&self.queues);
+        let (queue, has_turn) = match queues.entry(name.clone()) {
+            Entry::Vacant(vacant) => {
+                let queue =
+                    Arc::new(Queue { turn: Semaphore::new(0), unanswered: Mutex::default() });
+                vacant.insert((Arc::clone(&queue), 1));
+                (queue, true)
+            }
+            Entry::Occupied(mut occupied) => {
+                let (queue, tickets) = occupied.get_mut();
+                *tickets += 1;
+                (Arc::clone(queue), queue.turn.try_acquire().map(SemaphorePermit::forget).is_ok())
+            }
         };
-        let has_turn = queue.turn.try_acquire().map(SemaphorePermit::forget).is_ok().into();
+        drop(queues);
+        let has_turn = AtomicBool::new(has_turn);
         Ticket { turns: Arc::clone(self), name: name.clone(), queue, has_turn }
     }
 }
@@ -79,15 +88,17 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        let mut queues = lock(&self.turns.queues);
+        let Entry::Occupied(mut queue) = queues.entry(self.name.clone()) else { return };
+        let (_, tickets) = queue.get_mut();
+        *tickets -= 1;
+        if *tickets == 0 {
+            queue.remove();
+            return;
+        }
+        drop(queues);
         if self.has_turn() {
             self.queue.turn.add_permits(1);
-        }
-        let mut queues = lock(&self.turns.queues);
-        if let Some((_, tickets)) = queues.get_mut(&self.name) {
-            *tickets -= 1;
-            if *tickets == 0 {
-                queues.remove(&self.name);
-            }
         }
     }
 }
