@@ -256,7 +256,7 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "those behind count a blip that the front has got over",
         file: "pursuit.rs",
-        sound: "self.progress.unanswered = None;\n                        select! {",
+        sound: "self.progress.unanswered = None;\n                select! {",
         broken: "select! {",
         test: "those_behind_get_over_a_blip_with_the_front",
     },
@@ -292,7 +292,7 @@ const DEFECTS: &[Defect] = &[
         what: "a crowd asks before its turn",
         file: "pursuit.rs",
         sound: "if !self.progress.ticket.insert(ticket).has_turn() {",
-        broken: "if self.progress.ticket.insert(ticket).unanswered().is_some() {",
+        broken: "self.progress.ticket = Some(ticket);\nif false {",
         test: "of_a_crowd_that_comes_at_once_one_asks",
     },
     Defect {
