@@ -118,13 +118,10 @@ impl Pursuit<'_> {
     ) -> impl Future<Output = Option<Won>> + Send {
         async move {
             let mut ask_at_once = next.is_none();
+            // Until it is its turn the front waiter asks for this one, too.
             if let Some(ticket) = &self.progress.ticket
                 && !ticket.has_turn()
             {
-                // What was heard before the turn came is old by then: begin with an ask.
-                ask_at_once = true;
-                // Until then it is the front waiter who asks for this one too.
-                self.progress.unanswered = None;
                 select! {
                     biased;
                     Some(stop) = self.stop(None, caller) => return self.give_up(stop, caller),

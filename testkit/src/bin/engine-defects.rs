@@ -186,8 +186,8 @@ const DEFECTS: &[Defect] = &[
     Defect {
         what: "the next waiter believes what the front one had heard",
         file: "pursuit.rs",
-        sound: "ask_at_once = true;",
-        broken: "(next, ask_at_once) = (Some(self.progress.started + self.claim.ttl()), false);",
+        sound: "let mut ask_at_once = next.is_none();",
+        broken: "let mut ask_at_once = false; next = next.or(Some(self.progress.started + self.claim.ttl()));",
         test: "a_front_waiter_that_goes_away_passes_its_turn_on",
     },
     Defect {
@@ -254,13 +254,6 @@ const DEFECTS: &[Defect] = &[
         test: "a_grant_that_was_over_before_the_last_refusal_is_not_believed",
     },
     Defect {
-        what: "those behind count a blip that the front has got over",
-        file: "pursuit.rs",
-        sound: "self.progress.unanswered = None;\n                select! {",
-        broken: "select! {",
-        test: "those_behind_get_over_a_blip_with_the_front",
-    },
-    Defect {
         what: "shutting down overlooks requests that callers drive",
         file: "nursery.rs",
         sound: "young.begun.retain(|begun| begun.goes_on());",
@@ -299,7 +292,7 @@ const DEFECTS: &[Defect] = &[
         what: "a lease that nobody renews has begun before it was handed over",
         file: "pursuit.rs",
         sound: "if self.progress.renew == Renew::Auto",
-        broken: "if self.progress.renew != Renew::Auto || true",
+        broken: "if (self.progress.renew != Renew::Never || true)",
         test: "a_lease_that_nobody_renews_is_a_whole_one_also_after_a_wait",
     },
     Defect {
