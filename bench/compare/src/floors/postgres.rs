@@ -37,7 +37,8 @@ impl Library for Rows {
 }
 
 impl OfRows {
-    /// Leaves a place if there is an inbox to be told in.
+    /// Leaves a place if there is an inbox to be told in: in order, so that nobody looks whether somebody
+    /// listens.
     async fn take(&self, name: &str, owner: &str, label: &str, inbox: Option<&str>) -> Result<()> {
         sqlx::query(include_str!("../../../../lockkit-sql/src/postgres/sql/take.sql"))
             .bind("floor")
@@ -46,7 +47,7 @@ impl OfRows {
             .bind(label)
             .bind(i64::try_from(TTL.as_micros())?)
             .bind(inbox)
-            .bind(false)
+            .bind(inbox.is_some())
             .bind(false)
             .bind(0_i64)
             .bind(0_i64)
@@ -107,6 +108,7 @@ impl Client for OfRows {
             let (message, heard, returned) = waiting.await?;
             message?;
             news = returned;
+            to.release(&name, waiter).await?;
             times.push(heard.saturating_duration_since(start));
         }
         Ok(Some(times))
