@@ -114,6 +114,11 @@ impl Claim {
         self.listens
     }
 
+    /// Whether the claim, refused, is there to be told of a release: it waits, or [listens](Self::listens).
+    pub fn is_to_be_told(&self) -> bool {
+        self.waits || self.listens
+    }
+
     /// What whoever claims is called, for [inspection](crate::driver::Inspect).
     pub fn label(&self) -> &Label {
         &self.label

@@ -76,7 +76,7 @@ impl RedisDriver {
             return plain::try_acquire(self, claim).await;
         }
         let layout = Layout::of(claim.name());
-        if !is_told(claim) {
+        if !claim.is_to_be_told() {
             return self.ask(claim, &layout).await.map(Into::into);
         }
         let (channel, owner) = (layout.channel(&self.inbox), claim.owner());
@@ -96,7 +96,7 @@ impl RedisDriver {
     }
 
     async fn ask(&self, claim: &Claim, layout: &Layout) -> Result<Answer, DriverError> {
-        let place = match (is_told(claim), claim.is_fair()) {
+        let place = match (claim.is_to_be_told(), claim.is_fair()) {
             (_, true) => "order",
             (true, false) => "no order",
             (false, false) => "",
@@ -114,13 +114,13 @@ impl RedisDriver {
             Ok(replicas) => Ok(Answer::Granted { token, replicas }),
             // Left as it is, since the claim asks again: a release from here that came late would end
             // what it is granted then.
-            Err(error) if is_told(claim) && error.kind().is_transient() => Err(error),
+            Err(error) if claim.is_to_be_told() && error.kind().is_transient() => Err(error),
             // Nobody asks again.
             Err(error) => {
                 let arguments = [&*claimant];
                 let released = self.call(claim, RELEASE.on(&keys, &arguments)).await;
                 let kind = match (released, error.kind()) {
-                    (Err(_), _) if !is_told(claim) => ErrorKind::Unknown,
+                    (Err(_), _) if !claim.is_to_be_told() => ErrorKind::Unknown,
                     (_, ErrorKind::Unknown) => ErrorKind::Unreachable,
                     (_, kind) => kind,
                 };
@@ -204,7 +204,7 @@ impl Driver for RedisDriver {
             return plain::release(self, claim).await;
         }
         let layout = Layout::of(claim.name());
-        if is_told(claim) {
+        if claim.is_to_be_told() {
             self.subscription.leave(&layout.channel(&self.inbox), claim.owner());
         }
         let claimant = self.claimant(claim);
@@ -239,11 +239,6 @@ impl Driver for RedisDriver {
         self.subscription.close();
         self.servers.close();
     }
-}
-
-/// Whether a release is told to the claim, if it is refused.
-fn is_told(claim: &Claim) -> bool {
-    claim.waits() || claim.listens()
 }
 
 /// What the script for taking says.

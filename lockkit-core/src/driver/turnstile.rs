@@ -59,8 +59,7 @@ impl Turnstile {
     ///
     /// As the request; nobody behind is held up.
     pub async fn pass<F: Future>(&self, claim: &Claim, request: impl FnOnce() -> F) -> F::Output {
-        // A quorum's claim that waits only listens at its nodes.
-        if !claim.waits() && !claim.listens() {
+        if !claim.is_to_be_told() {
             return Box::pin(request()).await;
         }
         let pass = self.passes.acquire().await.expect("the semaphore is never closed");

@@ -206,6 +206,13 @@ async fn rights(server: Server) {
         ("-subscribe", &["warning rights: user `me` lacks +subscribe, or"]),
         ("-scan", &["warning rights: user `me` lacks +scan"]),
         (
+            "-scan -pubsub",
+            &[
+                "warning rights: user `me` lacks +pubsub|numsub, or",
+                "warning rights: user `me` lacks +scan, or",
+            ],
+        ),
+        (
             "-pubsub",
             &[
                 "warning rights: user `me` lacks +pubsub|numsub, or the keys and channels of `lockkit`: \
