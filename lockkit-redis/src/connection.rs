@@ -319,13 +319,8 @@ impl Shared {
             shared.drop_connection(id);
         });
         let running = AbortOnDrop(running.abort_handle());
-        self.place.send_if_modified(|place| {
-            let is_news = place.as_ref().is_none_or(|place| !place.is_where(&endpoint));
-            if is_news {
-                *place = Some(endpoint.clone());
-            }
-            is_news
-        });
+        // One address may lead to another server than before.
+        self.place.send_replace(Some(endpoint.clone()));
         let open = Arc::new(Open {
             id,
             endpoint,

@@ -92,7 +92,10 @@ impl RedisDriver {
             Err(_) if joined == Joined::Now => self.subscription.leave(&channel, owner),
             Err(_) => (),
         }
-        answer.map(Into::into)
+        answer.map(|answer| match answer.into() {
+            Attempt::Taken(taken) if claim.listens() => Attempt::Taken(taken.heard()),
+            attempt => attempt,
+        })
     }
 
     async fn ask(&self, claim: &Claim, layout: &Layout) -> Result<Answer, DriverError> {
@@ -120,7 +123,7 @@ impl RedisDriver {
                 let arguments = [&*claimant];
                 let released = self.call(claim, RELEASE.on(&keys, &arguments)).await;
                 let kind = match (released, error.kind()) {
-                    (Err(_), _) if !claim.is_to_be_told() => ErrorKind::Unknown,
+                    (Err(_), _) => ErrorKind::Unknown,
                     (_, ErrorKind::Unknown) => ErrorKind::Unreachable,
                     (_, kind) => kind,
                 };

@@ -92,14 +92,15 @@ impl Layout {
         &self.text[..self.ends[0]]
     }
 
-    /// A sorted set of those who wait for their turn, `OWNER INBOX LABEL`, by the server's time of their
+    /// A sorted set of those who wait for their turn, `OWNER INBOX LABEL`, or `OWNER?INBOX LABEL` of one who
+    /// is only told and never handed anything, by the server's time of their
     /// arrival in microseconds; later where somebody came before who has that time or a later one.
     fn queue(&self) -> &str {
         &self.text[self.ends[0]..self.ends[1]]
     }
 
     /// A sorted set of those who wait and may be overtaken, in the same way; before all others
-    /// whoever was told that the lock is free and found it taken.
+    /// whoever was told that the lock is free and found it taken, or was passed over.
     fn unordered(&self) -> &str {
         &self.text[self.ends[1]..self.ends[2]]
     }

@@ -15,10 +15,11 @@ local function inbox_of(listener)
   return string.sub(bucket, 1, -7) .. 'inbox:' .. string.sub(listener, 34, 49)
 end
 
--- Tells `listener` alone. A hint, so that an owner who may not publish can still release: waiters
--- ask again by timer.
+-- Tells `listener` alone; whether the user may do so. Who may not can still release: waiters ask again
+-- by timer.
 local function tell(listener, news)
-  redis.pcall(PUBLISH, inbox_of(listener), news)
+  local answer = redis.pcall(PUBLISH, inbox_of(listener), news)
+  return type(answer) == 'number'
 end
 
 -- Whether the process of `listener` is there to hear its news; nothing if the user may not ask that.
@@ -54,13 +55,13 @@ local function first_place(places, now)
 end
 
 -- Gives the lock, whether or not somebody has it, to a place, for as long as that place would have
--- lived: its owner vouches from the ask that set the deadline. The place goes first: where memory
--- has run out, that is not refused, nor then is what comes after.
+-- lived: its owner vouches from the ask that set the deadline. Returns whether it was told. The place
+-- goes first: where memory has run out, that is not refused, nor then is what comes after.
 local function hand_over(places, first, token, now, deadline)
   redis.call('ZREM', places, first)
   redis.call('ZREM', deadlines, first)
   grant(first, token, now, deadline)
-  tell(first, 'granted ' .. string.sub(first, 1, 32) .. ' ' .. token)
+  return tell(first, 'granted ' .. string.sub(first, 1, 32) .. ' ' .. token)
 end
 
 -- Who is served of those who wait in no order, its deadline, and whether it can be handed the lock.
@@ -95,7 +96,11 @@ local function free()
   end
   -- Without a token there is no grant; who is told learns why when it asks.
   local token = first and is_served and next_token(bucket, time)
-  if token then return hand_over(places, first, token, now, deadline) end
+  if token then
+    -- In order it is nobody else's turn, told or not.
+    if hand_over(places, first, token, now, deadline) or places == queue then return end
+    redis.call('ZADD', deadlines, deadline, first)
+  end
   redis.call('DEL', lock)
   if not first then return end
   redis.call('ZREM', unordered, first)

@@ -3,11 +3,7 @@
 --
 -- ARGV    the claimant
 -- Answer  1 if `owner` held the lock until now, 0 if not
-if redis.call('HGET', lock, 'owner') == owner then
-  free()
-  return 1
-end
-
+local is_held = redis.call('HGET', lock, 'owner') == owner
 leave(claimant)
-if redis.call('EXISTS', lock) == 0 then free() end
-return 0
+if is_held or redis.call('EXISTS', lock) == 0 then free() end
+return is_held and 1 or 0

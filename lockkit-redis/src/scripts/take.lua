@@ -3,7 +3,7 @@
 -- ARGV    the claimant, the TTL in milliseconds, and which place to leave when refused: one in
 --         'order', in 'no order', or ''
 -- Answer  {1, token, TTL, 0} if granted; if not, {0, token of the holder, milliseconds it has left,
---         how many wait in no order}
+--         how many wait in no order, those included who were passed over}
 local ttl, wish = tonumber(ARGV[2]), ARGV[3]
 local time, now = clock()
 
@@ -37,7 +37,8 @@ local places = wish == 'order' and queue or unordered
 redis.call('ZADD', deadlines, now + ttl, claimant)
 if not redis.call('ZSCORE', places, claimant) then
   if has_asked and places == unordered then
-    -- It was told that the lock is free, and another was faster: it is the next to be told.
+    -- It was told that the lock is free, and another was faster; or it was passed over, since it did not
+    -- listen just then. It is the next to be served.
     local front = redis.call('ZRANGE', places, 0, 0, 'WITHSCORES')[2]
     redis.call('ZADD', places, math.min((front or time) - 1, time), claimant)
   else
@@ -50,4 +51,5 @@ end
 for _, key in ipairs({places, deadlines}) do
   if redis.call('PTTL', key) < ttl then redis.call('PEXPIREAT', key, now + ttl) end
 end
-return {0, hold.token, hold.remaining, redis.call('ZCARD', unordered)}
+local waiting = redis.call('ZCARD', deadlines) - redis.call('ZCARD', queue)
+return {0, hold.token, hold.remaining, waiting}

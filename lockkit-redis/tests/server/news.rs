@@ -18,6 +18,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_process_that_died_is_passed_over", || REDIS.start(), passed_over),
         trial("a_waiter_that_was_passed_over_alive_is_served", || REDIS.start(), alive),
         trial("who_may_not_ask_who_listens_tells", || REDIS.start(), blind),
+        trial("who_may_not_publish_hands_over_nothing", || REDIS.start(), silent),
+        trial("who_has_it_after_all_leaves_no_place", || REDIS.start(), settled),
+        trial("news_come_from_where_requests_go", || REDIS.start(), elsewhere),
         trial("who_is_only_told_is_told_one_at_a_time", || REDIS.start(), told),
         trial("who_was_overtaken_is_the_next_to_be_told", || REDIS.start(), overtaken),
         trial("who_was_told_and_gives_up_passes_it_on", || REDIS.start(), passed_on),
@@ -109,11 +112,24 @@ async fn alive(server: Server) {
     near.release(&holder).await.unwrap();
     take(&near, &holder).await;
     proxy.accept().await;
-    // It asks again, and is there for the next release.
+    // It asks again, and is there for the next release, once its news come from where its requests go.
+    while far.try_acquire(&waiter).await.is_err() {}
+    while !newest_is_for_news(&mut raw).await {}
     assert_eq!(far.changed(&waiter).await, Change::AskAgain);
     refused(&far, &waiter).await;
     near.release(&holder).await.unwrap();
-    granted(&far, &waiter).await;
+    refused(&near, &claim(LONG)).await;
+    far.changed(&waiter).await;
+    take(&far, &waiter).await;
+}
+
+/// Whether the connection that was made last has subscribed to something.
+async fn newest_is_for_news(raw: &mut Raw) -> bool {
+    let clients: String = raw.ask(&["CLIENT", "LIST"]).await;
+    let id =
+        |client: &&str| client["id=".len()..].split(' ').next().unwrap().parse::<u64>().unwrap();
+    let newest = clients.lines().max_by_key(id).unwrap();
+    !newest.contains(" sub=0 ")
 }
 
 /// Without the right to ask who listens, a release tells the first to try.
@@ -129,6 +145,63 @@ async fn blind(server: Server) {
     near.release(&holder).await.unwrap();
     assert_eq!(one.changed(&waiter).await, Change::AskAgain);
     take(&one, &waiter).await;
+}
+
+/// It would keep out everybody until the one who has it asks.
+async fn silent(server: Server) {
+    let mut raw = Raw::connect(&server.url()).await;
+    let user = "ACL SETUSER silent on >pw ~* resetchannels +@all";
+    raw.ask::<()>(&user.split_whitespace().collect::<Vec<_>>()).await;
+    let near = driver(&server.url().replace("redis://", "redis://silent:pw@")).await;
+    let [one, other, _] = drivers(&server).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
+    take(&near, &holder).await;
+    listen(&one, &waiter).await;
+    near.release(&holder).await.unwrap();
+    let next = claim(LONG);
+    take(&other, &next).await;
+    // Whom the release has tried to tell waits still.
+    refused(&one, &waiter).await;
+    other.release(&next).await.unwrap();
+    granted(&one, &waiter).await;
+}
+
+/// A claim of a quorum that listens, and takes the lock again after it was lost.
+async fn settled(server: Server) {
+    let [near, one, other] = drivers(&server).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
+    let listener = claim(LONG).listening();
+    take(&near, &holder).await;
+    listen(&one, &listener).await;
+    listen(&other, &waiter).await;
+    Raw::connect(&server.url()).await.expire_lock().await;
+    take(&one, &Claim::clone(&listener).not_waiting()).await;
+    one.release(&listener).await.unwrap();
+    granted(&other, &waiter).await;
+}
+
+/// A name, or a proxy, behind which another server has taken over; the one from before lives on, and
+/// so does the connection for news that leads there.
+async fn elsewhere(before: Server) {
+    let now = REDIS.start().unwrap();
+    let proxy = Proxy::start(before.addr()).await;
+    let (far, near) = (driver(&before.url_at(proxy.addr())).await, driver(&now.url()).await);
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
+    let there = driver(&before.url()).await;
+    take(&there, &holder).await;
+    take(&near, &holder).await;
+    listen(&far, &waiter).await;
+    proxy.switch_upstream(now.addr());
+    let mut raw = Raw::connect(&before.url()).await;
+    let killed: u64 = raw.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    assert_eq!(killed, 2, "of the one that waits, and of who holds");
+    while far.try_acquire(&waiter).await.is_err() {}
+    assert_eq!(far.changed(&waiter).await, Change::AskAgain);
+    refused(&far, &waiter).await;
+    near.release(&holder).await.unwrap();
+    refused(&near, &claim(LONG)).await;
+    far.changed(&waiter).await;
+    take(&far, &waiter).await;
 }
 
 async fn told(server: Server) {

@@ -92,6 +92,10 @@ async fn piling_up_in_no_order(server: Server) {
     sleep(millis(70)).await;
     // How many wait is what the pace of those depends on who ask.
     assert_eq!(refused(&driver, &living).await.asks_within(), Some(millis(1000)));
+    refused(&driver, &claim(millis(50)).fair()).await;
+    assert_eq!(refused(&driver, &living).await.asks_within(), Some(millis(1000)), "it is told");
+    sleep(millis(70)).await;
+    refused(&driver, &living).await;
     for kind in ["unordered", "deadlines"] {
         let key = format!("{{lockkit:362}}:{kind}:{NAME}");
         assert_eq!(raw.ask::<u64>(&["ZCARD", &key]).await, 1, "{kind}");

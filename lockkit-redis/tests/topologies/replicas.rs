@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_hand_over_counts_when_replicas_have_it", primary_and_two, handed_over),
         trial("who_waits_for_replicas_keeps_nobody_waiting", primary_and_two, apart),
         trial("without_the_right_to_wait_it_is_denied", primary_and_two, denied),
+        trial("what_may_not_be_waited_for_and_is_not_given_back", primary_and_two, cut_off),
         trial("a_failover_forgets_no_grant_that_replicas_had", sentinels, kept),
     ]
 }
@@ -177,6 +178,38 @@ async fn denied(servers: Vec<Server>) {
     let driver = impatient_driver(&format!("{url}?replicas=2")).await;
     let error = driver.try_acquire(&claim(LONG)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{}", error.into_source());
+    assert_eq!(raw.keys().await, Vec::<String>::new());
+}
+
+/// Nor may it be given back: it is not known what is left.
+async fn cut_off(servers: Vec<Server>) {
+    let (_, mut raw, _proxy) = start(&servers, "").await;
+    raw.ask::<()>(&["ACL", "SETUSER", "me", "on", ">pw", "~*", "&*", "+@all", "-wait"]).await;
+    let proxy = Proxy::start(servers[2].addr()).await;
+    let url = servers[2].url_at(proxy.addr()).replace("redis://", "redis://me:pw@");
+    let driver = impatient_driver(&format!("{url}?replicas=2&call_limit=500ms")).await;
+    // Which is given back, and teaches the server the scripts.
+    let first = driver.try_acquire(&claim(LONG)).await.unwrap_err();
+    assert_eq!(first.kind(), ErrorKind::Denied, "{}", first.into_source());
+    let waiter = claim(LONG).waiting();
+    let refusal = proxy.answers().hold("NOPERM");
+    let cutting = async {
+        refusal.caught().await;
+        proxy.requests().swallow();
+        refusal.go_on();
+    };
+    let (answer, ()) = tokio::join!(driver.try_acquire(&waiter), cutting);
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unknown);
+    assert_eq!(raw.keys().await.len(), 1, "the lock is held");
+    proxy.requests().pass();
+    // So the engine asks again, under the same owner.
+    let lasting = loop {
+        let error = driver.try_acquire(&waiter).await.unwrap_err();
+        if !error.kind().is_transient() {
+            break error;
+        }
+    };
+    assert_eq!(lasting.kind(), ErrorKind::Denied, "{}", lasting.into_source());
     assert_eq!(raw.keys().await, Vec::<String>::new());
 }
 
