@@ -148,6 +148,7 @@ table! {
         waiting::a_pushed_grant_lasts_from_the_last_ask [Order, Notification, Lease] "A grant that a waiter is told of lasts for a lease from its last refused ask: no less, and not for a fresh one.";
         waiting::a_refusal_voids_an_earlier_push [Order, Notification, Lease] "A grant that was pushed, and over, before a waiter was refused again is not told of after that.";
         waiting::who_only_listens_is_handed_nothing [Notification] "A claim that listens and does not wait is handed nothing when the lock is let go.";
+        waiting::who_listens_and_is_heard_is_told [Notification] "A claim that listens and does not wait, and was told that it is heard, hears of a release.";
         tokens::tokens_are_given_if_declared [] "Every grant has a fencing token if the driver declares them, and none if not.";
         tokens::tokens_rise_over_releases [Fencing] "A later grant has a higher token, whoever released in between.";
         tokens::tokens_rise_over_expiry [Fencing, Lease] "The grant after one that ran out has a higher token.";

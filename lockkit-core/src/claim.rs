@@ -109,7 +109,8 @@ impl Claim {
     }
 
     /// Whether the claim is to be told of a release although it does not wait: it has no place and is
-    /// handed nothing. A driver need not do it.
+    /// handed nothing. A driver need not do it; one that does refuses it with
+    /// [`Taken::heard`](crate::driver::Taken::heard).
     pub fn listens(&self) -> bool {
         self.listens
     }

@@ -70,7 +70,8 @@ pub use turnstile::Turnstile;
 ///   (`a_refusal_voids_an_earlier_push`). A release may hand the lock to any claim that waits, fair
 ///   or not: where the engine has waiters take turns, as it does with all that have no place in
 ///   order, only the one asks that listens. It hands nothing to a claim that only
-///   [listens](Claim::listens) (`who_only_listens_is_handed_nothing`).
+///   [listens](Claim::listens) (`who_only_listens_is_handed_nothing`), and tells it of the release if
+///   it has said so (`who_listens_and_is_heard_is_told`).
 /// - **Bounded.** Each request ends by itself, with [`ErrorKind::Unknown`] if it was sent and not
 ///   answered; [`Claim::call_limit`] is the default bound.
 /// - **No task per claim**, no waiting for holders, no back-off. Connection supervisors, shared
@@ -155,7 +156,7 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
 
     /// Ends sessions and connections. The engine has released every claim before, as far as the
     /// backend let it; what is left ends by itself (`a_closed_connection_leaves_nothing_for_long`).
-    /// May be called again.
+    /// May be called again. It has 5 seconds: it is dropped then, wherever it is.
     async fn close(&self) {}
 }
 
@@ -260,8 +261,8 @@ impl Taken {
     }
 
     /// Says that this claim is told of what it waits for, although the driver does not tell all: who
-    /// is in its way is of this process. The engine asks no more often than of a driver that
-    /// [declares](Capabilities::notification) it.
+    /// is in its way is of this process, or it only [listens](Claim::listens). The engine asks no more
+    /// often than of a driver that [declares](Capabilities::notification) it.
     #[must_use]
     pub fn heard(mut self) -> Self {
         self.is_told = Some(true);

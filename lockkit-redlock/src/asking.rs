@@ -143,7 +143,15 @@ impl Quorum {
         let took = round.claim.now().saturating_duration_since(round.asked);
         let try_again = waiter.is_refused(granted, took);
         self.waiters.join(round.claim.owner(), waiter);
-        taken.ask_within(try_again.unwrap_or_else(|| waiting::ask_within(refusals())))
+        let telling = refusals().filter(|refusal| refusal.is_heard()).count();
+        match try_again {
+            Some(pause) => taken.ask_within(pause),
+            None if telling >= self.nodes.quorum() => {
+                taken.ask_within(waiting::ask_within(refusals()))
+            }
+            // A release may pass it by.
+            None => taken.unheard(),
+        }
     }
 
     /// Asks a node for its vote, unless it has not answered an earlier request by the time at which
@@ -194,7 +202,7 @@ impl Quorum {
             (Attempt::Granted(_), _) => {
                 self.confirmed(at, &claim, &voter).await.map_err(NoVote::Barred)?;
             }
-            (Attempt::Taken(_), Some(waiter)) if claim.listens() => waiter.is_placed(at),
+            (Attempt::Taken(taken), Some(waiter)) if taken.is_heard() => waiter.is_placed(at),
             _ => (),
         }
         Ok(attempt)

@@ -20,8 +20,9 @@ use crate::waiting::Waiters;
 pub(crate) const ID: &str = "redlock";
 
 /// What the Redlock driver promises. Its longest lease is what it was
-/// [told](RedlockBuilder::settings): 60 seconds here. Without a majority of nodes that tell waiters
-/// of a release, each of them and not only the one whom they hand the lock to, it does not either.
+/// [told](RedlockBuilder::settings): 60 seconds here. It tells of a release if a majority of its nodes
+/// tells claims that only [listen](lockkit_core::driver::Claim::listens), as those on Redis do, and
+/// says with each refusal whether that is so.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .notification()
     .inspection()

@@ -1,7 +1,7 @@
 //! Waiting by push: each node tells of what was released there, and a majority of them makes news.
 //!
-//! A claim that waits leaves a place at each node that refuses it. Nothing is handed over: nodes
-//! would hand one lock to several, each of them a part. Of those who wait a node tells one, which
+//! A claim that waits listens at each node that refuses it. Nothing is handed over: nodes would hand
+//! one lock to several, each of them a part. Of those who listen a node tells one, which
 //! asks all nodes as ever. Whoever hears it from a majority asks at once. Where nodes tell several,
 //! whoever hears it from fewer leaves the others a moment, and asks then: it may be the only one.
 

@@ -60,6 +60,8 @@ struct State {
     renewals: HashMap<OwnerId, u64>,
     renewed: HashMap<OwnerId, Instant>,
     refused: HashMap<OwnerId, Instant>,
+    /// How many releases there had been when a claim that only listens was refused, or told.
+    listened: HashMap<OwnerId, u64>,
     /// The token that each owner was told.
     told: HashMap<OwnerId, Option<FencingToken>>,
     /// Who held which lock last.
@@ -397,6 +399,24 @@ impl Broken {
         self.memory().try_acquire(claim).await
     }
 
+    /// The backend, which knows nothing of that, is asked by a claim that does not.
+    fn only_listens(&self, claim: &Claim) -> bool {
+        claim.listens() && !self.has(Defect::ServesListeners)
+    }
+
+    /// Resolves when anything was released since.
+    async fn released(&self, owner: OwnerId) -> Change {
+        if self.has(Defect::Mute) || self.has(Defect::ForgetsListeners) {
+            return pending().await;
+        }
+        let before = self.state().listened.get(&owner).copied().unwrap_or(0);
+        let mut releases = self.server.releases.subscribe();
+        // The server outlives its connections.
+        _ = releases.wait_for(|releases| *releases > before).await;
+        self.state().listened.insert(owner, *releases.borrow());
+        Change::AskAgain
+    }
+
     fn has_place(&self, claim: &Claim) -> bool {
         let state = self.state();
         state.waiters.get(claim.name()).is_some_and(|them| them.contains_key(&claim.owner()))
@@ -492,6 +512,10 @@ impl Driver for Broken {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         self.reach()?;
+        let only_listens = self.only_listens(claim);
+        if only_listens {
+            self.state().listened.insert(claim.owner(), *self.server.releases.borrow());
+        }
         let claim = &self.translate(claim)?;
         let owner = claim.owner();
         self.expire(claim);
@@ -547,6 +571,7 @@ impl Driver for Broken {
                     (Some(Defect::WrongUnit), Some(remaining)) => {
                         Ok(Attempt::Taken(taken.free_in(remaining * 1000)))
                     }
+                    _ if only_listens => Ok(Attempt::Taken(taken.heard())),
                     _ => Ok(Attempt::Taken(taken)),
                 }
             }
@@ -694,6 +719,9 @@ impl Driver for Broken {
     }
 
     async fn changed(&self, claim: &Claim) -> Change {
+        if self.only_listens(claim) {
+            return self.released(claim.owner()).await;
+        }
         let Ok(claim) = &self.translate(claim) else { return pending().await };
         let mut cuts = self.server.cuts.subscribe();
         let was_cut = self.cuts_seen.load(Ordering::Relaxed) != *cuts.borrow_and_update();

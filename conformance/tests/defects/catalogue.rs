@@ -97,6 +97,7 @@ defects! {
     PlainWaitersOvertake "Grants a waiter that is not fair what it is a fair one's turn for." "plain and fair locks with scripts of their own";
     TriesLeavePlaces "Leaves the place of a try that was refused." "kazoo#732: the contender of a failed non-blocking acquire";
     ServesListeners "Hands the lock to a claim that listens and does not wait." "a quorum that stands in the queues of its servers, of which each hands the lock to another";
+    ForgetsListeners "Tells a claim of nothing that listens and does not wait, and says that it is heard." "a promise of the driver's, taken for one to each claim";
     KeepsFewWaiters "Fails the waiters from the hundredth on." "redisson#1847, DistributedLock#27: a pool of subscriptions or connections";
     PushedGrantsAreFresh "Gives a fresh lease to whoever is told of a grant." "a hand-over that sets the full expiry for a waiter that may be dead";
     PushedGrantsAreVouchedAnew "Vouches for a pushed grant from when it was told of." "a hand-over whose lease began before anybody heard of it";

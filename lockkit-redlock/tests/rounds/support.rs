@@ -71,6 +71,7 @@ struct State {
     grants: usize,
     vouch: Option<Duration>,
     restarts_at_the_next_ask: bool,
+    tells_nobody: bool,
     places: HashMap<LockName, VecDeque<OwnerId>>,
     mailboxes: HashMap<OwnerId, Arc<Notify>>,
 }
@@ -86,6 +87,7 @@ impl TestNode {
             grants: 0,
             vouch: None,
             restarts_at_the_next_ask: false,
+            tells_nobody: false,
             places: HashMap::new(),
             mailboxes: HashMap::new(),
         })))
@@ -171,6 +173,11 @@ impl TestNode {
 
     pub(crate) fn restarts_at_the_next_ask(&self) {
         self.0.lock().unwrap().restarts_at_the_next_ask = true;
+    }
+
+    /// Who listens there is told of nothing.
+    pub(crate) fn tells_nobody(&self) {
+        self.0.lock().unwrap().tells_nobody = true;
     }
 
     /// What is looked at, once the node answers.
@@ -276,15 +283,18 @@ impl Driver for TestNode {
         let take = async |backend: MemoryDriver| {
             let attempt = backend.try_acquire(&claim.clone().not_waiting()).await?;
             let mut state = self.0.lock().unwrap();
-            match &attempt {
-                Attempt::Taken(_) if claim.listens() => state.is_refused(claim),
+            Ok(match attempt {
+                Attempt::Taken(taken) if claim.listens() && !state.tells_nobody => {
+                    state.is_refused(claim);
+                    Attempt::Taken(taken.heard())
+                }
                 Attempt::Granted(_) => {
                     state.mailboxes.remove(&claim.owner());
                     state.leave(claim.name(), claim.owner());
+                    attempt
                 }
-                _ => (),
-            }
-            Ok(attempt)
+                attempt => attempt,
+            })
         };
         let attempt = self.request(claim, take).await?;
         let mut state = self.0.lock().unwrap();

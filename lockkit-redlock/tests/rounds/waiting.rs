@@ -140,6 +140,21 @@ async fn waiters_that_are_told_by_different_nodes_do_not_stay_in_each_others_way
     }
 }
 
+/// Some nodes tell no claim that only listens, and say so. A release may be heard of by them alone.
+#[tokio::test(start_paused = true)]
+async fn a_quorum_tells_of_a_release_if_a_majority_of_its_nodes_does() {
+    for silent in 0..=5 {
+        let nodes = nodes::<5>();
+        nodes[..silent].iter().for_each(TestNode::tells_nobody);
+        let driver = over(&nodes).await;
+        take(&driver, &claim(TTL)).await.unwrap();
+        let Ok(Attempt::Taken(taken)) = driver.try_acquire(&claim(TTL).waiting()).await else {
+            panic!("two at once");
+        };
+        assert_eq!(taken.is_unheard(), silent > 2, "{silent} of 5 tell nobody");
+    }
+}
+
 /// Another takes its place before long.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_dies_when_it_is_told_holds_nobody_up() {

@@ -357,6 +357,20 @@ pub(in crate::checks) async fn who_only_listens_is_handed_nothing(context: &Cont
     listener.is_refused(&listening, "another has it by now").await.map(drop)
 }
 
+pub(in crate::checks) async fn who_listens_and_is_heard_is_told(context: &Context) -> Verdict {
+    let (holder, listener) = context.pair().await?;
+    let (held, listening) = (context.long_claim()?, context.claim()?.listening());
+    holder.take(&held).await?;
+    if !listener.is_refused(&listening, "it is held").await?.is_heard() {
+        return Err(Stop::DoesNotApply("the driver tells nobody who only listens".into()));
+    }
+    settle(&listener, &listening).await?;
+    holder.release(&held).await?;
+    context.promptly("news of a release", listener.changed(&listening)).await?;
+    listener.take(&listening).await?;
+    Ok(())
+}
+
 /// Asks until the driver has no news any more, and says when the last refused ask left and when it
 /// was answered.
 async fn settle(
