@@ -354,14 +354,19 @@ impl Board {
 
     /// The subscription stands.
     fn stand(&self) {
-        let mut waiters = self.waiters();
-        waiters.are_told = true;
-        waiters.by_lock.values_mut().flat_map(HashMap::values_mut).for_each(Mailbox::ask_again);
+        self.waiters().are_told = true;
+        self.rouse();
     }
 
-    /// The subscription stands no more.
-    fn fall(&self) {
-        self.waiters().are_told = false;
+    /// The subscription stands no more; whether it did.
+    fn fall(&self) -> bool {
+        std::mem::take(&mut self.waiters().are_told)
+    }
+
+    /// Has all who wait ask again.
+    fn rouse(&self) {
+        let mut waiters = self.waiters();
+        waiters.by_lock.values_mut().flat_map(HashMap::values_mut).for_each(Mailbox::ask_again);
     }
 
     /// Tells who waits for the lock, whose namespace and name these are; whether anybody does.
@@ -385,9 +390,26 @@ impl Board {
         }
         true
     }
+
+    /// Whether anybody waits for the lock.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn is_awaited(&self, name: &LockName) -> bool {
+        self.waiters().by_lock.contains_key(&key(name))
+    }
+
+    /// Has those who wait ask again, if all wait for one lock: that of this [key].
+    /// Else does nothing.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn deliver_to_all_of_one(&self) -> Option<String> {
+        let mut waiters = self.waiters();
+        let mut locks = waiters.by_lock.iter_mut();
+        let (Some((key, mailboxes)), None) = (locks.next(), locks.next()) else { return None };
+        mailboxes.values_mut().for_each(Mailbox::ask_again);
+        Some(key.clone())
+    }
 }
 
-fn key(name: &LockName) -> String {
+pub(crate) fn key(name: &LockName) -> String {
     key_of(name.namespace().as_str(), name.as_str())
 }
 
@@ -413,6 +435,7 @@ pub(crate) enum News {
 /// Keeps a connection while somebody listens.
 async fn supervise<W: Wire>(wire: W, board: Arc<Board>) {
     let mut backoff = Backoff::default();
+    let mut stood_before = false;
     loop {
         while board.is_empty() {
             board.wanted.notified().await;
@@ -420,7 +443,13 @@ async fn supervise<W: Wire>(wire: W, board: Arc<Board>) {
         sleep(backoff.pause()).await;
         let began = Instant::now();
         let failure = listen(&wire, &board).await;
-        board.fall();
+        let stood = board.fall();
+        // Those who rely on it are told that they have to poll. Mostly it stands again at once, which they
+        // are told then.
+        if stood_before && !stood {
+            board.rouse();
+        }
+        stood_before = stood;
         let Err(failure) = failure else { continue };
         match began.elapsed() < CALM {
             true => backoff.failed(),
@@ -463,5 +492,33 @@ mod tests {
         advance(LEFT).await;
         assert!(mailbox.is_to_ask());
         assert!(!Mailbox { ask_at: None, ..mailbox }.is_to_ask(), "another one does");
+    }
+}
+
+#[cfg(all(test, feature = "mysql"))]
+mod tests_of_guesses {
+    use lockkit_core::driver::{Change, OwnerId};
+    use lockkit_core::{LockName, Namespace};
+
+    use super::{Board, Mailbox, key};
+
+    #[test]
+    fn who_is_meant_is_known_where_all_wait_for_one_lock() {
+        let name = |name| LockName::new(&Namespace::default(), name).unwrap();
+        let board = Board::default();
+        assert_eq!(board.deliver_to_all_of_one(), None);
+        let (one, other) = (name("one"), name("other"));
+        let owners = [OwnerId::random(), OwnerId::random()];
+        for owner in owners {
+            board.waiters().of(&one).insert(owner, Mailbox::default());
+        }
+        assert_eq!(board.deliver_to_all_of_one(), Some(key(&one)));
+        for owner in owners {
+            let told = board.waiters().of(&one).get_mut(&owner).unwrap().take();
+            assert_eq!(told, Some(Change::AskAgain));
+        }
+        board.waiters().of(&other).insert(OwnerId::random(), Mailbox::default());
+        assert_eq!(board.deliver_to_all_of_one(), None);
+        assert_eq!(board.waiters().of(&one).get_mut(&owners[0]).unwrap().take(), None);
     }
 }

@@ -11,6 +11,8 @@
 //! waits by is one for all sessions of a MariaDB, and where several of them sleep and are woken, who
 //! wakes one can take seconds.
 //!
+//! A process whose waiters all want one lock need not read which one is meant, and has them ask at once.
+//!
 //! A process is told of a lock once, and notes that it waits anew when it is refused again. Of several
 //! the one is told that has waited longest, or whose place is the first.
 
@@ -32,14 +34,15 @@ use super::error::Failure;
 use super::inspect::{bytes_of, name_of};
 use super::kill::{END, NO_SUCH_SESSION, NOT_ITS_OWNER};
 use crate::seats::{Source as _, Urgency};
-use crate::subscription::{Board, Joined, Listener, Listing, News, Subscription, Wire};
+use crate::subscription::{Board, Joined, Listener, Listing, News, Subscription, Wire, key};
 
 const LIST: &str = include_str!("sql/list.sql");
 const TELL: &str = include_str!("sql/tell.sql");
 const LISTEN: &str = include_str!("sql/listen.sql");
 const DROP_HEARD: &str = "DELETE FROM lockkit_bell WHERE inbox = ? AND told < 0 \
      AND expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
-const DROP_DEAD: &str = "DELETE FROM lockkit_bell WHERE inbox = LAST_INSERT_ID()";
+const DROP_DEAD: &str = "DELETE FROM lockkit_bell WHERE inbox = LAST_INSERT_ID() \
+     AND IS_USED_LOCK(CONCAT('lockkit ', inbox)) IS NULL";
 const HEARD: &str = "UPDATE lockkit_bell SET told = -told \
      WHERE namespace = ? AND name = ? AND inbox = ? AND told = ?";
 /// The connection is of no use once it has said nothing for so long.
@@ -111,6 +114,11 @@ impl Bell {
             (Err(_), _) => self.subscription.list(name, owner, Listing::Told),
         }
         listed.map(|_| true)
+    }
+
+    /// Whether the claim was told of a release, and has not asked since.
+    pub(super) fn has_told(&self, claim: &Claim) -> bool {
+        self.subscription.listing(claim.name(), claim.owner()) == Some(Listing::Told)
     }
 
     /// Whether the claim has asked before, and waits.
@@ -201,8 +209,9 @@ impl Line {
         board: &Board,
         within: Within,
     ) -> Rung {
-        let ring = Ring { name, is_for_first, own: self.inbox };
         loop {
+            let is_awaited_here = board.is_awaited(name);
+            let ring = Ring { name, is_for_first, own: self.inbox, is_awaited_here };
             match self.connections.sequence(&ring, Urgency::Keeps, within).await {
                 Ok(Rung::Own) if !deliver(board, name) => (),
                 Ok(rung @ (Rung::Nobody | Rung::Own | Rung::Other)) => return rung,
@@ -240,6 +249,8 @@ struct Ring<'a> {
     name: &'a LockName,
     is_for_first: bool,
     own: i64,
+    /// Else the own process comes last: it has begun to listen, and had the lock without being told.
+    is_awaited_here: bool,
 }
 
 /// Who was told.
@@ -261,8 +272,9 @@ impl Steps for Ring<'_> {
 
     async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Rung, Failure> {
         let [namespace, name] = claims::of(self.name);
-        let is_for_first = Value::Integer(self.is_for_first.into());
-        let values = [Value::Integer(self.own), namespace, name, is_for_first, namespace, name];
+        let [own, is_awaited_here, is_for_first] =
+            [self.own, self.is_awaited_here.into(), self.is_for_first.into()].map(Value::Integer);
+        let values = [own, namespace, name, is_for_first, namespace, name, own, is_awaited_here];
         let told = transaction.write(TELL, &values).await?;
         if told.rows_affected() == 0 {
             return Ok(Rung::Nobody);
@@ -319,7 +331,8 @@ impl Wire for Line {
                     return Err(Failure::found(ErrorKind::Unreachable, text));
                 }
                 let line = self.clone();
-                Ok(Sleeper { connection, mark, gate, line, is_gate_closed: false, heard: None })
+                let (is_gate_closed, guess, heard) = (false, None, None);
+                Ok(Sleeper { connection, mark, gate, line, is_gate_closed, guess, heard })
             })
             .await
     }
@@ -338,6 +351,8 @@ struct Sleeper {
     line: Line,
     /// Since it was opened.
     is_gate_closed: bool,
+    /// Of which lock the waiters were told when somebody rang, before it was read which one is meant.
+    guess: Option<String>,
     /// When it last heard something of which a row is left.
     heard: Option<Instant>,
 }
@@ -346,8 +361,14 @@ impl Listener for Sleeper {
     type Failure = Failure;
 
     async fn hear(&mut self, board: &Board) -> Result<(), Failure> {
-        let told = self.sleep().await?;
-        let in_vain: Vec<_> = told.iter().filter(|(name, _)| !deliver(board, name)).collect();
+        let Some(told) = self.sleep().await? else {
+            self.guess = board.deliver_to_all_of_one();
+            return Ok(());
+        };
+        let guess = self.guess.take();
+        // Who was told by a guess may have the lock by now.
+        let in_vain = |name| !deliver(board, name) && guess != Some(key(name));
+        let in_vain: Vec<_> = told.iter().filter(|(name, _)| in_vain(name)).collect();
         for (name, at) in &told {
             let [namespace, lock] = [name.namespace().as_str(), name.as_str()].map(str::as_bytes);
             let (inbox, at) = (self.line.inbox, *at);
@@ -372,12 +393,14 @@ impl Listener for Sleeper {
 }
 
 impl Sleeper {
-    /// Of which locks this process was told, and when; of none after a while.
-    async fn sleep(&mut self) -> Result<Vec<(LockName, i64)>, Failure> {
+    /// Of which locks this process was told, and when; of none after a while. `None` if the sleep was
+    /// broken off.
+    async fn sleep(&mut self) -> Result<Option<Vec<(LockName, i64)>>, Failure> {
         let Self { connection, mark, gate, line, .. } = self;
         let sleeping = sqlx::query(LISTEN).bind(&*mark).bind(&*gate).bind(line.inbox);
         let rows = match within_limit(sleeping.fetch_all(connection)).await {
-            Err(failure) if is_to_be_repeated(&failure) => return Ok(Vec::new()),
+            Err(failure) if failure.is_interruption() => return Ok(None),
+            Err(failure) if failure.is_conflict() => return Ok(Some(Vec::new())),
             rows => rows?,
         };
         let mut told = Vec::with_capacity(rows.len());
@@ -394,7 +417,7 @@ impl Sleeper {
                 false => self.is_gate_closed = false,
             }
         }
-        Ok(told)
+        Ok(Some(told))
     }
 
     /// Has another session of the driver keep the gate closed. It may go away with its connection.

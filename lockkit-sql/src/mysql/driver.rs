@@ -195,7 +195,9 @@ impl MysqlDriver {
         within: Within,
     ) -> Result<Option<Answer>, Failure> {
         let connections = &*self.connections;
-        let looked = match self.neighbours.is_next(claim.owner()) {
+        // Who is told has the first place, or a new connection for news.
+        let is_told = self.neighbours.is_next(claim.owner()) || self.bell.has_told(claim);
+        let looked = match is_told {
             true => Looked::Next,
             false => queue::look(connections, claim, takeover, within).await?,
         };

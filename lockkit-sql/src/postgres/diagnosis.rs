@@ -74,7 +74,9 @@ pub(super) fn rights(row: &PgRow, tables: &str) -> Result<Diagnosis, Failure> {
             "rights",
             format!("{who} lacks rights ({missing})"),
             match missing.contains("EXECUTE") {
-                true => format!("{on_tables}, and EXECUTE on the functions lockkit_*"),
+                true => format!(
+                    "{on_tables}, and EXECUTE on the functions lockkit_* and on PostgreSQL's own that are named"
+                ),
                 false => on_tables,
             },
         ),

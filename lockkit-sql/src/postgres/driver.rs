@@ -25,6 +25,9 @@ use crate::together::MOST;
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 32;
 
+/// For how long a claim in order goes without asking whose turn may come unheard.
+const ASK_WITHIN: Duration = Duration::from_secs(1);
+
 /// What the PostgreSQL driver promises.
 ///
 /// A lease of 200 ms leaves 40 ms for a request, of which syncing the server's log is a part.
@@ -100,12 +103,9 @@ impl PostgresDriver {
         let limit = self.limit(claim);
         let takeover = Takeover::of(self.sights.as_ref(), claim);
         if !claim.waits() {
+            // Nor is one that listens told: news are for places, and who has one is handed the lock.
             let answer = claims::take(&self.connections, claim, None, takeover, limit).await?;
-            return Ok(match self.observe(claim, answer) {
-                // News are for places, and who has one is handed the lock.
-                Attempt::Taken(taken) if claim.listens() => Attempt::Taken(taken.unheard()),
-                attempt => attempt,
-            });
+            return Ok(self.observe(claim, answer));
         }
         let (name, owner) = (claim.name(), claim.owner());
         let joined = self.subscription.join(name, owner);
@@ -128,6 +128,11 @@ impl PostgresDriver {
             Err(_) => (),
         }
         Ok(match self.observe(claim, answer?) {
+            // Its turn comes without its being told.
+            Attempt::Taken(taken) if has_place && joined == Joined::NotYet => {
+                let remaining = taken.remaining().unwrap_or(ASK_WITHIN);
+                Attempt::Taken(taken.free_in(remaining.min(ASK_WITHIN)))
+            }
             // It is only to keep its place.
             Attempt::Taken(taken) if has_place => Attempt::Taken(taken.ask_within(claim.ttl())),
             attempt => attempt,

@@ -257,6 +257,10 @@ async fn dead(server: String) {
     one.release(&waiters[0]).await.unwrap();
     one.release(&holder).await.unwrap();
     assert_eq!(other.changed(&waiters[1]).await, Change::AskAgain);
+    // Nor is the own process told, where nobody waits any more, as long as another is to be.
+    assert_eq!(database.text(TOLD).await, "0,1");
+    take(&other, &waiters[1]).await;
+    other.release(&waiters[1]).await.unwrap();
     assert_eq!(database.text(TOLD).await, "1,1");
 }
 

@@ -114,12 +114,14 @@ async fn unsound(server: String) {
     database
         .run(&format!(
             "GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_lock, lockkit_place TO {role}; \
-             REVOKE EXECUTE ON FUNCTION lockkit_take FROM PUBLIC"
+             REVOKE EXECUTE ON FUNCTION lockkit_take FROM PUBLIC; \
+             REVOKE EXECUTE ON FUNCTION pg_try_advisory_lock(integer, integer) FROM PUBLIC"
         ))
         .await;
     let (grade, text) = about(&driver.diagnose(&Namespace::default()).await.unwrap(), "rights");
     assert_eq!(grade, Grade::Error, "{text}");
-    assert!(text.contains("(functions: EXECUTE)"), "{text}");
+    let missing = "(functions: EXECUTE, pg_try_advisory_lock(integer,integer): EXECUTE)";
+    assert!(text.contains(missing), "{text}");
 }
 
 fn not_syncing() -> Result<Server, lockkit_testkit::Unavailable> {

@@ -56,8 +56,7 @@ END
 $$;
 
 -- Drops the places that have run out and returns the first living one: of those in order, if there
--- are any.
--- Whoever calls this, or what follows, keeps the lock's row locked.
+-- are any. Whoever calls this, or what follows, keeps the lock's row locked.
 CREATE FUNCTION lockkit_first_place(_namespace text, _name text, _now bigint)
 RETURNS lockkit_place LANGUAGE plpgsql AS $$
 DECLARE
@@ -74,13 +73,15 @@ $$;
 -- Whether a session listens there. It keeps the first 64 bits of the inbox's digits locked, which it
 -- shares with its like only, and the server unlocks them when it ends. What is locked here for a
 -- look is unlocked at once, not by the end of the request, lest others take it for a listener; and
--- in one expression, so that no cancelling comes in between.
+-- in one expression, so that no cancelling comes in between. Who is refused looks again, since it may
+-- have met another who did.
 CREATE FUNCTION lockkit_listens(_inbox text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     high integer := ('x' || substr(_inbox, 9, 8))::bit(32)::integer;
     low  integer := ('x' || substr(_inbox, 17, 8))::bit(32)::integer;
 BEGIN
     RETURN CASE WHEN pg_try_advisory_lock(high, low) THEN NOT pg_advisory_unlock(high, low)
+                WHEN pg_try_advisory_lock(high, low) THEN NOT pg_advisory_unlock(high, low)
                 ELSE true END;
 END
 $$;
@@ -105,16 +106,16 @@ END
 $$;
 
 -- Ends the hold, if there is one, in favour of the first place. Of those in no order it is the first
--- where somebody listens: the dead hear nothing, and nobody waits for them.
+-- where somebody listens: the dead hear nothing, and lose their place. Who is alive after all leaves
+-- another when it asks.
 CREATE FUNCTION lockkit_let_go(_lock lockkit_lock, _now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    first lockkit_place := lockkit_first_place(_lock.namespace, _lock.name, _now);
+    first lockkit_place;
 BEGIN
-    WHILE first.turn = 1 AND NOT lockkit_listens(first.inbox) LOOP
-        SELECT * INTO first FROM lockkit_place AS p
-         WHERE p.namespace = _lock.namespace AND p.name = _lock.name
-           AND p.turn = 1 AND p.arrival > first.arrival
-         ORDER BY p.arrival LIMIT 1;
+    LOOP
+        first := lockkit_first_place(_lock.namespace, _lock.name, _now);
+        EXIT WHEN first.owner IS NULL OR first.turn = 0 OR lockkit_listens(first.inbox);
+        DELETE FROM lockkit_place AS p WHERE p.owner = first.owner;
     END LOOP;
     -- Commits with news stand in line, all of the server: so none where nobody waits.
     IF first.owner IS NOT NULL THEN
@@ -138,11 +139,9 @@ CREATE FUNCTION lockkit_take(
     OUT last_beat bigint, OUT last_lease bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    lock   lockkit_lock;
-    first  lockkit_place;
-    wanted smallint := CASE WHEN _fair THEN 0 ELSE 1 END;
-    had    smallint;
-    now    bigint;
+    lock  lockkit_lock;
+    first lockkit_place;
+    now   bigint;
 BEGIN
     is_granted := false;
     -- Who leaves no place is mostly refused here, which locks and writes nothing. A place has to
@@ -203,22 +202,18 @@ BEGIN
     last_lease := lock.lease;
     remaining := lock.expires - now;
     IF _inbox IS NOT NULL THEN
-        SELECT p.turn INTO had FROM lockkit_place AS p WHERE p.owner = _owner;
-        IF FOUND THEN
-            UPDATE lockkit_place AS p
-               SET expires = greatest(p.expires, now + _ttl), lease = greatest(p.lease, _ttl),
-                   turn = wanted
-             WHERE p.owner = _owner;
-        ELSE
+        UPDATE lockkit_place AS p
+           SET expires = greatest(p.expires, now + _ttl), lease = greatest(p.lease, _ttl)
+         WHERE p.owner = _owner;
+        IF NOT FOUND THEN
             -- Lest the dead pile up behind the living.
             DELETE FROM lockkit_place AS p
              WHERE p.namespace = _namespace AND p.name = _name AND p.expires <= now;
             INSERT INTO lockkit_place
                 (namespace, name, owner, label, inbox, turn, since, lease, expires)
-            VALUES (_namespace, _name, _owner, _label, _inbox, wanted, now, _ttl, now + _ttl);
-        END IF;
-        -- Whoever waits for the row of the lock with a snapshot from before has to begin anew.
-        IF had IS DISTINCT FROM wanted THEN
+            VALUES (_namespace, _name, _owner, _label, _inbox, CASE WHEN _fair THEN 0 ELSE 1 END,
+                    now, _ttl, now + _ttl);
+            -- Whoever waits for the row of the lock with a snapshot from before has to begin anew.
             UPDATE lockkit_lock AS l SET beat = l.beat
              WHERE l.namespace = _namespace AND l.name = _name;
         END IF;

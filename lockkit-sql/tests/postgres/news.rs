@@ -36,6 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("waiters_share_one_connection", without_durability, shared),
         trial("a_cut_subscription_is_made_up_for", || POSTGRES.start(), cut),
         trial("a_stale_grant_is_not_believed", || POSTGRES.start(), stale),
+        trial("who_hears_no_more_polls", || POSTGRES.start(), deaf),
         trial("nobody_listens_where_nobody_waits_any_more", || POSTGRES.url(), given_up),
     ]
 }
@@ -183,7 +184,7 @@ async fn dead(server: String) {
     assert_eq!(database.ask::<String>(PLACES).await, places);
     near.release(&holder).await.unwrap();
     granted(&there, &living).await;
-    assert_eq!(database.ask::<String>(PLACES).await, format!("{nobody} {}", dead.owner()));
+    assert_eq!(database.ask::<String>(PLACES).await, "");
     // With none left that listens it is free at once, for whoever tries.
     there.release(&living).await.unwrap();
     assert!(database.ask::<bool>(NOBODY_HOLDS).await);
@@ -350,7 +351,7 @@ async fn only_listens(server: String) {
     listen(&driver, &other).await;
     take(&driver, &holder).await;
     for _ in 0..3 {
-        assert!(refused(&driver, &listener).await.is_unheard());
+        assert!(!refused(&driver, &listener).await.is_heard());
         assert_eq!(database.ask::<String>(PLACES).await, other.owner().to_string());
     }
     driver.release(&holder).await.unwrap();
@@ -500,4 +501,28 @@ async fn given_up(server: String) {
         sleep(millis(100)).await;
     }
     driver.release(&holder).await.unwrap();
+}
+
+/// Whose role may not connect any more, for news that is: the connections for requests stand.
+async fn deaf(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    driver(&server.url()).await;
+    database
+        .run(
+            "CREATE ROLE deaf LOGIN; GRANT SELECT ON lockkit_layout TO deaf; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_lock, lockkit_place TO deaf",
+        )
+        .await;
+    let far = driver(&database.url_of("deaf")).await;
+    let (holder, plain, fair) = (claim(LONG), claim(LONG).waiting(), claim(LONG).fair());
+    take(&far, &holder).await;
+    listen(&far, &plain).await;
+    let second = Duration::from_secs(1);
+    assert!(refused(&far, &fair).await.remaining().unwrap() > second);
+    database.run("ALTER ROLE deaf NOLOGIN").await;
+    database.run(&format!("SELECT pg_terminate_backend(({LISTENER}), 10000)")).await;
+    assert_eq!(far.changed(&plain).await, Change::AskAgain);
+    // Which is once a second where nothing is said.
+    assert_eq!(refused(&far, &plain).await.asks_within(), None);
+    assert!(refused(&far, &fair).await.remaining().unwrap() <= second);
 }

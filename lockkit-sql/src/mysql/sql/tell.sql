@@ -1,5 +1,6 @@
 -- tell
--- ? own inbox, namespace, name, whether it is to be the first place's, namespace, name
+-- ? own inbox, namespace, name, whether it is to be the first place's, namespace, name, own inbox,
+--   whether somebody waits there
 -- Notes that a process is told: that of the first place, or that which has waited longest of those that
 -- are to be. The id of the reply is its inbox. Who tells itself has heard.
 UPDATE lockkit_bell FORCE INDEX (PRIMARY)
@@ -12,4 +13,4 @@ UPDATE lockkit_bell FORCE INDEX (PRIMARY)
                            WHERE p.namespace = ? AND p.name = ?
                              AND p.expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
                            ORDER BY p.arrival LIMIT 1))
- ORDER BY since LIMIT 1
+ ORDER BY inbox = ? AND NOT ?, since LIMIT 1

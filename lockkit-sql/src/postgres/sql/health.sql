@@ -30,6 +30,12 @@ SELECT current_setting('server_version') AS version,
                   (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE')) AS r (name)
             WHERE NOT has_table_privilege(t.name, r.name)
            UNION
+           SELECT f.name || ': EXECUTE'
+             FROM (VALUES ('pg_advisory_lock_shared(integer,integer)'),
+                          ('pg_try_advisory_lock(integer,integer)'),
+                          ('pg_advisory_unlock(integer,integer)')) AS f (name)
+            WHERE NOT has_function_privilege(f.name, 'EXECUTE')
+           UNION
            SELECT 'functions: EXECUTE'
              FROM pg_proc AS p JOIN pg_class AS t ON t.relnamespace = p.pronamespace
             WHERE t.oid = to_regclass('lockkit_layout') AND p.proname ~ '^lockkit_(?!session_|row_lock$|xact_lock$)'
