@@ -118,7 +118,10 @@ impl Clock {
     }
 
     /// Like [`sleep_until`](Self::sleep_until); never returns for `None`.
-    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps its arguments twice, as captured and as moved"
+    )]
     pub(crate) fn sleep_until_some(
         &self,
         instant: Option<Instant>,
@@ -195,22 +198,27 @@ struct Baseline {
 
 impl Baseline {
     fn measure() -> Option<Self> {
-        use rustix::time::{ClockId, clock_gettime};
-        // Apple's CLOCK_MONOTONIC goes on in suspend; `Instant` uses another clock there.
-        #[cfg(target_vendor = "apple")]
-        const ALWAYS: ClockId = ClockId::Monotonic;
-        #[cfg(not(target_vendor = "apple"))]
-        const ALWAYS: ClockId = ClockId::Boottime;
-        let always = Duration::try_from(clock_gettime(ALWAYS)).ok()?;
-        // Read last: a delay in between then hides time slept for one look, and adds none.
-        Some(Self { awake: std::time::Instant::now(), always })
+        // Read first, and last in the looks that follow: a delay in between then hides time slept, and
+        // adds none.
+        let awake = std::time::Instant::now();
+        Some(Self { awake, always: always()? })
     }
 
     fn slept_since(&self) -> Option<Duration> {
-        let now = Self::measure()?;
-        let always = now.always.checked_sub(self.always)?;
-        Some(always.saturating_sub(now.awake.duration_since(self.awake)))
+        let always = always()?.checked_sub(self.always)?;
+        Some(always.saturating_sub(self.awake.elapsed()))
     }
+}
+
+/// What the clock says that goes on in suspend.
+fn always() -> Option<Duration> {
+    use rustix::time::{ClockId, clock_gettime};
+    // Apple's CLOCK_MONOTONIC goes on in suspend; `Instant` uses another clock there.
+    #[cfg(target_vendor = "apple")]
+    const ALWAYS: ClockId = ClockId::Monotonic;
+    #[cfg(not(target_vendor = "apple"))]
+    const ALWAYS: ClockId = ClockId::Boottime;
+    Duration::try_from(clock_gettime(ALWAYS)).ok()
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]

@@ -20,6 +20,9 @@ use crate::nursery::Nursery;
 use crate::turns::Turns;
 use crate::{Error, Label, LockName, Operation, Result, meter};
 
+/// How long a driver may take to close.
+const CLOSING: Duration = Duration::from_secs(5);
+
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) driver: Arc<dyn Driver>,
@@ -130,7 +133,7 @@ impl Engine {
     /// Ends every hold and every wait, and returns when their traces are gone, or `limit` is over.
     pub(crate) async fn shut_down(&self, limit: Duration) {
         self.stopping.cancel();
-        // Those who wait have no room for a second thing to be told by.
+        // Those who wait are told by nothing but their clock: a second thing to listen to would take room.
         self.clock.rouse();
         self.keepers.close();
         let closed = self.inside(async {
@@ -139,10 +142,13 @@ impl Engine {
                 let driver = self.driver.id();
                 tracing::warn!(driver, left, "claims left to run out by themselves");
             }
-            self.close().await;
+            if tokio::time::timeout(CLOSING, self.close()).await.is_err() {
+                tracing::warn!(driver = self.driver.id(), "the driver does not come to its end");
+            }
         });
-        // Without a runtime there is no claim any more, but what a descriptor keeps. Without any, the
-        // driver closes when it is dropped.
+        // Where the engine has no runtime any more it has no claims either, but perhaps holds that a file
+        // descriptor keeps: the caller's runtime does. Where there is none, the driver closes when it is
+        // dropped.
         if closed.await.is_none() && Handle::try_current().is_ok() {
             self.close().await;
         }

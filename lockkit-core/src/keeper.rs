@@ -28,7 +28,10 @@ use crate::{Liveness, LockGuard, Operation, Result, meter};
 pub(crate) type Acquired = Result<LockGuard>;
 
 /// Acquires: asks once, and leaves what takes longer to a task.
-#[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice, as captured and as moved"
+)]
 pub(crate) fn keep(
     engine: Arc<Engine>,
     claim: Claim,
@@ -60,7 +63,10 @@ pub(crate) fn keep(
 
 /// Waits, and takes or leaves nothing behind: the rest of the life of a claim that was not granted
 /// at once. Those who wait are many, so it is small.
-#[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice, as captured and as moved"
+)]
 fn wait_and_take(
     engine: Arc<Engine>,
     claim: Claim,

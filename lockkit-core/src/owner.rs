@@ -10,7 +10,8 @@ use crate::{AcquireOptions, Error, Lock, LockGuard, LockName, Result, Wait};
 ///
 /// It is passed explicitly because tasks have no identity that survives a spawn: whoever is given
 /// the owner is the owner. Re-entry is counted in this process, costs no request, works on every
-/// driver, and keeps the fencing token.
+/// driver, and keeps the fencing token. It goes through one locker and its clones: to a locker that
+/// was connected by itself, the same owner is another one, and would wait for what it holds.
 ///
 /// ```
 /// # use lockkit_core::{AcquireOptions, Locker, Owner, memory::MemoryDriver};

@@ -110,7 +110,10 @@ impl Pursuit<'_> {
 
     /// Asks again at news and at intervals, the next time at `next` or else at once. Returns a grant
     /// that is still good, or reports why there is none.
-    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps its arguments twice, as captured and as moved"
+    )]
     pub(crate) fn wait(
         &mut self,
         mut next: Option<Instant>,
@@ -187,7 +190,10 @@ impl Pursuit<'_> {
     }
 
     /// One request for the lock, sent at `asked`.
-    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps its arguments twice, as captured and as moved"
+    )]
     fn ask(
         &mut self,
         asked: Instant,
@@ -357,7 +363,10 @@ impl Pursuit<'_> {
 
     /// Returns when the claim is to be given up, or `None` at `next`: with one timer, for those who
     /// wait are many.
-    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps its arguments twice, as captured and as moved"
+    )]
     fn stop(
         &self,
         next: Option<Instant>,

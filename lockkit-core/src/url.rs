@@ -139,13 +139,15 @@ impl Parameter {
 pub const COMMON: &[Parameter] = &[
     Parameter::new("namespace", "keeps the locks of one application apart from others", "lockkit"),
     Parameter::new("ttl", "how long a hold outlives a dead holder, such as `500ms` or `1m`", "30s"),
-    Parameter::new(
-        "label",
-        "what holders and waiters are called in inspection",
-        "host and process id",
-    ),
+    LABEL,
     Parameter::new("max_hold", "how long a hold may last in all, renewals included", "no limit"),
 ];
+
+const LABEL: Parameter = Parameter::new(
+    "label",
+    "what holders and waiters are called in inspection",
+    "host and process id",
+);
 
 /// How long one request may take: for the tables of drivers that let their users set it.
 pub const CALL_LIMIT: Parameter = Parameter::new(
@@ -342,10 +344,13 @@ impl fmt::Display for BackendUrl {
             Some(rest) => write!(f, "***@{rest}")?,
             None => f.write_str(&self.path)?,
         }
-        // Without a user, `redis://me:12?3@host` has one host, `me`.
-        let is_misread = |value: &str| self.user.is_none() && value.contains('@');
+        // `redis://me:12?3=4@host` has one host, `me`, and `redis://me:1@2?3=4@host` has `2`.
+        let is_misread = |name: &str, value: &str| {
+            value.contains('@') && (self.user.is_none() || name != LABEL.name)
+        };
         for (at, (name, value)) in self.query.iter().enumerate() {
-            let value = if looks_secret(name) || is_misread(value) { "***" } else { value };
+            let is_hidden = looks_secret(name) || is_misread(name, value);
+            let value = if is_hidden { "***" } else { value };
             write!(f, "{}{name}={value}", if at > 0 { '&' } else { '?' })?;
         }
         Ok(())
@@ -441,6 +446,7 @@ mod tests {
             "jdbc:postgres://me:hunter2@h/db",
             "redis+sentinel://h/main&password=hunter2",
             "redis://me:12?k=hunter2@h",
+            "redis://me:12@34?k=hunter2@h",
             "redis+sentinel://h/main?sentinel_pasword=hunter2",
         ] {
             let shown = misread.parse::<BackendUrl>().map(|url| url.to_string());

@@ -82,7 +82,10 @@ impl Watch {
     /// # Cancel safety
     ///
     /// Cancel-safe: news are taken only when they are returned.
-    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps its arguments twice, as captured and as moved"
+    )]
     pub(crate) fn changed(&self, owner: OwnerId) -> impl Future<Output = News> + Send {
         async move {
             loop {

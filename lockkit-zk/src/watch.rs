@@ -77,7 +77,10 @@ impl fmt::Debug for Watch {
     }
 }
 
-#[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice, as captured and as moved"
+)]
 fn watch(
     session: Arc<Session>,
     path: Arc<str>,
