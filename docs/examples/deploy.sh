@@ -5,6 +5,9 @@
 set -eu
 environment=${1:?the environment is missing} version=${2:?the version is missing}
 
+# Without it each machine would lock a file of its own.
+export LOCKKIT_URL="${LOCKKIT_URL:?the backend that all who deploy share, such as redis://locks.internal}"
+
 # Once more, under the lock. What runs there is ended if the lock cannot be kept.
 if [ "${LOCKKIT_NAME-}" != "deploy/$environment" ]; then
     exec lockkit run --fair --wait 30m "deploy/$environment" -- "$0" "$@"

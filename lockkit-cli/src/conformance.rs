@@ -233,6 +233,7 @@ fn print(text: fmt::Arguments<'_>) -> io::Result<()> {
 /// Removes what checks have left in their namespace, and says what cannot be removed.
 async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
     let driver = connect(url).await?;
+    let id = driver.id();
     let locker = Locker::builder_from_arc(driver).namespace(namespace.clone()).build()?;
     if locker.capabilities().inspection {
         for lock in locker.held().await? {
@@ -244,22 +245,21 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
         Some("session") => "lockkit_session",
         _ => "lockkit_lock",
     };
-    match url.scheme() {
+    match id {
         "file" => remove_folders(Path::new(url.path()), namespace.as_str())
             .map_err(|error| Error::config(url.path(), error.to_string()))?,
         // The nodes of a quorum are such servers, too.
-        "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
-        | "redis+cluster" | "rediss+cluster" | "redlock" | "redlocks" => say(format!(
+        "redis" | "redlock" => say(format!(
             "the counters of fencing tokens stay, since a driver never removes them; to do so on \
              that server, or on each one of a quorum or primary of a cluster: redis-cli --scan --pattern '{{{namespace}*' | xargs redis-cli del",
             namespace = namespace.as_str(),
         )),
-        "postgres" | "postgresql" => say(format!(
+        "postgres" => say(format!(
             "the rows of the locks stay for a day, for their fencing tokens; to remove them now: \
              DELETE FROM {table} WHERE starts_with(namespace, '{namespace}')",
             namespace = namespace.as_str(),
         )),
-        "mysql" | "mariadb" => say(format!(
+        "mysql" => say(format!(
             "the rows of the locks stay for a day, for their fencing tokens; to remove them now: \
              DELETE FROM {table} WHERE namespace LIKE '{namespace}%'",
             namespace = namespace.as_str(),

@@ -58,6 +58,10 @@ pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
     // Without one there are no timers, which would panic.
     Handle::try_current().map_err(|error| Error::config("tokio runtime", error.to_string()))?;
     let parameters = url.parameters(backend.parameters);
+    // A value that cannot be used is said before anybody is dialled.
+    if let Ok(parameters) = &parameters {
+        Locker::builder(memory::MemoryDriver::new()).parameters(parameters)?;
+    }
     let driver = tokio::time::timeout(LIMIT, driver(url)).await.unwrap_or_else(|_| {
         let late = format!("no answer within {LIMIT:?}");
         Err(Error::connecting(backend.scheme, DriverError::new(ErrorKind::Unreachable, late)))
@@ -184,7 +188,7 @@ pub static BACKENDS: &[Backend] = &[
         parameters: lockkit_file::PARAMETERS,
     },
     #[cfg(not(feature = "file"))]
-    Backend::off("file", "file"),
+    Backend::off("file"),
     #[cfg(feature = "sqlite")]
     Backend {
         scheme: "sqlite",
@@ -193,7 +197,7 @@ pub static BACKENDS: &[Backend] = &[
         parameters: lockkit_sql::sqlite::PARAMETERS,
     },
     #[cfg(not(feature = "sqlite"))]
-    Backend::off("sqlite", "sqlite"),
+    Backend::off("sqlite"),
     #[cfg(feature = "postgres")]
     Backend {
         scheme: "postgres",
@@ -202,7 +206,7 @@ pub static BACKENDS: &[Backend] = &[
         parameters: lockkit_sql::postgres::PARAMETERS,
     },
     #[cfg(not(feature = "postgres"))]
-    Backend::off("postgres", "postgres"),
+    Backend::off("postgres"),
     #[cfg(feature = "mysql")]
     Backend {
         scheme: "mysql",
@@ -211,7 +215,7 @@ pub static BACKENDS: &[Backend] = &[
         parameters: lockkit_sql::mysql::PARAMETERS,
     },
     #[cfg(not(feature = "mysql"))]
-    Backend::off("mysql", "mysql"),
+    Backend::off("mysql"),
     #[cfg(feature = "redis")]
     Backend {
         scheme: "redis",
@@ -220,7 +224,7 @@ pub static BACKENDS: &[Backend] = &[
         parameters: lockkit_redis::PARAMETERS,
     },
     #[cfg(not(feature = "redis"))]
-    Backend::off("redis", "redis"),
+    Backend::off("redis"),
     #[cfg(feature = "redlock")]
     Backend {
         scheme: "redlock",
@@ -229,7 +233,7 @@ pub static BACKENDS: &[Backend] = &[
         parameters: &REDLOCK,
     },
     #[cfg(not(feature = "redlock"))]
-    Backend::off("redlock", "redlock"),
+    Backend::off("redlock"),
     #[cfg(feature = "etcd")]
     Backend {
         scheme: "etcd",
@@ -238,7 +242,7 @@ pub static BACKENDS: &[Backend] = &[
         parameters: lockkit_etcd::PARAMETERS,
     },
     #[cfg(not(feature = "etcd"))]
-    Backend::off("etcd", "etcd"),
+    Backend::off("etcd"),
     #[cfg(feature = "zookeeper")]
     Backend {
         scheme: "zookeeper",
@@ -247,7 +251,7 @@ pub static BACKENDS: &[Backend] = &[
         parameters: lockkit_zk::PARAMETERS,
     },
     #[cfg(not(feature = "zookeeper"))]
-    Backend::off("zookeeper", "zookeeper"),
+    Backend::off("zookeeper"),
 ];
 
 /// Those of them whose holds may be kept by a session, and what is otherwise with `hold=session` in
@@ -261,7 +265,7 @@ pub static SESSION_BACKENDS: &[Backend] = &[
         parameters: lockkit_sql::postgres::session::PARAMETERS,
     },
     #[cfg(not(feature = "postgres"))]
-    Backend::off("postgres", "postgres"),
+    Backend::off("postgres"),
     #[cfg(feature = "mysql")]
     Backend {
         scheme: "mysql",
@@ -270,7 +274,7 @@ pub static SESSION_BACKENDS: &[Backend] = &[
         parameters: lockkit_sql::mysql::session::PARAMETERS,
     },
     #[cfg(not(feature = "mysql"))]
-    Backend::off("mysql", "mysql"),
+    Backend::off("mysql"),
 ];
 
 #[cfg(not(all(
@@ -283,7 +287,8 @@ pub static SESSION_BACKENDS: &[Backend] = &[
     feature = "zookeeper"
 )))]
 impl Backend {
-    const fn off(scheme: &'static str, feature: &'static str) -> Self {
-        Self { scheme, feature: Some(feature), capabilities: None, parameters: &[] }
+    /// Whose scheme is called as its feature is.
+    const fn off(scheme: &'static str) -> Self {
+        Self { scheme, feature: Some(scheme), capabilities: None, parameters: &[] }
     }
 }

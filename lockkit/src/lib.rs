@@ -27,7 +27,7 @@
 //!   The guides tell what each promises, and how it does it.
 //! - **Locks** are made by a [`Locker`], of which a process has one for each backend. A [`Lock`] gives
 //!   out [`LockGuard`]s; [`Lock::run`] cancels the work when the hold is lost. [`AcquireOptions`] say
-//!   how long to wait, for how long to hold, and on whose behalf.
+//!   how long to wait and for how long to hold.
 //! - **Kinds** of locks are types: [`FairLock`], [`LeasedLock`], and [`ReentrantLock`] with an
 //!   explicit [`Owner`]. All are a [`DistributedLock`], with [`LockExt`] beside it.
 //! - **What a lock cannot do** is in [`guide::safety`], with what each backend promises and how to

@@ -25,13 +25,19 @@ fn program(locks: &Locks, name: &str, script: &str) -> PathBuf {
 
 /// A shell that finds `lockkit` and the programs of the test, as on a host of its own.
 fn shell(locks: &Locks, words: &[&str]) -> Running {
+    shell_at(locks, Some(&locks.url()), words)
+}
+
+/// The same, with this for `LOCKKIT_URL`.
+fn shell_at(locks: &Locks, url: Option<&str>, words: &[&str]) -> Running {
     let lockkit = Path::new(lockkit().get_program()).parent().unwrap().to_owned();
     let path = [locks.path("bin"), lockkit, "/usr/bin".into(), "/bin".into()];
     let mut command = Command::new("/bin/sh");
-    command.args(words).current_dir(locks.path("")).env("LOCKKIT_URL", locks.url());
-    for variable in ["LOCKKIT_NAME", "LOCKKIT_OWNERS"] {
+    command.args(words).current_dir(locks.path(""));
+    for variable in ["LOCKKIT_NAME", "LOCKKIT_OWNERS", "LOCKKIT_URL"] {
         command.env_remove(variable);
     }
+    command.envs(url.map(|url| ("LOCKKIT_URL", url)));
     command.env("PATH", std::env::join_paths(path).unwrap());
     Running::start(command)
 }
@@ -60,6 +66,8 @@ fn a_cron_job_runs_on_one_host() {
     assert_eq!(words[5], "root");
     assert!(!entry.contains('%'), "cron takes it for the end of a line");
     let job = words[6..].join(" ");
+    let url = text.lines().find_map(|line| line.strip_prefix("LOCKKIT_URL=")).unwrap();
+    assert!(url.contains("://"), "a file is not for many hosts: {url}");
 
     let locks = Locks::new();
     program(&locks, "nightly-report", "echo once >>ran");
@@ -87,6 +95,10 @@ fn a_cron_job_runs_on_one_host() {
 fn a_service_runs_on_one_host_at_a_time() {
     let unit = fs::read_to_string(example("worker.service")).unwrap();
     let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let setting = |name| {
+        let value = unit.lines().find_map(|line| line.strip_prefix(name));
+        value.unwrap().parse::<i32>().unwrap()
+    };
     let locks = Locks::new();
     let worker = program(
         &locks,
@@ -103,7 +115,17 @@ fn a_service_runs_on_one_host_at_a_time() {
     assert_eq!(first.line().as_deref(), Some("working"));
     let second = shell(&locks, &["-c", &start]);
     assert!(second.complaint().unwrap().contains("waiting for lock `worker`"));
-    // `systemctl stop`
+    // `systemctl stop`, where it waits.
+    let third = shell(&locks, &["-c", &start]);
+    assert!(third.complaint().unwrap().contains("waiting for lock `worker`"));
+    third.signal(Signal::TERM);
+    assert_eq!(third.finish().code, setting("SuccessExitStatus="));
+    // While there is no backend, systemd is to start it again and again.
+    let cut_off = shell_at(&locks, Some("redis://127.0.0.1:1"), &["-c", &start]).finish();
+    assert_eq!(cut_off.code, 69, "{cut_off:?}");
+    assert!(!unit.contains(" 69") && unit.contains("\nRestart=always\n"), "{unit}");
+    assert_eq!(setting("StartLimitIntervalSec="), 0);
+    // And where it works.
     first.signal(Signal::TERM);
     assert_eq!(first.line().as_deref(), Some("done"));
     assert_eq!(first.finish().code, 0);
@@ -135,6 +157,8 @@ fn deployments_take_turns() {
     program(&locks, "release", release);
     let script = example("deploy.sh");
     let script = script.to_str().unwrap();
+    let alone = shell_at(&locks, None, &[script, "production", "v0"]).finish();
+    assert!(alone.code != 0 && alone.err.contains("LOCKKIT_URL"), "{alone:?}");
     let first = shell(&locks, &[script, "production", "v1"]);
     assert!(first.line().unwrap().contains("deploying v1 to production"));
     let second = shell(&locks, &[script, "production", "v2"]);

@@ -88,6 +88,7 @@ fn what_cannot_be_used_is_78() {
         (&["--url", "memory:"], "no other command ever meets them"),
         (&["--url", "sqlite:/nowhere/at/all.db"], "/nowhere/at/all.db"),
         (&["--url", "sqlite:x.db?tll=1s"], "`tll` is unknown"),
+        (&["--url", "redis://127.0.0.1:1?ttl=soon"], "`ttl`"),
         (&["--url", "sqlite:x.db", "--ttl", "1ms"], "lease"),
         (&["--url", "sqlite:x.db", "--ttl", "1s", "--grace", "600ms"], "--grace"),
     ] {
