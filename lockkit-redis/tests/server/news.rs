@@ -388,4 +388,17 @@ async fn deaf(server: Server) {
     driver.release(&holder).await.unwrap();
     take(&driver, &waiter).await;
     driver.release(&waiter).await.unwrap();
+
+    // Those in no order are passed over by whoever may ask who listens, and ask once a second in all.
+    let near = self::driver(&server.url()).await;
+    take(&near, &holder).await;
+    let plain = [claim(LONG).waiting(), claim(LONG).waiting()];
+    for waiter in &plain {
+        refused(&driver, waiter).await;
+    }
+    near.release(&holder).await.unwrap();
+    take(&near, &holder).await;
+    for waiter in &plain {
+        assert_eq!(refused(&driver, waiter).await.asks_within(), Some(millis(2000)));
+    }
 }

@@ -362,6 +362,8 @@ impl Listener for Sleeper {
 
     async fn hear(&mut self, board: &Board) -> Result<(), Failure> {
         let Some(told) = self.sleep().await? else {
+            // It has waited for the gate.
+            self.is_gate_closed = false;
             self.guess = board.deliver_to_all_of_one();
             return Ok(());
         };
@@ -412,9 +414,11 @@ impl Sleeper {
                 told.push((lock_of(&row)?, at));
                 continue;
             }
-            match row.try_get::<Option<i64>, _>("is_through")? == Some(1) {
-                true => self.close_gate().await?,
-                false => self.is_gate_closed = false,
+            match row.try_get("is_through")? {
+                Some(1_i64) => self.close_gate().await?,
+                Some(_) => self.is_gate_closed = false,
+                // MariaDB breaks off the wait and not the statement.
+                None => return Ok(None),
             }
         }
         Ok(Some(told))
