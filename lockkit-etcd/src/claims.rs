@@ -187,10 +187,19 @@ impl Claims {
             }
             return Ok(Asked::At(place));
         }
-        let mut from_pool = true;
+        let end = Instant::now() + limit;
+        let (mut from_pool, was_in_doubt) = (true, entry.traces().in_doubt);
         loop {
             let lease = self.lease(entry, claim, from_pool, limit).await?;
             let asked = self.enter(entry, claim, &lease, limit).await;
+            if asked.as_ref().is_err_and(Failure::is_about_space) {
+                // Nothing is left of it then.
+                let left = end.saturating_duration_since(Instant::now());
+                if self.leases.revoke(&lease, left).await.is_ok() {
+                    entry.traces().in_doubt = was_in_doubt;
+                }
+                return asked;
+            }
             if let Err(failure) = &asked
                 && failure.is_a_lost_lease()
             {

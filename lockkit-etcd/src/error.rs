@@ -15,7 +15,7 @@ pub(crate) enum Failure {
     NoAnswer(Duration),
     #[error("the driver was closed")]
     Closed,
-    #[error("the member {member} belongs to another cluster than the others")]
+    #[error("the member {member} belongs to another cluster than that which was connected to")]
     OtherCluster { member: String },
     #[error("{0}")]
     Foreign(&'static str),
@@ -74,6 +74,15 @@ impl Failure {
     /// Whether the members may do better when they are asked once more.
     pub(crate) fn may_pass(&self) -> bool {
         self.is_about_the_member() && !self.is_about_tls()
+    }
+
+    /// Whether there is no room. To the request that fills it, etcd answers so after it has carried
+    /// it out (`quotaApplierV3` in
+    /// <https://github.com/etcd-io/etcd/blob/main/server/etcdserver/apply/apply.go>).
+    pub(crate) fn is_about_space(&self) -> bool {
+        self.status().is_some_and(|(code, message)| {
+            code == Code::ResourceExhausted && message.ends_with("database space exceeded")
+        })
     }
 
     /// Whether the lease of the request is over.
@@ -169,7 +178,8 @@ fn kind_of_answer(code: Code, message: &str) -> ErrorKind {
     match code {
         Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Denied,
         Code::ResourceExhausted if message.ends_with("too many requests") => ErrorKind::Unreachable,
-        Code::ResourceExhausted => ErrorKind::Capacity,
+        // HTTP/2 has one of that kind, for who asks too often.
+        Code::ResourceExhausted if message.starts_with("etcdserver:") => ErrorKind::Capacity,
         Code::Unavailable if message.ends_with("no leader") => ErrorKind::Unreachable,
         // A lease that is over: the next ask has another.
         Code::NotFound => ErrorKind::Unreachable,
@@ -219,6 +229,7 @@ mod tests {
                 ErrorKind::Capacity,
             ),
             (Code::ResourceExhausted, "etcdserver: too many requests", ErrorKind::Unreachable),
+            (Code::ResourceExhausted, "too_many_pings", ErrorKind::Unknown),
             (Code::PermissionDenied, "etcdserver: permission denied", ErrorKind::Denied),
             (Code::Unauthenticated, "etcdserver: invalid auth token", ErrorKind::Denied),
             (Code::InvalidArgument, "etcdserver: user name is empty", ErrorKind::Denied),

@@ -47,9 +47,13 @@ impl Inspect for EtcdDriver {
                 _ => queues.push((name, vec![kv])),
             }
         }
-        let statuses = queues
-            .into_iter()
-            .map(|(name, queue)| async move { self.status_of(name, &queue).await });
+        let statuses = queues.into_iter().map(|(name, queue)| async move {
+            match self.status_of(name.clone(), &queue).await {
+                // Something else is among them, which does not hide the other locks.
+                Err(Failure::Foreign(_)) => Ok(LockStatus::free(name)),
+                status => status,
+            }
+        });
         let statuses: Result<Vec<_>, _> =
             stream::iter(statuses).buffered(MOST_AT_ONCE).try_collect().await;
         let is_held = |status: &LockStatus| status.holder().is_some();

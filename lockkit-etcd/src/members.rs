@@ -204,6 +204,7 @@ impl Members {
                 None => Failure::NoAnswer(limit),
             };
             if !failure.is_about_the_member() {
+                in_doubt |= failure.is_about_space();
                 break;
             }
             in_doubt |= !matches!(failure.kind(), lockkit_core::driver::ErrorKind::Unreachable);

@@ -11,11 +11,11 @@ const FAULTS: &[Fault] = &[
         text: "a leader that was replaced may end leases that are kept alive",
     },
     Fault {
-        mended_in: &[(3, 4, 38), (3, 5, 23)],
+        mended_in: &[(3, 4, 38), (3, 5, 23), (3, 6, 5)],
         text: "a lease that is over may be answered as kept alive",
     },
     Fault {
-        mended_in: &[(3, 4, 42), (3, 5, 28)],
+        mended_in: &[(3, 4, 42), (3, 5, 28), (3, 6, 9)],
         text: "a member that was stopped may answer with what was before",
     },
 ];
@@ -55,7 +55,7 @@ pub(crate) fn found(answers: &[&StatusResponse]) -> Diagnosis {
         _ => Diagnosis::warning(
             "version",
             format!("{found} has known faults: {}", faults.join("; ")),
-            "upgrade to 3.4.42, 3.5.28, 3.6 or later",
+            "upgrade to 3.4.42, 3.5.28, 3.6.9 or later",
         ),
     }
 }
@@ -79,8 +79,11 @@ mod tests {
             ("3.5.16", 2),
             ("3.5.23", 1),
             ("3.5.28", 0),
-            ("3.6.0", 0),
-            ("3.6.0-rc.1", 0),
+            ("3.6.0", 2),
+            ("3.6.0-rc.1", 2),
+            ("3.6.5", 1),
+            ("3.6.9", 0),
+            ("3.7.0", 0),
             ("4.0.0", 0),
         ] {
             let version = parse(text).unwrap();

@@ -3,8 +3,8 @@
 use etcd_client::{Txn, TxnOp};
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Claim, Driver, Inspect, OwnerId, Release, Renewal};
-use lockkit_core::{Label, Namespace};
+use lockkit_core::driver::{Claim, Driver, ErrorKind, Inspect, OwnerId, Release, Renewal};
+use lockkit_core::{Label, LockStatus, Namespace};
 use lockkit_testkit::{ETCD, Server, trial};
 
 use crate::support::{LONG, Raw, claim, driver, locker, millis, named, refused, take};
@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("leases_of_another_length_find_room_in_the_pool", || ETCD.start(), room),
         trial("leases_beyond_the_pool_are_given_back_before_the_end", || ETCD.start(), beyond),
         trial("very_many_locks_are_listed", || ETCD.start(), many),
+        trial("a_strange_key_hides_no_other_lock", || ETCD.start(), strange),
     ]
 }
 
@@ -256,4 +257,15 @@ async fn many(server: Server) {
         raw.client.txn(Txn::new().and_then(puts)).await.unwrap();
     }
     assert_eq!(driver.held(&Namespace::default()).await.unwrap().len(), LOCKS);
+}
+
+async fn strange(server: Server) {
+    let (driver, mut raw) = (driver(&server.url()).await, Raw::on(server.port()).await);
+    let (held, other) = (named("held", LONG), named("other", LONG));
+    take(&driver, &held).await;
+    raw.client.put("lockkit/v1/lockkit/other/mine", "hi", None).await.unwrap();
+    refused(&driver, &other).await;
+    assert_eq!(driver.look(other.name()).await.unwrap_err().kind(), ErrorKind::Foreign);
+    let listed = driver.held(&Namespace::default()).await.unwrap();
+    assert_eq!(listed.iter().map(LockStatus::name).collect::<Vec<_>>(), [held.name()]);
 }

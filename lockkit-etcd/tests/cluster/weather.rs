@@ -348,8 +348,12 @@ fn full() -> Result<Server, lockkit_testkit::Unavailable> {
 async fn nospace(server: Server) {
     let driver = driver(&server.url()).await;
     let mut raw = Raw::on(server.port()).await;
-    let held = named("held", LONG);
+    let (held, before) = (named("held", LONG), named("before", LONG));
     take(&driver, &held).await;
+    take(&driver, &before).await;
+    // Its lease is left for the next claim.
+    driver.release(&before).await.unwrap();
+    assert_eq!(raw.leases().await.len(), 2);
     let megabyte = vec![0; 1024 * 1024];
     let mut number = 0;
     while raw.client.put(format!("fill/{number}"), megabyte.clone(), None).await.is_ok() {
@@ -360,6 +364,8 @@ async fn nospace(server: Server) {
     assert_eq!(alarms.grade(), lockkit_core::Grade::Error, "{alarms:?}");
     let (kind, text) = kind(driver.try_acquire(&claim(LONG)).await);
     assert_eq!(kind, ErrorKind::Capacity, "{text}");
+    // What has filled the database was carried out, and answered so all the same.
+    assert_eq!(raw.leases().await.len(), 1, "a key could hang on a lease that is kept");
     assert!(matches!(driver.renew(&held).await.unwrap(), Renewal::Held(_)));
     assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
 }
