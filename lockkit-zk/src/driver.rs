@@ -95,6 +95,10 @@ impl Shared {
     }
 
     async fn take(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        // Also while it cannot be sent: who asks has not given up.
+        if let Some(entry) = self.claims.find(claim.owner()) {
+            entry.asks();
+        }
         let request = self.request(claim).await?;
         let entry = self.claims.enter(claim);
         entry.asks();
@@ -223,6 +227,10 @@ impl Shared {
     /// Removes what those have left who have stopped to ask.
     async fn remove_abandoned(&self) {
         for entry in self.claims.abandoned() {
+            // Without a connection nobody can ask, and the client library would send it with the next one.
+            if self.sessions.connected(self.limit(entry.claim())).await.is_err() {
+                return;
+            }
             let Some(left) = entry.abandon() else { continue };
             match self.remove_left(&entry, left).await {
                 Ok(()) => {

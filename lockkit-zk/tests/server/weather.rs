@@ -30,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_hung_server_ends_in_the_limit", || ZOOKEEPER.start(), hung),
         trial("a_request_that_was_not_sent_is_not_unknown", || ZOOKEEPER.start(), away),
         trial("nobody_there_is_unreachable", || ZOOKEEPER.start(), nobody),
+        trial("who_asks_through_an_outage_keeps_its_place", || ZOOKEEPER.start(), outage),
         trial("who_falls_silent_is_left_for_another", two, another),
     ]
 }
@@ -324,4 +325,31 @@ async fn another((one, other): (Server, Server)) {
         take(&driver, &claim()).await;
         driver.close().await;
     }
+}
+
+/// For longer than its lease, within that of its session.
+async fn outage(server: Server) {
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let near = driver(&place.url).await;
+    let far = with(&place.url_by(proxy.addr()), "ttl=4s&call_limit=50ms");
+    let far = impatient_driver(&far).await;
+    let (held, first, second) = (claim(), claim_for(millis(500)).fair(), claim().fair());
+    take(&near, &held).await;
+    while far.try_acquire(&first).await.is_err() {}
+    refused(&near, &second).await;
+    let nodes = place.nodes().await;
+    proxy.refuse().await;
+    proxy.reset().await;
+    let start = Instant::now();
+    while start.elapsed() < millis(2000) {
+        assert!(far.try_acquire(&first).await.is_err());
+    }
+    proxy.accept().await;
+    while far.try_acquire(&first).await.is_err() {}
+    assert_eq!(place.nodes().await, nodes);
+    near.release(&held).await.unwrap();
+    refused(&near, &second).await;
+    while far.try_acquire(&first).await.is_err() {}
+    far.release(&first).await.unwrap();
+    take(&near, &second).await;
 }
