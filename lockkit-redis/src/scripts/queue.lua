@@ -55,13 +55,16 @@ local function first_place(places, now)
 end
 
 -- Gives the lock, whether or not somebody has it, to a place, for as long as that place would have
--- lived: its owner vouches from the ask that set the deadline. Returns whether it was told. The place
--- goes first: where memory has run out, that is not refused, nor then is what comes after.
+-- lived: its owner vouches from the ask that set the deadline. Whether that is so: where it cannot be
+-- told, it is not unless the places are in order, as it is nobody else's turn then. The place goes
+-- first: where memory has run out, that is not refused, nor then is what comes after.
 local function hand_over(places, first, token, now, deadline)
   redis.call('ZREM', places, first)
-  redis.call('ZREM', deadlines, first)
   grant(first, token, now, deadline)
-  return tell(first, 'granted ' .. string.sub(first, 1, 32) .. ' ' .. token)
+  local is_told = tell(first, 'granted ' .. string.sub(first, 1, 32) .. ' ' .. token)
+  if not is_told and places ~= queue then return false end
+  redis.call('ZREM', deadlines, first)
+  return true
 end
 
 -- Who is served of those who wait in no order, its deadline, and whether it can be handed the lock.
@@ -96,11 +99,7 @@ local function free()
   end
   -- Without a token there is no grant; who is told learns why when it asks.
   local token = first and is_served and next_token(bucket, time)
-  if token then
-    -- In order it is nobody else's turn, told or not.
-    if hand_over(places, first, token, now, deadline) or places == queue then return end
-    redis.call('ZADD', deadlines, deadline, first)
-  end
+  if token and hand_over(places, first, token, now, deadline) then return end
   redis.call('DEL', lock)
   if not first then return end
   redis.call('ZREM', unordered, first)

@@ -8,7 +8,7 @@ use lockkit_redis::RedisDriver;
 use lockkit_testkit::{Proxy, REDIS, Server, trial};
 use tokio::time::sleep;
 
-use crate::support::{LONG, Raw, claim, driver, granted, listen, millis, refused, take};
+use crate::support::{LONG, NAME, Raw, claim, driver, granted, listen, millis, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -160,7 +160,9 @@ async fn silent(server: Server) {
     near.release(&holder).await.unwrap();
     let next = claim(LONG);
     take(&other, &next).await;
-    // Whom the release has tried to tell waits still.
+    // Whom the release has tried to tell waits still, and for as long as it has asked for.
+    let deadlines = format!("{{lockkit:362}}:deadlines:{NAME}");
+    assert!(raw.ask::<i64>(&["PTTL", &deadlines]).await > 0);
     refused(&one, &waiter).await;
     other.release(&next).await.unwrap();
     granted(&one, &waiter).await;
