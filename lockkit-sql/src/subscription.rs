@@ -133,6 +133,16 @@ impl Subscription {
         Some(waiters.by_lock.get(&key(name))?.get(&owner)?.listing)
     }
 
+    /// Whether it is `owner` whom the server has told of a release, and who has not asked since: no other
+    /// waits here for that lock.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn is_told(&self, name: &LockName, owner: OwnerId) -> bool {
+        let waiters = self.board.waiters();
+        let Some(mailboxes) = waiters.by_lock.get(&key(name)) else { return false };
+        let is_told = mailboxes.get(&owner).is_some_and(|mailbox| mailbox.listing == Listing::Told);
+        waiters.are_told && is_told && mailboxes.len() == 1
+    }
+
     /// Notes how the server knows of `owner`. It is asked to tell it afterwards: news may arrive
     /// before its answer.
     #[cfg(feature = "mysql")]

@@ -116,9 +116,9 @@ impl Bell {
         listed.map(|_| true)
     }
 
-    /// Whether the claim was told of a release, and has not asked since.
+    /// Whether it is the claim that was told of a release, and it has not asked since.
     pub(super) fn has_told(&self, claim: &Claim) -> bool {
-        self.subscription.listing(claim.name(), claim.owner()) == Some(Listing::Told)
+        self.subscription.is_told(claim.name(), claim.owner())
     }
 
     /// Whether the claim has asked before, and waits.

@@ -195,7 +195,7 @@ impl MysqlDriver {
         within: Within,
     ) -> Result<Option<Answer>, Failure> {
         let connections = &*self.connections;
-        // Who is told has the first place, or a new connection for news.
+        // Who is told has the first place, but for who is told that news have come to stand.
         let is_told = self.neighbours.is_next(claim.owner()) || self.bell.has_told(claim);
         let looked = match is_told {
             true => Looked::Next,

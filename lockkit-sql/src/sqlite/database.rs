@@ -302,18 +302,23 @@ impl Location {
 async fn open_first(path: &Path) -> Result<(SqliteConnection, FileId, HostClock), Problem> {
     check_place(path).await?;
     let clock = HostClock::new()?;
-    let connection = loop {
+    let (connection, file) = loop {
+        let before = file_at(path).ok();
         match create(path).await {
             Err(problem) if problem.is_busy() => {
                 sleep(Duration::from_micros(fastrand::u64(1_000..20_000))).await;
             }
             Err(problem) => return Err(problem),
-            Ok(connection) => break connection,
+            Ok(connection) => match file_at(path)? {
+                file if before == Some(file) => break (connection, file),
+                // Made or replaced meanwhile: it may be another that is open.
+                _ => connection.close().await?,
+            },
         }
     };
     // A link may have led to where there was no file before.
     check_place(path).await?;
-    Ok((connection, file_at(path)?, clock))
+    Ok((connection, file, clock))
 }
 
 /// The file at `path`. It is not opened: to close a database file, other than by SQLite, would end
