@@ -37,8 +37,10 @@ pub(crate) struct Folder {
 impl Folder {
     /// Checks the folder at `path`.
     pub(crate) fn open(path: &Path) -> Result<Self, DriverError> {
-        // Relative paths stay where they are when the process changes its directory.
+        // Relative paths stay where they are when the process changes its directory. A slash at the end
+        // would have a link followed.
         let path = std::path::absolute(path).map_err(|error| Problem::from(error).at(path))?;
+        let path: PathBuf = path.components().collect();
         check_folder(&path).map_err(|problem| problem.at(&path))?;
         Ok(Self { path })
     }

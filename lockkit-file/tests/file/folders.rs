@@ -28,6 +28,8 @@ async fn places_that_are_no_folder_are_refused() {
     let link = fixture.path().join("link");
     symlink(fixture.path(), &link).unwrap();
     misconfigured(&link, "it is a symbolic link; name the folder that it leads to").await;
+    let error = FileDriver::open(&link.join("")).await.unwrap_err();
+    assert!(told(&error).contains("it is a symbolic link"), "{}", told(&error));
 }
 
 #[tokio::test]
