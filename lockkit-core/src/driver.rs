@@ -70,8 +70,9 @@ pub use turnstile::Turnstile;
 ///   (`a_refusal_voids_an_earlier_push`). A release may hand the lock to any claim that waits, fair
 ///   or not: where the engine has waiters take turns, as it does with all that have no place in
 ///   order, only the one asks that listens. It hands nothing to a claim that only
-///   [listens](Claim::listens) (`who_only_listens_is_handed_nothing`), and tells it of the release if
-///   it has said so (`who_listens_and_is_heard_is_told`).
+///   [listens](Claim::listens) (`who_only_listens_is_handed_nothing`). One that was refused with
+///   [`Taken::heard`] is told of the release, or to ask again once its news have come to stand
+///   (`who_listens_and_is_heard_is_told`).
 /// - **Bounded.** Each request ends by itself, with [`ErrorKind::Unknown`] if it was sent and not
 ///   answered; [`Claim::call_limit`] is the default bound.
 /// - **No task per claim**, no waiting for holders, no back-off. Connection supervisors, shared

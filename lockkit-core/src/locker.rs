@@ -198,8 +198,9 @@ impl Locker {
     /// [`Error::ShutDown`](crate::Error::ShutDown).
     ///
     /// Returns when nothing is left, or when what an unreachable backend still has runs out by
-    /// itself: one lease of the locker and 10 seconds later, of which the driver has 5 to close. What
-    /// has a longer lease of its own runs out with that.
+    /// itself: one lease of the locker and 10 seconds later, of which the driver has 5 to close; it has
+    /// no limit only where the runtime has ended in which the locker was used. What has a longer lease
+    /// of its own runs out with that.
     ///
     /// # Cancel safety
     ///

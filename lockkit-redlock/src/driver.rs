@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, ErrorKind, Inspect, Instant, Release, Renewal,
     Turnstile, Vouch,
@@ -116,11 +117,8 @@ impl Driver for RedlockDriver {
 
     async fn close(&self) {
         self.quorum.over.cancel();
-        for member in &self.quorum.nodes.members {
-            if let Ok(driver) = member.driver() {
-                driver.close().await;
-            }
-        }
+        let drivers = self.quorum.nodes.members.iter().filter_map(|member| member.driver().ok());
+        join_all(drivers.map(|driver| async move { driver.close().await })).await;
         self.quorum.stragglers.close();
         self.quorum.stragglers.wait().await;
     }
