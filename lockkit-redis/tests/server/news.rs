@@ -172,12 +172,13 @@ async fn silent(server: Server) {
 async fn settled(server: Server) {
     let [near, one, other] = drivers(&server).await;
     let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
-    let listener = claim(LONG).listening();
+    let taking = claim(LONG);
+    let listener = taking.clone().listening();
     take(&near, &holder).await;
     listen(&one, &listener).await;
     listen(&other, &waiter).await;
     Raw::connect(&server.url()).await.expire_lock().await;
-    take(&one, &Claim::clone(&listener).not_waiting()).await;
+    take(&one, &taking).await;
     one.release(&listener).await.unwrap();
     granted(&other, &waiter).await;
 }
