@@ -29,8 +29,9 @@ const LINGER: Duration = Duration::from_secs(1);
 /// somebody waits for, on which nobody but us is told anything.
 ///
 /// It is made when the first waiter needs it, to where the connection for requests leads, and made
-/// anew when that is: it may lead to another server, by the same address. Whenever a channel is subscribed to, for the first
-/// time or again, its waiters are told to ask again, since what was published before is lost.
+/// anew when that is: it may lead to another server, by the same address. Whenever a channel is
+/// subscribed to, for the first time or again, its waiters are told to ask again, since what was
+/// published before is lost.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     board: Arc<Board>,

@@ -1,16 +1,21 @@
 //! What the waiters of one driver hear of others, over a connection that they share.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Backoff, Change, Grant, OwnerId};
+use lockkit_core::driver::{Backoff, Change, OwnerId};
 use lockkit_core::{FencingToken, LockName};
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
+
+mod board;
+
+#[cfg(feature = "mysql")]
+pub(crate) use board::Listing;
+use board::Mailbox;
+pub(crate) use board::{Board, News, key};
 
 /// For how long nobody listens before the connection is given up. Where somebody waits now and then,
 /// it is worth a connection.
@@ -133,16 +138,6 @@ impl Subscription {
         Some(waiters.by_lock.get(&key(name))?.get(&owner)?.listing)
     }
 
-    /// Whether it is `owner` whom the server has told of a release, and who has not asked since: no other
-    /// waits here for that lock.
-    #[cfg(feature = "mysql")]
-    pub(crate) fn is_told(&self, name: &LockName, owner: OwnerId) -> bool {
-        let waiters = self.board.waiters();
-        let Some(mailboxes) = waiters.by_lock.get(&key(name)) else { return false };
-        let is_told = mailboxes.get(&owner).is_some_and(|mailbox| mailbox.listing == Listing::Told);
-        waiters.are_told && is_told && mailboxes.len() == 1
-    }
-
     /// Notes how the server knows of `owner`. It is asked to tell it afterwards: news may arrive
     /// before its answer.
     #[cfg(feature = "mysql")]
@@ -247,201 +242,6 @@ pub(crate) enum Joined {
     NotYet,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Board {
-    waiters: Mutex<Waiters>,
-    /// Somebody has come to wait.
-    wanted: Notify,
-}
-
-/// Who listens.
-#[derive(Debug, Default)]
-struct Waiters {
-    /// Whether the server has confirmed the subscription.
-    are_told: bool,
-    by_lock: HashMap<String, HashMap<OwnerId, Mailbox>>,
-    /// When the last of them left.
-    left: Option<Instant>,
-}
-
-/// The news of one waiter.
-#[derive(Debug, Default)]
-struct Mailbox {
-    /// Who held the lock when the owner's last ask was refused, and kept its place.
-    holder: Option<FencingToken>,
-    /// When that one's hold ends, which nobody tells.
-    ask_at: Option<Instant>,
-    granted: Option<FencingToken>,
-    freed: bool,
-    ask_again: bool,
-    #[cfg(feature = "mysql")]
-    listing: Listing,
-    arrival: Arc<Notify>,
-}
-
-/// How the server knows of a waiter, where it has to be asked to tell it.
-#[cfg(feature = "mysql")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Listing {
-    #[default]
-    Never,
-    /// It will tell it, until then at least.
-    Until(Instant),
-    /// It has told it, and does not do so again.
-    Told,
-}
-
-impl Mailbox {
-    /// What the server was asked to tell may have been told, and is not told again.
-    fn ask_again(&mut self) {
-        #[cfg(feature = "mysql")]
-        if self.listing != Listing::Never {
-            self.listing = Listing::Told;
-        }
-        self.ask_again = true;
-        self.arrival.notify_one();
-    }
-
-    #[cfg(feature = "postgres")]
-    fn freed(&mut self) {
-        self.freed = true;
-        self.arrival.notify_one();
-    }
-
-    #[cfg(feature = "postgres")]
-    fn is_to_ask(&self) -> bool {
-        let is_due = self.ask_at.is_some_and(|end| end <= Instant::now());
-        is_due || self.ask_again || self.freed || self.granted.is_some()
-    }
-
-    fn take(&mut self) -> Option<Change> {
-        let freed = std::mem::take(&mut self.freed).then_some(Change::Freed);
-        let hint = std::mem::take(&mut self.ask_again).then_some(Change::AskAgain).or(freed);
-        match (self.granted.take(), self.holder) {
-            (None, _) => hint,
-            (Some(token), Some(holder)) if token > holder => {
-                Some(Change::Granted(Grant::new().token(token)))
-            }
-            // It was over before the last ask was refused: this message was late.
-            (Some(_), Some(_)) => hint,
-            // The last ask was not answered or kept no place, so nothing tells how long the grant is
-            // good. Asking does.
-            (Some(_), None) => Some(Change::AskAgain),
-        }
-    }
-}
-
-impl Waiters {
-    fn of(&mut self, name: &LockName) -> &mut HashMap<OwnerId, Mailbox> {
-        self.by_lock.entry(key(name)).or_default()
-    }
-
-    fn remove(&mut self, key: &str, owner: OwnerId) {
-        let Some(mailboxes) = self.by_lock.get_mut(key) else { return };
-        mailboxes.remove(&owner);
-        if mailboxes.is_empty() {
-            self.by_lock.remove(key);
-            self.left = Some(Instant::now());
-        }
-    }
-}
-
-impl Board {
-    fn waiters(&self) -> MutexGuard<'_, Waiters> {
-        // Nothing panics while it holds the lock.
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.waiters().by_lock.is_empty()
-    }
-
-    /// Whether nobody has listened for long.
-    fn is_idle(&self) -> bool {
-        let waiters = self.waiters();
-        waiters.by_lock.is_empty() && waiters.left.is_none_or(|left| left.elapsed() >= IDLE)
-    }
-
-    /// The subscription stands.
-    fn stand(&self) {
-        self.waiters().are_told = true;
-        self.rouse();
-    }
-
-    /// The subscription stands no more; whether it did.
-    fn fall(&self) -> bool {
-        std::mem::take(&mut self.waiters().are_told)
-    }
-
-    /// Has all who wait ask again.
-    fn rouse(&self) {
-        let mut waiters = self.waiters();
-        waiters.by_lock.values_mut().flat_map(HashMap::values_mut).for_each(Mailbox::ask_again);
-    }
-
-    /// Tells who waits for the lock, whose namespace and name these are; whether anybody does.
-    pub(crate) fn deliver(&self, namespace: &str, name: &str, news: News) -> bool {
-        let mut waiters = self.waiters();
-        let mailboxes = waiters.by_lock.get_mut(&key_of(namespace, name));
-        let Some(mailboxes) = mailboxes else { return false };
-        match news {
-            #[cfg(feature = "postgres")]
-            News::Granted(owner, token) => {
-                if let Some(mailbox) = mailboxes.get_mut(&owner) {
-                    mailbox.granted = Some(token);
-                    mailbox.arrival.notify_one();
-                }
-            }
-            // Only one of them listens at a time, and it may be another than the server has heard of.
-            #[cfg(feature = "mysql")]
-            News::Free => mailboxes.values_mut().for_each(Mailbox::ask_again),
-            #[cfg(feature = "postgres")]
-            News::Released => mailboxes.values_mut().for_each(Mailbox::freed),
-        }
-        true
-    }
-
-    /// Whether anybody waits for the lock.
-    #[cfg(feature = "mysql")]
-    pub(crate) fn is_awaited(&self, name: &LockName) -> bool {
-        self.waiters().by_lock.contains_key(&key(name))
-    }
-
-    /// Has those who wait ask again, if all wait for one lock: that of this [key].
-    /// Else does nothing.
-    #[cfg(feature = "mysql")]
-    pub(crate) fn deliver_to_all_of_one(&self) -> Option<String> {
-        let mut waiters = self.waiters();
-        let mut locks = waiters.by_lock.iter_mut();
-        let (Some((key, mailboxes)), None) = (locks.next(), locks.next()) else { return None };
-        mailboxes.values_mut().for_each(Mailbox::ask_again);
-        Some(key.clone())
-    }
-}
-
-pub(crate) fn key(name: &LockName) -> String {
-    key_of(name.namespace().as_str(), name.as_str())
-}
-
-/// Neither part has a line break in it.
-fn key_of(namespace: &str, name: &str) -> String {
-    [namespace, name].join("\n")
-}
-
-/// What is told of a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// It was granted to that owner, which need not ask.
-    #[cfg(feature = "postgres")]
-    Granted(OwnerId, FencingToken),
-    /// Of those who wait in no order, one of this process is to try.
-    #[cfg(feature = "mysql")]
-    Free,
-    /// All who wait are told.
-    #[cfg(feature = "postgres")]
-    Released,
-}
-
 /// Keeps a connection while somebody listens.
 async fn supervise<W: Wire>(wire: W, board: Arc<Board>) {
     let mut backoff = Backoff::default();
@@ -485,50 +285,5 @@ async fn listen<W: Wire>(wire: &W, board: &Board) -> Result<(), W::Failure> {
             listener.close().await;
             return Ok(());
         }
-    }
-}
-
-#[cfg(all(test, feature = "postgres"))]
-mod tests {
-    use tokio::time::{Duration, Instant, advance};
-
-    use super::Mailbox;
-
-    #[tokio::test(start_paused = true)]
-    async fn who_is_to_ask_at_the_end_of_a_hold_does_so() {
-        const LEFT: Duration = Duration::from_secs(1);
-        let mailbox = Mailbox { ask_at: Some(Instant::now() + LEFT), ..Mailbox::default() };
-        assert!(!mailbox.is_to_ask());
-        advance(LEFT).await;
-        assert!(mailbox.is_to_ask());
-        assert!(!Mailbox { ask_at: None, ..mailbox }.is_to_ask(), "another one does");
-    }
-}
-
-#[cfg(all(test, feature = "mysql"))]
-mod tests_of_guesses {
-    use lockkit_core::driver::{Change, OwnerId};
-    use lockkit_core::{LockName, Namespace};
-
-    use super::{Board, Mailbox, key};
-
-    #[test]
-    fn who_is_meant_is_known_where_all_wait_for_one_lock() {
-        let name = |name| LockName::new(&Namespace::default(), name).unwrap();
-        let board = Board::default();
-        assert_eq!(board.deliver_to_all_of_one(), None);
-        let (one, other) = (name("one"), name("other"));
-        let owners = [OwnerId::random(), OwnerId::random()];
-        for owner in owners {
-            board.waiters().of(&one).insert(owner, Mailbox::default());
-        }
-        assert_eq!(board.deliver_to_all_of_one(), Some(key(&one)));
-        for owner in owners {
-            let told = board.waiters().of(&one).get_mut(&owner).unwrap().take();
-            assert_eq!(told, Some(Change::AskAgain));
-        }
-        board.waiters().of(&other).insert(OwnerId::random(), Mailbox::default());
-        assert_eq!(board.deliver_to_all_of_one(), None);
-        assert_eq!(board.waiters().of(&one).get_mut(&owners[0]).unwrap().take(), None);
     }
 }

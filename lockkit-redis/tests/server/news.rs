@@ -115,12 +115,17 @@ async fn alive(server: Server) {
     // It asks again, and is there for the next release, once its news come from where its requests go.
     while far.try_acquire(&waiter).await.is_err() {}
     while !newest_is_for_news(&mut raw).await {}
-    assert_eq!(far.changed(&waiter).await, Change::AskAgain);
-    refused(&far, &waiter).await;
-    near.release(&holder).await.unwrap();
-    refused(&near, &claim(LONG)).await;
-    far.changed(&waiter).await;
-    take(&far, &waiter).await;
+    is_served_again(&near, &holder, &far, &waiter).await;
+}
+
+/// Whoever waits is told to ask again, and handed the lock by the release after that.
+async fn is_served_again(near: &RedisDriver, holder: &Claim, far: &RedisDriver, waiter: &Claim) {
+    assert_eq!(far.changed(waiter).await, Change::AskAgain);
+    refused(far, waiter).await;
+    near.release(holder).await.unwrap();
+    refused(near, &claim(LONG)).await;
+    far.changed(waiter).await;
+    take(far, waiter).await;
 }
 
 /// Whether the connection that was made last has subscribed to something.
@@ -199,12 +204,7 @@ async fn elsewhere(before: Server) {
     let killed: u64 = raw.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
     assert_eq!(killed, 2, "of the one that waits, and of who holds");
     while far.try_acquire(&waiter).await.is_err() {}
-    assert_eq!(far.changed(&waiter).await, Change::AskAgain);
-    refused(&far, &waiter).await;
-    near.release(&holder).await.unwrap();
-    refused(&near, &claim(LONG)).await;
-    far.changed(&waiter).await;
-    take(&far, &waiter).await;
+    is_served_again(&near, &holder, &far, &waiter).await;
 }
 
 async fn told(server: Server) {

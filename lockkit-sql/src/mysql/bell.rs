@@ -118,7 +118,7 @@ impl Bell {
 
     /// Whether it is the claim that was told of a release, and it has not asked since.
     pub(super) fn has_told(&self, claim: &Claim) -> bool {
-        self.subscription.is_told(claim.name(), claim.owner())
+        self.subscription.board().is_told(claim.name(), claim.owner())
     }
 
     /// Whether the claim has asked before, and waits.
