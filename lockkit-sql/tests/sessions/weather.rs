@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -11,7 +11,7 @@ use lockkit_core::driver::{Change, ErrorKind, Release, Renewal};
 use lockkit_testkit::{Proxy, Server};
 use tokio::io::{AsyncReadExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::support::{
@@ -148,7 +148,7 @@ async fn reset(server: Server) {
     let near = driver(&server.url(), "").await;
     let (held, other) = (claim("orders"), claim("other"));
     take(&*far, &held).await;
-    network.forget_clients();
+    network.forget_clients().await;
     assert_eq!(far.renew(&held).await.unwrap(), Renewal::Lost);
     refused(&*near, &claim("orders")).await;
     take(&*far, &other).await;
@@ -160,35 +160,42 @@ async fn reset(server: Server) {
 struct Network {
     addr: SocketAddr,
     forget: watch::Sender<u32>,
+    /// One for each that was reset.
+    forgotten: Arc<Semaphore>,
 }
 
 impl Network {
     async fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let forget = watch::Sender::new(0);
-        let forgotten = forget.clone();
+        let (forget, forgotten) = (watch::Sender::new(0), Arc::new(Semaphore::new(0)));
+        let network = Self { addr, forget: forget.clone(), forgotten: Arc::clone(&forgotten) };
         tokio::spawn(async move {
             loop {
                 let (mut client, _) = listener.accept().await.unwrap();
                 let mut server = TcpStream::connect(server).await.unwrap();
-                let mut forgotten = forgotten.subscribe();
+                let (mut told, forgotten) = (forget.subscribe(), Arc::clone(&forgotten));
                 tokio::spawn(async move {
                     tokio::select! {
                         _ = copy_bidirectional(&mut client, &mut server) => return,
-                        _ = forgotten.changed() => client.set_zero_linger().unwrap(),
+                        _ = told.changed() => client.set_zero_linger().unwrap(),
                     }
                     drop(client);
+                    drop(told);
+                    forgotten.add_permits(1);
                     // As if it were still there, until the server has enough of it.
                     _ = server.read_to_end(&mut Vec::new()).await;
                 });
             }
         });
-        Self { addr, forget }
+        network
     }
 
-    fn forget_clients(&self) {
+    /// Returns when they are reset.
+    async fn forget_clients(&self) {
+        let clients = self.forget.receiver_count().try_into().unwrap();
         self.forget.send_modify(|times| *times += 1);
+        self.forgotten.acquire_many(clients).await.unwrap().forget();
     }
 }
 

