@@ -12,6 +12,25 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a lock operation failed. Each message names the lock, the driver and what was attempted, as
 /// far as there are such.
+///
+/// ```
+/// use lockkit_core::{Error, Lock, LockGuard};
+///
+/// /// `None` if it is to be tried again later.
+/// async fn enter(lock: &Lock) -> Result<Option<LockGuard>, Error> {
+///     match lock.acquire().await {
+///         Ok(guard) => Ok(Some(guard)),
+///         Err(error) if error.is_transient() => {
+///             // The message names the lock; what the backend's client said is the source.
+///             let source = std::error::Error::source(&error);
+///             eprintln!("{error}: {source:?}");
+///             Ok(None)
+///         }
+///         // A password, a right, a set-up: somebody has to do something.
+///         Err(error) => Err(error),
+///     }
+/// }
+/// ```
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -112,6 +131,41 @@ impl Error {
     /// What a driver said while it was being connected, before there is any lock.
     pub fn connecting(driver: &'static str, error: DriverError) -> Self {
         Self::of_driver(driver, Operation::Connect, None, error)
+    }
+
+    /// Which driver said so, where one did.
+    pub fn driver(&self) -> Option<&'static str> {
+        match self {
+            Self::Taken { driver, .. }
+            | Self::TimedOut { driver, .. }
+            | Self::Lost { driver, .. }
+            | Self::Unsupported { driver, .. }
+            | Self::ShutDown { driver } => Some(driver),
+            Self::Unreachable(failure)
+            | Self::Denied(failure)
+            | Self::Capacity(failure)
+            | Self::Foreign(failure)
+            | Self::Misconfigured(failure) => Some(failure.driver),
+            Self::InvalidName { .. } | Self::Config { .. } => None,
+        }
+    }
+
+    /// Which lock it is about, where it is about one.
+    pub fn lock(&self) -> Option<&LockName> {
+        match self {
+            Self::Taken { name, .. } | Self::TimedOut { name, .. } | Self::Lost { name, .. } => {
+                Some(name)
+            }
+            Self::Unreachable(failure)
+            | Self::Denied(failure)
+            | Self::Capacity(failure)
+            | Self::Foreign(failure)
+            | Self::Misconfigured(failure) => failure.name.as_ref(),
+            Self::Unsupported { .. }
+            | Self::InvalidName { .. }
+            | Self::Config { .. }
+            | Self::ShutDown { .. } => None,
+        }
     }
 
     /// Whether the same call may succeed later without anybody's doing.

@@ -18,6 +18,26 @@ use crate::{Error, FencingToken, Lease, LockName, Operation, Result, keeper};
 ///
 /// A guard that is [forgotten](std::mem::forget) keeps its lock renewed for as long as the locker's
 /// runtime lives; a [maximum hold](Lease::max_hold) bounds that.
+///
+/// It can be moved to whoever does the work, and stands for a [`Hold`].
+///
+/// ```
+/// # use lockkit_core::{Locker, memory::MemoryDriver};
+/// # async fn resize() {}
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let locker = Locker::new(MemoryDriver::new());
+/// let guard = locker.lock("images/42")?.acquire().await?;
+/// let task = tokio::spawn(async move {
+///     tokio::select! {
+///         () = resize() => guard.release().await,
+///         // Stops at once, since somebody else may begin. The guard tells that it was lost.
+///         () = guard.lost() => guard.release().await,
+///     }
+/// });
+/// task.await??;
+/// # Ok(()) }
+/// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
     hold: Hold,
@@ -106,6 +126,27 @@ impl fmt::Debug for LockGuard {
 }
 
 /// A look at a hold, cheap to clone. It keeps nothing held: that is what the [`LockGuard`] does.
+///
+/// ```
+/// # use lockkit_core::{Hold, Locker, memory::MemoryDriver};
+/// async fn copy(rows: &[u32], hold: Hold) -> usize {
+///     let mut copied = 0;
+///     for row in rows {
+///         if !hold.is_held() {
+///             break;
+///         }
+///         // With the token, by which the store refuses who was overtaken since.
+///         write(*row, hold.fencing_token()).await;
+///         copied += 1;
+///     }
+///     copied
+/// }
+/// # async fn write(_: u32, _: Option<lockkit_core::FencingToken>) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+/// # let guard = Locker::new(MemoryDriver::new()).lock("copy")?.acquire().await?;
+/// # assert_eq!(copy(&[1, 2], guard.hold()).await, 2);
+/// # guard.release().await }
+/// ```
 #[derive(Clone)]
 pub struct Hold {
     tenure: Arc<Tenure>,
@@ -190,6 +231,23 @@ impl fmt::Debug for Hold {
 }
 
 /// A guard whose lease can be lengthened on demand.
+///
+/// ```
+/// # use lockkit_core::{AcquireOptions, Lease, Locker, Renew, memory::MemoryDriver};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+/// # let locker = Locker::new(MemoryDriver::new());
+/// // Whoever works on a part has ten seconds for it, and none if it hangs.
+/// let lease = Lease::new(Duration::from_secs(10)).renew(Renew::Never);
+/// let lock = locker.lock("import")?.leased(lease)?;
+/// let guard = lock.acquire_leased(AcquireOptions::new()).await?;
+/// for part in 0..3 {
+///     guard.extend(Duration::from_secs(10)).await?;
+///     println!("importing part {part}");
+/// }
+/// guard.release().await
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LeasedGuard {
@@ -237,6 +295,13 @@ impl LeasedGuard {
 
     pub(crate) fn new(guard: LockGuard) -> Self {
         Self { guard }
+    }
+}
+
+/// For what takes any guard. The hold goes on.
+impl From<LeasedGuard> for LockGuard {
+    fn from(leased: LeasedGuard) -> Self {
+        leased.guard
     }
 }
 

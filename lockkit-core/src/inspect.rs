@@ -14,7 +14,7 @@ use crate::{FencingToken, Label, LockName, Namespace};
 /// The part of a [`Driver`](crate::driver::Driver) that looks at locks from outside.
 ///
 /// Each request ends by itself, as those of the driver do. All but
-/// [`break_hold`](Self::break_hold) only read: nobody's hold, place or ask goes otherwise for it.
+/// [`break_hold`](Self::break_hold) only read: they change nothing about a hold, a place or a request.
 ///
 /// # Contract
 ///

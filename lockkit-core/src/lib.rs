@@ -38,6 +38,9 @@ mod turns;
 mod url;
 
 pub use capabilities::{Capabilities, Fairness, Liveness};
+pub use claim::OwnerId;
+pub use clock::Clock;
+pub use driver::ErrorKind;
 pub use error::{BoxError, Error, Failure, Operation, Result};
 pub use fenced::{FencedCell, Stale};
 pub use guard::{Hold, LeasedGuard, LockGuard};

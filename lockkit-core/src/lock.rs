@@ -25,6 +25,23 @@ use crate::{
 ///
 /// `Order` and `Ends` are promises that functions can ask for by type: see [`fair`](Self::fair)
 /// and [`leased`](Self::leased).
+///
+/// ```
+/// # use lockkit_core::{Error, Locker, memory::MemoryDriver};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+/// # let locker = Locker::new(MemoryDriver::new());
+/// let lock = locker.lock("orders/42")?;
+/// match lock.acquire_timeout(Duration::from_secs(3)).await {
+///     Ok(guard) => {
+///         println!("this is done by nobody else, with token {:?}", guard.fencing_token());
+///         guard.release().await?;
+///     }
+///     Err(Error::TimedOut { .. }) => println!("somebody else is at it"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Lock<Order = AnyOrder, Ends = AnyEnd> {
     engine: Arc<Engine>,
     name: LockName,
@@ -66,6 +83,14 @@ impl<O: 'static, E: 'static> Lock<O, E> {
 
     /// The same lock, whose acquisitions are served first come, first served.
     ///
+    /// ```
+    /// # use lockkit_core::{Fifo, Lock, Locker, memory::MemoryDriver};
+    /// # fn main() -> lockkit_core::Result<()> {
+    /// # let locker = Locker::new(MemoryDriver::new());
+    /// let lock: Lock<Fifo> = locker.lock("tickets")?.fair()?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the driver keeps no order.
@@ -82,6 +107,17 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     }
 
     /// The same lock with another lease.
+    ///
+    /// ```
+    /// # use lockkit_core::{Lease, Leased, Lock, Locker, memory::MemoryDriver};
+    /// # use std::time::Duration;
+    /// # fn main() -> lockkit_core::Result<()> {
+    /// # let locker = Locker::new(MemoryDriver::new());
+    /// // Free again two minutes after its holder died, and an hour after the grant at the latest.
+    /// let lease = Lease::new(Duration::from_secs(120)).max_hold(Duration::from_secs(3600));
+    /// let lock: Lock<_, Leased> = locker.lock("nightly-report")?.leased(lease)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -130,6 +166,19 @@ impl<O: 'static, E: 'static> Lock<O, E> {
 
     /// Acquires the lock if that is possible at once; `None` if somebody else holds it.
     ///
+    /// That is one request, which has the driver's limit for one: a fifth of the lease and 3 seconds
+    /// at most, unless the URL has a `call_limit`.
+    ///
+    /// ```
+    /// # use lockkit_core::{Locker, memory::MemoryDriver};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+    /// # let locker = Locker::new(MemoryDriver::new());
+    /// let Some(guard) = locker.lock("nightly-report")?.try_acquire().await? else {
+    ///     return Ok(()); // another instance writes it
+    /// };
+    /// # guard.release().await }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::Unreachable`] if the backend does not answer; otherwise as
@@ -145,7 +194,7 @@ impl<O: 'static, E: 'static> Lock<O, E> {
         }
     }
 
-    /// Acquires the lock as `options` say.
+    /// Acquires the lock as `options` say; see there for an example.
     ///
     /// # Errors
     ///
@@ -203,6 +252,30 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     /// last guard. While one acquisition of `owner` is under way, others of `owner` wait for it, also
     /// for one that nobody polls any more: drop it.
     ///
+    /// ```
+    /// # use lockkit_core::{AcquireOptions, Lock, Locker, Owner, memory::MemoryDriver};
+    /// async fn pay(account: &Lock, owner: &Owner) -> lockkit_core::Result<()> {
+    ///     let guard = account.acquire_as(owner, AcquireOptions::new()).await?;
+    ///     // Has the lock already, for the same owner.
+    ///     note(account, owner).await?;
+    ///     guard.release().await
+    /// }
+    ///
+    /// async fn note(account: &Lock, owner: &Owner) -> lockkit_core::Result<()> {
+    ///     let guard = account.acquire_as(owner, AcquireOptions::new()).await?;
+    ///     // ...
+    ///     guard.release().await
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+    /// # let account = Locker::new(MemoryDriver::new()).lock("account/7")?;
+    ///
+    /// let owner = Owner::new();
+    /// pay(&account, &owner).await?;
+    /// note(&account, &owner).await?;
+    /// # assert_eq!(account.depth(&owner), 0);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::Lost`] while there are guards of a hold of `owner` that was lost; otherwise as
@@ -225,10 +298,28 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     /// The work is dropped at its next await when the hold is lost. It gets a [`Hold`], for the
     /// fencing token and to hand to what it spawns, which is not dropped with it.
     ///
+    /// What the work returns is handed through: work that can fail makes it a result in a result.
+    ///
+    /// ```
+    /// # use lockkit_core::{Hold, Locker, memory::MemoryDriver};
+    /// async fn report(hold: Hold) -> std::io::Result<u32> {
+    ///     // ...
+    /// #   Ok(7)
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locker = Locker::new(MemoryDriver::new());
+    ///
+    /// let pages = locker.lock("nightly-report")?.run(report).await??;
+    /// # assert_eq!(pages, 7);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the hold ended before the work did; otherwise as
-    /// [`acquire`](Self::acquire).
+    /// [`Error::Lost`] if the hold ended before the lock was released, so that others may have been at
+    /// it, too. The work may have come to its end all the same: then what it returned is dropped.
+    /// Otherwise as [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -273,7 +364,7 @@ impl<O: 'static> Lock<O, Leased> {
         self.lease
     }
 
-    /// Acquires the lock with a guard that can be extended.
+    /// Acquires the lock with a guard that can be [extended](LeasedGuard::extend).
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@ use crate::clock::Clock;
 use crate::driver::{Driver, DriverError, ErrorKind, Inspect, OwnerId};
 use crate::engine::Engine;
 use crate::{
-    Capabilities, Diagnosis, Holder, Label, Lease, Lock, LockName, LockStatus, Namespace,
-    Operation, Parameters, Result,
+    BackendUrl, Capabilities, Diagnosis, Holder, Label, Lease, Lock, LockName, LockStatus,
+    Namespace, Operation, Parameters, Result,
 };
 
 /// Makes locks on one driver. Cheap to clone; clones are the same locker.
@@ -48,11 +48,39 @@ impl Locker {
         Self::from_arc(Arc::new(driver))
     }
 
-    /// Like [`new`](Self::new), for a driver that was chosen at run time.
+    /// Like [`new`](Self::new), for a driver that was chosen at run time, or is used beside it.
+    ///
+    /// What the URL of the driver says of the locker, as its `namespace`, is not heeded; see
+    /// [`from_url`](Self::from_url).
     pub fn from_arc(driver: Arc<dyn Driver>) -> Self {
         let lease = Lease::default().within(&driver.capabilities());
         let engine = Arc::new(Engine::new(driver, Clock::system(), Label::of_this_process()));
         Self { engine, namespace: Namespace::default(), lease }
+    }
+
+    /// A locker of the driver that was connected to `url`, as the facade's `connect` makes it: with the
+    /// [common parameters](crate::COMMON) of the URL, which a driver does not heed.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use lockkit_core::{BackendUrl, Locker, memory::MemoryDriver};
+    /// # fn main() -> lockkit_core::Result<()> {
+    /// let url: BackendUrl = "memory:?namespace=shop&ttl=10s".parse()?;
+    /// let driver = Arc::new(MemoryDriver::connect(&url)?);
+    /// let locker = Locker::from_url(driver.clone(), &url)?;
+    /// assert_eq!(locker.namespace().as_str(), "shop");
+    /// // The driver is there for what only it can do.
+    /// driver.faults();
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`](crate::Error::Config) for a value that cannot be used, and if the driver cannot
+    /// keep such a lease.
+    pub fn from_url(driver: Arc<dyn Driver>, url: &BackendUrl) -> Result<Self> {
+        let locker = Self::builder_from_arc(driver).parameters(&url.common())?;
+        locker.build().map_err(|error| url.error(error.to_string()))
     }
 
     /// A locker with other settings.
@@ -80,6 +108,25 @@ impl Locker {
     pub fn lock(&self, name: &str) -> Result<Lock> {
         let name = LockName::new(&self.namespace, name)?;
         Ok(Lock::new(Arc::clone(&self.engine), name, self.lease))
+    }
+
+    /// A locker of the same driver whose locks are in another namespace, as those of another tenant.
+    /// They share all there is, a [`shutdown`](Self::shutdown) included.
+    ///
+    /// ```
+    /// # use lockkit_core::{Locker, Namespace, memory::MemoryDriver};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+    /// # let locker = Locker::new(MemoryDriver::new());
+    /// let tenants = ["shop-7", "shop-8"].map(str::parse::<Namespace>);
+    /// for tenant in tenants {
+    ///     let guard = locker.in_namespace(tenant?).lock("stock")?.acquire().await?;
+    ///     guard.release().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn in_namespace(&self, namespace: Namespace) -> Self {
+        Self { namespace, ..self.clone() }
     }
 
     /// The lease of locks that have no [other](Lock::leased).
@@ -197,10 +244,14 @@ impl Locker {
     /// closes the driver. Guards report their hold as lost; acquisitions, now and later, fail with
     /// [`Error::ShutDown`](crate::Error::ShutDown).
     ///
-    /// Returns when nothing is left, or when what an unreachable backend still has runs out by
-    /// itself: one lease of the locker and 10 seconds later, of which the driver has 5 to close; it has
-    /// no limit only where the runtime has ended in which the locker was used. What has a longer lease
-    /// of its own runs out with that.
+    /// Returns when all of that is done. While the backend cannot be reached it gives up after a lease
+    /// of the locker and 10 seconds, of which the driver has 5 to close: what is left there ends with
+    /// its own lease. There is no limit where the runtime has ended in which the locker was used. Who is
+    /// given less time, as by an orchestrator that kills after 30 seconds, wraps it in a
+    /// [`timeout`](tokio::time::timeout).
+    ///
+    /// Work that goes on under a lock is not waited for: let it end first, or have it watch its
+    /// [`Hold`](crate::Hold).
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,5 @@
-//! Locks within one process: the reference driver, and a backend for tests.
+//! Locks within one process: the reference driver, and a backend for tests, with [faults](Faults) and
+//! [losses](MemoryDriver::revoke) on demand.
 //!
 //! First come, first served, by hand-over: a release gives the lock to the waiter that has waited
 //! longest. Holds are leases, renewed as long as their guard lives and its runtime runs: how long a

@@ -125,9 +125,7 @@ pub(crate) fn renewal_failed(engine: &Engine, name: &LockName) {
 }
 
 pub(crate) fn lost(engine: &Engine, name: &LockName) {
-    if !engine.stopping.is_cancelled() {
-        count(LOSSES, engine, name);
-    }
+    count(LOSSES, engine, name);
 }
 
 fn count(metric: Metric, engine: &Engine, name: &LockName) {

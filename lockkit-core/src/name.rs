@@ -1,6 +1,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -210,6 +211,14 @@ impl Namespace {
         let mut segment = String::new();
         self.0.bytes().enumerate().for_each(|(at, byte)| push_escaped(&mut segment, at, byte));
         segment
+    }
+}
+
+impl FromStr for Namespace {
+    type Err = Error;
+
+    fn from_str(namespace: &str) -> Result<Self, Error> {
+        Self::new(namespace)
     }
 }
 

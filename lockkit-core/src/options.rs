@@ -5,6 +5,18 @@ use crate::{Capabilities, Error, Liveness, Result};
 /// How to acquire a lock.
 ///
 /// Without further ado it waits for as long as it takes, with the lease of the lock.
+///
+/// ```
+/// # use lockkit_core::{AcquireOptions, Locker, Wait, memory::MemoryDriver};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+/// # let locker = Locker::new(MemoryDriver::new());
+/// let options = AcquireOptions::new()
+///     .wait(Wait::AtMost(Duration::from_secs(3)))
+///     .ttl(Duration::from_secs(120));
+/// let guard = locker.lock("orders/42")?.acquire_with(options).await?;
+/// # guard.release().await }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AcquireOptions {
     pub(crate) wait: Wait,

@@ -343,7 +343,8 @@ impl Pursuit<'_> {
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
         if self.claim.waits() && error.kind().is_transient() {
-            tracing::debug!(lock = %self.claim.name(), error = %error.kind(), "asking again");
+            let (lock, owner, kind) = (self.claim.name(), self.claim.owner(), error.kind());
+            tracing::debug!(%lock, %owner, %kind, "asking again");
             self.contend();
             self.progress.failure = Some(error);
             self.progress.backs_off = true;

@@ -164,9 +164,13 @@ impl Tenure {
 
     pub(crate) fn lose(&self) {
         if self.end(Phase::Lost) {
-            let claim = &self.claim;
-            meter::lost(&self.engine, claim.name());
-            tracing::warn!(lock = %claim.name(), owner = %claim.owner(), "lost");
+            let (lock, owner) = (self.claim.name(), self.claim.owner());
+            if self.engine.stopping.is_cancelled() {
+                tracing::debug!(%lock, %owner, "ended by a shutdown");
+                return;
+            }
+            meter::lost(&self.engine, lock);
+            tracing::warn!(%lock, %owner, "lost");
         }
     }
 

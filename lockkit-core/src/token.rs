@@ -28,6 +28,29 @@ impl FencingToken {
     }
 }
 
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.get()
+    }
+}
+
+impl TryFrom<u64> for FencingToken {
+    type Error = ParseTokenError;
+
+    fn try_from(number: u64) -> Result<Self, ParseTokenError> {
+        Self::new(number).ok_or(ParseTokenError(()))
+    }
+}
+
+/// From a signed column.
+impl TryFrom<i64> for FencingToken {
+    type Error = ParseTokenError;
+
+    fn try_from(number: i64) -> Result<Self, ParseTokenError> {
+        u64::try_from(number).map_err(|_| ParseTokenError(()))?.try_into()
+    }
+}
+
 /// For a signed column.
 impl From<FencingToken> for i64 {
     fn from(token: FencingToken) -> Self {
@@ -51,7 +74,7 @@ impl FromStr for FencingToken {
     }
 }
 
-/// The text is not the decimal form of a fencing token.
+/// The number, or the text in decimal, is no fencing token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a fencing token is a decimal number from 1 to {max}", max = i64::MAX)]
 pub struct ParseTokenError(());
@@ -67,6 +90,12 @@ mod tests {
         let largest = FencingToken::new(i64::MAX as u64).unwrap();
         assert_eq!(largest.to_string().parse(), Ok(largest));
         assert_eq!(i64::from(largest), i64::MAX);
+        assert_eq!(i64::MAX.try_into(), Ok(largest));
+        assert_eq!(u64::from(largest).try_into(), Ok(largest));
+        for number in [0, -1, i64::MIN] {
+            assert!(FencingToken::try_from(number).is_err(), "{number} was accepted");
+        }
+        assert!(FencingToken::try_from(u64::MAX).is_err());
         for text in ["", "0", "-1", "+1", "1 ", "9223372036854775808", "one"] {
             assert!(text.parse::<FencingToken>().is_err(), "{text:?} was accepted");
         }

@@ -38,7 +38,8 @@ pub trait DistributedLock: private::Sealed + Debug + Send + Sync + 'static {
     async fn acquire_with(&self, options: AcquireOptions) -> Result<LockGuard>;
 }
 
-/// A lock that an [`Owner`] can acquire again while holding it. Every lock is one.
+/// A lock that an [`Owner`] can acquire again while holding it. Every lock is one; see
+/// [`Lock::acquire_as`](crate::Lock::acquire_as) for an example.
 #[async_trait]
 pub trait ReentrantLock: DistributedLock {
     /// Acquires the lock for `owner`, or shares its hold; see
@@ -59,9 +60,23 @@ pub trait ReentrantLock: DistributedLock {
 
 /// A lock whose waiters are served first come, first served: what
 /// [`Lock::fair`](crate::Lock::fair) makes.
+///
+/// ```
+/// # use lockkit_core::{FairLock, LockExt as _, Locker, memory::MemoryDriver};
+/// // Whoever came first buys first: with another kind of lock this is not compiled.
+/// async fn sell(tickets: &dyn FairLock) -> lockkit_core::Result<()> {
+///     tickets.acquire().await?.release().await
+/// }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+/// # let locker = Locker::new(MemoryDriver::new());
+///
+/// sell(&locker.lock("tickets")?.fair()?).await
+/// # }
+/// ```
 pub trait FairLock: DistributedLock {}
 
-/// A lock whose holds end with a lease: what [`Lock::leased`](crate::Lock::leased) makes.
+/// A lock whose holds end with a lease: what [`Lock::leased`](crate::Lock::leased) makes. See
+/// [`LeasedGuard`] for an example.
 #[async_trait]
 pub trait LeasedLock: DistributedLock {
     /// The lease of its holds.
@@ -151,7 +166,10 @@ pub trait LockExt: DistributedLock {
             match released {
                 // The backend knows that the hold had ended before.
                 Err(error @ Error::Lost { .. }) => return Err(error),
-                Err(error) => tracing::warn!(%error, "the work was done under the lock"),
+                Err(error) => {
+                    let (lock, owner) = (hold.name(), hold.owner());
+                    tracing::warn!(%lock, %owner, %error, "done, and not released yet");
+                }
                 Ok(()) => (),
             }
             Ok(result)

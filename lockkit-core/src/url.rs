@@ -98,6 +98,11 @@ impl BackendUrl {
         Ok(Parameters { url: self })
     }
 
+    /// The [`COMMON`] parameters; others were checked when the driver was connected.
+    pub(crate) fn common(&self) -> Parameters<'_> {
+        Parameters { url: self }
+    }
+
     /// The URL of one of its hosts, with another scheme and only those parameters that `known`
     /// or [`COMMON`] names: for a driver over several drivers.
     #[must_use]

@@ -12,13 +12,15 @@ use lockkit_core::{Locker, Operation};
 use tokio::time::sleep;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 const TTL: Duration = Duration::from_secs(9);
 
-/// Remembers the fields of the last event of each message.
+/// Remembers the level and the fields of the last event of each message.
 #[derive(Clone, Default)]
-struct Notebook(Arc<Mutex<BTreeMap<String, Vec<&'static str>>>>);
+struct Notebook(Arc<Mutex<BTreeMap<String, Noted>>>);
+
+type Noted = (Level, Vec<&'static str>);
 
 #[derive(Default)]
 struct Line {
@@ -51,7 +53,7 @@ impl Subscriber for Notebook {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line::default();
         event.record(&mut line);
-        self.0.lock().unwrap().insert(line.message, line.fields);
+        self.0.lock().unwrap().insert(line.message, (*event.metadata().level(), line.fields));
     }
 
     fn enter(&self, _: &Id) {}
@@ -61,27 +63,45 @@ impl Subscriber for Notebook {
 
 async fn scene() {
     let backend = MemoryDriver::new();
+    let fail = |operation| {
+        backend.faults().inject(operation, Fault::Fail(ErrorKind::Unreachable));
+    };
     let locker = Locker::builder(backend.clone()).ttl(TTL).build().unwrap();
     let lock = locker.lock("a").unwrap();
     let guard = lock.acquire().await.unwrap();
-    backend.faults().inject(Operation::Renew, Fault::Fail(ErrorKind::Unreachable));
+    fail(Operation::Renew);
     assert!(lock.acquire_timeout(TTL).await.is_err());
     locker.break_hold("a", None).await.unwrap();
     guard.lost().await;
     sleep(TTL).await;
+    fail(Operation::Acquire);
+    fail(Operation::Release);
+    lock.run(async |_| ()).await.unwrap();
+    sleep(TTL).await;
+    let guard = lock.acquire().await.unwrap();
+    backend.faults().inject(Operation::Release, Fault::Hang);
+    locker.shutdown().await;
+    assert!(!guard.is_held());
 }
 
 #[test]
-fn each_event_tells_the_lock_and_its_owner() {
+fn each_event_is_told_of_with_its_lock_and_owner() {
     let notebook = Notebook::default();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build().unwrap();
     tracing::subscriber::with_default(notebook.clone(), || runtime.block_on(scene()));
 
     let events = notebook.0.lock().unwrap();
-    let expected = ["broken", "held", "lost", "not renewed", "released", "renewed", "waiting"];
-    assert_eq!(Vec::from_iter(events.keys()), expected);
-    for (message, fields) in &*events {
-        assert!(fields.starts_with(&["lock", "owner"]), "{message} has {fields:?}");
+    let page = include_str!("../../docs/metrics.md");
+    let (_, page) = page.split_once("<!-- events -->\n").unwrap();
+    let (page, _) = page.split_once("<!-- /events -->").unwrap();
+    let told: Vec<_> = page.lines().skip(2).map(|row| row.rsplit_once(" | ").unwrap().0).collect();
+    let seen = events
+        .iter()
+        .map(|(message, (level, _))| format!("| `{message}` | {}", level.as_str().to_lowercase()));
+    assert_eq!(Vec::from_iter(seen), told, "docs/metrics.md");
+    for (message, (_, fields)) in &*events {
+        let of_the_locker = fields.starts_with(&["driver"]);
+        assert!(of_the_locker || fields.starts_with(&["lock", "owner"]), "{message}: {fields:?}");
     }
 }

@@ -8,12 +8,13 @@
 //! use std::sync::Arc;
 //!
 //! use etcd_client::{Client, Txn, TxnOp};
-//! use lockkit_core::Locker;
+//! use lockkit_core::{BackendUrl, Locker};
 //! use lockkit_etcd::{EtcdDriver, transaction};
 //!
 //! # async fn example(client: &mut Client) -> Result<(), Box<dyn std::error::Error>> {
-//! let driver = Arc::new(EtcdDriver::connect(&"etcd://localhost".parse()?).await?);
-//! let locker = Locker::from_arc(driver.clone());
+//! let url: BackendUrl = "etcd://localhost".parse()?;
+//! let driver = Arc::new(EtcdDriver::connect(&url).await?);
+//! let locker = Locker::from_url(driver.clone(), &url)?;
 //! let guard = locker.lock("stock")?.acquire().await?;
 //! let write = Txn::new()
 //!     .when([transaction::is_held(&driver, &guard)])

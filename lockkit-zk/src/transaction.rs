@@ -6,12 +6,13 @@
 //! ```no_run
 //! use std::sync::Arc;
 //!
-//! use lockkit_core::Locker;
+//! use lockkit_core::{BackendUrl, Locker};
 //! use lockkit_zk::{ZooKeeperDriver, transaction::Transaction};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let driver = Arc::new(ZooKeeperDriver::connect(&"zookeeper://localhost".parse()?).await?);
-//! let locker = Locker::from_arc(driver.clone());
+//! let url: BackendUrl = "zookeeper://localhost".parse()?;
+//! let driver = Arc::new(ZooKeeperDriver::connect(&url).await?);
+//! let locker = Locker::from_url(driver.clone(), &url)?;
 //! let guard = locker.lock("stock")?.acquire().await?;
 //! let mut write = Transaction::new(guard.owner());
 //! write.set_data("/shop/stock", b"41", None);

@@ -24,6 +24,10 @@ pub mod urls {}
 pub mod metrics {}
 
 #[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/testing.md")]
+pub mod testing {}
+
+#[doc = include_str!("links.md")]
 #[doc = include_str!("../docs/file.md")]
 pub mod file {}
 
@@ -68,7 +72,11 @@ pub mod redlock {}
 pub mod etcd {}
 
 #[doc = include_str!("links.md")]
-#[doc = include_str!("../docs/zookeeper.md")]
+#[cfg_attr(feature = "zookeeper", doc = include_str!("../docs/zookeeper.md"))]
+#[cfg_attr(
+    not(feature = "zookeeper"),
+    doc = "This page is there with the feature `zookeeper`, which its example needs."
+)]
 pub mod zookeeper {}
 
 #[doc = include_str!("links.md")]

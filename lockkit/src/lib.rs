@@ -35,11 +35,15 @@
 //! - **A driver of your own** begins with [`driver`]. The crate `lockkit-conformance` tests it.
 
 mod connect;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod guide;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod sql;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use connect::{BACKENDS, Backend, SESSION_BACKENDS, connect, connect_url};
 pub use lockkit_core::*;

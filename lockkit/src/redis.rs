@@ -1,3 +1,3 @@
-//! What only Redis can do.
+//! What only Redis can do, and its driver.
 
-pub use lockkit_redis::{TooFewReplicas, gate};
+pub use lockkit_redis::{RedisDriver, TooFewReplicas, gate};

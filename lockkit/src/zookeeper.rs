@@ -1,0 +1,3 @@
+//! What only ZooKeeper can do, and its driver.
+
+pub use lockkit_zk::{ZooKeeperDriver, transaction};
