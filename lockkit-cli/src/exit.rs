@@ -42,6 +42,11 @@ pub(crate) fn of_start(error: &io::Error) -> u8 {
     }
 }
 
+/// Whether this is the code of a program that could not be started, or of a shell that says so.
+pub(crate) fn means_not_started(code: u8) -> bool {
+    matches!(code, NOT_EXECUTABLE | NOT_FOUND)
+}
+
 /// For a program that has ended.
 pub(crate) fn of_status(status: WaitStatus) -> u8 {
     match (status.exit_status(), status.terminating_signal()) {

@@ -121,16 +121,30 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
         }
         Err(failure) => failure.report(options),
     };
-    // What was given up leaves neither a hold nor a place.
-    if timeout(backend::CLEAN_UP, locker.shutdown()).await.is_err() {
-        let (driver, name) = (locker.driver().id(), &options.name);
-        // That the backend answers by now does not bring back what was sent before.
-        say(format!(
-            "what became of a request to {driver} is not known: what it may leave at lock `{name}` \
-             runs out by itself"
-        ));
-    }
+    clean_up(&locker, &options.name, &mut signals).await;
     Ok(code)
+}
+
+/// Sees to it that what was given up leaves neither a hold nor a place, unless that takes too long, or
+/// a signal says so.
+async fn clean_up(locker: &Locker, name: &str, signals: &mut Signals) {
+    // Those were for the command, or for the wait.
+    while signals.arrived_end().await.is_some() {}
+    let cleaning_up = timeout(backend::CLEAN_UP, locker.shutdown());
+    let why = select! {
+        biased;
+        cleaned_up = cleaning_up => match cleaned_up {
+            Ok(()) => return,
+            Err(_) => "",
+        },
+        _ = signals.end() => "told to end at once: ",
+    };
+    let driver = locker.driver().id();
+    // That the backend answers by now does not bring back what was sent before.
+    say(format!(
+        "{why}what became of a request to {driver} is not known: what it may leave at lock `{name}` \
+         runs out by itself"
+    ));
 }
 
 async fn acquire(locker: &Locker, options: &Run) -> lockkit::Result<LockGuard> {
@@ -243,7 +257,9 @@ async fn under_lock(
             Err(error) => Err(error),
         },
     };
-    if let (Ok(End::ByItself(_)), Some(least)) = (&end, options.at_least) {
+    if let (Ok(End::ByItself(code)), Some(least)) = (&end, options.at_least)
+        && !exit::means_not_started(*code)
+    {
         linger(&hold, begun + least, signals).await;
     }
     let end =

@@ -1,8 +1,8 @@
 //! A service that gives its locks back when it is told to end, and stops working when it loses
 //! one.
 //!
-//! `cargo run --example graceful_shutdown [URL]`; end it with Ctrl-C, or let it end by itself after
-//! a second.
+//! `cargo run --example graceful_shutdown [URL]`; end it with Ctrl-C or SIGTERM, as systemd and
+//! Kubernetes do, or let it end by itself after a second.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;
@@ -10,11 +10,16 @@ use std::time::Duration;
 
 use lockkit::Hold;
 use tokio::select;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+
+/// Less than what is left of the 30 seconds after which Kubernetes kills, unless it is told otherwise.
+const GRACE: Duration = Duration::from_secs(20);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
+    let mut terminated = signal(SignalKind::terminate())?;
     let url = std::env::args().nth(1).unwrap_or_else(|| "memory:service".into());
     let locker = lockkit::connect(&url).await?;
     let leader = locker.lock("leader")?;
@@ -43,11 +48,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
             Err(error) => println!("no longer the leader: {error}"),
         },
         _ = tokio::signal::ctrl_c() => println!("told to end"),
+        _ = terminated.recv() => println!("told to end"),
         () = sleep(Duration::from_secs(1)) => println!("time to end"),
     }
     // Dropping the work let go of the lock already; this waits until the backend knows, so that
-    // nobody has to wait for a lease to run out.
-    locker.shutdown().await;
+    // nobody has to wait for a lease to run out. What it cannot give back runs out by itself.
+    if timeout(GRACE, locker.shutdown()).await.is_err() {
+        println!("the backend does not answer");
+    }
 
     let guard = next.await??;
     println!("the successor is in, with token {:?}", guard.fencing_token());

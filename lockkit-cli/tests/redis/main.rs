@@ -11,7 +11,7 @@ use lockkit_testkit::{
 };
 use rustix::process::Signal;
 
-use crate::support::{Ended, LIMIT, Locks, Running, count, lockkit, waited_for};
+use crate::support::{Ended, LIMIT, Locks, Running, count, lockkit, state, waited_for};
 
 #[path = "../run/support.rs"]
 #[allow(dead_code, reason = "the tests on SQLite use the rest")]
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         trial("a_server_that_does_not_answer_ends_the_command", || REDIS.start(), silent),
         trial("a_short_outage_does_not_end_the_command", || REDIS.start(), outage),
         trial("a_request_without_an_answer_is_told_of_as_one", || REDIS.start(), unanswered),
+        trial("a_second_signal_ends_the_clean_up", || REDIS.start(), told_twice),
         trial("a_failover_does_not_end_the_command", sentinels, failover),
         trial("a_broken_hold_goes_to_the_next", || REDIS.url(), broken),
         trial("a_run_does_not_wait_for_itself", || REDIS.url(), nested),
@@ -118,6 +119,23 @@ async fn unanswered(server: Server) {
     assert!(ended.err.contains("what became of a request to redis is not known"), "{ended:?}");
     locks.open_gate();
     assert_eq!(holder.finish().code, 0);
+}
+
+/// Whoever cannot wait for that.
+async fn told_twice(server: Server) {
+    let (locks, url) = (Locks::new(), format!("{}?call_limit=200ms", server.url()));
+    let running = start(&locks, &url, "30s", "twice", "trap '' TERM; echo ready; read -r _ <gate");
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    server.stop().unwrap();
+    locks.open_gate();
+    // The first ones may find it waiting for the command, or for the answer to its release.
+    let pid = running.pid.to_string();
+    while state(&pid).is_some_and(|state| state != 'Z') {
+        running.signal(Signal::TERM);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let ended = running.finish();
+    assert!(ended.err.contains("told to end at once: what became of a request"), "{ended:?}");
 }
 
 fn sentinels() -> Result<RedisSentinels, Unavailable> {

@@ -57,6 +57,17 @@ fn a_command_that_was_told_to_end_frees_the_lock_at_once() {
     assert!(is_free(&locks));
 }
 
+/// Another host may have the program.
+#[test]
+fn a_command_that_could_not_be_started_frees_the_lock_at_once() {
+    let locks = Locks::new();
+    for (program, code) in [("./nowhere", 127), ("./gate", 126)] {
+        let mut command = locks.run(&["--at-least", "1h"], "name", [program]);
+        assert_eq!(command.output().unwrap().status.code(), Some(code));
+        assert!(is_free(&locks));
+    }
+}
+
 /// The command may have heard of it from somebody else.
 #[test]
 fn a_signal_to_the_command_alone_frees_the_lock_at_once() {
