@@ -90,3 +90,16 @@ async fn an_owner_of_many_locks_reenters_each() {
     }
     assert!(locks.iter().all(|lock| lock.depth(&me) == 2));
 }
+
+/// They may be of two backends, which lock nothing for each other.
+#[tokio::test(start_paused = true)]
+async fn an_owner_holds_the_locks_of_each_locker_apart() {
+    let [(_, one), (_, other)] = [set_up(), set_up()];
+    let (me, you, once) = (Owner::new(), Owner::new(), AcquireOptions::new().wait(Wait::No));
+    let _held = one.acquire_as(&me, once).await.unwrap();
+    assert_eq!((one.depth(&me), other.depth(&me)), (1, 0));
+    let _held_too = other.acquire_as(&me, once).await.unwrap();
+    assert_eq!((one.depth(&me), other.depth(&me)), (1, 1));
+    let outcome = other.acquire_as(&you, once).await;
+    assert!(matches!(outcome, Err(Error::Taken { .. })), "{outcome:?}");
+}
