@@ -7,6 +7,7 @@ mod dropping;
 mod holding;
 mod leases;
 mod owners;
+mod promises;
 mod shutdown;
 mod waiting;
 mod waking;
