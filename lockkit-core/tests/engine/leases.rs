@@ -77,6 +77,20 @@ async fn a_lease_can_be_extended_and_bounded() {
     assert!(bounded.try_acquire().await.unwrap().is_some(), "the lock was not let go");
 }
 
+/// When it was answered, the backend had counted for a while.
+#[tokio::test(start_paused = true)]
+async fn an_extension_counts_from_its_request() {
+    let (backend, lock) = set_up();
+    let lock = lock.leased(Lease::new(TTL).renew(Renew::Never)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    let late = TTL * 19 / 100;
+    backend.faults().inject(Operation::Renew, Fault::DelayAnswer(late));
+    guard.extend(TTL * 2).await.unwrap();
+    let left = guard.valid_for().unwrap();
+    assert!(left > TTL, "{left:?}: it was not extended");
+    assert!(left <= TTL * 2 - late, "{left:?} count from the answer");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_leased_guard_that_is_released_has_freed_its_lock() {
     let (backend, lock) = set_up();
