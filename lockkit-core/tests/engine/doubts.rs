@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Claim, Driver as _, ErrorKind};
-use lockkit_core::memory::Fault;
-use lockkit_core::{Error, Operation};
+use lockkit_core::driver::{Claim, Clock, Driver as _, ErrorKind};
+use lockkit_core::memory::{Fault, MemoryDriver};
+use lockkit_core::{Error, Locker, Operation};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
@@ -56,6 +56,28 @@ async fn a_request_that_lands_after_its_claim_was_given_up_is_cleaned_up() {
     assert!(backend.is_idle());
 }
 
+/// It was asked again, and granted, before the first request landed.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_lands_after_its_hold_has_ended_is_cleaned_up() {
+    for held_for in [Duration::ZERO, TTL / 10] {
+        for is_released in [true, false] {
+            let (backend, lock) = set_up();
+            backend.faults().inject(Operation::Acquire, Fault::Delay(TTL / 2));
+            let guard = lock.acquire().await.unwrap();
+            // By then it has a keeper.
+            sleep(held_for).await;
+            match is_released {
+                true => guard.release().await.unwrap(),
+                false => drop(guard),
+            }
+            settle().await;
+            assert!(backend.is_idle(), "held for {held_for:?}, released: {is_released}");
+            sleep(TTL * 3 / 4).await;
+            assert!(backend.is_idle(), "held for {held_for:?}, released: {is_released}: it landed");
+        }
+    }
+}
+
 /// The last release is carried out before that, and answered when nothing can land any more.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_lands_beside_a_slow_release_is_cleaned_up() {
@@ -105,6 +127,29 @@ async fn a_late_grant_is_born_with_what_is_left_of_it() {
     let guard = lock.acquire().await.unwrap();
     let left = guard.valid_for().unwrap();
     assert!(left <= TTL - TTL / 5, "{left:?} counts from the answer");
+}
+
+/// The machine was suspended for most of it.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_answered_after_its_lease_is_not_handed_out() {
+    let (backend, clock) = (MemoryDriver::new(), Clock::simulated());
+    let locker = Locker::builder(backend.clone()).ttl(TTL).clock(clock.clone()).build().unwrap();
+    let lock = locker.lock("a").unwrap();
+    // Only the margin is left of the lease then, and the call is not given up yet.
+    let late = Fault::DelayAnswer(TTL * 95 / 1_000);
+    let suspend = async || {
+        settle().await;
+        clock.suspend(TTL * 9 / 10);
+    };
+    backend.faults().inject(Operation::Acquire, late);
+    let (outcome, ()) = tokio::join!(lock.try_acquire(), suspend());
+    assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+    settle().await;
+    assert!(backend.is_idle());
+
+    backend.faults().inject(Operation::Acquire, late);
+    let (guard, ()) = tokio::join!(lock.acquire(), suspend());
+    assert!(guard.unwrap().is_held());
 }
 
 #[tokio::test(start_paused = true)]
