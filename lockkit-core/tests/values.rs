@@ -1,0 +1,110 @@
+//! What people write and read: URLs, names, labels, findings.
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+use lockkit_core::{BackendUrl, Diagnosis, Error, Grade, Label, LockName, Namespace};
+
+fn url(text: &str) -> BackendUrl {
+    text.parse().unwrap()
+}
+
+#[test]
+fn each_part_of_a_url_is_decoded_for_itself() {
+    let whole = url("redis://a%40b:c%3Ad@h/e%3Ff?label=g%26h");
+    assert_eq!((whole.user(), whole.password()), (Some("a@b"), Some("c:d")));
+    assert_eq!((whole.path(), whole.parameter("label")), ("/e?f", Some("g&h")));
+    assert_eq!(url("redis://a%40b@h").user(), Some("a@b"));
+    // What comes after the last one is a host.
+    let careless = url("redis://me:a@b@h");
+    assert_eq!((careless.password(), careless.hosts()[0].name()), (Some("a@b"), "h"));
+}
+
+#[test]
+fn a_host_or_a_port_that_is_none_is_refused() {
+    for bad in ["m://a b", "m://a:+80", "m://a:-1", "m://a:", "m://[::1", "m://[]"] {
+        assert!(bad.parse::<BackendUrl>().is_err(), "{bad:?} was accepted");
+    }
+    assert_eq!(url("m://a:65535").hosts()[0].port(), Some(65_535));
+}
+
+#[test]
+fn a_url_is_shown_as_it_was_written() {
+    for text in ["memory:", "sqlite:///a/b.db?ttl=1s", "redis://me@a:1,[::1]:2,c/0?ttl=1s&label=me"]
+    {
+        assert_eq!(url(text).to_string(), text);
+    }
+    assert_eq!(url("redis://:hunter2@h").to_string(), "redis://:***@h");
+}
+
+#[test]
+fn what_may_be_a_secret_is_not_shown_whatever_it_is_called() {
+    for name in [
+        "Password",
+        "passphrase",
+        "sentinel_pas",
+        "pw",
+        "PWD",
+        "secret",
+        "Token",
+        "api_key",
+        "auth",
+        "credentials",
+    ] {
+        let shown = url(&format!("redis://h/0?{name}=hunter2&ttl=1s")).to_string();
+        assert_eq!(shown, format!("redis://h/0?{name}=***&ttl=1s"));
+    }
+    // The host is a part of the password, or of the label.
+    assert_eq!(url("redis://me:12?label=hunter2@h").to_string(), "redis://me:12?label=***");
+    let labelled = "redis://me@h?label=me@work";
+    assert_eq!(url(labelled).to_string(), labelled);
+}
+
+#[test]
+fn names_and_labels_may_be_as_long_as_they_say() {
+    let name = |length| LockName::new(&Namespace::default(), &"x".repeat(length));
+    assert!(name(LockName::MAX_LEN).is_ok());
+    let label = |length| Label::new(&"x".repeat(length));
+    assert!(label(Label::MAX_LEN).is_ok());
+    for refused in [label(0), label(Label::MAX_LEN + 1), Label::new("a\nb"), "".parse()] {
+        assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
+    }
+    // Bytes count, not characters.
+    assert!(Label::new(&"ä".repeat(Label::MAX_LEN / 2 + 1)).is_err());
+}
+
+#[test]
+fn a_process_is_called_by_its_host_and_its_id() {
+    let label = Label::of_this_process();
+    let (host, id) = label.as_str().rsplit_once(':').unwrap();
+    assert_eq!(id, std::process::id().to_string());
+    assert!(!host.is_empty());
+    assert_eq!(label.as_str().parse::<Label>().unwrap(), label);
+}
+
+#[test]
+fn findings_are_graded() {
+    let findings = [
+        Diagnosis::good("clock", "it runs"),
+        Diagnosis::warning("clock", "it drifts", "mend it"),
+        Diagnosis::error("clock", "it stands", "mend it"),
+    ];
+    let grades = findings.each_ref().map(Diagnosis::grade);
+    assert_eq!(grades, [Grade::Good, Grade::Warning, Grade::Error]);
+    assert!(grades.is_sorted());
+    assert_eq!(grades.map(|grade| grade.to_string()), ["good", "warning", "error"]);
+    assert_eq!(
+        findings.each_ref().map(Diagnosis::advice),
+        [None, Some("mend it"), Some("mend it")]
+    );
+}
+
+#[test]
+fn a_name_is_another_one_in_another_namespace() {
+    let [one, other] = ["one", "other"].map(|namespace| Namespace::new(namespace).unwrap());
+    let name = |namespace, name| LockName::new(namespace, name).unwrap();
+    assert_ne!(name(&one, "a"), name(&other, "a"));
+    assert_eq!(name(&one, "a"), name(&one, "a"));
+    let mut names = [name(&other, "a"), name(&one, "b"), name(&one, "a")];
+    names.sort();
+    assert_eq!(names, [name(&one, "a"), name(&other, "a"), name(&one, "b")]);
+    assert_eq!(format!("{:?}", name(&one, "a")), r#""a" in one"#);
+}
