@@ -1,27 +1,39 @@
 //! What a lock promises by its type, as the driver is asked for it.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, Grant, Release, Renewal};
-use lockkit_core::{Capabilities, Fairness, Lease, Liveness, Lock, Locker};
+use lockkit_core::{
+    AcquireOptions, Capabilities, Error, Fairness, Lease, Liveness, Lock, Locker, Renew,
+};
+use tokio::time::{Instant, sleep};
 
 use crate::TTL;
 
-/// Grants everything, and remembers who wanted to be served in order.
-#[derive(Clone, Debug, Default)]
-struct OnRequest {
+/// Grants everything, and remembers who wanted to be served in order and when a hold was renewed.
+#[derive(Clone, Debug)]
+struct Generous {
+    can: Capabilities,
     asked: Arc<Mutex<Vec<bool>>>,
+    renewed: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Generous {
+    fn new(can: Capabilities) -> Self {
+        Self { can, asked: Arc::default(), renewed: Arc::default() }
+    }
 }
 
 #[async_trait]
-impl Driver for OnRequest {
+impl Driver for Generous {
     fn id(&self) -> &'static str {
-        "on request"
+        "generous"
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(Liveness::Lease).fairness(Fairness::OnRequest)
+        self.can
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
@@ -30,6 +42,7 @@ impl Driver for OnRequest {
     }
 
     async fn renew(&self, _: &Claim) -> Result<Renewal, DriverError> {
+        self.renewed.lock().unwrap().push(Instant::now());
         Ok(Renewal::Held(Default::default()))
     }
 
@@ -38,7 +51,7 @@ impl Driver for OnRequest {
     }
 }
 
-async fn is_fair<O: 'static, E: 'static>(backend: &OnRequest, lock: &Lock<O, E>) -> bool {
+async fn is_fair<O: 'static, E: 'static>(backend: &Generous, lock: &Lock<O, E>) -> bool {
     drop(lock.acquire().await.unwrap());
     drop(lock.acquire_timeout(TTL).await.unwrap());
     // Who does not wait has no place in any order.
@@ -51,7 +64,7 @@ async fn is_fair<O: 'static, E: 'static>(backend: &OnRequest, lock: &Lock<O, E>)
 
 #[tokio::test(start_paused = true)]
 async fn a_fair_lock_is_fair_whatever_else_it_is() {
-    let backend = OnRequest::default();
+    let backend = Generous::new(Capabilities::new(Liveness::Lease).fairness(Fairness::OnRequest));
     let lock = Locker::new(backend.clone()).lock("a").unwrap();
     let lease = Lease::new(TTL);
     assert!(!is_fair(&backend, &lock).await);
@@ -62,4 +75,71 @@ async fn a_fair_lock_is_fair_whatever_else_it_is() {
     let leased_first = lock.leased(lease).unwrap().fair().unwrap();
     assert_eq!((fair_first.lease(), leased_first.lease()), (lease, lease));
     assert!(is_fair(&backend, &fair_first).await && is_fair(&backend, &leased_first).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_one_that_the_driver_can_keep() {
+    let can = Capabilities::new(Liveness::Lease);
+    let (most, all) = (Capabilities::MAX_TTL, Capabilities::MIN_TTL..=Capabilities::MAX_TTL);
+    // A driver may narrow what leases there are, and not widen it.
+    for (can, kept, usual) in [
+        (can, all.clone(), 30),
+        (can.ttl(Duration::from_millis(1), most * 2), all, 30),
+        (can.ttl(TTL * 4, TTL * 8), TTL * 4..=TTL * 8, 40),
+        (can.ttl(TTL, TTL * 2), TTL..=TTL * 2, 20),
+    ] {
+        let backend = Generous::new(can);
+        let lock = Locker::new(backend.clone()).lock("a").unwrap();
+        assert_eq!(Locker::new(backend.clone()).lease(), Lease::new(Duration::from_secs(usual)));
+        let step = Duration::from_millis(1);
+        for (ttl, is_kept) in [
+            (*kept.start(), true),
+            (*kept.end(), true),
+            (*kept.start() - step, false),
+            (*kept.end() + step, false),
+        ] {
+            let leased = lock.clone().leased(Lease::new(ttl));
+            assert_eq!(leased.is_ok(), is_kept, "{ttl:?} of {kept:?}");
+            let once = lock.acquire_with(AcquireOptions::new().ttl(ttl)).await;
+            assert_eq!(once.is_ok(), is_kept, "{ttl:?} of {kept:?}");
+            let built = Locker::builder(backend.clone()).ttl(ttl).build();
+            assert_eq!(built.is_ok(), is_kept, "{ttl:?} of {kept:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ends_with_a_session_has_no_lease_of_its_own() {
+    for liveness in [Liveness::Session, Liveness::Process] {
+        let backend = Generous::new(Capabilities::new(liveness));
+        let lock = Locker::new(backend.clone()).lock("a").unwrap();
+        for refused in [
+            lock.clone().leased(Lease::new(TTL)).map(drop),
+            lock.acquire_with(AcquireOptions::new().ttl(TTL)).await.map(drop),
+            lock.clone().fair().map(drop),
+            Locker::builder(backend).lease(Lease::new(TTL).renew(Renew::Never)).build().map(drop),
+        ] {
+            let Err(Error::Unsupported { driver, .. }) = refused else { panic!("{refused:?}") };
+            assert_eq!(driver, "generous");
+        }
+        drop(lock.acquire().await.unwrap());
+    }
+}
+
+/// A backend that has thousands of holds is not asked for all of them at once.
+#[tokio::test(start_paused = true)]
+async fn holds_that_began_together_are_not_renewed_together() {
+    let backend = Generous::new(Capabilities::new(Liveness::Lease));
+    let locker = Locker::builder(backend.clone()).ttl(TTL).build().unwrap();
+    let start = Instant::now();
+    let mut guards = Vec::new();
+    for number in 0..100 {
+        guards.push(locker.lock(&number.to_string()).unwrap().acquire().await.unwrap());
+    }
+    sleep(TTL * 2 / 5).await;
+    let renewed: Vec<_> = backend.renewed.lock().unwrap().iter().map(|at| *at - start).collect();
+    assert_eq!(renewed.len(), guards.len());
+    let (first, last) = (renewed[0], renewed[renewed.len() - 1]);
+    assert!(last - first > TTL / 25, "all between {first:?} and {last:?}");
+    assert!(last <= TTL / 3 + Duration::from_millis(2), "{last:?} is late");
 }
