@@ -152,7 +152,8 @@ async fn a_locker_tells_who_holds_and_breaks_a_hold() {
     assert_eq!(holder.fencing_token(), guard.fencing_token());
     assert_eq!(holder.since(), Some(TTL * 2));
     assert!(holder.remaining().unwrap() >= TTL / 2);
-    assert_eq!(status.waiters().len(), 1);
+    let [waiter] = status.waiters() else { panic!("{status:?}") };
+    assert_eq!((waiter.since(), waiter.called()), (Some(TTL * 2), Some(&label("me"))));
     assert_eq!(locker.held().await.unwrap(), std::slice::from_ref(&status));
 
     assert_eq!(locker.break_hold("a", Some(status.waiters()[0].owner())).await.unwrap(), None);

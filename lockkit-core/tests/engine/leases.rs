@@ -77,6 +77,22 @@ async fn a_lease_can_be_extended_and_bounded() {
     assert!(bounded.try_acquire().await.unwrap().is_some(), "the lock was not let go");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_extension_by_less_than_is_left_shortens_nothing() {
+    let (backend, lock) = set_up();
+    let lock = lock.leased(Lease::new(TTL).renew(Renew::Never)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    let left = guard.valid_for();
+    guard.extend(TTL / 10).await.unwrap();
+    assert_eq!(guard.valid_for(), left);
+    sleep(TTL * 9 / 10).await;
+    assert!(guard.is_held());
+    assert!(lock.try_acquire().await.unwrap().is_none(), "the backend has let it go");
+    drop(guard);
+    settle().await;
+    assert!(backend.is_idle());
+}
+
 /// When it was answered, the backend had counted for a while.
 #[tokio::test(start_paused = true)]
 async fn an_extension_counts_from_its_request() {
