@@ -349,6 +349,22 @@ async fn patience(tells: Tells) -> (usize, Duration) {
     (asks, start.elapsed())
 }
 
+/// From 5 ms on, twice as long each time.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_fails_is_left_alone_for_longer_and_longer() {
+    let backend = Unordered::default();
+    *backend.health.lock().unwrap() = Health::Dead;
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let mut asks = Vec::new();
+    for patience in [50, 10_000].map(Duration::from_millis) {
+        backend.asks.store(0, Ordering::Relaxed);
+        assert!(lock.acquire_timeout(patience).await.is_err());
+        asks.push(backend.asks.load(Ordering::Relaxed));
+    }
+    assert!((4..=6).contains(&asks[0]), "{asks:?} asks in 50 ms and in 10 s");
+    assert!((100..=130).contains(&asks[1]), "{asks:?} asks in 50 ms and in 10 s");
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_can_be_told_of_nothing_polls() {
     let (asks, took) = patience(Tells::Nobody).await;
