@@ -2,7 +2,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{percent_decode_str, percent_encode_byte};
 
 use crate::{Error, Result};
 
@@ -337,17 +337,19 @@ impl FromStr for BackendUrl {
 impl fmt::Display for BackendUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.scheme, if self.has_authority { "//" } else { "" })?;
+        let user = encoded(self.user.as_deref().unwrap_or(""), "/?:@");
         match (&self.user, &self.password) {
-            (user, Some(_)) => write!(f, "{}:***@", user.as_deref().unwrap_or(""))?,
-            (Some(user), None) => write!(f, "{user}@")?,
+            (_, Some(_)) => write!(f, "{user}:***@")?,
+            (Some(_), None) => write!(f, "{user}@")?,
             (None, None) => (),
         }
         for (at, host) in self.hosts.iter().enumerate() {
             write!(f, "{}{host}", if at > 0 { "," } else { "" })?;
         }
         match misread_password(&self.path).filter(|_| self.hosts.is_empty()) {
-            Some(rest) => write!(f, "***@{rest}")?,
-            None => f.write_str(&self.path)?,
+            Some(rest) => write!(f, "***@{}", encoded(rest, "?"))?,
+            None if self.hosts.is_empty() => f.write_str(&encoded(&self.path, "?"))?,
+            None => f.write_str(&encoded(&self.path, "?@&="))?,
         }
         // `redis://me:12?3=4@host` has one host, `me`, and `redis://me:1@2?3=4@host` has `2`.
         let is_misread = |name: &str, value: &str| {
@@ -355,7 +357,8 @@ impl fmt::Display for BackendUrl {
         };
         for (at, (name, value)) in self.query.iter().enumerate() {
             let is_hidden = looks_secret(name) || is_misread(name, value);
-            let value = if is_hidden { "***" } else { value };
+            let value = if is_hidden { "***".into() } else { encoded(value, "&") };
+            let name = encoded(name, "&=");
             write!(f, "{}{name}={value}", if at > 0 { '&' } else { '?' })?;
         }
         Ok(())
@@ -366,6 +369,19 @@ impl fmt::Debug for BackendUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.to_string())
     }
+}
+
+/// The text as it stands in a URL where `reserved` have a meaning, so that it is one line.
+fn encoded(text: &str, reserved: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || "%#".contains(c) || reserved.contains(c) {
+            encoded.extend(c.encode_utf8(&mut [0; 4]).bytes().map(percent_encode_byte));
+        } else {
+            encoded.push(c);
+        }
+    }
+    encoded
 }
 
 /// What follows what may be user and password, where `//` or the scheme was forgotten or has one

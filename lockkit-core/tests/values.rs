@@ -27,6 +27,19 @@ fn a_host_or_a_port_that_is_none_is_refused() {
 }
 
 #[test]
+fn what_is_shown_is_one_line_and_the_same_url() {
+    for text in [
+        "sqlite:/var/a%0Ab%25c%3Fd%23e",
+        "redis://a%40b%3Ac%2F@h/e%40f%26g%3Dh?label=one%26ttl%3D1s%0Atwo%C2%85",
+        "file:/srv/zürich?label=a=b",
+    ] {
+        let shown = url(text).to_string();
+        assert!(!shown.contains(char::is_control), "{shown:?}");
+        assert_eq!(url(&shown), url(text), "{shown}");
+    }
+}
+
+#[test]
 fn a_url_is_shown_as_it_was_written() {
     for text in ["memory:", "sqlite:///a/b.db?ttl=1s", "redis://me@a:1,[::1]:2,c/0?ttl=1s&label=me"]
     {
