@@ -26,6 +26,8 @@ pub(super) enum Failure {
     Closed,
     #[error("the server is read-only, as replicas are")]
     ReadOnly,
+    #[error("the server has become read-only, as replicas are")]
+    Demoted,
     #[error(
         "the server is a node of a Galera cluster, where locks of sessions are each node's own; use `hold=lease`"
     )]
@@ -145,7 +147,9 @@ impl Failure {
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
             Self::NoAnswer(_) => None,
-            Self::NoConnection { .. } | Self::Busy | Self::Closed => Some(ErrorKind::Unreachable),
+            Self::NoConnection { .. } | Self::Busy | Self::Closed | Self::Demoted => {
+                Some(ErrorKind::Unreachable)
+            }
             Self::ReadOnly | Self::Galera | Self::Pooled => Some(ErrorKind::Misconfigured),
             Self::Found { kind, .. } => Some(*kind),
             Self::Client(error) => match &**error {
@@ -187,7 +191,7 @@ const CHANGED_SINCE_READ: u16 = 1020;
 /// Too many connections: of all, of the user, of the user within an hour.
 const FULL: [u16; 3] = [1040, 1203, 1226];
 /// The server takes no writes: read-only in three ways, or a node outside its cluster.
-const NO_WRITES: [u16; 4] = [1290, 1792, 1836, 1047];
+pub(super) const NO_WRITES: [u16; 4] = [1290, 1792, 1836, 1047];
 /// The server ends, or has ended the session: perhaps after the commit.
 pub(super) const ENDED: [u16; 4] = [1053, 1927, 3169, 4031];
 

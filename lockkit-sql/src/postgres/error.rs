@@ -29,6 +29,8 @@ pub(super) enum Failure {
     Closed,
     #[error("the server is a standby, which takes no writes")]
     Standby,
+    #[error("the server takes no writes any more")]
+    Demoted,
     #[error(
         "a pooler that gives each transaction another session stands before the server; connect to the server itself, or let the pooler pool sessions"
     )]
@@ -134,8 +136,13 @@ impl Failure {
         match self.answer() {
             None => true,
             // A primary that was demoted keeps its connections.
-            Some(answer) => answer.severity() != PgSeverity::Error || answer.code() == "25006",
+            Some(answer) => answer.severity() != PgSeverity::Error || self.is_refused_write(),
         }
+    }
+
+    /// Whether the server takes no writes.
+    pub(super) fn is_refused_write(&self) -> bool {
+        self.code() == Some("25006")
     }
 
     /// What the server's answer, or our own refusal, says about the request; none if there was no
@@ -143,7 +150,9 @@ impl Failure {
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
             Self::NoAnswer(_) | Self::Broken => None,
-            Self::NoConnection { .. } | Self::Busy | Self::Closed => Some(ErrorKind::Unreachable),
+            Self::NoConnection { .. } | Self::Busy | Self::Closed | Self::Demoted => {
+                Some(ErrorKind::Unreachable)
+            }
             Self::Standby | Self::Pooled => Some(ErrorKind::Misconfigured),
             Self::Found { kind, .. } => Some(*kind),
             Self::Client(error) => match &**error {

@@ -5,13 +5,10 @@ use super::server::Server;
 use super::shared::Shared;
 use super::turn::Turn;
 
-/// Sends something before the session was idle for long, and so learns of its end.
+/// Asks before the session was idle for long whether it stands, on a server that takes writes.
 pub(super) async fn beat<S: Server>(shared: Arc<Shared<S>>) {
     loop {
-        let (life, next) = {
-            let registry = shared.registry();
-            (registry.life(), registry.next_beat())
-        };
+        let next = shared.registry().next_beat();
         let now = shared.clock.now();
         match next {
             None => shared.began.notified().await,
@@ -21,8 +18,9 @@ pub(super) async fn beat<S: Server>(shared: Arc<Shared<S>>) {
             }
             Some(_) => {
                 let line = shared.line.clone().lock_owned().await;
-                // Another statement may have been answered while this waited for its turn.
-                if shared.registry().life() == life {
+                // Another one may have been answered while this waited for its turn.
+                let next = shared.registry().next_beat();
+                if next.is_some_and(|next| next <= shared.clock.now()) {
                     let progress = Arc::default();
                     Turn { shared: shared.clone(), line, progress }.beat().await;
                 }

@@ -28,6 +28,8 @@ pub(super) struct Registry<K> {
 pub(super) struct Life {
     /// When the last statement left that was answered.
     pub(super) since: Instant,
+    /// When the last one of them left that asked whether the server takes writes.
+    pub(super) proven: Instant,
     /// What the server has set.
     pub(super) ttl: Duration,
 }
@@ -41,6 +43,12 @@ impl Life {
     /// When it is to be refreshed, so that holds that are renewed at a third of the lease find it fresh.
     pub(super) fn stale(self) -> Instant {
         self.since + self.ttl / 4
+    }
+
+    /// When to ask again whether the server takes writes, if nothing is held: who is refused writes
+    /// nothing, and does not notice.
+    fn unproven(self) -> Instant {
+        self.proven + self.ttl / 4
     }
 
     pub(super) fn vouch(self) -> Vouch {
@@ -76,8 +84,8 @@ impl<K: Clone + Eq + Hash> Registry<K> {
     pub(super) fn next_beat(&self) -> Option<Instant> {
         let life = self.life?;
         Some(match self.holds.is_empty() {
-            true => life.stale(),
-            false => life.stale().min(life.since + LONGEST_BELIEF),
+            true => life.unproven(),
+            false => life.unproven().min(life.proven + LONGEST_BELIEF),
         })
     }
 
@@ -89,6 +97,13 @@ impl<K: Clone + Eq + Hash> Registry<K> {
     pub(super) fn answered(&mut self, sent: Instant) {
         if let Some(life) = &mut self.life {
             life.since = life.since.max(sent);
+        }
+    }
+
+    /// A heartbeat was answered that left then.
+    pub(super) fn proven(&mut self, sent: Instant) {
+        if let Some(life) = &mut self.life {
+            life.proven = life.proven.max(sent);
         }
     }
 

@@ -78,7 +78,7 @@ pub(crate) enum Request<'a, K, T> {
     GiveBack { key: &'a K },
     /// Break off what another session of ours waits for.
     Interrupt { trace: &'a T },
-    /// Nothing, but an answer.
+    /// Nothing, but an answer; of a server that takes writes.
     Beat,
 }
 
@@ -121,7 +121,8 @@ pub(crate) trait Failing:
 pub(crate) enum After {
     /// The statement failed, and the session goes on.
     Stands,
-    /// The server has said that it ends the session.
+    /// The server has said that it ends the session, or takes no writes any more: who connects is
+    /// given locks by another one.
     Ended,
     /// The connection broke: the server may not know it yet.
     Broken,

@@ -109,16 +109,24 @@ impl<S: Server> Turn<S> {
                 Some(vouch) => Ok(grant(token, vouch)),
                 None => Err(S::Failure::no_answer(shared.ttl)),
             },
-            Ok(_) => Ok(None),
+            Ok(_) => self.end_of_a_vain_wait().await,
             // It may have been locked just then.
             Err(failure) if failure.after() == After::Stands => {
                 let is_over = failure.is_interruption() || failure.is_impatience();
                 match self.give_back(&key).await && is_over {
-                    true => Ok(None),
+                    true => self.end_of_a_vain_wait().await,
                     false => Err(failure),
                 }
             }
             Err(failure) => Err(failure),
+        }
+    }
+
+    /// A wait by itself does not notice that the server takes no writes any more.
+    async fn end_of_a_vain_wait(&mut self) -> Result<Option<Grant>, S::Failure> {
+        match self.send(&Request::Beat).await {
+            Err(failure) if failure.after() != After::Stands => Err(failure),
+            _ => Ok(None),
         }
     }
 
@@ -272,7 +280,7 @@ impl<S: Server> Turn<S> {
         let since = clock.now();
         let (ttl, trace) = server.begin(&mut connection, *ttl).await?;
         *self.shared.traces() = Traces { alive: Some(trace), dead: None };
-        self.shared.registry().begin(Life { since, ttl });
+        self.shared.registry().begin(Life { since, proven: since, ttl });
         *self.line = Some(connection);
         Ok(())
     }
@@ -320,7 +328,12 @@ impl<S: Server> Turn<S> {
             Err(failure) => failure.after() == After::Stands,
         };
         if stands && shared.clock.now() < life.end() {
-            shared.registry().answered(sent);
+            let mut registry = shared.registry();
+            registry.answered(sent);
+            if matches!(request, Request::Beat) {
+                registry.proven(sent);
+            }
+            drop(registry);
             under_way.answered();
             *self.line = Some(connection);
             return answer;

@@ -27,6 +27,18 @@ where
     [on(&POSTGRES), on(mariadb_or_mysql())]
 }
 
+/// The same on two servers of a kind.
+pub(crate) fn on_each_two<F>(name: &str, test: fn([Server; 2]) -> F) -> [Trial; 2]
+where
+    F: Future<Output = ()> + 'static,
+{
+    let on = |backend: &'static Backend| {
+        let name = format!("{}::{name}", backend.id());
+        trial(&name, || Ok([backend.start()?, backend.start()?]), test)
+    };
+    [on(&POSTGRES), on(mariadb_or_mysql())]
+}
+
 /// A plain client, to look and to tamper.
 pub(crate) enum Raw {
     Postgres(PgConnection),

@@ -45,7 +45,7 @@ impl Raw {
         .await
     }
 
-    async fn until_waiting(&mut self, count: i64) {
+    pub(crate) async fn until_waiting(&mut self, count: i64) {
         while self.waiting().await != count {
             tokio::time::sleep(millis(1)).await;
         }

@@ -6,8 +6,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use lockkit_core::Error;
-use lockkit_core::driver::{Change, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Attempt, Change, ErrorKind, Release, Renewal};
+use lockkit_core::{Error, Locker};
 use lockkit_testkit::{Proxy, Server};
 use tokio::io::{AsyncReadExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,8 +15,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::support::{
-    Raw, claim, connect, driver, impatient_driver, kind, locker, millis, on_each, refused,
-    release_in_the_end, renew_in_the_end, take, take_in_the_end,
+    Raw, claim, connect, driver, impatient_driver, kind, locker, millis, on_each, on_each_two,
+    refused, release_in_the_end, renew_in_the_end, take, take_in_the_end,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -36,6 +36,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         on_each("a_late_release_leaves_the_next_session_alone", stale),
         on_each("a_path_that_goes_silent_while_a_session_opens_is_left", silent),
         on_each("a_sweep_that_is_not_answered_holds_up_nobody", sweeping),
+        on_each_two("a_holder_leaves_a_server_that_takes_no_writes", demoted_under_a_holder),
+        on_each_two("who_may_write_anyway_leaves_it_too", demoted_under_an_administrator),
+        on_each_two("who_asks_for_others_locks_leaves_it_too", demoted_under_refusals),
+        on_each_two("an_ask_leaves_a_server_that_takes_no_writes", demoted_under_an_ask),
+        on_each_two("a_waiter_leaves_a_server_that_takes_no_writes", demoted_under_a_waiter),
     ]
     .into_iter()
     .flatten()
@@ -368,4 +373,136 @@ async fn sweeping(server: Server) {
         assert_ne!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
         assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
     }
+}
+
+/// Two servers that clients take for one: whoever connects comes to the first, and to the second
+/// once the first was demoted, which keeps its connections.
+struct Pair {
+    old: Server,
+    new: Server,
+    proxy: Proxy,
+}
+
+impl Pair {
+    async fn of([old, new]: [Server; 2]) -> Self {
+        let proxy = Proxy::start(old.addr()).await;
+        for server in [&old, &new] {
+            // With the tables, as a replica has them.
+            driver(&server.url(), "").await.close().await;
+            let mut raw = Raw::to(server).await;
+            let make = match raw {
+                Raw::Postgres(_) => {
+                    "CREATE ROLE lowly LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO lowly"
+                }
+                Raw::Mysql(_) => {
+                    "CREATE USER lowly@127.0.0.1; GRANT ALL ON shop.* TO lowly@127.0.0.1"
+                }
+            };
+            raw.run(make).await;
+        }
+        Self { old, new, proxy }
+    }
+
+    fn url_of_an_administrator(&self) -> String {
+        self.old.url_at(self.proxy.addr())
+    }
+
+    fn url(&self) -> String {
+        let url = self.url_of_an_administrator();
+        url.replace("//postgres@", "//lowly@").replace("//root@", "//lowly@")
+    }
+
+    async fn fail_over(&self) {
+        self.proxy.switch_upstream(self.new.addr());
+        let mut raw = Raw::to(&self.old).await;
+        let demote: &[&str] = match raw {
+            Raw::Postgres(_) => {
+                &["ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"]
+            }
+            Raw::Mysql(_) => &["SET GLOBAL read_only = ON"],
+        };
+        for statement in demote {
+            raw.run(statement).await;
+        }
+    }
+
+    /// Only the new one, on which another program finds the lock taken, has given it to anybody.
+    async fn is_held_on_the_new_one(&self, exact: &str) -> bool {
+        !Raw::to(&self.new).await.takes(exact).await && Raw::to(&self.old).await.takes(exact).await
+    }
+}
+
+async fn demoted_under_a_holder(servers: [Server; 2]) {
+    let pair = Pair::of(servers).await;
+    leaves(&pair, &pair.url()).await;
+}
+
+async fn demoted_under_an_administrator(servers: [Server; 2]) {
+    let pair = Pair::of(servers).await;
+    leaves(&pair, &pair.url_of_an_administrator()).await;
+}
+
+async fn leaves(pair: &Pair, url: &str) {
+    const LOCK: &str = "42";
+    let driver = driver(url, "ttl=1h&keys=exact").await;
+    let (held, next) = (claim(LOCK), claim(LOCK));
+    take(&*driver, &held).await;
+    pair.fail_over().await;
+    // A heartbeat finds it out: nothing else is asked for.
+    assert_eq!(driver.changed(&held).await, Change::Lost);
+    take(&*driver, &next).await;
+    assert!(pair.is_held_on_the_new_one(LOCK).await);
+    assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
+    assert_eq!(driver.release(&next).await.unwrap(), Release::Freed);
+}
+
+/// Who is refused writes nothing, and is never idle.
+async fn demoted_under_refusals(servers: [Server; 2]) {
+    const HELD: &str = "42";
+    const TAKEN: &str = "43";
+    let pair = Pair::of(servers).await;
+    let mut program = Raw::to(&pair.old).await;
+    assert!(program.takes(TAKEN).await);
+    let url = pair.url_of_an_administrator();
+    let driver = driver(&url, "ttl=1h&keys=exact&waiting_sessions=0").await;
+    let held = claim(HELD);
+    take(&*driver, &held).await;
+    pair.fail_over().await;
+    let asking =
+        async { while let Ok(Attempt::Taken(_)) = driver.try_acquire(&claim(TAKEN)).await {} };
+    tokio::select! {
+        change = driver.changed(&held) => assert_eq!(change, Change::Lost),
+        () = asking => assert_eq!(driver.changed(&held).await, Change::Lost),
+    }
+}
+
+/// Before any heartbeat: the session holds nothing, and is fresh for a quarter of an hour.
+async fn demoted_under_an_ask(servers: [Server; 2]) {
+    const LOCK: &str = "42";
+    let pair = Pair::of(servers).await;
+    let driver = driver(&pair.url(), "ttl=1h&keys=exact").await;
+    let (before, after) = (claim(LOCK), claim(LOCK));
+    take(&*driver, &before).await;
+    assert_eq!(driver.release(&before).await.unwrap(), Release::Freed);
+    pair.fail_over().await;
+    take(&*driver, &after).await;
+    assert!(pair.is_held_on_the_new_one(LOCK).await);
+}
+
+/// On the old server another program keeps the lock for ever.
+async fn demoted_under_a_waiter(servers: [Server; 2]) {
+    const LOCK: &str = "42";
+    let pair = Pair::of(servers).await;
+    let mut program = Raw::to(&pair.old).await;
+    assert!(program.takes(LOCK).await);
+    let driver = driver(&pair.url_of_an_administrator(), "ttl=10s&keys=exact").await;
+    let locker = Locker::builder_from_arc(driver).ttl(millis(10_000)).build().unwrap();
+    let lock = locker.lock(LOCK).unwrap();
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    program.until_waiting(1).await;
+    pair.fail_over().await;
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(!Raw::to(&pair.new).await.takes(LOCK).await);
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::mysql::claims;
 use crate::mysql::endpoint::Endpoint;
-use crate::mysql::error::{ENDED, Failure};
+use crate::mysql::error::{ENDED, Failure, NO_WRITES};
 use crate::mysql::kill::{END, INTERRUPT, NO_SUCH_SESSION, WHOM};
 use crate::seats::Source as _;
 use crate::session::hold::Keys;
@@ -23,7 +23,10 @@ const TAKE: &str = include_str!("../sql/session_take.sql");
 const WAIT: &str = "SELECT COALESCE(GET_LOCK(?, ?), 0) AS is_ours";
 const KEEP: &str = include_str!("../sql/session_keep.sql");
 const RELEASE: &str = "SELECT COALESCE(RELEASE_LOCK(?), 0) AS was_held";
-const BEAT: &str = "SELECT CONNECTION_ID() AS id";
+/// A primary that was demoted keeps its connections, and some users may still write: locks are
+/// another server's by then.
+const BEAT: &str = "SELECT CONNECTION_ID() AS id, \
+     CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') AS is_read_only";
 const LIVES: &str = "SELECT COALESCE(IS_USED_LOCK(?) = ?, 0) AS lives";
 const IF_ALIVE: &str = "SET @lockkit_session = IF(COALESCE(IS_USED_LOCK(?) = ?, FALSE), ?, 0)";
 
@@ -203,9 +206,10 @@ impl Server for MysqlServer {
             }
             Request::Beat => {
                 let row = one(query(BEAT).fetch_all(connection).await?)?;
-                match *id == Some(row.try_get("id")?) {
-                    true => Ok(Reply::Alive),
-                    false => Err(Failure::Pooled),
+                match (*id == Some(row.try_get("id")?), row.try_get("is_read_only")?) {
+                    (true, false) => Ok(Reply::Alive),
+                    (true, true) => Err(Failure::Demoted),
+                    (false, _) => Err(Failure::Pooled),
                 }
             }
         }
@@ -295,7 +299,10 @@ impl Failing for Failure {
 
     fn after(&self) -> After {
         match (self.number(), self) {
-            (Some(number), _) if ENDED.contains(&number) => After::Ended,
+            (Some(number), _) if ENDED.contains(&number) || NO_WRITES.contains(&number) => {
+                After::Ended
+            }
+            (None, Self::Demoted) => After::Ended,
             (Some(_), _) | (None, Self::Found { .. }) => After::Stands,
             (None, Self::Client(error)) => After::error_of_the_client(error),
             (None, _) => After::Broken,

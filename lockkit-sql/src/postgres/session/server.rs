@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use lockkit_core::driver::{Claim, ErrorKind};
 use lockkit_core::{FencingToken, LockName};
 use sqlx::Row as _;
-use sqlx::postgres::{PgArguments, PgConnection, PgRow, PgSeverity, Postgres};
+use sqlx::postgres::{PgArguments, PgConnection, PgRow, Postgres};
 
 use crate::postgres::claims;
 use crate::postgres::endpoint::Endpoint;
@@ -30,7 +30,9 @@ const GIVE_BACK: &str =
 /// Whoever has that process id now is another one, if it began at another time.
 const INTERRUPT: &str = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
      WHERE pid = $1 AND backend_start::text = $2";
-const BEAT: &str = "SELECT pg_backend_pid() AS pid";
+/// A server that takes no writes any more keeps its sessions: locks are another one's by then.
+const BEAT: &str = "SELECT pg_backend_pid() AS pid, \
+     current_setting('transaction_read_only') = 'on' AS is_read_only";
 /// The end of a session is waited for, in milliseconds.
 const BURY: &str = "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity \
      WHERE pid = $1 AND backend_start::text = $2";
@@ -135,8 +137,13 @@ impl Server for PostgresServer {
             Request::Release { .. } | Request::GiveBack { .. } => {
                 Ok(Reply::Unlocked(row.try_get("was_held")?))
             }
-            Request::Beat if session.pid == Some(row.try_get("pid")?) => Ok(Reply::Alive),
-            Request::Beat => Err(Failure::Pooled),
+            Request::Beat => {
+                match (session.pid == Some(row.try_get("pid")?), row.try_get("is_read_only")?) {
+                    (true, false) => Ok(Reply::Alive),
+                    (true, true) => Err(Failure::Demoted),
+                    (false, _) => Err(Failure::Pooled),
+                }
+            }
         }
     }
 
@@ -219,8 +226,9 @@ impl Failing for Failure {
 
     fn after(&self) -> After {
         match (self.answer(), self) {
-            (Some(answer), _) if answer.severity() == PgSeverity::Error => After::Stands,
-            (Some(_), _) => After::Ended,
+            (Some(_), _) if self.is_end() || self.is_refused_write() => After::Ended,
+            (Some(_), _) => After::Stands,
+            (None, Self::Demoted) => After::Ended,
             // What was answered cannot be read.
             (None, Self::Found { .. }) => After::Stands,
             (None, Self::Client(error)) => After::error_of_the_client(error),
