@@ -104,7 +104,7 @@ impl Failure {
 
     /// Whether the request met another one, so that nothing was done and doing it again helps.
     pub(super) fn is_conflict(&self) -> bool {
-        matches!(self.number(), Some(DEADLOCK | CHANGED_SINCE_READ))
+        matches!(self.number(), Some(DEADLOCK | CHANGED_SINCE_READ | COMMITTED_BY_ANOTHER_NODE))
     }
 
     /// Whether a row was kept locked for longer than the server waits. The transaction that the
@@ -153,7 +153,9 @@ impl Failure {
             Self::ReadOnly | Self::Galera | Self::Pooled => Some(ErrorKind::Misconfigured),
             Self::Found { kind, .. } => Some(*kind),
             Self::Client(error) => match &**error {
-                sqlx::Error::Database(_) => self.number().map(kind_of_answer),
+                sqlx::Error::Database(answer) => {
+                    self.number().map(|number| kind_of_answer(number, answer.message()))
+                }
                 sqlx::Error::Configuration(_) => Some(ErrorKind::Misconfigured),
                 sqlx::Error::RowNotFound
                 | sqlx::Error::ColumnNotFound(_)
@@ -187,28 +189,39 @@ fn is_about_the_set_up(error: &sqlx::Error) -> bool {
 const DEADLOCK: u16 = 1213;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const CHANGED_SINCE_READ: u16 = 1020;
+/// A node of group replication has rolled the transaction back, for that of another one.
+const COMMITTED_BY_ANOTHER_NODE: u16 = 3101;
 
-/// Too many connections: of all, of the user, of the user within an hour.
-const FULL: [u16; 3] = [1040, 1203, 1226];
-/// The server takes no writes: read-only in three ways, or a node outside its cluster.
-pub(super) const NO_WRITES: [u16; 4] = [1290, 1792, 1836, 1047];
-/// The server ends, or has ended the session: perhaps after the commit.
-pub(super) const ENDED: [u16; 4] = [1053, 1927, 3169, 4031];
+/// Too many connections, of all, of the user, of the user within an hour; or threads.
+const FULL: [u16; 4] = [1040, 1203, 1226, 1135];
+/// The server takes no writes: read-only in five ways, or a node outside its cluster.
+pub(super) const NO_WRITES: [u16; 6] = [1290, 1792, 1836, 1036, 1874, 1047];
+/// The server ends, has ended the session or is offline, perhaps since after the commit; or a proxy
+/// has no server: MySQL Router 2003 before it sent anything and 2013 otherwise, ProxySQL 9001.
+pub(super) const ENDED: [u16; 8] = [1053, 1927, 3032, 3169, 4031, 2003, 2013, 9001];
 
 /// What an answer of that number means
 /// (<https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html>,
 /// <https://mariadb.com/kb/en/mariadb-error-code-reference/>). A statement that failed has done
 /// nothing.
-fn kind_of_answer(number: u16) -> ErrorKind {
+fn kind_of_answer(number: u16, message: &str) -> ErrorKind {
     match number {
         // It was idle for too long, so that no request was heard.
-        4031 => ErrorKind::Unreachable,
+        4031 | 2003 => ErrorKind::Unreachable,
         number if ENDED.contains(&number) => ErrorKind::Unknown,
         number if FULL.contains(&number) || NO_WRITES.contains(&number) => ErrorKind::Unreachable,
+        // In the course of a commit, or after it: for want of a disk, or a plugin's.
+        1180 | 3100 => ErrorKind::Unknown,
         // Cancelled, or stopped by a limit of the administrator's.
-        DEADLOCK | LOCK_WAIT_TIMEOUT | CHANGED_SINCE_READ | 1317 | 1969 | 3024 => {
-            ErrorKind::Unreachable
-        }
+        DEADLOCK
+        | LOCK_WAIT_TIMEOUT
+        | CHANGED_SINCE_READ
+        | COMMITTED_BY_ANOTHER_NODE
+        | 1317
+        | 1969
+        | 3024 => ErrorKind::Unreachable,
+        // Too many transactions, or a server that is not available for now.
+        1637 | 3168 => ErrorKind::Unreachable,
         // No such user, wrong password, not from there, missing right, locked, to be renewed.
         1044 | 1045 | 1129 | 1130 | 1142 | 1143 | 1227 | 1370 | 1698 | 1820 | 1862 | 3118
         | 4151 => ErrorKind::Denied,
@@ -216,10 +229,17 @@ fn kind_of_answer(number: u16) -> ErrorKind {
         1050 | 1054 | 1136 | 1146 | 1364 => ErrorKind::Foreign,
         // The one number that can grow too great is a token.
         1264 | 1690 => ErrorKind::Capacity,
-        // Disk, memory, table space, lock table.
-        1021 | 1037 | 1038 | 1041 | 1114 | 1206 => ErrorKind::Capacity,
+        // Disk, memory, table space, lock table, a file that cannot be written.
+        1021 | 1026 | 1037 | 1038 | 1041 | 1114 | 1206 => ErrorKind::Capacity,
+        // Whatever the storage engine says.
+        1030 if says_disk_full(message) => ErrorKind::Capacity,
         _ => ErrorKind::Misconfigured,
     }
+}
+
+/// Whether one of the numbers in a text is that of a full disk, in whatever language the rest is.
+fn says_disk_full(text: &str) -> bool {
+    text.split(|letter: char| !letter.is_ascii_digit()).any(|number| number == "28")
 }
 
 #[cfg(test)]
@@ -244,15 +264,44 @@ mod tests {
             (1146, "no such table", ErrorKind::Foreign),
             (1205, "row kept locked", ErrorKind::Unreachable),
             (1213, "deadlock", ErrorKind::Unreachable),
+            (1026, "error writing a file", ErrorKind::Capacity),
+            (1030, "storage engine", ErrorKind::Misconfigured),
+            (1036, "table is read-only", ErrorKind::Unreachable),
+            (1135, "no thread", ErrorKind::Unreachable),
+            (1180, "error during the commit", ErrorKind::Unknown),
             (1290, "read-only", ErrorKind::Unreachable),
             (1317, "cancelled", ErrorKind::Unreachable),
+            (1637, "too many transactions", ErrorKind::Unreachable),
             (1665, "a binary log of statements", ErrorKind::Misconfigured),
             (1690, "token used up", ErrorKind::Capacity),
+            (1874, "InnoDB is read-only", ErrorKind::Unreachable),
             (1927, "session ended by the administrator", ErrorKind::Unknown),
+            (2003, "a router that reaches no server", ErrorKind::Unreachable),
+            (2013, "a router that lost its server", ErrorKind::Unknown),
+            (3032, "offline", ErrorKind::Unknown),
+            (3100, "hook of a plugin failed", ErrorKind::Unknown),
+            (3101, "rolled back for another node's transaction", ErrorKind::Unreachable),
+            (3168, "not available", ErrorKind::Unreachable),
             (4031, "session ended since it was idle", ErrorKind::Unreachable),
+            (9001, "a proxy that reached no server in time", ErrorKind::Unknown),
             (9999, "anything else", ErrorKind::Misconfigured),
         ] {
-            assert_eq!(kind_of_answer(number), expected, "{number}: {meaning}");
+            assert_eq!(kind_of_answer(number, meaning), expected, "{number}: {meaning}");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_is_full_is_told_from_what_else_a_storage_engine_says() {
+        for (text, expected) in [
+            ("Got error 28 - 'No space left on device' from storage engine", ErrorKind::Capacity),
+            (
+                "Got error 28 \"No space left on device\" from storage engine InnoDB",
+                ErrorKind::Capacity,
+            ),
+            ("Fehler 28 (Speicher-Engine)", ErrorKind::Capacity),
+            ("Got error 128 from storage engine", ErrorKind::Misconfigured),
+        ] {
+            assert_eq!(kind_of_answer(1030, text), expected, "{text}");
         }
     }
 

@@ -156,7 +156,9 @@ impl Failure {
             Self::Standby | Self::Pooled => Some(ErrorKind::Misconfigured),
             Self::Found { kind, .. } => Some(*kind),
             Self::Client(error) => match &**error {
-                sqlx::Error::Database(_) => self.code().map(kind_of_answer),
+                sqlx::Error::Database(_) => {
+                    self.answer().map(|answer| kind_of_answer(answer.code(), answer.severity()))
+                }
                 sqlx::Error::Configuration(_) => Some(ErrorKind::Misconfigured),
                 sqlx::Error::RowNotFound
                 | sqlx::Error::ColumnNotFound(_)
@@ -189,7 +191,7 @@ const PROTOCOL_VIOLATION: &str = "08P01";
 
 /// What an answer means whose code (<https://www.postgresql.org/docs/current/errcodes-appendix.html>)
 /// this is. A statement that failed has done nothing.
-fn kind_of_answer(code: &str) -> ErrorKind {
+fn kind_of_answer(code: &str, severity: PgSeverity) -> ErrorKind {
     match code {
         // The server ends, or the administrator has ended the session: perhaps after the commit.
         "57P01" | "57P02" => ErrorKind::Unknown,
@@ -205,9 +207,14 @@ fn kind_of_answer(code: &str) -> ErrorKind {
         // The one number that can grow too great is a token.
         "22003" => ErrorKind::Capacity,
         _ => match &code[..2.min(code.len())] {
-            "08" => ErrorKind::Unknown,
+            // The connection, or the server's disk.
+            "08" | "58" => ErrorKind::Unknown,
             "28" => ErrorKind::Denied,
             "53" | "54" => ErrorKind::Capacity,
+            // What connecting asks for: a feature, a value, a database, the name of a setting.
+            "0A" | "22" | "3D" | "42" => ErrorKind::Misconfigured,
+            // It ends the session, whatever it is: poolers have codes of their own.
+            _ if severity != PgSeverity::Error => ErrorKind::Unknown,
             _ => ErrorKind::Misconfigured,
         },
     }
@@ -216,6 +223,8 @@ fn kind_of_answer(code: &str) -> ErrorKind {
 #[cfg(test)]
 mod tests {
     use lockkit_core::driver::ErrorKind;
+
+    use sqlx::postgres::PgSeverity;
 
     use super::{Failure, kind_of_answer};
 
@@ -242,10 +251,29 @@ mod tests {
             ("57P01", "session ended by the administrator", ErrorKind::Unknown),
             ("57P03", "starting up", ErrorKind::Unreachable),
             ("08006", "connection failure", ErrorKind::Unknown),
+            ("58030", "error of the disk", ErrorKind::Unknown),
             ("XX000", "internal error", ErrorKind::Misconfigured),
             ("", "no code at all", ErrorKind::Misconfigured),
         ] {
-            assert_eq!(kind_of_answer(code), expected, "{code}: {meaning}");
+            assert_eq!(kind_of_answer(code, PgSeverity::Error), expected, "{code}: {meaning}");
+        }
+    }
+
+    #[test]
+    fn what_ends_the_session_has_its_kind() {
+        for (code, meaning, expected) in [
+            ("0A000", "unknown protocol", ErrorKind::Misconfigured),
+            ("22023", "no such value of a setting", ErrorKind::Misconfigured),
+            ("28P01", "wrong password", ErrorKind::Denied),
+            ("3D000", "no such database", ErrorKind::Misconfigured),
+            ("42704", "no such setting", ErrorKind::Misconfigured),
+            ("53300", "too many connections", ErrorKind::Unreachable),
+            ("57P04", "the database is gone", ErrorKind::Unknown),
+            ("58000", "a pooler without a server", ErrorKind::Unknown),
+            ("XX000", "a pooler without a server", ErrorKind::Unknown),
+            ("", "no code at all", ErrorKind::Unknown),
+        ] {
+            assert_eq!(kind_of_answer(code, PgSeverity::Fatal), expected, "{code}: {meaning}");
         }
     }
 

@@ -9,6 +9,8 @@ use lockkit_core::Error;
 use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_sql::mysql::MysqlDriver;
 use lockkit_testkit::{Hold, Proxy, Server, trial};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::support::{
@@ -38,6 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_database_that_is_not_there_is_said", shared, no_database),
         trial("too_many_connections_are_capacity", shared, too_many),
         trial("encryption_that_is_not_to_be_had_is_said", shared, unencrypted),
+        trial("who_answers_for_a_server_that_is_away_is_unreachable", || Ok(()), answered_for),
         trial("a_late_request_leaves_one_lease_at_most", private, late),
         trial("a_look_may_be_broken_off", private, broken_off),
         trial("a_closed_driver_leaves_no_connection", shared, closed),
@@ -558,6 +561,29 @@ async fn broken_off(server: Server) {
         let seen = driver.inspect().unwrap().look(held.name()).await.unwrap();
         assert_eq!(seen.holder().unwrap().owner(), held.owner());
         assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    }
+}
+
+/// A router, or a server that takes nobody, refuses before it says who it is.
+async fn answered_for((): ()) {
+    for (number, is_full) in [(2003_u16, false), (9001, false), (3032, false), (1135, true)] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("mysql://me@{}/shop", listener.local_addr().unwrap()).parse().unwrap();
+        let refusing = async {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let [low, high] = number.to_le_bytes();
+            let refusal = [&[9, 0, 0, 0, 0xff, low, high], &b"goaway"[..]].concat();
+            client.write_all(&refusal).await.unwrap();
+            client
+        };
+        let (error, _client) = tokio::join!(MysqlDriver::connect(&url), refusing);
+        let error = error.unwrap_err();
+        let is_right = match is_full {
+            true => matches!(error, Error::Capacity(_)),
+            false => matches!(error, Error::Unreachable(_)),
+        };
+        assert!(is_right, "{number}: {error:?}");
+        assert!(causes(&error).contains("goaway"), "{error:?}");
     }
 }
 

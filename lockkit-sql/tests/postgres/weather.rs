@@ -47,6 +47,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_database_that_is_not_there_is_said", || POSTGRES.url(), no_database),
         trial("too_many_connections_are_capacity", || POSTGRES.url(), too_many),
         trial("what_is_no_postgres_is_told_apart", || Ok(()), no_postgres),
+        trial("who_answers_for_a_server_that_is_away_is_unreachable", || Ok(()), answered_for),
         trial("a_late_request_leaves_one_lease_at_most", || POSTGRES.start(), late),
         trial("a_look_may_be_broken_off", || POSTGRES.start(), broken_off),
         trial("a_closed_driver_leaves_no_connection", || POSTGRES.url(), closed),
@@ -369,6 +370,27 @@ async fn no_postgres((): ()) {
 }
 
 /// A request that the network keeps lands after its claim was given up.
+/// A pooler that has no server.
+async fn answered_for((): ()) {
+    for code in ["58000", "XX000"] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let url = format!("postgres://me@{address}/shop?sslmode=disable").parse().unwrap();
+        let refusing = async {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let fields = format!("SFATAL\0VFATAL\0C{code}\0Mgo away\0\0");
+            let length = u32::try_from(4 + fields.len()).unwrap().to_be_bytes();
+            let refusal = [&b"E"[..], &length, fields.as_bytes()].concat();
+            client.write_all(&refusal).await.unwrap();
+            client
+        };
+        let (error, _client) = tokio::join!(PostgresDriver::connect(&url), refusing);
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::Unreachable(_)), "{code}: {error:?}");
+        assert!(causes(&error).contains("go away"), "{error:?}");
+    }
+}
+
 async fn late(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     let (far, near) =
