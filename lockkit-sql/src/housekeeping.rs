@@ -8,12 +8,18 @@ use tokio_util::task::AbortOnDropHandle;
 
 const EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// How often some of the rows are removed at once.
-const MOST_PARTS: usize = 100;
+/// How many rows of a table a sweep removes at most; the statements have it, too.
+const PART: u64 = 1000;
+
+/// How long others have the server to themselves where a sweep has left some.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// When to try again what failed.
+const AFTER_A_FAILURE: Duration = Duration::from_secs(5 * 60);
 
 /// Sweeps every hour; and one time in fifty at once, for applications whose processes never get
-/// that old. A sweep removes some rows and says how many: it is repeated until there are none. Ends
-/// when the handle is dropped.
+/// that old. A sweep removes some rows and says how many: it is repeated each second while that is
+/// about as many as it may. Ends when the handle is dropped.
 pub(crate) fn keep_house<F, E>(sweep: impl Fn() -> F + Send + 'static) -> AbortOnDropHandle<()>
 where
     F: Future<Output = Result<u64, E>> + Send,
@@ -24,17 +30,16 @@ where
             sleep(EVERY.mul_f64(fastrand::f64())).await;
         }
         loop {
-            for _ in 0..MOST_PARTS {
-                match sweep().await {
-                    Ok(0) => break,
-                    Ok(_) => (),
-                    Err(failure) => {
-                        tracing::debug!(%failure, "idle rows were not removed");
-                        break;
-                    }
+            sleep(match sweep().await {
+                // What somebody has used meanwhile was left.
+                Ok(removed) if removed >= PART / 2 => PAUSE.mul_f64(0.5 + fastrand::f64()),
+                Ok(_) => EVERY,
+                Err(failure) => {
+                    tracing::debug!(%failure, "idle rows were not removed");
+                    AFTER_A_FAILURE
                 }
-            }
-            sleep(EVERY).await;
+            })
+            .await;
         }
     }))
 }
@@ -42,36 +47,78 @@ where
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::sync::{Arc, Mutex};
 
-    use tokio::time::sleep;
+    use tokio::time::{Instant, sleep};
 
-    use super::{EVERY, MOST_PARTS, keep_house};
+    use super::{EVERY, PART, keep_house};
 
-    /// How many of so many rows are left after an hour, of which a sweep removes ten, and how many sweeps
-    /// there were.
-    async fn sweeps(rows: u64) -> (u64, u64) {
-        let (left, sweeps) = (Arc::new(AtomicU64::new(rows)), Arc::new(AtomicU64::new(0)));
-        let (rows, times) = (left.clone(), sweeps.clone());
-        let house = keep_house(move || {
-            times.fetch_add(1, Relaxed);
-            let before = rows.load(Relaxed);
-            rows.store(before.saturating_sub(10), Relaxed);
-            async move { Ok::<_, Infallible>(before.min(10)) }
+    /// What sweeps came to.
+    #[derive(Clone, Copy, Debug, Default)]
+    struct Rows {
+        removed: u64,
+        sweeps: u64,
+        /// The most that a sweep found.
+        most: u64,
+    }
+
+    /// How many rows are left after so many hours, of those that were there and those that arrive each
+    /// second.
+    async fn after_hours(hours: u32, at_first: u64, arriving: u64) -> (u64, Rows) {
+        let start = Instant::now();
+        let rows = Arc::new(Mutex::new(Rows::default()));
+        let arrived = move || at_first + start.elapsed().as_secs() * arriving;
+        let house = keep_house({
+            let rows = rows.clone();
+            move || {
+                let mut rows = rows.lock().unwrap();
+                let left = arrived() - rows.removed;
+                let part = left.min(PART);
+                rows.removed += part;
+                rows.sweeps += 1;
+                rows.most = rows.most.max(left);
+                async move { Ok::<_, Infallible>(part) }
+            }
         });
-        sleep(EVERY + EVERY / 100).await;
+        sleep(EVERY * hours + EVERY / 100).await;
         drop(house);
-        (left.load(Relaxed), sweeps.load(Relaxed))
+        let rows = *rows.lock().unwrap();
+        (arrived() - rows.removed, rows)
     }
 
     #[tokio::test(start_paused = true)]
     async fn rows_are_removed_until_none_are_left() {
-        let (left, times) = sweeps(95).await;
+        let (left, rows) = after_hours(1, 9_500, 0).await;
         assert_eq!(left, 0);
-        assert!(times >= 11, "{times}");
-        let most = 2 * u64::try_from(MOST_PARTS).unwrap();
-        let (left, times) = sweeps(1_000_000).await;
-        assert!(left > 0 && times <= most, "{times}");
+        assert!(rows.sweeps >= 11, "{rows:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_rows_do_not_pile_up() {
+        let (left, rows) = after_hours(10, 0, 200).await;
+        let two_hours = 2 * 3_600 * 200;
+        assert!(left < two_hours && rows.most < two_hours, "{left} are left: {rows:?}");
+        // The server has its pauses.
+        assert!(rows.sweeps < 10 * 3_600, "{rows:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_rows_are_swept_once_an_hour() {
+        let (_, rows) = after_hours(10, 0, 0).await;
+        assert!((10..=11).contains(&rows.sweeps), "{rows:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_is_tried_again_in_minutes() {
+        let tries = Arc::new(Mutex::new(0));
+        let counted = tries.clone();
+        let house = keep_house(move || {
+            *counted.lock().unwrap() += 1;
+            async { Err::<u64, _>("no connection") }
+        });
+        sleep(EVERY * 2).await;
+        drop(house);
+        let tries = *tries.lock().unwrap();
+        assert!((12..=120).contains(&tries), "{tries}");
     }
 }
