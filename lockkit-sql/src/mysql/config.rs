@@ -96,7 +96,7 @@ impl Config {
 /// What a URL with `hold=session` says.
 #[derive(Debug)]
 pub(super) struct SessionConfig {
-    pub(super) options: MySqlConnectOptions,
+    pub(super) endpoint: Endpoint,
     pub(super) hold: Hold,
 }
 
@@ -105,7 +105,7 @@ impl SessionConfig {
         check_scheme(url)?;
         let parameters = url.parameters(SESSION_PARAMETERS)?;
         let hold = Hold::from_parameters(&parameters, can)?;
-        Ok(Self { options: options(url, &parameters)?, hold })
+        Ok(Self { endpoint: Endpoint::new(options(url, &parameters)?, &[]), hold })
     }
 }
 
@@ -158,7 +158,8 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<MySqlConnect
 mod tests {
     use std::time::Duration;
 
-    use super::Config;
+    use super::{Config, SessionConfig};
+    use crate::mysql::session::CAPABILITIES;
 
     fn config(url: &str) -> lockkit_core::Result<Config> {
         Config::from_url(&url.parse().unwrap())
@@ -205,5 +206,14 @@ mod tests {
             let error = config(url).unwrap_err().to_string();
             assert!(error.contains(reason), "{url}: {error}");
         }
+    }
+
+    #[test]
+    fn a_url_of_sessions_says_where_and_keeps_the_password_to_itself() {
+        let url = "mysql://me:hunter2@h/d?hold=session&ttl=2s".parse().unwrap();
+        let config = SessionConfig::from_url(&url, &CAPABILITIES).unwrap();
+        assert_eq!(config.endpoint.to_string(), "h:3306/d");
+        assert_eq!(config.hold.ttl, Duration::from_secs(2));
+        assert!(!format!("{config:?}").contains("hunter2"), "{config:?}");
     }
 }

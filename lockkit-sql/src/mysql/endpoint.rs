@@ -34,6 +34,11 @@ impl Endpoint {
         Self { options, requests }
     }
 
+    /// The same, of which other things will be asked most.
+    pub(super) fn with_requests(&self, requests: &'static [&'static str]) -> Self {
+        Self { requests, ..self.clone() }
+    }
+
     /// Opens the first connection, and makes the tables if there are none.
     pub(super) async fn found(&self) -> Result<MySqlConnection, Failure> {
         self.within_limit(async {

@@ -99,7 +99,7 @@ impl Config {
 /// What a URL with `hold=session` says.
 #[derive(Debug)]
 pub(super) struct SessionConfig {
-    pub(super) options: PgConnectOptions,
+    pub(super) endpoint: Endpoint,
     pub(super) hold: Hold,
 }
 
@@ -108,7 +108,7 @@ impl SessionConfig {
         check_scheme(url)?;
         let parameters = url.parameters(SESSION_PARAMETERS)?;
         let hold = Hold::from_parameters(&parameters, can)?;
-        Ok(Self { options: options(url, &parameters)?, hold })
+        Ok(Self { endpoint: Endpoint::new(options(url, &parameters)?, &[]), hold })
     }
 }
 
@@ -279,8 +279,9 @@ mod tests {
         let config = |url: &str| SessionConfig::from_url(&url.parse().unwrap(), &CAPABILITIES);
         let plain = config("postgres://h/d?hold=session").unwrap();
         assert_eq!((plain.hold.ttl, plain.hold.keys), (Duration::from_secs(30), Keys::Hashed));
-        let full = config("postgres://h/d?hold=session&ttl=2s&keys=exact").unwrap();
+        let full = config("postgres://me:hunter2@h/d?hold=session&ttl=2s&keys=exact").unwrap();
         assert_eq!((full.hold.ttl, full.hold.keys), (Duration::from_secs(2), Keys::Exact));
+        assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
         for (url, reason) in [
             ("postgres://h", "the other driver"),
             ("postgres://h?hold=session&keys=mine", "`hashed` or `exact`"),

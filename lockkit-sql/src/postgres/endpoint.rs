@@ -35,6 +35,11 @@ impl Endpoint {
         Self { options, requests, is_pooled: Arc::default() }
     }
 
+    /// The same, of which other things will be asked most.
+    pub(super) fn with_requests(&self, requests: &'static [&'static str]) -> Self {
+        Self::new(self.options.clone(), requests)
+    }
+
     /// Whether a pooler was found that gives each transaction another session.
     pub(super) fn is_pooled(&self) -> bool {
         self.is_pooled.load(Ordering::Relaxed)

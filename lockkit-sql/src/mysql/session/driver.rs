@@ -11,7 +11,6 @@ use super::server::{MysqlServer, REQUESTS};
 use crate::housekeeping::keep_house;
 use crate::mysql::config::{ID, SessionConfig};
 use crate::mysql::connections::Connections;
-use crate::mysql::endpoint::Endpoint;
 use crate::mysql::error::Failure;
 use crate::mysql::sweep::sweep_of_sessions;
 use crate::session::Sessions;
@@ -59,11 +58,10 @@ impl MysqlSessionDriver {
     ///
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        let SessionConfig { options, hold } = SessionConfig::from_url(url, &CAPABILITIES)?;
+        let SessionConfig { endpoint: plain, hold } = SessionConfig::from_url(url, &CAPABILITIES)?;
         let Hold { call_limit, ttl, keys, waiting } = hold;
         let failed = |failure: Failure| Error::connecting(ID, failure.while_connecting());
-        let endpoint = Endpoint::new(options.clone(), REQUESTS);
-        let plain = Endpoint::new(options, &[]);
+        let endpoint = plain.with_requests(REQUESTS);
         let opening = Box::pin(async {
             endpoint.found_for_sessions().await?;
             Sessions::open(MysqlServer { endpoint, keys }, ttl, waiting).await

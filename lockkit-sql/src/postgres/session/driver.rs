@@ -12,7 +12,6 @@ use crate::housekeeping::keep_house;
 use crate::postgres::channel::Channel;
 use crate::postgres::config::{ID, SessionConfig};
 use crate::postgres::connections::Connections;
-use crate::postgres::endpoint::Endpoint;
 use crate::postgres::error::Failure;
 use crate::postgres::sweep::sweep_of_sessions;
 use crate::session::hold::Hold;
@@ -64,11 +63,10 @@ impl PostgresSessionDriver {
     ///
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        let SessionConfig { options, hold } = SessionConfig::from_url(url, &CAPABILITIES)?;
+        let SessionConfig { endpoint: plain, hold } = SessionConfig::from_url(url, &CAPABILITIES)?;
         let Hold { call_limit, ttl, keys, waiting } = hold;
         let failed = |failure: Failure| Error::connecting(ID, failure.while_connecting());
-        let endpoint = Endpoint::new(options.clone(), REQUESTS);
-        let plain = Endpoint::new(options, &[]);
+        let endpoint = plain.with_requests(REQUESTS);
         let opening = Box::pin(async {
             endpoint.found_for_sessions().await?;
             let subscription = Subscription::new(Channel::new(plain.clone(), CHANNEL));
