@@ -45,6 +45,9 @@ const DROP_DEAD: &str = "DELETE FROM lockkit_bell WHERE inbox = LAST_INSERT_ID()
      AND IS_USED_LOCK(CONCAT('lockkit ', inbox)) IS NULL";
 const HEARD: &str = "UPDATE lockkit_bell SET told = -told \
      WHERE namespace = ? AND name = ? AND inbox = ? AND told = ?";
+const HEARD_TOGETHER: &str = include_str!("sql/heard_together.sql");
+/// How many it is for.
+const TOGETHER: usize = 16;
 /// The connection is of no use once it has said nothing for so long.
 const END_BY_ITSELF: &str = "SET SESSION wait_timeout = 20";
 const MARK: &str = "SELECT COALESCE(GET_LOCK(?, 1), 0) AS is_ours";
@@ -371,11 +374,8 @@ impl Listener for Sleeper {
         // Who was told by a guess may have the lock by now.
         let in_vain = |name| !deliver(board, name) && guess != Some(key(name));
         let in_vain: Vec<_> = told.iter().filter(|(name, _)| in_vain(name)).collect();
-        for (name, at) in &told {
-            let [namespace, lock] = [name.namespace().as_str(), name.as_str()].map(str::as_bytes);
-            let (inbox, at) = (self.line.inbox, *at);
-            self.say(|| sqlx::query(HEARD).bind(namespace).bind(lock).bind(inbox).bind(at)).await?;
-            self.heard = Some(Instant::now());
+        for some in told.chunks(TOGETHER) {
+            self.note_heard(some).await?;
         }
         // It waits no more: another one may.
         for (name, _) in in_vain {
@@ -422,6 +422,25 @@ impl Sleeper {
             }
         }
         Ok(Some(told))
+    }
+
+    /// Notes that it was heard what these locks were told, at most as many as fit one statement.
+    async fn note_heard(&mut self, told: &[(LockName, i64)]) -> Result<(), Failure> {
+        let inbox = self.line.inbox;
+        let (statement, places) = match told.len() {
+            1 => (HEARD, 1),
+            _ => (HEARD_TOGETHER, TOGETHER),
+        };
+        self.say(|| {
+            // One may stand there again.
+            told.iter().cycle().take(places).fold(sqlx::query(statement), |query, (name, at)| {
+                let (namespace, lock) = (name.namespace().as_str(), name.as_str());
+                query.bind(namespace.as_bytes()).bind(lock.as_bytes()).bind(inbox).bind(*at)
+            })
+        })
+        .await?;
+        self.heard = Some(Instant::now());
+        Ok(())
     }
 
     /// Has another session of the driver keep the gate closed. It may go away with its connection.

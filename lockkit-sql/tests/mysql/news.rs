@@ -35,6 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("who_has_told_another_stands_in_line_behind_it", shared, behind),
         trial("who_is_told_while_it_stands_back_listens_anew", shared, told_meanwhile),
         trial("a_hand_over_takes_few_statements", private, hand_over),
+        trial("what_is_told_at_once_is_noted_together", private, at_once),
         trial("a_cut_bell_is_made_up_for", private, cut),
         trial("nobody_sleeps_where_nobody_waits_any_more", shared, given_up),
         trial("a_closed_driver_leaves_no_sleeper", shared, closed),
@@ -374,6 +375,28 @@ async fn hand_over(server: Server) {
     // A release, a note and the ring of two; a grant; a refusal, a note and another refusal. Beside
     // them what the sleepers send: what they were told, that they heard it, and the next sleep.
     assert!(fewest <= 10, "{fewest}");
+}
+
+/// Of many locks, as where the server was busy for a moment.
+async fn at_once(server: Server) {
+    const LOCKS: usize = 40;
+    let mut database = Database::at(&server.url()).await;
+    let (near, far) = (driver(&server.url()).await, driver(&server.url()).await);
+    let waiters = Vec::from_iter((0..LOCKS).map(|at| named(&at.to_string(), LONG).waiting()));
+    for waiter in &waiters {
+        take(&near, &Claim::new(waiter.name().clone(), LONG)).await;
+        listen(&far, waiter).await;
+    }
+    let before = database.figure("Com_update").await;
+    let tell = format!("UPDATE lockkit_bell SET told = {NOW}, expires = {NOW} + 10000000");
+    database.run(&tell).await;
+    for waiter in &waiters {
+        assert_eq!(far.changed(waiter).await, Change::AskAgain);
+    }
+    let heard = "SELECT COUNT(*) FROM lockkit_bell WHERE told < 0";
+    while database.ask::<i64>(heard).await < 40 {}
+    let noted = database.figure("Com_update").await - before - 1;
+    assert!(noted <= 3, "{noted}");
 }
 
 async fn cut(server: Server) {
