@@ -5,7 +5,7 @@
 //! whose turn it is does so. A waiter that was woken and goes away without the lock releases its
 //! claim too, which wakes the next.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -18,15 +18,16 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(super) struct Wakeups {
     hub: Arc<Hub>,
-    /// What keeps the mailboxes alive: they are gone with their driver.
-    own: Mutex<HashMap<OwnerId, Arc<Mailbox>>>,
+    /// What keeps the mailboxes alive, with their turns: they are gone with their driver.
+    own: Mutex<HashMap<OwnerId, (u64, Arc<Mailbox>)>>,
 }
 
 /// The waiters of all drivers on one file, those of each lock in the order in which they asked last.
 #[derive(Debug, Default)]
 struct Hub(Mutex<HashMap<LockName, Queue>>);
 
-type Queue = VecDeque<(OwnerId, Weak<Mailbox>)>;
+/// By turn, which rises with each ask.
+type Queue = BTreeMap<u64, (OwnerId, Weak<Mailbox>)>;
 
 /// The news of one waiter.
 #[derive(Debug, Default)]
@@ -73,31 +74,32 @@ impl Wakeups {
 
     /// Gives a claim that is about to ask a mailbox; whether it had one already.
     pub(super) fn listen(&self, claim: &Claim) -> bool {
-        let mut own = guard(&self.own);
-        let (owner, had_one) = (claim.owner(), own.contains_key(&claim.owner()));
-        let mailbox = own.entry(owner).or_default();
+        let (mut own, owner) = (guard(&self.own), claim.owner());
+        let before = own.remove(&owner);
+        let had_one = before.is_some();
         let mut waiters = guard(&self.hub.0);
         let queue = waiters.entry(claim.name().clone()).or_default();
-        if had_one {
-            queue.retain(|(other, _)| *other != owner);
-        }
-        queue.push_back((owner, Arc::downgrade(mailbox)));
+        let turn = queue.last_key_value().map_or(0, |(last, _)| last + 1);
+        let mailbox = before.map_or_else(Arc::default, |(turn, mailbox)| {
+            queue.remove(&turn);
+            mailbox
+        });
+        queue.insert(turn, (owner, Arc::downgrade(&mailbox)));
+        own.insert(owner, (turn, mailbox));
         had_one
     }
 
     /// The claim's mailbox.
     pub(super) fn of(&self, claim: &Claim) -> Option<Arc<Mailbox>> {
-        guard(&self.own).get(&claim.owner()).cloned()
+        guard(&self.own).get(&claim.owner()).map(|(_, mailbox)| mailbox.clone())
     }
 
     /// Takes the claim's mailbox away.
     pub(super) fn leave(&self, claim: &Claim) {
-        if guard(&self.own).remove(&claim.owner()).is_none() {
-            return;
-        }
+        let Some((turn, _)) = guard(&self.own).remove(&claim.owner()) else { return };
         let mut waiters = guard(&self.hub.0);
         if let Some(queue) = waiters.get_mut(claim.name()) {
-            queue.retain(|(owner, _)| *owner != claim.owner());
+            queue.remove(&turn);
             if queue.is_empty() {
                 waiters.remove(claim.name());
             }
@@ -108,15 +110,16 @@ impl Wakeups {
     /// those that listen has asked least lately, or who has asked last: it is about to listen.
     pub(super) fn wake(&self, name: &LockName, first_place: Option<OwnerId>) {
         let waiters = guard(&self.hub.0);
-        let alive: Vec<_> = waiters
-            .get(name)
-            .into_iter()
-            .flatten()
-            .filter(|(owner, _)| first_place.is_none_or(|first| *owner == first))
-            .filter_map(|(_, mailbox)| mailbox.upgrade())
-            .collect();
-        let listens = |mailbox: &&Arc<Mailbox>| mailbox.listeners.load(Ordering::Relaxed) > 0;
-        if let Some(mailbox) = alive.iter().find(listens).or(alive.last()) {
+        let Some(queue) = waiters.get(name) else { return };
+        let alive = || {
+            let is_meant = |owner: &OwnerId| first_place.is_none_or(|first| *owner == first);
+            queue
+                .values()
+                .filter(move |(owner, _)| is_meant(owner))
+                .filter_map(|(_, mailbox)| mailbox.upgrade())
+        };
+        let listens = |mailbox: &Arc<Mailbox>| mailbox.listeners.load(Ordering::Relaxed) > 0;
+        if let Some(mailbox) = alive().find(listens).or_else(|| alive().next_back()) {
             mailbox.news.notify_one();
         }
     }
@@ -126,7 +129,7 @@ impl Drop for Wakeups {
     fn drop(&mut self) {
         guard(&self.own).clear();
         guard(&self.hub.0).retain(|_, queue| {
-            queue.retain(|(_, mailbox)| mailbox.strong_count() > 0);
+            queue.retain(|_, (_, mailbox)| mailbox.strong_count() > 0);
             !queue.is_empty()
         });
     }
