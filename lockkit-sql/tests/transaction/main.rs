@@ -6,6 +6,7 @@ mod cancelled;
 mod gate;
 mod locks;
 mod meeting;
+mod removal;
 mod setup;
 mod snapshots;
 mod stock;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         locks::trials(),
         snapshots::trials(),
         meeting::trials(),
+        removal::trials(),
         stock::trials(),
         gate::trials(),
         stopped::trials(),
