@@ -10,8 +10,10 @@ use std::fmt::Write as _;
 use std::future::ready;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use lockkit_conformance::{Outcome, Suite};
+use lockkit_core::Capabilities;
 use lockkit_core::memory::CAPABILITIES;
 
 use crate::broken::Server;
@@ -53,6 +55,18 @@ fn every_defect_is_caught_and_every_check_catches_one() {
     }
 }
 
+/// Nothing shorter than the shortest lease can be asked for, so a check has to begin with a longer.
+#[test]
+fn a_shortened_lease_is_noticed_where_the_usual_one_is_the_shortest() {
+    let shortest = CAPABILITIES.ttl(Duration::from_secs(30), Capabilities::MAX_TTL);
+    let name = "driver::no_request_shortens_a_lease";
+    let check = Suite::checks().iter().find(|check| check.name() == name);
+    let check = check.expect("there is such a check");
+    assert_eq!(suite_of(None, shortest).run(check), Outcome::Passed);
+    let outcome = suite_of(Some(Defect::ShortensLeases), shortest).run(check);
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+}
+
 /// For each defect, the checks that fail.
 fn run_all() -> Vec<HashSet<&'static str>> {
     let next = AtomicUsize::new(0);
@@ -84,11 +98,15 @@ fn run_all() -> Vec<HashSet<&'static str>> {
 }
 
 fn suite(defect: Option<Defect>) -> Suite {
+    suite_of(defect, CAPABILITIES)
+}
+
+fn suite_of(defect: Option<Defect>, capabilities: Capabilities) -> Suite {
     let [server, revoked, severed, restarted] = {
         let server = Server::new(defect);
         [(); 4].map(|()| server.clone())
     };
-    Suite::new("broken", CAPABILITIES)
+    Suite::new("broken", capabilities)
         .connect(move || {
             // On the thread of the check: the engine's jitter is the same in each run.
             fastrand::seed(7);

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use lockkit_core::Capabilities;
 use lockkit_core::driver::{
     Attempt, Claim, Clock, Driver as _, DriverError, Instant, Release, Renewal, Vouch,
 };
@@ -66,8 +67,10 @@ pub(in crate::checks) async fn a_repeated_ask_refreshes(context: &Context) -> Ve
 
 pub(in crate::checks) async fn no_request_shortens_a_lease(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
-    let claim = context.claim()?;
-    let short = (claim.ttl() / 2).max(context.capabilities().min_ttl);
+    let Capabilities { min_ttl, max_ttl, .. } = context.capabilities();
+    // Where the usual lease is the shortest there is, nothing shorter could be asked for.
+    let claim = context.claim()?.with_ttl(context.ttl().max(2 * min_ttl).min(max_ttl));
+    let short = (claim.ttl() / 2).max(min_ttl);
     let (shorter, stranger) = (claim.clone().with_ttl(short), context.claim()?.with_ttl(short));
     let asked = claim.now();
     // Drivers wait for short leases briefly: what is not answered is asked again, while more is
