@@ -248,11 +248,17 @@ impl Context {
     /// A [long](Self::long_claim) claim of each kind that waits: where there is an order on request,
     /// those who do not ask for it hear of a release in another way.
     pub(crate) fn all_that_wait(&self) -> Verdict<Vec<Claim>> {
-        let mut claims = vec![self.long_claim()?.waiting()];
+        Ok(self.all_that_wait_for(&self.name("lock-@")?))
+    }
+
+    /// The same, for the lock of that name.
+    pub(crate) fn all_that_wait_for(&self, name: &LockName) -> Vec<Claim> {
+        let claim = || Claim::new(name.clone(), self.long());
+        let mut claims = vec![claim().waiting()];
         if self.has_order() {
-            claims.push(self.long_claim()?.fair());
+            claims.push(claim().fair());
         }
-        Ok(claims)
+        claims
     }
 
     /// Takes a lock away behind its holder's back.

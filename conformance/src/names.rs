@@ -48,14 +48,7 @@ pub(crate) const HOSTILE: &[&str] = &[
 /// Pairs of these differ in little. Each is different from all others, and so are the names made
 /// of them.
 pub(crate) fn awkward() -> Vec<String> {
-    let mut names: Vec<String> = ALIKE.iter().copied().map(String::from).collect();
-    // Every printable character, at the end and at the beginning.
-    for c in (' '..='~').filter(|c| *c != '@') {
-        names.push(format!("@a{c}"));
-    }
-    for c in (' '..='~').filter(|c| !c.is_ascii_alphanumeric() && *c != '@') {
-        names.push(format!("{c}@"));
-    }
+    let mut names = Vec::new();
     // Lengths at which columns, keys and file names are cut off, differing in the last byte.
     const TAG: usize = 12;
     for length in [32, 63, 64, 65, 127, 128, 191, 192, 193, 200, 201, 254, 255, 256, 511, 512] {
@@ -63,6 +56,14 @@ pub(crate) fn awkward() -> Vec<String> {
         for last in ["x", "y"] {
             names.push(format!("@{}{last}", "x".repeat(length - TAG - 1)));
         }
+    }
+    names.extend(ALIKE.iter().copied().map(String::from));
+    // Every printable character, at the end and at the beginning.
+    for c in (' '..='~').filter(|c| *c != '@') {
+        names.push(format!("@a{c}"));
+    }
+    for c in (' '..='~').filter(|c| !c.is_ascii_alphanumeric() && *c != '@') {
+        names.push(format!("{c}@"));
     }
     names
 }

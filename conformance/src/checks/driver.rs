@@ -2,10 +2,13 @@
 
 pub(super) mod asking;
 pub(super) mod breaking;
+pub(super) mod closing;
 pub(super) mod inspection;
 pub(super) mod leasing;
 pub(super) mod names;
+pub(super) mod overlapping;
 pub(super) mod releasing;
 pub(super) mod renewing;
+pub(super) mod sharing;
 pub(super) mod tokens;
 pub(super) mod waiting;

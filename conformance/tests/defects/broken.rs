@@ -1,6 +1,8 @@
 //! The memory driver behind a cable, with at most one fault.
 
 mod inspection;
+mod sharing;
+mod steps;
 
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
@@ -70,6 +72,10 @@ struct State {
     broken: HashSet<OwnerId>,
     lost: HashSet<(LockName, u64)>,
     names: HashSet<LockName>,
+    /// Who has the place of all claims of a connection.
+    places: HashMap<(u64, LockName), OwnerId>,
+    /// Who was told of a grant.
+    pushed: HashSet<OwnerId>,
 }
 
 /// Whom the backend takes for one owner.
@@ -101,6 +107,8 @@ impl Server {
             restarts_seen: self.restarts.load(Ordering::Relaxed),
             tokens: AtomicU64::new(0),
             fresh: Mutex::default(),
+            listeners: Mutex::default(),
+            closes: AtomicU64::new(0),
         }
     }
 
@@ -166,6 +174,11 @@ impl Server {
                 (Namespace::default(), format!("{}.{text}", name.namespace()))
             }
             Some(Defect::IgnoresNamespaces) => (Namespace::default(), text.into()),
+            Some(Defect::CutsNamespaces) => {
+                let namespace = name.namespace().as_str();
+                let cut = Namespace::new(&namespace[..namespace.len().min(63)]);
+                (cut.unwrap_or_default(), text.into())
+            }
             _ => return name.clone(),
         };
         LockName::new(&namespace, &text).unwrap_or_else(|_| name.clone())
@@ -191,6 +204,9 @@ pub(crate) struct Broken {
     tokens: AtomicU64,
     /// Who has asked and not listened since.
     fresh: Mutex<HashSet<OwnerId>>,
+    /// How often anybody began to listen.
+    listeners: Mutex<HashMap<LockName, watch::Sender<u64>>>,
+    closes: AtomicU64,
 }
 
 impl std::fmt::Debug for Broken {
@@ -220,7 +236,10 @@ impl Broken {
     }
 
     /// Fails once after a cut, as a connection does that finds out and is replaced.
-    fn reach(&self) -> Result<(), DriverError> {
+    async fn reach(&self) -> Result<(), DriverError> {
+        if self.has(Defect::HangsAfterClosing) && self.closes.load(Ordering::Relaxed) > 0 {
+            return pending().await;
+        }
         if self.has(Defect::ForgetsItsScripts)
             && self.restarts_seen != self.server.restarts.load(Ordering::Relaxed)
         {
@@ -376,6 +395,19 @@ impl Broken {
                 }
                 self.memory().try_acquire(claim).await
             }
+            Some(Defect::RemovesThenTakes) => self.remove_then_take(claim).await,
+            Some(Defect::PlacesOfTheConnection)
+                if claim.is_fair() && self.shares_a_place(claim) =>
+            {
+                self.memory().try_acquire(&claim.clone().not_waiting()).await
+            }
+            Some(Defect::RefreshesAllPlaces) if claim.is_fair() => {
+                let answer = self.memory().try_acquire(claim).await?;
+                if matches!(answer, Attempt::Taken(_)) {
+                    self.refresh_others(claim).await?;
+                }
+                Ok(answer)
+            }
             Some(Defect::TriesOvertake) if !claim.waits() => self.overtake(claim).await,
             Some(Defect::PlainWaitersOvertake) if claim.waits() && !claim.is_fair() => {
                 self.overtake(claim).await
@@ -454,6 +486,9 @@ impl Broken {
         let token = match self.server.defect {
             Some(Defect::OneToken) => 1,
             Some(Defect::NewTokenOnRetry) => self.tokens_of_all(&mut state),
+            Some(Defect::NewTokenAfterAPush) if state.pushed.contains(&owner) => {
+                self.tokens_of_all(&mut state)
+            }
             Some(Defect::TokensOfTheConnection) => self.tokens.fetch_add(1, Ordering::Relaxed) + 1,
             Some(Defect::TokensCountRenewals) => {
                 token + state.renewals.get(&owner).copied().unwrap_or(0)
@@ -466,9 +501,11 @@ impl Broken {
             _ => Grant::new(),
         };
         let grant = match self.server.defect {
-            Some(Defect::OldTokenOnNewGrant | Defect::AnswersRetriesItself) => {
-                state.first_grants.entry(owner).or_insert(grant).clone()
-            }
+            Some(
+                Defect::OldTokenOnNewGrant
+                | Defect::OldTokenAfterExpiry
+                | Defect::AnswersRetriesItself,
+            ) => state.first_grants.entry(owner).or_insert(grant).clone(),
             Some(Defect::VouchesTooLong) => {
                 grant.vouch(Vouch::Lease { since: claim.now(), ttl: 2 * first_lease })
             }
@@ -480,6 +517,12 @@ impl Broken {
         state.told.insert(owner, grant.fencing_token());
         state.last_holders.insert(claim.name().clone(), claim.clone());
         grant
+    }
+
+    /// The token of whoever held the lock last.
+    fn last_token(&self, name: &LockName) -> Option<FencingToken> {
+        let state = self.state();
+        state.told.get(&state.last_holders.get(name)?.owner()).copied().flatten()
     }
 
     fn tokens_of_all(&self, state: &mut State) -> u64 {
@@ -511,7 +554,7 @@ impl Driver for Broken {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.reach()?;
+        self.reach().await?;
         let only_listens = self.only_listens(claim);
         if only_listens {
             self.state().listened.insert(claim.owner(), *self.server.releases.borrow());
@@ -580,7 +623,7 @@ impl Driver for Broken {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        self.reach()?;
+        self.reach().await?;
         let claim = &self.translate(claim)?;
         self.expire(claim);
         let renewals = {
@@ -602,7 +645,10 @@ impl Driver for Broken {
         if self.has(Defect::RefusesLongLeases) && claim.ttl() > Duration::from_secs(3600) {
             return Err(DriverError::new(ErrorKind::Unsupported, "too long"));
         }
-        let answer = self.memory().renew(claim).await?;
+        let answer = match self.server.defect {
+            Some(Defect::LooksThenRenews) => self.look_then_renew(claim).await?,
+            _ => self.memory().renew(claim).await?,
+        };
         match (self.server.defect, answer) {
             (Some(Defect::LosesWithoutCause), Renewal::Held(_)) if renewals.is_multiple_of(3) => {
                 Ok(Renewal::Lost)
@@ -651,7 +697,7 @@ impl Driver for Broken {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        self.reach()?;
+        self.reach().await?;
         let claim = &self.translate(claim)?;
         let owner = claim.owner();
         self.expire(claim);
@@ -700,8 +746,13 @@ impl Driver for Broken {
             }
             state.first_leases.remove(&owner);
             state.released.insert(owner);
+            state.pushed.remove(&owner);
         }
-        let answer = self.memory().release(claim).await?;
+        self.leave_place(claim);
+        let answer = match self.server.defect {
+            Some(Defect::LooksThenReleases) => self.look_then_release(claim).await?,
+            _ => self.memory().release(claim).await?,
+        };
         self.server.releases.send_modify(|releases| *releases += 1);
         match (self.server.defect, answer) {
             (Some(Defect::ReleasesForOthers), Release::NotHeld) => {
@@ -739,6 +790,20 @@ impl Driver for Broken {
                 let news = timeout(Duration::from_secs(1), self.memory().changed(claim));
                 return news.await.unwrap_or(Change::AskAgain);
             }
+            Some(Defect::CutsChannels)
+                if !self.is_holder(claim) && claim.name().as_str().len() > 63 =>
+            {
+                return pending().await;
+            }
+            Some(Defect::ChannelsAreStatements)
+                if !self.is_holder(claim) && claim.name().as_str().contains('"') =>
+            {
+                return pending().await;
+            }
+            Some(Defect::GrantsOutOfSilence) if !self.is_holder(claim) && claim.is_fair() => {
+                let news = timeout(Duration::from_secs(25), self.memory().changed(claim));
+                return news.await.unwrap_or(Change::Granted(Grant::new()));
+            }
             Some(Defect::NeverReconnects) if was_cut => return pending().await,
             Some(Defect::OldPushesStay) => {
                 let old = self.state().old_pushes.remove(&claim.owner());
@@ -771,6 +836,7 @@ impl Driver for Broken {
                 Some(Defect::WatchesAreNotResumed) => return pending().await,
                 _ => return Change::AskAgain,
             },
+            () = self.displaced(claim) => return pending().await,
             change = self.memory().changed(claim) => change,
         };
         match (self.server.defect, change) {
@@ -780,8 +846,13 @@ impl Driver for Broken {
             }
             (Some(Defect::RenewsAlways), Change::Lost) => pending().await,
             (defect, Change::Granted(grant)) => {
+                let before = self.last_token(claim.name());
                 let grant = self.grant(claim, grant);
+                self.state().pushed.insert(claim.owner());
                 match defect {
+                    Some(Defect::PushesTheLastToken) if claim.is_fair() => {
+                        return Change::Granted(before.map_or(grant, |it| Grant::new().token(it)));
+                    }
                     Some(Defect::PushedGrantsAreFresh) => {
                         _ = self.memory().renew(claim).await;
                     }
@@ -807,6 +878,10 @@ impl Driver for Broken {
     }
 
     async fn close(&self) {
+        if self.closes.fetch_add(1, Ordering::Relaxed) > 0 && self.has(Defect::HangsWhenClosedAgain)
+        {
+            pending().await
+        }
         if self.has(Defect::OneCloseEndsAll) {
             self.server.end_all_holds();
         }

@@ -32,6 +32,7 @@ defects! {
     // Exclusion.
     GrantsToAll "Answers every ask with a grant." "a plain write instead of a conditional one: `SET` without `NX`";
     ChecksThenTakes "Looks whether the lock is free in one request and takes it in another." "select, then insert or update, outside one transaction";
+    RemovesThenTakes "Removes a hold that ran out in one request, and takes the lock in another." "`DELETE` by the name and `INSERT`, after a `SELECT` of what ran out";
     OwnerIsTheConnection "Takes all claims of one connection for the same owner." "PostgreSQL's advisory locks, MySQL's `GET_LOCK` and an etcd lease let one session in twice; redisson#4467";
     LocksOfTheConnection "Keeps the locks in the connection." "two clients configured for different databases or prefixes";
     HangsWhenRefused "Never answers an ask for a held lock." "redisson#5761, redisson#763";
@@ -49,6 +50,7 @@ defects! {
 
     // Release.
     ReleasesForOthers "Releases whoever holds the lock." "`DEL` without a comparison; ShedLock#74, aredis#119, etcd#22082";
+    LooksThenReleases "Compares the owner in one request, and releases in another." "`GET`, a comparison, and `DEL`";
     ReleasesNothing "Answers a release, and releases nothing." "pglock#36, pglock#175";
     ReleasesLater "Answers a release before it is carried out, a moment later." "an acknowledgement that comes before the write";
     FailsToReleaseTwice "Fails to release what is not held." "node-redlock#131, redsync#107";
@@ -57,6 +59,8 @@ defects! {
     ReleasedWaitersStay "Releases holds, but no places." "etcd#10111, zk-ruby#49, CURATOR-79, kazoo#732";
     TurnsCannotBeDeclined "Does not release what was handed to a waiter that has not heard of it." "a cancelled waiter that is notified at that moment; CURATOR-335";
     OneCloseEndsAll "Ends the holds of all connections when one is closed." "DistributedLock#83: connections that share a session";
+    HangsWhenClosedAgain "Never comes back from a second end of a connection." "a task that is waited for and has ended";
+    HangsAfterClosing "Never answers a request after the end of its connection." "a queue of requests that nobody reads any more";
 
     // Leases.
     NeverExpires "Sets no expiry." "`SETNX`, and a crash before `EXPIRE`";
@@ -64,6 +68,7 @@ defects! {
     WholeSeconds "Rounds leases down to seconds." "milliseconds given to an interface that takes seconds";
     RenewalDoesNothing "Answers renewals without lengthening the lease." "redisson#5698, dynamolock#14";
     RenewsForOthers "Renews the lock for whoever asks." "`EXPIRE` without a comparison";
+    LooksThenRenews "Compares the owner in one request, and renews in another." "`GET`, a comparison, and `SET` with `PX`";
     RenewalTakes "Takes a free lock on renewal." "an upsert, or `SET` without `XX`; redsync's option to do so";
     RenewsTheExpired "Renews a lease that ran out." "`UPDATE ... WHERE owner = ?` without a look at the expiry";
     RenewsAlways "Answers every renewal with yes, and tells of no loss." "pglock#18, redisson#4698, DistributedLock#133";
@@ -85,9 +90,15 @@ defects! {
     DropsNews "Loses the news that arrives as a listener is dropped." "a message taken from a channel before the caller can have it";
     WakesHolders "Says every other second to a holder that there is news." "a watch that sees the renewals which it causes";
     WakesAllTheTime "Says to waiters every second that there is news." "spring-integration#3690";
+    GrantsOutOfSilence "Tells a fair waiter of a grant when nothing happens for 25 seconds." "the time-out of a blocking read that is taken for a message";
+    CutsChannels "Tells nobody of news who waits for a name of more than 63 bytes." "PostgreSQL cuts off the channel of `LISTEN` and refuses that of `pg_notify`";
+    ChannelsAreStatements "Tells nobody of news who waits for a name with a double quotation mark." "`LISTEN` put together as a string";
+    OneListenerAConnection "Tells the last fair claim of a connection that listened, and none of those before." "a table of listeners by lock, in each connection";
 
     // Places.
     DeadWaitersStay "Keeps the place of a waiter that asks no more." "redisson#1104, redisson#2883: the dead waiters of fair locks";
+    RefreshesAllPlaces "Lets each ask of a fair waiter refresh the places of all who wait." "one `EXPIRE` for the key of the whole queue";
+    PlacesOfTheConnection "Has one place in a queue for all fair claims of a connection." "a queue of sessions: an etcd key that is named after the session's lease";
     PlacesRunOut "Ends a place a lease after the first ask, however often its owner asks." "redisson#2099: time-outs of a fair lock that drift";
     BackOfTheQueue "Gives a waiter a new place at the back with each ask." "a queue ordered by the time of the last ask";
     NoPlaces "Lets waiters race for a lock that is declared to be fair." "consul#7523";
@@ -109,6 +120,9 @@ defects! {
     NoTokens "Gives no tokens, though it declares them." "dynamodb-lock-client#62: an identifier instead of a number";
     OneToken "Gives every grant the same token." "redlease and others before they counted";
     OldTokenOnNewGrant "Gives a claim its first token again after a release." "a cache of grants by owner";
+    OldTokenAfterExpiry "Gives a claim its first token again after its lease ran out." "a cache of grants by owner, which only a release clears";
+    PushesTheLastToken "Tells a fair waiter of a grant with the token of the hold before." "a message made before the counter was raised";
+    NewTokenAfterAPush "Draws a new token when a waiter asks that was told of its grant." "a hand-over that writes the owner and not the token";
     TokensOfTheConnection "Counts tokens in the connection." "a counter in the client process";
     TokensCountRenewals "Raises the token with each renewal." "pglock: the record's version number";
     TokensOfTheClock "Takes tokens from the client's clock." "timestamps of clients whose clocks differ";
@@ -123,6 +137,7 @@ defects! {
     Normalises "Puts letters and their accents together." "file systems that normalise names";
     JoinsNamespaces "Joins namespace and name with a dot." "a separator that both sides may contain";
     IgnoresNamespaces "Ignores the namespace." "a prefix that is forgotten in one of the requests";
+    CutsNamespaces "Cuts namespaces off after 63 bytes." "PostgreSQL's identifiers: schemas and channels";
     NamesArePatterns "Releases all names that match, taking `*`, `%` and `_` for wildcards." "`LIKE` and `KEYS` where equality is meant";
     NamesAreStatements "Fails on names with a quotation mark." "statements put together as strings";
 

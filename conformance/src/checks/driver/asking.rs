@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
-use lockkit_core::driver::{Attempt, Driver as _};
+use lockkit_core::LockName;
+use lockkit_core::driver::{Attempt, Claim, Driver as _};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -65,50 +66,79 @@ pub(in crate::checks) async fn a_refusal_comes_at_once(context: &Context) -> Ver
 pub(in crate::checks) async fn claims_over_separate_connections_get_one_grant(
     context: &Context,
 ) -> Verdict {
-    let mut connections = Vec::new();
-    for _ in 0..8 {
-        connections.push(context.connect().await?);
+    let (connections, name) = (eight(context).await?, context.name("lock-@")?);
+    for _ in 0..5 {
+        one_of_eight_is_granted(context, &connections, &name).await?;
     }
-    one_of_eight_is_granted(context, &connections).await
+    Ok(())
 }
 
 pub(in crate::checks) async fn claims_over_one_connection_get_one_grant(
     context: &Context,
 ) -> Verdict {
-    let connection = context.connect().await?;
-    one_of_eight_is_granted(context, &[connection]).await
+    let (connections, name) = ([context.connect().await?], context.name("lock-@")?);
+    for _ in 0..5 {
+        one_of_eight_is_granted(context, &connections, &name).await?;
+    }
+    Ok(())
 }
 
-async fn one_of_eight_is_granted(context: &Context, connections: &[Arc<Connection>]) -> Verdict {
-    for _ in 0..5 {
-        let start = Arc::new(Barrier::new(8));
-        let mut asks = JoinSet::new();
-        for connection in connections.iter().cycle().take(8) {
-            let (start, connection) = (start.clone(), connection.clone());
-            let claim = context.long_claim()?;
-            asks.spawn(async move {
-                start.wait().await;
-                let granted = match connection.try_acquire(&claim).await? {
-                    Attempt::Granted(_) => Some((connection, claim)),
-                    _ => None,
-                };
-                Verdict::Ok(granted)
-            });
-        }
-        let mut granted = Vec::new();
-        while let Some(ask) = asks.join_next().await {
-            granted.extend(ask??);
-        }
-        if granted.is_empty() && context.is_by_votes() {
-            // They were in each other's way, and no longer are.
-            let claim = context.long_claim()?;
-            connections[0].take(&claim).await?;
-            granted.push((connections[0].clone(), claim));
-        }
-        ensure!(granted.len() == 1, "{} of 8 claims got the lock", granted.len());
-        for (connection, claim) in granted {
-            connection.release(&claim).await?;
-        }
+pub(in crate::checks) async fn claims_to_what_ran_out_get_one_grant(context: &Context) -> Verdict {
+    let (dead, connections) = (context.connect().await?, eight(context).await?);
+    let mut held = Vec::new();
+    for round in 0..5 {
+        let claim = Claim::new(context.name(&format!("dead{round}-@"))?, context.ttl());
+        dead.take(&claim).await?;
+        held.push(claim);
+    }
+    context.outlive(context.ttl()).await?;
+    for claim in held {
+        one_of_eight_is_granted(context, &connections, claim.name()).await?;
+    }
+    Ok(())
+}
+
+async fn eight(context: &Context) -> Verdict<Vec<Arc<Connection>>> {
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        connections.push(context.connect().await?);
+    }
+    Ok(connections)
+}
+
+/// One race for a lock that nobody holds, and nobody does afterwards.
+async fn one_of_eight_is_granted(
+    context: &Context,
+    connections: &[Arc<Connection>],
+    name: &LockName,
+) -> Verdict {
+    let claim = || Claim::new(name.clone(), context.long());
+    let start = Arc::new(Barrier::new(8));
+    let mut asks = JoinSet::new();
+    for connection in connections.iter().cycle().take(8) {
+        let (start, connection, claim) = (start.clone(), connection.clone(), claim());
+        asks.spawn(async move {
+            start.wait().await;
+            let granted = match connection.try_acquire(&claim).await? {
+                Attempt::Granted(_) => Some((connection, claim)),
+                _ => None,
+            };
+            Verdict::Ok(granted)
+        });
+    }
+    let mut granted = Vec::new();
+    while let Some(ask) = asks.join_next().await {
+        granted.extend(ask??);
+    }
+    if granted.is_empty() && context.is_by_votes() {
+        // They were in each other's way, and no longer are.
+        let claim = claim();
+        connections[0].take(&claim).await?;
+        granted.push((connections[0].clone(), claim));
+    }
+    ensure!(granted.len() == 1, "{} of 8 claims got the lock", granted.len());
+    for (connection, claim) in granted {
+        connection.release(&claim).await?;
     }
     Ok(())
 }
@@ -137,6 +167,22 @@ pub(in crate::checks) async fn an_ask_after_release_is_a_new_grant(context: &Con
     ensure!(
         first.is_none() || first < second,
         "the token was {first:?}, and after a release {second:?}"
+    );
+    other.is_refused(&context.long_claim()?, "it was taken anew").await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn an_ask_after_expiry_is_a_new_grant(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let (claim, between) = (context.claim()?, context.long_claim()?);
+    let first = holder.take(&claim).await?.fencing_token();
+    other.ask_until_granted(context, &between, context.expiry(claim.ttl())).await?;
+    let second = other.take(&between).await?.fencing_token();
+    other.release(&between).await?;
+    let third = holder.take(&claim.with_ttl(context.long())).await?.fencing_token();
+    ensure!(
+        first.is_none() || first < second && second < third,
+        "the token was {first:?}, that of the next owner {second:?}, and on asking again {third:?}"
     );
     other.is_refused(&context.long_claim()?, "it was taken anew").await?;
     Ok(())

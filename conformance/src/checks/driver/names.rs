@@ -1,6 +1,13 @@
-use lockkit_core::LockName;
-use lockkit_core::driver::{Claim, Driver as _};
+use std::sync::Arc;
+use std::time::Duration;
 
+use lockkit_core::driver::{Claim, Driver as _};
+use lockkit_core::{LockName, Namespace};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::connection::Connection;
 use crate::context::{Context, Verdict};
 use crate::names;
 
@@ -51,6 +58,9 @@ pub(in crate::checks) async fn namespaces_are_apart(context: &Context) -> Verdic
         let namespace = context.namespace_beside(namespace)?;
         held.push(Claim::new(LockName::new(&namespace, name)?, context.long()));
     }
+    for namespace in longest_namespaces(context)? {
+        held.push(Claim::new(LockName::new(&namespace, "a")?, context.long()));
+    }
     for claim in &held {
         let granted = connection.take(claim).await;
         ensure!(granted.is_ok(), "{:?} was refused, although it is not held", claim.name());
@@ -81,6 +91,81 @@ pub(in crate::checks) async fn names_are_never_code(context: &Context) -> Verdic
         other.is_refused(&context.long_claim()?, "it is held").await?;
     }
     Ok(())
+}
+
+pub(in crate::checks) async fn a_release_is_heard_of_whatever_the_name(
+    context: &Context,
+) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let mut names = Vec::new();
+    for namespace in longest_namespaces(context)? {
+        names.push(LockName::new(&namespace, "a")?);
+    }
+    names.extend(awkward(context)?);
+    for shape in names::HOSTILE {
+        names.push(context.name(shape)?);
+    }
+    // Names that differ in little are next to each other, and are waited for at the same time.
+    for some in names.chunks(8) {
+        let (ready, mut locks) = (Arc::new(Barrier::new(some.len())), JoinSet::new());
+        for name in some {
+            let (holder, waiter, ready) = (holder.clone(), waiter.clone(), ready.clone());
+            let held = Claim::new(name.clone(), context.long());
+            let waiting = context.all_that_wait_for(name);
+            let limit = context.patience();
+            locks.spawn(is_heard_of(holder, waiter, held, waiting, ready, limit));
+        }
+        while let Some(lock) = locks.join_next().await {
+            lock??;
+        }
+    }
+    Ok(())
+}
+
+/// Lets a lock go when all are `ready`, which is waited for by each of `waiting`.
+async fn is_heard_of(
+    holder: Arc<Connection>,
+    waiter: Arc<Connection>,
+    held: Claim,
+    waiting: Vec<Claim>,
+    ready: Arc<Barrier>,
+    limit: Duration,
+) -> Verdict {
+    holder.take(&held).await?;
+    let mut waits = JoinSet::new();
+    for claim in waiting {
+        let taken = waiter.is_refused(&claim, &format!("{:?} is held", held.name())).await?;
+        let waiter = waiter.clone();
+        waits.spawn(async move {
+            // It may be one too many to be told for now.
+            if !taken.is_unheard() {
+                let granted = timeout(limit, waiter.listen_until_granted(&claim)).await;
+                let Ok(granted) = granted else {
+                    fail!("no news within {limit:?} of the release of {:?}", claim.name())
+                };
+                granted?;
+            }
+            waiter.release(&claim).await?;
+            Verdict::Ok(())
+        });
+    }
+    ready.wait().await;
+    holder.release(&held).await?;
+    while let Some(wait) = waits.join_next().await {
+        wait??;
+    }
+    Ok(())
+}
+
+/// Two that are as long as can be and differ in the last byte.
+fn longest_namespaces(context: &Context) -> Verdict<[Namespace; 2]> {
+    const LONGEST: usize = 64;
+    let stem = context.namespace_beside("@")?.as_str().len();
+    let fill = "x".repeat(LONGEST.saturating_sub(stem + 1));
+    Ok([
+        context.namespace_beside(&format!("@{fill}x"))?,
+        context.namespace_beside(&format!("@{fill}y"))?,
+    ])
 }
 
 fn awkward(context: &Context) -> Verdict<Vec<LockName>> {

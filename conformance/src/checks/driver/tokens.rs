@@ -1,7 +1,9 @@
 use lockkit_core::FencingToken;
-use lockkit_core::driver::Driver as _;
+use lockkit_core::driver::{Change, Claim, Driver as _};
 
-use crate::context::{Context, Verdict};
+use super::waiting::settle;
+use crate::connection::Connection;
+use crate::context::{Context, Stop, Verdict};
 
 pub(in crate::checks) async fn tokens_are_given_if_declared(context: &Context) -> Verdict {
     let (holder, waiter) = context.pair().await?;
@@ -102,6 +104,48 @@ pub(in crate::checks) async fn a_renewal_keeps_the_token(context: &Context) -> V
     let later = connection.take_token(&claim).await?;
     ensure!(first == later, "the token was {first}, and after renewals {later}");
     Ok(())
+}
+
+pub(in crate::checks) async fn a_pushed_grant_has_a_token_of_its_own(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let (mut are_pushed, mut last) = (false, None);
+    for waiting in context.all_that_wait()? {
+        are_pushed |= pushed_token_rises(context, &holder, &waiter, &waiting, &mut last).await?;
+    }
+    match are_pushed {
+        true => Ok(()),
+        false => Err(Stop::DoesNotApply("the driver pushes no grants".into())),
+    }
+}
+
+/// Whether the claim is told of a grant.
+async fn pushed_token_rises(
+    context: &Context,
+    holder: &Connection,
+    waiter: &Connection,
+    waiting: &Claim,
+    last: &mut Option<FencingToken>,
+) -> Verdict<bool> {
+    let held = context.long_claim()?;
+    rises(last, holder.take_token(&held).await?)?;
+    settle(waiter, waiting, context.ttl() / 8).await?;
+    holder.release(&held).await?;
+    let news = context.promptly("news of a release", waiter.changed(waiting)).await?;
+    let pushed = match &news {
+        Change::Granted(grant) => Some(grant.fencing_token()),
+        Change::Lost => fail!("the driver says that the place of a waiter was lost"),
+        _ => None,
+    };
+    let asked = waiter.take_token(waiting).await?;
+    if let Some(pushed) = pushed {
+        ensure!(
+            pushed == Some(asked),
+            "a pushed grant had the token {pushed:?}, and on asking again {asked}"
+        );
+    }
+    rises(last, asked)?;
+    waiter.release(waiting).await?;
+    Ok(pushed.is_some())
 }
 
 fn rises(last: &mut Option<FencingToken>, token: FencingToken) -> Verdict {

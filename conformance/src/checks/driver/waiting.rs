@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use lockkit_core::Fairness;
-use lockkit_core::driver::{Change, Claim, Driver as _, Vouch};
+use lockkit_core::driver::{Change, Claim, Driver as _, Instant, Vouch};
 use tokio::time::timeout;
 
 use super::leasing::is_as_vouched;
@@ -103,7 +103,11 @@ where
     const MOST: usize = 10;
     let listen = async {
         for _ in 0..MOST {
-            connection.changed(claim).await;
+            let news = connection.changed(claim).await;
+            ensure!(
+                matches!(news, Change::AskAgain | Change::Freed),
+                "{who} was told `{news:?}` while nothing changed"
+            );
             ask().await?;
         }
         Verdict::Ok(())
@@ -136,6 +140,23 @@ pub(in crate::checks) async fn a_dead_waiter_does_not_block(context: &Context) -
     holder.take(&held).await?;
     dead.is_refused(&context.queued(context.claim()?), "it is held").await?;
     let waiting = context.queued(context.claim()?);
+    alive.is_refused(&waiting, "it is held").await?;
+    holder.release(&held).await?;
+    alive.ask_until_granted(context, &waiting, context.expiry(waiting.ttl())).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn dead_waiters_run_out_together(context: &Context) -> Verdict {
+    // At a lease each, they take much longer than any driver is late.
+    const DEAD: usize = 20;
+    let (holder, dead) = context.pair().await?;
+    let alive = context.connect().await?;
+    let held = context.long_claim()?;
+    holder.take(&held).await?;
+    for _ in 0..DEAD {
+        dead.is_refused(&context.claim()?.fair(), "it is held").await?;
+    }
+    let waiting = context.claim()?.fair();
     alive.is_refused(&waiting, "it is held").await?;
     holder.release(&held).await?;
     alive.ask_until_granted(context, &waiting, context.expiry(waiting.ttl())).await?;
@@ -282,7 +303,7 @@ async fn pushed_grant_lasts(context: &Context, waiting: &Claim) -> Verdict<bool>
     let other = context.connect().await?;
     let (held, ttl) = (context.long_claim()?, waiting.ttl());
     holder.take(&held).await?;
-    let (asked, answered) = settle(&waiter, waiting).await?;
+    let (asked, answered) = settle(&waiter, waiting, ttl / 8).await?;
     tokio::time::sleep(ttl / 2).await;
     holder.release(&held).await?;
     let pushed = match context.promptly("news of a release", waiter.changed(waiting)).await? {
@@ -323,7 +344,7 @@ pub(in crate::checks) async fn a_refusal_voids_an_earlier_push(context: &Context
         let other = context.connect().await?;
         let (held, next) = (context.long_claim()?, context.long_claim()?);
         holder.take(&held).await?;
-        settle(&waiter, &waiting).await?;
+        settle(&waiter, &waiting, waiting.ttl() / 8).await?;
         // What is pushed now runs out before anybody listens.
         holder.release(&held).await?;
         other.ask_until_granted(context, &next, context.expiry(waiting.ttl())).await?;
@@ -346,7 +367,7 @@ pub(in crate::checks) async fn who_only_listens_is_handed_nothing(context: &Cont
     let other = context.connect().await?;
     let (held, listening) = (context.long_claim()?, context.claim()?.listening());
     holder.take(&held).await?;
-    settle(&listener, &listening).await?;
+    settle(&listener, &listening, listening.ttl() / 8).await?;
     holder.release(&held).await?;
     other.take(&context.long_claim()?).await?;
     let news = timeout(listening.ttl() / 8, listener.changed(&listening)).await;
@@ -364,24 +385,25 @@ pub(in crate::checks) async fn who_listens_and_is_heard_is_told(context: &Contex
     if !listener.is_refused(&listening, "it is held").await?.is_heard() {
         return Err(Stop::DoesNotApply("the driver tells nobody who only listens".into()));
     }
-    settle(&listener, &listening).await?;
+    settle(&listener, &listening, listening.ttl() / 8).await?;
     holder.release(&held).await?;
     context.promptly("news of a release", listener.changed(&listening)).await?;
     listener.take(&listening).await?;
     Ok(())
 }
 
-/// Asks until the driver has no news any more, and says when the last refused ask left and when it
-/// was answered.
-async fn settle(
+/// Asks until the driver has no news for `glance` any more, and says when the last refused ask left
+/// and when it was answered.
+pub(super) async fn settle(
     waiter: &Connection,
     waiting: &Claim,
-) -> Verdict<(lockkit_core::driver::Instant, lockkit_core::driver::Instant)> {
+    glance: Duration,
+) -> Verdict<(Instant, Instant)> {
     for _ in 0..100 {
         let asked = waiting.now();
         waiter.is_refused(waiting, "it is held").await?;
         let answered = waiting.now();
-        if timeout(waiting.ttl() / 8, waiter.changed(waiting)).await.is_err() {
+        if timeout(glance, waiter.changed(waiting)).await.is_err() {
             return Ok((asked, answered));
         }
     }

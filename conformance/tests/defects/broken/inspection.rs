@@ -15,7 +15,7 @@ use crate::catalogue::Defect;
 #[async_trait]
 impl Inspect for Broken {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
-        self.reach()?;
+        self.reach().await?;
         let stored = &self.stored(name)?;
         let probe = Claim::new(stored.clone(), Duration::from_secs(1));
         self.expire(&probe);
@@ -39,7 +39,7 @@ impl Inspect for Broken {
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
-        self.reach()?;
+        self.reach().await?;
         let mut namespaces = BTreeSet::from([namespace.clone()]);
         if self.has(Defect::ListsByPrefix) {
             let all = self.server.names().into_iter().map(|name| name.namespace().clone());
@@ -61,7 +61,7 @@ impl Inspect for Broken {
         name: &LockName,
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
-        self.reach()?;
+        self.reach().await?;
         let stored = &self.stored(name)?;
         let owner = owner.map(|owner| self.substitute(owner));
         let holder = self.memory().look(stored).await?.holder().cloned();
@@ -105,7 +105,7 @@ impl Inspect for Broken {
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
-        self.reach()?;
+        self.reach().await?;
         match self.server.defect {
             Some(Defect::DiagnosisTidiesUp) => {
                 for name in self.server.names() {
@@ -220,7 +220,7 @@ impl Broken {
     }
 
     /// Who was refused and not released.
-    fn waiters(&self, name: &LockName) -> Vec<Claim> {
+    pub(super) fn waiters(&self, name: &LockName) -> Vec<Claim> {
         let state = self.state();
         state.waiters.get(name).into_iter().flatten().map(|(_, claim)| claim.clone()).collect()
     }

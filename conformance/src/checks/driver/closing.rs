@@ -1,0 +1,35 @@
+use lockkit_core::driver::{Claim, Driver as _};
+
+use crate::context::{Context, Verdict};
+
+pub(in crate::checks) async fn a_connection_may_be_closed_again(context: &Context) -> Verdict {
+    let (connection, other) = context.pair().await?;
+    let claim = context.long_claim()?;
+    connection.take(&claim).await?;
+    connection.release(&claim).await?;
+    for _ in 0..3 {
+        context.promptly("the end of a connection", connection.close()).await?;
+    }
+    other.take(&context.long_claim()?).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn requests_end_after_closing(context: &Context) -> Verdict {
+    let connection = context.connect().await?;
+    let [held, other] = ["held-@", "other-@"].map(|shape| context.name(shape));
+    let held = Claim::new(held?, context.ttl());
+    let other = context.queued(Claim::new(other?, context.ttl()));
+    connection.take(&held).await?;
+    connection.close().await;
+    // Some connect anew, and that is as good as an error.
+    for claim in [&held, &other] {
+        let requests = async {
+            _ = connection.renew(claim).await;
+            _ = connection.try_acquire(claim).await;
+            _ = connection.release(claim).await;
+        };
+        context.promptly("the answers of a connection that was closed", requests).await?;
+    }
+    // What those may have left ends by itself.
+    context.promptly("the end of a connection", connection.close()).await
+}

@@ -1,0 +1,75 @@
+//! Several that wait in order for one lock over one connection: the tasks of an application.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lockkit_core::driver::{Claim, Driver as _};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::connection::Connection;
+use crate::context::{Context, Verdict};
+
+pub(in crate::checks) async fn places_of_one_connection_are_in_order(context: &Context) -> Verdict {
+    let (holder, shared) = context.pair().await?;
+    let held = context.long_claim()?;
+    holder.take(&held).await?;
+    let (mut queue, left) = stand(context, &shared).await?;
+    shared.release(&left).await?;
+    holder.release(&held).await?;
+    while !queue.is_empty() {
+        for later in queue[1..].iter().rev() {
+            let why = "another claim of the same connection had waited for longer";
+            shared.is_refused(later, why).await?;
+        }
+        let first = queue.remove(0);
+        shared.take(&first).await?;
+        shared.release(&first).await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn who_shares_a_connection_is_told_in_turn(
+    context: &Context,
+) -> Verdict {
+    let (holder, shared) = context.pair().await?;
+    let held = context.long_claim()?;
+    holder.take(&held).await?;
+    let (queue, left) = stand(context, &shared).await?;
+    let (served, mut waits) = (Arc::new(Mutex::new(Vec::new())), JoinSet::new());
+    for (place, claim) in queue.into_iter().enumerate() {
+        let (shared, served) = (shared.clone(), served.clone());
+        waits.spawn(async move {
+            shared.listen_until_granted(&claim).await?;
+            served.lock().unwrap_or_else(PoisonError::into_inner).push(place);
+            shared.release(&claim).await?;
+            Verdict::Ok(())
+        });
+    }
+    // By then they all listen.
+    _ = timeout(context.ttl() / 4, shared.changed(&left)).await;
+    shared.release(&left).await?;
+    holder.release(&held).await?;
+    let all = async {
+        while let Some(wait) = waits.join_next().await {
+            wait??;
+        }
+        Verdict::Ok(())
+    };
+    context.promptly("the turns of all who share a connection", all).await??;
+    let served = served.lock().unwrap_or_else(PoisonError::into_inner);
+    ensure!(served.is_sorted(), "who shares a connection was served in the order {served:?}");
+    Ok(())
+}
+
+/// Has six claims stand in the queue of a lock that is held. The one that is to give up is in the
+/// middle.
+async fn stand(context: &Context, shared: &Connection) -> Verdict<(Vec<Claim>, Claim)> {
+    let mut queue = Vec::new();
+    for _ in 0..6 {
+        let claim = context.long_claim()?.fair();
+        shared.is_refused(&claim, "it is held").await?;
+        queue.push(claim);
+    }
+    let left = queue.remove(2);
+    Ok((queue, left))
+}
