@@ -39,37 +39,44 @@ pub use turnstile::Turnstile;
 /// - **Idempotent.** A method repeated for one claim ends in the same state. A repeated ask gets
 ///   the same token while that grant stands (`a_repeated_ask_is_the_same_grant`); after release or
 ///   expiry an ask by the same claim is a new grant with a higher token
-///   (`an_ask_after_release_is_a_new_grant`).
+///   (`an_ask_after_release_is_a_new_grant`, `an_ask_after_expiry_is_a_new_grant`).
 /// - **Owner-only.** `release` works after any outcome, also an unknown one, and touches nothing
 ///   of another owner (`only_the_owner_releases`, `release_before_any_ask_is_harmless`). A stale
 ///   claim can neither renew nor release, and `renew` never re-creates
-///   (`only_the_owner_renews`, `a_renewal_never_recreates`).
+///   (`only_the_owner_renews`, `a_renewal_never_recreates`). The owner is compared in the step that
+///   changes something: a renewal may be under way while its claim is released, and a release that
+///   was repeated may be late (`a_renewal_is_one_step`, `a_release_is_one_step`).
 /// - **Vouching.** An ask or renewal answered yes has, when the server processed it, set the lease
 ///   to at least a full TTL (`a_renewal_is_a_full_lease`, `a_repeated_ask_refreshes`); no request
 ///   ever shortens one (`no_request_shortens_a_lease`). Nobody else is granted the lock for as long
 ///   as the answer [vouches](Vouch) for it (`a_lease_lasts`).
 /// - **Time** is the server's, or a duration. The client's wall clock is never sent and never
 ///   compared. A lease ends by itself (`a_lease_runs_out`), and not before its time
-///   (`a_lease_lasts`).
+///   (`a_lease_lasts`). Of those who ask for what ran out, one gets it
+///   (`claims_to_what_ran_out_get_one_grant`).
 /// - **Waiting.** Only a claim that [waits](Claim::waits) leaves a place (`a_try_leaves_nothing`).
-///   A place is bound to a lease or session and refreshed by asking, which the engine does at
-///   least every third of the lease, so that a dead waiter never blocks the living
-///   (`a_dead_waiter_does_not_block`). [`changed`](Self::changed) after a refusal misses nothing:
-///   it listens from before that ask, or answers [`Change::AskAgain`] once when its subscription
-///   has come to stand, and not once a call (`a_release_is_not_missed`,
+///   A place is bound to a lease or session and refreshed by asking, which the engine does at least
+///   every third of the lease, so that a dead waiter never blocks the living, nor do many for a
+///   lease each (`a_dead_waiter_does_not_block`, `dead_waiters_run_out_together`).
+///   [`changed`](Self::changed) after a refusal misses nothing: it listens from before that ask, or
+///   answers [`Change::AskAgain`] once when its subscription has come to stand, and not once a call
+///   (`a_release_is_not_missed`, `a_release_is_heard_of_whatever_the_name`,
 ///   `silence_while_nothing_changes`). Of those without a place a release need tell only one, and
 ///   the next release another: [`Taken::ask_within`] bounds what the death of that one costs. A
 ///   driver that tells them all answers [`Change::Freed`].
-/// - **Fair.** Order is by arrival of the first ask at the backend
-///   (`places_are_served_in_order`). Every ask and every release respects an existing queue in the
-///   same script or statement: while a fair claim waits, a plain one is refused, also one that
-///   does not wait (`a_try_does_not_overtake_the_queue`).
+/// - **Fair.** Order is by arrival of the first ask at the backend (`places_are_served_in_order`).
+///   Each claim has a place of its own, also among those of one connection
+///   (`places_of_one_connection_are_in_order`, `who_shares_a_connection_is_told_in_turn`). Every
+///   ask and every release respects an existing queue in the same script or statement: while a fair
+///   claim waits, a plain one is refused, also one that does not wait
+///   (`a_try_does_not_overtake_the_queue`).
 /// - **Hand-over.** [`Change::Granted`] is good for a lease that began at the last ask of the
 ///   grantee that was answered [`Attempt::Taken`], on the server's clock, never for a fresh one
 ///   (`a_pushed_grant_lasts_from_the_last_ask`). A refusal voids every grant pushed before it
-///   (`a_refusal_voids_an_earlier_push`). A release may hand the lock to any claim that waits, fair
-///   or not: where the engine has waiters take turns, as it does with all that have no place in
-///   order, only the one asks that listens. It hands nothing to a claim that only
+///   (`a_refusal_voids_an_earlier_push`). The token is that which the next ask gets
+///   (`a_pushed_grant_has_a_token_of_its_own`). A release may hand the lock to any claim that
+///   waits, fair or not: where the engine has waiters take turns, as it does with all that have no
+///   place in order, only the one asks that listens. It hands nothing to a claim that only
 ///   [listens](Claim::listens) (`who_only_listens_is_handed_nothing`). One that was refused with
 ///   [`Taken::heard`] is told of the release, or to ask again once its news have come to stand
 ///   (`who_listens_and_is_heard_is_told`).
@@ -157,7 +164,9 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
 
     /// Ends sessions and connections. The engine has released every claim before, as far as the
     /// backend let it; what is left ends by itself (`a_closed_connection_leaves_nothing_for_long`).
-    /// May be called again. It has 5 seconds: it is dropped then, wherever it is.
+    /// May be called again (`a_connection_may_be_closed_again`), and what is asked afterwards is
+    /// answered or fails (`requests_end_after_closing`). It has 5 seconds: it is dropped then,
+    /// wherever it is.
     async fn close(&self) {}
 }
 
