@@ -58,6 +58,21 @@ async fn who_waits_in_vain_has_waited_for_no_known_time() {
 }
 
 #[tokio::test]
+async fn a_wait_that_does_not_end_counts_as_long_as_it_was() {
+    let subject = memory();
+    let client = subject.client().await.unwrap();
+    let held = client.lock("contended").unwrap().acquire().await.unwrap();
+    let rows = measured(&Contended, subject).await;
+    for row in &rows {
+        for name in ["p50", "p99", "p99.9"] {
+            assert!(median(row, name) >= 0.03, "{name}: {row:?}");
+        }
+        assert_eq!(median(row, "grants"), 0.0);
+    }
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn contenders_get_grants_of_two_requests_or_more() {
     let rows = measured(&Contended, memory()).await;
     let cases: Vec<_> = rows.iter().map(|row| &*row.case).collect();

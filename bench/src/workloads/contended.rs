@@ -62,41 +62,44 @@ async fn contend(
             let mut waits = Times::new()?;
             ready.wait().await;
             let end = Instant::now() + slice;
-            let mut grants = 0_u64;
+            let [mut grants, mut in_time] = [0_u64; 2];
             loop {
                 let start = Instant::now();
-                // Where it is free at once, nobody else looks at the time.
-                let guard = match start < end {
-                    true => timeout_at(end, lock.acquire()).await,
-                    false => break,
-                };
-                let Ok(guard) = guard else { break };
-                let guard = guard?;
+                if start >= end {
+                    break;
+                }
+                // Those who wait at the end are those who wait for the longest: they are waited for.
+                let granted = timeout_at(end + slice, lock.acquire()).await;
+                // Of one that is still not over, this is the least that it takes.
                 waits.note(start.elapsed())?;
+                let Ok(guard) = granted else { break };
+                let guard = guard?;
+                grants += 1;
+                in_time += u64::from(Instant::now() <= end);
                 if !section.is_zero() {
                     sleep(section).await;
                 }
                 guard.release().await?;
-                grants += 1;
                 // They are clients of their own, and none of them has this thread for itself.
                 yield_now().await;
             }
-            Result::Ok((waits, grants))
+            Result::Ok((waits, grants, in_time))
         });
     }
-    let (mut waits, mut shares) = (Times::new()?, Vec::new());
+    let (mut waits, mut grants, mut shares) = (Times::new()?, 0, Vec::new());
     while let Some(ended) = contenders.join_next().await {
-        let (own, grants) = ended??;
+        let (own, all, in_time) = ended??;
         waits.add(&own)?;
-        shares.push(grants);
+        grants += all;
+        shares.push(in_time);
     }
-    let grants = shares.iter().sum::<u64>() as f64;
-    let mut figures = vec![Figure::new("grants", Unit::PerSecond, grants / slice.as_secs_f64())];
+    let in_time = shares.iter().sum::<u64>() as f64;
+    let mut figures = vec![Figure::new("grants", Unit::PerSecond, in_time / slice.as_secs_f64())];
     figures.extend(waits.figures());
     figures.push(Figure::new("Jain", Unit::Ratio, fairness(&shares)));
-    if grants > 0.0 {
+    if grants > 0 {
         let asked = (requests() - before) as f64;
-        figures.push(Figure::new("requests a grant", Unit::Count, asked / grants));
+        figures.push(Figure::new("requests a grant", Unit::Count, asked / grants as f64));
     }
     Ok(figures)
 }
