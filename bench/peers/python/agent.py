@@ -10,7 +10,29 @@ import time
 from urllib.parse import urlsplit
 
 
-class RedisPy:
+class Client:
+    """One client, with connections of its own."""
+
+    def __init__(self):
+        self.locks = {}
+
+    def lock(self, name):
+        """A lock of that name: what a user makes once and takes often."""
+        if name not in self.locks:
+            self.locks[name] = self.make(name)
+        return self.locks[name]
+
+    def acquire(self, name):
+        lock = self.lock(name)
+        if not lock.acquire():
+            raise RuntimeError("not acquired")
+        return lock
+
+    def release(self, lock):
+        lock.release()
+
+
+class RedisPy(Client):
     """redis-py's Lock, polling every tenth of a second, as it does by default."""
 
     distribution = "redis"
@@ -18,17 +40,13 @@ class RedisPy:
     def __init__(self, lease, servers):
         import redis
 
+        super().__init__()
         self.lease = lease
         self.client = redis.Redis.from_url(servers[0])
         self.client.ping()
 
-    def acquire(self, name):
-        lock = self.client.lock(name, timeout=self.lease)
-        lock.acquire()
-        return lock
-
-    def release(self, lock):
-        lock.release()
+    def make(self, name):
+        return self.client.lock(name, timeout=self.lease)
 
 
 class PythonRedisLock(RedisPy):
@@ -36,36 +54,30 @@ class PythonRedisLock(RedisPy):
 
     distribution = "python-redis-lock"
 
-    def acquire(self, name):
+    def make(self, name):
         import redis_lock
 
-        lock = redis_lock.Lock(self.client, name, expire=max(1, round(self.lease)))
-        lock.acquire()
-        return lock
+        return redis_lock.Lock(self.client, name, expire=max(1, round(self.lease)))
 
 
-class Kazoo:
-    """kazoo's Lock; its session is the lease."""
+class Kazoo(Client):
+    """kazoo's Lock; its session is the lease. Taken again, it looks for what it may have left behind."""
 
     distribution = "kazoo"
 
     def __init__(self, lease, servers):
         from kazoo.client import KazooClient
 
+        super().__init__()
         hosts = ",".join(urlsplit(server).netloc for server in servers)
         self.client = KazooClient(hosts=hosts, timeout=lease)
         self.client.start()
 
-    def acquire(self, name):
-        lock = self.client.Lock("/peers/" + name)
-        lock.acquire()
-        return lock
-
-    def release(self, lock):
-        lock.release()
+    def make(self, name):
+        return self.client.Lock("/peers/" + name)
 
 
-class Tooz:
+class Tooz(Client):
     """tooz, on whatever backend the URL names."""
 
     distribution = "tooz"
@@ -73,17 +85,12 @@ class Tooz:
     def __init__(self, lease, servers):
         from tooz import coordination
 
+        super().__init__()
         self.coordinator = coordination.get_coordinator(servers[0], b"%d" % random.getrandbits(64))
         self.coordinator.start(start_heart=True)
 
-    def acquire(self, name):
-        lock = self.coordinator.get_lock(name.encode())
-        if not lock.acquire():
-            raise RuntimeError("not acquired")
-        return lock
-
-    def release(self, lock):
-        lock.release()
+    def make(self, name):
+        return self.coordinator.get_lock(name.encode())
 
 
 PEERS = {"redis-py": RedisPy, "python-redis-lock": PythonRedisLock, "kazoo": Kazoo, "tooz": Tooz}
@@ -128,6 +135,7 @@ def handover(connect, name, rounds):
 def contend(connect, name, section, seconds, barrier, alone, answers, index):
     client = connect()
     client.release(client.acquire(f"{name}-{index}"))
+    client.lock(name)
     waits = []
     barrier.wait()
     end = time.monotonic() + seconds
