@@ -92,6 +92,19 @@ pub struct Round {
     /// The distribution of a latency: a share of all, and the seconds that it stayed within.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distribution: Vec<(f64, f64)>,
+    /// How many times that is the distribution of; older runs do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<u64>,
+}
+
+/// Figures that tell within which time a share of all stayed.
+pub(crate) const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
+
+/// Whether so many tell within which time that share of them stayed: fewer have the longest there.
+/// The middle of however few is one.
+pub(crate) fn are_enough(times: u64, share: f64) -> bool {
+    const NEXT_TO_NOTHING: f64 = 1e-6;
+    share <= 0.5 || times as f64 * (1.0 - share) >= 1.0 - NEXT_TO_NOTHING
 }
 
 /// One thing that was measured once.
@@ -118,6 +131,30 @@ pub struct Absence {
     pub role: Role,
     /// Why not.
     pub reason: String,
+}
+
+impl Round {
+    /// What was measured, but for quantiles of too few.
+    pub(crate) fn told(&self) -> impl Iterator<Item = &Figure> {
+        self.figures.iter().filter(|figure| {
+            let quantile = QUANTILES.into_iter().find(|(name, _)| *name == figure.name);
+            quantile.is_none_or(|(_, share)| self.tells(share))
+        })
+    }
+
+    /// Whether there were enough to tell within which time that share of them stayed.
+    pub(crate) fn tells(&self, share: f64) -> bool {
+        if let Some(times) = self.times {
+            return are_enough(times, share);
+        }
+        let known = self.distribution.iter().find(|(known, _)| *known >= share - 1e-9);
+        let longest = self.distribution.iter().find(|(known, _)| *known >= 1.0);
+        // Where a run does not say how many, too few have the longest there.
+        match (known, longest) {
+            (Some((_, within)), Some((_, longest))) => share <= 0.5 || within < longest,
+            _ => true,
+        }
+    }
 }
 
 impl Run {

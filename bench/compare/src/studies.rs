@@ -243,9 +243,8 @@ impl Site<'_> {
                 Ok(Measured { took, .. }) => Before::Took(client.number, *took),
                 Err(_) => Before::Failed,
             };
-            let found = found.map(|measured| {
-                vec![Round { figures: measured.figures, distribution: Vec::new() }]
-            });
+            let found =
+                found.map(|measured| vec![Round { figures: measured.figures, ..Round::default() }]);
             let (backend, subject) = (self.servers.backend(), self.subject.name());
             let role = Role::Lockkit;
             findings.note(&What { workload, backend, subject, role, case: &case }, found);

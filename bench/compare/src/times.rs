@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use lockkit_bench::{Result, Unit};
 use serde_json::Value;
 
-use crate::run::Figure;
+use crate::run::{Figure, QUANTILES, Round, are_enough};
 
 /// The shares of all at which a distribution is told, besides the percentiles that are figures.
 const SHARES: [f64; 13] =
@@ -42,8 +42,9 @@ impl Times {
 
     /// Those that are asked for everywhere, as far as so few can tell.
     pub(crate) fn figures(&self) -> Vec<Figure> {
-        [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)]
+        QUANTILES
             .into_iter()
+            .filter(|&(_, share)| are_enough(self.0.len(), share))
             .map(|(name, share)| Figure {
                 name: name.into(),
                 unit: Unit::Time,
@@ -52,12 +53,47 @@ impl Times {
             .collect()
     }
 
-    pub(crate) fn distribution(&self) -> Vec<(f64, f64)> {
+    /// A round of nothing else.
+    pub(crate) fn round(&self) -> Round {
+        self.round_of(self.figures())
+    }
+
+    /// A round of these figures.
+    pub(crate) fn round_of(&self, figures: Vec<Figure>) -> Round {
+        Round { figures, distribution: self.distribution(), times: Some(self.0.len()) }
+    }
+
+    fn distribution(&self) -> Vec<(f64, f64)> {
         SHARES.into_iter().map(|share| (share, self.at(share))).collect()
     }
 
     /// In seconds.
     fn at(&self, share: f64) -> f64 {
         self.0.value_at_quantile(share) as f64 / 1e9
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_quantile_of_too_few_is_none() {
+        let names = |number: u64| {
+            let times = Times::read(&(1..=number).collect::<Value>(), 0).unwrap();
+            let round = times.round();
+            let told: Vec<String> = round.told().map(|figure| figure.name.clone()).collect();
+            assert_eq!(told.len(), round.figures.len());
+            told
+        };
+        for few in [1, 4, 44, 99] {
+            assert_eq!(names(few), ["p50"], "{few}");
+        }
+        for more in [100, 999] {
+            assert_eq!(names(more), ["p50", "p99"], "{more}");
+        }
+        assert_eq!(names(1_000), ["p50", "p99", "p99.9"]);
     }
 }

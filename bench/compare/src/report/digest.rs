@@ -2,7 +2,7 @@
 
 use lockkit_bench::{Spread, Unit};
 
-use crate::run::{Absence, Entry, Placement, Role, Run};
+use crate::run::{Absence, Entry, Placement, Role, Round, Run};
 
 /// Figures that are nearer than this are taken to be the same.
 const SAME: f64 = 1.02;
@@ -82,9 +82,10 @@ impl Loss<'_> {
 impl<'a> Row<'a> {
     fn new(entry: &'a Entry) -> Self {
         let mut row = Self { entry, figures: Vec::new() };
-        for figure in entry.rounds.iter().flat_map(|round| &round.figures) {
+        for figure in entry.rounds.iter().flat_map(Round::told) {
             if row.figure(&figure.name).is_none() {
-                let spread = Spread::of(figure.unit, row.values(&figure.name));
+                let values = row.values(&figure.name).into_iter().map(|(_, value)| value);
+                let spread = Spread::of(figure.unit, values);
                 row.figures.extend(spread.map(|spread| (&*figure.name, spread)));
             }
         }
@@ -96,22 +97,31 @@ impl<'a> Row<'a> {
     }
 
     /// How much of another row's a figure is, round by round: what disturbs the machine in a round
-    /// disturbs all that are measured in it. Those who were not measured in the same rounds are
-    /// compared by their spreads.
+    /// disturbs all that are measured in it. Those who have no two rounds in common, where one has
+    /// several, are compared by their spreads.
     pub(super) fn ratio(&self, other: &Row<'_>, name: &str) -> Option<Spread> {
         let (one, two) = (self.figure(name)?, other.figure(name)?);
         let (ours, theirs) = (self.values(name), other.values(name));
-        if ours.len() == theirs.len() {
-            return Spread::of(Unit::Ratio, ours.iter().zip(&theirs).map(|(&a, &b)| over(a, b)));
+        let in_round = |&(round, a): &(usize, f64)| {
+            let (_, b) = theirs.iter().find(|(other, _)| *other == round)?;
+            Some(over(a, *b))
+        };
+        let in_both: Vec<f64> = ours.iter().filter_map(in_round).collect();
+        let enough = ours.len().max(theirs.len()).min(2);
+        if in_both.len() >= enough {
+            return Spread::of(Unit::Ratio, in_both);
         }
         let (least, most) = (over(one.least, two.most), over(one.most, two.least));
         Spread::of(Unit::Ratio, [least, over(one.median, two.median), most])
     }
 
-    /// By round.
-    fn values(&self, name: &str) -> Vec<f64> {
-        let figures = self.entry.rounds.iter().flat_map(|round| &round.figures);
-        figures.filter(|figure| figure.name == name).map(|figure| figure.value).collect()
+    /// Each with the number of its round.
+    fn values(&self, name: &str) -> Vec<(usize, f64)> {
+        let in_round = |(number, round): (usize, &Round)| {
+            let figure = round.told().find(|figure| figure.name == name)?;
+            Some((number, figure.value))
+        };
+        self.entry.rounds.iter().enumerate().filter_map(in_round).collect()
     }
 }
 

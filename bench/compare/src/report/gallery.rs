@@ -9,7 +9,7 @@ use super::canvas::{Look, Mark, Series};
 use super::digest::{Group, Place, Row, Work, placed};
 use super::pictures::{self, Dot, Dots, Line};
 use super::scale::Axis;
-use crate::run::{Entry, Placement, Role, Run};
+use crate::run::{Entry, Placement, QUANTILES, Role, Run};
 
 /// How each subject looks, the same in all pictures.
 #[derive(Debug)]
@@ -26,9 +26,6 @@ pub(super) struct Picture<'w, 'a> {
     /// What it shows, to be told in figures as well.
     pub(super) groups: Vec<&'w Group<'a>>,
 }
-
-/// The shares of which a curve has a mark.
-const MARKED: [(f64, &str); 3] = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9")];
 
 impl<'a> Looks<'a> {
     pub(super) fn of(run: &'a Run) -> Self {
@@ -177,17 +174,15 @@ impl<'a> Looks<'a> {
         let mut points = distribution(row.entry);
         if points.is_empty() {
             // The few that are known.
-            let known = MARKED
-                .iter()
-                .filter_map(|(share, name)| row.figure(name).map(|spread| (*share, spread.median)));
-            points = known.collect();
+            let known = |(name, share)| Some((share, row.figure(name)?.median));
+            points = QUANTILES.into_iter().filter_map(known).collect();
         }
-        let mark = |(share, name): &(f64, &str)| {
+        let mark = |(name, share): (&str, f64)| {
             let at = points.iter().position(|(other, _)| (other - share).abs() < 1e-9)?;
             let says = format!("{} {name}: {}", row.entry.subject, Unit::Time.show(points[at].1));
             Some((at, self.mark(row.entry, says)))
         };
-        let marks = MARKED.iter().filter_map(mark).collect();
+        let marks = QUANTILES.into_iter().filter_map(mark).collect();
         Line { series: self.series(row.entry), points, marks }
     }
 
@@ -288,15 +283,15 @@ pub(super) fn sames(work: &Work<'_>) -> Vec<String> {
     sames
 }
 
-/// The medians over the rounds, at places that are the same for all. Empty if there is none.
+/// The medians over the rounds, at places that are the same for all, as far as there are enough to
+/// tell. Empty if there is none.
 fn distribution(entry: &Entry) -> Vec<(f64, f64)> {
-    let rounds =
-        || entry.rounds.iter().map(|round| &round.distribution).filter(|it| !it.is_empty());
     let point = |share: f64| {
-        let seconds = rounds().filter_map(|round| within(round, share));
+        let rounds = entry.rounds.iter().filter(|round| round.tells(share));
+        let seconds = rounds.filter_map(|round| within(&round.distribution, share));
         Some((share, Spread::of(Unit::Time, seconds)?.median))
     };
-    Axis::shares(&MARKED.map(|(share, _)| share)).into_iter().filter_map(point).collect()
+    Axis::shares(&QUANTILES.map(|(_, share)| share)).into_iter().filter_map(point).collect()
 }
 
 /// What that share stayed within; between two that are known, on a line as it is drawn.

@@ -7,7 +7,7 @@ use super::canvas::Look;
 use super::digest::{Behind, Group, Place, Work, about, behind, placed, works};
 use super::gallery::{Looks, Picture, has_curves, is_alone, sames};
 use super::noise::noise;
-use super::summary::{BEHIND, CLEAR, UNCLEAR, better, cells, heading, loss, names, row_name};
+use super::summary::{BEHIND, CLEAR, FEW, UNCLEAR, better, cells, heading, loss, names, row_name};
 use crate::run::{Absence, Entry, Role, Run};
 
 /// How plots look, here and in the picture of the README.
@@ -192,8 +192,8 @@ fn behind_row(Behind { ours, theirs, figures }: &Behind<'_>) -> Markup {
 
 /// How curves are read.
 const CURVES: &str = "A curve tells within which time how many of all were done: half of them at the \
-    first mark, 99 % at the second, 99.9 % at the third. Each further nine takes as much room, so \
-    that the tail can be seen. Lower is better.";
+    first mark, 99 % at the second, 99.9 % at the third. It ends where a round has too few to tell. \
+    Each further nine takes as much room, so that the tail can be seen. Lower is better.";
 
 fn section(work: &Work<'_>, looks: &Looks<'_>, behind: &[Behind<'_>]) -> Result<Markup> {
     let mut figures = Vec::new();
@@ -291,7 +291,7 @@ fn table(title: &str, groups: &[&Group<'_>], behind: &[Behind<'_>]) -> Markup {
             summary { "In figures" }
             div.scroll tabindex="0" role="region" aria-label={ "Figures: " (title) } {
                 table {
-                    caption { "Medians of the rounds, with the least and the most; ratios are of the first figure." }
+                    caption { "Medians of the rounds, with the least and the most; ratios are of the first figure. " (FEW) }
                     thead { tr {
                         th scope="col" { "case" }
                         th scope="col" { "subject" }

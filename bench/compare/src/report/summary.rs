@@ -38,7 +38,7 @@ fn lead(run: &Run) -> String {
     text + &format!(
         "{} on {} CPUs, {}; {} rounds, seed {}, {:.0} minutes; others used {others:.1} % of the CPU \
          time. Figures are medians of the rounds, with the least and the most in brackets. \
-         `pinned` is with client and server on one CPU. Ratios are of the first figure.\n",
+         `pinned` is with client and server on one CPU. Ratios are of the first figure. {FEW}\n",
         cell(&setup.processor),
         setup.cpus,
         cell(&setup.system),
@@ -87,6 +87,8 @@ fn behind_table(behind: &[Behind<'_>]) -> String {
 pub(super) const BEHIND: &str = "Every row in which another library is ahead of lockkit in any \
     figure by more than 2 %, or lockkit is over 1.10 of the floor uncontended. Ratios are medians of \
     those of each round; ~ stands where some round says the opposite.";
+pub(super) const FEW: &str = "A p99 is of 100 times in a round or more, and a p99.9 of 1,000: of \
+    fewer it would be the longest.";
 pub(super) const CLEAR: &str = "Behind in all rounds";
 pub(super) const UNCLEAR: &str = "Behind in most rounds";
 

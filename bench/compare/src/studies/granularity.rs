@@ -55,7 +55,7 @@ pub(super) async fn study(servers: &Servers, extent: &Extent) -> Findings {
             for (at, found) in &mut found {
                 let Ok(rounds) = found else { continue };
                 match timeout(extent.limit, round(&locals[*at], tasks, extent.slice)).await {
-                    Ok(Ok(figures)) => rounds.push(Round { figures, distribution: Vec::new() }),
+                    Ok(Ok(figures)) => rounds.push(Round { figures, ..Round::default() }),
                     Ok(Err(error)) => *found = Err(error),
                     Err(_) => *found = Err(format!("not done within {:?}", extent.limit).into()),
                 }

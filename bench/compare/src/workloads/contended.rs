@@ -107,7 +107,7 @@ impl Pass {
         figures.push(figure("Jain", Unit::Ratio, fairness(&shares)));
         let a_grant = |value| figure("requests a grant", Unit::Count, value);
         figures.extend(self.a_grant.map(a_grant));
-        Ok(Round { figures, distribution: waits.distribution() })
+        Ok(waits.round_of(figures))
     }
 }
 

@@ -18,6 +18,5 @@ pub(crate) async fn hand_over(agent: &mut Hired, scale: &Scale) -> Result<Round>
     let limit = scale.limit + WHILE * u32::try_from(rounds)?;
     let question = format!("handover {} {rounds}", super::name("hand-over"));
     let answer = agent.ask(&question, limit).await?;
-    let times = Times::read(&answer["nanoseconds"], UNUSED)?;
-    Ok(Round { figures: times.figures(), distribution: times.distribution() })
+    Ok(Times::read(&answer["nanoseconds"], UNUSED)?.round())
 }

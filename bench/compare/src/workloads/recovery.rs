@@ -42,6 +42,6 @@ pub(crate) async fn recovery(subject: &Subject, scale: &Scale) -> Result<Round> 
             figure("free after", Unit::Time, time.as_secs_f64()),
             figure("of the lease", Unit::Ratio, time.div_duration_f64(lease)),
         ],
-        distribution: Vec::new(),
+        ..Round::default()
     })
 }

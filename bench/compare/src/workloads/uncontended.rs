@@ -44,6 +44,6 @@ impl Uncontended {
 
     /// What all turns came to.
     pub(crate) fn end(self) -> Round {
-        Round { figures: self.times.figures(), distribution: self.times.distribution() }
+        self.times.round()
     }
 }

@@ -136,7 +136,7 @@ impl Sample {
             figure("p99", Unit::Time, at(0.99)),
             figure("p99.9", Unit::Time, at(0.999)),
         ];
-        Round { figures, distribution }
+        Round { figures, distribution, times: None }
     }
 
     fn uncontended(&mut self, at: &At, placement: Placement) {
@@ -189,7 +189,7 @@ impl Sample {
                 figure("Jain", Unit::Ratio, sample.around(0.93)),
                 figure("requests a grant", Unit::Count, sample.around(asks)),
             ];
-            Round { figures, distribution: sample.time(clients / grants).distribution }
+            Round { figures, ..sample.time(clients / grants) }
         };
         let rounds = (0..5).map(|_| round(self)).collect();
         self.push("contended", who, case, rounds);
@@ -216,7 +216,7 @@ impl Sample {
                 figure("free after", Unit::Time, free_after),
                 figure("of the lease", Unit::Ratio, free_after / lease),
             ];
-            Round { figures, distribution: Vec::new() }
+            Round { figures, ..Round::default() }
         };
         let rounds = (0..5).map(|_| round(self)).collect();
         self.push("recovery", who, "", rounds);
