@@ -58,7 +58,7 @@ pub struct Entry {
     pub placement: Placement,
     /// Which case, such as `8 clients`; empty if there is only one.
     pub case: String,
-    /// One after the other.
+    /// One after the other, from the first of the run on.
     pub rounds: Vec<Round>,
 }
 

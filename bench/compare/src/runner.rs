@@ -103,6 +103,24 @@ struct Actor {
     lengthy: BTreeSet<usize>,
 }
 
+impl Actor {
+    /// Its agent: another one if the last has been ended, which may not start as that did.
+    async fn ready(&mut self, scale: &Scale) -> Result<&mut Hired> {
+        let agent = match self.agent.take() {
+            Some(agent) => agent,
+            None => Hired::start(&self.subject, LEASE, scale.limit).await?,
+        };
+        Ok(self.agent.insert(agent))
+    }
+
+    /// Its agent, on this CPU.
+    async fn pinned(&mut self, scale: &Scale, cpu: Option<usize>) -> Result<&mut Hired> {
+        let agent = self.ready(scale).await?;
+        agent.tree().pin(cpu)?;
+        Ok(agent)
+    }
+}
+
 impl Stage<'_> {
     /// Measures all of them, and says of which version they are.
     async fn measure(
@@ -187,9 +205,12 @@ impl Stage<'_> {
             self.rng.shuffle(actors);
             for actor in &mut *actors {
                 let key = Key::new("uncontended", actor.at, placement, 0);
+                if self.book.is_given_up(backend, &key) {
+                    continue;
+                }
                 let so_far = begun.remove(&actor.at);
-                let Some(agent) = self.pinned(backend, &key, actor, cpu).await? else { continue };
                 let turn = async {
+                    let agent = actor.pinned(scale, cpu).await?;
                     let mut measured = match so_far {
                         Some(measured) => measured,
                         None => Uncontended::begin(agent, scale).await?,
@@ -219,11 +240,18 @@ impl Stage<'_> {
         placement: Placement,
         cpu: Option<usize>,
     ) -> Result<()> {
+        let scale = &self.plan.scale;
         self.rng.shuffle(actors);
         for actor in actors {
             let key = Key::new("hand-over", actor.at, placement, 0);
-            let Some(agent) = self.pinned(backend, &key, actor, cpu).await? else { continue };
-            match workloads::hand_over(agent, &self.plan.scale).await {
+            if self.book.is_given_up(backend, &key) {
+                continue;
+            }
+            let measured = async {
+                let agent = actor.pinned(scale, cpu).await?;
+                workloads::hand_over(agent, scale).await
+            };
+            match measured.await {
                 Ok(round) => self.book.enter(key, backend, &actor.subject, "", round),
                 Err(error) => self.give_up(backend, actor, key, "", error).await?,
             }
@@ -247,12 +275,15 @@ impl Stage<'_> {
                 if is_floor || is_lengthy || self.book.is_given_up(backend, &key) {
                     continue;
                 }
-                let Some(agent) = self.ready(actor).await else { continue };
                 let counting = match is_first && case.is_counted() {
                     true => Some(self.servers),
                     false => None,
                 };
-                match workloads::contended(agent, counting, case, scale).await {
+                let measured = async {
+                    let agent = actor.ready(scale).await?;
+                    workloads::contended(agent, counting, case, scale).await
+                };
+                match measured.await {
                     Ok((round, took)) => {
                         self.book.enter(key, backend, &actor.subject, &case.name, round);
                         if took > LENGTHY {
@@ -301,33 +332,6 @@ impl Stage<'_> {
             }
         }
         Ok(())
-    }
-
-    /// The agent of a subject on this CPU, unless it is not to be measured any more.
-    async fn pinned<'a>(
-        &self,
-        backend: &str,
-        key: &Key,
-        actor: &'a mut Actor,
-        cpu: Option<usize>,
-    ) -> Result<Option<&'a mut Hired>> {
-        if self.book.is_given_up(backend, key) {
-            return Ok(None);
-        }
-        let agent = self.ready(actor).await;
-        if let Some(agent) = &agent {
-            agent.tree().pin(cpu)?;
-        }
-        Ok(agent)
-    }
-
-    /// The agent of a subject: another one if the last has been ended.
-    async fn ready<'a>(&self, actor: &'a mut Actor) -> Option<&'a mut Hired> {
-        if actor.agent.is_none() {
-            // It could be started before.
-            actor.agent = Hired::start(&actor.subject, LEASE, self.plan.scale.limit).await.ok();
-        }
-        actor.agent.as_mut()
     }
 
     /// Of an agent that could not do one thing nothing is known any more: it is ended.

@@ -62,7 +62,8 @@ async fn in_any_weather(backends: &'static [Backend]) {
         if servers.backend() == Backend::File {
             return subjects;
         }
-        subjects.extend(["works", "errs", "hangs"].map(|kind| peer(kind, kind, folder.path())));
+        subjects
+            .extend(["works", "errs", "hangs", "once"].map(|kind| peer(kind, kind, folder.path())));
         let agent = vec![folder.path().join("missing").into()];
         subjects.push(Subject { name: "missing".into(), agent, ..peer("", "", folder.path()) });
         subjects
@@ -93,6 +94,7 @@ fn check(found: &Run, backend: Backend) {
         found.absences.iter().filter(is_it).map(|absence| &*absence.reason).collect()
     };
     let subjects = if backend == Backend::File { 1 } else { 2 };
+    let is_shared = backend != Backend::Memory;
     for workload in WORKLOADS {
         let is_measured = backend != Backend::Memory || workload != "recovery";
         for subject in ["lockkit", "works"].into_iter().take(subjects) {
@@ -123,6 +125,17 @@ fn check(found: &Run, backend: Backend) {
     assert!(matches!(reasons[..], [reason] if reason.contains("no answer within")), "{reasons:?}");
     // Another agent does the rest.
     assert!(!entries_of("hangs", "contended").is_empty());
+    // Where there is no other, nothing is left out without a word.
+    for workload in WORKLOADS {
+        assert!(entries_of("once", workload).is_empty(), "{workload}");
+        let reasons = reasons_of("once", Some(workload));
+        let said = match workload {
+            "uncontended" => "the library says no",
+            "recovery" if !is_shared => "end with the process",
+            _ => "it starts once only",
+        };
+        assert!(reasons.iter().any(|reason| reason.contains(said)), "{workload}: {reasons:?}");
+    }
     assert!(matches!(reasons_of("missing", None)[..], [reason] if reason.contains("be started")));
 
     // What an agent tells, but for what makes its connections.

@@ -1,11 +1,16 @@
-# An agent: `sh peer.sh KIND FOLDER NAME LEASE SERVER...`, of a library that works, errs or hangs.
+# An agent: `sh peer.sh KIND FOLDER NAME LEASE SERVER...`, of a library that works, errs, hangs, or
+# starts once only.
 kind=$1 folder=$2 name=$3
 echo $$ >"$folder/process-$$"
+if [ "$kind" = once ] && ! mkdir "$folder/once" 2>/dev/null; then
+  echo '{"cannot": "it starts once only"}'
+  exit
+fi
 echo "{\"peer\": \"$name\", \"version\": \"1.2.3\"}"
 while read -r workload lock rest; do
   echo "$name $workload" >>"$folder/asked"
   case $kind-$workload in
-    errs-*)
+    errs-* | once-uncontended)
       echo '{"error": "the library says no"}'
       continue
       ;;
