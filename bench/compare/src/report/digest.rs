@@ -337,6 +337,45 @@ pub(super) fn about(workload: &str) -> &'static str {
     }
 }
 
+/// What is to be known of rows beside their figures: whose, and what.
+pub(super) fn notes<'a>(workload: &str, place: &Place<'a>) -> Vec<(&'a str, &'static str)> {
+    let mut notes = Vec::new();
+    for row in place.groups.iter().flat_map(|group| &group.rows) {
+        let Entry { backend, subject, role, .. } = row.entry;
+        let known = note(workload, backend, subject, *role).map(|text| (&**subject, text));
+        notes.extend(known.filter(|note| !notes.contains(note)));
+    }
+    notes
+}
+
+fn note(workload: &str, backend: &str, subject: &str, role: Role) -> Option<&'static str> {
+    let is_waited_for = matches!(workload, "hand-over" | "contended");
+    match (backend, role) {
+        ("sqlite", Role::Lockkit) if is_waited_for => Some(
+            "All clients are of one process where a row does not say two, and in it a release wakes the next waiter. Those of \
+             other processes poll, every 5 to 100 ms.",
+        ),
+        ("file", Role::Lockkit) if is_waited_for => Some(
+            "All clients are of one process where a row does not say two. On Linux those of other processes hear of a release \
+             in the same way, from the kernel; elsewhere all poll.",
+        ),
+        ("file", Role::Peer) if subject == "tooz" && workload == "hand-over" => Some(
+            "Both clients are threads of one process, which wait for one another in it. Those of \
+             other processes poll.",
+        ),
+        (_, Role::Peer)
+            if subject.starts_with("zookeeper-client")
+                && matches!(workload, "uncontended" | "contended") =>
+        {
+            Some(
+                "Its release is a drop: the node is deleted in the background. Nobody can wait for \
+                 that, and its time is no part of these figures.",
+            )
+        }
+        _ => None,
+    }
+}
+
 /// Of a placement, where it is told.
 pub(super) fn placed(placement: Placement) -> &'static str {
     match placement {

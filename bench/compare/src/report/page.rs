@@ -4,7 +4,7 @@ use lockkit_bench::{Result, Unit};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::canvas::Look;
-use super::digest::{Behind, Group, Place, Work, about, behind, placed, works};
+use super::digest::{Behind, Group, Place, Work, about, behind, notes, placed, works};
 use super::gallery::{Looks, Picture, has_curves, is_alone, sames};
 use super::noise::noise;
 use super::summary::{BEHIND, CLEAR, FEW, UNCLEAR, better, cells, heading, loss, names, row_name};
@@ -199,7 +199,7 @@ fn section(work: &Work<'_>, looks: &Looks<'_>, behind: &[Behind<'_>]) -> Result<
     let mut figures = Vec::new();
     if is_alone(work) {
         for picture in looks.of_backends(work)? {
-            figures.push(figure(picture, &[], &[]));
+            figures.push(figure(picture, &[], &[], &[]));
         }
     } else {
         for place in &work.backends {
@@ -208,8 +208,11 @@ fn section(work: &Work<'_>, looks: &Looks<'_>, behind: &[Behind<'_>]) -> Result<
                 figures.push(nothing(place));
             }
             for (at, picture) in pictures.into_iter().enumerate() {
-                let absences = if at == 0 { &place.absences[..] } else { &[] };
-                figures.push(figure(picture, absences, behind));
+                let (absences, notes) = match at {
+                    0 => (&place.absences[..], notes(work.name, place)),
+                    _ => (&[][..], Vec::new()),
+                };
+                figures.push(figure(picture, absences, &notes, behind));
             }
         }
     }
@@ -230,7 +233,12 @@ fn section(work: &Work<'_>, looks: &Looks<'_>, behind: &[Behind<'_>]) -> Result<
     })
 }
 
-fn figure(picture: Picture<'_, '_>, absences: &[&Absence], behind: &[Behind<'_>]) -> Markup {
+fn figure(
+    picture: Picture<'_, '_>,
+    absences: &[&Absence],
+    notes: &[(&str, &str)],
+    behind: &[Behind<'_>],
+) -> Markup {
     let Picture { title, svg, groups } = picture;
     let is_of_it = |one: &&Behind<'_>| {
         let mut entries = groups.iter().flat_map(|group| &group.rows).map(|row| row.entry);
@@ -249,6 +257,9 @@ fn figure(picture: Picture<'_, '_>, absences: &[&Absence], behind: &[Behind<'_>]
             }
             (svg)
             (absent(absences.iter().copied(), false))
+            @if !notes.is_empty() {
+                ul.absent { @for (subject, note) in notes { li data-note=(subject) { (subject) ": " (note) } } }
+            }
             @if !groups.is_empty() { (table(&title, &groups, behind)) }
         }
     }

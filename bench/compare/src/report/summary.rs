@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use lockkit_bench::Unit;
 
 use super::digest::{
-    Behind, Group, Loss, Place, Row, about, behind, greater_is_better, placed, works,
+    Behind, Group, Loss, Place, Row, about, behind, greater_is_better, notes, placed, works,
 };
 use super::noise::noise;
 use crate::run::{Run, Setup};
@@ -124,8 +124,12 @@ fn place_table(workload: &str, place: &Place<'_>) -> String {
             text += &line(cells(group, row, &names).into_iter().map(|text| cell(&text)));
         }
     }
-    if !place.absences.is_empty() {
+    let notes = notes(workload, place);
+    if !(place.absences.is_empty() && notes.is_empty()) {
         text.push('\n');
+    }
+    for (subject, note) in notes {
+        _ = writeln!(text, "- {}: {note}", cell(subject));
     }
     for absence in &place.absences {
         _ = writeln!(text, "- {}: not measured, {}", cell(&absence.subject), cell(&absence.reason));

@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ),
         trial("rounds_are_paired_by_their_number", rounds_are_paired_by_their_number),
         trial("a_quantile_of_too_few_stands_nowhere", a_quantile_of_too_few_stands_nowhere),
+        trial("what_figures_do_not_tell_stands_beside_them", what_figures_do_not_tell),
         trial("a_run_that_is_nowhere_behind_says_so", a_run_that_is_nowhere_behind_says_so),
         trial("a_noisy_run_says_so_first", a_noisy_run_says_so_first),
         trial("the_page_is_one_file", the_page_is_one_file),
@@ -220,6 +221,36 @@ fn a_quantile_of_too_few_stands_nowhere() {
             assert_eq!(section.unwrap().contains(what), is_there, "{what}");
         }
     }
+}
+
+fn what_figures_do_not_tell() {
+    let run = sample(0.02);
+    let (summary, page) = (file(&run, "summary.md"), file(&run, "report.html"));
+    let notes = [
+        ("Hand-over: sqlite\n", "lockkit: All clients are of one process"),
+        ("Contended: sqlite\n", "lockkit: All clients are of one process"),
+        ("Hand-over: file\n", "lockkit: All clients are of one process"),
+        ("Contended: file\n", "lockkit: All clients are of one process"),
+        ("Uncontended: zookeeper\n", "zookeeper-client lock: Its release is a drop"),
+        ("Contended: zookeeper\n", "zookeeper-client lock: Its release is a drop"),
+    ];
+    let mut parts = summary.split("\n### ");
+    for (heading, note) in notes {
+        let part = parts.clone().find(|part| part.starts_with(heading)).unwrap();
+        assert!(part.contains(&format!("\n- {note}")), "{heading}: {part}");
+        assert!(page.contains(note), "{note}");
+    }
+    let is_noted = |part: &str| notes.iter().any(|(heading, _)| part.starts_with(heading));
+    assert!(parts.all(|part| is_noted(part) || !part.contains("are of one process")));
+    // Once for each place.
+    assert_eq!(page.matches("data-note=").count(), summary.matches("\n- ").count() - told(&run));
+}
+
+/// How many lines tell what is not measured.
+fn told(run: &Run) -> usize {
+    let summary = file(run, "summary.md");
+    let everywhere = run.absences.iter().filter(|absence| absence.workload.is_none()).count();
+    summary.matches(": not measured, ").count() + everywhere
 }
 
 fn a_run_that_is_nowhere_behind_says_so() {
