@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
 
 pub use self::lockkit::Lockkit;
-pub(crate) use self::measure::let_go_after_a_while;
+use self::measure::Standing;
+pub(crate) use self::measure::{a_while, let_go_after_a_while};
 
 /// A library on its servers, as it is to be measured.
 pub trait Library: Send + Sync + 'static {
@@ -83,10 +84,10 @@ pub async fn serve<L: Library>(name: &str, version: &str, library: Result<L>) ->
         }
     };
     answer(&json!({ "peer": name, "version": version }));
-    let mut lines = BufReader::new(stdin()).lines();
+    let (mut lines, mut standing) = (BufReader::new(stdin()).lines(), None);
     while let Some(line) = lines.next_line().await? {
         let words: Vec<&str> = line.split_whitespace().collect();
-        answer(&match run(&library, &words).await {
+        answer(&match run(&library, &mut standing, &words).await {
             Ok(found) => found,
             Err(error) => json!({ "error": reason(&*error) }),
         });
@@ -94,7 +95,11 @@ pub async fn serve<L: Library>(name: &str, version: &str, library: Result<L>) ->
     Ok(())
 }
 
-async fn run<L: Library>(library: &L, words: &[&str]) -> Result<Value> {
+async fn run<L: Library>(
+    library: &L,
+    standing: &mut Option<Standing<L::Client>>,
+    words: &[&str],
+) -> Result<Value> {
     Ok(match words {
         ["uncontended", name, pairs] => {
             let times = measure::uncontended(library, name, pairs.parse()?).await?;
@@ -114,6 +119,17 @@ async fn run<L: Library>(library: &L, words: &[&str]) -> Result<Value> {
         ["hold", name] => {
             measure::hold(library, name).await?;
             json!({ "held": true })
+        }
+        ["take", name] => {
+            let standing = match standing.take() {
+                Some(known) if known.is_of(name) => standing.insert(known),
+                _ => standing.insert(Standing::at(library, name).await?),
+            };
+            json!({ "at": standing.take().await? })
+        }
+        ["let-go"] => {
+            let standing = standing.as_mut().ok_or("nothing was taken")?;
+            json!({ "at": standing.let_go().await? })
         }
         _ => return Err(format!("no such workload: {words:?}").into()),
     })

@@ -255,6 +255,39 @@ impl Stage<'_> {
                 Ok(round) => self.book.enter(key, backend, &actor.subject, "", round),
                 Err(error) => self.give_up(backend, actor, key, "", error).await?,
             }
+            self.hand_over_between(backend, actor, placement, cpu).await?;
+        }
+        Ok(())
+    }
+
+    /// Between two processes, where those of one may do without what is between.
+    async fn hand_over_between(
+        &mut self,
+        backend: &str,
+        actor: &mut Actor,
+        placement: Placement,
+        cpu: Option<usize>,
+    ) -> Result<()> {
+        let is_of_a_host = matches!(self.servers.backend(), Backend::File | Backend::Sqlite);
+        let key = Key::new("hand-over", actor.at, placement, 1);
+        if !is_of_a_host
+            || actor.subject.role != Role::Lockkit
+            || self.book.is_given_up(backend, &key)
+        {
+            return Ok(());
+        }
+        let (scale, case) = (&self.plan.scale, workloads::TWO_PROCESSES);
+        let measured = async {
+            let mut waiter = Hired::start(&actor.subject, LEASE, scale.limit).await?;
+            waiter.tree().pin(cpu)?;
+            let holder = actor.pinned(scale, cpu).await?;
+            let round = workloads::hand_over_between(holder, &mut waiter, scale).await?;
+            waiter.end().await?;
+            Result::Ok(round)
+        };
+        match measured.await {
+            Ok(round) => self.book.enter(key, backend, &actor.subject, case, round),
+            Err(error) => self.give_up(backend, actor, key, case, error).await?,
         }
         Ok(())
     }

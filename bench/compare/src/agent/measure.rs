@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkit_bench::Result;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Barrier;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
@@ -58,14 +59,58 @@ pub(super) async fn hand_over(
     Ok(times)
 }
 
+/// A client whose hold outlasts a question. Its times are of the host's clock, in nanoseconds, which is
+/// the same for all processes.
+pub(super) struct Standing<C: Client> {
+    name: String,
+    client: C,
+    lock: C::Lock,
+    hold: Option<C::Hold>,
+}
+
+impl<C: Client> Standing<C> {
+    pub(super) async fn at(library: &impl Library<Client = C>, name: &str) -> Result<Self> {
+        let client = library.connect().await?;
+        let lock = client.lock(name)?;
+        Ok(Self { name: name.into(), client, lock, hold: None })
+    }
+
+    pub(super) fn is_of(&self, name: &str) -> bool {
+        self.name == name
+    }
+
+    /// Says when it had the lock.
+    pub(super) async fn take(&mut self) -> Result<u64> {
+        self.hold = Some(self.client.acquire(&self.lock).await?);
+        now()
+    }
+
+    /// Says when release was called.
+    pub(super) async fn let_go(&mut self) -> Result<u64> {
+        let hold = self.hold.take().ok_or("nothing is held")?;
+        let called = now()?;
+        self.client.release(&self.lock, hold).await?;
+        Ok(called)
+    }
+}
+
+fn now() -> Result<u64> {
+    let time = clock_gettime(ClockId::Monotonic);
+    Ok(u64::try_from(time.tv_sec)? * 1_000_000_000 + u64::try_from(time.tv_nsec)?)
+}
+
 /// When it was called.
 pub(crate) async fn let_go_after_a_while<F: Future<Output = Result<()>>>(
     let_go: impl FnOnce() -> F,
 ) -> Result<Instant> {
-    sleep(Duration::from_millis(fastrand::u64(WAITS_FOR))).await;
+    sleep(a_while()).await;
     let start = Instant::now();
     let_go().await?;
     Ok(start)
+}
+
+pub(crate) fn a_while() -> Duration {
+    Duration::from_millis(fastrand::u64(WAITS_FOR))
 }
 
 /// For each client, how long it waited for each grant.

@@ -93,6 +93,16 @@ fn check(found: &Run, backend: Backend) {
         };
         found.absences.iter().filter(is_it).map(|absence| &*absence.reason).collect()
     };
+    let between = found.entries.iter().filter(|entry| {
+        entry.backend == name && entry.workload == "hand-over" && entry.case == "two processes"
+    });
+    let between: Vec<&Entry> = between.collect();
+    assert_eq!(between.is_empty(), backend != Backend::File, "{between:?}");
+    for entry in between {
+        assert_eq!((&*entry.subject, entry.rounds.len()), ("lockkit", 2));
+        let told = &entry.rounds[0].figures[0];
+        assert!(told.name == "p50" && told.value > 0.0 && told.value < 3.0, "{told:?}");
+    }
     let subjects = if backend == Backend::File { 1 } else { 2 };
     let is_shared = backend != Backend::Memory;
     for workload in WORKLOADS {
