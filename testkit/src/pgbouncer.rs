@@ -1,6 +1,5 @@
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, geteuid};
 
 use crate::backend::find_program;
-use crate::port::free_port;
+use crate::port::at_free_port;
 use crate::process::{Process, User, Watchdog};
 use crate::{Server, Unavailable};
 
@@ -35,6 +34,11 @@ pub enum PoolMode {
     Transaction,
 }
 
+const PROGRAM: &str = "pgbouncer";
+
+/// In its folder, with its process id.
+const NOTE: &str = "pid";
+
 impl PgBouncer {
     /// Starts one. Whoever calls itself `postgres` gets in.
     ///
@@ -42,16 +46,19 @@ impl PgBouncer {
     /// [`Unavailable`] if the program is missing, which goes with `postgres` in `LOCKKIT_REQUIRE`,
     /// or does not come up.
     pub fn start(upstream: &Server, mode: PoolMode) -> Result<PgBouncer, Unavailable> {
-        const PROGRAM: &str = "pgbouncer";
-        let folders = vec!["/usr/sbin".into()];
-        let program = find_program(PROGRAM, folders, |_| true)
-            .ok_or(Unavailable::Missing { backend: "postgres", programs: &[PROGRAM] })?;
+        let program = Self::program()?;
         let failed = |error: io::Error| Unavailable::Failed {
             backend: PROGRAM,
             reason: error.to_string(),
             log: String::new(),
         };
-        Self::launch(&program, upstream, mode).map_err(failed)
+        Self::launch(&program, upstream.port(), mode).map_err(failed)
+    }
+
+    fn program() -> Result<PathBuf, Unavailable> {
+        let folders = vec!["/usr/sbin".into()];
+        let found = find_program(PROGRAM, folders, |_| true);
+        found.ok_or(Unavailable::Missing { backend: "postgres", programs: &[PROGRAM] })
     }
 
     /// Where the database of that name is reached through it.
@@ -64,26 +71,38 @@ impl PgBouncer {
         self.carries_prepared_statements
     }
 
-    fn launch(program: &Path, upstream: &Server, mode: PoolMode) -> io::Result<PgBouncer> {
+    fn launch(program: &Path, upstream: u16, mode: PoolMode) -> io::Result<PgBouncer> {
+        at_free_port(|error| error, |port| Self::launch_at(port, program, upstream, mode))
+    }
+
+    fn launch_at(
+        port: u16,
+        program: &Path,
+        upstream: u16,
+        mode: PoolMode,
+    ) -> io::Result<PgBouncer> {
         let (watchdog, folder) = Watchdog::with_folder()?;
-        let port = free_port()?;
         let carries_prepared_statements = version(program)? >= (1, 21);
         // An earlier one refuses a setting that it does not know.
         let more = if carries_prepared_statements { "max_prepared_statements = 100\n" } else { "" };
-        let settings = write_settings(&folder, port, upstream.port(), mode, more)?;
+        // It writes a note there.
+        let data = folder.join("data");
+        fs::create_dir(&data)?;
+        let settings = write_settings(&data, port, upstream, mode, more)?;
         let user = match geteuid().is_root() {
             true => Some(User::instead_of_root()?),
             false => None,
         };
         if let Some(User { id, group }) = user {
             fs::set_permissions(&folder, Permissions::from_mode(0o711))?;
-            for file in fs::read_dir(&folder)? {
+            chown(&data, Some(id), Some(group))?;
+            for file in fs::read_dir(&data)? {
                 chown(file?.path(), Some(id), Some(group))?;
             }
         }
         let log = File::create(folder.join("log"))?;
         let mut process = watchdog.run(program, [settings], [], user, Signal::KILL, log)?;
-        wait_until_ready(&mut process, port)?;
+        wait_until_ready(&mut process, &data)?;
         Ok(PgBouncer { port, carries_prepared_statements, _process: process, _watchdog: watchdog })
     }
 }
@@ -116,25 +135,65 @@ fn write_settings(
     let text = format!(
         "[databases]\n* = host=127.0.0.1 port={upstream}\n\
          [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-         auth_type = trust\nauth_file = {}\npool_mode = {mode}\n{more}",
-        users.display()
+         auth_type = trust\nauth_file = {}\npool_mode = {mode}\n\
+         pidfile = {}\n{more}",
+        users.display(),
+        folder.join(NOTE).display()
     );
     fs::write(&settings, text)?;
     Ok(settings)
 }
 
-fn wait_until_ready(process: &mut Process, port: u16) -> io::Result<()> {
+fn wait_until_ready(process: &mut Process, data: &Path) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(120);
     const PAUSE: Duration = Duration::from_millis(2);
-    let (addr, started) = (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), Instant::now());
+    let started = Instant::now();
     loop {
-        match TcpStream::connect(addr) {
-            Ok(_) => return Ok(()),
-            Err(error) if started.elapsed() > PATIENCE => return Err(error),
-            Err(_) => thread::sleep(PAUSE),
-        }
+        let is_ready = is_ready(process.id(), data)?;
         if let Some(status) = process.exit_status()? {
             return Err(io::Error::other(format!("its process ended with {status}")));
         }
+        match is_ready {
+            true => return Ok(()),
+            false if started.elapsed() < PATIENCE => thread::sleep(PAUSE),
+            false => return Err(io::Error::other(format!("it is not ready after {PATIENCE:?}"))),
+        }
+    }
+}
+
+/// Its own note tells the process id, and is written once it listens: at the port there may be another
+/// process.
+fn is_ready(pid: u32, data: &Path) -> io::Result<bool> {
+    match fs::read_to_string(data.join(NOTE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        note => Ok(note?.trim() == pid.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    use super::*;
+    use crate::or_skip;
+
+    /// No server is behind them: it connects only when it is asked to.
+    const NOBODY: u16 = 1;
+
+    #[test]
+    fn another_process_at_its_port_is_not_taken_for_it() {
+        let Ok(program) = or_skip(PgBouncer::program()) else { return };
+        let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = other.local_addr().unwrap().port();
+        let launched = PgBouncer::launch_at(port, &program, NOBODY, PoolMode::Session);
+        let error = launched.unwrap_err().to_string();
+        assert!(error.starts_with("its process ended with"), "{error}");
+    }
+
+    #[test]
+    fn it_listens_once_it_is_there() {
+        let Ok(program) = or_skip(PgBouncer::program()) else { return };
+        let pooler = PgBouncer::launch(&program, NOBODY, PoolMode::Session).unwrap();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, pooler.port)).unwrap();
     }
 }
