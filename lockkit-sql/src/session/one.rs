@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Claim, Grant, Release, Renewal};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -15,6 +16,9 @@ use super::shared::Shared;
 use super::turn::Turn;
 use crate::seats::NoSeat;
 
+/// How many ask for a lock at a time, of many who do.
+const MOST_ASKS: usize = 16;
+
 /// A session.
 ///
 /// Statements go over it one after the other, driven by whoever asks. One that is not answered in
@@ -22,6 +26,7 @@ use crate::seats::NoSeat;
 /// tell whether the lock is held, and afterwards it does not matter.
 pub(super) struct Session<S: Server> {
     pub(super) shared: Arc<Shared<S>>,
+    asks: Semaphore,
     heart: AbortOnDropHandle<()>,
 }
 
@@ -30,7 +35,7 @@ impl<S: Server> Session<S> {
     pub(super) fn new(server: Arc<S>, ttl: Duration, runtime: Handle) -> Self {
         let shared = Arc::new(Shared::new(server, ttl, runtime));
         let heart = AbortOnDropHandle::new(shared.runtime.spawn(heart::beat(shared.clone())));
-        Self { shared, heart }
+        Self { shared, asks: Semaphore::new(MOST_ASKS), heart }
     }
 
     /// Opens it, with one attempt. It may stand already.
@@ -54,7 +59,12 @@ impl<S: Server> Session<S> {
     ) -> Result<Outcome, S::Failure> {
         let key = self.shared.server.key(claim.name())?;
         let (claim, asked) = (claim.clone(), self.shared.clock.now());
-        self.ask(limit, move |turn| turn.take(key, claim, listens, asked)).await
+        let until = tokio::time::Instant::now() + limit;
+        // What is held is renewed and released in between.
+        let asking = timeout_at(until, self.asks.acquire());
+        let _asking = asking.await.map_err(|_| NoSeat::Busy)?;
+        let left = until.saturating_duration_since(tokio::time::Instant::now());
+        self.ask(left, move |turn| turn.take(key, claim, listens, asked)).await
     }
 
     /// Takes the lock once it is free, or gives up when the server does, which is well before the
@@ -116,7 +126,14 @@ impl<S: Server> Session<S> {
         if let Some(vouch) = self.shared.vouch_of_another(&key, &claim, asked) {
             return Ok(Renewal::Held(vouch));
         }
-        self.ask(limit, move |turn| turn.renew(key, claim, asked)).await
+        match self.ask(limit, |turn| turn.renew(key.clone(), claim.clone(), asked)).await {
+            // Its turn may not have come, when those before it have found out.
+            Err(failure) => match self.shared.vouch_of_another(&key, &claim, asked) {
+                Some(vouch) => Ok(Renewal::Held(vouch)),
+                None => Err(failure),
+            },
+            renewal => renewal,
+        }
     }
 
     /// Unlocks what the claim holds.

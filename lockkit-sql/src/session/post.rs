@@ -158,8 +158,11 @@ impl<S: Server> Post<S> {
         };
         match self.come_to(owner, next) {
             Some(_) => Some(outcome),
-            // It took so long that the session was ended.
-            None => Some(Err(S::Failure::no_answer(limit))),
+            // It took so long that nobody is served any more. What it came to goes with the session.
+            None => {
+                self.changed.notify_waiters();
+                Some(Err(S::Failure::no_answer(limit)))
+            }
         }
     }
 

@@ -32,9 +32,15 @@ impl<S: Server> Turn<S> {
         mut asked: driver::Instant,
     ) -> Result<Outcome, S::Failure> {
         let shared = self.shared.clone();
-        let (mut has_asked_again, mut has_reconnected, mut was_interrupted) = (false, false, false);
+        let (mut has_asked_again, mut was_interrupted, mut broken) = (false, false, None);
         loop {
             self.stand().await?;
+            // Nobody would hear of what is taken now.
+            if self.progress.is_left()
+                && let Some(failure) = broken.take()
+            {
+                return Err(failure);
+            }
             let known = shared.registry().known(&key, claim.owner());
             let request = match known {
                 None => Request::Take { key: &key, claim: &claim, listens },
@@ -69,9 +75,9 @@ impl<S: Server> Turn<S> {
                     }
                     // A session that ended takes along what it took: ask on a new one.
                     After::Ended | After::Broken
-                        if !has_reconnected && !self.progress.is_left() =>
+                        if broken.is_none() && !self.progress.is_left() =>
                     {
-                        has_reconnected = true;
+                        broken = Some(failure);
                     }
                     After::Ended | After::Broken => return Err(failure),
                 },

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Change, ErrorKind, Release, Renewal};
 use lockkit_core::{Error, Locker};
@@ -33,6 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         on_each("what_is_never_answered_ends_the_session", unanswered),
         on_each("a_stopped_holder_is_freed_and_learns_it", stopped),
         on_each("an_idle_session_is_kept_alive", idle),
+        on_each("a_hold_outlives_a_crowd_of_asks", crowded),
         on_each("a_late_release_leaves_the_next_session_alone", stale),
         on_each("a_path_that_goes_silent_while_a_session_opens_is_left", silent),
         on_each("a_sweep_that_is_not_answered_holds_up_nobody", sweeping),
@@ -305,6 +307,31 @@ async fn idle(server: Server) {
     tokio::time::sleep(millis(5_000)).await;
     assert_eq!(raw.session().await, session, "the session was ended");
     assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+}
+
+/// They wait for the session that keeps the hold, more of them than it can serve in time.
+async fn crowded(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let ttl = Duration::from_secs(2);
+    // With limits to calls that follow from the TTL.
+    let driver = impatient_driver(&server.url_at(proxy.addr()), "ttl=2s").await;
+    let locker = Locker::builder_from_arc(driver).ttl(ttl).build().unwrap();
+    let guard = locker.lock("orders").unwrap().acquire().await.unwrap();
+    proxy.answers().delay(millis(5));
+    let until = tokio::time::Instant::now() + 3 * ttl;
+    let asks = (0..300).map(|number| {
+        let lock = locker.lock(&format!("{number}")).unwrap();
+        async move {
+            while tokio::time::Instant::now() < until {
+                // Some are too late.
+                _ = lock.try_acquire().await;
+            }
+        }
+    });
+    join_all(asks).await;
+    assert!(guard.is_held(), "the session never ended");
+    proxy.answers().pass();
+    guard.release().await.unwrap();
 }
 
 async fn stale(server: Server) {
