@@ -101,6 +101,29 @@ impl Database {
         self.location.check().map_err(|problem| problem.at(self.path()))
     }
 
+    /// A request did not begin in time.
+    pub(super) fn busy(&self) -> DriverError {
+        let text = "earlier requests are still being carried out";
+        self.at(Problem::found(ErrorKind::Unreachable, text))
+    }
+
+    /// Whether what was written just now binds anybody: whether the path still leads to the file that
+    /// is open. Who does not know that does not know what came of the request.
+    pub(super) fn binds(&self) -> Result<bool, DriverError> {
+        self.location.is_there().map_err(|error| {
+            let text = format!("whether the file is still there cannot be found out: {error}");
+            self.at(Problem::found(ErrorKind::Unknown, text))
+        })
+    }
+
+    /// The same, where it has to.
+    pub(super) fn check_written(&self) -> Result<(), DriverError> {
+        match self.binds()? {
+            true => Ok(()),
+            false => Err(self.at(gone())),
+        }
+    }
+
     /// Runs a script, and returns the rows of all its statements once the last one is done.
     ///
     /// While another process writes, the script is tried again until the deadline: SQLite's own
@@ -119,10 +142,7 @@ impl Database {
         deadline: Instant,
     ) -> Result<Vec<SqliteRow>, DriverError> {
         let Ok(mut slot) = timeout_at(deadline, Arc::clone(&self.slot).lock_owned()).await else {
-            return Err(self.at(Problem::found(
-                ErrorKind::Unreachable,
-                "earlier requests are still being carried out",
-            )));
+            return Err(self.busy());
         };
         // What begins later could not be expected to end in time.
         let last_start = deadline - deadline.saturating_duration_since(Instant::now()) / 4;
@@ -264,16 +284,20 @@ impl Location {
         &self.path
     }
 
-    /// Whether the path still leads to that file.
+    /// Checks that the path still leads to that file.
     pub(super) fn check(&self) -> Result<(), Problem> {
+        match self.is_there()? {
+            true => Ok(()),
+            false => Err(gone()),
+        }
+    }
+
+    /// Whether the path still leads to that file.
+    fn is_there(&self) -> io::Result<bool> {
         match file_at(&self.path) {
-            Ok(file) if file == self.file => Ok(()),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
-            _ => Err(Problem::found(
-                ErrorKind::Misconfigured,
-                "the file was deleted or replaced while in use, so that holds in it bind nobody; \
-                 connect again once nobody relies on them",
-            )),
+            Ok(file) => Ok(file == self.file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -345,6 +369,14 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .pragma("cache_size", "-64")
         .disable_statement_logging()
         .thread_name(|number| format!("lockkit-sqlite-{number}"))
+}
+
+fn gone() -> Problem {
+    Problem::found(
+        ErrorKind::Misconfigured,
+        "the file was deleted or replaced while in use, so that holds in it bind nobody; connect \
+         again once nobody relies on them",
+    )
 }
 
 /// Refuses what SQLite would open, but cannot lock safely.

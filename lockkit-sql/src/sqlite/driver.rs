@@ -9,7 +9,8 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::select;
-use tokio::time::Instant;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 
 use super::claims::{self, Answer};
 use super::config::{Config, ID};
@@ -23,6 +24,8 @@ use crate::together::MOST;
 
 /// How many ask at a time, of many who ask at once: one, and those who are next.
 const MOST_ASKS: usize = 8;
+/// How many ask at a time, those included who try: what is held is renewed and released in between.
+const MOST_AT_ONCE: usize = 16;
 
 /// What the SQLite driver promises.
 ///
@@ -49,6 +52,7 @@ pub struct SqliteDriver {
     renewals: Renewals,
     /// Asks that are made together would leave the process larger.
     asks: Turnstile,
+    at_once: Semaphore,
     pub(super) call_limit: Option<Duration>,
 }
 
@@ -92,8 +96,19 @@ impl SqliteDriver {
         let wakeups = Wakeups::on(database.file());
         let (doubts, neighbours) = (Doubts::default(), Neighbours::default());
         let (stays, renewals) = (Stays::default(), Renewals::new(MOST));
-        let (asks, call_limit) = (Turnstile::new(MOST_ASKS), None);
-        Ok(Self { database, doubts, wakeups, neighbours, stays, renewals, asks, call_limit })
+        let (asks, at_once) = (Turnstile::new(MOST_ASKS), Semaphore::new(MOST_AT_ONCE));
+        let call_limit = None;
+        Ok(Self {
+            database,
+            doubts,
+            wakeups,
+            neighbours,
+            stays,
+            renewals,
+            asks,
+            at_once,
+            call_limit,
+        })
     }
 
     /// Where the database is.
@@ -119,7 +134,7 @@ impl SqliteDriver {
         };
         let kept = self.stays.keep(claim, limit, keep).await?;
         // A place in a file that others do not see is none.
-        let stands = kept && self.database.check_file().is_ok();
+        let stands = kept && self.database.binds()?;
         if stands {
             self.neighbours.keep(claim.owner(), until);
         }
@@ -128,6 +143,8 @@ impl SqliteDriver {
 
     async fn ask(&self, claim: &Claim, asked_before: bool) -> Result<Attempt, DriverError> {
         let deadline = self.deadline(claim);
+        let at_once = timeout_at(deadline, self.at_once.acquire()).await;
+        let _at_once = at_once.map_err(|_| self.database.busy())?;
         // It may have been refreshed a quarter of a lease ago.
         let place_ends = Instant::now() + claim.ttl() / 4 * 3;
         self.database.check_file()?;
@@ -144,7 +161,7 @@ impl SqliteDriver {
             None => claims::take(&self.database, claim, deadline).await?,
         };
         // The answer counts only if others still see the same file.
-        self.database.check_file()?;
+        self.database.check_written()?;
         self.doubts.note(claim.name(), answer.entries(), self.database.clock());
         let Some(hold) = answer.hold_of(claim) else {
             return Ok(self.refusal(claim, &answer, place_ends));
@@ -221,7 +238,7 @@ impl Driver for SqliteDriver {
         };
         let held = self.renewals.renew(claim, self.limit(claim), one, several).await?;
         // A hold in a file that others do not see keeps nobody out.
-        let stands = held && self.database.check_file().is_ok();
+        let stands = held && self.database.binds()?;
         if stands {
             return Ok(Renewal::Held(Vouch::FromRequest));
         }
@@ -240,7 +257,7 @@ impl Driver for SqliteDriver {
         if told.is_none() || told != released.next {
             self.wakeups.wake(claim.name(), released.next);
         }
-        let stood = released.stood && self.database.check_file().is_ok();
+        let stood = released.stood && self.database.binds()?;
         Ok(if stood { Release::Freed } else { Release::NotHeld })
     }
 

@@ -1,9 +1,11 @@
+use std::path::Path;
 use std::time::Duration;
 
-use lockkit_core::Error;
+use futures_util::future::join_all;
 use lockkit_core::driver::{Attempt, Driver as _, ErrorKind, Inspect as _, Release, Renewal};
+use lockkit_core::{Error, Locker};
 use lockkit_sql::sqlite::SqliteDriver;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::support::{
     Fixture, HANG, claim, execute, granted, name, number, refused, token, told, told_by_driver,
@@ -159,6 +161,55 @@ async fn a_file_that_is_deleted_or_replaced_binds_nobody() {
         assert_eq!(driver.renew(&held).await.unwrap(), Renewal::Lost);
         assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
     }
+}
+
+/// They wait for the connection that renews it, more of them than it can serve in time.
+#[tokio::test]
+async fn a_hold_outlives_a_crowd_of_asks() {
+    let fixture = Fixture::new();
+    let ttl = Duration::from_secs(2);
+    let locker = Locker::builder(fixture.driver().await).ttl(ttl).build().unwrap();
+    let guard = locker.lock("orders").unwrap().acquire().await.unwrap();
+    let until = Instant::now() + 3 * ttl;
+    let asks = (0..4_000).map(|number| {
+        let lock = locker.lock(&format!("{number}")).unwrap();
+        async move {
+            while Instant::now() < until {
+                // Some are too late.
+                _ = lock.try_acquire().await;
+            }
+        }
+    });
+    join_all(asks).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+/// A folder that cannot be looked into for a while is no file that was deleted.
+#[tokio::test]
+async fn whoever_cannot_see_the_file_does_not_know() {
+    let fixture = Fixture::new();
+    let (folder, link) = (fixture.folder().join("folder"), fixture.folder().join("link"));
+    let lead_to = |target: &Path| {
+        // There may be none yet.
+        _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(target, &link).unwrap();
+    };
+    std::fs::create_dir(&folder).unwrap();
+    lead_to(&folder);
+    let driver = SqliteDriver::open(link.join("locks.db")).await.unwrap();
+    let held = claim("held");
+    granted(&driver, &held).await;
+    // A circle.
+    lead_to(&link);
+    assert_eq!(driver.renew(&held).await.unwrap_err().kind(), ErrorKind::Unknown);
+    lead_to(&folder);
+    assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    lead_to(&link);
+    assert_eq!(driver.release(&held).await.unwrap_err().kind(), ErrorKind::Unknown);
+    lead_to(&folder);
+    assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
+    granted(&driver, &claim("held")).await;
 }
 
 #[tokio::test]
