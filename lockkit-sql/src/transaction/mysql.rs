@@ -96,8 +96,8 @@ impl backend::RowLocks for MySql {
     }
 }
 
-/// The greatest `innodb_lock_wait_timeout`.
-const FOR_EVER: u64 = 1_073_741_824;
+/// The greatest `innodb_lock_wait_timeout` that MariaDB takes: three years.
+const FOR_EVER: u64 = 100_000_000;
 
 async fn ask(
     connection: &mut MySqlConnection,

@@ -13,7 +13,7 @@ use crate::support::{Home, Row, Shop, Tested, Way, Xact, millis, name, with};
 pub(crate) fn trials() -> Vec<Trial> {
     let all = [of::<Postgres, Row>(), of::<Postgres, Xact>(), of::<MySql, Row>()];
     let own = [
-        on_each_mysql("tables_of_a_strict_session_lock_without_a_wait", strict),
+        on_each_mysql("tables_of_a_strict_session_lock", strict),
         on_each_mysql("an_interrupted_wait_leaves_the_settings_as_they_were", interrupted),
     ];
     all.into_iter().flatten().chain(own.into_iter().flatten()).collect()
@@ -309,6 +309,7 @@ async fn strict(home: Home) {
         let error = row_lock(&mut early, &lock, wait).await.unwrap_err();
         assert!(matches!(error, Error::Conflict(_)), "{error:?}");
     }
+    row_lock(&mut pool.begin().await.unwrap(), &lock, Wait::Forever).await.unwrap();
 }
 
 /// MySQL has no procedure clean up that was killed.
