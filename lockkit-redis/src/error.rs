@@ -46,6 +46,8 @@ pub(crate) enum Failure {
     UnknownGroup(String),
     #[error("nobody is known to have the slot")]
     NoOwner,
+    #[error("members of the cluster send the request on and on")]
+    SentOn(#[source] RedisError),
     #[error("a cluster is used from Redis 7 on")]
     OldCluster,
     #[error("a cluster has no one run")]
@@ -132,7 +134,7 @@ impl Failure {
         match self {
             Self::NoAnswer(_) | Self::Mute(_) | Self::HungUp | Self::Broken | Self::Deposed => None,
             Self::NoAuth | Self::NoUsers => Some(ErrorKind::Denied),
-            Self::NoConnection { .. } | Self::Closed | Self::NoOwner => {
+            Self::NoConnection { .. } | Self::Closed | Self::NoOwner | Self::SentOn(_) => {
                 Some(ErrorKind::Unreachable)
             }
             Self::NoOneRun => Some(ErrorKind::Unsupported),

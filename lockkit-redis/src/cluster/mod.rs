@@ -170,7 +170,7 @@ impl Shared {
         let mut sent_to: Option<(Endpoint, bool)> = None;
         loop {
             let map = self.map();
-            let was_moved = matches!(sent_to, Some((_, false)));
+            let was_sent_on = sent_to.is_some();
             let (endpoint, asking) = match sent_to.take() {
                 Some(told) => told,
                 None => match owner(&map, request) {
@@ -211,11 +211,13 @@ impl Shared {
                         self.doubt();
                     }
                     sent_to = Some((to, is_once));
-                    // Two that name each other have not both heard of the end of a move yet.
-                    if was_moved && !is_once {
-                        sleep(PAUSE).await;
-                    }
                     // Should that one not be reached in time, this is not why.
+                    if !was_sent_on {
+                        continue;
+                    }
+                    // Two that name each other have not both heard yet that a move has begun or ended.
+                    *last = Some(Failure::SentOn(error.clone()));
+                    sleep(PAUSE).await;
                     continue;
                 }
                 // Some keys of the slot have been moved already, or nobody has the slot for now:

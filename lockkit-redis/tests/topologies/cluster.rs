@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_slot_that_has_moved_by_half_is_waited_for", patient, half_moved),
         trial("a_slot_that_nobody_has_is_waited_for", patient, nobodys),
         trial("members_that_are_behind_end_no_request_where_the_slot_is", patient, behind),
+        trial("members_that_send_on_to_one_another_are_asked_with_pauses", patient, sent_around),
         trial("who_is_sent_on_to_a_silent_member_may_try_again", patient, moved_to_silence),
         trial("a_killed_member_of_a_cluster_is_replaced", quick, killed),
         trial("a_killed_member_of_an_encrypted_cluster_is_replaced", quick_with_tls, killed),
@@ -277,6 +278,32 @@ async fn behind(cluster: RedisCluster) {
     for renewed in renewed {
         assert_ne!(renewed.unwrap(), Renewal::Lost);
     }
+}
+
+/// A move that only the source has heard of: it sends on who asks, and the target sends back.
+async fn sent_around(cluster: RedisCluster) {
+    let hasty = impatient_driver(&format!("{}?call_limit=1s", cluster.url())).await;
+    let slot = slot(&cluster).await;
+    let from = cluster.owner(slot);
+    let to = (from + 1) % 3;
+    let mut source = raw(&cluster, from).await;
+    let target: String = raw(&cluster, to).await.ask(&["CLUSTER", "MYID"]).await;
+    let slot = slot.to_string();
+    source.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]).await;
+    let (wanted, mut is_told) = (claim(LONG), false);
+    for _ in 0..3 {
+        let before = errors(&mut source, "ASK").await;
+        let (kind, text) = kind(hasty.try_acquire(&wanted).await);
+        let asked = errors(&mut source, "ASK").await - before;
+        // Once in two pauses, for a second.
+        assert!(asked <= 60, "{asked}");
+        assert!(kind.is_transient(), "{text}");
+        // The time may be up just while it is asked again.
+        is_told |= kind == ErrorKind::Unreachable && text.contains("on and on");
+    }
+    assert!(is_told, "why nobody has carried it out");
+    source.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "STABLE"]).await;
+    take(&hasty, &wanted).await;
 }
 
 /// How often the members but one were asked.
