@@ -118,7 +118,8 @@ impl Failure {
                 Self::Redis(_) => failure.known_kind().is_none() || failure.spoils_the_connection(),
                 _ => true,
             },
-            Self::Redis(error) => code(error) == Some("READONLY"),
+            // Either is what only a replica says.
+            Self::Redis(error) => matches!(code(error), Some("READONLY" | "MASTERDOWN")),
             _ => false,
         }
     }
@@ -172,10 +173,8 @@ fn kind_of_answer(error: &RedisError) -> ErrorKind {
     let detail = error.detail().unwrap_or_default();
     match code(error).unwrap_or_default() {
         // A demoted primary: its successor is found by connecting anew.
-        "READONLY" => ErrorKind::Unreachable,
-        "LOADING" | "BUSY" | "TRYAGAIN" | "MASTERDOWN" | "CLUSTERDOWN" | "NOREPLICAS" => {
-            ErrorKind::Unreachable
-        }
+        "READONLY" | "MASTERDOWN" => ErrorKind::Unreachable,
+        "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "NOREPLICAS" => ErrorKind::Unreachable,
         "ERR" if detail.starts_with("max number of clients") => ErrorKind::Unreachable,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => ErrorKind::Denied,
         // A password for a server that has none, or, in Redis 5, another one.
@@ -221,6 +220,7 @@ mod tests {
             ("LOADING Redis is loading the dataset in memory", ErrorKind::Unreachable),
             ("BUSY Redis is busy running a script", ErrorKind::Unreachable),
             ("READONLY You can't write against a read only replica.", ErrorKind::Unreachable),
+            ("MASTERDOWN Link with MASTER is down and ...", ErrorKind::Unreachable),
             ("ERR max number of clients reached", ErrorKind::Unreachable),
             ("NOAUTH Authentication required.", ErrorKind::Denied),
             ("ERR AUTH <password> called without any password configured", ErrorKind::Denied),

@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use lockkit_core::Error;
 use lockkit_core::driver::{Change, Driver, ErrorKind, Release, Renewal};
 use lockkit_redis::RedisDriver;
-use lockkit_testkit::{Hold, Proxy, REDIS, Server, trial};
+use lockkit_testkit::{Hold, Proxy, REDIS, Server, Unavailable, trial};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
@@ -30,7 +30,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_request_that_was_not_sent_is_not_unknown", || REDIS.start(), away),
         trial("attempts_to_connect_are_few", || REDIS.start(), attempts),
         trial("a_demoted_primary_is_unreachable_until_it_is_back", || REDIS.start(), demoted),
-        trial("a_replica_is_refused", || Ok((REDIS.start()?, REDIS.start()?)), replica),
+        trial("a_replica_without_its_primary_is_left", two, left),
+        trial("a_replica_is_refused", two, replica),
         trial(
             "a_wrong_password_is_denied",
             || REDIS.start_with(&["--requirepass", "pw"]),
@@ -189,6 +190,25 @@ async fn demoted(server: Server) {
     while let Err(error) = driver.try_acquire(&claim).await {
         assert_eq!(error.kind(), ErrorKind::Unreachable);
     }
+}
+
+fn two() -> Result<(Server, Server), Unavailable> {
+    Ok((REDIS.start()?, REDIS.start()?))
+}
+
+/// One address leads to another primary by now, as a name or a balancer's does.
+async fn left((server, successor): (Server, Server)) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&server.url_at(proxy.addr())).await;
+    take(&driver, &claim(LONG)).await;
+    let mut raw = Raw::connect(&server.url()).await;
+    raw.ask::<()>(&["CONFIG", "SET", "replica-serve-stale-data", "no"]).await;
+    raw.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    proxy.switch_upstream(successor.addr());
+    let (kind, text) = kind(driver.try_acquire(&claim(LONG)).await);
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    assert!(text.to_lowercase().contains("master is down"), "{text}");
+    take(&driver, &claim(LONG)).await;
 }
 
 async fn replica((primary, replica): (Server, Server)) {
