@@ -10,6 +10,7 @@ use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::config::Config;
 use crate::dialect::Dialect;
+use crate::error::to_who_waits;
 use crate::layout::{Inbox, Layout};
 use crate::plain;
 use crate::replicas::{Acknowledged, Replicas};
@@ -183,7 +184,11 @@ impl Driver for RedisDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.asks.pass(claim, || self.take(claim)).await
+        let answer = self.asks.pass(claim, || self.take(claim)).await;
+        match claim.is_to_be_told() {
+            true => answer.map_err(to_who_waits),
+            false => answer,
+        }
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {

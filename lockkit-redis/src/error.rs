@@ -191,6 +191,18 @@ fn kind_of_answer(error: &RedisError) -> ErrorKind {
     }
 }
 
+/// The error as it is to who can wait: a server that could not save takes no writes until it has
+/// tried again, which it does by itself.
+pub(crate) fn to_who_waits(error: DriverError) -> DriverError {
+    let kind = error.kind();
+    let source = error.into_source();
+    let kind = match source.downcast_ref() {
+        Some(Failure::Redis(error)) if code(error) == Some("MISCONF") => ErrorKind::Unreachable,
+        _ => kind,
+    };
+    DriverError::new(kind, source)
+}
+
 /// The code of a server's error. Redis 6 wraps that of a command inside a script:
 /// `ERR Error running script (call to f_SHA): @user_script:LINE: WRONGTYPE Operation against ...`.
 pub(crate) fn code(error: &RedisError) -> Option<&str> {

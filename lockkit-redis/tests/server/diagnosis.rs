@@ -1,7 +1,5 @@
 //! What is found out about servers that are sound, and about others.
 
-use std::fs;
-
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Driver, ErrorKind, Inspect};
 use lockkit_core::{Diagnosis, Error, Grade, Namespace};
@@ -136,11 +134,7 @@ async fn refusing(server: Server) {
     assert_eq!(kind(driver.try_acquire(&claim(LONG)).await).0, ErrorKind::Unreachable);
     raw.ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
 
-    // It cannot save: there is a folder where the file should be.
-    fs::create_dir(server.data().join("dump.rdb")).unwrap();
-    raw.ask::<()>(&["CONFIG", "SET", "save", "3600 1"]).await;
-    raw.ask::<()>(&["BGSAVE"]).await;
-    while raw.info("rdb_last_bgsave_status").await == "ok" {}
+    raw.fail_to_save(&server).await;
     let found = complaints(&driver).await;
     assert!(found[0].starts_with("error persistence:"), "{found:?}");
     assert_eq!(kind(driver.try_acquire(&claim(LONG)).await).0, ErrorKind::Misconfigured);

@@ -16,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_holder_survives_killed_connections", || REDIS.start(), killed),
         trial("a_holder_keeps_its_lock_where_memory_has_run_out", || REDIS.start(), no_memory),
         trial("a_holder_on_a_demoted_server_is_told", || REDIS.start(), demoted),
+        trial("a_waiter_outlasts_a_save_that_failed", || REDIS.start(), unsaved),
     ]
 }
 
@@ -122,4 +123,32 @@ async fn demoted(server: Server) {
     };
     assert!(next.fencing_token().unwrap() > token);
     next.release().await.unwrap();
+}
+
+async fn unsaved(server: Server) {
+    let (locker, mut raw) =
+        (Locker::new(driver(&server.url()).await), Raw::connect(&server.url()).await);
+    let lock = locker.lock("a").unwrap();
+    raw.fail_to_save(&server).await;
+    // Whoever does not wait is told.
+    let error = lock.try_acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    let mut acquiring = std::pin::pin!(lock.acquire());
+    let asked_again = async {
+        let before = refusals(&mut raw).await;
+        while refusals(&mut raw).await < before + 3 {}
+    };
+    tokio::select! {
+        ended = &mut acquiring => panic!("{ended:?}"),
+        () = asked_again => (),
+    }
+    raw.save(&server).await;
+    acquiring.await.unwrap().release().await.unwrap();
+}
+
+/// How often the server has refused to write what it could not save.
+async fn refusals(raw: &mut Raw) -> u32 {
+    let stats: String = raw.ask(&["INFO", "errorstats"]).await;
+    let count = stats.lines().find_map(|line| line.strip_prefix("errorstat_MISCONF:count="));
+    count.map_or(0, |count| count.trim().parse().unwrap())
 }

@@ -117,6 +117,21 @@ impl Raw {
         keys
     }
 
+    /// Has the server fail to save: there is a folder where the file should be.
+    pub(crate) async fn fail_to_save(&mut self, server: &Server) {
+        std::fs::create_dir(server.data().join("dump.rdb")).unwrap();
+        self.ask::<()>(&["CONFIG", "SET", "save", "3600 1"]).await;
+        self.ask::<()>(&["BGSAVE"]).await;
+        while self.info("rdb_last_bgsave_status").await == "ok" {}
+    }
+
+    /// Has it save after all.
+    pub(crate) async fn save(&mut self, server: &Server) {
+        std::fs::remove_dir(server.data().join("dump.rdb")).unwrap();
+        self.ask::<()>(&["BGSAVE"]).await;
+        while self.info("rdb_last_bgsave_status").await != "ok" {}
+    }
+
     /// Whether a script takes long.
     pub(crate) async fn is_busy(&mut self) -> bool {
         let answer = cmd("PING").exec_async(&mut self.0).await;
