@@ -86,7 +86,10 @@ impl Config {
         let call_limit = parameters.call_limit()?;
         let dialect = parameters.parsed("dialect")?.unwrap_or_default();
         let files = files(url, &parameters, with_tls)?;
-        let tls = if with_tls { Some(tls(url, files).await?) } else { None };
+        let tls = match with_tls {
+            true => Some(Tls::of(files).await.map_err(|problem| url.error(problem))?),
+            false => None,
+        };
         if kind != Kind::Sentinels {
             for name in ["sentinel_user", "sentinel_password"] {
                 if parameters.text(name).is_some() {
@@ -245,14 +248,6 @@ fn files(url: &BackendUrl, parameters: &Parameters<'_>, with_tls: bool) -> Resul
         _ => return Err(url.error("the parameters `cert` and `key` go together")),
     };
     Ok(Files { roots: file("cacert")?, identity })
-}
-
-async fn tls(url: &BackendUrl, files: Files) -> Result<Tls> {
-    let loading = tokio::task::spawn_blocking(move || Tls::load(&files));
-    match loading.await {
-        Ok(loaded) => loaded.map_err(|problem| url.error(problem)),
-        Err(stopped) => Err(url.error(stopped.to_string())),
-    }
 }
 
 #[cfg(test)]

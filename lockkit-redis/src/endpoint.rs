@@ -147,16 +147,36 @@ impl Endpoint {
         until: Instant,
         greeting: &RedisConnectionInfo,
     ) -> Result<Box<dyn Stream>, Failure> {
-        let mut stream: Box<dyn Stream> = match &self.address {
-            Address::Socket(path) => Box::new(by(until, None, UnixStream::connect(path)).await?),
-            Address::Network { host, port, tls } => {
-                let stream = by(until, None, dial(host, *port)).await?;
-                match tls {
-                    None => Box::new(stream),
-                    Some(tls) => Box::new(by(until, Some("TLS"), tls.over(stream, host)).await?),
-                }
+        match &self.address {
+            Address::Socket(path) => {
+                let stream = by(until, None, UnixStream::connect(path)).await?;
+                self.greeted(until, greeting, stream).await
             }
-        };
+            Address::Network { host, port, tls: None } => {
+                let stream = by(until, None, dial(host, *port)).await?;
+                self.greeted(until, greeting, stream).await
+            }
+            Address::Network { host, port, tls: Some(tls) } => {
+                let settings = async { Ok::<_, Failure>(tls.settings().await) };
+                let settings = by(until, None, settings).await?;
+                let connecting = async {
+                    let stream = by(until, None, dial(host, *port)).await?;
+                    let stream = by(until, Some("TLS"), settings.over(stream, host)).await?;
+                    self.greeted(until, greeting, stream).await
+                };
+                // A server may say only when it is greeted what it does not accept.
+                connecting.await.map_err(|failure| settings.blame(failure))
+            }
+        }
+    }
+
+    async fn greeted(
+        &self,
+        until: Instant,
+        greeting: &RedisConnectionInfo,
+        stream: impl Stream + 'static,
+    ) -> Result<Box<dyn Stream>, Failure> {
+        let mut stream: Box<dyn Stream> = Box::new(stream);
         by(until, Some(GREETING), greet(&mut stream, greeting, self.mode)).await?;
         Ok(stream)
     }

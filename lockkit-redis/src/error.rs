@@ -22,6 +22,12 @@ pub(crate) enum Failure {
     Broken,
     #[error("no TLS connection: {0}")]
     Tls(String),
+    #[error("refused with the certificates that there were, and there are no others: {problem}")]
+    OldFiles {
+        problem: String,
+        #[source]
+        failure: Box<Failure>,
+    },
     #[error("the driver was closed")]
     Closed,
     #[error("the server is a replica, which takes no writes")]
@@ -124,6 +130,15 @@ impl Failure {
         }
     }
 
+    /// Whether one of the two ends does not accept what the other shows.
+    pub(crate) fn is_about_certificates(&self) -> bool {
+        match self {
+            Self::Tls(_) => true,
+            Self::Redis(error) => is_fatal_alert(error),
+            _ => false,
+        }
+    }
+
     /// Whether the server does not have the database that the URL names.
     pub(crate) fn is_about_the_database(&self) -> bool {
         matches!(self, Self::Database(_))
@@ -135,9 +150,11 @@ impl Failure {
         match self {
             Self::NoAnswer(_) | Self::Mute(_) | Self::HungUp | Self::Broken | Self::Deposed => None,
             Self::NoAuth | Self::NoUsers => Some(ErrorKind::Denied),
-            Self::NoConnection { .. } | Self::Closed | Self::NoOwner | Self::SentOn(_) => {
-                Some(ErrorKind::Unreachable)
-            }
+            Self::NoConnection { .. }
+            | Self::OldFiles { .. }
+            | Self::Closed
+            | Self::NoOwner
+            | Self::SentOn(_) => Some(ErrorKind::Unreachable),
             Self::NoOneRun => Some(ErrorKind::Unsupported),
             Self::NoPrimary { last, .. } => {
                 let kind = last.as_ref().and_then(|last| last.known_kind());

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -13,11 +13,21 @@ use tokio_rustls::rustls::{self, AlertDescription, ClientConfig, RootCertStore};
 
 use crate::error::Failure;
 
-/// Which servers to trust, and what to show them.
+/// Which servers to trust, and what to show them, as files tell it that may be replaced.
 #[derive(Clone)]
 pub(crate) struct Tls {
+    files: Arc<Files>,
+    /// What they told when they could be used last.
+    last: Arc<Mutex<Settings>>,
+}
+
+/// What the files tell at a time.
+#[derive(Clone)]
+pub(crate) struct Settings {
     connector: TlsConnector,
     shows_itself: bool,
+    /// Why they tell nothing now, and this is what they told before.
+    problem: Option<String>,
 }
 
 /// The files that a URL names.
@@ -30,12 +40,40 @@ pub(crate) struct Files {
 }
 
 impl Tls {
-    /// Reads the files, and what the system trusts, which may take some milliseconds of work.
+    /// Reads the files.
     ///
     /// # Errors
     ///
     /// Says what cannot be used, as a text that names the file.
-    pub(crate) fn load(files: &Files) -> Result<Self, String> {
+    pub(crate) async fn of(files: Files) -> Result<Self, String> {
+        let files = Arc::new(files);
+        let settings = load(&files).await?;
+        Ok(Self { files, last: Arc::new(Mutex::new(settings)) })
+    }
+
+    /// What to connect with. The files are read again, since certificates are replaced before they
+    /// run out; one that is just being written leaves what there was.
+    pub(crate) async fn settings(&self) -> Settings {
+        let loaded = load(&self.files).await;
+        // Nothing panics while it holds the lock.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match loaded {
+            Ok(settings) => last.clone_from(&settings),
+            Err(problem) => return Settings { problem: Some(problem), ..last.clone() },
+        }
+        last.clone()
+    }
+}
+
+async fn load(files: &Arc<Files>) -> Result<Settings, String> {
+    let files = Arc::clone(files);
+    let loading = tokio::task::spawn_blocking(move || Settings::load(&files));
+    loading.await.unwrap_or_else(|stopped| Err(stopped.to_string()))
+}
+
+impl Settings {
+    /// Reads the files, and what the system trusts, which may take some milliseconds of work.
+    fn load(files: &Files) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         match &files.roots {
             Some(file) => {
@@ -70,7 +108,19 @@ impl Tls {
             }
         };
         let shows_itself = files.identity.is_some();
-        Ok(Self { connector: TlsConnector::from(Arc::new(settings)), shows_itself })
+        let connector = TlsConnector::from(Arc::new(settings));
+        Ok(Self { connector, shows_itself, problem: None })
+    }
+
+    /// Why the server was not connected to with these: where they are old, the files may tell soon
+    /// what is accepted.
+    pub(crate) fn blame(&self, failure: Failure) -> Failure {
+        match &self.problem {
+            Some(problem) if failure.is_about_certificates() => {
+                Failure::OldFiles { problem: problem.clone(), failure: Box::new(failure) }
+            }
+            _ => failure,
+        }
     }
 
     /// Encrypts a connection, to a server that has shown a certificate for `host`.

@@ -1,5 +1,6 @@
 //! Servers that are reached over TLS or a socket, by users with no more rights than they need.
 
+use std::fs;
 use std::path::PathBuf;
 
 use libtest_mimic::Trial;
@@ -8,7 +9,9 @@ use lockkit_core::driver::{Change, Driver, Release};
 use lockkit_redis::RedisDriver;
 use lockkit_testkit::{Authority, REDIS, Server, Unavailable, trial};
 
-use crate::support::{LONG, Raw, causes, claim, driver, listen, socket, take};
+use crate::support::{
+    LONG, Raw, causes, claim, driver, impatient_driver, kind, listen, socket, take,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -17,6 +20,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("another_host_is_refused", || with_tls("redis.example", "no"), another_host),
         trial("a_client_shows_its_certificate", || with_tls("127.0.0.1", "yes"), client),
         trial("a_client_shows_its_certificate_in_the_tls_before", tls_1_2, client),
+        trial(
+            "a_certificate_that_was_replaced_is_shown",
+            || with_tls("127.0.0.1", "yes"),
+            replaced_certificate,
+        ),
         trial("tls_and_none_do_not_meet", || with_tls("127.0.0.1", "no"), other_protocol),
         trial("a_connection_with_tls_is_made_anew", || with_tls("127.0.0.1", "no"), restarted),
         trial("a_socket_leads_to_a_database", || REDIS.start(), over_a_socket),
@@ -113,6 +121,52 @@ async fn client((server, authority): (Server, Authority)) {
         assert!(matches!(error, Error::Denied(_)), "{error:?}");
         assert!(causes(&error).contains("alert"), "{error:?}");
     }
+}
+
+/// The server comes to accept the certificates of another authority alone, as it accepts those alone
+/// that have not run out.
+async fn replaced_certificate((server, authority): (Server, Authority)) {
+    let (next, shown) = (Authority::new(&REDIS).unwrap(), authority.client("app").unwrap());
+    let new = next.client("app").unwrap();
+    let (certificate, key) = (&shown.certificate, &shown.key);
+    let url = trusting(&server, &authority);
+    let url = format!("{url}&cert={}&key={}", certificate.display(), key.display());
+    let driver = impatient_driver(&format!("{url}&call_limit=2s")).await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    let mut raw = Raw::connect(&format!("unix://{}", socket(&server).display())).await;
+    let cut = ["CLIENT", "KILL", "SKIPME", "yes"];
+    let renewed = async || {
+        while let Err(error) = driver.renew(&holder).await {
+            assert!(error.kind().is_transient(), "{error:?}");
+        }
+        assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
+        crate::support::refused(&driver, &waiter).await;
+    };
+
+    // What is half written leaves what there was.
+    fs::write(certificate, "-----BEGIN CERTIFICATE-----").unwrap();
+    raw.ask::<()>(&cut).await;
+    renewed().await;
+
+    // The certificate is there, and the key to it is not yet.
+    let trusted = next.certificate();
+    let trusted = trusted.to_str().unwrap();
+    raw.ask::<()>(&["CONFIG", "SET", "tls-ca-cert-file", trusted]).await;
+    fs::copy(&new.certificate, certificate).unwrap();
+    raw.ask::<()>(&cut).await;
+    loop {
+        let (kind, text) = kind(driver.renew(&holder).await);
+        assert!(kind.is_transient(), "{text}");
+        if text.contains("alert") {
+            break assert!(text.contains(certificate.to_str().unwrap()), "{text}");
+        }
+    }
+    fs::copy(&new.key, key).unwrap();
+    renewed().await;
+    driver.release(&holder).await.unwrap();
+    take(&driver, &waiter).await;
 }
 
 async fn other_protocol((server, authority): (Server, Authority)) {
