@@ -23,6 +23,9 @@ use crate::target::Target;
 const ID: &str = "redis";
 /// How often somebody asks of those who wait for a lock in no order, without being told to.
 const PAUSE: Duration = Duration::from_secs(1);
+/// For how many locks a driver asks at that pace. Where more are waited for, it asks for each less
+/// often.
+const MOST_AT_PACE: usize = 100;
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 64;
 
@@ -83,11 +86,12 @@ impl RedisDriver {
         let (channel, owner) = (layout.channel(&self.inbox), claim.owner());
         let crowd = (!claim.is_fair()).then(|| claim.name().digest());
         let joined = self.subscription.join(&channel, owner, crowd);
-        let answer = self.ask(claim, &layout).await;
-        match &answer {
+        let mut answer = self.ask(claim, &layout).await;
+        match &mut answer {
             Ok(Answer::Granted { .. }) => self.subscription.leave(&channel, owner),
-            Ok(Answer::Taken { holder, .. }) => {
-                self.subscription.wait(channel, owner, *holder, crowd, joined);
+            Ok(Answer::Taken { holder, pause, .. }) => {
+                let listening = self.subscription.wait(channel, owner, *holder, crowd, joined);
+                *pause = pause.saturating_mul(share(listening));
             }
             // Nobody releases a claim that was not carried out.
             Err(_) if joined == Joined::Now => self.subscription.leave(&channel, owner),
@@ -112,7 +116,10 @@ impl RedisDriver {
         let token = token.parse().map_err(unintelligible)?;
         if !granted {
             let remaining = Duration::from_millis(remaining);
-            return Ok(Answer::Taken { holder: token, remaining, waiters });
+            // One is told of a release. Should it be dead, the first who asks finds the lock
+            // free: somebody does every second, however many there are.
+            let pause = PAUSE.saturating_mul(waiters.max(1));
+            return Ok(Answer::Taken { holder: token, remaining, pause });
         }
         match replicas {
             Ok(replicas) => Ok(Answer::Granted { token, replicas }),
@@ -258,8 +265,8 @@ enum Answer {
     Taken {
         holder: FencingToken,
         remaining: Duration,
-        /// How many wait in no order.
-        waiters: u32,
+        /// How long one that waits in no order may go without asking.
+        pause: Duration,
     },
 }
 
@@ -270,14 +277,16 @@ impl From<Answer> for Attempt {
                 let grant = Grant::new().token(token);
                 Self::Granted(replicas.into_iter().fold(grant, Grant::replicas))
             }
-            Answer::Taken { remaining, waiters, .. } => {
-                // One is told of a release. Should it be dead, the first who asks finds the lock
-                // free: somebody does every second, however many there are.
-                let pause = PAUSE * waiters.max(1);
+            Answer::Taken { remaining, pause, .. } => {
                 Self::Taken(Taken::new().free_in(remaining).ask_within(pause))
             }
         }
     }
+}
+
+/// How many times as long each goes without asking, where so many listen.
+fn share(listening: usize) -> u32 {
+    u32::try_from(listening / MOST_AT_PACE).unwrap_or(u32::MAX).max(1)
 }
 
 /// The claim's lease in the server's unit, not shorter than asked for.

@@ -56,7 +56,7 @@ impl Subscription {
     /// Listens for `owner` from now on, in a `crowd` if it waits in no order, provided that others
     /// listen to the channel already. To be called before an ask.
     pub(crate) fn join(&self, channel: &str, owner: OwnerId, crowd: Option<Crowd>) -> Joined {
-        let mut channels = self.board.channels();
+        let channels = &mut *self.board.channels();
         match channels.by_name.get_mut(channel) {
             Some(channel) if channel.stands => match channel.mailboxes.entry(owner) {
                 Entry::Occupied(mut mailbox) => {
@@ -66,6 +66,7 @@ impl Subscription {
                 }
                 Entry::Vacant(mailbox) => {
                     mailbox.insert(Mailbox { crowd, ..Mailbox::default() });
+                    channels.crowds += usize::from(crowd.is_some());
                     Joined::Now
                 }
             },
@@ -74,7 +75,7 @@ impl Subscription {
     }
 
     /// Listens for `owner`, whose ask was refused in favour of a holder with this token. `joined` is
-    /// what [`join`](Self::join) said before that ask.
+    /// what [`join`](Self::join) said before that ask. Returns how many listen in crowds by now.
     pub(crate) fn wait(
         &self,
         channel: String,
@@ -82,8 +83,8 @@ impl Subscription {
         holder: FencingToken,
         crowd: Option<Crowd>,
         joined: Joined,
-    ) {
-        let mut channels = self.board.channels();
+    ) -> usize {
+        let channels = &mut *self.board.channels();
         let state = match channels.by_name.get_mut(&channel) {
             Some(state) => state,
             None => {
@@ -92,11 +93,17 @@ impl Subscription {
                 channels.by_name.entry(channel).or_default()
             }
         };
-        let mailbox = state.mailboxes.entry(owner).or_default();
+        let mailbox = match state.mailboxes.entry(owner) {
+            Entry::Occupied(mailbox) => mailbox.into_mut(),
+            Entry::Vacant(mailbox) => {
+                channels.crowds += usize::from(crowd.is_some());
+                mailbox.insert(Mailbox { crowd, ..Mailbox::default() })
+            }
+        };
         mailbox.holder = Some(holder);
-        mailbox.crowd = crowd;
         // The subscription came to stand between the ask and now: something may be missed.
         mailbox.ask_again |= state.stands && joined == Joined::NotYet;
+        channels.crowds
     }
 
     /// Listens no longer for `owner`.
@@ -171,6 +178,8 @@ struct Channels {
     idle: VecDeque<(Instant, String)>,
     /// Those that may have to be subscribed to or unsubscribed from.
     altered: Vec<String>,
+    /// How many listen in crowds.
+    crowds: usize,
 }
 
 #[derive(Debug, Default)]
@@ -224,7 +233,8 @@ impl Board {
 
     fn remove(&self, channels: &mut Channels, name: &str, owner: OwnerId) {
         let Some(channel) = channels.by_name.get_mut(name) else { return };
-        channel.mailboxes.remove(&owner);
+        let left = channel.mailboxes.remove(&owner);
+        channels.crowds -= usize::from(left.is_some_and(|mailbox| mailbox.crowd.is_some()));
         if !channel.mailboxes.is_empty() {
             return;
         }

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 use libtest_mimic::Trial;
-use lockkit_core::Locker;
+use lockkit_core::driver::{Claim, Driver};
+use lockkit_core::{Lease, LockName, Locker, Namespace};
 use lockkit_redis::RedisDriver;
 use lockkit_testkit::{REDIS, Server, trial};
 use tokio::time::{Instant, sleep};
 
-use crate::support::Raw;
+use crate::support::{LONG, Raw, driver, millis, refused, take};
 
 /// How many wait for one lock; `LOCKKIT_TEST_WAITERS` has another number.
 const WAITERS: usize = 1_000;
@@ -23,6 +24,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("waiters_of_one_locker_cost_few_requests", || REDIS.start(), of_one_locker),
         trial("waiters_of_many_lockers_cost_few_requests", || REDIS.start(), of_many_lockers),
         trial("fair_waiters_of_many_lockers_cost_few_requests", || REDIS.start(), fair),
+        trial("waiters_for_many_locks_cost_few_requests", || REDIS.start(), for_many_locks),
+        trial("the_pace_goes_by_how_many_wait_by_now", || REDIS.start(), pace),
     ]
 }
 
@@ -86,6 +89,62 @@ async fn cost(server: &Server, lockers: usize, is_fair: bool) {
         sent as f64 <= allowed,
         "{each} requests for each of {grants} grants, in {thirds} thirds"
     );
+}
+
+/// A process that waits for many locks, one waiter each.
+async fn for_many_locks(server: Server) {
+    const LOCKS: usize = 500;
+    const WHILE: Duration = Duration::from_secs(6);
+    let url = format!("{}?call_limit=10s", server.url()).parse().unwrap();
+    let connect = async || -> lockkit_core::Result<_> {
+        let lease = Lease::new(Duration::from_secs(600));
+        Locker::builder(RedisDriver::connect(&url).await?).lease(lease).build()
+    };
+    let [holding, waiting] = [connect().await.unwrap(), connect().await.unwrap()];
+    let acquire = |locker: &Locker| {
+        let locks: Vec<_> =
+            (0..LOCKS).map(|number| locker.lock(&number.to_string()).unwrap()).collect();
+        locks.into_iter().map(|lock| tokio::spawn(async move { lock.acquire().await }))
+    };
+    let held = join_all(acquire(&holding)).await;
+    let mut raw = Raw::connect(&server.url()).await;
+    let waiters: Vec<_> = acquire(&waiting).collect();
+    let refused = requests(&mut raw).await + LOCKS as u64;
+    while requests(&mut raw).await < refused {
+        sleep(Duration::from_millis(5)).await;
+    }
+    let before = requests(&mut raw).await;
+    sleep(WHILE).await;
+    let sent = requests(&mut raw).await - before;
+    // Once more when their news have come to stand, and those who came first after a shorter pause.
+    assert!(sent <= 4 * LOCKS as u64, "{sent} requests");
+    // They hear of a release all the same.
+    drop(held);
+    join_all(waiters).await.into_iter().for_each(|ended| drop(ended.unwrap().unwrap()));
+}
+
+async fn pace(server: Server) {
+    let (near, far) = (driver(&server.url()).await, driver(&server.url()).await);
+    let claims_of = |number: usize| {
+        let name = LockName::new(&Namespace::default(), &number.to_string()).unwrap();
+        [Claim::new(name.clone(), LONG), Claim::new(name, LONG).waiting()]
+    };
+    let claims: Vec<_> = (0..400).map(claims_of).collect();
+    let mut paces = Vec::new();
+    for [holder, waiter] in &claims {
+        take(&far, holder).await;
+        paces.push(refused(&near, waiter).await.asks_within().unwrap().as_secs());
+    }
+    assert_eq!([paces[0], paces[198], paces[199], paces[399]], [1, 1, 2, 4]);
+    // Another process has few.
+    let (other, [holder, waiter]) = (driver(&server.url()).await, claims_of(400));
+    take(&far, &holder).await;
+    assert_eq!(refused(&other, &waiter).await.asks_within(), Some(millis(1_000)));
+    // And who has gone counts no more.
+    for [_, waiter] in &claims[1..] {
+        near.release(waiter).await.unwrap();
+    }
+    assert_eq!(refused(&near, &claims[0][1]).await.asks_within(), Some(millis(1_000)));
 }
 
 fn number(variable: &str, default: usize) -> usize {
