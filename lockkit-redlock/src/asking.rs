@@ -142,12 +142,12 @@ impl Quorum {
         let Some(waiter) = &round.waiter else { return taken };
         let took = round.claim.now().saturating_duration_since(round.asked);
         let try_again = waiter.is_refused(granted, took);
-        self.waiters.join(round.claim.owner(), waiter);
+        let waiting = self.waiters.join(round.claim.owner(), waiter);
         let telling = refusals().filter(|refusal| refusal.is_heard()).count();
         match try_again {
             Some(pause) => taken.ask_within(pause),
             None if telling >= self.nodes.quorum() => {
-                taken.ask_within(waiting::ask_within(refusals()))
+                taken.ask_within(waiting::ask_within(refusals(), waiting))
             }
             // A release may pass it by.
             None => taken.unheard(),

@@ -21,6 +21,8 @@ use crate::driver::Quorum;
 const WINDOWS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 /// How long a node that does not say lets those who wait go without asking.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How many ask at that pace. Where more wait, all ask less often.
+const MOST_AT_PACE: usize = 100;
 
 /// The claim as the nodes get it, which hand it nothing.
 pub(crate) fn as_asked_of_nodes(claim: &Claim) -> Claim {
@@ -29,10 +31,16 @@ pub(crate) fn as_asked_of_nodes(claim: &Claim) -> Claim {
     if waits { claim.listening() } else { claim }
 }
 
-/// How long those who were refused may go without asking. There is more that can be lost on the way
-/// than there is from one node.
-pub(crate) fn ask_within<'a>(refusals: impl Iterator<Item = &'a Taken>) -> Duration {
-    refusals.filter_map(Taken::asks_within).min().unwrap_or(PAUSE) / 10
+/// How long those who were refused may go without asking, where so many wait. There is more that can
+/// be lost on the way than there is from one node.
+pub(crate) fn ask_within<'a>(
+    refusals: impl Iterator<Item = &'a Taken>,
+    waiting: usize,
+) -> Duration {
+    let share = u32::try_from(waiting / MOST_AT_PACE).unwrap_or(u32::MAX).max(1);
+    // A node that says goes by how many wait there, who are the same.
+    let said = refusals.filter_map(Taken::asks_within).min().unwrap_or(PAUSE);
+    said.max(PAUSE.saturating_mul(share)) / 10
 }
 
 /// The claims that wait.
@@ -44,8 +52,11 @@ impl Waiters {
         self.all().get(&owner).cloned()
     }
 
-    pub(crate) fn join(&self, owner: OwnerId, waiter: &Arc<Waiter>) {
-        self.all().insert(owner, Arc::clone(waiter));
+    /// Returns how many wait by now.
+    pub(crate) fn join(&self, owner: OwnerId, waiter: &Arc<Waiter>) -> usize {
+        let mut all = self.all();
+        all.insert(owner, Arc::clone(waiter));
+        all.len()
     }
 
     pub(crate) fn leave(&self, owner: OwnerId) {

@@ -50,6 +50,7 @@ fn main() -> ExitCode {
         trial("one_server_by_two_addresses_is_refused", || REDIS.start(), duplicates),
         trial("a_server_that_comes_back_votes_again", five, comes_back),
         trial("an_answer_that_is_swallowed_leaves_nothing", five, swallowed),
+        trial("who_waits_for_many_locks_asks_for_each_less_often", five, many_locks),
     ]);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -428,4 +429,29 @@ async fn swallowed(servers: Vec<Server>) {
     proxy.answers().pass();
     proxy.reset().await;
     nothing_is_left_on(&servers[..1], "swallowed").await;
+}
+
+async fn many_locks(servers: Vec<Server>) {
+    let [near, far] =
+        [over_servers(&servers, FORGETFUL).await, over_servers(&servers, FORGETFUL).await];
+    let mut paces = Vec::new();
+    for number in 0..400 {
+        let claim = || claim(&number.to_string()).with_ttl(LONG);
+        assert!(granted(&far, &claim()).await);
+        let waiter = claim().waiting();
+        let pace = loop {
+            match near.try_acquire(&waiter).await.unwrap() {
+                Attempt::Taken(taken) => {
+                    let pace = taken.asks_within().map_or(0, |it| it.as_millis());
+                    // Less where the holder does not have all nodes yet.
+                    if pace >= 100 {
+                        break pace;
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        paces.push(pace);
+    }
+    assert_eq!([paces[0], paces[198], paces[199], paces[399]], [100, 100, 200, 400]);
 }
