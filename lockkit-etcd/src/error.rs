@@ -23,6 +23,8 @@ pub(crate) enum Failure {
     Displaced,
     #[error("the stream ended")]
     Ended,
+    #[error("it could not be connected to a moment ago")]
+    LeftAlone(#[source] Box<Failure>),
     #[error("etcd lets nothing be watched: {0}")]
     WatchRefused(String),
     #[error(transparent)]
@@ -64,7 +66,7 @@ impl Failure {
     /// Whether another member may do better.
     pub(crate) fn is_about_the_member(&self) -> bool {
         match self {
-            Self::NoAnswer(_) | Self::Ended => true,
+            Self::NoAnswer(_) | Self::Ended | Self::LeftAlone(_) => true,
             // What leases there are, all members agree on.
             Self::Client(_) => self.kind().is_transient() && !self.is_a_lost_lease(),
             _ => false,
@@ -115,7 +117,7 @@ impl Failure {
         match self {
             Self::NoAnswer(_) | Self::Ended => ErrorKind::Unknown,
             Self::WatchRefused(_) => ErrorKind::Denied,
-            Self::Closed | Self::Displaced => ErrorKind::Unreachable,
+            Self::Closed | Self::Displaced | Self::LeftAlone(_) => ErrorKind::Unreachable,
             Self::OtherCluster { .. } => ErrorKind::Misconfigured,
             Self::Foreign(_) => ErrorKind::Foreign,
             Self::Client(error) => match &**error {
@@ -142,6 +144,16 @@ impl Failure {
             },
             _ => None,
         }
+    }
+
+    /// Whether the connection failed, or could not be made. What the server says has no cause.
+    pub(crate) fn is_of_the_connection(&self) -> bool {
+        self.causes().nth(1).is_some()
+    }
+
+    /// Whether the server has refused what was asked.
+    pub(crate) fn is_an_answer(&self) -> bool {
+        self.status().is_some() && !self.is_of_the_connection()
     }
 
     /// Whether there was no connection that the request could go out on.

@@ -199,8 +199,9 @@ impl Line {
         sent: Instant,
         failure: &Failure,
     ) -> bool {
-        if let Failure::NoAnswer(_) = failure {
-            self.members.unheard(member, client, sent);
+        match failure {
+            Failure::NoAnswer(_) => self.members.unheard(member, client, sent),
+            failure => self.members.failed(member, client, sent, failure),
         }
         let logs_in = failure.needs_another_login() && self.members.log_out(member, client);
         logs_in || failure.is_about_the_member()

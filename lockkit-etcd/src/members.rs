@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, KvClient, ResponseHeader};
+use lockkit_core::driver::Backoff;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -56,6 +57,33 @@ struct Connection {
     heard: Option<Instant>,
     /// When the first request was sent that got no answer, and after which none came to any other.
     silent_since: Option<Instant>,
+    outage: Option<Outage>,
+}
+
+/// Of a member whose connections fail. The client library makes another for each request.
+struct Outage {
+    failure: Failure,
+    noted: Instant,
+    backoff: Backoff,
+    /// When the next request may try.
+    next: Instant,
+}
+
+impl Outage {
+    /// Lets one request try, whenever it is time.
+    fn pass(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        if now < self.next {
+            return Err(Failure::LeftAlone(Box::new(self.failure.clone())));
+        }
+        self.next = now + self.pause();
+        Ok(())
+    }
+
+    /// Shorter than others', since leases may last for no more than two seconds.
+    fn pause(&self) -> Duration {
+        self.backoff.pause() / 4
+    }
 }
 
 /// What came of a request.
@@ -126,6 +154,24 @@ impl Members {
         if let Some(mut connection) = self.connection(member, client) {
             connection.heard = Some(Instant::now());
             connection.silent_since = None;
+            connection.outage = None;
+        }
+    }
+
+    /// Takes note of the failure of what was sent then: a member whose connection failed is left
+    /// alone for a moment, and one that answers is not.
+    pub(crate) fn failed(
+        &self,
+        member: usize,
+        client: &Arc<Client>,
+        sent: Instant,
+        failure: &Failure,
+    ) {
+        let Some(mut connection) = self.connection(member, client) else { return };
+        if failure.is_of_the_connection() {
+            connection.fails(sent, failure);
+        } else if failure.is_an_answer() {
+            connection.outage = None;
         }
     }
 
@@ -159,7 +205,8 @@ impl Members {
     /// that are open go over that connection.
     fn give_up(&self, member: usize, client: &Arc<Client>) {
         let Some(mut connection) = self.connection(member, client) else { return };
-        *connection = Connection::default();
+        let outage = connection.outage.take();
+        *connection = Connection { outage, ..<_>::default() };
         drop(connection);
         tracing::debug!(member = self.name(member), "another connection");
         self.current.send_if_modified(|current| {
@@ -245,12 +292,14 @@ impl Members {
             let mut is_again = false;
             loop {
                 let client = self.client(member).await?;
-                sent = Some((Arc::clone(&client), Instant::now()));
+                let asked = Instant::now();
+                sent = Some((Arc::clone(&client), asked));
                 let answer = request(Arc::clone(&client)).await.map_err(Failure::from);
                 let Err(failure) = &answer else {
                     self.heard(member, &client);
                     return answer;
                 };
+                self.failed(member, &client, asked, failure);
                 // Such a request was refused, so that it is not carried out twice.
                 if is_again || !failure.needs_another_login() || !self.log_out(member, &client) {
                     return answer;
@@ -265,14 +314,19 @@ impl Members {
         answer
     }
 
-    /// The client of a member, which is connected when it is first used.
+    /// The client of a member, which is connected when it is first used. One whose connections fail
+    /// is left alone for a moment, and then tried by one at a time.
     pub(crate) async fn client(&self, member: usize) -> Result<Arc<Client>, Failure> {
         let member = self.members.get(member).filter(|_| !self.is_closed.load(Ordering::Relaxed));
         let Some(member) = member else { return Err(Failure::Closed) };
-        if let Some(client) = &member.connection().client {
-            return Ok(Arc::clone(client));
-        }
         let asked = Instant::now();
+        {
+            let mut connection = member.connection();
+            connection.outage.as_mut().map_or(Ok(()), Outage::pass)?;
+            if let Some(client) = &connection.client {
+                return Ok(Arc::clone(client));
+            }
+        }
         let mut last_failure = member.connecting.lock().await;
         // Somebody else may have connected meanwhile, or failed to.
         if let Some(client) = &member.connection().client {
@@ -284,11 +338,16 @@ impl Members {
         match Box::pin(self.log_in(&member.url)).await {
             Ok(client) => {
                 let client = Arc::new(client);
-                let connection = Connection { client: Some(Arc::clone(&client)), ..<_>::default() };
-                *member.connection() = connection;
+                let mut connection = member.connection();
+                let outage = connection.outage.take();
+                *connection =
+                    Connection { client: Some(Arc::clone(&client)), outage, ..<_>::default() };
                 Ok(client)
             }
             Err(failure) => {
+                if failure.is_of_the_connection() {
+                    member.connection().fails(asked, &failure);
+                }
                 *last_failure = Some((Instant::now(), failure.clone()));
                 Err(failure)
             }
@@ -339,6 +398,26 @@ impl Member {
     fn connection(&self) -> MutexGuard<'_, Connection> {
         // Nothing panics while it holds the lock.
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    /// Takes note that a connection failed, on which something was sent then or was to be.
+    fn fails(&mut self, sent: Instant, failure: &Failure) {
+        let now = Instant::now();
+        // A connection may break once: the next is made at once.
+        let mut backoff = Backoff::default();
+        if let Some(outage) = &self.outage {
+            // Of many that were sent on one connection, or waited for one, one counts.
+            if sent < outage.noted {
+                return;
+            }
+            backoff = outage.backoff.clone();
+            backoff.failed();
+        }
+        let mut outage = Outage { failure: failure.clone(), noted: now, backoff, next: now };
+        outage.next += outage.pause();
+        self.outage = Some(outage);
     }
 }
 

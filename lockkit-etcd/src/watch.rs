@@ -152,8 +152,10 @@ async fn supervise(
             }
         } else {
             tracing::debug!(member = member_name, %failure, "no news from etcd for now");
-            if let (Failure::NoAnswer(_), Ok(client)) = (&failure, &client) {
-                members.unheard(member, client, began);
+            match (&failure, &client) {
+                (Failure::NoAnswer(_), Ok(client)) => members.unheard(member, client, began),
+                (failure, Ok(client)) => members.failed(member, client, began, failure),
+                (_, Err(_)) => (),
             }
             members.leave(member);
         }
@@ -164,7 +166,7 @@ async fn supervise(
 async fn watch(
     members: &Members,
     current: Current,
-    client: &Client,
+    client: &Arc<Client>,
     board: &Board,
     inbox: &mut mpsc::UnboundedReceiver<Command>,
 ) -> Result<(), Failure> {
@@ -173,6 +175,7 @@ async fn watch(
     let Some((mut sender, mut stream)) = open(client, board, &mut outbox).await? else {
         return Ok(());
     };
+    members.heard(current.member, client);
     loop {
         if *changes.borrow_and_update() != current {
             return Ok(());

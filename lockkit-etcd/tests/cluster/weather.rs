@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_refusal_in_doubt_is_unknown", || ETCD.start(), in_doubt),
         trial("a_keepalive_that_is_cut_off_is_asked_again", || ETCD.start(), cut_off),
         trial("a_request_that_was_not_sent_is_not_unknown", || ETCD.start(), away),
+        trial("a_server_that_drops_connections_is_left_alone", || ETCD.start(), left_alone),
         trial("a_server_without_its_data_is_got_over", || ETCD.start(), emptied),
         trial("a_severed_holder_is_lost_before_another_holds", || ETCD.start(), severed),
         trial("a_connection_that_falls_silent_is_replaced", || ETCD.start(), fell_silent),
@@ -194,6 +195,31 @@ async fn away(server: Server) {
     assert!(text.contains("refused"), "{text}");
     server.restart().unwrap();
     while driver.try_acquire(&claim).await.is_err() {}
+}
+
+/// As a balancer without servers: it accepts, and hangs up.
+async fn left_alone(server: Server) {
+    const WAITERS: usize = 1000;
+    let proxy = Proxy::start(server.addr()).await;
+    let locker = locker(&server.url_at(proxy.addr()), millis(60_000)).await;
+    locker.lock("before").unwrap().acquire().await.unwrap().release().await.unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    proxy.switch_upstream(closed);
+    proxy.reset().await;
+    let before = proxy.connections();
+    let waiters = (0..WAITERS).map(|number| {
+        let lock = locker.lock(&number.to_string()).unwrap();
+        tokio::spawn(async move { lock.acquire().await })
+    });
+    let waiters: Vec<_> = waiters.collect();
+    sleep(millis(4000)).await;
+    // The pauses grow to an eighth of a second at least. Some were on their way before the first.
+    let tried = proxy.connections() - before;
+    assert!((2..=60).contains(&tried), "{tried} connections in 4 s");
+    proxy.switch_upstream(server.addr());
+    for acquired in join_all(waiters).await {
+        drop(acquired.unwrap().unwrap());
+    }
 }
 
 async fn emptied(server: Server) {
