@@ -1,11 +1,13 @@
+use std::path::PathBuf;
 use std::time::Duration;
 
-use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{ConnectOptions, TlsOptions};
 use lockkit_core::driver::CALL_LIMIT;
 use lockkit_core::{BackendUrl, Namespace, Parameter, Result};
 
 use crate::layout::Dialect;
 use crate::members::Members;
+use crate::tls::{Files, Tls};
 
 /// What the driver is called, and the scheme of its URLs.
 pub(crate) const ID: &str = "etcd";
@@ -68,26 +70,22 @@ impl Config {
             // Servers hang up on whoever looks more often than every 5 s, or when nothing is going on.
             .with_keep_alive(Duration::from_secs(10), Duration::from_secs(5))
             .with_keep_alive_while_idle(false);
-        let file = async |name| match parameters.text(name) {
+        let file = |name| match parameters.text(name) {
             Some(_) if !with_tls => Err(parameters.bad(name, "it is for `etcds:`")),
-            Some(path) => match tokio::fs::read(path).await {
-                Ok(content) => Ok(Some(content)),
-                Err(error) => Err(parameters.bad(name, format!("{path}: {error}"))),
-            },
-            None => Ok(None),
+            path => Ok(path.map(PathBuf::from)),
         };
-        let (cacert, cert, key) = (file("cacert").await?, file("cert").await?, file("key").await?);
-        if with_tls {
-            let mut tls = match cacert {
-                Some(cacert) => TlsOptions::new().ca_certificate(Certificate::from_pem(cacert)),
-                None => TlsOptions::new().with_native_roots(),
-            };
-            match (cert, key) {
-                (Some(cert), Some(key)) => tls = tls.identity(Identity::from_pem(cert, key)),
-                (None, None) => (),
-                _ => return Err(url.error("the parameters `cert` and `key` go together")),
-            }
-            options = options.with_tls(tls);
+        let roots = file("cacert")?;
+        let identity = match (file("cert")?, file("key")?) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(url.error("the parameters `cert` and `key` go together")),
+        };
+        let mut tls = None;
+        if with_tls && roots.is_none() && identity.is_none() {
+            options = options.with_tls(TlsOptions::new().with_native_roots());
+        } else if with_tls {
+            let files = Files { roots, identity };
+            tls = Some(Tls::of(files).await.map_err(|problem| url.error(problem))?);
         }
         let protocol = if with_tls { "https" } else { "http" };
         let member = |host: &lockkit_core::Host| {
@@ -98,7 +96,7 @@ impl Config {
             format!("{protocol}://{name}:{}", host.port().unwrap_or(DEFAULT_PORT))
         };
         let members = url.hosts().iter().map(member).collect();
-        let members = Members::new(members, options, credentials);
+        let members = Members::new(members, options, tls, credentials);
         Ok(Self { members, call_limit, dialect, namespace })
     }
 }

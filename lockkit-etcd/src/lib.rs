@@ -32,6 +32,7 @@ mod leases;
 mod members;
 mod queue;
 mod reader;
+mod tls;
 pub mod transaction;
 mod versions;
 mod watch;

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::Failure;
+use crate::tls::Tls;
 
 /// How long connecting to one member may take, logging in included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -24,6 +25,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Members {
     members: Vec<Member>,
     options: ConnectOptions,
+    /// What to encrypt with, if files tell it.
+    tls: Option<Tls>,
     /// Logs in with these, if the cluster wants a user.
     credentials: Option<(String, String)>,
     /// What is in use. All go elsewhere when it fails.
@@ -98,6 +101,7 @@ impl Members {
     pub(crate) fn new(
         urls: Vec<String>,
         options: ConnectOptions,
+        tls: Option<Tls>,
         credentials: Option<(String, String)>,
     ) -> Self {
         let member = |url| {
@@ -110,7 +114,7 @@ impl Members {
         let current = watch::Sender::new(Current { member: first, connection: 0 });
         let cluster = AtomicU64::new(0);
         let is_closed = AtomicBool::new(false);
-        Self { members, options, credentials, current, cluster, is_closed }
+        Self { members, options, tls, credentials, current, cluster, is_closed }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -170,6 +174,11 @@ impl Members {
         let Some(mut connection) = self.connection(member, client) else { return };
         if failure.is_of_the_connection() {
             connection.fails(sent, failure);
+            drop(connection);
+            // The library would show the same certificate again.
+            if self.tls.is_some() {
+                self.give_up(member, client);
+            }
         } else if failure.is_an_answer() {
             connection.outage = None;
         }
@@ -373,7 +382,10 @@ impl Members {
     }
 
     async fn log_in(&self, url: &str) -> Result<Client, Failure> {
-        let options = self.options.clone().with_connect_timeout(CONNECT_LIMIT);
+        let mut options = self.options.clone().with_connect_timeout(CONNECT_LIMIT);
+        if let Some(tls) = &self.tls {
+            options = options.with_tls(tls.options().await);
+        }
         let Some((user, password)) = &self.credentials else {
             return Ok(Client::connect([url], Some(options)).await?);
         };

@@ -1,5 +1,7 @@
 //! Servers that die, hang, refuse or are full, and a network that loses things.
 
+use std::fs;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -10,7 +12,7 @@ use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_core::{Error, Grade, Hold, Namespace};
 use lockkit_etcd::EtcdDriver;
-use lockkit_testkit::{ETCD, Proxy, Server, trial};
+use lockkit_testkit::{Authority, ETCD, Proxy, Server, trial};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
@@ -43,6 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_missing_right_is_denied", || ETCD.start(), rights),
         trial("who_may_only_lock_is_told_what_can_be_seen", || ETCD.start(), few_rights),
         trial("tls_is_spoken_and_checked", with_tls, tls),
+        trial("a_certificate_that_was_replaced_is_shown", with_authority, replaced_certificate),
         trial("members_of_two_clusters_are_told_apart", two_clusters, other_cluster),
         trial("what_is_no_etcd_is_told_in_time", || Ok(()), no_etcd),
         trial("members_that_are_away_for_a_moment_are_asked_again", || ETCD.start(), back_again),
@@ -550,6 +553,56 @@ async fn tls(server: Server) {
         let error = driver_at(&url).await.unwrap_err();
         assert!(!matches!(error, Error::Config { .. }), "{url}: {error:?}");
     }
+}
+
+/// It accepts clients of the authority in a file beside that of its own.
+fn with_authority() -> Result<(Server, Authority), lockkit_testkit::Unavailable> {
+    let authority = Authority::new(&ETCD)?;
+    let shown = authority.server("127.0.0.1").unwrap();
+    fs::copy(authority.certificate(), accepted(&authority)).unwrap();
+    let url = "https://127.0.0.1:{port}";
+    let [certificate, key, accepted] =
+        [shown.certificate, shown.key, accepted(&authority)].map(|it| it.display().to_string());
+    let https = ["--cert-file", &certificate, "--key-file", &key];
+    let checked = ["--client-cert-auth", "--trusted-ca-file", &accepted];
+    let urls = ["--listen-client-urls", url, "--advertise-client-urls", url];
+    Ok((ETCD.start_with(&[&https[..], &checked[..], &urls[..]].concat())?, authority))
+}
+
+fn accepted(authority: &Authority) -> PathBuf {
+    authority.certificate().with_file_name("accepted.pem")
+}
+
+/// The server comes to accept the certificates of another authority alone, as it accepts those alone
+/// that have not run out.
+async fn replaced_certificate((server, authority): (Server, Authority)) {
+    let (next, shown) = (Authority::new(&ETCD).unwrap(), authority.client("app").unwrap());
+    let (new, cacert) = (next.client("app").unwrap(), authority.certificate());
+    let (cert, key) = (shown.certificate.display(), shown.key.display());
+    let url = server.url().replace("etcd:", "etcds:");
+    let url = format!("{url}?cacert={}&cert={cert}&key={key}&call_limit=2s", cacert.display());
+    let (driver, holder) = (driver_at(&url).await.unwrap(), claim(LONG));
+    take(&driver, &holder).await;
+
+    fs::copy(next.certificate(), accepted(&authority)).unwrap();
+    fs::write(&shown.certificate, "-----BEGIN CERTIFICATE-----").unwrap();
+    server.restart().unwrap();
+    for _ in 0..10 {
+        let (kind, text) = kind(driver.renew(&holder).await);
+        assert!(kind.is_transient(), "{text}");
+    }
+    fs::copy(&new.certificate, &shown.certificate).unwrap();
+    fs::copy(&new.key, &shown.key).unwrap();
+    let renewing = async {
+        loop {
+            match driver.renew(&holder).await {
+                Ok(renewed) => break assert_ne!(renewed, Renewal::Lost),
+                Err(error) => assert!(error.kind().is_transient(), "{error:?}"),
+            }
+        }
+    };
+    timeout(millis(60_000), renewing).await.unwrap();
+    assert_eq!(driver.release(&holder).await.unwrap(), Release::Freed);
 }
 
 async fn driver_at(url: &str) -> lockkit_core::Result<EtcdDriver> {

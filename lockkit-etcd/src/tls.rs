@@ -1,0 +1,70 @@
+//! Which servers to trust, and what to show them, as files tell it that may be replaced.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use etcd_client::{Certificate, Identity, TlsOptions};
+use tonic::transport::Endpoint;
+
+/// The files, and what they told when they could be used last.
+pub(crate) struct Tls {
+    files: Files,
+    last: Mutex<TlsOptions>,
+}
+
+/// The files that a URL names.
+pub(crate) struct Files {
+    /// Certificates to trust, instead of those that the system trusts.
+    pub(crate) roots: Option<PathBuf>,
+    /// The client's certificate, and the key to it.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// Says what cannot be read, as a text that names the file.
+    pub(crate) async fn of(files: Files) -> Result<Self, String> {
+        let last = Mutex::new(files.read().await?);
+        Ok(Self { files, last })
+    }
+
+    /// What to connect with. The files are read again, since certificates are replaced before they
+    /// run out; one that is just being written leaves what there was.
+    pub(crate) async fn options(&self) -> TlsOptions {
+        let read = self.files.read().await;
+        // Nothing panics while it holds the lock.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(options) = read.ok().filter(can_be_used) {
+            *last = options;
+        }
+        last.clone()
+    }
+}
+
+impl Files {
+    async fn read(&self) -> Result<TlsOptions, String> {
+        let mut options = match &self.roots {
+            Some(file) => {
+                TlsOptions::new().ca_certificate(Certificate::from_pem(read(file).await?))
+            }
+            None => TlsOptions::new().with_native_roots(),
+        };
+        if let Some((certificate, key)) = &self.identity {
+            options =
+                options.identity(Identity::from_pem(read(certificate).await?, read(key).await?));
+        }
+        Ok(options)
+    }
+}
+
+async fn read(file: &Path) -> Result<Vec<u8>, String> {
+    tokio::fs::read(file).await.map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// Whether there are certificates in it, and the key to that of the client.
+fn can_be_used(options: &TlsOptions) -> bool {
+    Endpoint::from_static("https://localhost").tls_config(options.clone()).is_ok()
+}
