@@ -421,6 +421,10 @@ impl Claims {
                 && entry.traces().is_granted
             {
                 self.watch.hold(entry.owner, key, created);
+                // Of what was released just then, nobody ends the watch.
+                if entry.standing().is_none() {
+                    self.watch.leave(entry.owner);
+                }
             }
             match self.watch.changed(entry.owner).await {
                 News::LookAgain => {

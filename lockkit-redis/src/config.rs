@@ -44,6 +44,13 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
 ];
 
+/// Those of them that one server has, as a node of a quorum is.
+pub const NODE_PARAMETERS: &[Parameter] =
+    PARAMETERS.split_at(PARAMETERS.len() - OF_SENTINELS.len()).0;
+
+/// The last ones.
+const OF_SENTINELS: [&str; 2] = ["sentinel_user", "sentinel_password"];
+
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_PORT_OF_SENTINELS: u16 = 26379;
 
@@ -91,7 +98,7 @@ impl Config {
             false => None,
         };
         if kind != Kind::Sentinels {
-            for name in ["sentinel_user", "sentinel_password"] {
+            for name in OF_SENTINELS {
                 if parameters.text(name).is_some() {
                     return Err(parameters.bad(name, "it is for `redis+sentinel:`"));
                 }
@@ -254,10 +261,17 @@ fn files(url: &BackendUrl, parameters: &Parameters<'_>, with_tls: bool) -> Resul
 mod tests {
     use std::time::Duration;
 
-    use super::Config;
+    use super::{Config, NODE_PARAMETERS, OF_SENTINELS, PARAMETERS};
 
     async fn config(url: &str) -> lockkit_core::Result<Config> {
         Config::from_url(&url.parse().unwrap()).await
+    }
+
+    #[test]
+    fn a_node_has_no_parameters_of_sentinels() {
+        let (of_nodes, others) = PARAMETERS.split_at(NODE_PARAMETERS.len());
+        assert_eq!(of_nodes, NODE_PARAMETERS);
+        assert!(others.iter().map(|other| other.name).eq(OF_SENTINELS));
     }
 
     #[tokio::test]

@@ -42,7 +42,7 @@ mod subscription;
 mod target;
 mod tls;
 
-pub use config::PARAMETERS;
+pub use config::{NODE_PARAMETERS, PARAMETERS};
 pub use dialect::{CAPABILITIES, PLAIN_CAPABILITIES};
 pub use driver::RedisDriver;
 pub use replicas::TooFewReplicas;

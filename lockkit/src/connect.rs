@@ -133,7 +133,7 @@ async fn redlock(url: &BackendUrl) -> Result<lockkit_redlock::RedlockDriver> {
     let mut driver = lockkit_redlock::RedlockDriver::builder().settings(settings);
     let scheme = if url.scheme() == "redlocks" { "rediss" } else { "redis" };
     for host in url.hosts() {
-        let node = url.of_host(scheme, host, lockkit_redis::PARAMETERS);
+        let node = url.of_host(scheme, host, lockkit_redis::NODE_PARAMETERS);
         driver = driver.node_at(host.to_string(), move || {
             let node = node.clone();
             async move { lockkit_redis::RedisDriver::connect(&node).await }
@@ -144,8 +144,10 @@ async fn redlock(url: &BackendUrl) -> Result<lockkit_redlock::RedlockDriver> {
 
 /// Those of the quorum and those of its nodes.
 #[cfg(feature = "redlock")]
-static REDLOCK: [Parameter; lockkit_redlock::PARAMETERS.len() + lockkit_redis::PARAMETERS.len()] = {
-    let (own, of_nodes) = (lockkit_redlock::PARAMETERS, lockkit_redis::PARAMETERS);
+static REDLOCK: [Parameter; {
+    lockkit_redlock::PARAMETERS.len() + lockkit_redis::NODE_PARAMETERS.len()
+}] = {
+    let (own, of_nodes) = (lockkit_redlock::PARAMETERS, lockkit_redis::NODE_PARAMETERS);
     let mut all = [own[0]; _];
     let mut at = 0;
     while at < all.len() {
