@@ -134,9 +134,9 @@ impl<'a> Lock<'a> {
             name: status.name().as_str(),
             holder: status.holder().map(|holder| Holder {
                 owner: holder.owner().to_string(),
-                label: holder.called().map(Label::as_str),
+                label: holder.label().map(Label::as_str),
                 token: holder.fencing_token().map(FencingToken::get).map(|token| token.to_string()),
-                held_for_ms: millis(holder.since()),
+                held_for_ms: millis(holder.held_for()),
                 free_in_ms: millis(holder.remaining()),
             }),
             waiters: status.waiters().iter().map(Waiter::new).collect(),
@@ -149,8 +149,8 @@ impl<'a> Waiter<'a> {
     fn new(waiter: &'a lockkit::Waiter) -> Self {
         Self {
             owner: waiter.owner().to_string(),
-            label: waiter.called().map(Label::as_str),
-            waiting_for_ms: millis(waiter.since()),
+            label: waiter.label().map(Label::as_str),
+            waiting_for_ms: millis(waiter.waiting_for()),
         }
     }
 }

@@ -108,11 +108,11 @@ fn table(locks: &[LockStatus], room: Room) -> Vec<String> {
     rows.extend(locks.iter().map(|lock| {
         let holder = lock.holder();
         let of = |field: fn(&Holder) -> Option<String>| holder.and_then(field).unwrap_or_else(none);
-        let label = of(|holder| holder.called().map(|label| visible(label.as_str())));
+        let label = of(|holder| holder.label().map(|label| visible(label.as_str())));
         row([
             cut(&visible(lock.name().as_str()), longest).into_owned(),
             cut(&label, longest).into_owned(),
-            of(|holder| holder.since().map(roughly)),
+            of(|holder| holder.held_for().map(roughly)),
             of(|holder| holder.remaining().map(roughly)),
             of(|holder| Some(shortened(holder.owner()))),
             of(|holder| holder.fencing_token().map(|token| token.to_string())),
@@ -128,9 +128,9 @@ fn about(lock: &LockStatus) -> Vec<String> {
     match lock.holder() {
         None => fact("held by", "nobody".into()),
         Some(holder) => {
-            fact("held by", called(holder.called()));
+            fact("held by", called(holder.label()));
             fact("owner", holder.owner().to_string());
-            if let Some(since) = holder.since() {
+            if let Some(since) = holder.held_for() {
                 fact("held for", roughly(since));
             }
             if let Some(remaining) = holder.remaining() {
@@ -143,8 +143,8 @@ fn about(lock: &LockStatus) -> Vec<String> {
     }
     for (at, waiter) in lock.waiters().iter().enumerate() {
         let waits =
-            waiter.since().map_or(String::new(), |since| format!(", for {}", roughly(since)));
-        let who = called(waiter.called());
+            waiter.waiting_for().map_or(String::new(), |since| format!(", for {}", roughly(since)));
+        let who = called(waiter.label());
         fact(&format!("waiting {}", at + 1), format!("{who}{waits}, owner {}", waiter.owner()));
     }
     if let Some(listeners) = lock.listeners().filter(|listeners| *listeners > 0) {
@@ -155,8 +155,8 @@ fn about(lock: &LockStatus) -> Vec<String> {
 
 /// Who holds a lock and since when, as the end of a sentence.
 pub(crate) fn held_by(holder: &Holder) -> String {
-    let since = holder.since().map_or(String::new(), |since| format!(" for {}", roughly(since)));
-    format!("held by {}{since}", called(holder.called()))
+    let since = holder.held_for().map_or(String::new(), |since| format!(" for {}", roughly(since)));
+    format!("held by {}{since}", called(holder.label()))
 }
 
 /// How many wait, and who first; none if nobody does, as far as the backend can tell.
@@ -165,7 +165,7 @@ fn waiting(lock: &LockStatus) -> Option<String> {
         ([], 0) => None,
         ([], listeners) => Some(format!("{listeners} listen")),
         (waiters, _) => {
-            let who: Vec<_> = waiters.iter().map(Waiter::called).map(called).collect();
+            let who: Vec<_> = waiters.iter().map(Waiter::label).map(called).collect();
             Some(format!("{}: {}", waiters.len(), who.join(", ")))
         }
     }

@@ -146,40 +146,40 @@ pub struct Holder {
     label: Option<Label>,
     token: Option<FencingToken>,
     held_for: Option<Duration>,
-    free_in: Option<Duration>,
+    remaining: Option<Duration>,
 }
 
 impl Holder {
     /// A holder of whom only the id is known.
     pub fn new(owner: OwnerId) -> Self {
-        Self { owner, label: None, token: None, held_for: None, free_in: None }
+        Self { owner, label: None, token: None, held_for: None, remaining: None }
     }
 
     /// Adds what the holder calls itself.
     #[must_use]
-    pub fn label(mut self, label: Label) -> Self {
+    pub fn with_label(mut self, label: Label) -> Self {
         self.label = Some(label);
         self
     }
 
     /// Adds the fencing token of the hold.
     #[must_use]
-    pub fn token(mut self, token: FencingToken) -> Self {
+    pub fn with_token(mut self, token: FencingToken) -> Self {
         self.token = Some(token);
         self
     }
 
     /// Adds how long ago the lock was granted.
     #[must_use]
-    pub fn held_for(mut self, duration: Duration) -> Self {
+    pub fn with_held_for(mut self, duration: Duration) -> Self {
         self.held_for = Some(duration);
         self
     }
 
     /// Adds when the lease runs out unless it is renewed.
     #[must_use]
-    pub fn free_in(mut self, duration: Duration) -> Self {
-        self.free_in = Some(duration);
+    pub fn with_remaining(mut self, duration: Duration) -> Self {
+        self.remaining = Some(duration);
         self
     }
 
@@ -189,7 +189,7 @@ impl Holder {
     }
 
     /// What the holder calls itself: host and process id, unless its locker was told otherwise.
-    pub fn called(&self) -> Option<&Label> {
+    pub fn label(&self) -> Option<&Label> {
         self.label.as_ref()
     }
 
@@ -199,13 +199,13 @@ impl Holder {
     }
 
     /// How long ago the lock was granted.
-    pub fn since(&self) -> Option<Duration> {
+    pub fn held_for(&self) -> Option<Duration> {
         self.held_for
     }
 
     /// When the lease runs out unless it is renewed; `None` if the hold is no lease.
     pub fn remaining(&self) -> Option<Duration> {
-        self.free_in
+        self.remaining
     }
 }
 
@@ -225,14 +225,14 @@ impl Waiter {
 
     /// Adds what the waiter calls itself.
     #[must_use]
-    pub fn label(mut self, label: Label) -> Self {
+    pub fn with_label(mut self, label: Label) -> Self {
         self.label = Some(label);
         self
     }
 
     /// Adds how long ago it came.
     #[must_use]
-    pub fn waiting_for(mut self, duration: Duration) -> Self {
+    pub fn with_waiting_for(mut self, duration: Duration) -> Self {
         self.waiting_for = Some(duration);
         self
     }
@@ -243,12 +243,12 @@ impl Waiter {
     }
 
     /// What the waiter calls itself.
-    pub fn called(&self) -> Option<&Label> {
+    pub fn label(&self) -> Option<&Label> {
         self.label.as_ref()
     }
 
     /// How long ago it came.
-    pub fn since(&self) -> Option<Duration> {
+    pub fn waiting_for(&self) -> Option<Duration> {
         self.waiting_for
     }
 }

@@ -407,8 +407,11 @@ impl Held {
     fn seen(&self) -> Option<Holder> {
         let now = self.who.clock.now();
         let free_in = self.expiry.saturating_duration_since(now);
-        let holder = Holder::new(self.owner).label(self.who.label.clone()).token(self.token);
-        let holder = holder.held_for(now.saturating_duration_since(self.granted)).free_in(free_in);
+        let holder =
+            Holder::new(self.owner).with_label(self.who.label.clone()).with_token(self.token);
+        let holder = holder
+            .with_held_for(now.saturating_duration_since(self.granted))
+            .with_remaining(free_in);
         (!free_in.is_zero()).then_some(holder)
     }
 }
@@ -417,8 +420,8 @@ impl Place {
     /// The place as others see it, unless it has run out.
     fn seen(&self) -> Option<Waiter> {
         let now = self.who.clock.now();
-        let waiter = Waiter::new(self.owner).label(self.who.label.clone());
-        let waiter = waiter.waiting_for(now.saturating_duration_since(self.arrival));
+        let waiter = Waiter::new(self.owner).with_label(self.who.label.clone());
+        let waiter = waiter.with_waiting_for(now.saturating_duration_since(self.arrival));
         (self.deadline > now).then_some(waiter)
     }
 }

@@ -117,12 +117,12 @@ impl EtcdDriver {
         let token = u64::try_from(kv.create_revision()).ok().and_then(FencingToken::new);
         let (owner, label) = self.dialect.owner_of(kv)?;
         let mut holder = Holder::new(owner)
-            .token(token.ok_or(Failure::Foreign("a revision that is not positive"))?);
+            .with_token(token.ok_or(Failure::Foreign("a revision that is not positive"))?);
         if let Some(label) = label {
-            holder = holder.label(label);
+            holder = holder.with_label(label);
         }
         Ok(match self.remaining(kv.lease()).await? {
-            Some(remaining) => holder.free_in(remaining),
+            Some(remaining) => holder.with_remaining(remaining),
             None => holder,
         })
     }
@@ -150,7 +150,7 @@ impl EtcdDriver {
         let (owner, label) = self.dialect.owner_of(kv)?;
         let waiter = Waiter::new(owner);
         Ok(match label {
-            Some(label) => waiter.label(label),
+            Some(label) => waiter.with_label(label),
             None => waiter,
         })
     }

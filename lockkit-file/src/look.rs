@@ -149,14 +149,14 @@ pub(crate) fn status(name: LockName, holder: Option<Record>) -> LockStatus {
 }
 
 pub(crate) fn holder_of(record: &Record) -> Holder {
-    let mut holder = Holder::new(record.owner).token(record.token);
+    let mut holder = Holder::new(record.owner).with_token(record.token);
     // A label decides nothing, so one that is none is only left out.
     if let Ok(label) = Label::new(&record.label) {
-        holder = holder.label(label);
+        holder = holder.with_label(label);
     }
     // Else it was granted in another time namespace.
     if let Some(micros) = time::since_boot().checked_sub(record.since) {
-        holder = holder.held_for(Duration::from_micros(micros));
+        holder = holder.with_held_for(Duration::from_micros(micros));
     }
     holder
 }

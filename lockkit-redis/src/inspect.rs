@@ -155,13 +155,13 @@ type Told = (String, String, Option<String>, Option<u64>, u64);
 fn holder((owner, token, label, since, remaining): Told) -> Result<Holder, DriverError> {
     let token = token.parse().map_err(foreign)?;
     let mut holder = Holder::new(owner.parse().map_err(foreign)?)
-        .token(token)
-        .free_in(Duration::from_millis(remaining));
+        .with_token(token)
+        .with_remaining(Duration::from_millis(remaining));
     if let Some(label) = label.and_then(|label| Label::new(&label).ok()) {
-        holder = holder.label(label);
+        holder = holder.with_label(label);
     }
     if let Some(since) = since {
-        holder = holder.held_for(Duration::from_millis(since));
+        holder = holder.with_held_for(Duration::from_millis(since));
     }
     Ok(holder)
 }
@@ -170,9 +170,9 @@ fn waiter((claimant, since): (String, u64)) -> Result<Waiter, DriverError> {
     let mut parts = claimant.splitn(3, ' ');
     let [owner, _inbox, label] = [(); 3].map(|()| parts.next().unwrap_or_default());
     let waiter = Waiter::new(owner.parse().map_err(foreign)?);
-    let waiter = waiter.waiting_for(Duration::from_millis(since));
+    let waiter = waiter.with_waiting_for(Duration::from_millis(since));
     Ok(match Label::new(label) {
-        Ok(label) => waiter.label(label),
+        Ok(label) => waiter.with_label(label),
         // It decides nothing, so whoever put another text there hides no waiter.
         Err(_) => waiter,
     })

@@ -135,19 +135,19 @@ fn holder((owner, token, label, since, remaining): Told) -> Result<Holder, Drive
     let mut holder = Holder::new(owner.parse().map_err(foreign)?);
     let label = match token {
         Some(token) => {
-            holder = holder.token(token.parse().map_err(foreign)?);
+            holder = holder.with_token(token.parse().map_err(foreign)?);
             label
         }
         None => Some("not lockkit".into()),
     };
     if let Some(label) = label.and_then(|label| Label::new(&label).ok()) {
-        holder = holder.label(label);
+        holder = holder.with_label(label);
     }
     if let Some(since) = since {
-        holder = holder.held_for(Duration::from_millis(since));
+        holder = holder.with_held_for(Duration::from_millis(since));
     }
     Ok(match milliseconds_left(remaining) {
-        Some(remaining) => holder.free_in(remaining),
+        Some(remaining) => holder.with_remaining(remaining),
         None => holder,
     })
 }

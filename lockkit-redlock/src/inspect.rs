@@ -255,15 +255,16 @@ impl Quorum {
         let status = LockStatus::free(name);
         let Some((owner, holders)) = majority else { return status };
         let mut holder = Holder::new(owner);
-        if let Some(label) = holders.iter().find_map(|holder| holder.called()) {
-            holder = holder.label(label.clone());
+        if let Some(label) = holders.iter().find_map(|holder| holder.label()) {
+            holder = holder.with_label(label.clone());
         }
-        if let Some(since) = reached(holders.iter().filter_map(|holder| holder.since()), quorum) {
-            holder = holder.held_for(since);
+        if let Some(since) = reached(holders.iter().filter_map(|holder| holder.held_for()), quorum)
+        {
+            holder = holder.with_held_for(since);
         }
         if let Some(left) = reached(holders.iter().filter_map(|holder| holder.remaining()), quorum)
         {
-            holder = holder.free_in(left);
+            holder = holder.with_remaining(left);
         }
         status.held_by(holder)
     }

@@ -197,13 +197,13 @@ fn holder(
     stat: &Stat,
     now: Option<i64>,
 ) -> Result<Holder, DriverError> {
-    let mut holder = Holder::new(owner(contender)?).token(token(stat.czxid)?);
+    let mut holder = Holder::new(owner(contender)?).with_token(token(stat.czxid)?);
     if let Some(label) = label(data) {
-        holder = holder.label(label);
+        holder = holder.with_label(label);
     }
     // Whoever had to wait has written to the node once it was granted.
     if let Some(now) = now {
-        holder = holder.held_for(since(stat.mtime, now));
+        holder = holder.with_held_for(since(stat.mtime, now));
     }
     Ok(holder)
 }
@@ -216,10 +216,10 @@ fn waiter(
 ) -> Result<Waiter, DriverError> {
     let mut waiter = Waiter::new(owner(contender)?);
     if let Some(label) = label(data) {
-        waiter = waiter.label(label);
+        waiter = waiter.with_label(label);
     }
     if let Some(now) = now {
-        waiter = waiter.waiting_for(since(stat.ctime, now));
+        waiter = waiter.with_waiting_for(since(stat.ctime, now));
     }
     Ok(waiter)
 }

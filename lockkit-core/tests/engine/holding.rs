@@ -148,12 +148,12 @@ async fn a_locker_tells_who_holds_and_breaks_a_hold() {
     sleep(TTL * 2).await;
     let status = locker.look("a").await.unwrap();
     let holder = status.holder().unwrap();
-    assert_eq!((holder.owner(), holder.called()), (guard.owner(), Some(&label("me"))));
+    assert_eq!((holder.owner(), holder.label()), (guard.owner(), Some(&label("me"))));
     assert_eq!(holder.fencing_token(), guard.fencing_token());
-    assert_eq!(holder.since(), Some(TTL * 2));
+    assert_eq!(holder.held_for(), Some(TTL * 2));
     assert!(holder.remaining().unwrap() >= TTL / 2);
     let [waiter] = status.waiters() else { panic!("{status:?}") };
-    assert_eq!((waiter.since(), waiter.called()), (Some(TTL * 2), Some(&label("me"))));
+    assert_eq!((waiter.waiting_for(), waiter.label()), (Some(TTL * 2), Some(&label("me"))));
     assert_eq!(locker.held().await.unwrap(), std::slice::from_ref(&status));
 
     assert_eq!(locker.break_hold("a", Some(status.waiters()[0].owner())).await.unwrap(), None);

@@ -90,7 +90,7 @@ async fn broken(server: Server) {
     let inspect = driver.inspect().unwrap();
     let status = inspect.look(waiting.name()).await.unwrap();
     let holder = status.holder().unwrap();
-    assert!(holder.called().is_none() && holder.remaining().is_some(), "{status:?}");
+    assert!(holder.label().is_none() && holder.remaining().is_some(), "{status:?}");
     assert_eq!(status.waiters()[0].owner(), waiting.owner());
     let held = inspect.held(waiting.name().namespace()).await.unwrap();
     assert_eq!(held[0].name(), waiting.name());

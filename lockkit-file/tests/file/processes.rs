@@ -217,10 +217,10 @@ async fn a_hold_is_seen_until_its_process_ends() {
     let token = holder.token();
     for signal in [Signal::STOP, Signal::CONT] {
         let there = seen(&driver, "a").await.unwrap();
-        let called = there.called().unwrap().as_str();
+        let called = there.label().unwrap().as_str();
         assert!(called.ends_with(&format!(":{}", holder.child.id())), "{called}");
         assert_eq!(there.fencing_token().unwrap().get(), token);
-        assert!(there.since().unwrap() < HANG);
+        assert!(there.held_for().unwrap() < HANG);
         holder.signal(signal);
     }
     holder.signal(Signal::KILL);

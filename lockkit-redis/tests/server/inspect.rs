@@ -57,9 +57,9 @@ async fn hold(server: Server) {
         assert_eq!(status.name(), claim.name());
         let holder = status.holder().unwrap();
         assert_eq!(holder.owner(), claim.owner());
-        assert_eq!(holder.called(), Some(claim.label()));
+        assert_eq!(holder.label(), Some(claim.label()));
         assert_eq!(holder.fencing_token(), Some(token));
-        let (since, remaining) = (holder.since().unwrap(), holder.remaining().unwrap());
+        let (since, remaining) = (holder.held_for().unwrap(), holder.remaining().unwrap());
         assert!((millis(29)..millis(20_000)).contains(&since), "{since:?}");
         assert!(remaining <= LONG - since + millis(1), "{remaining:?} {since:?}");
         assert!(remaining > millis(10_000), "{remaining:?}");
@@ -67,7 +67,7 @@ async fn hold(server: Server) {
         // A renewal prolongs the hold that there is; the grant is as old as it was.
         sleep(millis(20)).await;
         driver.renew(&claim).await.unwrap();
-        assert!(look(&driver).await.holder().unwrap().since().unwrap() >= since + millis(19));
+        assert!(look(&driver).await.holder().unwrap().held_for().unwrap() >= since + millis(19));
         driver.release(&claim).await.unwrap();
         assert_eq!(look(&driver).await, LockStatus::free(name()).listened_to_by(0));
     }
@@ -93,10 +93,10 @@ async fn places(server: Server) {
     sleep(millis(80)).await;
 
     let status = look(&driver).await;
-    let seen: Vec<_> = status.waiters().iter().map(|it| (it.owner(), it.called())).collect();
+    let seen: Vec<_> = status.waiters().iter().map(|it| (it.owner(), it.label())).collect();
     let expected = [0, 1, 2, 5].map(|at| (waiters[at].owner(), Some(waiters[at].label())));
     assert_eq!(seen, expected);
-    let since = |at: usize| status.waiters()[at].since().unwrap();
+    let since = |at: usize| status.waiters()[at].waiting_for().unwrap();
     assert!(since(0) >= since(1) + millis(29), "since the first ask: {status:?}");
     assert!((millis(79)..millis(20_000)).contains(&since(3)), "{status:?}");
 }
@@ -111,8 +111,11 @@ async fn handed_over(server: Server) {
     driver.release(&holder).await.unwrap();
     let status = look(&driver).await;
     let next = status.holder().unwrap();
-    assert_eq!((next.owner(), next.called()), (waiter.owner(), Some(waiter.label())));
-    assert!(next.since().unwrap() <= before.elapsed() + millis(1), "since the grant, not the ask");
+    assert_eq!((next.owner(), next.label()), (waiter.owner(), Some(waiter.label())));
+    assert!(
+        next.held_for().unwrap() <= before.elapsed() + millis(1),
+        "since the grant, not the ask"
+    );
     assert_eq!(next.fencing_token(), Some(take(&driver, &waiter).await));
     assert_eq!(status.waiters(), []);
 }
@@ -142,7 +145,7 @@ async fn behind(server: Server) {
     let status = look(&driver).await;
     let seen: Vec<_> = status.waiters().iter().map(|it| it.owner()).collect();
     assert_eq!(seen, [first.owner(), second.owner()]);
-    assert_eq!(status.waiters()[0].since(), Some(Duration::ZERO));
+    assert_eq!(status.waiters()[0].waiting_for(), Some(Duration::ZERO));
 }
 
 async fn listeners(server: Server) {
@@ -200,7 +203,7 @@ async fn list(server: Server) {
         assert_eq!(listed, expected, "{namespace}");
         for status in &held {
             assert_eq!(status.name().namespace(), namespace);
-            let called = status.holder().unwrap().called().unwrap();
+            let called = status.holder().unwrap().label().unwrap();
             assert_eq!(called.as_str(), namespace.as_str());
         }
         let waiting: usize = held.iter().map(|status| status.waiters().len()).sum();
@@ -293,9 +296,9 @@ async fn broken(server: Server) {
     let token = take(&driver, &holder).await;
     sleep(millis(30)).await;
     let was = driver.break_hold(&name(), None).await.unwrap().unwrap();
-    assert_eq!((was.owner(), was.called()), (holder.owner(), Some(holder.label())));
+    assert_eq!((was.owner(), was.label()), (holder.owner(), Some(holder.label())));
     assert_eq!(was.fencing_token(), Some(token));
-    assert!(was.since().unwrap() >= millis(29), "{was:?}");
+    assert!(was.held_for().unwrap() >= millis(29), "{was:?}");
     assert!(was.remaining().unwrap() > millis(10_000), "{was:?}");
 
     assert_eq!(raw.keys().await, Vec::<String>::new());
@@ -361,7 +364,7 @@ async fn guard(server: Server) {
     let guard = holder.lock("stuck").unwrap().acquire().await.unwrap();
     let status = people.look("stuck").await.unwrap();
     assert_eq!(status.holder().unwrap().owner(), guard.owner());
-    assert_eq!(status.holder().unwrap().called(), Some(&Label::of_this_process()));
+    assert_eq!(status.holder().unwrap().label(), Some(&Label::of_this_process()));
     let was = people.break_hold("stuck", Some(guard.owner())).await.unwrap().unwrap();
     assert_eq!(was.fencing_token(), guard.fencing_token());
     guard.lost().await;

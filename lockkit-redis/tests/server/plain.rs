@@ -163,7 +163,7 @@ async fn inspected(server: Server) {
     raw.ask::<()>(&["SET", NAME, "VGhpcyBpcyBub3QgdXM="]).await;
     let seen = driver.look(holder.name()).await.unwrap();
     let foreign = seen.holder().unwrap();
-    assert_eq!(foreign.called().unwrap().as_str(), "not lockkit");
+    assert_eq!(foreign.label().unwrap().as_str(), "not lockkit");
     assert_eq!((foreign.fencing_token(), foreign.remaining()), (None, None));
     assert_eq!(driver.held(&namespace).await.unwrap(), []);
     assert_eq!(driver.break_hold(holder.name(), Some(holder.owner())).await.unwrap(), None);

@@ -121,9 +121,9 @@ fn status_of(name: LockName, rows: &[MySqlRow]) -> Result<LockStatus, Failure> {
                 status = status.held_by(holder(owner, label, row.try_get("token")?, times)?);
             }
             _ => {
-                let waiter = Waiter::new(owner).waiting_for(duration(age));
+                let waiter = Waiter::new(owner).with_waiting_for(duration(age));
                 waiters.push(match label.and_then(label_of) {
-                    Some(label) => waiter.label(label),
+                    Some(label) => waiter.with_label(label),
                     None => waiter,
                 });
             }
@@ -140,11 +140,11 @@ fn holder(
     (age, remaining): (i64, i64),
 ) -> Result<Holder, Failure> {
     let holder = Holder::new(owner)
-        .token(claims::token(token)?)
-        .held_for(duration(age))
-        .free_in(duration(remaining));
+        .with_token(claims::token(token)?)
+        .with_held_for(duration(age))
+        .with_remaining(duration(remaining));
     Ok(match label.and_then(label_of) {
-        Some(label) => holder.label(label),
+        Some(label) => holder.with_label(label),
         None => holder,
     })
 }

@@ -93,24 +93,24 @@ fn status_of(name: LockName, rows: &[PgRow]) -> Result<LockStatus, Failure> {
 }
 
 fn leased_by(row: &PgRow) -> Result<Holder, Failure> {
-    Ok(holder_of(row)?.free_in(duration(row.try_get("remaining")?)))
+    Ok(holder_of(row)?.with_remaining(duration(row.try_get("remaining")?)))
 }
 
 /// Who holds a lock whose row this is, whatever ends the hold.
 pub(super) fn holder_of(row: &PgRow) -> Result<Holder, Failure> {
     let holder = Holder::new(owner_of(row)?)
-        .token(claims::token(row.try_get("token")?)?)
-        .held_for(duration(row.try_get("age")?));
+        .with_token(claims::token(row.try_get("token")?)?)
+        .with_held_for(duration(row.try_get("age")?));
     Ok(match label_of(row)? {
-        Some(label) => holder.label(label),
+        Some(label) => holder.with_label(label),
         None => holder,
     })
 }
 
 fn waiter_of(row: &PgRow) -> Result<Waiter, Failure> {
-    let waiter = Waiter::new(owner_of(row)?).waiting_for(duration(row.try_get("age")?));
+    let waiter = Waiter::new(owner_of(row)?).with_waiting_for(duration(row.try_get("age")?));
     Ok(match label_of(row)? {
-        Some(label) => waiter.label(label),
+        Some(label) => waiter.with_label(label),
         None => waiter,
     })
 }

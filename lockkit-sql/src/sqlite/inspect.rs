@@ -135,16 +135,16 @@ fn holder_of(row: &SqliteRow, clock: &HostClock, now: i64) -> Result<Option<Hold
     }
     let mut holder = Holder::new(hold.owner);
     if let Some(label) = label_of(row)? {
-        holder = holder.label(label);
+        holder = holder.with_label(label);
     }
     if let Some(token) = hold.fencing_token() {
-        holder = holder.token(token);
+        holder = holder.with_token(token);
     }
     if !hold.is_doubtful(clock, now) {
         let since: i64 = row.try_get("since")?;
         holder = holder
-            .held_for(time::duration(now.saturating_sub(since)))
-            .free_in(time::duration(hold.expires.saturating_sub(now)));
+            .with_held_for(time::duration(now.saturating_sub(since)))
+            .with_remaining(time::duration(hold.expires.saturating_sub(now)));
     }
     Ok(Some(holder))
 }
@@ -157,11 +157,11 @@ fn waiter_of(row: &SqliteRow, clock: &HostClock, now: i64) -> Result<Option<Wait
     }
     let mut waiter = Waiter::new(place.owner);
     if let Some(label) = label_of(row)? {
-        waiter = waiter.label(label);
+        waiter = waiter.with_label(label);
     }
     if !place.is_doubtful(clock, now) {
         let since: i64 = row.try_get("since")?;
-        waiter = waiter.waiting_for(time::duration(now.saturating_sub(since)));
+        waiter = waiter.with_waiting_for(time::duration(now.saturating_sub(since)));
     }
     Ok(Some(waiter))
 }

@@ -35,7 +35,7 @@ async fn foreign(server: Server) {
     let holder = status.holder().unwrap();
     assert_eq!(holder.owner(), of_a_process(id));
     assert_eq!(holder.fencing_token(), None);
-    assert!(holder.called().unwrap().as_str().contains(&format!("session {id}")));
+    assert!(holder.label().unwrap().as_str().contains(&format!("session {id}")));
     assert!(inspect.held(&Namespace::default()).await.unwrap().is_empty());
     for owner in [None, Some(holder.owner())] {
         match inspect.break_hold(claim.name(), owner).await {

@@ -33,9 +33,9 @@ async fn a_hold_is_seen_by_every_driver_until_it_ends() {
     let elapsed = start.elapsed();
     let holder = status.holder().unwrap();
     assert_eq!(holder.owner(), holding.owner());
-    assert_eq!(holder.called().unwrap().as_str(), label);
+    assert_eq!(holder.label().unwrap().as_str(), label);
     assert_eq!(holder.fencing_token().unwrap().get(), token);
-    let (since, remaining) = (holder.since().unwrap(), holder.remaining().unwrap());
+    let (since, remaining) = (holder.held_for().unwrap(), holder.remaining().unwrap());
     // Both begin just before the row was written, and are told by one reading of the clock.
     assert!(since >= Duration::from_millis(20) && since <= elapsed, "{since:?} of {elapsed:?}");
     assert_eq!(since + remaining, LONG);
@@ -44,7 +44,7 @@ async fn a_hold_is_seen_by_every_driver_until_it_ends() {
     a.renew(&holding).await.unwrap();
     let status = b.look(&name("a")).await.unwrap();
     let holder = status.holder().unwrap();
-    assert!(holder.since().unwrap() + holder.remaining().unwrap() > LONG);
+    assert!(holder.held_for().unwrap() + holder.remaining().unwrap() > LONG);
 
     a.release(&holding).await.unwrap();
     assert_eq!(b.look(&name("a")).await.unwrap().holder(), None);
@@ -89,9 +89,9 @@ async fn a_hold_on_another_clock_is_seen_without_times() {
         let status = driver.look(&name("a")).await.unwrap();
         let holder = status.holder().unwrap();
         assert_eq!(holder.owner(), holding.owner());
-        assert_eq!((holder.since(), holder.remaining()), (None, None));
+        assert_eq!((holder.held_for(), holder.remaining()), (None, None));
         assert_eq!(owners(&status), [waiting.owner()]);
-        assert_eq!(status.waiters()[0].since(), None);
+        assert_eq!(status.waiters()[0].waiting_for(), None);
         assert_eq!(driver.held(&Namespace::default()).await.unwrap(), [status]);
         let broken = driver.break_hold(&name("a"), None).await.unwrap().unwrap();
         assert_eq!((broken.owner(), broken.remaining()), (holding.owner(), None));
@@ -118,9 +118,10 @@ async fn places_are_seen_in_order_of_arrival() {
     let status = b.look(&name("a")).await.unwrap();
     assert_eq!(owners(&status), waiters.each_ref().map(Claim::owner));
     for (seen, waiter) in status.waiters().iter().zip(&waiters) {
-        assert_eq!(seen.called().unwrap(), waiter.label());
+        assert_eq!(seen.label().unwrap(), waiter.label());
     }
-    let since: Vec<_> = status.waiters().iter().map(|waiter| waiter.since().unwrap()).collect();
+    let since: Vec<_> =
+        status.waiters().iter().map(|waiter| waiter.waiting_for().unwrap()).collect();
     assert!(since.is_sorted_by(|one, next| one > next), "{since:?}");
 
     // Who was first now holds, since it was granted, under its own label.
@@ -129,8 +130,8 @@ async fn places_are_seen_in_order_of_arrival() {
     granted(&a, &waiters[0]).await;
     let status = b.look(&name("a")).await.unwrap();
     let holder = status.holder().unwrap();
-    assert_eq!(holder.called().unwrap(), waiters[0].label());
-    assert!(holder.since().unwrap() <= start.elapsed(), "counted from the first ask");
+    assert_eq!(holder.label().unwrap(), waiters[0].label());
+    assert!(holder.held_for().unwrap() <= start.elapsed(), "counted from the first ask");
     assert_eq!(owners(&status), [waiters[1].owner(), waiters[2].owner()]);
 }
 
@@ -179,9 +180,9 @@ async fn a_broken_hold_is_over() {
     let seen = b.look(&name("a")).await.unwrap();
     let holder = b.break_hold(&name("a"), None).await.unwrap().unwrap();
     assert_eq!(holder.owner(), broken.owner());
-    assert_eq!(holder.called(), seen.holder().unwrap().called());
+    assert_eq!(holder.label(), seen.holder().unwrap().label());
     assert_eq!(holder.fencing_token().unwrap().get(), before);
-    assert!(holder.remaining().unwrap() > LONG / 2 && holder.since().is_some());
+    assert!(holder.remaining().unwrap() > LONG / 2 && holder.held_for().is_some());
 
     assert_eq!(b.look(&name("a")).await.unwrap(), LockStatus::free(name("a")));
     assert_eq!(a.renew(&broken).await.unwrap(), Renewal::Lost);

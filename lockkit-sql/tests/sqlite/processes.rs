@@ -124,19 +124,19 @@ async fn holders_and_waiters_of_other_processes_are_seen_and_broken() {
     let fixture = Fixture::new();
     let onlooker = Locker::new(fixture.driver().await);
     let holds = |pid: u32| {
-        move |status: &LockStatus| status.holder().is_some_and(|holder| is_of(holder.called(), pid))
+        move |status: &LockStatus| status.holder().is_some_and(|holder| is_of(holder.label(), pid))
     };
     let first = start("processes::holder", HOLDER, &fixture.path());
     wait_until(&onlooker, holds(first.id())).await;
     let second = start("processes::holder", HOLDER, &fixture.path());
     wait_until(&onlooker, |status| {
-        status.waiters().iter().any(|waiter| is_of(waiter.called(), second.id()))
+        status.waiters().iter().any(|waiter| is_of(waiter.label(), second.id()))
     })
     .await;
     // The one that waits finds out by itself, and each that was broken ends.
     for (broken, next) in [(first, Some(second.id())), (second, None)] {
         let holder = onlooker.break_hold("a", None).await.unwrap().unwrap();
-        assert!(is_of(holder.called(), broken.id()), "{holder:?}");
+        assert!(is_of(holder.label(), broken.id()), "{holder:?}");
         ended_well(broken);
         if let Some(next) = next {
             wait_until(&onlooker, holds(next)).await;

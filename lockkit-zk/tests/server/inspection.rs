@@ -36,14 +36,15 @@ async fn times(server: String) {
     );
     let [waiter] = status.waiters() else { panic!("{status:?}") };
     // The server counts in milliseconds.
-    let (held_for, waited_for) = (status.holder().unwrap().since().unwrap(), waiter.since());
+    let (held_for, waited_for) =
+        (status.holder().unwrap().held_for().unwrap(), waiter.waiting_for());
     assert!(held_for >= millis(499) && held_for <= asked.elapsed() + millis(1), "{held_for:?}");
     let waited_for = waited_for.unwrap();
     assert!(waited_for >= millis(199) && waited_for <= came.elapsed() + millis(1));
     assert!(held_for >= waited_for + millis(298), "{held_for:?} and {waited_for:?}");
-    assert!(listed[0].holder().unwrap().since().unwrap() >= held_for);
+    assert!(listed[0].holder().unwrap().held_for().unwrap() >= held_for);
     let broken = driver.break_hold(held.name(), None).await.unwrap().unwrap();
-    assert!(broken.since().unwrap() >= held_for);
+    assert!(broken.held_for().unwrap() >= held_for);
     // Nothing stays of asking what the time is.
     let names = place.raw.list_children(&place.path("/lockkit")).await.unwrap();
     assert_eq!(names.len(), 1, "{names:?}");
@@ -86,7 +87,7 @@ async fn is_dated(driver: &ZooKeeperDriver, holder: &Claim, released: Instant) {
     loop {
         assert!(poll!(&mut held).is_pending());
         let status = driver.look(holder.name()).await.unwrap();
-        let since = status.holder().unwrap().since().unwrap();
+        let since = status.holder().unwrap().held_for().unwrap();
         if since <= released.elapsed() {
             break;
         }

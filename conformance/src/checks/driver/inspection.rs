@@ -106,7 +106,7 @@ async fn has_times(
     // For people, and in whatever unit the backend counts.
     let ttl = claim.ttl();
     let margin = ttl / 4;
-    if let Some(since) = holder.since() {
+    if let Some(since) = holder.held_for() {
         let (least, most) = granted.past_at(now);
         ensure!(
             least <= since + margin && since <= most + margin,
@@ -203,7 +203,7 @@ pub(in crate::checks) async fn times_of_a_place_are_right(context: &Context) -> 
         let status = holder.look(held.name()).await?;
         are_seen_waiting(&status, &[&waiting])?;
         let (least, most) = placed.past_at(Period { from: looked, to: waiting.now() });
-        for since in status.waiters().iter().filter_map(Waiter::since) {
+        for since in status.waiters().iter().filter_map(Waiter::waiting_for) {
             ensure!(
                 least <= since + margin && since <= most + margin,
                 "who has waited for {least:?} to {most:?} is seen to wait for {since:?}"
@@ -427,7 +427,7 @@ pub(super) async fn is_seen(
 pub(super) fn is_of(holder: &Holder, claim: &Claim, token: Option<FencingToken>) -> Verdict {
     let (owner, label) = (claim.owner(), claim.label());
     ensure!(holder.owner() == owner, "the holder {owner} is seen as {}", holder.owner());
-    let called = holder.called();
+    let called = holder.label();
     ensure!(called == Some(label), "a holder that calls itself {label:?} is seen as {called:?}");
     let seen = holder.fencing_token();
     ensure!(seen == token, "a hold with the token {token:?} is seen with {seen:?}");
@@ -463,10 +463,10 @@ pub(super) async fn is_nobodys(
 
 /// The claims, and no others, are seen to wait, in this order.
 pub(super) fn are_seen_waiting(status: &LockStatus, waiting: &[&Claim]) -> Verdict {
-    let seen: Vec<_> = status.waiters().iter().map(|it| (it.owner(), it.called())).collect();
+    let seen: Vec<_> = status.waiters().iter().map(|it| (it.owner(), it.label())).collect();
     let real: Vec<_> = waiting.iter().map(|it| (it.owner(), Some(it.label()))).collect();
     ensure!(seen == real, "{real:?} wait in this order, and are seen as {seen:?}");
-    let times: Vec<_> = status.waiters().iter().filter_map(|waiter| waiter.since()).collect();
+    let times: Vec<_> = status.waiters().iter().filter_map(|waiter| waiter.waiting_for()).collect();
     let is_falling = times.is_sorted_by(|earlier, later| earlier >= later);
     ensure!(is_falling, "waiters came one after another, and are seen to wait for {times:?}");
     Ok(())

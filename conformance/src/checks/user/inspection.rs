@@ -17,7 +17,7 @@ pub(in crate::checks) async fn the_holds_of_all_lockers_are_seen(context: &Conte
             };
             for status in [listed, &looked] {
                 let Some(holder) = status.holder() else { fail!("a held lock is seen free") };
-                let seen = (holder.owner(), holder.fencing_token(), holder.called());
+                let seen = (holder.owner(), holder.fencing_token(), holder.label());
                 let label = Label::of_this_process();
                 let real = (guard.owner(), guard.fencing_token(), Some(&label));
                 ensure!(seen == real, "{real:?} holds a lock, and is seen as {seen:?}");
@@ -48,7 +48,7 @@ pub(in crate::checks) async fn a_waiting_locker_is_seen(context: &Context) -> Ve
         waited = wait.acquire() => fail!("a wait for a held lock ended in {waited:?}"),
         seen = seen => seen?,
     };
-    let labels: Vec<_> = seen.waiters().iter().map(|waiter| waiter.called().cloned()).collect();
+    let labels: Vec<_> = seen.waiters().iter().map(|waiter| waiter.label().cloned()).collect();
     ensure!(labels == [Some(Label::of_this_process())], "one waits, and {labels:?} are seen");
     // The wait was dropped.
     let gone = async {

@@ -131,7 +131,7 @@ impl Broken {
                 for waiter in self.waiters(stored.name()) {
                     let owner = self.original(waiter.owner());
                     if !waiters.iter().any(|known| known.owner() == owner) {
-                        waiters.push(Waiter::new(owner).label(waiter.label().clone()));
+                        waiters.push(Waiter::new(owner).with_label(waiter.label().clone()));
                     }
                 }
             }
@@ -148,9 +148,8 @@ impl Broken {
         };
         match (stored.holder(), gone) {
             (Some(holder), _) => status.held_by(self.see(holder)),
-            (None, Some(gone)) => {
-                status.held_by(self.see(&Holder::new(gone.owner()).label(gone.label().clone())))
-            }
+            (None, Some(gone)) => status
+                .held_by(self.see(&Holder::new(gone.owner()).with_label(gone.label().clone()))),
             (None, None) => status,
         }
     }
@@ -175,13 +174,13 @@ impl Broken {
         let token = state.told.get(&holder.owner()).copied().unwrap_or(holder.fencing_token());
         let label = match self.server.defect {
             Some(Defect::SeesItself) => Some(Label::of_this_process()),
-            _ => holder.called().cloned(),
+            _ => holder.label().cloned(),
         };
         let held_for = match (self.server.defect, state.renewed.get(&holder.owner())) {
             (Some(Defect::CountsFromTheRenewal), Some(renewed)) => {
                 Some(Clock::system().now().saturating_duration_since(*renewed))
             }
-            _ => holder.since(),
+            _ => holder.held_for(),
         };
         let free_in = match self.server.defect {
             Some(Defect::SeesNoTimeLeft) => Some(Duration::ZERO),
@@ -189,22 +188,22 @@ impl Broken {
             _ => holder.remaining(),
         };
         let seen = Holder::new(owner);
-        let seen = label.into_iter().fold(seen, Holder::label);
-        let seen = token.into_iter().fold(seen, Holder::token);
-        let seen = held_for.into_iter().fold(seen, Holder::held_for);
-        free_in.into_iter().fold(seen, Holder::free_in)
+        let seen = label.into_iter().fold(seen, Holder::with_label);
+        let seen = token.into_iter().fold(seen, Holder::with_token);
+        let seen = held_for.into_iter().fold(seen, Holder::with_held_for);
+        free_in.into_iter().fold(seen, Holder::with_remaining)
     }
 
     fn see_place(&self, waiter: &Waiter) -> Waiter {
         let seen = Waiter::new(self.original(waiter.owner()));
-        let seen = waiter.called().cloned().into_iter().fold(seen, Waiter::label);
+        let seen = waiter.label().cloned().into_iter().fold(seen, Waiter::with_label);
         let waiting_for = match (self.server.defect, self.state().refused.get(&waiter.owner())) {
             (Some(Defect::CountsFromTheLastAsk), Some(refused)) => {
                 Some(Clock::system().now().saturating_duration_since(*refused))
             }
-            _ => waiter.since(),
+            _ => waiter.waiting_for(),
         };
-        waiting_for.into_iter().fold(seen, Waiter::waiting_for)
+        waiting_for.into_iter().fold(seen, Waiter::with_waiting_for)
     }
 
     /// Whom an owner at the backend stands for.

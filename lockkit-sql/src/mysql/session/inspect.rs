@@ -183,15 +183,15 @@ fn holder(name: &LockName, row: &MySqlRow) -> Result<Holder, Failure> {
         let holder = Holder::new(owner_of(format!("{id:032x}").as_bytes())?);
         // A label decides nothing, so one that is none is only left out.
         return Ok(match Label::new(&format!("session {id}")) {
-            Ok(label) => holder.label(label),
+            Ok(label) => holder.with_label(label),
             Err(_) => holder,
         });
     }
     let holder = Holder::new(owner_of(bytes_of(row, "owner")?)?)
-        .token(claims::token(row.try_get("token")?)?)
-        .held_for(duration(row.try_get("age")?));
+        .with_token(claims::token(row.try_get("token")?)?)
+        .with_held_for(duration(row.try_get("age")?));
     Ok(match label_of(bytes_of(row, "label")?) {
-        Some(label) => holder.label(label),
+        Some(label) => holder.with_label(label),
         None => holder,
     })
 }

@@ -126,7 +126,7 @@ fn holder(name: &LockName, row: &PgRow) -> Result<Holder, Failure> {
     };
     // A label decides nothing, so one that is none is only left out.
     Ok(match Label::new(&called) {
-        Ok(label) => Holder::new(owner).label(label),
+        Ok(label) => Holder::new(owner).with_label(label),
         Err(_) => Holder::new(owner),
     })
 }
