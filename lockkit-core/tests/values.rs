@@ -1,7 +1,15 @@
 //! What people write and read: URLs, names, labels, findings.
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
-use lockkit_core::{BackendUrl, Diagnosis, Error, Grade, Label, LockName, Namespace};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::DriverError;
+use lockkit_core::memory::MemoryDriver;
+use lockkit_core::{
+    AcquireOptions, BackendUrl, Diagnosis, Error, ErrorKind, Grade, Label, LockName, Locker,
+    Namespace, Wait,
+};
 
 fn url(text: &str) -> BackendUrl {
     text.parse().unwrap()
@@ -120,4 +128,46 @@ fn a_name_is_another_one_in_another_namespace() {
     names.sort();
     assert_eq!(names, [name(&one, "a"), name(&other, "a"), name(&one, "b")]);
     assert_eq!(format!("{:?}", name(&one, "a")), r#""a" in one"#);
+}
+
+#[tokio::test]
+async fn a_locker_heeds_what_the_url_of_its_driver_says() {
+    let locker = |text: &str| {
+        let url = url(text);
+        Locker::from_url(Arc::new(MemoryDriver::connect(&url).unwrap()), &url)
+    };
+    let whole = locker("memory:a?namespace=shop&ttl=5s&max_hold=1m&label=me").unwrap();
+    assert_eq!(whole.namespace().as_str(), "shop");
+    assert_eq!(whole.lease().ttl(), Duration::from_secs(5));
+    assert_eq!(whole.lease().longest_hold(), Some(Duration::from_secs(60)));
+    let guard = whole.lock("orders").unwrap().acquire().await.unwrap();
+    let status = whole.look("orders").await.unwrap();
+    assert_eq!(status.holder().unwrap().label().unwrap().as_str(), "me");
+    // Another tenant's, on the same driver, until that is closed.
+    let other = whole.in_namespace("other".parse().unwrap());
+    let elsewhere = other.lock("orders").unwrap();
+    assert!(elsewhere.try_acquire().await.unwrap().is_some());
+    assert_eq!(other.lease(), whole.lease());
+    other.shutdown().await;
+    assert!(!guard.is_held());
+
+    for bad in ["memory:?namespace=a/b", "memory:?ttl=soon", "memory:?ttl=0s"] {
+        let error = locker(bad).unwrap_err();
+        assert!(matches!(error, Error::Config { .. }), "{error:?}");
+        assert!(error.to_string().contains(bad), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_tells_its_driver_and_its_lock() {
+    let name = LockName::new(&Namespace::default(), "orders").unwrap();
+    assert_eq!(Error::config("a", "b").driver(), None);
+    assert_eq!(Error::unsupported("redis", "that").driver(), Some("redis"));
+    let failed = Error::connecting("etcd", DriverError::new(ErrorKind::Denied, "no"));
+    assert_eq!((failed.driver(), failed.lock()), (Some("etcd"), None));
+    let lock = Locker::new(MemoryDriver::new()).lock("orders").unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    let options = AcquireOptions::new().wait(Wait::No);
+    let taken = lock.acquire_with(options).await.unwrap_err();
+    assert_eq!((taken.driver(), taken.lock()), (Some("memory"), Some(&name)));
 }
