@@ -97,8 +97,7 @@ impl Folder {
     /// folder in order, and makes it if there is none.
     pub(crate) fn open_to_hold(&self, path: &Path) -> Result<File, Problem> {
         let namespace = path.parent().unwrap_or(&self.path);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        let options = for_writing();
         let opened = match options.open(path) {
             Err(error) if error.kind() == IoErrorKind::NotFound => {
                 match make_file(path, &std::fs::metadata(namespace)?) {
@@ -110,6 +109,16 @@ impl Folder {
             opened => opened,
         };
         check_file(opened?)
+    }
+
+    /// Opens a lock file that was held to see whether it still is.
+    pub(crate) fn open_held(path: &Path) -> io::Result<File> {
+        open_aside(path)
+    }
+
+    /// Opens a lock file that was held to write to it.
+    pub(crate) fn open_to_note(path: &Path) -> io::Result<File> {
+        for_writing().open(path)
     }
 
     /// Whether who asks for a lock that is taken could hold it.
@@ -178,6 +187,12 @@ impl Folder {
 fn open_aside(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
+}
+
+fn for_writing() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
 }
 
 fn check_file(file: File) -> Result<File, Problem> {

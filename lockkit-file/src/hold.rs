@@ -11,7 +11,7 @@ use lockkit_core::driver::{Claim, DriverError, ErrorKind};
 use crate::breaking;
 use crate::error::Problem;
 use crate::folder::Folder;
-use crate::kernel::{Ask, KernelLock, is_at};
+use crate::kernel::{Ask, KernelLock, is_at, while_free};
 use crate::look;
 use crate::record::{Record, State};
 use crate::reserve::{Boot, Next};
@@ -74,15 +74,39 @@ impl Hold {
         }
         // If that cannot be found out, nobody has found out the contrary.
         let stood = self.stands().unwrap_or(true);
-        if stood && !self.lock.is_shared {
-            let record = Record { state: State::Free, ..self.record.clone() };
-            if let Err(error) = record.write(&self.lock.file, self.loose) {
-                // It is there to be looked at; the lock is free all the same.
-                tracing::debug!(path = %self.path.display(), %error, "the release is not noted");
-            }
+        let Self { lock, path, record, loose, .. } = self;
+        let noted = if !stood {
+            Ok(())
+        } else if lock.is_shared {
+            drop(lock);
+            note_unless_kept(&path, record, loose)
+        } else {
+            let free = Record { state: State::Free, ..record };
+            free.write(&lock.file, loose).map_err(Problem::from)
+        };
+        if let Err(problem) = noted {
+            // It is there to be looked at; the lock is free all the same.
+            tracing::debug!(path = %path.display(), %problem, "the release is not noted");
         }
         stood
     }
+}
+
+/// Notes that a hold has ended of which copies were given away, if they are all closed by now. Else
+/// whoever comes next would take it for one that died, and skip its reserve.
+fn note_unless_kept(path: &Path, record: Record, slot: usize) -> Result<(), Problem> {
+    // Not to write: who waits would take it for a release.
+    let file = Folder::open_held(path)?;
+    // Whoever waits is told of the note, and finds the lock free: it is closed last.
+    let _noted = while_free(&file, || {
+        if look::records(&file)?.latest() != Some(&record) {
+            return Ok(None);
+        }
+        let noted = Folder::open_to_note(path)?;
+        Record { state: State::Free, ..record }.write(&noted, slot)?;
+        Ok::<_, Problem>(Some(noted))
+    })?;
+    Ok(())
 }
 
 fn try_take(
@@ -193,13 +217,53 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use lockkit_core::driver::Claim;
-    use lockkit_core::{LockName, Namespace};
+    use lockkit_core::{LockName, Locker, Namespace};
 
     use super::Hold;
+    use crate::FileDriver;
     use crate::folder::Folder;
     use crate::kernel::is_locked;
     use crate::look;
     use crate::record::State;
+    use crate::time;
+
+    /// Here no test starts a process, which would have copies of its own for a moment.
+    #[tokio::test]
+    async fn holds_whose_copies_are_closed_leave_tokens_with_the_clock() {
+        let root = tempfile::tempdir().unwrap();
+        let lock = Locker::new(FileDriver::open(root.path()).await.unwrap()).lock("a").unwrap();
+        let mut last = 0;
+        for _ in 0..30 {
+            let guard = lock.acquire().await.unwrap();
+            drop(guard.descriptor().await.unwrap().unwrap());
+            let token = guard.fencing_token().unwrap().get();
+            assert!(token > last, "{token} after {last}");
+            last = token;
+            guard.release().await.unwrap();
+        }
+        let now = time::of_day();
+        assert!(last < now + 2_000_000, "{} µs ahead", last - now);
+    }
+
+    #[test]
+    fn a_hold_that_a_copy_keeps_is_noted_as_held() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let claim = Claim::new(name, Duration::from_secs(30));
+        let limit = Instant::now() + Duration::from_secs(10);
+        for is_kept in [true, false] {
+            let mut hold = Hold::take(&folder, &claim, limit).unwrap().unwrap();
+            let copy = hold.share().unwrap();
+            let kept = is_kept.then_some(copy);
+            assert!(hold.end());
+            let file = std::fs::File::open(folder.file_of(claim.name())).unwrap();
+            let state = if is_kept { State::Held } else { State::Free };
+            assert_eq!(look::records(&file).unwrap().latest().unwrap().state, state);
+            assert_eq!(is_locked(&file).unwrap(), is_kept);
+            drop(kept);
+        }
+    }
 
     /// A fork without `exec` takes what Rust calls unsafe, so the taker is only said to be another.
     #[test]

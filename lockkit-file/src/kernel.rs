@@ -79,6 +79,23 @@ pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     }
 }
 
+/// Works while nobody has the lock, nor comes to have it; `None` if somebody has it. Nobody is
+/// refused for it, as for [a look](is_locked).
+pub(crate) fn while_free<T, E: From<io::Error>>(
+    file: &File,
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<Option<T>, E> {
+    match file.try_lock_shared() {
+        Ok(()) => (),
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(error)) => return Err(error.into()),
+    }
+    let done = work();
+    // A process that was forked meanwhile has a copy.
+    file.unlock()?;
+    done.map(Some)
+}
+
 /// Whether the file is the one at `path`.
 pub(crate) fn is_at(id: FileId, path: &Path) -> io::Result<bool> {
     match std::fs::symlink_metadata(path) {

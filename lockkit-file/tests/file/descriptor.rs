@@ -29,7 +29,7 @@ impl Drop for Sleeper {
 
 /// A process that another test starts at this moment has a copy of each descriptor until its
 /// `exec`.
-async fn soon_granted(driver: &FileDriver, claim: &Claim) {
+pub(crate) async fn soon_granted(driver: &FileDriver, claim: &Claim) {
     let asking = async {
         while !matches!(driver.try_acquire(claim).await.unwrap(), Attempt::Granted(_)) {
             sleep(Duration::from_millis(1)).await;

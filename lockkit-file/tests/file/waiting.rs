@@ -9,6 +9,7 @@ use lockkit_file::FileDriver;
 use rustix::process::Signal;
 use tokio::time::{sleep, timeout};
 
+use crate::descriptor::soon_granted;
 use crate::processes::Process;
 use crate::support::{Fixture, HANG, broken, claim, granted, mode, name, refused, set_mode};
 
@@ -73,6 +74,30 @@ async fn the_end_of_a_program_that_inherited_the_lock_is_heard() {
     drop(inherited);
     assert_eq!(heard(&driver, &waiting).await, Change::Freed);
     granted(&driver, &waiting).await;
+}
+
+#[tokio::test]
+async fn a_release_is_heard_only_if_no_copy_of_the_descriptor_keeps_the_lock() {
+    let fixture = Fixture::new();
+    let (holder, driver) = (fixture.driver().await, fixture.driver().await);
+    for is_kept in [true, false] {
+        let (held, waiting) = (claim("a"), waiting());
+        soon_granted(&holder, &held).await;
+        let copy = holder.descriptor(&held).await.unwrap().unwrap();
+        let kept = is_kept.then_some(copy);
+        refused(&driver, &waiting).await;
+        holder.release(&held).await.unwrap();
+        if is_kept {
+            // Told of differently than a release, so it was not that.
+            set_mode(&fixture.file("a"), mode(&fixture.file("a")));
+            assert_eq!(heard(&driver, &waiting).await, Change::AskAgain);
+            refused(&driver, &waiting).await;
+        }
+        drop(kept);
+        assert_eq!(heard(&driver, &waiting).await, Change::Freed);
+        soon_granted(&driver, &waiting).await;
+        driver.release(&waiting).await.unwrap();
+    }
 }
 
 #[tokio::test]
