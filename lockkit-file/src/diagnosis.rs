@@ -257,9 +257,10 @@ impl Census {
             ..MANY_FILES => Diagnosis::good("files", finding),
             _ => Diagnosis::warning(
                 "files",
-                format!("{finding}; they are never removed"),
-                "let names come back, or make fewer of them of a hash; while nobody uses the \
-                 folder it can be removed, and tokens go on rising",
+                format!("{finding}; one is removed once it has not been used for over a day"),
+                "have a process that runs for hours connect to it, which removes them; let names \
+                 come back, or make fewer of them of a hash; while nobody uses the folder it can be \
+                 removed, and tokens go on rising",
             ),
         }
     }

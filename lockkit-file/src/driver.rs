@@ -16,6 +16,7 @@ use crate::claims::{Claims, start_blocking};
 use crate::config::{Config, ID};
 use crate::folder::Folder;
 use crate::hold::Hold;
+use crate::housekeeping::Housekeeping;
 use crate::news::{self, Listening, News, PATIENCE};
 
 /// What the file driver promises.
@@ -47,6 +48,7 @@ pub struct FileDriver {
     pub(crate) folder: Arc<Folder>,
     pub(crate) claims: Arc<Claims>,
     news: Arc<News>,
+    housekeeping: Housekeeping,
     pub(crate) call_limit: Option<Duration>,
 }
 
@@ -100,8 +102,9 @@ impl FileDriver {
             }
         };
         let folder = opened.await.map_err(|error| Error::connecting(ID, error))?;
-        let news = Arc::new(News::new());
-        Ok(Self { folder: Arc::new(folder), claims: Claims::new(), news, call_limit: None })
+        let (folder, news) = (Arc::new(folder), Arc::new(News::new()));
+        let housekeeping = Housekeeping::begin(Arc::clone(&folder));
+        Ok(Self { folder, claims: Claims::new(), news, housekeeping, call_limit: None })
     }
 
     /// Where the folder is.
@@ -240,6 +243,7 @@ impl Driver for FileDriver {
     }
 
     async fn close(&self) {
+        self.housekeeping.end();
         self.news.close();
         self.claims.close().await;
     }

@@ -26,6 +26,7 @@ mod driver;
 mod error;
 mod folder;
 mod hold;
+mod housekeeping;
 mod inspect;
 mod kernel;
 mod look;

@@ -119,7 +119,11 @@ pub(crate) fn entries(
         let (content, file) = match folder.open_to_look(&path) {
             // It was removed meanwhile.
             Ok(None) => return None,
-            Ok(Some(file)) => (identify(&file, namespace, &file_name), Some(file)),
+            Ok(Some(file)) => {
+                let content =
+                    records(&file).and_then(|records| identify(&records, namespace, &file_name));
+                (content, Some(file))
+            }
             Err(problem) => (Err(problem), None),
         };
         Some(Ok(Entry { path, content, file }))
@@ -127,12 +131,12 @@ pub(crate) fn entries(
     Ok(entries)
 }
 
-fn identify(
-    file: &File,
+/// Whose file it is that has these records, and the last of them.
+pub(crate) fn identify(
+    records: &Records,
     namespace: &Namespace,
     file_name: &str,
 ) -> Result<Option<(LockName, Record)>, Problem> {
-    let records = records(file)?;
     let Some(record) = records.latest() else { return Ok(None) };
     match LockName::new(namespace, &record.name) {
         Ok(name) if Folder::file_name_of(&name) == file_name => Ok(Some((name, record.clone()))),

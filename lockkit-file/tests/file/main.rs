@@ -8,6 +8,7 @@ mod descriptor;
 mod diagnosis;
 mod files;
 mod folders;
+mod housekeeping;
 mod layout;
 mod looking;
 mod processes;
