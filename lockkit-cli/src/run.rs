@@ -111,8 +111,8 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
                 Liveness::Session => limits.within(guard.valid_for()),
                 _ => limits,
             };
-            let end = under_lock(guard, driver, options, limits, terminal, &mut signals).await;
-            drop(shared);
+            let end =
+                under_lock(guard, shared, driver, options, limits, terminal, &mut signals).await;
             match end {
                 End::ByItself(code) | End::AsTold(code) => code,
                 // What the backend may still have runs out.
@@ -238,6 +238,7 @@ enum End {
 /// Runs the command and releases the lock.
 async fn under_lock(
     guard: LockGuard,
+    shared: Option<OwnedFd>,
     driver: &str,
     options: &Run,
     limits: Limits,
@@ -249,13 +250,18 @@ async fn under_lock(
     let mut has_run = false;
     let end = match too_late(&hold, signals).await {
         Some(end) => Ok(end),
-        None => match start(&options.command, &hold, driver, terminal) {
-            Ok((mut tree, mut gate)) => {
-                has_run = true;
-                watch(&mut tree, &mut gate, &hold, limits, terminal, signals).await
+        None => {
+            let started = start(&options.command, &hold, driver, terminal);
+            // The command has inherited it. A copy here would outlast the release.
+            drop(shared);
+            match started {
+                Ok((mut tree, mut gate)) => {
+                    has_run = true;
+                    watch(&mut tree, &mut gate, &hold, limits, terminal, signals).await
+                }
+                Err(error) => Err(error),
             }
-            Err(error) => Err(error),
-        },
+        }
     };
     if let (Ok(End::ByItself(code)), Some(least)) = (&end, options.at_least)
         && !exit::means_not_started(*code)

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 
@@ -45,6 +46,22 @@ fn a_daemon_keeps_the_lock_until_it_ends() {
     assert_eq!(waiting.line().as_deref(), Some("mine"));
     assert_eq!(waiting.finish().code, 0);
     eventually("the daemon has ended", || state(&daemon).is_none());
+}
+
+/// What is not noted as released looks like a death, after which tokens skip a second.
+#[test]
+fn short_runs_leave_the_tokens_with_the_clock() {
+    let locks = Locks::new();
+    let mut last = 0;
+    for _ in 0..20 {
+        let token = start(&locks, &[], "echo $LOCKKIT_TOKEN").finish().out;
+        let token: u64 = token.trim().parse().unwrap();
+        assert!(token > last);
+        last = token;
+    }
+    let time_of_day = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let ahead = Duration::from_micros(last).saturating_sub(time_of_day);
+    assert!(ahead < Duration::from_secs(3), "{ahead:?}");
 }
 
 /// The command, but `run`.
