@@ -200,12 +200,15 @@ fn on_a_runtime_without_io_waiters_poll() {
         let fixture = Fixture::new();
         let (driver, held, waiting) = (fixture.driver().await, claim("a"), waiting());
         granted(&driver, &held).await;
-        refused(&driver, &waiting).await;
-        assert_eq!(heard(&driver, &waiting).await, Change::AskAgain);
-        let Attempt::Taken(taken) = driver.try_acquire(&waiting).await.unwrap() else {
-            panic!("granted")
+        let is_unheard = async || match driver.try_acquire(&waiting).await.unwrap() {
+            Attempt::Taken(taken) => taken.is_unheard(),
+            granted => panic!("{granted:?}"),
         };
-        assert!(taken.is_unheard(), "{taken:?}");
+        // That nothing can be heard is found out while it asks, or after.
+        if !is_unheard().await {
+            assert_eq!(heard(&driver, &waiting).await, Change::AskAgain);
+            assert!(is_unheard().await);
+        }
         driver.release(&held).await.unwrap();
         granted(&driver, &waiting).await;
     });
