@@ -91,7 +91,8 @@ async fn conformance(server: Server) {
 /// The server grants two seconds, the least that it does, where one is asked for.
 async fn short(server: Server) {
     let (locks, url) = (Locks::new(), server.url());
-    let checks = |ttl| command(&locks, &url, &["conformance", "--ttl", ttl, "a_pushed_grant_lasts"]);
+    let checks =
+        |ttl| command(&locks, &url, &["conformance", "--ttl", ttl, "a_pushed_grant_lasts"]);
     let ended = checks("1s");
     assert!(ended.code == 0 && ended.out.contains("1 passed"), "{ended:?}");
     let ended = checks("900ms");
