@@ -6,9 +6,9 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkit_core::driver::ErrorKind;
-use lockkit_core::memory::{Fault, MemoryDriver};
-use lockkit_core::{Locker, Operation};
+use lockkit::driver::ErrorKind;
+use lockkit::memory::{Fault, MemoryDriver};
+use lockkit::{Locker, Operation};
 use tokio::time::sleep;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
