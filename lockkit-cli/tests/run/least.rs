@@ -62,8 +62,8 @@ fn a_command_that_was_told_to_end_frees_the_lock_at_once() {
 fn a_command_that_could_not_be_started_frees_the_lock_at_once() {
     let locks = Locks::new();
     for (program, code) in [("./nowhere", 127), ("./gate", 126)] {
-        let mut command = locks.run(&["--at-least", "1h"], "name", [program]);
-        assert_eq!(command.output().unwrap().status.code(), Some(code));
+        let running = Running::start(locks.run(&["--at-least", "1h"], "name", [program]));
+        assert_eq!(running.finish().code, code);
         assert!(is_free(&locks));
     }
 }
