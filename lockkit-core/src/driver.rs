@@ -3,8 +3,10 @@
 mod backoff;
 mod dial;
 pub mod filesystem;
+mod last_good;
 mod looks;
 mod node;
+mod pace;
 mod turnstile;
 
 use std::fmt;
@@ -20,8 +22,10 @@ pub use crate::url::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
 pub use backoff::Backoff;
 pub use dial::dial_first;
+pub use last_good::LastGood;
 pub use looks::{Line, Looks};
 pub use node::{Node, Run};
+pub use pace::pause_among;
 pub use turnstile::Turnstile;
 
 /// Translates three questions to a backend: take it, keep it, let it go.

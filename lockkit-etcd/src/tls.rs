@@ -1,15 +1,14 @@
 //! Which servers to trust, and what to show them, as files tell it that may be replaced.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use etcd_client::{Certificate, Identity, TlsOptions};
+use lockkit_core::driver::LastGood;
 use tonic::transport::Endpoint;
 
-/// The files, and what they told when they could be used last.
 pub(crate) struct Tls {
     files: Files,
-    last: Mutex<TlsOptions>,
+    last: LastGood<TlsOptions>,
 }
 
 /// The files that a URL names.
@@ -27,20 +26,22 @@ impl Tls {
     ///
     /// Says what cannot be read, as a text that names the file.
     pub(crate) async fn of(files: Files) -> Result<Self, String> {
-        let last = Mutex::new(files.read().await?);
+        let last = LastGood::new(files.read().await?);
         Ok(Self { files, last })
     }
 
     /// What to connect with. The files are read again, since certificates are replaced before they
     /// run out; one that is just being written leaves what there was.
     pub(crate) async fn options(&self) -> TlsOptions {
-        let read = self.files.read().await;
-        // Nothing panics while it holds the lock.
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(options) = read.ok().filter(can_be_used) {
-            *last = options;
+        let read = self.files.read().await.and_then(|options| match check(&options) {
+            Ok(()) => Ok(options),
+            Err(problem) => Err(problem.to_string()),
+        });
+        let (options, problem) = self.last.or_last(read);
+        if let Some(problem) = problem {
+            tracing::debug!(%problem, "the certificates that there were are used again");
         }
-        last.clone()
+        options
     }
 }
 
@@ -65,6 +66,6 @@ async fn read(file: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// Whether there are certificates in it, and the key to that of the client.
-fn can_be_used(options: &TlsOptions) -> bool {
-    Endpoint::from_static("https://localhost").tls_config(options.clone()).is_ok()
+fn check(options: &TlsOptions) -> Result<(), tonic::transport::Error> {
+    Endpoint::from_static("https://localhost").tls_config(options.clone()).map(drop)
 }

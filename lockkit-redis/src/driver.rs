@@ -3,7 +3,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Node, Release, Renewal,
-    Taken, Turnstile, Vouch,
+    Taken, Turnstile, Vouch, pause_among,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, FencingToken};
 use redis::{FromRedisValue, Value, from_redis_value};
@@ -23,9 +23,6 @@ use crate::target::Target;
 const ID: &str = "redis";
 /// How often somebody asks of those who wait for a lock in no order, without being told to.
 const PAUSE: Duration = Duration::from_secs(1);
-/// For how many locks a driver asks at that pace. Where more are waited for, it asks for each less
-/// often.
-const MOST_AT_PACE: usize = 100;
 /// How many ask at a time, of many who ask at once.
 const MOST_ASKS: usize = 64;
 
@@ -91,7 +88,7 @@ impl RedisDriver {
             Ok(Answer::Granted { .. }) => self.subscription.leave(&channel, owner),
             Ok(Answer::Taken { holder, pause, .. }) => {
                 let listening = self.subscription.wait(channel, owner, *holder, crowd, joined);
-                *pause = pause.saturating_mul(share(listening));
+                *pause = pause_among(*pause, listening);
             }
             // Nobody releases a claim that was not carried out.
             Err(_) if joined == Joined::Now => self.subscription.leave(&channel, owner),
@@ -282,11 +279,6 @@ impl From<Answer> for Attempt {
             }
         }
     }
-}
-
-/// How many times as long each goes without asking, where so many listen.
-fn share(listening: usize) -> u32 {
-    u32::try_from(listening / MOST_AT_PACE).unwrap_or(u32::MAX).max(1)
 }
 
 /// The claim's lease in the server's unit, not shorter than asked for.

@@ -1,8 +1,9 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use lockkit_core::driver::LastGood;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -17,8 +18,7 @@ use crate::error::Failure;
 #[derive(Clone)]
 pub(crate) struct Tls {
     files: Arc<Files>,
-    /// What they told when they could be used last.
-    last: Arc<Mutex<Settings>>,
+    last: Arc<LastGood<Settings>>,
 }
 
 /// What the files tell at a time.
@@ -48,20 +48,14 @@ impl Tls {
     pub(crate) async fn of(files: Files) -> Result<Self, String> {
         let files = Arc::new(files);
         let settings = load(&files).await?;
-        Ok(Self { files, last: Arc::new(Mutex::new(settings)) })
+        Ok(Self { files, last: Arc::new(LastGood::new(settings)) })
     }
 
     /// What to connect with. The files are read again, since certificates are replaced before they
     /// run out; one that is just being written leaves what there was.
     pub(crate) async fn settings(&self) -> Settings {
-        let loaded = load(&self.files).await;
-        // Nothing panics while it holds the lock.
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        match loaded {
-            Ok(settings) => last.clone_from(&settings),
-            Err(problem) => return Settings { problem: Some(problem), ..last.clone() },
-        }
-        last.clone()
+        let (settings, problem) = self.last.or_last(load(&self.files).await);
+        Settings { problem, ..settings }
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use lockkit_core::driver::{Change, Claim, OwnerId, Taken};
+use lockkit_core::driver::{Change, Claim, OwnerId, Taken, pause_among};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -21,8 +21,6 @@ use crate::driver::Quorum;
 const WINDOWS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 /// How long a node that does not say lets those who wait go without asking.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How many ask at that pace. Where more wait, all ask less often.
-const MOST_AT_PACE: usize = 100;
 
 /// The claim as the nodes get it, which hand it nothing.
 pub(crate) fn as_asked_of_nodes(claim: &Claim) -> Claim {
@@ -37,10 +35,9 @@ pub(crate) fn ask_within<'a>(
     refusals: impl Iterator<Item = &'a Taken>,
     waiting: usize,
 ) -> Duration {
-    let share = u32::try_from(waiting / MOST_AT_PACE).unwrap_or(u32::MAX).max(1);
     // A node that says goes by how many wait there, who are the same.
     let said = refusals.filter_map(Taken::asks_within).min().unwrap_or(PAUSE);
-    said.max(PAUSE.saturating_mul(share)) / 10
+    said.max(pause_among(PAUSE, waiting)) / 10
 }
 
 /// The claims that wait.
