@@ -18,7 +18,7 @@ use async_trait::async_trait;
 pub use crate::claim::{Claim, OwnerId, ParseOwnerError};
 pub use crate::clock::{Clock, Instant};
 pub use crate::inspect::Inspect;
-pub use crate::url::CALL_LIMIT;
+pub use crate::parameters::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
 pub use backoff::Backoff;
 pub use dial::dial_first;

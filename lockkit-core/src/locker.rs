@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::driver::{Driver, DriverError, ErrorKind, Inspect, OwnerId};
 use crate::engine::Engine;
+use crate::parameters::Common;
 use crate::{
     BackendUrl, Capabilities, Diagnosis, Holder, Label, Lease, Lock, LockName, LockStatus,
     Namespace, Operation, Parameters, Result,
@@ -79,7 +80,7 @@ impl Locker {
     /// [`Error::Config`](crate::Error::Config) for a value that cannot be used, and if the driver cannot
     /// keep such a lease.
     pub fn from_url(driver: Arc<dyn Driver>, url: &BackendUrl) -> Result<Self> {
-        let locker = Self::builder_from_arc(driver).parameters(&url.common())?;
+        let locker = Self::builder_from_arc(driver).parameters(&url.unchecked())?;
         locker.build().map_err(|error| url.error(error.to_string()))
     }
 
@@ -338,19 +339,11 @@ impl LockerBuilder {
     ///
     /// [`Error::Config`](crate::Error::Config) for a value that cannot be used.
     pub fn parameters(mut self, parameters: &Parameters<'_>) -> Result<Self> {
-        if let Some(namespace) = parameters.text("namespace") {
-            self.namespace =
-                Namespace::new(namespace).map_err(|error| parameters.bad("namespace", error))?;
-        }
-        if let Some(label) = parameters.parsed("label")? {
-            self.label = label;
-        }
-        if let Some(ttl) = parameters.duration("ttl")? {
-            self.lease = self.lease.with_ttl(ttl);
-        }
-        if let Some(max_hold) = parameters.duration("max_hold")? {
-            self.lease = self.lease.max_hold(max_hold);
-        }
+        let Common { namespace, label, ttl, max_hold } = Common::of(parameters)?;
+        self.namespace = namespace.unwrap_or(self.namespace);
+        self.label = label.unwrap_or(self.label);
+        self.lease = ttl.map_or(self.lease, |ttl| self.lease.with_ttl(ttl));
+        self.lease = max_hold.map_or(self.lease, |longest| self.lease.max_hold(longest));
         Ok(self)
     }
 

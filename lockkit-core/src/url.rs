@@ -1,9 +1,9 @@
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use percent_encoding::{percent_decode_str, percent_encode_byte};
 
+use crate::parameters::{COMMON, Common, LABEL, Parameter, Parameters};
 use crate::{Error, Result};
 
 /// Where a backend is and how to use it, as text: `redis://user:password@host:6379/0?ttl=10s`.
@@ -78,7 +78,8 @@ impl BackendUrl {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a parameter that is unknown or stands twice, with the known ones.
+    /// [`Error::Config`] for a parameter that is unknown or stands twice, with the known ones, and for
+    /// a value of a [`COMMON`] one that cannot be used.
     pub fn parameters(&self, known: &'static [Parameter]) -> Result<Parameters<'_>> {
         let all = || COMMON.iter().chain(known);
         for (at, (name, _)) in self.query.iter().enumerate() {
@@ -95,12 +96,15 @@ impl BackendUrl {
                 format!("parameter `{name}` is {problem}; known are: {}", names.join(", ")),
             ));
         }
-        Ok(Parameters { url: self })
+        let parameters = self.unchecked();
+        // They are the locker's, which is made when the driver has been connected.
+        Common::of(&parameters)?;
+        Ok(parameters)
     }
 
-    /// The [`COMMON`] parameters; others were checked when the driver was connected.
-    pub(crate) fn common(&self) -> Parameters<'_> {
-        Parameters { url: self }
+    /// What was checked when the driver was connected.
+    pub(crate) fn unchecked(&self) -> Parameters<'_> {
+        Parameters::of(self)
     }
 
     /// The URL of one of its hosts, with another scheme and only those parameters that `known`
@@ -118,98 +122,6 @@ impl BackendUrl {
     /// An error that says what is wrong with this URL.
     pub fn error(&self, reason: impl Into<String>) -> Error {
         Error::config(self.to_string(), reason)
-    }
-}
-
-/// A parameter that a driver knows, for the URL parser and the documentation alike.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parameter {
-    /// Its name in a URL.
-    pub name: &'static str,
-    /// What it does, as a phrase with units.
-    pub meaning: &'static str,
-    /// What holds without it.
-    pub default: &'static str,
-}
-
-impl Parameter {
-    /// A parameter.
-    pub const fn new(name: &'static str, meaning: &'static str, default: &'static str) -> Self {
-        Self { name, meaning, default }
-    }
-}
-
-/// The parameters that every driver's URL takes.
-pub const COMMON: &[Parameter] = &[
-    Parameter::new("namespace", "keeps the locks of one application apart from others", "lockkit"),
-    Parameter::new("ttl", "how long a hold outlives a dead holder, such as `500ms` or `1m`", "30s"),
-    LABEL,
-    Parameter::new("max_hold", "how long a hold may last in all, renewals included", "no limit"),
-];
-
-const LABEL: Parameter = Parameter::new(
-    "label",
-    "what holders and waiters are called in inspection",
-    "host and process id",
-);
-
-/// How long one request may take: for the tables of drivers that let their users set it.
-pub const CALL_LIMIT: Parameter = Parameter::new(
-    "call_limit",
-    "how long one request may take, such as `500ms`; at most 30s",
-    "a fifth of `ttl`, at most 3s",
-);
-
-/// The checked parameters of a URL.
-#[derive(Clone, Copy, Debug)]
-pub struct Parameters<'a> {
-    url: &'a BackendUrl,
-}
-
-impl<'a> Parameters<'a> {
-    /// The value as text.
-    pub fn text(&self, name: &str) -> Option<&'a str> {
-        self.url.parameter(name)
-    }
-
-    /// The value as anything that can be parsed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Config`] if it cannot.
-    pub fn parsed<T: FromStr<Err: fmt::Display>>(&self, name: &str) -> Result<Option<T>> {
-        self.text(name).map(str::parse).transpose().map_err(|error| self.bad(name, error))
-    }
-
-    /// The value as a duration, such as `500ms` or `1m 30s`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Config`] if it is none.
-    pub fn duration(&self, name: &str) -> Result<Option<Duration>> {
-        let parse = |text| humantime::parse_duration(text).map_err(|error| self.bad(name, error));
-        self.text(name).map(parse).transpose()
-    }
-
-    /// The value of [`CALL_LIMIT`](crate::driver::CALL_LIMIT); `None` leaves it at
-    /// [`Claim::call_limit`](crate::driver::Claim::call_limit).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Config`] if it is no duration, nothing, or more than 30 seconds.
-    pub fn call_limit(&self) -> Result<Option<Duration>> {
-        const LONGEST: Duration = Duration::from_secs(30);
-        let limit = self.duration(CALL_LIMIT.name)?;
-        if limit.is_some_and(|limit| limit.is_zero() || limit > LONGEST) {
-            return Err(self.bad(CALL_LIMIT.name, "more than nothing and at most 30s"));
-        }
-        Ok(limit)
-    }
-
-    /// An error that says what is wrong with the value of a parameter.
-    pub fn bad(&self, name: &str, reason: impl fmt::Display) -> Error {
-        self.url.error(format!("parameter `{name}`: {reason}"))
     }
 }
 
@@ -403,7 +315,8 @@ fn looks_secret(parameter: &str) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::{BackendUrl, CALL_LIMIT, Parameter};
+    use super::{BackendUrl, Parameter};
+    use crate::parameters::CALL_LIMIT;
 
     fn url(text: &str) -> BackendUrl {
         text.parse().unwrap()
@@ -475,32 +388,6 @@ mod tests {
         }
         for path in ["sqlite:/srv/app@1/locks.db", "sqlite:./app@1.db", "sqlite:/a?label=me@h"] {
             assert!(url(path).to_string().starts_with(path.split('?').next().unwrap()), "{path}");
-        }
-    }
-
-    #[test]
-    fn unknown_and_repeated_parameters_are_answered_with_the_known_ones() {
-        const KNOWN: &[Parameter] = &[Parameter::new("fair", "serves in order", "no")];
-        for (text, problem) in
-            [("m:?tll=1s", "`tll` is unknown"), ("m:?ttl=1s&ttl=2s", "`ttl` is given twice")]
-        {
-            let error = url(text).parameters(KNOWN).unwrap_err().to_string();
-            assert!(error.contains(problem), "{error}");
-            assert!(error.contains("namespace, ttl, label, max_hold, fair"), "{error}");
-        }
-        assert!(url("m:?fair=1").parameters(KNOWN).is_ok());
-        assert!(url("m:?ttl=soon").parameters(&[]).unwrap().duration("ttl").is_err());
-    }
-
-    #[test]
-    fn a_call_takes_some_time_and_at_most_half_a_minute() {
-        const KNOWN: &[Parameter] = &[CALL_LIMIT];
-        let limit = |text: &str| url(text).parameters(KNOWN).unwrap().call_limit();
-        assert_eq!(limit("m:").unwrap(), None);
-        assert_eq!(limit("m:?call_limit=30s").unwrap(), Some(Duration::from_secs(30)));
-        for bad in ["0s", "31s", "soon", ""] {
-            let error = limit(&format!("m:?call_limit={bad}")).unwrap_err().to_string();
-            assert!(error.contains("call_limit"), "{error}");
         }
     }
 

@@ -134,7 +134,7 @@ fn a_name_is_another_one_in_another_namespace() {
 async fn a_locker_heeds_what_the_url_of_its_driver_says() {
     let locker = |text: &str| {
         let url = url(text);
-        Locker::from_url(Arc::new(MemoryDriver::connect(&url).unwrap()), &url)
+        Locker::from_url(Arc::new(MemoryDriver::connect(&url)?), &url)
     };
     let whole = locker("memory:a?namespace=shop&ttl=5s&max_hold=1m&label=me").unwrap();
     assert_eq!(whole.namespace().as_str(), "shop");

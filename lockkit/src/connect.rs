@@ -57,10 +57,6 @@ pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
     };
     // Without one there are no timers, which would panic.
     Handle::try_current().map_err(|error| Error::config("tokio runtime", error.to_string()))?;
-    // A value that cannot be used is said before anybody is dialled.
-    if let Ok(parameters) = url.parameters(backend.parameters) {
-        Locker::builder(memory::MemoryDriver::new()).parameters(&parameters)?;
-    }
     let driver = tokio::time::timeout(LIMIT, driver(url)).await.unwrap_or_else(|_| {
         let late = format!("no answer within {LIMIT:?}");
         Err(Error::connecting(backend.scheme, DriverError::new(ErrorKind::Unreachable, late)))
