@@ -16,43 +16,34 @@
 //! A process is told of a lock once, and notes that it waits anew when it is refused again. Of several
 //! the one is told that has waited longest, or whose place is the first.
 
+mod sleeper;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use lockkit_core::LockName;
 use lockkit_core::driver::{Change, Claim, ErrorKind, OwnerId};
-use lockkit_core::{LockName, Namespace};
 use sqlx::Row as _;
-use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
-use tokio::time::{Duration, Instant, timeout};
+use tokio::time::{Duration, Instant};
 
+use self::sleeper::Sleeper;
 use super::claims;
 use super::connections::{Connections, Steps, Transaction, Value, Within};
 use super::endpoint::Endpoint;
 use super::error::Failure;
-use super::inspect::{bytes_of, name_of};
 use super::kill::{END, NO_SUCH_SESSION, NOT_ITS_OWNER};
-use crate::seats::{Source as _, Urgency};
-use crate::subscription::{Board, Joined, Listener, Listing, News, Subscription, Wire, key};
+use crate::seats::Urgency;
+use crate::subscription::{Board, Joined, Listing, News, Subscription, Wire};
 
 const LIST: &str = include_str!("sql/list.sql");
 const TELL: &str = include_str!("sql/tell.sql");
-const LISTEN: &str = include_str!("sql/listen.sql");
-const DROP_HEARD: &str = "DELETE FROM lockkit_bell WHERE inbox = ? AND told < 0 \
-     AND expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
 const DROP_DEAD: &str = "DELETE FROM lockkit_bell WHERE inbox = LAST_INSERT_ID() \
      AND IS_USED_LOCK(CONCAT('lockkit ', inbox)) IS NULL";
-const HEARD: &str = "UPDATE lockkit_bell SET told = -told \
-     WHERE namespace = ? AND name = ? AND inbox = ? AND told = ?";
-const HEARD_TOGETHER: &str = include_str!("sql/heard_together.sql");
-/// How many it is for.
-const TOGETHER: usize = 16;
 /// The connection is of no use once it has said nothing for so long.
 const END_BY_ITSELF: &str = "SET SESSION wait_timeout = 20";
 const MARK: &str = "SELECT COALESCE(GET_LOCK(?, 1), 0) AS is_ours";
-const CLOSE: &str = "DO GET_LOCK(?, 0)";
-const OPEN: &str = "DO RELEASE_LOCK(?)";
 /// The one whose inbox the last reply was.
 const RING: &str = "SET @lockkit_session = COALESCE(IS_USED_LOCK(CONCAT('lockkit ', LAST_INSERT_ID())), 0); \
      KILL QUERY @lockkit_session";
@@ -60,9 +51,6 @@ const FIND: &str = "SET @lockkit_session = COALESCE(IS_USED_LOCK(?), 0)";
 
 /// By when whoever was told has asked.
 const A_MOMENT: Duration = Duration::from_millis(20);
-
-/// After that, a row that was told is of no use.
-const STALE: Duration = Duration::from_secs(12);
 
 /// How long telling somebody may take. Who waits asks by itself after a second.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -333,9 +321,7 @@ impl Wire for Line {
                     let text = "the session that listened before has not ended yet";
                     return Err(Failure::found(ErrorKind::Unreachable, text));
                 }
-                let line = self.clone();
-                let (is_gate_closed, guess, heard) = (false, None, None);
-                Ok(Sleeper { connection, mark, gate, line, is_gate_closed, guess, heard })
+                Ok(Sleeper::new(connection, mark, gate, self.clone()))
             })
             .await
     }
@@ -343,143 +329,6 @@ impl Wire for Line {
     fn is_lasting(failure: &Failure) -> bool {
         failure.is_lasting()
     }
-}
-
-/// A session that sleeps until somebody rings.
-#[derive(Debug)]
-struct Sleeper {
-    connection: MySqlConnection,
-    mark: String,
-    gate: String,
-    line: Line,
-    /// Since it was opened.
-    is_gate_closed: bool,
-    /// Of which lock the waiters were told when somebody rang, before it was read which one is meant.
-    guess: Option<String>,
-    /// When it last heard something of which a row is left.
-    heard: Option<Instant>,
-}
-
-impl Listener for Sleeper {
-    type Failure = Failure;
-
-    async fn hear(&mut self, board: &Board) -> Result<(), Failure> {
-        let Some(told) = self.sleep().await? else {
-            // It has waited for the gate.
-            self.is_gate_closed = false;
-            self.guess = board.deliver_to_all_of_one();
-            return Ok(());
-        };
-        let guess = self.guess.take();
-        // Who was told by a guess may have the lock by now.
-        let in_vain = |name| !deliver(board, name) && guess != Some(key(name));
-        let in_vain: Vec<_> = told.iter().filter(|(name, _)| in_vain(name)).collect();
-        for some in told.chunks(TOGETHER) {
-            self.note_heard(some).await?;
-        }
-        // It waits no more: another one may.
-        for (name, _) in in_vain {
-            self.line.ring(name, false, board, Within::new(LIMIT)).await;
-        }
-        if self.heard.is_some_and(|heard| heard.elapsed() > STALE) {
-            let inbox = self.line.inbox;
-            self.say(|| sqlx::query(DROP_HEARD).bind(inbox)).await?;
-            self.heard = None;
-        }
-        Ok(())
-    }
-
-    async fn close(self) {
-        Endpoint::close(self.connection).await;
-    }
-}
-
-impl Sleeper {
-    /// Of which locks this process was told, and when; of none after a while. `None` if the sleep was
-    /// broken off.
-    async fn sleep(&mut self) -> Result<Option<Vec<(LockName, i64)>>, Failure> {
-        let Self { connection, mark, gate, line, .. } = self;
-        let sleeping = sqlx::query(LISTEN).bind(&*mark).bind(&*gate).bind(line.inbox);
-        let rows = match within_limit(sleeping.fetch_all(connection)).await {
-            Err(failure) if failure.is_interruption() => return Ok(None),
-            Err(failure) if failure.is_conflict() => return Ok(Some(Vec::new())),
-            rows => rows?,
-        };
-        let mut told = Vec::with_capacity(rows.len());
-        for row in rows {
-            if row.try_get::<i64, _>("is_here")? == 0 {
-                return Err(Failure::Pooled);
-            }
-            if let Some(at) = row.try_get("told")? {
-                told.push((lock_of(&row)?, at));
-                continue;
-            }
-            match row.try_get("is_through")? {
-                Some(1_i64) => self.close_gate().await?,
-                Some(_) => self.is_gate_closed = false,
-                // MariaDB breaks off the wait and not the statement.
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(told))
-    }
-
-    /// Notes that it was heard what these locks were told, at most as many as fit one statement.
-    async fn note_heard(&mut self, told: &[(LockName, i64)]) -> Result<(), Failure> {
-        let inbox = self.line.inbox;
-        let (statement, places) = match told.len() {
-            1 => (HEARD, 1),
-            _ => (HEARD_TOGETHER, TOGETHER),
-        };
-        self.say(|| {
-            // One may stand there again.
-            told.iter().cycle().take(places).fold(sqlx::query(statement), |query, (name, at)| {
-                let (namespace, lock) = (name.namespace().as_str(), name.as_str());
-                query.bind(namespace.as_bytes()).bind(lock.as_bytes()).bind(inbox).bind(*at)
-            })
-        })
-        .await?;
-        self.heard = Some(Instant::now());
-        Ok(())
-    }
-
-    /// Has another session of the driver keep the gate closed. It may go away with its connection.
-    async fn close_gate(&mut self) -> Result<(), Failure> {
-        if std::mem::replace(&mut self.is_gate_closed, true) {
-            let text = "requests are sent to another server than the one that is listened to";
-            return Err(Failure::found(ErrorKind::Unreachable, text));
-        }
-        let gate = self.gate.clone();
-        self.say(|| sqlx::query(OPEN).bind(&*gate)).await?;
-        let gate = Value::text(&gate);
-        self.line.connections.write(CLOSE, &[gate], Urgency::Keeps, Within::new(LIMIT)).await?;
-        Ok(())
-    }
-
-    /// Sends a statement, again where it was broken off: by whoever rings meanwhile.
-    async fn say<'q>(&mut self, statement: impl Fn() -> Query<'q>) -> Result<(), Failure> {
-        loop {
-            match within_limit(statement().execute(&mut self.connection)).await {
-                Err(failure) if is_to_be_repeated(&failure) => (),
-                said => return said.map(drop),
-            }
-        }
-    }
-}
-
-type Query<'q> = sqlx::query::Query<'q, MySql, MySqlArguments>;
-
-/// Whether somebody has rung, or was in the way.
-fn is_to_be_repeated(failure: &Failure) -> bool {
-    failure.is_interruption() || failure.is_conflict()
-}
-
-/// Longer than a sleep, or the wait for a row.
-async fn within_limit<T>(
-    asking: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, Failure> {
-    const LONGEST: Duration = Duration::from_secs(4);
-    Ok(timeout(LONGEST, asking).await.map_err(|_| Failure::NoAnswer(LONGEST))??)
 }
 
 /// A number that no other process has. A shorter one than an owner's: a reply has room for it.
@@ -502,11 +351,4 @@ fn gate(inbox: i64) -> String {
 /// Tells who waits here; whether anybody does.
 fn deliver(board: &Board, name: &LockName) -> bool {
     board.deliver(name.namespace().as_str(), name.as_str(), News::Free)
-}
-
-fn lock_of(row: &MySqlRow) -> Result<LockName, Failure> {
-    let namespace = std::str::from_utf8(bytes_of(row, "namespace")?).ok();
-    let namespace = namespace.and_then(|namespace| Namespace::new(namespace).ok());
-    let none = || Failure::found(ErrorKind::Foreign, "a namespace in a row is none");
-    name_of(&namespace.ok_or_else(none)?, row)
 }
