@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkit_core::driver::{DriverError, Run};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -109,14 +109,14 @@ impl Connection {
                 (last, _) => Failure::NoConnection { limit, last },
             },
         };
-        let is_silent = match &failure {
+        let is_useless = match &failure {
             Failure::NoAnswer(_) => true,
             // Who had not even its turn knows nothing of the server.
             Failure::NoConnection { .. } => stage.is_connecting(),
-            _ => false,
+            _ => failure.is_end(),
         };
         if let Some(open) = &used
-            && (is_silent || failure.spoils_the_connection())
+            && (is_useless || failure.spoils_the_connection())
         {
             self.shared.replace(open, &failure);
         }
@@ -313,9 +313,12 @@ impl Shared {
             }
         };
         let id = self.opened.fetch_add(1, Ordering::Relaxed);
+        let (up, is_up) = oneshot::channel::<()>();
         let shared = self.clone();
         let running = tokio::spawn(async move {
             running.await;
+            // It may break before it is there to be dropped.
+            _ = is_up.await;
             shared.drop_connection(id);
         });
         let running = AbortOnDrop(running.abort_handle());
@@ -331,6 +334,7 @@ impl Shared {
             _running: running,
         });
         self.set(Link::Up(open.clone()));
+        _ = up.send(());
         // `follow` says it first and looks at the link then: one of the two sees the other.
         let is_left = said.has_changed().is_ok_and(|is_news| is_news)
             && said.borrow().as_ref().is_some_and(|primary| !primary.is_where(&open.endpoint));
@@ -351,12 +355,13 @@ impl Shared {
 
     /// Gives up a connection on which something went wrong.
     fn replace(&self, open: &Open, failure: &Failure) {
-        tracing::warn!(%failure, "replacing the connection to Redis");
-        self.drop_connection(open.id);
+        if self.drop_connection(open.id) {
+            tracing::warn!(%failure, "replacing the connection to Redis");
+        }
     }
 
-    /// Gives up connection `id`, unless another has taken its place.
-    fn drop_connection(&self, id: u64) {
+    /// Gives up connection `id`, unless another has taken its place. Whether it was still there.
+    fn drop_connection(&self, id: u64) -> bool {
         self.link.send_if_modified(|link| {
             let is_it = matches!(link, Link::Up(open) if open.id == id);
             if is_it {
@@ -364,7 +369,7 @@ impl Shared {
                 self.trouble.notify_one();
             }
             is_it
-        });
+        })
     }
 
     /// The primary is there, say the sentinels. Connects at once, also where nobody calls: whoever
@@ -443,5 +448,41 @@ pub(crate) struct AbortOnDrop(pub(crate) AbortHandle);
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+    use crate::endpoint::Address;
+
+    /// Whatever becomes of the task that runs it.
+    #[tokio::test]
+    async fn a_connection_that_is_found_broken_is_not_used_again() {
+        let (stream, mut server) = tokio::io::duplex(1024);
+        server.write_all(b"+OK\r\n+OK\r\n").await.unwrap();
+        let (greeting, config) = (RedisConnectionInfo::default(), AsyncConnectionConfig::new());
+        let connecting = MultiplexedConnection::new_with_config(&greeting, stream, config);
+        let (connection, running) = connecting.await.unwrap();
+        drop(running);
+        let idle = || AbortOnDrop(tokio::spawn(std::future::pending::<()>()).abort_handle());
+        let shared = Shared::new(Arc::default());
+        shared.set(Link::Up(Arc::new(Open {
+            id: 0,
+            endpoint: Endpoint::new(Address::Socket("/".into()), greeting.clone()),
+            connection,
+            deposed: None,
+            spares: Spares::new(),
+            run: OnceLock::new(),
+            _running: idle(),
+        })));
+        let connection = Connection { shared, supervisor: idle(), watch: None };
+        let (call, limit) = (redis::cmd("PING"), Duration::from_secs(60));
+        let failure = connection.attempt(&call, limit, &Stage::default(), false).await.unwrap_err();
+        assert!(failure.is_end(), "{failure:?}");
+        assert!(matches!(*connection.shared.link.borrow(), Link::Down(None)));
     }
 }

@@ -130,6 +130,15 @@ impl Failure {
         }
     }
 
+    /// Whether a request found the connection broken, or broke it.
+    pub(crate) fn is_end(&self) -> bool {
+        match self {
+            Self::Broken => true,
+            Self::Redis(error) => error.kind() == redis::ErrorKind::Io,
+            _ => false,
+        }
+    }
+
     /// Whether one of the two ends does not accept what the other shows.
     pub(crate) fn is_about_certificates(&self) -> bool {
         match self {

@@ -12,7 +12,7 @@ use lockkit_core::FencingToken;
 use lockkit_core::driver::{Change, OwnerId};
 use redis::aio::{PubSub, PubSubSink};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 pub(crate) use self::board::Board;
 use self::board::{Crowd, Mailbox};
@@ -186,7 +186,12 @@ async fn supervise(mut place: watch::Receiver<Option<Endpoint>>, board: Arc<Boar
         board.fall();
         if failure.is_lasting() {
             tracing::warn!(%endpoint, %failure, "Redis refuses to tell news; waiters poll");
-            sleep(REFUSED_PAUSE).await;
+            // Another may take them.
+            let elsewhere = |place: &Option<Endpoint>| {
+                place.as_ref().is_some_and(|place| !place.is_where(&endpoint))
+            };
+            // It is gone only with all who listen.
+            _ = timeout(REFUSED_PAUSE, place.wait_for(elsewhere)).await;
         } else {
             tracing::debug!(%endpoint, %failure, "no news from Redis for now; waiters poll");
         }
