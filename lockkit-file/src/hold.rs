@@ -1,5 +1,7 @@
 //! The kernel's lock on a lock file, and what is written into the file under it.
 
+use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -97,12 +99,25 @@ impl Hold {
 fn note_unless_kept(path: &Path, record: Record, slot: usize) -> Result<(), Problem> {
     // Not to write: who waits would take it for a release.
     let file = Folder::open_held(path)?;
+    note_if_free(&file, record, slot, || Folder::open_to_note(path))
+}
+
+fn note_if_free(
+    file: &File,
+    record: Record,
+    slot: usize,
+    open_to_note: impl FnOnce() -> io::Result<File>,
+) -> Result<(), Problem> {
     // Whoever waits is told of the note, and finds the lock free: it is closed last.
-    let _noted = while_free(&file, || {
-        if look::records(&file)?.latest() != Some(&record) {
+    let _noted = while_free(file, || {
+        if look::records(file)?.latest() != Some(&record) {
             return Ok(None);
         }
-        let noted = Folder::open_to_note(path)?;
+        let noted = open_to_note()?;
+        // Another one, which a break has put in its place, may be held.
+        if FileId::of(&noted.metadata()?) != FileId::of(&file.metadata()?) {
+            return Ok(None);
+        }
         Record { state: State::Free, ..record }.write(&noted, slot)?;
         Ok::<_, Problem>(Some(noted))
     })?;
@@ -219,12 +234,12 @@ mod tests {
     use lockkit_core::driver::Claim;
     use lockkit_core::{LockName, Locker, Namespace};
 
-    use super::Hold;
+    use super::{Hold, note_if_free};
     use crate::FileDriver;
     use crate::folder::Folder;
     use crate::kernel::is_locked;
     use crate::look;
-    use crate::record::State;
+    use crate::record::{self, Record, State};
     use crate::time;
 
     /// Here no test starts a process, which would have copies of its own for a moment.
@@ -263,6 +278,35 @@ mod tests {
             assert_eq!(is_locked(&file).unwrap(), is_kept);
             drop(kept);
         }
+    }
+
+    #[test]
+    fn a_release_is_not_noted_in_a_file_that_a_break_has_put_in_place() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let claim = |owner: &str| {
+            let name = LockName::new(&Namespace::default(), "a").unwrap();
+            Claim::new(name, Duration::from_secs(30)).with_label(owner.parse().unwrap())
+        };
+        let limit = Instant::now() + Duration::from_secs(10);
+        let mut hold = Hold::take(&folder, &claim("broken"), limit).unwrap().unwrap();
+        drop(hold.share().unwrap());
+        let Hold { lock, path, record, loose, .. } = hold;
+        drop(lock);
+        let file = Folder::open_held(&path).unwrap();
+        let mut next = None;
+        let broken_and_taken = || {
+            let free = Record { state: State::Free, ..record.clone() };
+            let beside = path.with_file_name("beside");
+            std::fs::write(&beside, record::tests::file(&[&free])).unwrap();
+            std::fs::rename(&beside, &path).unwrap();
+            next = Hold::take(&folder, &claim("next"), limit).unwrap();
+            Folder::open_to_note(&path)
+        };
+        note_if_free(&file, record.clone(), loose, broken_and_taken).unwrap();
+        let next = next.unwrap();
+        let holder = look::holder(&folder, claim("anybody").name()).unwrap();
+        assert_eq!(holder, Some(next.record.clone()));
     }
 
     /// A fork without `exec` takes what Rust calls unsafe, so the taker is only said to be another.

@@ -114,7 +114,11 @@ impl Sweep {
                 None => return Ok(false),
             },
         };
-        if !files.go_on(folder)? {
+        let are_more = files.go_on(folder).unwrap_or_else(|problem| {
+            left_alone(&files.path, &problem);
+            false
+        });
+        if !are_more {
             self.files = None;
         }
         Ok(true)
@@ -124,9 +128,10 @@ impl Sweep {
         for entry in &mut self.folders {
             let Some(namespace) = namespace_of(&entry?.file_name()) else { continue };
             // What is no folder, or is somebody else's, is none of ours.
-            if let Ok(Some(path)) = folder.find(&namespace) {
-                let entries = std::fs::read_dir(&path)?;
-                return Ok(Some(Files { namespace, path, entries }));
+            let Ok(Some(path)) = folder.find(&namespace) else { continue };
+            match std::fs::read_dir(&path) {
+                Ok(entries) => return Ok(Some(Files { namespace, path, entries })),
+                Err(error) => left_alone(&path, &error.into()),
             }
         }
         Ok(None)
@@ -158,7 +163,10 @@ impl Files {
     fn go_on_alone(&mut self, folder: &Folder) -> Result<bool, Problem> {
         for _ in 0..PART {
             let Some(entry) = self.entries.next() else { return Ok(false) };
-            self.remove_if_idle(folder, &entry?)?;
+            let entry = entry?;
+            if let Err(problem) = self.remove_if_idle(folder, &entry) {
+                left_alone(&entry.path(), &problem);
+            }
         }
         Ok(true)
     }
@@ -198,6 +206,11 @@ impl Files {
             && !breaking::is_under_way(path)?
             && is_at(FileId::of(&metadata), path)?)
     }
+}
+
+/// One that keeps nobody from the others.
+fn left_alone(path: &Path, problem: &Problem) {
+    tracing::debug!(path = %path.display(), %problem, "idle lock files are not removed");
 }
 
 fn is_old(file: &Metadata) -> io::Result<bool> {
@@ -243,7 +256,7 @@ mod tests {
     use lockkit_core::driver::Claim;
     use lockkit_core::{LockName, Namespace};
 
-    use super::{IDLE, Sweep, is_behind, namespace_of};
+    use super::{IDLE, PART, Sweep, is_behind, namespace_of};
     use crate::breaking::break_hold;
     use crate::folder::Folder;
     use crate::hold::Hold;
@@ -427,6 +440,27 @@ mod tests {
                 assert!(take(&folder).expect("refused").end());
             });
         }
+    }
+
+    #[test]
+    fn a_namespace_that_cannot_be_read_keeps_no_sweeper_from_the_next() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        for namespace in ["a", "b"] {
+            fs::create_dir(root.path().join(namespace)).unwrap();
+        }
+        let mut namespaces = fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().path());
+        let (first, second) = (namespaces.next().unwrap(), namespaces.next().unwrap());
+        for number in 0..=PART {
+            fs::write(first.join(number.to_string()), "").unwrap();
+        }
+        let path = second.join("a");
+        age(&path);
+        let mut sweep = Sweep::begin(&folder).unwrap();
+        assert!(sweep.go_on(&folder).unwrap());
+        fs::remove_dir_all(&first).unwrap();
+        while sweep.go_on(&folder).unwrap() {}
+        assert!(!path.exists());
     }
 
     /// The second would remove what somebody made after the first.
