@@ -67,8 +67,8 @@ Examples:
   lockkit status                                who holds what
   lockkit doctor                                is the backend fit to keep locks?
 
-Exit codes: 64 wrong usage; 69 backend unreachable; 77 refused by the backend; 78 wrong URL or
-unsupported; for the others see the help of each command.";
+Exit codes: 64 wrong usage; 69 backend unreachable; 74 output cannot be written; 77 refused by the
+backend; 78 wrong URL or unsupported; for the others see the help of each command.";
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -184,7 +184,8 @@ pub(crate) struct Status {
 }
 
 const AFTER_STATUS: &str = "\
-Looking changes nothing. What it shows is old when it arrives: for people, not for decisions.
+Looking changes nothing, but that a database without lockkit's tables gets them. What it shows is
+old when it arrives: for people, not for decisions.
 
 Examples:
   lockkit status                                       all locks that are held

@@ -18,10 +18,15 @@ pub(crate) const CONFIG: u8 = 78;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
+/// Whether the lock was not acquired because somebody else has it.
+pub(crate) fn is_conflict(error: &Error) -> bool {
+    matches!(error, Error::Taken { .. } | Error::TimedOut { source: None, .. })
+}
+
 /// For a lock that was not acquired; `conflict` if somebody else has it.
 pub(crate) fn of_error(error: &Error, conflict: u8) -> u8 {
     match error {
-        Error::Taken { .. } | Error::TimedOut { .. } => conflict,
+        error if is_conflict(error) => conflict,
         Error::Lost { .. } => LOST,
         Error::Denied(_) => DENIED,
         Error::Foreign(_)

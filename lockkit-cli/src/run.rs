@@ -58,8 +58,7 @@ impl Failure {
     fn report(self, options: &Run) -> u8 {
         match self {
             Self::Lock(error) => {
-                let expected = matches!(error, Error::Taken { .. } | Error::TimedOut { .. });
-                if !(options.quiet && expected) {
+                if !(options.quiet && exit::is_conflict(&error)) {
                     say(chain(&error));
                 }
                 exit::of_error(&error, options.conflict_exit_code)

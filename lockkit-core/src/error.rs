@@ -54,7 +54,8 @@ pub enum Error {
         driver: &'static str,
         /// How long the caller would wait.
         waited: Duration,
-        /// What the backend's client said last, if it failed.
+        /// Why that is, if nobody is known to have kept the lock: what the backend's client said
+        /// last, if it failed, or that there was no answer at all.
         source: Option<BoxError>,
     },
     /// The hold ended before it was released.

@@ -101,7 +101,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
                 Ok(Lock { engine, name, lease, fair: true, promises: PhantomData })
             }
             Fairness::Unordered => {
-                Err(Error::unsupported(self.engine.driver.id(), "serving waiters in order"))
+                let what = "serving waiters in order, as it is used here";
+                Err(Error::unsupported(self.engine.driver.id(), what))
             }
         }
     }

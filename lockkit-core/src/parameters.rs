@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::{BackendUrl, Error, Label, Namespace, Result};
+use crate::{BackendUrl, Capabilities, Error, Label, Namespace, Result};
 
 /// A parameter that a driver knows, for the URL parser and the documentation alike.
 #[non_exhaustive]
@@ -113,11 +113,20 @@ pub(crate) struct Common {
 impl Common {
     pub(crate) fn of(parameters: &Parameters<'_>) -> Result<Self> {
         let namespace = |text| Namespace::new(text).map_err(|e| parameters.bad("namespace", e));
+        let (ttl, max_hold) = (parameters.duration("ttl")?, parameters.duration("max_hold")?);
+        // A driver may want it shorter or longer than that, and says so once it is connected.
+        let (least, most) = (Capabilities::MIN_TTL, Capabilities::MAX_TTL);
+        if ttl.is_some_and(|ttl| !(least..=most).contains(&ttl)) {
+            return Err(parameters.bad("ttl", format!("not within {least:?} to {most:?}")));
+        }
+        if max_hold.is_some_and(|longest| longest.is_zero()) {
+            return Err(parameters.bad("max_hold", "more than nothing"));
+        }
         Ok(Self {
             namespace: parameters.text("namespace").map(namespace).transpose()?,
             label: parameters.parsed(LABEL.name)?,
-            ttl: parameters.duration("ttl")?,
-            max_hold: parameters.duration("max_hold")?,
+            ttl,
+            max_hold,
         })
     }
 }
@@ -162,7 +171,15 @@ mod tests {
     /// Whichever driver is asked, so before it dials.
     #[test]
     fn what_all_take_is_checked_with_the_rest() {
-        for bad in ["ttl=soon", "max_hold=1", "namespace=a/b", "label=%0A"] {
+        for bad in [
+            "ttl=soon",
+            "ttl=0s",
+            "ttl=25h",
+            "max_hold=1",
+            "max_hold=0s",
+            "namespace=a/b",
+            "label=%0A",
+        ] {
             let error = url(&format!("m:?{bad}")).parameters(&[]).unwrap_err().to_string();
             assert!(error.contains(bad.split('=').next().unwrap()), "{error}");
         }

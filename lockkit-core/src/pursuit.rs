@@ -424,7 +424,12 @@ impl Pursuit<'_> {
             Stop::CallerGone => return None,
             Stop::ShutDown => self.engine.shut(),
             Stop::TimeIsUp => {
-                let source = self.progress.failure.take().map(DriverError::into_source);
+                let failure = self.progress.failure.take().map(DriverError::into_source);
+                let source = failure.or_else(|| {
+                    let is_silent =
+                        self.progress.unanswered.is_some() && self.progress.refused.is_none();
+                    is_silent.then(|| BoxError::from("no answer"))
+                });
                 let waited = match self.progress.wait {
                     Wait::AtMost(patience) => patience,
                     _ => self.engine.clock.now().saturating_duration_since(self.progress.started),

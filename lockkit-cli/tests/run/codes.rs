@@ -48,8 +48,12 @@ async fn unreachable_is_69() {
     let locks = Locks::with_ttl("10s&call_limit=2s");
     assert_eq!(locks.finish(&[], "name", "true").code, 0);
     let blocked = locks.block().await;
-    let ended = locks.finish(&["--try"], "name", "echo never");
-    assert_eq!((ended.code, &*ended.out), (69, ""), "{ended:?}");
+    // Nobody is known to have it: that is not what is quiet, nor what `-E` is for.
+    for options in [&["--try"][..], &["--wait", "50ms", "-qE", "0"]] {
+        let ended = locks.finish(options, "name", "echo never");
+        assert_eq!((ended.code, &*ended.out), (69, ""), "{options:?}: {ended:?}");
+        assert!(ended.err.contains("lock `name`"), "{ended:?}");
+    }
     drop(blocked);
 
     let ended = with(&["--url", "redis://127.0.0.1:1"]);
@@ -89,6 +93,9 @@ fn what_cannot_be_used_is_78() {
         (&["--url", "sqlite:/nowhere/at/all.db"], "/nowhere/at/all.db"),
         (&["--url", "sqlite:x.db?tll=1s"], "`tll` is unknown"),
         (&["--url", "redis://127.0.0.1:1?ttl=soon"], "`ttl`"),
+        (&["--url", "redis://127.0.0.1:1?ttl=0s"], "`ttl`"),
+        (&["--url", "redis://127.0.0.1:1?ttl=1000d"], "`ttl`"),
+        (&["--url", "redis://127.0.0.1:1?max_hold=0s"], "`max_hold`"),
         (&["--url", "sqlite:x.db", "--ttl", "1ms"], "lease"),
         (&["--url", "sqlite:x.db", "--ttl", "1s", "--grace", "600ms"], "--grace"),
     ] {

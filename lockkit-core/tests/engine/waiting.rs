@@ -106,11 +106,24 @@ async fn a_wait_that_times_out_in_the_middle_of_an_ask_leaves_nothing() {
     let (backend, lock) = set_up();
     backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(TTL / 10));
     let start = Instant::now();
-    let outcome = lock.acquire_timeout(TTL / 100).await;
-    assert!(matches!(outcome, Err(Error::TimedOut { .. })), "{outcome:?}");
+    let error = lock.acquire_timeout(TTL / 100).await.unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+    let source = std::error::Error::source(&error).map(ToString::to_string);
+    assert_eq!(source.as_deref(), Some("no answer"), "nobody is known to have it");
     assert_eq!(start.elapsed(), TTL / 100);
     sleep(TTL / 10).await;
     assert!(backend.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_somebody_that_times_out_in_the_middle_of_an_ask_was_for_somebody() {
+    let (backend, lock) = set_up();
+    let _guard = lock.acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { lock.acquire_timeout(TTL).await });
+    settle().await;
+    backend.faults().inject(Operation::Acquire, Fault::Hang);
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::TimedOut { source: None, .. }), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
