@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const AFTER_A_FAILURE: Duration = Duration::from_secs(5 * 60);
 
 /// Sweeps every hour; and one time in fifty at once, for applications whose processes never get
-/// that old. A sweep removes some rows and says how many: it is repeated each second while that is
-/// about as many as it may. Ends when the handle is dropped.
+/// that old. A sweep removes some rows and says how many it has found: it is repeated each second while
+/// that is about as many as it may remove. Ends when the handle is dropped.
 pub(crate) fn keep_house<F, E>(sweep: impl Fn() -> F + Send + 'static) -> AbortOnDropHandle<()>
 where
     F: Future<Output = Result<u64, E>> + Send,
@@ -32,7 +32,7 @@ where
         loop {
             sleep(match sweep().await {
                 // What somebody has used meanwhile was left.
-                Ok(removed) if removed >= PART / 2 => PAUSE.mul_f64(0.5 + fastrand::f64()),
+                Ok(found) if found >= PART / 2 => PAUSE.mul_f64(0.5 + fastrand::f64()),
                 Ok(_) => EVERY,
                 Err(failure) => {
                     tracing::debug!(%failure, "idle rows were not removed");

@@ -22,22 +22,24 @@ const SWEEP_OF_SESSIONS: &str = include_str!("sql/session_sweep.sql");
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Removes some of the rows that nobody has used for over a day, and says how many; those of locks
-/// one at a time: whoever comes for one of them waits for no other. Of who observes none with an
-/// owner: that its hold is over is not for the server's clock to say, and whoever finds no row takes
-/// the lock at once.
+/// Removes some of the rows that nobody has used for over a day, and says how many it has found; those
+/// of locks one at a time: whoever comes for one of them waits for no other. What is found, others
+/// may remove at the same time: if only what is removed counted, all of them would take it for little.
+/// Of who observes none with an owner: that its hold is over is not for the server's clock to say, and
+/// whoever finds no row takes the lock at once.
 pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<u64, Failure> {
     let observes = Value::Integer(observes.into());
-    let mut removed = 0;
+    let mut found = 0;
     // Who waits for a lock leaves a bell, and nobody removes it sooner.
     for statement in [DROP_DEAD, DROP_UNHEARD] {
-        removed += remove(&connections, statement, &[]).await?;
+        found += remove(&connections, statement, &[]).await?;
     }
     for row in connections.read(IDLE, &[observes], Within::new(LIMIT)).await? {
         let [namespace, name] = [row.try_get("namespace")?, row.try_get("name")?].map(Value::Bytes);
-        removed += remove(&connections, REMOVE, &[namespace, name, observes]).await?;
+        remove(&connections, REMOVE, &[namespace, name, observes]).await?;
+        found += 1;
     }
-    Ok(removed)
+    Ok(found)
 }
 
 /// The same of sessions, over a connection that is closed afterwards: on the session, all its locks

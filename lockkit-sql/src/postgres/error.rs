@@ -37,8 +37,18 @@ pub(super) enum Failure {
     Pooled,
     #[error("{text}")]
     Found { kind: ErrorKind, text: Cow<'static, str> },
-    #[error(transparent)]
+    #[error("{}", said(.0))]
     Client(Arc<sqlx::Error>),
+}
+
+/// The client adds the line of the server's source.
+fn said(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(answer) => {
+            format!("error returned from database: {}", answer.message())
+        }
+        other => other.to_string(),
+    }
 }
 
 impl From<sqlx::Error> for Failure {
@@ -82,8 +92,12 @@ impl Failure {
             // A certificate that is not to be trusted.
             Self::Client(error) if is_invalid_data(error) => ErrorKind::Misconfigured,
             other if other.code() == Some(TOO_MANY_CONNECTIONS) => ErrorKind::Capacity,
-            // What poolers say to a setting that they do not pass on.
-            other if other.code() == Some(PROTOCOL_VIOLATION) => ErrorKind::Misconfigured,
+            // Some poolers have this code for all that they say: here to a setting that they do not
+            // pass on, and when they are full.
+            other if other.is_violation("unsupported startup parameter") => {
+                ErrorKind::Misconfigured
+            }
+            other if other.is_violation("no more connections allowed") => ErrorKind::Capacity,
             other => match other.known_kind() {
                 None | Some(ErrorKind::Unknown) => ErrorKind::Unreachable,
                 Some(kind) => kind,
@@ -167,6 +181,12 @@ impl Failure {
                 _ => None,
             },
         }
+    }
+
+    fn is_violation(&self, what: &str) -> bool {
+        self.answer().is_some_and(|answer| {
+            answer.code() == PROTOCOL_VIOLATION && answer.message().starts_with(what)
+        })
     }
 
     fn code(&self) -> Option<&str> {

@@ -369,16 +369,29 @@ async fn no_postgres((): ()) {
     assert!(matches!(error, Error::Unreachable(_)), "nobody listens any more: {error:?}");
 }
 
-/// A request that the network keeps lands after its claim was given up.
 /// A pooler that has no server.
 async fn answered_for((): ()) {
-    for code in ["58000", "XX000"] {
+    let away = "server login has been failing, try again later (server_login_retry)";
+    let full = "no more connections allowed (max_client_conn)";
+    let setting = "unsupported startup parameter: options";
+    for (code, said, is_expected) in [
+        (
+            "58000",
+            "go away",
+            (|error| matches!(error, Error::Unreachable(_))) as fn(&Error) -> bool,
+        ),
+        ("XX000", "go away", |error| matches!(error, Error::Unreachable(_))),
+        ("08P01", away, |error| matches!(error, Error::Unreachable(_))),
+        ("08P01", full, |error| matches!(error, Error::Capacity(_))),
+        ("08P01", setting, |error| matches!(error, Error::Misconfigured(_))),
+    ] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let url = format!("postgres://me@{address}/shop?sslmode=disable").parse().unwrap();
         let refusing = async {
             let (mut client, _) = listener.accept().await.unwrap();
-            let fields = format!("SFATAL\0VFATAL\0C{code}\0Mgo away\0\0");
+            // The line is that of the server's source.
+            let fields = format!("SFATAL\0VFATAL\0C{code}\0M{said}\0L334\0\0");
             let length = u32::try_from(4 + fields.len()).unwrap().to_be_bytes();
             let refusal = [&b"E"[..], &length, fields.as_bytes()].concat();
             client.write_all(&refusal).await.unwrap();
@@ -386,11 +399,13 @@ async fn answered_for((): ()) {
         };
         let (error, _client) = tokio::join!(PostgresDriver::connect(&url), refusing);
         let error = error.unwrap_err();
-        assert!(matches!(error, Error::Unreachable(_)), "{code}: {error:?}");
-        assert!(causes(&error).contains("go away"), "{error:?}");
+        assert!(is_expected(&error), "{code}: {error:?}");
+        let text = causes(&error);
+        assert!(text.contains(said) && !text.contains("334"), "{text}");
     }
 }
 
+/// A request that the network keeps lands after its claim was given up.
 async fn late(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     let (far, near) =
