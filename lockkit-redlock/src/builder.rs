@@ -11,7 +11,7 @@ use crate::ballot::{self, Votes};
 use crate::driver::{ID, RedlockDriver};
 use crate::electorate::Electorate;
 use crate::failure::silent;
-use crate::member::{Connect, Member};
+use crate::member::{Connect, Member, causes};
 use crate::settings::{Odd, Settings};
 
 /// How long connecting may take.
@@ -117,7 +117,7 @@ impl RedlockBuilder {
                     there += 1;
                     None
                 }
-                Some(Err(error)) if !error.is_transient() => return Err(error),
+                Some(Err(error)) if !error.is_transient() => return Err(said_by(member, error)),
                 Some(Err(error)) => Some(DriverError::new(ErrorKind::Unreachable, error)),
                 _ => Some(silent()),
             });
@@ -155,6 +155,19 @@ impl fmt::Debug for RedlockBuilder {
 fn tells(driver: &dyn Driver) -> bool {
     let capabilities = driver.capabilities();
     capabilities.notification && capabilities.fairness != Fairness::Fifo
+}
+
+/// What does not pass by itself, with which node says it. Of a URL that is wrong, it is told already.
+fn said_by(member: &Member, error: Error) -> Error {
+    let kind = match &error {
+        Error::Denied(failure)
+        | Error::Capacity(failure)
+        | Error::Foreign(failure)
+        | Error::Misconfigured(failure) => failure.kind,
+        _ => return error,
+    };
+    let reason = format!("node {}: {}", member.name, causes(&error));
+    Error::connecting(ID, DriverError::new(kind, reason))
 }
 
 fn is_lasting(meeting: &Result<()>) -> bool {

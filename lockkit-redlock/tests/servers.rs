@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         trial("a_clock_set_forward_in_a_bare_majority_makes_two_holders", five_one_stepped, bare),
         trial("a_server_that_keeps_its_locks_votes_at_once", five_durable, durable),
         trial("one_server_by_two_addresses_is_refused", || REDIS.start(), duplicates),
+        trial("one_server_that_refuses_is_named", || REDIS.start(), refusing),
         trial("a_server_that_comes_back_votes_again", five, comes_back),
         trial("an_answer_that_is_swallowed_leaves_nothing", five, swallowed),
         trial("who_waits_for_many_locks_asks_for_each_less_often", five, many_locks),
@@ -388,6 +389,17 @@ async fn duplicates(server: Server) {
     let error = over(urls(), "").await.unwrap_err();
     assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
     over(urls(), "allow=duplicates").await.unwrap();
+}
+
+async fn refusing(server: Server) {
+    let stranger = server.url().replace("://", "://:hunter2@");
+    // Nobody listens at the last one.
+    let error = over(vec![server.url(), stranger, "redis://127.0.0.1:1".into()], "").await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, Error::Denied(_)), "{error:?}");
+    let text = format!("{error}: {}", std::error::Error::source(&error).unwrap());
+    let node = format!("node redis://:***@{}", server.addr());
+    assert!(text.starts_with("redlock could not connect") && text.contains(&node), "{text}");
 }
 
 async fn comes_back(servers: Vec<Server>) {
