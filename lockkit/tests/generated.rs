@@ -33,13 +33,18 @@ fn check(file: &str, mark: &str, expected: &str) {
 }
 
 /// What the table cannot know from the capabilities.
-fn example(backend: &Backend) -> &'static str {
+fn example(backend: &Backend, how: &str) -> &'static str {
     match backend.scheme {
         "memory" => "`memory:` private, `memory:NAME` shared in the process",
         "file" => "`file:/var/lib/app/locks`",
         "sqlite" => "`sqlite:/var/lib/app/locks.db`",
         "postgres" => "`postgres://user:password@host:5432/database`",
         "mysql" => "`mysql://user:password@host:3306/database`, `mariadb://…`",
+        // A cluster has no keys of others.
+        "redis" if how.contains("plain") => {
+            "`redis://user:password@host:6379/0`, `rediss://…`, `redis+unix:///path`, \
+             `redis+sentinel://host1,host2,host3/main`"
+        }
         "redis" => {
             "`redis://user:password@host:6379/0`, `rediss://…`, `redis+unix:///path`, \
              `redis+sentinel://host1,host2,host3/main`, `redis+cluster://host1,host2,host3`"
@@ -73,7 +78,7 @@ fn the_table_of_backends() {
         writeln!(
             table,
             "| {}{how} | {add} | {} | {} | {} | {} |",
-            example(backend),
+            example(backend, how),
             can.liveness,
             can.fairness,
             yes(can.fencing),
