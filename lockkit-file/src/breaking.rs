@@ -18,7 +18,7 @@ use lockkit_core::driver::filesystem::FileId;
 use lockkit_core::driver::{ErrorKind, OwnerId};
 
 use crate::error::Problem;
-use crate::folder::Folder;
+use crate::folder::{Folder, Place};
 use crate::kernel::is_at;
 use crate::look;
 use crate::record::{Record, State};
@@ -41,10 +41,13 @@ pub(crate) fn break_hold(
         return Ok(None);
     }
     let path = folder.file_of(name);
-    let Some(lock) = folder.open_to_look(&path)? else { return Ok(None) };
-    let mark = Mark::set(&path, &lock, limit)?;
+    let Some(place) = folder.open_place(&folder.path_of(name.namespace()))? else {
+        return Ok(None);
+    };
+    let Some(lock) = place.open_to_look(&path)? else { return Ok(None) };
+    let mark = Mark::set(&place, &path, &lock, limit)?;
     // It may have been replaced until then.
-    let Some(old) = folder.open_to_look(&path)? else { return Ok(None) };
+    let Some(old) = place.open_to_look(&path)? else { return Ok(None) };
     let Some(held) = look::holder_in(&old, name)?.filter(is_meant) else { return Ok(None) };
     mark.replace(&path, &old, &Record { state: State::Free, ..held.clone() })?;
     // It may have let go until then.
@@ -72,26 +75,27 @@ fn is_marked(mark: &File) -> io::Result<bool> {
 }
 
 /// The file that is to take the place of another. It is gone when dropped.
-struct Mark {
+struct Mark<'a> {
+    place: &'a Place,
     file: File,
     path: PathBuf,
     is_published: bool,
 }
 
-impl Mark {
+impl<'a> Mark<'a> {
     /// Makes a mark for the file of a lock, which is at `path`.
-    fn set(path: &Path, lock: &File, limit: Instant) -> Result<Self, Problem> {
+    fn set(place: &'a Place, path: &Path, lock: &File, limit: Instant) -> Result<Self, Problem> {
         let path = mark_of(path);
         while Instant::now() < limit {
-            match Folder::make_mark(&path, lock) {
+            match place.make_mark(&path, lock) {
                 Ok(file) => {
                     // Another may have thought that it was left behind.
                     if file.try_lock_shared().is_ok() && is_at(id(&file)?, &path)? {
-                        return Ok(Self { file, path, is_published: false });
+                        return Ok(Self { place, file, path, is_published: false });
                     }
                 }
                 Err(error) if error.kind() == IoErrorKind::AlreadyExists => {
-                    if !remove_stale(&path)? {
+                    if !remove_stale(place, &path)? {
                         std::thread::sleep(PAUSE);
                     }
                 }
@@ -109,17 +113,17 @@ impl Mark {
         // The name need not be on the disk: the next grant sees to it, and until then the old file
         // is as good.
         self.file.sync_data()?;
-        std::fs::rename(&self.path, path)?;
+        self.place.replace(path, &self.path)?;
         self.is_published = true;
         Ok(())
     }
 }
 
-impl Drop for Mark {
+impl Drop for Mark<'_> {
     fn drop(&mut self) {
         // Nobody else removes or renames it while it is locked.
         if !self.is_published
-            && let Err(error) = std::fs::remove_file(&self.path)
+            && let Err(error) = self.place.remove(&self.path)
         {
             tracing::debug!(path = %self.path.display(), %error, "an unused lock file is left");
         }
@@ -131,7 +135,7 @@ impl Drop for Mark {
 }
 
 /// Removes the mark of somebody who died before the break came to its end.
-fn remove_stale(path: &Path) -> io::Result<bool> {
+fn remove_stale(place: &Place, path: &Path) -> io::Result<bool> {
     let mark = match Folder::open_mark(path) {
         Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(true),
         mark => mark?,
@@ -139,7 +143,7 @@ fn remove_stale(path: &Path) -> io::Result<bool> {
     match mark.try_lock() {
         Ok(()) => {
             if is_at(id(&mark)?, path)? {
-                std::fs::remove_file(path)?;
+                place.remove(path)?;
             }
             mark.unlock().map(|()| true)
         }

@@ -1,15 +1,20 @@
 //! Where the lock files are, and whether that place can be trusted.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{self, ErrorKind as IoErrorKind};
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
-};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use lockkit_core::driver::filesystem::FileId;
 use lockkit_core::driver::{DriverError, ErrorKind, OwnerId, filesystem};
 use lockkit_core::{LockName, Namespace};
-use rustix::fs::{Access, AtFlags, CWD, OFlags};
+use rustix::fs::{
+    Access, AtFlags, CWD, Mode, OFlags, accessat, linkat, openat, renameat, unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::error::Problem;
@@ -32,6 +37,9 @@ const LONGEST_NAME: usize = 200;
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
+    /// Those that locks were taken in, which stay open: a process may have no descriptor to spare but
+    /// that of the lock.
+    entered: Mutex<HashMap<PathBuf, (FileId, Arc<File>)>>,
 }
 
 impl Folder {
@@ -42,7 +50,7 @@ impl Folder {
         let path = std::path::absolute(path).map_err(|error| Problem::from(error).at(path))?;
         let path: PathBuf = path.components().collect();
         check_folder(&path).map_err(|problem| problem.at(&path))?;
-        Ok(Self { path })
+        Ok(Self { path, entered: Mutex::default() })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -78,66 +86,77 @@ impl Folder {
         }
     }
 
-    /// Opens the file of a lock to read it; `None` if there is none.
-    pub(crate) fn open_to_look(&self, path: &Path) -> Result<Option<File>, Problem> {
-        match open_aside(path) {
+    /// Opens the folder of a namespace; `None` if there is none.
+    pub(crate) fn open_place(&self, path: &Path) -> Result<Option<Place>, Problem> {
+        let around = std::fs::symlink_metadata(&self.path)?;
+        match open_folder(path) {
+            Ok(folder) => {
+                let metadata = folder.metadata()?;
+                check_namespace(&metadata, &around)?;
+                Ok(Some(Place::new(Arc::new(folder), &metadata)))
+            }
             Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
-            file => check_file(file?).map(Some),
+            Err(error) => {
+                // It may be no folder, which says more.
+                check_namespace(&std::fs::symlink_metadata(path)?, &around)?;
+                Err(error.into())
+            }
         }
     }
 
-    /// Opens the file of a lock, which is at `path`, to read it, in a folder that others may make a
-    /// file in; `None` if there is none.
-    pub(crate) fn open_to_ask(&self, path: &Path) -> Result<Option<File>, Problem> {
-        self.enter(path.parent().unwrap_or(&self.path))?;
-        self.open_to_look(path)
-    }
-
-    /// Opens the file of a lock to write to it, once [asking](Self::open_to_ask) has found the
-    /// folder in order, and makes it if there is none.
-    pub(crate) fn open_to_hold(&self, path: &Path) -> Result<File, Problem> {
-        let namespace = path.parent().unwrap_or(&self.path);
-        let options = for_writing();
-        let opened = match options.open(path) {
-            Err(error) if error.kind() == IoErrorKind::NotFound => {
-                match make_file(path, &std::fs::metadata(namespace)?) {
-                    // Another has made it meanwhile.
-                    Err(error) if error.kind() == IoErrorKind::AlreadyExists => options.open(path),
-                    made => made,
+    /// Opens the folder of a namespace to take locks there, and makes it if there is none.
+    pub(crate) fn enter(&self, path: &Path) -> Result<Place, Problem> {
+        let around = std::fs::symlink_metadata(&self.path)?;
+        match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == IoErrorKind::NotFound => make_namespace(path, &around)?,
+            metadata => {
+                let metadata = metadata?;
+                check_namespace(&metadata, &around)?;
+                if let Some((id, folder)) = self.entered().get(path)
+                    && *id == FileId::of(&metadata)
+                {
+                    return Ok(Place::new(Arc::clone(folder), &metadata));
                 }
             }
-            opened => opened,
-        };
-        check_file(opened?)
+        }
+        let place = self.open_place(path)?;
+        let place = place.ok_or_else(|| io::Error::from(IoErrorKind::NotFound))?;
+        let id = FileId::of(&place.folder.metadata()?);
+        self.entered().insert(path.into(), (id, Arc::clone(&place.folder)));
+        Ok(place)
+    }
+
+    fn entered(&self) -> MutexGuard<'_, HashMap<PathBuf, (FileId, Arc<File>)>> {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the file of a lock to read it; `None` if there is none.
+    pub(crate) fn open_to_look(&self, path: &Path) -> Result<Option<File>, Problem> {
+        file_if_any(open_aside(CWD, path))
     }
 
     /// Opens a lock file that was held to see whether it still is.
     pub(crate) fn open_held(path: &Path) -> io::Result<File> {
-        open_aside(path)
+        open_aside(CWD, path)
     }
 
     /// Opens a lock file that was held to write to it.
     pub(crate) fn open_to_note(path: &Path) -> io::Result<File> {
-        for_writing().open(path)
+        open(CWD, path, OFlags::RDWR)
     }
 
     /// Whether who asks for a lock that is taken could hold it.
     pub(crate) fn check_right_to_write(&self, path: &Path) -> io::Result<()> {
-        match rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
+        match accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
             Err(error @ (Errno::ACCESS | Errno::ROFS)) => Err(error.into()),
             // It was replaced meanwhile, or that cannot be asked here: the next ask tells.
             _ => Ok(()),
         }
     }
 
-    /// Makes a file that is to take the place of `lock`, for those who may use that.
-    pub(crate) fn make_mark(path: &Path, lock: &File) -> io::Result<File> {
-        make_apart(path, |mark| Self::make_alike(mark, lock))
-    }
-
-    /// Opens what [`make_mark`](Self::make_mark) made, be it somebody else.
+    /// Opens what [`make_mark`](Place::make_mark) made, be it somebody else.
     pub(crate) fn open_mark(path: &Path) -> io::Result<File> {
-        open_aside(path)
+        open_aside(CWD, path)
     }
 
     /// Lets those use a file, and no others, who may use the one whose place it takes.
@@ -162,37 +181,135 @@ impl Folder {
     }
 
     /// Sees to it that the name of a new lock file is on the disk.
-    pub(crate) fn sync_name(&self, path: &Path) -> io::Result<()> {
-        for folder in [path.parent().unwrap_or(&self.path), &self.path] {
-            File::open(folder)?.sync_all()?;
-        }
-        Ok(())
+    pub(crate) fn sync_name(&self, place: &Place) -> io::Result<()> {
+        place.reopen()?.sync_all()?;
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+/// The folder of a namespace, opened and checked.
+///
+/// Who may write to the folder around it can put something else in its place at any time, such as a
+/// link to a folder that only the user of this process may write to. What is made, renamed or removed
+/// is so in the folder that was checked. Paths are those of files in it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    folder: Arc<File>,
+    is_for_group: bool,
+}
+
+impl Place {
+    fn new(folder: Arc<File>, metadata: &Metadata) -> Self {
+        Self { folder, is_for_group: is_for_group(metadata) }
     }
 
-    /// Checks the folder of a namespace, and makes it if there is none.
-    fn enter(&self, namespace: &Path) -> Result<(), Problem> {
-        let around = std::fs::symlink_metadata(&self.path)?;
-        let metadata = match std::fs::symlink_metadata(namespace) {
-            Err(error) if error.kind() == IoErrorKind::NotFound => {
-                make_namespace(namespace, &around)?;
-                std::fs::symlink_metadata(namespace)?
-            }
-            metadata => metadata?,
-        };
-        check_namespace(&metadata, &around)
+    /// To lock the folder, or to bring it to the disk.
+    pub(crate) fn reopen(&self) -> io::Result<File> {
+        open(&self.folder, Path::new("."), OFlags::DIRECTORY)
     }
+
+    /// Opens the file of a lock to read it; `None` if there is none.
+    pub(crate) fn open_to_look(&self, path: &Path) -> Result<Option<File>, Problem> {
+        file_if_any(open_aside(&self.folder, name(path)))
+    }
+
+    /// Opens the file of a lock to write to it, and makes it if there is none.
+    pub(crate) fn open_to_hold(&self, path: &Path) -> Result<File, Problem> {
+        let open = || open(&self.folder, name(path), OFlags::RDWR);
+        let opened = match open() {
+            Err(error) if error.kind() == IoErrorKind::NotFound => match self.make_file(path) {
+                // Another has made it meanwhile.
+                Err(error) if error.kind() == IoErrorKind::AlreadyExists => open(),
+                made => made,
+            },
+            opened => opened,
+        };
+        check_file(opened?)
+    }
+
+    /// Makes a file that is to take the place of `lock`, for those who may use that.
+    pub(crate) fn make_mark(&self, path: &Path, lock: &File) -> io::Result<File> {
+        self.make_apart(path, |mark| Folder::make_alike(mark, lock))
+    }
+
+    /// Puts a file in the place of another.
+    pub(crate) fn replace(&self, path: &Path, new: &Path) -> io::Result<()> {
+        Ok(renameat(&self.folder, name(new), &self.folder, name(path))?)
+    }
+
+    pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
+        Ok(unlinkat(&self.folder, name(path), AtFlags::empty())?)
+    }
+
+    /// Makes the file of a lock.
+    fn make_file(&self, path: &Path) -> io::Result<File> {
+        match self.is_for_group {
+            true => {
+                let around = self.folder.metadata()?;
+                self.make_apart(path, |file| share(file, GROUP_USES, &around))
+            }
+            false => self.create(path),
+        }
+    }
+
+    /// Makes a file that is there only once it is `prepared`. So nobody finds one that he may not use
+    /// yet, and if this process is killed, nobody ever does.
+    fn make_apart(
+        &self,
+        path: &Path,
+        prepare: impl Fn(&File) -> io::Result<()>,
+    ) -> io::Result<File> {
+        let apart = apart_from(path);
+        let file = self.create(&apart)?;
+        // Unlike a renaming, a link leaves alone what another has made meanwhile.
+        let (folder, link) = (&self.folder, AtFlags::empty());
+        let linked =
+            prepare(&file).map(|()| linkat(folder, name(&apart), folder, name(path), link));
+        tell_of_rest(&apart, self.remove(&apart));
+        match linked? {
+            // The file system knows no links, and so no users either.
+            Err(Errno::NOSYS | Errno::NOTSUP | Errno::PERM) => {
+                let file = self.create(path)?;
+                prepare(&file).map(|()| file)
+            }
+            linked => Ok(linked.map(|()| file)?),
+        }
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        open(&self.folder, name(path), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    }
+}
+
+fn name(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
 }
 
 /// Opens a file that need not be what it should be: without following, waiting or writing.
-fn open_aside(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
+fn open_aside(at: impl AsFd, path: impl rustix::path::Arg) -> io::Result<File> {
+    open(at, path, OFlags::NONBLOCK)
 }
 
-fn for_writing() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    options
+/// Opens a folder to be gone on from, which takes no right to read it.
+fn open_folder(path: &Path) -> io::Result<File> {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let how = OFlags::PATH;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let how = OFlags::empty();
+    open(CWD, path, how | OFlags::DIRECTORY)
+}
+
+/// Without following a link.
+fn open(at: impl AsFd, path: impl rustix::path::Arg, how: OFlags) -> io::Result<File> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    Ok(openat(at, path, how | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?.into())
+}
+
+fn file_if_any(opened: io::Result<File>) -> Result<Option<File>, Problem> {
+    match opened {
+        Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
+        file => check_file(file?).map(Some),
+    }
 }
 
 fn check_file(file: File) -> Result<File, Problem> {
@@ -259,14 +376,6 @@ fn check_owner(what: &str, folder: &Metadata) -> Result<(), Problem> {
     Err(Problem::found(ErrorKind::Misconfigured, text))
 }
 
-/// Makes the file of a lock.
-fn make_file(path: &Path, namespace: &Metadata) -> io::Result<File> {
-    match is_for_group(namespace) {
-        true => make_apart(path, |file| share(file, GROUP_USES, namespace)),
-        false => create(path),
-    }
-}
-
 /// Makes the folder of a namespace, unless another does so meanwhile.
 fn make_namespace(path: &Path, around: &Metadata) -> io::Result<()> {
     let create = |path: &Path| DirBuilder::new().mode(0o700).create(path);
@@ -274,7 +383,7 @@ fn make_namespace(path: &Path, around: &Metadata) -> io::Result<()> {
         true => {
             let apart = apart_from(path);
             create(&apart)?;
-            let shared = File::open(&apart).and_then(|new| share(&new, GROUP_ENTERS, around));
+            let shared = open_own(&apart).and_then(|new| share(&new, GROUP_ENTERS, around));
             // One that is empty gives way to this one, which is as good.
             let made = shared.and_then(|()| std::fs::rename(&apart, path));
             if made.is_err() {
@@ -291,31 +400,13 @@ fn make_namespace(path: &Path, around: &Metadata) -> io::Result<()> {
     }
 }
 
-/// Makes a file that is there only once it is `prepared`. So nobody finds one that he may not use
-/// yet, and if this process is killed, nobody ever does.
-fn make_apart(path: &Path, prepare: impl Fn(&File) -> io::Result<()>) -> io::Result<File> {
-    let apart = apart_from(path);
-    let file = create(&apart)?;
-    // Unlike a renaming, a link leaves alone what another has made meanwhile.
-    let linked = prepare(&file).map(|()| std::fs::hard_link(&apart, path));
-    tell_of_rest(&apart, std::fs::remove_file(&apart));
-    match linked? {
-        // The file system knows no links, and so no users either.
-        Err(error)
-            if matches!(
-                Errno::from_io_error(&error),
-                Some(Errno::NOSYS | Errno::NOTSUP | Errno::PERM)
-            ) =>
-        {
-            let file = create(path)?;
-            prepare(&file).map(|()| file)
-        }
-        linked => linked.map(|()| file),
+/// Opens a folder that was just made, and nothing that another has put in its place.
+fn open_own(path: &Path) -> io::Result<File> {
+    let folder = open(CWD, path, OFlags::DIRECTORY)?;
+    match folder.metadata()?.uid() == rustix::process::geteuid().as_raw() {
+        true => Ok(folder),
+        false => Err(IoErrorKind::PermissionDenied.into()),
     }
-}
-
-fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// A path that nobody else uses. No lock file, mark or namespace begins with two dots.
@@ -345,29 +436,91 @@ fn share(entry: &File, rights: u32, around: &Metadata) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::fs::{File, Permissions};
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+    use std::path::PathBuf;
     use std::{fs, io};
 
-    use super::make_apart;
+    use super::{Folder, Place, make_namespace};
+
+    /// A folder that a group shares, and where its namespace is.
+    fn shared() -> (tempfile::TempDir, Folder, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        fs::set_permissions(root.path(), Permissions::from_mode(0o770)).unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let namespace = root.path().join("lockkit");
+        (root, folder, namespace)
+    }
 
     #[test]
     fn a_file_is_there_only_once_it_is_prepared() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a");
-        let entries = || fs::read_dir(folder.path()).unwrap().count();
+        let (_root, folder, namespace) = shared();
+        let place = folder.enter(&namespace).unwrap();
+        let path = namespace.join("a");
+        let entries = || fs::read_dir(&namespace).unwrap().count();
         // Whoever is killed at this step has made no more than whom it fails.
-        let killed = make_apart(&path, |_| {
+        let killed = place.make_apart(&path, |_| {
             assert!(!path.exists() && entries() == 1);
             Err(io::Error::other("killed"))
         });
         assert!(killed.is_err() && entries() == 0);
         let open = |file: &File| file.set_permissions(Permissions::from_mode(0o660));
-        let made = make_apart(&path, open).unwrap();
+        let made = place.make_apart(&path, open).unwrap();
         assert_eq!((made.metadata().unwrap().mode() & 0o777, entries()), (0o660, 1));
         assert_eq!(made.metadata().unwrap().ino(), fs::metadata(&path).unwrap().ino());
         // What is there stays as it is.
-        let again = make_apart(&path, |_| Ok(())).unwrap_err();
+        let again = place.make_apart(&path, |_| Ok(())).unwrap_err();
         assert_eq!((again.kind(), entries()), (io::ErrorKind::AlreadyExists, 1));
         assert_eq!(made.metadata().unwrap().ino(), fs::metadata(&path).unwrap().ino());
+    }
+
+    /// One of the group may put a link to where others may not write in its place.
+    #[test]
+    fn what_takes_the_place_of_a_namespace_is_left_alone() {
+        let (_root, folder, namespace) = shared();
+        let (elsewhere, moved) = (tempfile::tempdir().unwrap(), namespace.with_file_name("moved"));
+        let there = |name: &str| elsewhere.path().join(name);
+        let path = |name: &str| namespace.join(name);
+        let place: Place = folder.enter(&namespace).unwrap();
+        fs::write(there("empty"), "").unwrap();
+        fs::write(there("old"), "").unwrap();
+        let old = place.open_to_hold(&path("old")).unwrap();
+        fs::rename(&namespace, &moved).unwrap();
+        symlink(elsewhere.path(), &namespace).unwrap();
+
+        assert!(folder.open_place(&namespace).is_err() && folder.enter(&namespace).is_err());
+        let here = |name: &str| fs::metadata(moved.join(name)).unwrap().ino();
+        for name in ["new", "empty"] {
+            let file = place.open_to_hold(&path(name)).unwrap();
+            assert_eq!(file.metadata().unwrap().ino(), here(name));
+        }
+        let mark = place.make_mark(&path(".old"), &old).unwrap();
+        place.replace(&path("old"), &path(".old")).unwrap();
+        assert_eq!(mark.metadata().unwrap().ino(), here("old"));
+        place.remove(&path("old")).unwrap();
+        assert!(place.open_to_look(&path("old")).unwrap().is_none());
+        folder.sync_name(&place).unwrap();
+        let mut left: Vec<_> = fs::read_dir(elsewhere.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["empty", "old"]);
+    }
+
+    /// It would be given to the group, with the right to write.
+    #[test]
+    fn what_takes_the_place_of_a_new_namespace_is_not_shared() {
+        let (root, _folder, namespace) = shared();
+        let around = fs::metadata(root.path()).unwrap();
+        let (secret, link) = (root.path().join("secret"), root.path().join("link"));
+        fs::create_dir(&secret).unwrap();
+        fs::set_permissions(&secret, Permissions::from_mode(0o700)).unwrap();
+        symlink(&secret, &link).unwrap();
+        assert!(super::open_own(&link).is_err());
+        fs::write(root.path().join("file"), "").unwrap();
+        assert!(super::open_own(&root.path().join("file")).is_err());
+        make_namespace(&namespace, &around).unwrap();
+        assert_eq!(fs::metadata(&namespace).unwrap().mode() & 0o777, 0o770);
+        assert_eq!(fs::metadata(&secret).unwrap().mode() & 0o777, 0o700);
     }
 }

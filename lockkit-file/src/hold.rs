@@ -12,7 +12,7 @@ use lockkit_core::driver::{Claim, DriverError, ErrorKind};
 
 use crate::breaking;
 use crate::error::Problem;
-use crate::folder::Folder;
+use crate::folder::{Folder, Place};
 use crate::kernel::{Ask, KernelLock, is_at, while_free};
 use crate::look;
 use crate::record::{Record, State};
@@ -132,11 +132,12 @@ fn try_take(
 ) -> Result<Option<Hold>, Problem> {
     let mut tries = TRIES;
     while tries > 0 {
-        match ask(folder, path)? {
+        let place = folder.enter(path.parent().unwrap_or(folder.path()))?;
+        match ask(folder, &place, path)? {
             Ask::Taken => return Ok(None),
             Ask::Disturbed => pause(limit, "looking at it")?,
             Ask::Granted(lock) => {
-                let hold = grant(folder, claim, path, lock)?;
+                let hold = grant(folder, &place, claim, path, lock)?;
                 // Only now that the token is stored: whoever puts another file in place of this
                 // one and then reads its tokens finds all that were ever granted. And in this
                 // order: a break may have come to its end in between.
@@ -160,16 +161,16 @@ fn try_take(
 ///
 /// Whoever closes a file that it could have written to is heard by all who wait for the lock. So
 /// only who finds it free opens it for that.
-fn ask(folder: &Folder, path: &Path) -> Result<Ask, Problem> {
-    let Some(file) = folder.open_to_ask(path)? else {
-        return Ok(KernelLock::ask(folder.open_to_hold(path)?)?);
+fn ask(folder: &Folder, place: &Place, path: &Path) -> Result<Ask, Problem> {
+    let Some(file) = place.open_to_look(path)? else {
+        return Ok(KernelLock::ask(place.open_to_hold(path)?)?);
     };
     match KernelLock::ask(file)? {
-        Ask::Granted(probe) => match folder.open_to_hold(path) {
+        Ask::Granted(probe) => match place.open_to_hold(path) {
             Err(problem) if problem.kind() == ErrorKind::Capacity => {
                 // It may be the last descriptor that this process has.
                 drop(probe);
-                Ok(KernelLock::ask(folder.open_to_hold(path)?)?)
+                Ok(KernelLock::ask(place.open_to_hold(path)?)?)
             }
             file => Ok(probe.move_to(file?)?),
         },
@@ -192,7 +193,13 @@ fn pause(limit: Instant, what: &str) -> Result<(), Problem> {
 }
 
 /// Stores the next token, so that it is not granted again, and makes a hold of the lock.
-fn grant(folder: &Folder, claim: &Claim, path: &Path, lock: KernelLock) -> Result<Hold, Problem> {
+fn grant(
+    folder: &Folder,
+    place: &Place,
+    claim: &Claim,
+    path: &Path,
+    lock: KernelLock,
+) -> Result<Hold, Problem> {
     let file = &lock.file;
     let id = FileId::of(&file.metadata()?);
     let records = look::records(file)?;
@@ -218,7 +225,7 @@ fn grant(folder: &Folder, claim: &Claim, path: &Path, lock: KernelLock) -> Resul
     let loose = if next.is_to_be_synced {
         file.sync_data()?;
         if !records.are_settled() {
-            folder.sync_name(path)?;
+            folder.sync_name(place)?;
         }
         1 - slot
     } else {

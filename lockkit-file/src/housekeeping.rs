@@ -26,7 +26,7 @@ use tokio::time::sleep;
 use crate::breaking;
 use crate::claims::start_blocking;
 use crate::error::Problem;
-use crate::folder::Folder;
+use crate::folder::{Folder, Place};
 use crate::kernel::{is_at, while_free};
 use crate::look;
 use crate::record::State;
@@ -147,24 +147,25 @@ struct Files {
 
 impl Files {
     fn go_on(&mut self, folder: &Folder) -> Result<bool, Problem> {
-        let lock = File::open(&self.path)?;
+        let Some(place) = folder.open_place(&self.path)? else { return Ok(false) };
+        let lock = place.reopen()?;
         match lock.try_lock() {
             Ok(()) => (),
             // Somebody else is at it.
             Err(TryLockError::WouldBlock) => return Ok(false),
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        let are_more = self.go_on_alone(folder);
+        let are_more = self.go_on_alone(&place);
         // As for holds.
         lock.unlock()?;
         are_more
     }
 
-    fn go_on_alone(&mut self, folder: &Folder) -> Result<bool, Problem> {
+    fn go_on_alone(&mut self, place: &Place) -> Result<bool, Problem> {
         for _ in 0..PART {
             let Some(entry) = self.entries.next() else { return Ok(false) };
             let entry = entry?;
-            if let Err(problem) = self.remove_if_idle(folder, &entry) {
+            if let Err(problem) = self.remove_if_idle(place, &entry) {
                 left_alone(&entry.path(), &problem);
             }
         }
@@ -172,7 +173,7 @@ impl Files {
     }
 
     /// Leaves alone what it cannot make out.
-    fn remove_if_idle(&self, folder: &Folder, entry: &DirEntry) -> Result<(), Problem> {
+    fn remove_if_idle(&self, place: &Place, entry: &DirEntry) -> Result<(), Problem> {
         let path = entry.path();
         let metadata = match entry.metadata() {
             Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(()),
@@ -182,9 +183,9 @@ impl Files {
         if !metadata.is_file() || !is_old(&metadata)? || !is_of_a_lock(&path) {
             return Ok(());
         }
-        let Ok(Some(file)) = folder.open_to_look(&path) else { return Ok(()) };
+        let Ok(Some(file)) = place.open_to_look(&path) else { return Ok(()) };
         while_free(&file, || match self.is_idle(&file, &path) {
-            Ok(true) => Ok(std::fs::remove_file(&path)?),
+            Ok(true) => Ok(place.remove(&path)?),
             _ => Ok::<_, Problem>(()),
         })?;
         Ok(())
