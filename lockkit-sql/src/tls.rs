@@ -14,6 +14,21 @@ pub(crate) fn name_a_provider() {
     }
 }
 
+/// Refuses a file with authorities where no certificate is checked against them.
+pub(crate) fn check_authorities(
+    parameters: &Parameters<'_>,
+    name: &str,
+    is_checked: bool,
+    mode: &str,
+) -> Result<()> {
+    match parameters.text(name) {
+        Some(_) if !is_checked => {
+            Err(parameters.bad(name, format!("it is for `{mode}`; else no certificate is checked")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The file that a parameter names. It is read whenever a connection is made, by the client, whose
 /// error would not say which file that was, and would pass for one of the network.
 pub(crate) fn file<'p>(parameters: &'p Parameters<'_>, name: &str) -> Result<Option<&'p str>> {

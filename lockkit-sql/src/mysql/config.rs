@@ -62,8 +62,11 @@ const SSL_MODE: Parameter = Parameter::new(
     "`disabled`, `preferred`, `required`, `verify_ca` or `verify_identity`",
     "preferred",
 );
-const SSL_CA: Parameter =
-    Parameter::new("ssl-ca", "file with the certificates to trust", "those that the system trusts");
+const SSL_CA: Parameter = Parameter::new(
+    "ssl-ca",
+    "file with certificates to trust, beside those that the system trusts",
+    "none",
+);
 const SSL_CERT: Parameter =
     Parameter::new("ssl-cert", "file with the client's certificate", "none");
 const SSL_KEY: Parameter = Parameter::new("ssl-key", "file with the key to it", "none");
@@ -138,7 +141,10 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<MySqlConnect
     if let Some(socket) = parameters.text("socket") {
         options = options.socket(socket);
     }
-    if let Some(mode) = parameters.parsed::<MySqlSslMode>("ssl-mode")? {
+    let mode = parameters.parsed::<MySqlSslMode>("ssl-mode")?;
+    let is_checked = matches!(mode, Some(MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity));
+    crate::tls::check_authorities(parameters, "ssl-ca", is_checked, "ssl-mode=verify_identity")?;
+    if let Some(mode) = mode {
         crate::tls::name_a_provider();
         options = options.ssl_mode(mode);
     }
@@ -197,7 +203,9 @@ mod tests {
             ("mysql://me@h/d?connections=many", "connections"),
             ("mysql://me@h/d?observe=maybe", "observe"),
             ("mysql://me@h/d?ssl-mode=maybe", "ssl-mode"),
-            ("mysql://me@h/d?ssl-ca=/no/such/file", "`ssl-ca`: /no/such/file: "),
+            ("mysql://me@h/d?ssl-mode=verify_ca&ssl-ca=/no/such/file", "`ssl-ca`: /no/such/file: "),
+            ("mysql://me@h/d?ssl-ca=Cargo.toml", "`ssl-ca`: it is for"),
+            ("mysql://me@h/d?ssl-mode=required&ssl-ca=Cargo.toml", "no certificate is checked"),
             ("mysql://me@h/d?ssl-cert=/no/such/file", "/no/such/file: "),
             ("mysql://me@h/d?ssl-key=/no/such/file", "/no/such/file: "),
             ("mysql://me@h/d?hold=session", "the other driver"),

@@ -15,12 +15,17 @@ use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
 
 const TAKE: &str = include_str!("sql/take.sql");
-const RENEW: &str = "SELECT lockkit_renew($1, $2, $3, $4, $5) AS is_held";
-const RELEASE: &str = "SELECT lockkit_release($1, $2, $3, $4, $5) AS was_held";
+// With types: a function of the same name for others is somebody else's.
+const RENEW: &str = "SELECT lockkit_renew($1::text, $2::text, $3::text, $4::bigint, $5::integer) \
+     AS is_held";
+const RELEASE: &str = "SELECT lockkit_release($1::text, $2::text, $3::text, $4::boolean, \
+                            $5::integer) AS was_held";
 
-const RENEW_TOGETHER: &str =
-    "SELECT owner FROM lockkit_renew_together($1, $2, $3, $4, $5) AS owner";
-const STAY: &str = "SELECT owner, remaining FROM lockkit_stay($1, $2, $3, $4, $5)";
+const RENEW_TOGETHER: &str = "SELECT owner \
+     FROM lockkit_renew_together($1::text[], $2::text[], $3::text[], $4::bigint, $5::integer) \
+     AS owner";
+const STAY: &str = "SELECT owner, remaining \
+     FROM lockkit_stay($1::text, $2::text, $3::text[], $4::bigint, $5::integer)";
 
 /// What is asked of every connection for requests.
 pub(super) const REQUESTS: &[&str] = &[TAKE, RENEW, RELEASE];

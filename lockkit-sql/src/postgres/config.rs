@@ -65,8 +65,8 @@ const SSLMODE: Parameter = Parameter::new(
 );
 const SSLROOTCERT: Parameter = Parameter::new(
     "sslrootcert",
-    "file with the certificates to trust",
-    "those that the system trusts",
+    "file with certificates to trust, beside those that the system trusts",
+    "none",
 );
 const SSLCERT: Parameter = Parameter::new("sslcert", "file with the client's certificate", "none");
 const SSLKEY: Parameter = Parameter::new("sslkey", "file with the key to it", "none");
@@ -155,9 +155,13 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<PgConnectOpt
         Some(mode) => options = options.ssl_mode(mode),
         None => check_mode_of_the_variable(url)?,
     }
-    if let PgSslMode::VerifyCa = options.get_ssl_mode() {
+    let mode = options.get_ssl_mode();
+    if let PgSslMode::VerifyCa = mode {
         crate::tls::name_a_provider();
     }
+    let is_checked = matches!(mode, PgSslMode::VerifyCa | PgSslMode::VerifyFull);
+    let checking = "sslmode=verify-full";
+    crate::tls::check_authorities(parameters, "sslrootcert", is_checked, checking)?;
     for (name, set) in [
         ("sslrootcert", PgConnectOptions::ssl_root_cert as fn(_, _) -> _),
         ("sslcert", PgConnectOptions::ssl_client_cert),
@@ -257,12 +261,17 @@ mod tests {
             ("postgres://h?call_limit=31s", "at most 30s"),
             ("postgres://h?connections=1", "2 to 100"),
             ("postgres://h?connections=many", "connections"),
+            ("postgres://h?sslrootcert=Cargo.toml", "`sslrootcert`: it is for"),
+            ("postgres://h?sslmode=require&sslrootcert=Cargo.toml", "no certificate is checked"),
             ("postgres://h?schema=a%3Bb", "no digit first"),
             ("postgres://h?schema=1a", "no digit first"),
             ("postgres://h?schema=", "no digit first"),
             ("postgres://h?observe=maybe", "observe"),
             ("postgres://h?sslmode=maybe", "sslmode"),
-            ("postgres://h?sslrootcert=/no/such/file", "`sslrootcert`: /no/such/file: "),
+            (
+                "postgres://h?sslmode=verify-full&sslrootcert=/no/such/file",
+                "`sslrootcert`: /no/such/file: ",
+            ),
             ("postgres://h?sslcert=/no/such/file", "/no/such/file: "),
             ("postgres://h?sslkey=/no/such/file", "/no/such/file: "),
             ("postgres://h?hold=session", "the other driver"),

@@ -17,8 +17,8 @@ use crate::seats::Urgency;
 
 const STATUS: &str = include_str!("sql/status.sql");
 const HELD: &str = include_str!("sql/held.sql");
-const BREAK: &str =
-    "SELECT owner, label, token, age, remaining FROM lockkit_break($1, $2, $3, $4, $5)";
+const BREAK: &str = "SELECT owner, label, token, age, remaining \
+     FROM lockkit_break($1::text, $2::text, $3::text, $4::boolean, $5::integer)";
 
 /// As long as a request about a claim takes at most.
 const CALL_LIMIT: Duration = Duration::from_secs(3);

@@ -110,18 +110,23 @@ pub(super) async fn check(connection: &mut PgConnection) -> Result<bool, Failure
             return Err(Failure::found(ErrorKind::Foreign, "the table lockkit_layout is empty"));
         }
     }
-    let mut missing: Vec<&str> =
-        FUNCTIONS.into_iter().chain(TABLES.map(|(table, _)| table)).collect();
-    for object in sqlx::raw_sql(OBJECTS).fetch_all(&mut *connection).await? {
+    let objects = sqlx::raw_sql(OBJECTS).fetch_all(&mut *connection).await?;
+    let (mut ours, mut others) = (Vec::new(), Vec::new());
+    for object in &objects {
         let (name, made_of): (&str, &str) = (object.try_get("name")?, object.try_get("made_of")?);
-        if TABLES.contains(&(name, made_of)) || is_our_function(name, made_of) {
-            missing.retain(|expected| *expected != name);
+        match TABLES.contains(&(name, made_of)) || is_our_function(name, made_of) {
+            true => ours.push(name),
+            false => others.push(name),
         }
     }
-    if !missing.is_empty() {
+    let names = FUNCTIONS.into_iter().chain(TABLES.map(|(table, _)| table));
+    // One that is there twice, for other arguments, may be what a call means.
+    let strange: Vec<&str> =
+        names.filter(|name| !ours.contains(name) || others.contains(name)).collect();
+    if !strange.is_empty() {
         return Err(Failure::found(
             ErrorKind::Foreign,
-            format!("tables or functions are not as lockkit made them: {}", missing.join(", ")),
+            format!("tables or functions are not as lockkit made them: {}", strange.join(", ")),
         ));
     }
     Ok(true)

@@ -91,6 +91,8 @@ async fn altered(server: String) {
         "DROP TABLE lockkit_place CASCADE",
         "DELETE FROM lockkit_layout",
         "CREATE OR REPLACE FUNCTION lockkit_sweep() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint'",
+        "CREATE FUNCTION lockkit_renew(text, text, text, double precision, integer) \
+         RETURNS boolean LANGUAGE sql AS 'SELECT true'",
     ] {
         let mut database = Database::on(&server).await;
         database.driver().await;

@@ -17,10 +17,10 @@ use crate::seats::Urgency;
 use crate::session::Server as _;
 
 const STATUS: &str = "SELECT pid, program, namespace, name, owner, label, token, age \
-     FROM lockkit_session_status($1)";
+     FROM lockkit_session_status($1::bigint)";
 const HELD: &str = include_str!("../sql/sessions.sql");
 const BREAK: &str = "SELECT pid, program, namespace, name, owner, label, token, age, others, is_over \
-     FROM lockkit_session_break($1, $2, $3)";
+     FROM lockkit_session_break($1::bigint, $2::text, $3::bigint)";
 
 /// As long as a request about a claim takes at most.
 const CALL_LIMIT: Duration = Duration::from_secs(3);

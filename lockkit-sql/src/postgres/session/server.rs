@@ -16,14 +16,16 @@ use crate::subscription::Subscription;
 
 const SESSION: &str = include_str!("../sql/session.sql");
 const TAKE: &str = "SELECT is_granted, last_token, ask_again \
-     FROM lockkit_session_take($1, $2, $3, $4, $5, $6, $7)";
+     FROM lockkit_session_take($1::bigint, $2::text, $3::text, $4::text, $5::text, $6::bigint, \
+                               $7::boolean)";
 /// The session's `lock_timeout` is how long it waits. The function, which comes after that since it
 /// needs the key, locks once more.
 const WAIT: &str = "SELECT taken.is_granted, taken.last_token, taken.ask_again, \
             pg_advisory_unlock(waited.key) AS was_locked_twice \
      FROM (SELECT $1::bigint AS key, pg_advisory_lock($1) OFFSET 0) AS waited, \
-          LATERAL lockkit_session_take(waited.key, $2, $3, $4, $5, $6, $7) AS taken";
-const RELEASE: &str = "SELECT lockkit_session_release($1) AS was_held";
+          LATERAL lockkit_session_take(waited.key, $2::text, $3::text, $4::text, $5::text, \
+                                       $6::bigint, $7::boolean) AS taken";
+const RELEASE: &str = "SELECT lockkit_session_release($1::bigint) AS was_held";
 /// Twice, if it was locked twice.
 const GIVE_BACK: &str =
     "SELECT pg_advisory_unlock($1) AND pg_advisory_unlock($1) IS NOT NULL AS was_held";

@@ -4,4 +4,5 @@
 -- where somebody has locked the table, and its session would be left waiting.
 SELECT is_granted, last_token, remaining, last_beat, last_lease
   FROM (SELECT $11::integer AS patience, set_config('lock_timeout', $11::text, true) OFFSET 0) AS begun,
-       LATERAL lockkit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, begun.patience)
+       LATERAL lockkit_take($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::boolean,
+                            $8::boolean, $9::bigint, $10::bigint, begun.patience)
