@@ -142,22 +142,41 @@ impl Engine {
                 let driver = self.driver.id();
                 tracing::warn!(driver, left, "claims left to run out by themselves");
             }
-            if tokio::time::timeout(CLOSING, self.close()).await.is_err() {
-                tracing::warn!(driver = self.driver.id(), "the driver does not come to its end");
-            }
+            // First, since whoever waits for the driver may leave.
+            self.closed.cancel();
+            close(&*self.driver).await;
         });
         // Where the engine has no runtime any more it has no claims either, but perhaps holds that a file
-        // descriptor keeps: the caller's runtime does. Where there is none, the driver closes when it is
-        // dropped.
-        if closed.await.is_none() && Handle::try_current().is_ok() {
-            self.close().await;
+        // descriptor keeps.
+        if closed.await.is_none() {
+            self.closed.cancel();
+            self.close_elsewhere().await;
         }
     }
 
-    async fn close(&self) {
-        // First, since whoever waits for the driver may leave.
-        self.closed.cancel();
-        self.driver.close().await;
+    /// Closes the driver on a thread of its own: the caller's runtime, if there is one, need not have
+    /// timers.
+    async fn close_elsewhere(&self) {
+        let driver = Arc::clone(&self.driver);
+        let (report, closed) = oneshot::channel();
+        let closing = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let outcome = runtime.map(|runtime| {
+                runtime.block_on(close(&*driver));
+                runtime.shutdown_background();
+            });
+            // The caller may be gone.
+            _ = report.send(outcome);
+        };
+        let thread = std::thread::Builder::new().name("lockkit-close".into()).spawn(closing);
+        let outcome = match thread {
+            Ok(_) => closed.await.unwrap_or(Ok(())),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = outcome {
+            let driver = self.driver.id();
+            tracing::warn!(driver, %error, "the driver is closed only when it is dropped");
+        }
     }
 
     pub(crate) fn shut(&self) -> Error {
@@ -175,6 +194,13 @@ impl Engine {
         error: DriverError,
     ) -> Error {
         Error::of_driver(self.driver.id(), operation, Some(name.clone()), error)
+    }
+}
+
+/// Gives a driver its time to close.
+async fn close(driver: &dyn Driver) {
+    if tokio::time::timeout(CLOSING, driver.close()).await.is_err() {
+        tracing::warn!(driver = driver.id(), "the driver does not come to its end");
     }
 }
 

@@ -57,8 +57,9 @@ impl LockGuard {
     ///
     /// [`Error::Lost`](crate::Error::Lost) if the hold had ended before, so that somebody else may
     /// have held the lock meanwhile; [`Error::Unreachable`](crate::Error::Unreachable) if the
-    /// backend does not answer within the driver's limit for one request: the release is repeated
-    /// in the background, and the lease runs out at the latest.
+    /// backend does not answer within the driver's limit for one request, and what else the driver
+    /// says, as that a right was taken away: the release is repeated in the background, and the lease
+    /// runs out at the latest.
     ///
     /// # Cancel safety
     ///

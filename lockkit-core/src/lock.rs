@@ -251,7 +251,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     /// Acquires the lock for `owner`, or shares the hold that `owner` has already: without a
     /// request, and with what `options` say about the lease left aside. It is released with the
     /// last guard. While one acquisition of `owner` is under way, others of `owner` wait for it, also
-    /// for one that nobody polls any more: drop it.
+    /// for one that nobody polls any more: drop it. One with [`Wait::No`] does not wait, and is told
+    /// that the lock is taken.
     ///
     /// ```
     /// # use lockkit_core::{AcquireOptions, Lock, Locker, Owner, memory::MemoryDriver};

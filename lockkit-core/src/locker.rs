@@ -166,7 +166,8 @@ impl Locker {
     /// # Errors
     ///
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the driver cannot tell,
-    /// [`Error::InvalidName`](crate::Error::InvalidName), and what the driver says.
+    /// [`Error::InvalidName`](crate::Error::InvalidName), [`Error::ShutDown`](crate::Error::ShutDown),
+    /// [`Error::Config`](crate::Error::Config) outside of a runtime, and what the driver says.
     ///
     /// # Cancel safety
     ///
@@ -247,9 +248,8 @@ impl Locker {
     ///
     /// Returns when all of that is done. While the backend cannot be reached it gives up after a lease
     /// of the locker and 10 seconds, of which the driver has 5 to close: what is left there ends with
-    /// its own lease. There is no limit where the runtime has ended in which the locker was used. Who is
-    /// given less time, as by an orchestrator that kills after 30 seconds, wraps it in a
-    /// [`timeout`](tokio::time::timeout).
+    /// its own lease. Who is given less time, as by an orchestrator that kills after 30 seconds, wraps
+    /// it in a [`timeout`](tokio::time::timeout).
     ///
     /// Work that goes on under a lock is not waited for: let it end first, or have it watch its
     /// [`Hold`](crate::Hold).

@@ -19,7 +19,7 @@ use crate::driven::Begun;
 use crate::engine::Engine;
 use crate::keeper;
 use crate::options::Renew;
-use crate::tenure::Tenure;
+use crate::tenure::{Phase, Tenure};
 
 /// How often the list is looked at. Two of these are well below a third of the shortest lease.
 const PERIOD: Duration = Duration::from_millis(5);
@@ -38,6 +38,22 @@ struct Young {
     attended: bool,
 }
 
+impl Young {
+    /// Takes out the holds that have ended before the list grows: in a runtime that is entered for a
+    /// call at a time, whose futures are ready at once, the task never runs.
+    fn make_room(&mut self) -> Vec<(Arc<Tenure>, Renew)> {
+        if self.holds.len() < self.holds.capacity() {
+            return Vec::new();
+        }
+        let all = std::mem::take(&mut self.holds).into_iter();
+        let (held, ended): (Vec<_>, Vec<_>) =
+            all.partition(|(tenure, _)| tenure.glance().phase == Phase::Held);
+        self.holds = held;
+        self.holds.reserve(self.holds.len().max(16));
+        ended
+    }
+}
+
 impl Nursery {
     /// Sees to it that the hold gets a keeper in time.
     pub(crate) fn add(&self, tenure: Arc<Tenure>, renew: Renew) {
@@ -46,8 +62,10 @@ impl Nursery {
             return adopt(&engine, &tenure, renew);
         }
         let mut young = self.young();
+        let ended = young.make_room();
         young.holds.push((tenure, renew));
         Self::attend(young, &engine);
+        drop(ended);
     }
 
     /// Sees to it that the work goes on. Until it has a task, that of the list stands for it where
@@ -167,7 +185,7 @@ mod tests {
     use crate::engine::Engine;
     use crate::memory::MemoryDriver;
     use crate::options::Renew;
-    use crate::tenure::{Tenure, Vouched};
+    use crate::tenure::{Phase, Tenure, Vouched};
     use crate::{Label, LockName, Namespace};
 
     fn engine() -> Arc<Engine> {
@@ -192,6 +210,24 @@ mod tests {
         engine.nursery.add(Arc::clone(&tenure), Renew::Auto);
         drop(leaving);
         assert!(tenure.is_held());
+    }
+
+    /// Nothing is left for the task to do between two calls, and so it never runs.
+    #[test]
+    fn holds_that_have_ended_take_no_room_where_the_task_never_runs() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let engine = runtime.block_on(async { engine() });
+        let held = granted(&engine);
+        runtime.block_on(async { engine.nursery.add(Arc::clone(&held), Renew::Auto) });
+        for _ in 0..10_000 {
+            let tenure = granted(&engine);
+            runtime.block_on(async { engine.nursery.add(Arc::clone(&tenure), Renew::Auto) });
+            tenure.end(Phase::Released);
+        }
+        let holds = engine.nursery.young().holds.len();
+        assert!(holds < 100, "{holds}");
+        drop((runtime, engine));
+        assert!(!held.is_held(), "it was in the list all the time");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
@@ -118,6 +119,50 @@ fn a_locker_without_its_runtime_is_shut_down() {
     let outcome = elsewhere().block_on(locker.lock("a").unwrap().acquire());
     assert!(matches!(outcome, Err(Error::ShutDown { .. })), "{outcome:?}");
     elsewhere().block_on(locker.shutdown());
+}
+
+/// Which the runtime of whoever shuts it down has not.
+#[test]
+fn a_driver_whose_runtime_has_ended_is_closed_with_timers() {
+    let runtime = with_timers();
+    let closed = Arc::new(AtomicBool::new(false));
+    let driver = Closing(MemoryDriver::new(), Arc::clone(&closed));
+    let locker = runtime.block_on(async { Locker::new(driver) });
+    drop(runtime);
+    elsewhere().block_on(locker.shutdown());
+    assert!(closed.load(Relaxed));
+}
+
+/// Takes some time to close.
+#[derive(Debug)]
+struct Closing(MemoryDriver, Arc<AtomicBool>);
+
+#[async_trait]
+impl Driver for Closing {
+    fn id(&self) -> &'static str {
+        self.0.id()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.0.try_acquire(claim).await
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        self.0.renew(claim).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        self.0.release(claim).await
+    }
+
+    async fn close(&self) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        self.1.store(true, Relaxed);
+    }
 }
 
 /// An acquisition of the same owner that nobody polls is in the way, and then the timers end.
