@@ -37,11 +37,13 @@ pub(crate) fn keep(
     claim: Claim,
     wait: Wait,
     lease: Lease,
+    silent_since: Option<Instant>,
     mut caller: Caller<Acquired>,
 ) -> impl Future<Output = ()> + Send {
     async move {
         // A suspension that is noticed only after the grant would end the hold.
-        let mut progress = Progress::new(engine.clock.now(), wait, lease.renewal());
+        let mut progress =
+            Progress::new(engine.clock.now(), wait, lease.renewal()).silent_since(silent_since);
         let mut pursuit = Pursuit { engine: &engine, claim: &claim, progress: &mut progress };
         match pursuit.begin(&mut caller).await {
             Some(Asked::Won(won)) => take(engine, claim, won, progress.end(), lease, caller),

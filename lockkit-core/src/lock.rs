@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tracing::Instrument as _;
 
+use crate::clock::Instant;
 use crate::driven::Driven;
 use crate::driver::Claim;
 use crate::engine::Engine;
@@ -207,6 +208,15 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_with(&self, options: AcquireOptions) -> Result<LockGuard> {
+        self.acquire_after(options, None).await
+    }
+
+    /// The same, behind another whom nobody has answered for so long.
+    pub(crate) async fn acquire_after(
+        &self,
+        options: AcquireOptions,
+        silent_since: Option<Instant>,
+    ) -> Result<LockGuard> {
         let engine = &self.engine;
         engine.check_running()?;
         let lease = match options.ttl {
@@ -240,7 +250,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
         );
         let metered = meter::Acquisition::begin(engine, &self.name);
         let acquiring = Driven::new(engine, |caller| {
-            keeper::keep(Arc::clone(engine), claim, options.wait, lease, caller).instrument(span)
+            keeper::keep(Arc::clone(engine), claim, options.wait, lease, silent_since, caller)
+                .instrument(span)
         });
         let acquired = acquiring.await;
         let acquired = acquired.unwrap_or_else(|| Err(engine.shut()));

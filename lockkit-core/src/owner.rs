@@ -3,8 +3,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use crate::clock::Instant;
 use crate::guard::Seat;
-use crate::{AcquireOptions, Error, Lock, LockGuard, LockName, Result, Wait};
+use crate::{AcquireOptions, BoxError, Error, Lock, LockGuard, LockName, Result, Wait};
 
 /// Somebody who may acquire a lock again while holding it. Clones are the same owner.
 ///
@@ -40,11 +41,17 @@ struct Slot {
     /// one, not for itself.
     acquiring: tokio::sync::Mutex<()>,
     seat: Mutex<Weak<Seat>>,
+    /// Since when nobody has answered those who acquired, if the last of them had no answer.
+    silent_since: Mutex<Option<Instant>>,
 }
 
 impl Slot {
     fn seat(&self) -> MutexGuard<'_, Weak<Seat>> {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn silent_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.silent_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn depth(&self) -> usize {
@@ -67,8 +74,9 @@ impl Owner {
         engine.check_running()?;
         let slot = self.slot(lock);
         let (name, driver, clock) = (lock.name(), engine.driver.id(), &engine.clock);
+        let called = clock.now();
         let deadline = match options.wait {
-            Wait::AtMost(patience) => Some(clock.now() + patience),
+            Wait::AtMost(patience) => Some(called + patience),
             _ => None,
         };
         let shared = || {
@@ -95,7 +103,13 @@ impl Owner {
                 slept = engine.inside(clock.sleep_until(deadline.unwrap_or_else(never))) => {
                     return Err(match (slept, wait) {
                         (Some(()), Wait::AtMost(waited)) => {
-                            Error::TimedOut { name: name.clone(), driver, waited, source: None }
+                            let source = BoxError::from("its owner was acquiring it already");
+                            Error::TimedOut {
+                                name: name.clone(),
+                                driver,
+                                waited,
+                                source: Some(source),
+                            }
                         }
                         _ => engine.shut(),
                     });
@@ -113,7 +127,18 @@ impl Owner {
             }
             None => options,
         };
-        let guard = lock.acquire_with(options).await.map_err(|error| match (error, wait) {
+        let silent_since = *slot.silent_since();
+        let begun = silent_since.unwrap_or_else(|| clock.now());
+        let after = silent_since.map(|since| since.max(called));
+        let acquired = lock.acquire_after(options, after).await;
+        let is_silent = match &acquired {
+            Err(Error::Unreachable(_)) => !matches!(wait, Wait::No),
+            Err(Error::TimedOut { source, .. }) => source.is_some(),
+            _ => false,
+        };
+        // Those behind need not find it out one after the other, a lease each.
+        *slot.silent_since() = is_silent.then_some(begun);
+        let guard = acquired.map_err(|error| match (error, wait) {
             (Error::TimedOut { name, driver, source, .. }, Wait::AtMost(waited)) => {
                 Error::TimedOut { name, driver, waited, source }
             }

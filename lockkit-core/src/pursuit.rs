@@ -71,6 +71,12 @@ impl Progress {
         }
     }
 
+    /// Since when nobody has answered whom this one waited behind.
+    pub(crate) fn silent_since(mut self, since: Option<Instant>) -> Self {
+        self.unanswered = since;
+        self
+    }
+
     /// There is nothing more to ask: whose turn it was passes it on. Returns when the last ask left
     /// whose outcome is unknown.
     pub(crate) fn end(self) -> Option<Instant> {

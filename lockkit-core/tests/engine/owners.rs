@@ -4,7 +4,10 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use lockkit_core::{AcquireOptions, Error, Owner, ReentrantLock, Wait};
+use lockkit_core::driver::ErrorKind;
+use lockkit_core::memory::Fault;
+use lockkit_core::{AcquireOptions, Error, Operation, Owner, ReentrantLock, Wait};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::{TTL, set_up, set_up_locker, settle};
@@ -75,8 +78,35 @@ async fn an_owner_waits_for_itself_no_longer_than_it_was_told() {
     let start = Instant::now();
     let patience = AcquireOptions::new().wait(Wait::AtMost(TTL * 3));
     let outcome = lock.acquire_as(&me, patience).await;
-    let Err(Error::TimedOut { waited, .. }) = outcome else { panic!("{outcome:?}") };
+    let Err(Error::TimedOut { waited, source, .. }) = outcome else { panic!("{outcome:?}") };
     assert_eq!((waited, start.elapsed()), (TTL * 3, TTL * 3));
+    assert_eq!(source.unwrap().to_string(), "its owner was acquiring it already");
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_of_an_owner_learn_together_that_nobody_answers() {
+    for fault in [Fault::Hang, Fault::Fail(ErrorKind::Unreachable)] {
+        let (backend, lock) = set_up();
+        for _ in 0..10_000 {
+            backend.faults().inject(Operation::Acquire, fault);
+        }
+        let me = Owner::new();
+        let start = Instant::now();
+        let mut tasks = JoinSet::new();
+        for _ in 0..3 {
+            let (lock, me) = (lock.clone(), me.clone());
+            tasks.spawn(async move { lock.acquire_as(&me, AcquireOptions::new()).await });
+        }
+        while let Some(outcome) = tasks.join_next().await {
+            let outcome = outcome.unwrap();
+            assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+        }
+        assert!(start.elapsed() < TTL * 3 / 2, "{:?}", start.elapsed());
+        // Whoever comes later has a lease of its own.
+        let (later, options) = (Instant::now(), AcquireOptions::new());
+        assert!(lock.acquire_as(&me, options).await.is_err());
+        assert!(later.elapsed() >= TTL, "{:?}", later.elapsed());
+    }
 }
 
 #[tokio::test(start_paused = true)]
