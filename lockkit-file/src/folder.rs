@@ -15,7 +15,8 @@ use lockkit_core::{LockName, Namespace};
 use rustix::fs::{
     Access, AtFlags, CWD, Mode, OFlags, accessat, linkat, openat, renameat, unlinkat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::path::Arg;
 
 use crate::error::Problem;
 
@@ -286,7 +287,7 @@ fn name(path: &Path) -> &OsStr {
 }
 
 /// Opens a file that need not be what it should be: without following, waiting or writing.
-fn open_aside(at: impl AsFd, path: impl rustix::path::Arg) -> io::Result<File> {
+fn open_aside(at: impl AsFd, path: impl Arg + Copy) -> io::Result<File> {
     open(at, path, OFlags::NONBLOCK)
 }
 
@@ -300,9 +301,9 @@ fn open_folder(path: &Path) -> io::Result<File> {
 }
 
 /// Without following a link.
-fn open(at: impl AsFd, path: impl rustix::path::Arg, how: OFlags) -> io::Result<File> {
-    let mode = Mode::RUSR | Mode::WUSR;
-    Ok(openat(at, path, how | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?.into())
+fn open(at: impl AsFd, path: impl Arg + Copy, how: OFlags) -> io::Result<File> {
+    let (how, mode) = (how | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    Ok(retry_on_intr(|| openat(&at, path, how, mode))?.into())
 }
 
 fn file_if_any(opened: io::Result<File>) -> Result<Option<File>, Problem> {
