@@ -18,9 +18,10 @@ use lockkit_core::driver::filesystem::FileId;
 use lockkit_core::driver::{ErrorKind, OwnerId};
 
 use crate::error::Problem;
-use crate::folder::{Folder, Place};
+use crate::folder::Folder;
 use crate::kernel::is_at;
 use crate::look;
+use crate::place::Place;
 use crate::record::{Record, State};
 
 /// How long until somebody else's break is looked at again.

@@ -4,26 +4,26 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{self, ErrorKind as IoErrorKind};
-use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkit_core::driver::filesystem::FileId;
-use lockkit_core::driver::{DriverError, ErrorKind, OwnerId, filesystem};
+use lockkit_core::driver::{DriverError, ErrorKind, filesystem};
 use lockkit_core::{LockName, Namespace};
-use rustix::fs::{
-    Access, AtFlags, CWD, Mode, OFlags, accessat, linkat, openat, renameat, unlinkat,
-};
-use rustix::io::{Errno, retry_on_intr};
-use rustix::path::Arg;
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
+use rustix::io::Errno;
 
 use crate::error::Problem;
+use crate::place::{
+    Place, apart_from, file_if_any, is_for_group, open, open_aside, open_folder, share,
+    tell_of_rest,
+};
 
-const OTHERS_WRITE: u32 = 0o002;
-const GROUP_WRITES: u32 = 0o020;
+pub(crate) const OTHERS_WRITE: u32 = 0o002;
+pub(crate) const GROUP_WRITES: u32 = 0o020;
 /// Reads and writes.
-const GROUP_USES: u32 = 0o060;
+pub(crate) const GROUP_USES: u32 = 0o060;
 /// The same of a folder, and what is in it.
 const GROUP_ENTERS: u32 = 0o070;
 /// Only the owner of an entry may remove or rename it.
@@ -40,7 +40,7 @@ pub(crate) struct Folder {
     path: PathBuf,
     /// Those that locks were taken in, which stay open: a process may have no descriptor to spare but
     /// that of the lock.
-    entered: Mutex<HashMap<PathBuf, (FileId, Arc<File>)>>,
+    entered: Mutex<HashMap<PathBuf, Arc<File>>>,
 }
 
 impl Folder {
@@ -113,8 +113,8 @@ impl Folder {
             metadata => {
                 let metadata = metadata?;
                 check_namespace(&metadata, &around)?;
-                if let Some((id, folder)) = self.entered().get(path)
-                    && *id == FileId::of(&metadata)
+                if let Some(folder) = self.entered().get(path)
+                    && FileId::of(&folder.metadata()?) == FileId::of(&metadata)
                 {
                     return Ok(Place::new(Arc::clone(folder), &metadata));
                 }
@@ -122,12 +122,11 @@ impl Folder {
         }
         let place = self.open_place(path)?;
         let place = place.ok_or_else(|| io::Error::from(IoErrorKind::NotFound))?;
-        let id = FileId::of(&place.folder.metadata()?);
-        self.entered().insert(path.into(), (id, Arc::clone(&place.folder)));
+        self.entered().insert(path.into(), place.folder());
         Ok(place)
     }
 
-    fn entered(&self) -> MutexGuard<'_, HashMap<PathBuf, (FileId, Arc<File>)>> {
+    fn entered(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<File>>> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -185,138 +184,6 @@ impl Folder {
     pub(crate) fn sync_name(&self, place: &Place) -> io::Result<()> {
         place.reopen()?.sync_all()?;
         File::open(&self.path)?.sync_all()
-    }
-}
-
-/// The folder of a namespace, opened and checked.
-///
-/// Who may write to the folder around it can put something else in its place at any time, such as a
-/// link to a folder that only the user of this process may write to. What is made, renamed or removed
-/// is so in the folder that was checked. Paths are those of files in it.
-#[derive(Debug)]
-pub(crate) struct Place {
-    folder: Arc<File>,
-    is_for_group: bool,
-}
-
-impl Place {
-    fn new(folder: Arc<File>, metadata: &Metadata) -> Self {
-        Self { folder, is_for_group: is_for_group(metadata) }
-    }
-
-    /// To lock the folder, or to bring it to the disk.
-    pub(crate) fn reopen(&self) -> io::Result<File> {
-        open(&self.folder, Path::new("."), OFlags::DIRECTORY)
-    }
-
-    /// Opens the file of a lock to read it; `None` if there is none.
-    pub(crate) fn open_to_look(&self, path: &Path) -> Result<Option<File>, Problem> {
-        file_if_any(open_aside(&self.folder, name(path)))
-    }
-
-    /// Opens the file of a lock to write to it, and makes it if there is none.
-    pub(crate) fn open_to_hold(&self, path: &Path) -> Result<File, Problem> {
-        let open = || open(&self.folder, name(path), OFlags::RDWR);
-        let opened = match open() {
-            Err(error) if error.kind() == IoErrorKind::NotFound => match self.make_file(path) {
-                // Another has made it meanwhile.
-                Err(error) if error.kind() == IoErrorKind::AlreadyExists => open(),
-                made => made,
-            },
-            opened => opened,
-        };
-        check_file(opened?)
-    }
-
-    /// Makes a file that is to take the place of `lock`, for those who may use that.
-    pub(crate) fn make_mark(&self, path: &Path, lock: &File) -> io::Result<File> {
-        self.make_apart(path, |mark| Folder::make_alike(mark, lock))
-    }
-
-    /// Puts a file in the place of another.
-    pub(crate) fn replace(&self, path: &Path, new: &Path) -> io::Result<()> {
-        Ok(renameat(&self.folder, name(new), &self.folder, name(path))?)
-    }
-
-    pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
-        Ok(unlinkat(&self.folder, name(path), AtFlags::empty())?)
-    }
-
-    /// Makes the file of a lock.
-    fn make_file(&self, path: &Path) -> io::Result<File> {
-        match self.is_for_group {
-            true => {
-                let around = self.folder.metadata()?;
-                self.make_apart(path, |file| share(file, GROUP_USES, &around))
-            }
-            false => self.create(path),
-        }
-    }
-
-    /// Makes a file that is there only once it is `prepared`. So nobody finds one that he may not use
-    /// yet, and if this process is killed, nobody ever does.
-    fn make_apart(
-        &self,
-        path: &Path,
-        prepare: impl Fn(&File) -> io::Result<()>,
-    ) -> io::Result<File> {
-        let apart = apart_from(path);
-        let file = self.create(&apart)?;
-        // Unlike a renaming, a link leaves alone what another has made meanwhile.
-        let (folder, link) = (&self.folder, AtFlags::empty());
-        let linked =
-            prepare(&file).map(|()| linkat(folder, name(&apart), folder, name(path), link));
-        tell_of_rest(&apart, self.remove(&apart));
-        match linked? {
-            // The file system knows no links, and so no users either.
-            Err(Errno::NOSYS | Errno::NOTSUP | Errno::PERM) => {
-                let file = self.create(path)?;
-                prepare(&file).map(|()| file)
-            }
-            linked => Ok(linked.map(|()| file)?),
-        }
-    }
-
-    fn create(&self, path: &Path) -> io::Result<File> {
-        open(&self.folder, name(path), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
-    }
-}
-
-fn name(path: &Path) -> &OsStr {
-    path.file_name().unwrap_or_default()
-}
-
-/// Opens a file that need not be what it should be: without following, waiting or writing.
-fn open_aside(at: impl AsFd, path: impl Arg + Copy) -> io::Result<File> {
-    open(at, path, OFlags::NONBLOCK)
-}
-
-/// Opens a folder to be gone on from, which takes no right to read it.
-fn open_folder(path: &Path) -> io::Result<File> {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    let how = OFlags::PATH;
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    let how = OFlags::empty();
-    open(CWD, path, how | OFlags::DIRECTORY)
-}
-
-/// Without following a link.
-fn open(at: impl AsFd, path: impl Arg + Copy, how: OFlags) -> io::Result<File> {
-    let (how, mode) = (how | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
-    Ok(retry_on_intr(|| openat(&at, path, how, mode))?.into())
-}
-
-fn file_if_any(opened: io::Result<File>) -> Result<Option<File>, Problem> {
-    match opened {
-        Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
-        file => check_file(file?).map(Some),
-    }
-}
-
-fn check_file(file: File) -> Result<File, Problem> {
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(Problem::found(ErrorKind::Foreign, "it is not a file")),
     }
 }
 
@@ -410,38 +277,29 @@ fn open_own(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A path that nobody else uses. No lock file, mark or namespace begins with two dots.
-fn apart_from(path: &Path) -> PathBuf {
-    path.with_file_name(format!("..{}", OwnerId::random()))
-}
-
-fn tell_of_rest(path: &Path, removed: io::Result<()>) {
-    if let Err(error) = removed {
-        tracing::debug!(path = %path.display(), %error, "what is not used any more is left");
+/// The namespace whose folder has this name.
+pub(crate) fn namespace_of(folder: &OsStr) -> Option<Namespace> {
+    let segment = folder.to_str()?;
+    let mut parts = segment.split('%');
+    let mut text = String::from(parts.next()?);
+    for part in parts {
+        let (escaped, plain) = part.split_at_checked(2)?;
+        text.push(u8::from_str_radix(escaped, 16).ok()?.into());
+        text.push_str(plain);
     }
-}
-
-/// Whether the group that may use a folder is to use what is made in it. Where everybody may write,
-/// that is for its maker alone: everybody could hold the locks for ever, or forge their tokens.
-fn is_for_group(around: &Metadata) -> bool {
-    around.mode() & (GROUP_WRITES | OTHERS_WRITE) == GROUP_WRITES
-}
-
-/// Lets the group use a new entry that may use the folder around it.
-fn share(entry: &File, rights: u32, around: &Metadata) -> io::Result<()> {
-    fchown(entry, None, Some(around.gid()))?;
-    let mode = entry.metadata()?.mode() | rights;
-    entry.set_permissions(Permissions::from_mode(mode))
+    Namespace::new(&text).ok().filter(|namespace| namespace.segment() == segment)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{File, Permissions};
+    use std::fs;
+    use std::fs::Permissions;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
     use std::path::PathBuf;
-    use std::{fs, io};
 
-    use super::{Folder, Place, make_namespace};
+    use lockkit_core::Namespace;
+
+    use super::{Folder, make_namespace, namespace_of};
 
     /// A folder that a group shares, and where its namespace is.
     fn shared() -> (tempfile::TempDir, Folder, PathBuf) {
@@ -452,28 +310,6 @@ mod tests {
         (root, folder, namespace)
     }
 
-    #[test]
-    fn a_file_is_there_only_once_it_is_prepared() {
-        let (_root, folder, namespace) = shared();
-        let place = folder.enter(&namespace).unwrap();
-        let path = namespace.join("a");
-        let entries = || fs::read_dir(&namespace).unwrap().count();
-        // Whoever is killed at this step has made no more than whom it fails.
-        let killed = place.make_apart(&path, |_| {
-            assert!(!path.exists() && entries() == 1);
-            Err(io::Error::other("killed"))
-        });
-        assert!(killed.is_err() && entries() == 0);
-        let open = |file: &File| file.set_permissions(Permissions::from_mode(0o660));
-        let made = place.make_apart(&path, open).unwrap();
-        assert_eq!((made.metadata().unwrap().mode() & 0o777, entries()), (0o660, 1));
-        assert_eq!(made.metadata().unwrap().ino(), fs::metadata(&path).unwrap().ino());
-        // What is there stays as it is.
-        let again = place.make_apart(&path, |_| Ok(())).unwrap_err();
-        assert_eq!((again.kind(), entries()), (io::ErrorKind::AlreadyExists, 1));
-        assert_eq!(made.metadata().unwrap().ino(), fs::metadata(&path).unwrap().ino());
-    }
-
     /// One of the group may put a link to where others may not write in its place.
     #[test]
     fn what_takes_the_place_of_a_namespace_is_left_alone() {
@@ -481,7 +317,7 @@ mod tests {
         let (elsewhere, moved) = (tempfile::tempdir().unwrap(), namespace.with_file_name("moved"));
         let there = |name: &str| elsewhere.path().join(name);
         let path = |name: &str| namespace.join(name);
-        let place: Place = folder.enter(&namespace).unwrap();
+        let place = folder.enter(&namespace).unwrap();
         fs::write(there("empty"), "").unwrap();
         fs::write(there("old"), "").unwrap();
         let old = place.open_to_hold(&path("old")).unwrap();
@@ -523,5 +359,17 @@ mod tests {
         make_namespace(&namespace, &around).unwrap();
         assert_eq!(fs::metadata(&namespace).unwrap().mode() & 0o777, 0o770);
         assert_eq!(fs::metadata(&secret).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_folder_is_that_of_one_namespace_or_of_none() {
+        for text in ["lockkit", "A.b_c-1", ".", "..", &"Z".repeat(64)] {
+            let namespace = Namespace::new(text).unwrap();
+            let found = namespace_of(namespace.segment().as_ref());
+            assert_eq!(found, Some(namespace));
+        }
+        for folder in ["", "A", "%61", "%4", "%é", "a b", "..0123", "%2f"] {
+            assert_eq!(namespace_of(folder.as_ref()), None, "{folder}");
+        }
     }
 }

@@ -12,9 +12,10 @@ use lockkit_core::driver::{Claim, DriverError, ErrorKind};
 
 use crate::breaking;
 use crate::error::Problem;
-use crate::folder::{Folder, Place};
+use crate::folder::Folder;
 use crate::kernel::{Ask, KernelLock, is_at, while_free};
 use crate::look;
+use crate::place::Place;
 use crate::record::{Record, State};
 use crate::reserve::{Boot, Next};
 use crate::time;

@@ -10,7 +10,6 @@
 //!   hold had its mark set by then, which is looked for once the shared lock is there; one that comes
 //!   later finds none, since nobody has the lock.
 
-use std::ffi::OsStr;
 use std::fs::{DirEntry, File, Metadata, ReadDir, TryLockError};
 use std::io::{self, ErrorKind as IoErrorKind};
 use std::path::{Path, PathBuf};
@@ -26,9 +25,10 @@ use tokio::time::sleep;
 use crate::breaking;
 use crate::claims::start_blocking;
 use crate::error::Problem;
-use crate::folder::{Folder, Place};
+use crate::folder::{Folder, namespace_of};
 use crate::kernel::{is_at, while_free};
 use crate::look;
+use crate::place::Place;
 use crate::record::State;
 use crate::time;
 
@@ -231,19 +231,6 @@ fn is_of_a_lock(path: &Path) -> bool {
     path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.'))
 }
 
-/// The namespace whose folder has this name.
-fn namespace_of(folder: &OsStr) -> Option<Namespace> {
-    let segment = folder.to_str()?;
-    let mut parts = segment.split('%');
-    let mut text = String::from(parts.next()?);
-    for part in parts {
-        let (escaped, plain) = part.split_at_checked(2)?;
-        text.push(u8::from_str_radix(escaped, 16).ok()?.into());
-        text.push_str(plain);
-    }
-    Namespace::new(&text).ok().filter(|namespace| namespace.segment() == segment)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -257,7 +244,7 @@ mod tests {
     use lockkit_core::driver::Claim;
     use lockkit_core::{LockName, Namespace};
 
-    use super::{IDLE, PART, Sweep, is_behind, namespace_of};
+    use super::{IDLE, PART, Sweep, is_behind};
     use crate::breaking::break_hold;
     use crate::folder::Folder;
     use crate::hold::Hold;
@@ -487,17 +474,5 @@ mod tests {
         assert!(!is_behind(token, 7_000_000 + idle));
         assert!(is_behind(token, 7_000_001 + idle));
         assert!(!is_behind(token, 0));
-    }
-
-    #[test]
-    fn a_folder_is_that_of_one_namespace_or_of_none() {
-        for text in ["lockkit", "A.b_c-1", ".", "..", &"Z".repeat(64)] {
-            let namespace = Namespace::new(text).unwrap();
-            let found = namespace_of(namespace.segment().as_ref());
-            assert_eq!(found, Some(namespace));
-        }
-        for folder in ["", "A", "%61", "%4", "%é", "a b", "..0123", "%2f"] {
-            assert_eq!(namespace_of(folder.as_ref()), None, "{folder}");
-        }
     }
 }

@@ -31,6 +31,7 @@ mod inspect;
 mod kernel;
 mod look;
 mod news;
+mod place;
 mod record;
 mod reserve;
 mod time;
