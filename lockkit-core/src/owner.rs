@@ -74,11 +74,6 @@ impl Owner {
         engine.check_running()?;
         let slot = self.slot(lock);
         let (name, driver, clock) = (lock.name(), engine.driver.id(), &engine.clock);
-        let called = clock.now();
-        let deadline = match options.wait {
-            Wait::AtMost(patience) => Some(called + patience),
-            _ => None,
-        };
         let shared = || {
             let seat = slot.seat().upgrade()?;
             Some(match seat.is_held() {
@@ -89,6 +84,11 @@ impl Owner {
         if let Some(outcome) = shared() {
             return outcome;
         }
+        let called = clock.now();
+        let deadline = match options.wait {
+            Wait::AtMost(patience) => Some(called + patience),
+            _ => None,
+        };
         let never = || clock.now() + Duration::MAX;
         let _acquiring = match options.wait {
             Wait::No => slot
