@@ -210,15 +210,20 @@ impl Baseline {
     }
 }
 
-/// What the clock says that goes on in suspend.
+/// What the clock says that goes on in suspend, and otherwise runs like [`std::time::Instant`]'s: one
+/// that is slewed would drift away from one that is not.
+#[cfg(target_vendor = "apple")]
+fn always() -> Option<Duration> {
+    use nix::libc::CLOCK_MONOTONIC_RAW;
+    use nix::time::{ClockId, clock_gettime};
+    Some(clock_gettime(ClockId::from_raw(CLOCK_MONOTONIC_RAW)).ok()?.into())
+}
+
+/// What the clock says that goes on in suspend, and otherwise runs like [`std::time::Instant`]'s.
+#[cfg(not(target_vendor = "apple"))]
 fn always() -> Option<Duration> {
     use rustix::time::{ClockId, clock_gettime};
-    // Apple's CLOCK_MONOTONIC goes on in suspend; `Instant` uses another clock there.
-    #[cfg(target_vendor = "apple")]
-    const ALWAYS: ClockId = ClockId::Monotonic;
-    #[cfg(not(target_vendor = "apple"))]
-    const ALWAYS: ClockId = ClockId::Boottime;
-    Duration::try_from(clock_gettime(ALWAYS)).ok()
+    Duration::try_from(clock_gettime(ClockId::Boottime)).ok()
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
