@@ -24,6 +24,10 @@ pub mod urls {}
 pub mod metrics {}
 
 #[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/service.md")]
+pub mod service {}
+
+#[doc = include_str!("links.md")]
 #[doc = include_str!("../docs/testing.md")]
 pub mod testing {}
 

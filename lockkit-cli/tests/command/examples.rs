@@ -46,6 +46,24 @@ fn runs(locks: &Locks) -> usize {
     fs::read_to_string(locks.path("ran")).map_or(0, |ran| ran.lines().count())
 }
 
+/// What an example shows of the file with the URL, for this one.
+fn variable(example: &str, url: &str) -> String {
+    let shown = example.lines().find_map(|line| line.strip_prefix("# LOCKKIT_URL='"));
+    let (shown, _) = shown.unwrap().split_once('\'').unwrap();
+    assert!([shown, url].iter().all(|url| url.contains('&')), "{shown} {url}");
+    format!("LOCKKIT_URL='{url}'\n")
+}
+
+/// The one entry of a crontab, without when and as whom it is run.
+fn job(crontab: &str) -> String {
+    let entries: Vec<_> = crontab.lines().filter(|line| line.starts_with(['0', '*'])).collect();
+    let [entry] = entries[..] else { panic!("{crontab}") };
+    let words: Vec<_> = entry.split_whitespace().collect();
+    assert_eq!(words[5], "root");
+    assert!(!entry.contains('%'), "cron takes it for the end of a line");
+    words[6..].join(" ")
+}
+
 /// The job may have done its work, and not have ended yet.
 fn job_is_over(lockkit: &Running) -> bool {
     let tasks = fs::read_dir(format!("/proc/{}/task", lockkit.pid)).unwrap();
@@ -60,12 +78,7 @@ fn job_is_over(lockkit: &Running) -> bool {
 #[test]
 fn a_cron_job_runs_on_one_host() {
     let text = fs::read_to_string(example("nightly-report.cron")).unwrap();
-    let entries: Vec<_> = text.lines().filter(|line| line.starts_with(['0', '*'])).collect();
-    let [entry] = entries[..] else { panic!("{text}") };
-    let words: Vec<_> = entry.split_whitespace().collect();
-    assert_eq!(words[5], "root");
-    assert!(!entry.contains('%'), "cron takes it for the end of a line");
-    let job = words[6..].join(" ");
+    let job = job(&text);
     let url = text.lines().find_map(|line| line.strip_prefix("LOCKKIT_URL=")).unwrap();
     assert!(url.contains("://"), "a file is not for many hosts: {url}");
 
@@ -90,6 +103,38 @@ fn a_cron_job_runs_on_one_host() {
     assert_eq!(next_night.finish().code, 0);
 }
 
+/// With the URL in a file. Whatever is wrong with that, no job runs under a lock of its host's own.
+#[test]
+fn a_cron_job_has_its_url_from_a_file() {
+    let text = fs::read_to_string(example("nightly-report.cron")).unwrap();
+    let command = text.lines().find_map(|line| line.strip_prefix("# . /etc/lockkit.env && "));
+    let export = command.unwrap().strip_suffix("lockkit run ...").unwrap();
+    assert!(!export.contains('%'), "cron takes it for the end of a line");
+    let locks = Locks::new();
+    let file = locks.path("lockkit.env");
+    let command = format!(". {} && {export}exec {}", file.display(), job(&text));
+    program(&locks, "nightly-report", "echo \"$LOCKKIT_URL\" >>ran");
+    let url = format!("{}&namespace=reports", locks.url());
+
+    for wrong in ["", "LOCKKIT_URL=\n", &format!("LOCKKIT_URL={url}\n")] {
+        fs::write(&file, wrong).unwrap();
+        let refused = shell_at(&locks, None, &["-c", &command]).finish();
+        assert!(refused.code != 0 && refused.err.contains("is missing"), "{wrong}: {refused:?}");
+        assert_eq!(runs(&locks), 0, "{wrong}");
+    }
+    fs::remove_file(&file).unwrap();
+    let refused = shell_at(&locks, None, &["-c", &command]).finish();
+    assert!(refused.code != 0 && runs(&locks) == 0, "{refused:?}");
+
+    fs::write(&file, variable(&text, &url)).unwrap();
+    let night = shell_at(&locks, None, &["-c", &command]);
+    eventually("the job is done", || runs(&locks) == 1);
+    assert_eq!(fs::read_to_string(locks.path("ran")).unwrap().trim_end(), url);
+    eventually("the job is over", || job_is_over(&night));
+    night.signal(Signal::TERM);
+    assert_eq!(night.finish().code, 0);
+}
+
 /// Two hosts; the second takes over when the first stops.
 #[test]
 fn a_service_runs_on_one_host_at_a_time() {
@@ -108,22 +153,30 @@ fn a_service_runs_on_one_host_at_a_time() {
     );
     let program = lockkit().get_program().to_str().unwrap().to_owned();
     let worker = worker.to_str().unwrap();
-    let start = start.replace("/usr/bin/lockkit", &program).replace("/usr/bin/worker", worker);
+    let installed = "/usr/local/bin/lockkit";
+    assert!(start.starts_with(installed), "{start}");
+    let start = start.replace(installed, &program).replace("/usr/bin/worker", worker);
     let start = format!("exec {start}");
 
     let first = shell(&locks, &["-c", &start]);
     assert_eq!(first.line().as_deref(), Some("working"));
     let second = shell(&locks, &["-c", &start]);
     assert!(second.complaint().unwrap().contains("waiting for lock `worker`"));
-    // `systemctl stop`, where it waits.
-    let third = shell(&locks, &["-c", &start]);
+    // `systemctl stop`, where it waits; by a shell that reads systemd's file.
+    let file = locks.path("lockkit.env");
+    fs::write(&file, variable(&unit, &format!("{}&label=third", locks.url()))).unwrap();
+    let read = format!(". {} && export LOCKKIT_URL && {start}", file.display());
+    let third = shell_at(&locks, None, &["-c", &read]);
     assert!(third.complaint().unwrap().contains("waiting for lock `worker`"));
     third.signal(Signal::TERM);
     assert_eq!(third.finish().code, setting("SuccessExitStatus="));
-    // While there is no backend, systemd is to start it again and again.
+    // While there is no backend, systemd is to start it again and again; after wrong usage, and nothing
+    // else, it is not.
     let cut_off = shell_at(&locks, Some("redis://127.0.0.1:1"), &["-c", &start]).finish();
     assert_eq!(cut_off.code, 69, "{cut_off:?}");
-    assert!(!unit.contains(" 69") && unit.contains("\nRestart=always\n"), "{unit}");
+    let misused = shell(&locks, &["-c", "exec lockkit run worker"]).finish();
+    assert_eq!(misused.code, setting("RestartPreventExitStatus="), "{misused:?}");
+    assert!(unit.contains("\nRestart=always\n"), "{unit}");
     assert_eq!(setting("StartLimitIntervalSec="), 0);
     // And where it works.
     first.signal(Signal::TERM);
@@ -139,7 +192,7 @@ fn a_service_runs_on_one_host_at_a_time() {
     };
     assert!(version.status.success());
     // It looks whether the programs are there.
-    let unit = unit.replace("/usr/bin/lockkit", &program);
+    let unit = unit.replace(installed, &program);
     fs::write(locks.path("worker.service"), unit).unwrap();
     let mut verify = Command::new("systemd-analyze");
     verify.args(["verify", "--man=no"]).arg(locks.path("worker.service"));
@@ -149,14 +202,15 @@ fn a_service_runs_on_one_host_at_a_time() {
     assert!(verdict.status.success() && ours.is_empty(), "{complaints}");
 }
 
-/// Two people at once.
+/// Two people at once, with a copy of the script that is not executable and is in no `PATH`.
 #[test]
 fn deployments_take_turns() {
     let locks = Locks::new();
     let release = "read -r _ <gate; echo \"$*\" >>ran";
     program(&locks, "release", release);
-    let script = example("deploy.sh");
-    let script = script.to_str().unwrap();
+    let script = "deploy.sh";
+    fs::copy(example(script), locks.path(script)).unwrap();
+    fs::set_permissions(locks.path(script), fs::Permissions::from_mode(0o644)).unwrap();
     let alone = shell_at(&locks, None, &[script, "production", "v0"]).finish();
     assert!(alone.code != 0 && alone.err.contains("LOCKKIT_URL"), "{alone:?}");
     let first = shell(&locks, &[script, "production", "v1"]);

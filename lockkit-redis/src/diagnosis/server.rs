@@ -172,8 +172,8 @@ impl Server {
     }
 
     fn eviction(&self) -> Diagnosis {
-        let advice =
-            "`CONFIG SET maxmemory-policy noeviction`, here or on a server for locks alone";
+        let advice = "`CONFIG SET maxmemory-policy noeviction`, or that among the parameters of a \
+                      managed server; here or on a server for locks alone";
         match self.says("maxmemory_policy") {
             Some("noeviction") => Diagnosis::good("eviction", "no key is evicted: `noeviction`"),
             Some(policy) => {
