@@ -33,6 +33,7 @@ pub mod workloads;
 pub use counted::Counted;
 pub use figure::{Figure, Spread, Summary, Unit};
 pub use keeping::Keeping;
+pub use load::{QUANTILES, are_enough, fairness};
 pub use plan::{Outcome, Plan, Row, Step, SubjectOutcome};
 pub use scale::Scale;
 pub use subject::{AnyLock, Client, Subject};

@@ -27,14 +27,23 @@ impl Times {
         self.at(50.0)
     }
 
-    /// Those that are asked for everywhere. None of nothing, which is not to be taken for no time.
+    /// Those that are asked for everywhere, as far as so few can tell. None of nothing, which is not to
+    /// be taken for no time.
     pub(crate) fn figures(&self) -> Vec<Figure> {
         if self.0.is_empty() {
             return Vec::new();
         }
-        let figure =
-            |(name, percent)| Figure::new(name, Unit::Time, self.at(percent).as_secs_f64());
-        [("p50", 50.0), ("p99", 99.0), ("p99.9", 99.9)].map(figure).to_vec()
+        let enough = QUANTILES.into_iter().filter(|&(_, share)| are_enough(self.0.len(), share));
+        let figure = |(name, share): (&'static str, f64)| {
+            Figure::new(name, Unit::Time, self.at(100.0 * share).as_secs_f64())
+        };
+        enough.map(figure).collect()
+    }
+
+    /// None of nothing.
+    pub(crate) fn longest(&self) -> Option<Figure> {
+        let longest = || Figure::new("longest", Unit::Time, self.at(100.0).as_secs_f64());
+        (!self.0.is_empty()).then(longest)
     }
 
     fn at(&self, percent: f64) -> Duration {
@@ -42,26 +51,55 @@ impl Times {
     }
 }
 
-/// Jain's index: 1 if all have got the same, 1/n if one has got all.
-pub(crate) fn fairness(shares: &[u64]) -> f64 {
-    let shares = shares.iter().map(|&share| share as f64);
-    let (sum, squares) = shares
-        .clone()
-        .fold((0.0, 0.0), |(sum, squares), share| (sum + share, share.mul_add(share, squares)));
-    match squares {
-        0.0 => 1.0,
-        squares => sum * sum / (shares.len() as f64 * squares),
-    }
+/// The quantiles that are told of what takes time: their names, and within which share of all they are.
+pub const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
+
+/// Whether so many times tell within which of them that share stayed: of fewer it is the longest. The
+/// middle of however few is one.
+pub fn are_enough(times: u64, share: f64) -> bool {
+    const NEXT_TO_NOTHING: f64 = 1e-6;
+    share <= 0.5 || times as f64 * (1.0 - share) >= 1.0 - NEXT_TO_NOTHING
+}
+
+/// [Jain's index](https://arxiv.org/abs/cs/9809099): 1 if all have got the same, 1/n if one has got
+/// all. `None` if it would tell more of how few there were: of four each there are enough, as the index
+/// is 0.99 where half have got four, and half five.
+pub fn fairness(shares: &[u64]) -> Option<f64> {
+    const ENOUGH: f64 = 4.0;
+    let number = shares.len() as f64;
+    let (sum, squares) =
+        shares.iter().map(|&share| share as f64).fold((0.0, 0.0), |(sum, squares), share| {
+            (sum + share, f64::mul_add(share, share, squares))
+        });
+    (sum > 0.0 && sum >= ENOUGH * number).then(|| sum * sum / (number * squares))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::fairness;
+    use std::time::Duration;
+
+    use super::{Times, fairness};
 
     #[test]
     fn fairness_is_one_for_equal_shares_and_least_for_one_that_has_all() {
-        assert_eq!(fairness(&[7, 7, 7, 7]), 1.0);
-        assert_eq!(fairness(&[9, 0, 0, 0]), 0.25);
-        assert_eq!(fairness(&[0, 0]), 1.0);
+        assert_eq!(fairness(&[7, 7, 7, 7]), Some(1.0));
+        assert_eq!(fairness(&[16, 0, 0, 0]), Some(0.25));
+        // Of so few it would be 0.5 whoever got them.
+        assert_eq!(fairness(&[1, 1, 0, 0]), None);
+        assert_eq!(fairness(&[0, 0]), None);
+        assert_eq!(fairness(&[]), None);
+    }
+
+    #[test]
+    fn a_quantile_of_too_few_is_none() {
+        let names = |number: u64| {
+            let mut times = Times::new().unwrap();
+            (1..=number).for_each(|time| times.note(Duration::from_nanos(time)).unwrap());
+            times.figures().iter().map(|figure| figure.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(0), [""; 0]);
+        assert_eq!(names(99), ["p50"]);
+        assert_eq!(names(999), ["p50", "p99"]);
+        assert_eq!(names(1_000), ["p50", "p99", "p99.9"]);
     }
 }

@@ -8,7 +8,9 @@ mod recovery;
 mod uncontended;
 mod waiters;
 
-use crate::Workload;
+use tokio::task::JoinHandle;
+
+use crate::{Result, Workload};
 
 pub use contended::Contended;
 pub use hand_over::HandOver;
@@ -19,3 +21,36 @@ pub use waiters::Waiters;
 
 /// All that need nothing but a subject. [`Recovery`] needs a program that can be killed.
 pub const ALL: [&dyn Workload; 5] = [&Uncontended, &HandOver, &Contended, &ManyNames, &Waiters];
+
+const GRANTED_TWICE: &str = "it was granted what another holds";
+
+/// Returns when the one that waits has been refused, as it is to be while another holds. One that ends
+/// before that has failed.
+async fn until_refused<T>(
+    refused: impl Future<Output = ()>,
+    waiting: &mut JoinHandle<lockkit::Result<T>>,
+) -> Result<()> {
+    tokio::select! {
+        () = refused => Ok(()),
+        ended = waiting => {
+            ended??;
+            Err(GRANTED_TWICE.into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use lockkit::Error;
+
+    use super::until_refused;
+
+    #[tokio::test]
+    async fn who_fails_before_it_was_refused_is_not_waited_for() {
+        let mut waiting = tokio::spawn(async { Err::<(), _>(Error::config("server", "away")) });
+        let error = until_refused(pending(), &mut waiting).await.unwrap_err();
+        assert!(error.to_string().contains("away"), "{error}");
+    }
+}

@@ -31,11 +31,15 @@ fn median(row: &Row, name: &str) -> f64 {
 
 #[tokio::test]
 async fn times_are_a_distribution() {
-    for (workload, subject) in [(&Uncontended as &dyn Workload, memory()), (&HandOver, memory())] {
-        let rows = measured(workload, subject).await;
-        let times = ["p50", "p99", "p99.9"].map(|name| median(&rows[0], name));
-        assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
-    }
+    let scale = tiny().slice(Duration::from_millis(300));
+    let plan = Plan::new(vec![memory()], scale).rounds(1);
+    let rows = plan.run(&Uncontended, |_| ()).await.subjects.remove(0).rows.unwrap();
+    let times = ["p50", "p99", "p99.9"].map(|name| median(&rows[0], name));
+    assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
+    // Of a few hand-overs the longest is no quantile.
+    let rows = measured(&HandOver, memory()).await;
+    let names: Vec<_> = rows[0].summaries.iter().map(|summary| summary.name).collect();
+    assert_eq!(names, ["p50"]);
 }
 
 #[tokio::test]
@@ -54,7 +58,7 @@ async fn who_waits_in_vain_has_waited_for_no_known_time() {
     let plan = Plan::new(vec![memory()], tiny().slice(Duration::ZERO)).rounds(1);
     let rows = plan.run(&Contended, |_| ()).await.subjects.remove(0).rows.unwrap();
     let names: Vec<_> = rows[0].summaries.iter().map(|summary| summary.name).collect();
-    assert_eq!(names, ["grants", "Jain"]);
+    assert_eq!(names, ["grants"]);
 }
 
 #[tokio::test]
@@ -64,7 +68,7 @@ async fn a_wait_that_does_not_end_counts_as_long_as_it_was() {
     let held = client.lock("contended").unwrap().acquire().await.unwrap();
     let rows = measured(&Contended, subject).await;
     for row in &rows {
-        for name in ["p50", "p99", "p99.9"] {
+        for name in ["p50", "longest"] {
             assert!(median(row, name) >= 0.03, "{name}: {row:?}");
         }
         assert_eq!(median(row, "grants"), 0.0);
@@ -74,7 +78,8 @@ async fn a_wait_that_does_not_end_counts_as_long_as_it_was() {
 
 #[tokio::test]
 async fn contenders_get_grants_of_two_requests_or_more() {
-    let rows = measured(&Contended, memory()).await;
+    let plan = Plan::new(vec![memory()], tiny().slice(Duration::from_millis(150))).rounds(1);
+    let rows = plan.run(&Contended, |_| ()).await.subjects.remove(0).rows.unwrap();
     let cases: Vec<_> = rows.iter().map(|row| &*row.case).collect();
     assert_eq!(cases, ["3 clients, empty", "3 clients, 1 ms"]);
     for row in &rows {

@@ -9,6 +9,7 @@ mod pictures;
 mod readme;
 mod scale;
 mod summary;
+mod targets;
 
 use std::fs;
 use std::path::Path;

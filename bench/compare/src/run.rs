@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Write as _};
 use std::path::Path;
 
-use lockkit_bench::{Result, Unit};
+use lockkit_bench::{QUANTILES, Result, Unit, are_enough};
 use serde::{Deserialize, Serialize};
 
 /// A whole run.
@@ -95,16 +95,6 @@ pub struct Round {
     /// How many times that is the distribution of; older runs do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<u64>,
-}
-
-/// Figures that tell within which time a share of all stayed.
-pub(crate) const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
-
-/// Whether so many tell within which time that share of them stayed: fewer have the longest there.
-/// The middle of however few is one.
-pub(crate) fn are_enough(times: u64, share: f64) -> bool {
-    const NEXT_TO_NOTHING: f64 = 1e-6;
-    share <= 0.5 || times as f64 * (1.0 - share) >= 1.0 - NEXT_TO_NOTHING
 }
 
 /// One thing that was measured once.

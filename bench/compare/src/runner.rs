@@ -38,9 +38,12 @@ pub struct Plan {
 /// Holds of agents that are not killed outlive none of them.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Contending for longer is not repeated: each client has the lock once more after the end, which
-/// takes those long who poll.
+/// Contending for so much longer than was wanted is not repeated: each client has the lock once more
+/// after the end, which takes those long who poll.
 const LENGTHY: Duration = Duration::from_secs(1);
+
+/// For how long an agent is used before anything is measured whose language compiles what is used.
+const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Measures all that `subjects` finds on each backend's servers, and tells what it does.
 ///
@@ -146,9 +149,12 @@ impl Stage<'_> {
                 }
             }
         }
+        self.warm_up(&mut actors).await?;
         for round in 0..self.plan.rounds {
             let began = Instant::now();
-            for placement in [Placement::Pinned, Placement::Unpinned] {
+            let mut placements = [Placement::Pinned, Placement::Unpinned];
+            self.rng.shuffle(&mut placements);
+            for placement in placements {
                 self.latencies(backend, &mut actors, placement).await?;
             }
             progress(&format!("latencies of round {}", round + 1), began);
@@ -167,6 +173,27 @@ impl Stage<'_> {
         self.recovery(backend, subjects).await?;
         progress("recovery", began);
         Ok(versions)
+    }
+
+    /// An agent that fails here is ended, and fails again where that is noted.
+    async fn warm_up(&self, actors: &mut [Actor]) -> Result<()> {
+        let scale = &self.plan.scale;
+        for actor in actors.iter_mut().filter(|actor| actor.subject.compiles_as_it_runs) {
+            let begun = Instant::now();
+            let warmed = async {
+                let agent = actor.ready(scale).await?;
+                while begun.elapsed() < WARM_UP.min(scale.slice * 8) {
+                    Uncontended::begin(agent, scale).await?;
+                }
+                workloads::hand_over(agent, scale).await
+            };
+            if warmed.await.is_err()
+                && let Some(agent) = actor.agent.take()
+            {
+                agent.end().await?;
+            }
+        }
+        Ok(())
     }
 
     /// All in turns, wherever the system puts them or all on one CPU.
@@ -317,9 +344,9 @@ impl Stage<'_> {
                     workloads::contended(agent, counting, case, scale).await
                 };
                 match measured.await {
-                    Ok((round, took)) => {
+                    Ok((round, overtime)) => {
                         self.book.enter(key, backend, &actor.subject, &case.name, round);
-                        if took > LENGTHY {
+                        if overtime > LENGTHY {
                             actor.lengthy.insert(at);
                         }
                     }
@@ -330,9 +357,11 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// They wait for most of the time, and so all at once, one round after the other.
+    /// They wait for most of the time, and so all at once, one round after the other. All holders of
+    /// a round are killed after the same time.
     async fn recovery(&mut self, backend: &str, subjects: Vec<(usize, Subject)>) -> Result<()> {
         for _ in 0..self.plan.rounds {
+            let share = self.rng.f64();
             let mut measured = JoinSet::new();
             for (at, subject) in &subjects {
                 let key = Key::new("recovery", *at, Placement::Unpinned, 0);
@@ -348,7 +377,7 @@ impl Stage<'_> {
                 }
                 let (subject, scale) = (subject.clone(), self.plan.scale.clone());
                 measured.spawn(async move {
-                    let measured = workloads::recovery(&subject, &scale).await;
+                    let measured = workloads::recovery(&subject, &scale, share).await;
                     (key, subject, measured)
                 });
             }

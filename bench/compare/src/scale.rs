@@ -7,8 +7,9 @@ pub struct Scale {
     pub slice: Duration,
     /// How many hand-overs there are, each after a while.
     pub hand_overs: usize,
-    /// How many contend for one name, one number after the other.
-    pub clients: Vec<usize>,
+    /// How many contend for one name, one number after the other, and for how many slices: a crowd
+    /// has begun, and comes to its end, only after a while.
+    pub clients: Vec<(usize, u32)>,
     /// The lease of those who are killed.
     pub lease: Duration,
     /// How long an agent may take for one answer, beside what it is to measure.
@@ -21,7 +22,7 @@ impl Scale {
         Self {
             slice: Duration::from_millis(100),
             hand_overs: 3,
-            clients: vec![2, 8],
+            clients: vec![(2, 1), (8, 1)],
             lease: Duration::from_secs(2),
             limit: Duration::from_secs(10),
         }
@@ -31,8 +32,8 @@ impl Scale {
     pub fn full() -> Self {
         Self {
             slice: Duration::from_millis(250),
-            hand_overs: 4,
-            clients: vec![2, 8, 64],
+            hand_overs: 8,
+            clients: vec![(2, 1), (8, 1), (64, 3)],
             lease: Duration::from_secs(2),
             limit: Duration::from_secs(15),
         }

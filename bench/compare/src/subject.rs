@@ -18,6 +18,8 @@ pub struct Subject {
     pub agent: Vec<OsString>,
     /// What comes behind it.
     pub urls: Vec<String>,
+    /// Whether it is slow until it was used for a while.
+    pub compiles_as_it_runs: bool,
 }
 
 /// Where the agents are.
@@ -86,6 +88,7 @@ impl Agents {
             role,
             agent: [self.own.clone().into()].into_iter().chain(what.map(OsString::from)).collect(),
             urls,
+            compiles_as_it_runs: false,
         };
         let (url, urls) = (servers.url(), servers.urls());
         let lockkit = |name, peer, url| own(name, Role::Lockkit, ["agent", peer], vec![url]);
@@ -119,6 +122,7 @@ impl Agents {
             role: Role::Peer,
             agent: self.peer(peer, language),
             urls: urls.iter().map(|url| as_others_have_it(url, peer)).collect(),
+            compiles_as_it_runs: matches!(language, Language::Java | Language::Node),
         }));
         subjects
     }

@@ -1,10 +1,10 @@
 //! Distributions of what agents tell.
 
 use hdrhistogram::Histogram;
-use lockkit_bench::{Result, Unit};
+use lockkit_bench::{QUANTILES, Result, Unit, are_enough};
 use serde_json::Value;
 
-use crate::run::{Figure, QUANTILES, Round, are_enough};
+use crate::run::{Figure, Round};
 
 /// The shares of all at which a distribution is told, besides the percentiles that are figures.
 const SHARES: [f64; 13] =
@@ -40,6 +40,11 @@ impl Times {
         self.at(0.5)
     }
 
+    /// None of nothing.
+    pub(crate) fn longest(&self) -> Option<f64> {
+        (!self.0.is_empty()).then(|| self.at(1.0))
+    }
+
     /// Those that are asked for everywhere, as far as so few can tell.
     pub(crate) fn figures(&self) -> Vec<Figure> {
         QUANTILES
@@ -67,9 +72,16 @@ impl Times {
         SHARES.into_iter().map(|share| (share, self.at(share))).collect()
     }
 
-    /// In seconds.
+    /// In seconds. Of an even number there are two in the middle.
     fn at(&self, share: f64) -> f64 {
-        self.0.value_at_quantile(share) as f64 / 1e9
+        let number = self.0.len();
+        let one = self.0.value_at_quantile(share) as f64 / 1e9;
+        if share == 0.5 && number.is_multiple_of(2) && number > 0 {
+            // Half of one more, so that rounding leads to no other.
+            let next = (number as f64 / 2.0 + 0.5) / number as f64;
+            return f64::midpoint(one, self.0.value_at_quantile(next) as f64 / 1e9);
+        }
+        one
     }
 }
 
@@ -78,6 +90,21 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {
+        let median = |list: &[u64]| {
+            let list: Vec<u64> = list.iter().map(|time| time * 1_000_000_000).collect();
+            Times::read(&list.into(), 0).unwrap().median()
+        };
+        for (list, middle) in
+            [(&[1, 2, 9][..], 2.0), (&[1, 2, 4, 9], 3.0), (&[5], 5.0), (&[1, 3], 2.0)]
+        {
+            assert!((median(list) - middle).abs() < 0.01, "{list:?}: {}", median(list));
+        }
+        let many: Vec<u64> = (1..=100).collect();
+        assert!((median(&many) - 50.5).abs() < 0.1, "{}", median(&many));
+    }
 
     #[test]
     fn a_quantile_of_too_few_is_none() {

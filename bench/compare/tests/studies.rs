@@ -145,7 +145,7 @@ async fn of_no_client((): ()) {
         Extent { names: vec![(1, Duration::from_secs(1))], waiters: Vec::new(), ..small() };
     let program = Path::new("/nowhere/lockkit-compare");
     let found = studies::all(&servers, &extent, program, |_, _| ()).await;
-    assert_eq!(found.absences.len(), 1);
+    assert_eq!(found.absences.len(), 1, "{:?}", found.absences);
     let absence = &found.absences[0];
     assert_eq!(absence.workload.as_deref(), Some("many-names"));
     assert!(absence.reason.starts_with("1 holds, leases of 1s: "), "{absence:?}");

@@ -116,7 +116,7 @@ public class Agent {
                     waiter.release();
                     return now;
                 });
-                Thread.sleep(ThreadLocalRandom.current().nextInt(50, 250));
+                Thread.sleep(ThreadLocalRandom.current().nextInt(20, 140));
                 long start = System.nanoTime();
                 holder.release();
                 took.add(got.get() - start);

@@ -38,7 +38,7 @@ const workloads = {
     for (let round = 0; round < Number(rounds); round++) {
       const held = await holder.acquire([name], lease);
       const waiting = waiter.acquire([name], lease).then((lock) => [now(), lock]);
-      await sleep(50 + 200 * Math.random());
+      await sleep(20 + 120 * Math.random());
       const start = now();
       await held.release();
       const [got, lock] = await waiting;

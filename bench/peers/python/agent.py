@@ -86,7 +86,11 @@ class Tooz(Client):
         from tooz import coordination
 
         super().__init__()
-        self.coordinator = coordination.get_coordinator(servers[0], b"%d" % random.getrandbits(64))
+        url, seconds = servers[0], max(1, round(lease))
+        # What it calls its lease, where it has one.
+        options = {"redis": f"?lock_timeout={seconds}", "zookeeper": f"?timeout={seconds}"}
+        url += options.get(urlsplit(url).scheme, "")
+        self.coordinator = coordination.get_coordinator(url, b"%d" % random.getrandbits(64))
         self.coordinator.start(start_heart=True)
 
     def make(self, name):
@@ -124,7 +128,7 @@ def handover(connect, name, rounds):
         thread = threading.Thread(target=wait)
         thread.start()
         asking.wait()
-        time.sleep(random.uniform(0.05, 0.25))
+        time.sleep(random.uniform(0.02, 0.14))
         start = time.perf_counter_ns()
         holder.release(lock)
         thread.join()

@@ -96,7 +96,8 @@ async fn contend(
     let in_time = shares.iter().sum::<u64>() as f64;
     let mut figures = vec![Figure::new("grants", Unit::PerSecond, in_time / slice.as_secs_f64())];
     figures.extend(waits.figures());
-    figures.push(Figure::new("Jain", Unit::Ratio, fairness(&shares)));
+    figures.extend(waits.longest());
+    figures.extend(fairness(&shares).map(|index| Figure::new("Jain", Unit::Ratio, index)));
     if grants > 0 {
         let asked = (requests() - before) as f64;
         figures.push(Figure::new("requests a grant", Unit::Count, asked / grants as f64));

@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use tokio::time::sleep;
 
+use super::until_refused;
 use crate::load::Times;
 use crate::{Reading, Result, Scale, Subject, Workload};
 
@@ -32,11 +33,11 @@ impl Workload for HandOver {
             let guard = holder.acquire().await?;
             let refused = other.driver().refusal();
             let waiting = waiter.clone();
-            let waiting = tokio::spawn(async move {
+            let mut waiting = tokio::spawn(async move {
                 let guard = waiting.acquire().await?;
                 Ok::<_, lockkit::Error>((guard, Instant::now()))
             });
-            refused.await;
+            until_refused(refused, &mut waiting).await?;
             sleep(SETTLE).await;
             let start = Instant::now();
             guard.release().await?;

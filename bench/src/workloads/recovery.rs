@@ -7,6 +7,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::sleep;
 
+use super::until_refused;
 use crate::{Figure, Reading, Result, Scale, Subject, Unit, Workload};
 
 /// The process that holds a lock is killed.
@@ -68,11 +69,11 @@ impl Workload for Recovery {
 
         let refused = client.driver().refusal();
         let lock = client.lock(name)?;
-        let waiting = tokio::spawn(async move {
+        let mut waiting = tokio::spawn(async move {
             let guard = lock.acquire().await?;
             Ok::<_, lockkit::Error>((guard, Instant::now()))
         });
-        refused.await;
+        until_refused(refused, &mut waiting).await?;
         // Renewals are due at a third: the holder is killed at any time between two.
         sleep(client.lease().min(scale.lease) / 3 * fastrand::u32(0..100) / 100).await;
         let killed = Instant::now();

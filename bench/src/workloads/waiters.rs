@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::GRANTED_TWICE;
 use crate::process::cpu_time;
 use crate::{Figure, Reading, Result, Scale, Subject, Unit, Workload};
 
@@ -30,7 +31,14 @@ impl Workload for Waiters {
             let lock = client.lock("waiters")?;
             waiting.spawn(async move { lock.acquire().await?.release().await });
         }
-        refused.await;
+        tokio::select! {
+            () = refused => (),
+            // One that ends while another holds has failed.
+            Some(ended) = waiting.join_next() => {
+                ended??;
+                return Err(GRANTED_TWICE.into());
+            }
+        }
         // Until all have their places, where there are any.
         let settle = Duration::from_secs(1).min(scale.slice);
         let (before, cpu) = (client.driver().requests(), cpu_time());

@@ -14,7 +14,7 @@ use super::{Client, Library};
 
 /// For how long somebody waits before the holder lets go, in milliseconds: at random, so that those
 /// who poll are met at any time between two polls.
-const WAITS_FOR: std::ops::Range<u64> = 50..250;
+const WAITS_FOR: std::ops::Range<u64> = 20..140;
 
 pub(super) async fn uncontended(
     library: &impl Library,

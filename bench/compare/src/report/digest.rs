@@ -10,6 +10,9 @@ const SAME: f64 = 1.02;
 /// Uncontended, lockkit is to be within this of the floor.
 pub(super) const TARGET: f64 = 1.10;
 
+/// How many times a round tells of; no figure that one can be behind in.
+pub(super) const TIMES: &str = "times a round";
+
 /// All that one workload has found out.
 #[derive(Debug)]
 pub(super) struct Work<'a> {
@@ -89,6 +92,8 @@ impl<'a> Row<'a> {
                 row.figures.extend(spread.map(|spread| (&*figure.name, spread)));
             }
         }
+        let times = entry.rounds.iter().filter_map(|round| round.times).map(|times| times as f64);
+        row.figures.extend(Spread::of(Unit::Count, times).map(|spread| (TIMES, spread)));
         row
     }
 
@@ -307,24 +312,27 @@ pub(super) fn about(workload: &str) -> &'static str {
         }
         "hand-over" => {
             "One client waits while another holds: the time from the call of release to the \
-             waiter's guard. The floor is one raw request and one push."
+             waiter's guard, at random moments. The floor is one raw request and one push."
         }
         "contended" => {
             "2, 8 and 64 clients want one lock all the time, with nothing and with a millisecond \
-             of work under it. Jain's index is 1 where all get as much. Whoever took more than a \
-             second for that was not asked again: such a row has fewer rounds."
+             of work under it. Jain's index is 1 where all get as much; of less than four grants a \
+             client there is none. Whoever's last client waited for more than a second after the end \
+             was not asked again: such a row has one round."
         }
         "many-names" => {
             "One client holds many locks and keeps them alive: 1,000, and 10,000 on the smaller \
-             set-up of each backend. A client's memory is what it has of its own, without its code."
+             set-up of each backend, each in one round. A client's memory is what it has of its own, \
+             without its code."
         }
         "waiters" => {
             "Many of one process wait for one lock, until each has had it: 1,000, and 10,000 on \
-             the smaller set-up of each backend. A client's memory is what it has of its own, \
-             without its code."
+             the smaller set-up of each backend, each in one round. A client's memory is what it has \
+             of its own, without its code."
         }
         "recovery" => {
-            "The process that holds is killed: the time until another that waits has the lock."
+            "The process that holds is killed: the time until another that waits has the lock. In a \
+             round all holders are killed as long after they have it, at random between two renewals."
         }
         "stock" => {
             "The same stock is sold under a lock, by the backend's own atomic operation, and by an \

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use lockkit_bench::{Result, Spread, Unit};
+use lockkit_bench::{QUANTILES, Result, Spread, Unit};
 use maud::Markup;
 
 use super::canvas::{Look, Mark, Series};
 use super::digest::{Group, Place, Row, Work, placed};
 use super::pictures::{self, Dot, Dots, Line};
 use super::scale::Axis;
-use crate::run::{Entry, Placement, QUANTILES, Role, Run};
+use crate::run::{Entry, Placement, Role, Run};
 
 /// How each subject looks, the same in all pictures.
 #[derive(Debug)]

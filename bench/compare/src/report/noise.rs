@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use crate::run::{Role, Run};
 
 /// From this share of the machine's CPU time on that others used, a run says so at its top.
@@ -22,9 +24,15 @@ pub(super) fn noise(run: &Run) -> Option<String> {
 }
 
 /// How far the medians of the rounds of a floor lie apart, as a share of the one in the middle: of
-/// half of the floors, further.
+/// half of the floors of some workload, further.
 fn apart(run: &Run) -> f64 {
-    let floors = run.entries.iter().filter(|entry| entry.role == Role::Floor);
+    let workloads: BTreeSet<&str> = run.entries.iter().map(|entry| &*entry.workload).collect();
+    workloads.into_iter().map(|workload| apart_in(run, workload)).fold(0.0, f64::max)
+}
+
+fn apart_in(run: &Run, workload: &str) -> f64 {
+    let floors =
+        run.entries.iter().filter(|entry| entry.role == Role::Floor && entry.workload == workload);
     let mut apart: Vec<f64> = floors
         .filter_map(|entry| {
             let rounds = entry.rounds.iter();

@@ -7,7 +7,10 @@ use super::canvas::Look;
 use super::digest::{Behind, Group, Place, Work, about, behind, notes, placed, works};
 use super::gallery::{Looks, Picture, has_curves, is_alone, sames};
 use super::noise::noise;
-use super::summary::{BEHIND, CLEAR, FEW, UNCLEAR, better, cells, heading, loss, names, row_name};
+use super::summary::{
+    BEHIND, CLEAR, DISK, FEW, UNCLEAR, better, cells, heading, loss, met, names, row_name,
+};
+use super::targets::{Reached, targets};
 use crate::run::{Absence, Entry, Role, Run};
 
 /// How plots look, here and in the picture of the README.
@@ -22,7 +25,7 @@ pub(super) const OVERVIEW: [(&str, &str); 2] = [
 pub(super) fn page(run: &Run) -> Result<String> {
     const STYLE: &str = include_str!("page.css");
     let works = works(run);
-    let behind = behind(&works);
+    let (behind, targets) = (behind(&works), targets(&works));
     let looks = Looks::of(run);
     let sections =
         works.iter().map(|work| section(work, &looks, &behind)).collect::<Result<Vec<_>>>()?;
@@ -42,6 +45,7 @@ pub(super) fn page(run: &Run) -> Result<String> {
                     (lead(run))
                     nav aria-label="Workloads" {
                         a href="#overview" { "Overview" }
+                        @if !targets.is_empty() { a href="#targets" { "Targets" } }
                         a href="#behind" { "Behind" }
                         @for work in &works { a href={ "#" (anchor(work.name)) } { (heading(work.name)) } }
                         a href="#set-up" { "Set-up" }
@@ -49,6 +53,7 @@ pub(super) fn page(run: &Run) -> Result<String> {
                 }
                 main {
                     (overview(&works, &looks)?)
+                    (targets_section(&targets))
                     (behind_section(&behind))
                     @for section in &sections { (section) }
                     (set_up(run))
@@ -76,6 +81,7 @@ fn lead(run: &Run) -> Markup {
             " rounds, interleaved · others used " (format!("{:.1} %", setup.noise * 100.0))
             " of the CPU time"
         }
+        p.lead { (DISK) }
         @if let Some(reason) = noise(run) {
             p.noisy role="note" {
                 strong { "A noisy machine: " }
@@ -131,6 +137,35 @@ fn keys() -> Markup {
             (key(Look::Lockkit(1), "lockkit, fair or by session"))
             (key(Look::Floor, "the floor: the same requests by hand"))
             (key(Look::Peer(0), "other libraries, each with a mark of its own"))
+        }
+    }
+}
+
+fn targets_section(targets: &[Reached<'_>]) -> Markup {
+    let missed: Vec<_> = targets.iter().filter(|reached| !reached.is_met()).collect();
+    html! {
+        @if !targets.is_empty() {
+            section id="targets" {
+                h2 { "Targets" }
+                p { (met(targets)) }
+                div.scroll.tall tabindex="0" role="region" aria-label="Targets that are missed" {
+                    table.stack {
+                        thead { tr {
+                            @for head in ["target", "at most", "backend", "row", "subject", "is"] {
+                                th scope="col" { (head) }
+                            }
+                        } }
+                        tbody { @for Reached { aim, backend, row, subject, value } in missed { tr {
+                            td { (aim.what) }
+                            td { (aim.unit.show(aim.most)) }
+                            td { (backend) }
+                            td { (row) }
+                            td { (subject) }
+                            td { (aim.unit.show(*value)) }
+                        } } }
+                    }
+                }
+            }
         }
     }
 }

@@ -21,8 +21,8 @@ pub fn readme(run: &Run, folder: &str) -> String {
     let works = works(run);
     let mut text = format!(
         "## What it costs\n\n[![Medians of each backend, the floor under it and other libraries]\
-         ({folder}/overview.svg)]({folder}/summary.md) p50 with client and server on one CPU, {}{}; \
-         ratios to the same requests sent by hand, and to the best other library. [All workloads, \
+         ({folder}/overview.svg)]({folder}/summary.md) p50 with client and server on one CPU, {}{}, with \
+         servers that do not wait for a disk; ratios to the same requests sent by hand, and to the best other library. [All workloads, \
          and where lockkit is behind]({folder}/summary.md).\n\n\
          | backend | acquire and release | of the floor | of the best other | hand-over | of the best other |\n\
          | --- | --- | --- | --- | --- | --- |\n",

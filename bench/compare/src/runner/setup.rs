@@ -51,8 +51,8 @@ impl Gauge {
         let (seconds, noise) = self.read()?;
         let today = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let mut all_versions = vec![("lockkit".into(), env!("CARGO_PKG_VERSION").into())];
-        for (name, program) in [("rustc", "rustc"), ("python", "python3"), ("node", "node")] {
-            all_versions.extend(version_of(program).map(|version| (name.into(), version)));
+        for (name, program, asked) in PROGRAMS {
+            all_versions.extend(version_of(program, asked).map(|version| (name.into(), version)));
         }
         all_versions.extend(versions.into_iter().filter(|(name, _)| !name.starts_with("lockkit")));
         Ok(Setup {
@@ -72,9 +72,18 @@ impl Gauge {
     }
 }
 
+/// What is measured with: its name, the program, and how it is asked for its version.
+const PROGRAMS: [(&str, &str, &str); 5] = [
+    ("rustc", "rustc", "--version"),
+    ("python", "python3", "--version"),
+    ("node", "node", "--version"),
+    ("java", "java", "--version"),
+    ("etcdctl", "etcdctl", "version"),
+];
+
 /// The number in what a program says of its version.
-fn version_of(program: &str) -> Option<String> {
-    let output = Command::new(program).arg("--version").output().ok()?;
+fn version_of(program: &str, asked: &str) -> Option<String> {
+    let output = Command::new(program).arg(asked).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     let is_version =
         |word: &&str| word.contains('.') && word.contains(|c: char| c.is_ascii_digit());

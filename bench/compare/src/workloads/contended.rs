@@ -1,6 +1,6 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lockkit_bench::{Result, Unit};
+use lockkit_bench::{Result, Unit, fairness};
 use serde_json::Value;
 
 use crate::hired::Hired;
@@ -19,6 +19,7 @@ pub(crate) struct Case {
     pub(crate) name: String,
     clients: usize,
     section: Duration,
+    time: Duration,
 }
 
 impl Case {
@@ -29,18 +30,20 @@ impl Case {
 }
 
 pub(crate) fn cases(scale: &Scale) -> Vec<Case> {
-    let case = |&clients: &usize| {
+    let case = |&(clients, slices): &(usize, u32)| {
         SECTIONS.map(|(section, what)| Case {
             name: format!("{clients} clients, {what}"),
             clients,
             section,
+            time: scale.slice * slices,
         })
     };
     scale.clients.iter().flat_map(case).collect()
 }
 
-/// Several clients want one lock all the time: what came of it, and how long that took. Where there
-/// are servers to count at, also how many requests reach them for each grant, if they can tell.
+/// Several clients want one lock all the time: what came of it, and for how long after the end the last
+/// of them waited. Where there are servers to count at, also how many requests reach them for each
+/// grant, if they can tell.
 pub(crate) async fn contended(
     agent: &mut Hired,
     counting: Option<&Servers>,
@@ -52,13 +55,12 @@ pub(crate) async fn contended(
         let a_grant = pass.a_grant;
         pass = Pass { a_grant, ..Pass::run(agent, None, case, scale).await? };
     }
-    Ok((pass.round(case)?, pass.took))
+    pass.round(case)
 }
 
 /// One pass of a case.
 struct Pass {
     answer: Value,
-    took: Duration,
     /// How many requests for each grant reached the servers.
     a_grant: Option<f64>,
 }
@@ -75,12 +77,11 @@ impl Pass {
             && let Some(connecting) = servers.count().await?
         {
             // What it takes to connect is not to be counted: it is found by doing only that.
-            contend(agent, case, Duration::ZERO, scale.limit).await?;
+            let only_that = Case { time: Duration::ZERO, ..case.clone() };
+            contend(agent, &only_that, scale.limit).await?;
             count = Some((connecting.end().await?, servers.count().await?));
         }
-        let began = Instant::now();
-        let answer = contend(agent, case, scale.slice, scale.limit).await?;
-        let took = began.elapsed();
+        let answer = contend(agent, case, scale.limit).await?;
         let mut a_grant = None;
         if let Some((to_connect, Some(all))) = count {
             let requests = all.end().await?.saturating_sub(to_connect);
@@ -88,58 +89,60 @@ impl Pass {
             let grants: usize = clients.iter().filter_map(Value::as_array).map(Vec::len).sum();
             a_grant = Some(requests as f64 / grants.max(1) as f64);
         }
-        Ok(Self { answer, took, a_grant })
+        Ok(Self { answer, a_grant })
     }
 
-    fn round(&self, case: &Case) -> Result<Round> {
+    fn round(&self, case: &Case) -> Result<(Round, Duration)> {
         let clients = self.answer["clients"].as_array().ok_or("no clients")?;
         let seconds = self.answer["seconds"].as_f64().ok_or("no seconds")?;
         let mut waits = Times::new()?;
-        let mut shares = Vec::new();
+        let (mut shares, mut longest) = (Vec::new(), 0.0_f64);
         for client in clients {
-            shares.push(in_time(client, case.section, seconds) as f64);
+            let Course { in_time, seconds } = Course::of(client, case.section, seconds);
+            shares.push(in_time);
+            longest = longest.max(seconds);
             waits.add(&Times::read(client, 0)?)?;
         }
-        let a_second = shares.iter().sum::<f64>() / seconds;
+        let a_second = shares.iter().sum::<u64>() as f64 / seconds;
         let figure = |name: &str, unit, value| Figure { name: name.into(), unit, value };
         let mut figures = vec![figure("grants", Unit::PerSecond, a_second)];
         figures.extend(waits.figures());
-        figures.push(figure("Jain", Unit::Ratio, fairness(&shares)));
+        // What somebody who starves waits for is beyond all quantiles.
+        figures.extend(waits.longest().map(|longest| figure("longest", Unit::Time, longest)));
+        let jain = fairness(&shares);
+        figures.extend(jain.map(|index| figure("Jain", Unit::Ratio, index)));
         let a_grant = |value| figure("requests a grant", Unit::Count, value);
         figures.extend(self.a_grant.map(a_grant));
-        Ok(waits.round_of(figures))
+        let overtime = Duration::try_from_secs_f64((longest - seconds).max(0.0))?;
+        Ok((waits.round_of(figures), overtime))
     }
 }
 
-async fn contend(agent: &mut Hired, case: &Case, time: Duration, limit: Duration) -> Result<Value> {
-    let Case { clients, section, .. } = case;
+async fn contend(agent: &mut Hired, case: &Case, limit: Duration) -> Result<Value> {
+    let Case { clients, section, time, .. } = case;
     let name = super::name("contended");
-    let (section, time) = (section.as_micros(), time.as_millis());
-    agent.ask(&format!("contended {name} {clients} {section} {time}"), limit).await
+    let question =
+        format!("contended {name} {clients} {} {}", section.as_micros(), time.as_millis());
+    agent.ask(&question, limit + *time).await
 }
 
-/// How many of a client's grants came before the end: each asks once more, which may take long.
-fn in_time(waits: &Value, section: Duration, seconds: f64) -> usize {
-    let mut at = 0.0;
-    let waits = waits.as_array().into_iter().flatten().filter_map(Value::as_f64);
-    waits
-        .take_while(|wait| {
-            at += wait / 1e9;
-            let came = at;
-            at += section.as_secs_f64();
-            came <= seconds
-        })
-        .count()
+/// How a client fared.
+struct Course {
+    /// How many of its grants came before the end: each asks once more, which may take long.
+    in_time: u64,
+    /// After how many seconds it was through.
+    seconds: f64,
 }
 
-/// Jain's index: 1 if all have got the same, 1/n if one has got all.
-fn fairness(shares: &[f64]) -> f64 {
-    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), share| {
-        (sum + share, f64::mul_add(*share, *share, squares))
-    });
-    match squares {
-        0.0 => 1.0,
-        squares => sum * sum / (shares.len() as f64 * squares),
+impl Course {
+    fn of(waits: &Value, section: Duration, end: f64) -> Self {
+        let mut course = Self { in_time: 0, seconds: 0.0 };
+        for wait in waits.as_array().into_iter().flatten().filter_map(Value::as_f64) {
+            course.seconds += wait / 1e9;
+            course.in_time += u64::from(course.seconds <= end);
+            course.seconds += section.as_secs_f64();
+        }
+        course
     }
 }
 
@@ -149,21 +152,17 @@ mod tests {
 
     use serde_json::json;
 
-    use super::{fairness, in_time};
+    use super::Course;
 
     #[test]
     fn a_grant_that_came_after_the_end_is_not_counted() {
         let waits = json!([100_000_000, 100_000_000, 100_000_000]);
-        assert_eq!(in_time(&waits, Duration::ZERO, 0.25), 2);
-        assert_eq!(in_time(&waits, Duration::from_millis(100), 0.25), 1);
-        assert_eq!(in_time(&waits, Duration::ZERO, 1.0), 3);
-        assert_eq!(in_time(&json!([]), Duration::ZERO, 1.0), 0);
-    }
-
-    #[test]
-    fn fairness_is_one_for_equal_shares_and_least_for_one_that_has_all() {
-        assert_eq!(fairness(&[7.0, 7.0, 7.0, 7.0]), 1.0);
-        assert_eq!(fairness(&[9.0, 0.0, 0.0, 0.0]), 0.25);
-        assert_eq!(fairness(&[0.0, 0.0]), 1.0);
+        let in_time =
+            |waits, section, end| Course::of(waits, Duration::from_millis(section), end).in_time;
+        assert_eq!(in_time(&waits, 0, 0.25), 2);
+        assert_eq!(in_time(&waits, 100, 0.25), 1);
+        assert_eq!(in_time(&waits, 0, 1.0), 3);
+        assert_eq!(in_time(&json!([]), 0, 1.0), 0);
+        assert!((Course::of(&waits, Duration::from_millis(100), 0.25).seconds - 0.6).abs() < 1e-9);
     }
 }

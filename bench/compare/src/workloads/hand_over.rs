@@ -11,7 +11,7 @@ use crate::scale::Scale;
 use crate::times::Times;
 
 /// The longest that a waiter waits before the holder lets go.
-const WHILE: Duration = Duration::from_millis(250);
+const WHILE: Duration = Duration::from_millis(140);
 /// The first one makes connections and subscriptions.
 const UNUSED: usize = 1;
 

@@ -10,17 +10,16 @@ use crate::subject::Subject;
 /// How long a waiter has until it waits.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// The process that holds is killed: how long until another one holds, which waits.
-pub(crate) async fn recovery(subject: &Subject, scale: &Scale) -> Result<Round> {
+/// The process that holds is killed: how long until another one holds, which waits. Renewals are due
+/// at some part of the lease: the holder is killed at such a `share` of a third of it.
+pub(crate) async fn recovery(subject: &Subject, scale: &Scale, share: f64) -> Result<Round> {
     let Scale { lease, limit, .. } = *scale;
     let hold = format!("hold {}", super::name("recovery"));
     let mut holder = Hired::start(subject, lease, limit).await?;
     let mut waiter = Hired::start(subject, lease, limit).await?;
     holder.ask(&hold, limit).await?;
     waiter.tell(&hold).await?;
-    // Renewals are due at some part of the lease: the holder is killed at any time between two.
-    let share = lease.mul_f64(fastrand::f64() / 3.0);
-    match waiter.answer(SETTLE + share).await {
+    match waiter.answer(SETTLE + lease.mul_f64(share / 3.0)).await {
         Ok(answer) if answer.get("held").is_some() => {
             return Err("two of its clients held the same lock".into());
         }

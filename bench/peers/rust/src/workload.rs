@@ -50,7 +50,7 @@ async fn handover(peer: &Peer, name: &str, rounds: usize) -> Result<Value> {
             release.await?;
             Result::Ok(got)
         });
-        sleep(Duration::from_millis(fastrand::u64(50..250))).await;
+        sleep(Duration::from_millis(fastrand::u64(20..140))).await;
         let start = Instant::now();
         release.await?;
         took.push(nanoseconds(waiting.await??.duration_since(start)));

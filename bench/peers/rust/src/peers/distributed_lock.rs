@@ -1,6 +1,6 @@
 //! distributed-lock, on four backends.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use distributed_lock_core::{DistributedLock, LockHandle, LockProvider};
 #[cfg(feature = "file")]
@@ -57,7 +57,16 @@ where
 {
     fn acquire<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Release>> {
         Box::pin(async move {
-            let handle = self.0.create_lock(name).acquire(Some(PATIENCE)).await?;
+            let begun = Instant::now();
+            let acquired = self.0.create_lock(name).acquire(Some(PATIENCE)).await;
+            let handle = match (acquired, begun.elapsed()) {
+                (Ok(handle), _) => handle,
+                // The one on Redis asks once, and says then that all of its time was over.
+                (Err(error), waited) if waited < PATIENCE => {
+                    return Err(format!("it does not wait: after {waited:.1?}, {error}").into());
+                }
+                (Err(error), _) => return Err(error.into()),
+            };
             let release: Release = Box::pin(async move { Ok(handle.release().await?) });
             Ok(release)
         })
