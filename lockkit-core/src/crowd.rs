@@ -1,8 +1,8 @@
-//! Of a crowd that asks for the first time, the first few ask from where they are.
+//! How many claims may be on their first request at once.
 //!
-//! The others become waiters at once, which take less room, and ask then: what is on the way to a
-//! grant has room for all that may come of it, and a thousand that stand there at once leave the
-//! process as much larger.
+//! A first request is made inside the caller's future, which is large enough for whatever may come of
+//! it; the task of a waiter is smaller. Of a burst, those beyond the first few become waiters before
+//! they ask at all, so that the heap does not grow by a large future for each.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

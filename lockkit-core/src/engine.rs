@@ -64,7 +64,7 @@ impl Engine {
     /// Says no if the locker was shut down or there is no runtime to keep a lock on.
     pub(crate) fn check_running(&self) -> Result<()> {
         if self.stopping.is_cancelled() {
-            return Err(self.shut());
+            return Err(self.shut_down_error());
         }
         if self.runtime.get().is_none() {
             let current = Runtime::current()
@@ -72,7 +72,7 @@ impl Engine {
             self.runtime.get_or_init(|| current);
         }
         if self.runtime.get().is_none_or(|runtime| runtime.alive().is_none()) {
-            return Err(self.shut());
+            return Err(self.shut_down_error());
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Engine {
                 answer = request => drop(caller.report(answer)),
             }
         });
-        let answer = requested.await.ok_or_else(|| self.shut())?;
+        let answer = requested.await.ok_or_else(|| self.shut_down_error())?;
         let driver = self.driver.id();
         answer.map_err(|error| Error::of_driver(driver, operation, name.cloned(), error))
     }
@@ -179,15 +179,15 @@ impl Engine {
         }
     }
 
-    pub(crate) fn shut(&self) -> Error {
+    pub(crate) fn shut_down_error(&self) -> Error {
         Error::ShutDown { driver: self.driver.id() }
     }
 
-    pub(crate) fn lost(&self, name: &LockName) -> Error {
+    pub(crate) fn lost_error(&self, name: &LockName) -> Error {
         Error::Lost { name: name.clone(), driver: self.driver.id() }
     }
 
-    pub(crate) fn failed(
+    pub(crate) fn failed_error(
         &self,
         operation: Operation,
         name: &LockName,

@@ -19,7 +19,7 @@ use crate::{Error, FencingToken, Lease, LockName, Operation, Result, keeper};
 /// A guard that is [forgotten](std::mem::forget) keeps its lock renewed for as long as the locker's
 /// runtime lives; a [maximum hold](Lease::max_hold) bounds that.
 ///
-/// It can be moved to whoever does the work, and stands for a [`Hold`].
+/// It can be moved to the task that does the work, and dereferences to its [`Hold`].
 ///
 /// ```
 /// # use lockkit_core::{Locker, memory::MemoryDriver};
@@ -48,6 +48,17 @@ impl LockGuard {
     /// What can be handed to the work that the lock protects.
     pub fn hold(&self) -> Hold {
         self.hold.clone()
+    }
+
+    /// Returns once the hold is lost, at the latest when it cannot be vouched for any more. Never
+    /// without cause.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: nothing is consumed.
+    pub async fn lost(&self) {
+        // Nothing else ends it while this guard is there.
+        self.hold.ended().await;
     }
 
     /// Releases the lock and returns when it is free. Of several guards of one
@@ -198,13 +209,13 @@ impl Hold {
         }
     }
 
-    /// Returns once the hold has ended: when it is lost, or when its last guard is gone. Never
-    /// without cause.
+    /// Returns once the hold has ended: when it is lost, or when its last guard is released or
+    /// dropped. Never without cause.
     ///
     /// # Cancel safety
     ///
     /// Cancel-safe: nothing is consumed.
-    pub async fn lost(&self) {
+    pub async fn ended(&self) {
         if self.tenure.engine.inside(self.tenure.ended()).await.is_none() {
             // Its keeper ends with the runtime, and may not have come to that yet.
             self.tenure.lose();
@@ -212,7 +223,7 @@ impl Hold {
     }
 
     pub(crate) fn lost_error(&self) -> Error {
-        self.tenure.engine.lost(self.name())
+        self.tenure.engine.lost_error(self.name())
     }
 
     fn fmt_as(&self, type_name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -176,7 +176,7 @@ impl Holder {
         self
     }
 
-    /// Adds when the lease runs out unless it is renewed.
+    /// Adds for how long the lease lasts unless it is renewed.
     #[must_use]
     pub fn with_remaining(mut self, duration: Duration) -> Self {
         self.remaining = Some(duration);
@@ -203,7 +203,7 @@ impl Holder {
         self.held_for
     }
 
-    /// When the lease runs out unless it is renewed; `None` if the hold is no lease.
+    /// For how long the lease lasts unless it is renewed; `None` if the hold is no lease.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }

@@ -115,8 +115,8 @@ pub(crate) async fn retire(seat: Seat, mut caller: Caller<Result<()>>) {
     clear_up(engine, claim, tenure.longest(), *in_doubt, |answer| {
         let outcome = match answer {
             Ok(Release::Freed) => Ok(()),
-            Ok(Release::NotHeld) => Err(engine.lost(claim.name())),
-            Err(error) => Err(engine.failed(Operation::Release, claim.name(), error)),
+            Ok(Release::NotHeld) => Err(engine.lost_error(claim.name())),
+            Err(error) => Err(engine.failed_error(Operation::Release, claim.name(), error)),
         };
         // A caller that is gone does not want to know.
         _ = caller.report(outcome);
@@ -134,13 +134,13 @@ pub(crate) async fn extend(tenure: Arc<Tenure>, ttl: Duration, mut caller: Calle
         Ok(Renewal::Held(vouch)) => {
             tenure.wish(ttl);
             tenure.vouch(Vouched::new(vouch, asked, ttl));
-            if tenure.is_held() { Ok(()) } else { Err(engine.lost(claim.name())) }
+            if tenure.is_held() { Ok(()) } else { Err(engine.lost_error(claim.name())) }
         }
         Ok(Renewal::Lost) => {
             tenure.lose();
-            Err(engine.lost(claim.name()))
+            Err(engine.lost_error(claim.name()))
         }
-        Err(error) => Err(engine.failed(Operation::Renew, claim.name(), error)),
+        Err(error) => Err(engine.failed_error(Operation::Renew, claim.name(), error)),
     };
     // A caller that is gone does not want to know.
     _ = caller.report(outcome);

@@ -54,7 +54,7 @@ pub use meter::{METRICS, Metric};
 pub use name::{LockName, Namespace};
 pub use options::{AcquireOptions, Lease, Renew, Wait};
 pub use owner::Owner;
-pub use parameters::{COMMON, Parameter, Parameters};
+pub use parameters::{COMMON_PARAMETERS, Parameter, Parameters};
 pub use token::{FencingToken, ParseTokenError};
 pub use traits::{DistributedLock, FairLock, LeasedLock, LockExt, ReentrantLock};
 pub use url::{BackendUrl, Host};

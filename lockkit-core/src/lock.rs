@@ -211,7 +211,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
         self.acquire_after(options, None).await
     }
 
-    /// The same, behind another whom nobody has answered for so long.
+    /// [`acquire_with`](Self::acquire_with) behind another claim of the same owner, which nobody has
+    /// answered since `silent_since`.
     pub(crate) async fn acquire_after(
         &self,
         options: AcquireOptions,
@@ -254,7 +255,7 @@ impl<O: 'static, E: 'static> Lock<O, E> {
                 .instrument(span)
         });
         let acquired = acquiring.await;
-        let acquired = acquired.unwrap_or_else(|| Err(engine.shut()));
+        let acquired = acquired.unwrap_or_else(|| Err(engine.shut_down_error()));
         metered.end(&acquired);
         acquired
     }

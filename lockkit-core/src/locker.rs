@@ -18,9 +18,9 @@ use crate::{
 /// renewed. Locks may be used from any other executor. When that runtime ends, so do the holds, and
 /// acquisitions fail with [`Error::ShutDown`](crate::Error::ShutDown).
 ///
-/// A thread that is not async waits by the runtime's `block_on`, or any other. The runtime needs
-/// threads of its own then: one of the current thread renews only inside its `block_on`, and what is
-/// held for longer than a lease outside of that is lost.
+/// A synchronous thread calls `block_on`, of that runtime or any other. The locker's runtime should
+/// have threads of its own then: a current-thread one renews only while a `block_on` of it runs, and
+/// a hold that is kept for longer than its lease outside of one is lost.
 ///
 /// ```
 /// # use lockkit_core::{Locker, memory::MemoryDriver};
@@ -60,7 +60,7 @@ impl Locker {
     }
 
     /// A locker of the driver that was connected to `url`, as the facade's `connect` makes it: with the
-    /// [common parameters](crate::COMMON) of the URL, which a driver does not heed.
+    /// [common parameters](crate::COMMON_PARAMETERS) of the URL, which a driver does not heed.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -333,7 +333,7 @@ impl LockerBuilder {
         self
     }
 
-    /// Takes the [common parameters](crate::COMMON) of a backend URL.
+    /// Takes the [common parameters](crate::COMMON_PARAMETERS) of a backend URL.
     ///
     /// # Errors
     ///

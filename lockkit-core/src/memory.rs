@@ -46,7 +46,7 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .notification()
     .inspection();
 
-/// The parameters of `memory:` beside the [common](crate::COMMON) ones: none.
+/// The parameters of `memory:` beside the [common](crate::COMMON_PARAMETERS) ones: none.
 pub const PARAMETERS: &[Parameter] = &[];
 
 /// Locks within one process. Clones share them.

@@ -122,7 +122,7 @@ impl Lease {
             return Err(Error::config("lease", reason));
         }
         if self.max_hold == Some(Duration::ZERO) {
-            return Err(Error::config("longest hold", "it is zero"));
+            return Err(Error::config("max_hold", "must be more than zero"));
         }
         if self.renew == Renew::Never && can.liveness != Liveness::Lease {
             let what = format!("holds that are not renewed: they end with the {}", can.liveness);

@@ -98,7 +98,7 @@ impl Owner {
             wait => tokio::select! {
                 biased;
                 held = slot.acquiring.lock() => held,
-                () = engine.stopping.cancelled() => return Err(engine.shut()),
+                () = engine.stopping.cancelled() => return Err(engine.shut_down_error()),
                 // Also without a limit, since a timer ends with the runtime.
                 slept = engine.inside(clock.sleep_until(deadline.unwrap_or_else(never))) => {
                     return Err(match (slept, wait) {
@@ -111,7 +111,7 @@ impl Owner {
                                 source: Some(source),
                             }
                         }
-                        _ => engine.shut(),
+                        _ => engine.shut_down_error(),
                     });
                 }
             },

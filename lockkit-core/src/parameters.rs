@@ -26,7 +26,7 @@ impl Parameter {
 }
 
 /// The parameters that every driver's URL takes.
-pub const COMMON: &[Parameter] = &[
+pub const COMMON_PARAMETERS: &[Parameter] = &[
     Parameter::new("namespace", "keeps the locks of one application apart from others", "lockkit"),
     Parameter::new("ttl", "how long a hold outlives a dead holder, such as `500ms` or `1m`", "30s"),
     LABEL,
@@ -91,7 +91,7 @@ impl<'a> Parameters<'a> {
         const LONGEST: Duration = Duration::from_secs(30);
         let limit = self.duration(CALL_LIMIT.name)?;
         if limit.is_some_and(|limit| limit.is_zero() || limit > LONGEST) {
-            return Err(self.bad(CALL_LIMIT.name, "more than nothing and at most 30s"));
+            return Err(self.bad(CALL_LIMIT.name, "must be more than zero and at most 30s"));
         }
         Ok(limit)
     }
@@ -102,7 +102,7 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// What the [`COMMON`] ones say of a locker.
+/// What the [`COMMON_PARAMETERS`] ones say of a locker.
 pub(crate) struct Common {
     pub(crate) namespace: Option<Namespace>,
     pub(crate) label: Option<Label>,
@@ -117,10 +117,10 @@ impl Common {
         // A driver may want it shorter or longer than that, and says so once it is connected.
         let (least, most) = (Capabilities::MIN_TTL, Capabilities::MAX_TTL);
         if ttl.is_some_and(|ttl| !(least..=most).contains(&ttl)) {
-            return Err(parameters.bad("ttl", format!("not within {least:?} to {most:?}")));
+            return Err(parameters.bad("ttl", format!("must be within {least:?} to {most:?}")));
         }
         if max_hold.is_some_and(|longest| longest.is_zero()) {
-            return Err(parameters.bad("max_hold", "more than nothing"));
+            return Err(parameters.bad("max_hold", "must be more than zero"));
         }
         Ok(Self {
             namespace: parameters.text("namespace").map(namespace).transpose()?,

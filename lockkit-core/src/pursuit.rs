@@ -356,7 +356,7 @@ impl Pursuit<'_> {
             self.progress.backs_off = true;
             return Some(Asked::Again(Some(now + jitter(self.pause()))));
         }
-        let error = self.engine.failed(Operation::Acquire, self.claim.name(), error);
+        let error = self.engine.failed_error(Operation::Acquire, self.claim.name(), error);
         _ = caller.report(Err(error));
         None
     }
@@ -428,7 +428,7 @@ impl Pursuit<'_> {
         let (name, driver) = (self.claim.name(), self.engine.driver.id());
         let error = match stop {
             Stop::CallerGone => return None,
-            Stop::ShutDown => self.engine.shut(),
+            Stop::ShutDown => self.engine.shut_down_error(),
             Stop::TimeIsUp => {
                 let failure = self.progress.failure.take().map(DriverError::into_source);
                 let source = failure.or_else(|| {
@@ -448,7 +448,7 @@ impl Pursuit<'_> {
                     DriverError::into_source,
                 );
                 let error = DriverError::new(ErrorKind::Unreachable, source);
-                self.engine.failed(Operation::Acquire, name, error)
+                self.engine.failed_error(Operation::Acquire, name, error)
             }
         };
         // The caller may be gone by now.

@@ -157,7 +157,7 @@ pub trait LockExt: DistributedLock {
             let hold = guard.hold();
             let result = tokio::select! {
                 biased;
-                () = hold.lost() => None,
+                () = hold.ended() => None,
                 result = work(guard.hold()) => Some(result),
             };
             let result = result.filter(|_| hold.is_held());

@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use percent_encoding::{percent_decode_str, percent_encode_byte};
 
-use crate::parameters::{COMMON, Common, LABEL, Parameter, Parameters};
+use crate::parameters::{COMMON_PARAMETERS, Common, LABEL, Parameter, Parameters};
 use crate::{Error, Result};
 
 /// Where a backend is and how to use it, as text: `redis://user:password@host:6379/0?ttl=10s`.
@@ -74,14 +74,14 @@ impl BackendUrl {
         Some(value)
     }
 
-    /// The parameters, checked against those that the driver knows beside the [`COMMON`] ones.
+    /// The parameters, checked against those that the driver knows beside the [`COMMON_PARAMETERS`] ones.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] for a parameter that is unknown or stands twice, with the known ones, and for
-    /// a value of a [`COMMON`] one that cannot be used.
+    /// a value of a [`COMMON_PARAMETERS`] one that cannot be used.
     pub fn parameters(&self, known: &'static [Parameter]) -> Result<Parameters<'_>> {
-        let all = || COMMON.iter().chain(known);
+        let all = || COMMON_PARAMETERS.iter().chain(known);
         for (at, (name, _)) in self.query.iter().enumerate() {
             let problem = if !all().any(|parameter| parameter.name == name) {
                 "unknown"
@@ -108,13 +108,14 @@ impl BackendUrl {
     }
 
     /// The URL of one of its hosts, with another scheme and only those parameters that `known`
-    /// or [`COMMON`] names: for a driver over several drivers.
+    /// or [`COMMON_PARAMETERS`] names: for a driver over several drivers.
     #[must_use]
     pub fn of_host(&self, scheme: &str, host: &Host, known: &[Parameter]) -> Self {
         let mut url = self.clone();
         url.scheme = scheme.into();
         url.hosts = vec![host.clone()];
-        let is_known = |name: &str| COMMON.iter().chain(known).any(|known| known.name == name);
+        let is_known =
+            |name: &str| COMMON_PARAMETERS.iter().chain(known).any(|known| known.name == name);
         url.query.retain(|(name, _)| is_known(name));
         url
     }

@@ -16,7 +16,7 @@ const ID_WITH_TLS: &str = "etcds";
 
 const DEFAULT_PORT: u16 = 2379;
 
-/// The parameters of an `etcd:` URL, beside the [common ones](lockkit_core::COMMON).
+/// The parameters of an `etcd:` URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS).
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     Parameter::new(

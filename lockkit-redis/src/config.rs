@@ -13,7 +13,7 @@ use crate::sentinel::Sentinels;
 use crate::target::Target;
 use crate::tls::{Files, Tls};
 
-/// The parameters of a `redis:` URL, beside the [common ones](lockkit_core::COMMON).
+/// The parameters of a `redis:` URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS).
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     Parameter::new(
@@ -134,11 +134,13 @@ fn replicas(parameters: &Parameters<'_>) -> Result<Option<Replicas>> {
     const LONGEST: Duration = Duration::from_secs(30);
     let timeout = parameters.duration("replica_timeout")?;
     if timeout.is_some_and(|timeout| timeout < Duration::from_millis(1) || timeout > LONGEST) {
-        return Err(parameters.bad("replica_timeout", "at least 1ms and at most 30s"));
+        return Err(parameters.bad("replica_timeout", "must be at least 1ms and at most 30s"));
     }
     match (parameters.parsed("replicas")?, timeout) {
         (Some(0) | None, None) => Ok(None),
-        (Some(0) | None, Some(_)) => Err(parameters.bad("replica_timeout", "`replicas` is none")),
+        (Some(0) | None, Some(_)) => {
+            Err(parameters.bad("replica_timeout", "takes `replicas` as well"))
+        }
         (Some(wanted), timeout) => Ok(Some(Replicas { wanted, timeout })),
     }
 }
@@ -328,7 +330,7 @@ mod tests {
             ("redis://h?replicas=-1", "invalid digit"),
             ("redis://h?replicas=2&replica_timeout=0s", "at least 1ms"),
             ("redis://h?replicas=1&dialect=plain", "not with"),
-            ("redis://h?replica_timeout=1s", "`replicas` is none"),
+            ("redis://h?replica_timeout=1s", "takes `replicas` as well"),
             ("redis+cluster://h/1", "no database but 0"),
             ("redis+cluster:", "hosts of members"),
             ("redis+cluster://h?dialect=plain", "has no `plain`"),

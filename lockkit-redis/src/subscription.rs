@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 pub(crate) use self::board::Board;
-use self::board::{Crowd, Mailbox};
+use self::board::{LockDigest, Mailbox};
 use crate::backoff::Backoff;
 use crate::cluster::{self, news};
 use crate::connection::AbortOnDrop;
@@ -57,7 +57,7 @@ impl Subscription {
 
     /// Listens for `owner` from now on, in a `crowd` if it waits in no order, provided that others
     /// listen to the channel already. To be called before an ask.
-    pub(crate) fn join(&self, channel: &str, owner: OwnerId, crowd: Option<Crowd>) -> Joined {
+    pub(crate) fn join(&self, channel: &str, owner: OwnerId, crowd: Option<LockDigest>) -> Joined {
         let channels = &mut *self.board.channels();
         match channels.by_name.get_mut(channel) {
             Some(channel) if channel.stands => match channel.mailboxes.entry(owner) {
@@ -83,7 +83,7 @@ impl Subscription {
         channel: String,
         owner: OwnerId,
         holder: FencingToken,
-        crowd: Option<Crowd>,
+        crowd: Option<LockDigest>,
         joined: Joined,
     ) -> usize {
         let channels = &mut *self.board.channels();

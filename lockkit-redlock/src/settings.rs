@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use lockkit_core::{BackendUrl, Capabilities, Parameter, Result};
 
-/// The parameters of a Redlock URL, beside the [common ones](lockkit_core::COMMON) and those of
+/// The parameters of a Redlock URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS) and those of
 /// its nodes.
 pub const PARAMETERS: &[Parameter] = &[
     Parameter::new(
@@ -81,13 +81,15 @@ impl Settings {
         let mut settings = Self::default();
         if let Some(max_ttl) = parameters.duration("max_ttl")? {
             if !(Capabilities::MIN_TTL..=Capabilities::MAX_TTL).contains(&max_ttl) {
-                return Err(parameters.bad("max_ttl", "from 50ms to 24h"));
+                return Err(parameters.bad("max_ttl", "must be within 50ms to 24h"));
             }
             settings.max_ttl = max_ttl;
         }
         if let Some(limit) = parameters.duration("node_timeout")? {
             if limit.is_zero() || limit > Duration::from_secs(10) {
-                return Err(parameters.bad("node_timeout", "more than nothing and at most 10s"));
+                return Err(
+                    parameters.bad("node_timeout", "must be more than zero and at most 10s")
+                );
             }
             settings.node_timeout = Some(limit);
         }
@@ -96,7 +98,7 @@ impl Settings {
         }
         for word in parameters.text("allow").iter().flat_map(|words| words.split(',')) {
             let odd = Odd::named(word).ok_or_else(|| {
-                parameters.bad("allow", "`even`, `single`, `duplicates`, `replicas`")
+                parameters.bad("allow", "must be of `even`, `single`, `duplicates`, `replicas`")
             })?;
             settings.allows.push(odd);
         }
@@ -145,7 +147,7 @@ mod tests {
         for (parameters, reason) in [
             ("max_ttl=1ms", "50ms to 24h"),
             ("max_ttl=long", "max_ttl"),
-            ("node_timeout=0s", "more than nothing"),
+            ("node_timeout=0s", "more than zero"),
             ("node_timeout=1h", "at most 10s"),
             ("delayed_restart=perhaps", "delayed_restart"),
             ("allow=anything", "`single`"),

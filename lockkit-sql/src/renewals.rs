@@ -10,7 +10,7 @@ use lockkit_core::driver::{Claim, DriverError, OwnerId};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use crate::together::{Crowd, Gathered, Outcome, Together, longest};
+use crate::together::{BatchWindow, Gathered, Outcome, Together, longest};
 
 /// Those who gather at present, by their lease.
 #[derive(Debug)]
@@ -19,13 +19,17 @@ pub(crate) struct Renewals {
     /// Who comes while a request is under way gathers until it is done, if that is soon.
     turn: Semaphore,
     /// So does who comes soon after one for several, which shows that there are many.
-    crowd: Crowd,
+    crowd: BatchWindow,
 }
 
 impl Renewals {
     /// For `most` in one request.
     pub(crate) fn new(most: usize) -> Self {
-        Self { together: Together::new(most), turn: Semaphore::new(1), crowd: Crowd::default() }
+        Self {
+            together: Together::new(most),
+            turn: Semaphore::new(1),
+            crowd: BatchWindow::default(),
+        }
     }
 
     /// Makes the claim's hold last for another lease; whether there is one. At once where no other

@@ -21,9 +21,9 @@ pub(crate) const MOST: usize = 512;
 
 /// Whether many want the same at present. Then they leave one another time to come.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd(Mutex<Option<Instant>>);
+pub(crate) struct BatchWindow(Mutex<Option<Instant>>);
 
-impl Crowd {
+impl BatchWindow {
     /// There are many, and more may come within `longest`.
     pub(crate) fn note(&self, longest: Duration) {
         *self.until() = Some(Instant::now() + longest);

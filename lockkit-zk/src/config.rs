@@ -12,7 +12,7 @@ pub(crate) const ID: &str = "zookeeper";
 /// The scheme of URLs of servers that speak TLS.
 const ID_WITH_TLS: &str = "zookeepers";
 
-/// The parameters of a `zookeeper:` URL, beside the [common ones](lockkit_core::COMMON). The `ttl`
+/// The parameters of a `zookeeper:` URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS). The `ttl`
 /// among those is how long the session is to be.
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
@@ -119,7 +119,7 @@ fn tick(parameters: &Parameters<'_>) -> Result<Option<Duration>> {
     const LONGEST: Duration = Duration::from_secs(60);
     let tick = parameters.duration("tick")?;
     if tick.is_some_and(|tick| tick.is_zero() || tick > LONGEST) {
-        return Err(parameters.bad("tick", "more than nothing and at most 60s"));
+        return Err(parameters.bad("tick", "must be more than zero and at most 60s"));
     }
     Ok(tick)
 }

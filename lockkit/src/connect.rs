@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Connects to the backend that `url` names and makes a locker on it.
 ///
 /// The scheme chooses the driver: see [`BACKENDS`]. The parameters that every driver takes are
-/// [`COMMON`](crate::COMMON); each driver adds its own.
+/// [`COMMON_PARAMETERS`](crate::COMMON_PARAMETERS); each driver adds its own.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit::Result<()> {
@@ -163,7 +163,7 @@ pub struct Backend {
     pub feature: Option<&'static str>,
     /// What its driver promises; `None` while the feature is off.
     pub capabilities: Option<Capabilities>,
-    /// The parameters of its URLs beside the [common](crate::COMMON) ones; none while the feature
+    /// The parameters of its URLs beside the [common](crate::COMMON_PARAMETERS) ones; none while the feature
     /// is off.
     pub parameters: &'static [Parameter],
 }

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
-use lockkit::{BACKENDS, Backend, COMMON, METRICS, Parameter, SESSION_BACKENDS};
+use lockkit::{BACKENDS, Backend, COMMON_PARAMETERS, METRICS, Parameter, SESSION_BACKENDS};
 
 /// Compares the part of `file` between the marks with `expected`, or writes it.
 fn check(file: &str, mark: &str, expected: &str) {
@@ -91,7 +91,7 @@ fn the_table_of_backends() {
 
 #[test]
 fn the_parameters_of_urls() {
-    let mut text = format!("## Every URL\n\n{}", parameters(COMMON));
+    let mut text = format!("## Every URL\n\n{}", parameters(COMMON_PARAMETERS));
     for Backend { scheme, parameters: own, .. } in BACKENDS {
         write!(text, "\n## `{scheme}:`\n\n{}", parameters(own)).unwrap();
     }

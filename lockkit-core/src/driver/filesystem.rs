@@ -20,7 +20,7 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// The file that this was found out about.
+    /// The file that `metadata` describes.
     pub fn of(metadata: &Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino() }
     }

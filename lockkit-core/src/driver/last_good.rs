@@ -1,7 +1,7 @@
 use std::sync::{Mutex, PoisonError};
 
-/// What was read when it could be used last: of files that are replaced while a driver uses them, as
-/// those with certificates are before these run out. One may be read just when it is being written.
+/// The last value that could be used, of a file that is replaced while a driver runs, as certificates
+/// are before they run out. It stands in when a read falls into the middle of a write.
 ///
 /// ```
 /// use lockkit_core::driver::LastGood;

@@ -3,9 +3,9 @@ use std::time::Duration;
 /// How many ask at the pace of one.
 const MOST: usize = 100;
 
-/// For how long each of so many that wait by one driver goes without asking, if one that is alone does
-/// for `pause`. A hundred ask at that pace; where more wait, all ask less often, so that what a process
-/// asks of a backend does not grow with the locks that it waits for.
+/// The polling interval of each of `waiting` claims of one driver, where one that is alone polls every
+/// `pause`. Up to a hundred keep that pace; where more wait, each polls less often, so that the
+/// requests of a process do not grow with the locks that it waits for.
 ///
 /// ```
 /// use std::time::Duration;

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::driver::Claim;
 
-/// For how long one that has passed is waited for: twice what another took that was done, within
-/// these.
+/// For how long a slow request keeps the next from passing: twice what the last one took that was
+/// done, within these bounds.
 const LEAST_PATIENCE: Duration = Duration::from_millis(10);
 const MOST_PATIENCE: Duration = Duration::from_millis(100);
 

@@ -17,7 +17,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Those of us who wait for one lock in no order, by the digest of its name. Only one of them
 /// listens at a time, and it may be another than the server has heard of.
-pub(crate) type Crowd = [u8; 32];
+pub(crate) type LockDigest = [u8; 32];
 
 /// Who listens to what.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ pub(super) struct Channel {
 pub(super) struct Mailbox {
     /// Who held the lock when the owner's last ask was refused.
     pub(super) holder: Option<FencingToken>,
-    pub(super) crowd: Option<Crowd>,
+    pub(super) crowd: Option<LockDigest>,
     pub(super) granted: Option<FencingToken>,
     pub(super) ask_again: bool,
     pub(super) arrival: Arc<Notify>,

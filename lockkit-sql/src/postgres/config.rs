@@ -13,7 +13,7 @@ use crate::sights::OBSERVE;
 /// What the driver is called, and the scheme of its URLs.
 pub(super) const ID: &str = "postgres";
 
-/// The parameters of a PostgreSQL URL, beside the [common ones](lockkit_core::COMMON).
+/// The parameters of a PostgreSQL URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS).
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     HOLD,
@@ -88,7 +88,7 @@ impl Config {
         let call_limit = parameters.call_limit()?;
         let connections = parameters.parsed("connections")?.unwrap_or(4);
         if !(2..=100).contains(&connections) {
-            return Err(parameters.bad("connections", "a number from 2 to 100"));
+            return Err(parameters.bad("connections", "must be a number from 2 to 100"));
         }
         let observe = parameters.parsed("observe")?.unwrap_or(false);
         let endpoint = Endpoint::new(options(url, &parameters)?, claims::REQUESTS);

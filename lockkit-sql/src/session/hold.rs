@@ -40,11 +40,11 @@ impl Hold {
         let keys = match parameters.text("keys") {
             None | Some("hashed") => Keys::Hashed,
             Some("exact") => Keys::Exact,
-            Some(_) => return Err(parameters.bad("keys", "`hashed` or `exact`")),
+            Some(_) => return Err(parameters.bad("keys", "must be `hashed` or `exact`")),
         };
         let waiting = parameters.parsed("waiting_sessions")?.unwrap_or(4);
         if waiting > 100 {
-            return Err(parameters.bad("waiting_sessions", "a number from 0 to 100"));
+            return Err(parameters.bad("waiting_sessions", "must be a number from 0 to 100"));
         }
         Ok(Self { call_limit: parameters.call_limit()?, ttl, keys, waiting })
     }
@@ -54,7 +54,8 @@ impl Hold {
 pub(crate) fn check(parameters: &Parameters<'_>, ours: &str) -> Result<()> {
     match parameters.text("hold").unwrap_or("lease") {
         hold if hold == ours => Ok(()),
-        "lease" | "session" => Err(parameters.bad("hold", "it means the other driver")),
-        _ => Err(parameters.bad("hold", "`lease` or `session`")),
+        "lease" | "session" => Err(parameters
+            .bad("hold", format!("asks for the other driver, as this one keeps `{ours}`"))),
+        _ => Err(parameters.bad("hold", "must be `lease` or `session`")),
     }
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::registry::{Life, Registry};
 use super::server::Server;
-use crate::together::{Crowd, longest};
+use crate::together::{BatchWindow, longest};
 
 /// How long saying goodbye may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ pub(super) struct Shared<S: Server> {
     pub(super) traces: Mutex<Traces<S::Trace>>,
     pub(super) attempts: Mutex<Attempts<S::Failure>>,
     /// Those who renew.
-    pub(super) crowd: Crowd,
+    pub(super) crowd: BatchWindow,
     pub(super) ended: Notify,
     pub(super) began: Notify,
     pub(super) closed: CancellationToken,
@@ -69,7 +69,7 @@ impl<S: Server> Shared<S> {
             registry: Mutex::new(Registry::new()),
             traces: Mutex::default(),
             attempts: Mutex::default(),
-            crowd: Crowd::default(),
+            crowd: BatchWindow::default(),
             ended: Notify::new(),
             began: Notify::new(),
             closed: CancellationToken::new(),

@@ -125,20 +125,20 @@ pub(super) async fn release(
     })
 }
 
-/// Removes a hold or place, if it is still exactly this one.
+/// Removes a hold or place, if it is still exactly this one; whether it was.
 pub(super) async fn forget(
     database: &Database,
     claim: &Claim,
     row: &Entry,
     deadline: Instant,
-) -> Result<(), DriverError> {
+) -> Result<bool, DriverError> {
     let [namespace, name, ..] = about(database, claim);
     let owner = Value::Text(row.owner.to_string());
     let clock = Value::Text(row.clock.clone());
     let values =
         [namespace, name, owner, clock, Value::Integer(row.expires), Value::Integer(row.ttl)];
-    database.request(FORGET, &values, deadline).await?;
-    Ok(())
+    let rows = database.request(FORGET, &values, deadline).await?;
+    Ok(!rows.is_empty())
 }
 
 /// As JSON, which SQLite reads.

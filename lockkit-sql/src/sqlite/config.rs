@@ -7,7 +7,7 @@ use lockkit_core::{BackendUrl, Parameter, Result};
 /// What the driver is called, and the scheme of its URLs.
 pub(super) const ID: &str = "sqlite";
 
-/// The parameters of an SQLite URL, beside the [common ones](lockkit_core::COMMON).
+/// The parameters of an SQLite URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS).
 pub const PARAMETERS: &[Parameter] = &[CALL_LIMIT];
 
 /// What a URL says.

@@ -190,9 +190,10 @@ impl SqliteDriver {
     /// Removes what was in doubt and has not changed for the whole of its TTL.
     async fn forget_the_dead(&self, claim: &Claim, deadline: Instant) -> Result<(), DriverError> {
         for dead in self.doubts.dead(claim.name(), self.database.clock()) {
-            tracing::info!(name = %claim.name(), owner = %dead.owner, clock = dead.clock,
-                "freed what another boot or time namespace has left behind");
-            claims::forget(&self.database, claim, &dead, deadline).await?;
+            if claims::forget(&self.database, claim, &dead, deadline).await? {
+                tracing::info!(lock = %claim.name(), owner = %dead.owner, clock = dead.clock,
+                    "freed what another boot or time namespace has left behind");
+            }
         }
         Ok(())
     }

@@ -287,7 +287,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "work goes on after its hold was lost",
         file: "traits.rs",
-        sound: "() = hold.lost() => None,",
+        sound: "() = hold.ended() => None,",
         broken: "() = std::future::pending() => None,",
         test: "work_is_cancelled_when_the_hold_is_lost",
     },
