@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::board::News;
 use crate::entry::{Entries, Entry, Standing, Traces};
 use crate::error::Failure;
-use crate::keepalive::Keepalive;
+use crate::keepalive::{Keepalive, Refresh};
 use crate::layout::Dialect;
 use crate::leases::{Lease, Leases};
 use crate::members::Members;
@@ -59,6 +59,8 @@ struct Put {
     line: Line<Last>,
     key: Arc<str>,
     created: i64,
+    /// Of its lease, if that is under way.
+    refresh: Option<Refresh>,
     /// By when the look is to be over.
     end: Instant,
 }
@@ -118,7 +120,8 @@ impl Claims {
         claim: &Claim,
         arrival: Arrival,
     ) -> Result<Attempt, DriverError> {
-        let Arrival { entry, doubts, put: Put { line, key, created, end }, limit } = arrival;
+        let Arrival { entry, doubts, put: Put { line, key, created, refresh, end }, limit } =
+            arrival;
         let (members, queue) = (&self.members, &entry.queue);
         let look = async {
             let last = self.looking.pass(claim, || queue::last(members, queue, limit));
@@ -132,6 +135,7 @@ impl Claims {
         match timeout_at(end, look).await.unwrap_or(Err(Failure::NoAnswer(limit))) {
             Ok(Seen::Present(place)) => {
                 entry.stands_at(&place);
+                refreshed(&place, refresh).await;
                 self.answer(&entry, doubts, place)
             }
             Ok(Seen::Absent) => {
@@ -190,7 +194,7 @@ impl Claims {
         let end = Instant::now() + limit;
         let (mut from_pool, was_in_doubt) = (true, entry.traces().in_doubt);
         loop {
-            let lease = self.lease(entry, claim, from_pool, limit).await?;
+            let (lease, refresh) = self.lease(entry, claim, from_pool, limit).await?;
             let asked = self.enter(entry, claim, &lease, limit).await;
             if asked.as_ref().is_err_and(Failure::is_about_space) {
                 // Nothing is left of it then.
@@ -209,29 +213,34 @@ impl Claims {
                     continue;
                 }
             }
-            return asked;
+            return match asked? {
+                Asked::Put(put) => Ok(Asked::Put(Put { refresh, ..put })),
+                Asked::At(place) => {
+                    refreshed(&place, refresh).await;
+                    Ok(Asked::At(place))
+                }
+                Asked::Refused => Ok(Asked::Refused),
+            };
         }
     }
 
-    /// The lease of the claim. It is on its way to be refreshed, which takes no waiting: what it is
-    /// good for is known from before.
+    /// The lease of the claim, and the request that refreshes it, if it takes one. That is on its way
+    /// beside those of the ask.
     async fn lease(
         &self,
         entry: &Entry,
         claim: &Claim,
         from_pool: bool,
         limit: Duration,
-    ) -> Result<Arc<Lease>, Failure> {
+    ) -> Result<(Arc<Lease>, Option<Refresh>), Failure> {
         let lease = match entry.lease().filter(|lease| !lease.is_gone()) {
             Some(lease) => lease,
             None if from_pool => self.leases.take(claim.ttl(), limit).await?,
             None => self.leases.grant(claim.ttl(), limit).await?,
         };
         entry.traces().lease = Some(Arc::clone(&lease));
-        if !lease.is_fresh() {
-            self.keepalive.touch(&lease, limit);
-        }
-        Ok(lease)
+        let refresh = (!lease.is_fresh()).then(|| self.keepalive.begin(&lease, limit));
+        Ok((lease, refresh))
     }
 
     async fn enter(
@@ -258,7 +267,7 @@ impl Claims {
         let end = Instant::now() + limit;
         let put = queue::put(&self.members, own, limit).await;
         let created = entry.note_put(put.outcome, put.in_doubt)?;
-        Ok(Asked::Put(Put { line, key: Arc::clone(own.key), created, end }))
+        Ok(Asked::Put(Put { line, key: Arc::clone(own.key), created, refresh: None, end }))
     }
 
     /// Where the claim stands that has a place; `None` if it has none, or has it no longer.
@@ -491,5 +500,16 @@ impl Claims {
     fn entries(&self) -> MutexGuard<'_, Entries> {
         // Nothing panics while it holds the lock.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until the lease of whoever is granted the lock there lasts for a full TTL from the ask: who
+/// does not renew has nothing else. After a failure it is good for what is known from before.
+async fn refreshed(place: &Place, refresh: Option<Refresh>) {
+    if place.ahead.is_none()
+        && let Some(refresh) = refresh
+        && let Err(failure) = refresh.answer().await
+    {
+        tracing::debug!(%failure, "a lease was not refreshed");
     }
 }

@@ -6,7 +6,7 @@ use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper};
 use lockkit_core::driver::{Backoff, Instant as Stamp};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::Failure;
@@ -55,16 +55,17 @@ impl Keepalive {
 
     /// Makes the lease last for another TTL, and returns whether there is such a lease.
     pub(crate) async fn renew(&self, lease: &Arc<Lease>, limit: Duration) -> Result<bool, Failure> {
-        let (answer, answered) = oneshot::channel();
-        self.send(lease, limit, Some(answer));
-        match timeout(limit, answered).await {
-            Ok(answer) => answer.unwrap_or(Err(Failure::Closed)),
-            // The stream may still wait for what was asked before, and longer.
-            Err(_) => Err(Failure::NoAnswer(limit)),
-        }
+        self.begin(lease, limit).answer().await
     }
 
-    /// The same, without waiting for the answer.
+    /// The same: it is on its way when this returns, and its answer can be waited for.
+    pub(crate) fn begin(&self, lease: &Arc<Lease>, limit: Duration) -> Refresh {
+        let (answer, answered) = oneshot::channel();
+        let until = self.send(lease, limit, Some(answer));
+        Refresh { answered, limit, until }
+    }
+
+    /// The same, without an answer.
     pub(crate) fn touch(&self, lease: &Arc<Lease>, limit: Duration) {
         self.send(lease, limit, None);
     }
@@ -79,10 +80,30 @@ impl Keepalive {
         lease: &Arc<Lease>,
         limit: Duration,
         answer: Option<oneshot::Sender<Result<bool, Failure>>>,
-    ) {
+    ) -> Instant {
         let (lease, until) = (Arc::clone(lease), Instant::now() + limit);
         // After the end of the task the answer's channel breaks, which says so.
         _ = self.asks.send(Ask { lease, limit, until, answer });
+        until
+    }
+}
+
+/// A request for another TTL that is under way.
+#[derive(Debug)]
+pub(crate) struct Refresh {
+    answered: oneshot::Receiver<Result<bool, Failure>>,
+    limit: Duration,
+    until: Instant,
+}
+
+impl Refresh {
+    /// Whether there is such a lease.
+    pub(crate) async fn answer(self) -> Result<bool, Failure> {
+        match timeout_at(self.until, self.answered).await {
+            Ok(answer) => answer.unwrap_or(Err(Failure::Closed)),
+            // The stream may still wait for what was asked before, and longer.
+            Err(_) => Err(Failure::NoAnswer(self.limit)),
+        }
     }
 }
 

@@ -15,6 +15,9 @@ pub(crate) type Connect =
 /// How long to leave a node alone that cannot be connected to: the first time, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
+/// The same where the node is there and is not what it is to be: somebody has to change that.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
 /// A node: what it is called, and its driver once it was connected to.
 pub(crate) struct Member {
     pub(crate) name: String,
@@ -68,15 +71,27 @@ impl Member {
 
     /// Connects to it, with as many attempts as it takes.
     pub(crate) async fn keep_connecting(&self) {
-        let mut pause = PAUSES.0;
+        let (mut next, mut told) = (PAUSES.0, None);
         while let Err(error) = self.connect().await {
             let node = &self.name;
-            match error.is_transient() {
-                true => tracing::debug!(%node, %error, "no connection to a node yet"),
-                false => tracing::warn!(%node, %error, "no connection to a node"),
-            }
+            let pause = match error.is_transient() {
+                true => {
+                    tracing::debug!(%node, %error, "no connection to a node yet");
+                    let pause = next;
+                    next = (pause * 2).min(PAUSES.1);
+                    pause
+                }
+                false => {
+                    let reason = Some(causes(&error));
+                    match told == reason {
+                        true => tracing::debug!(%node, %error, "still no connection to a node"),
+                        false => tracing::warn!(%node, %error, "no connection to a node"),
+                    }
+                    told = reason;
+                    REFUSED_PAUSE
+                }
+            };
             tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            pause = (pause * 2).min(PAUSES.1);
         }
         tracing::info!(node = %self.name, "connected to a node");
     }
@@ -101,4 +116,70 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use lockkit_core::Error;
+    use lockkit_core::driver::{DriverError, ErrorKind};
+    use lockkit_core::memory::MemoryDriver;
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
+
+    use super::*;
+
+    /// Counts warnings.
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::WARN
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    fn refused(reason: &str) -> Error {
+        Error::connecting("test", DriverError::new(ErrorKind::Misconfigured, reason))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_stays_unfit_is_warned_of_once() {
+        const ATTEMPTS: usize = 40;
+        let (warnings, attempts) = (Arc::default(), Arc::new(AtomicUsize::new(0)));
+        let _guard = tracing::subscriber::set_default(Warnings(Arc::clone(&warnings)));
+        let tried = Arc::clone(&attempts);
+        let connect = move || -> BoxFuture<'static, Result<Arc<dyn Driver>>> {
+            let outcome = match tried.fetch_add(1, Ordering::Relaxed) {
+                ATTEMPTS => Ok(Arc::new(MemoryDriver::new()) as Arc<dyn Driver>),
+                // Something else is wrong with it by then.
+                number if number > ATTEMPTS / 2 => Err(refused("a replica")),
+                _ => Err(refused("no persistence")),
+            };
+            Box::pin(async move { outcome })
+        };
+        let member = Member::to_be_connected("one".into(), Box::new(connect));
+        let began = tokio::time::Instant::now();
+        member.keep_connecting().await;
+        assert!(member.driver().is_ok());
+        assert_eq!(warnings.load(Ordering::Relaxed), 2, "one for each reason");
+        let least = REFUSED_PAUSE / 2 * u32::try_from(ATTEMPTS).unwrap();
+        assert!(began.elapsed() >= least, "{:?}", began.elapsed());
+    }
 }

@@ -109,6 +109,16 @@ impl Shared {
         answer
     }
 
+    /// Whether the session has ended in which a claim has, or may have, a node.
+    fn has_ended(&self, entry: Option<&Entry>) -> bool {
+        match entry.map_or(Trace::Nothing, Entry::trace) {
+            // Of whichever session there was.
+            Trace::Nothing => !self.sessions.is_any(),
+            Trace::Doubt(session) => session.has_ended(),
+            Trace::Place(node, _) | Trace::Hold(node) => node.session.has_ended(),
+        }
+    }
+
     /// Waits for the end of the node before that of a waiting claim. Those who wait are many: what
     /// is known of the claim is looked up again then, rather than kept.
     async fn turn(&self, entry: &Entry) -> Change {
@@ -300,7 +310,15 @@ impl Driver for ZooKeeperDriver {
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
         let entry = self.shared.claims.find(claim.owner());
-        let request = self.shared.request(claim).await?;
+        let request = match self.shared.request(claim).await {
+            Ok(request) => request,
+            // With its session all of it has gone, or goes by itself: nobody has to answer that.
+            Err(_) if self.shared.has_ended(entry.as_deref()) => {
+                self.shared.claims.remove(claim.owner());
+                return Ok(Release::NotHeld);
+            }
+            Err(error) => return Err(error),
+        };
         let answer = request.release(entry.as_deref()).await;
         if answer.is_ok() {
             self.shared.claims.remove(claim.owner());

@@ -75,6 +75,11 @@ impl Sessions {
         }
     }
 
+    /// Whether there is a session that has not ended, connected or not.
+    pub(crate) fn is_any(&self) -> bool {
+        self.current().is_some_and(|session| !session.has_ended())
+    }
+
     /// Whether that session is the one there is.
     pub(crate) fn is_current(&self, session: &Arc<Session>) -> bool {
         self.standing.borrow().session.as_ref().is_some_and(|current| is_same(current, session))

@@ -127,11 +127,12 @@ impl Claims {
             None => self.leases.take(claim.ttl(), limit).await?,
         };
         entry.traces().longer = Some(Arc::clone(&lease));
-        if !lease.is_fresh() {
-            self.keepalive.touch(&lease, limit);
-        }
         let own = Own { key: &stands.key, value: &entry.value, lease: lease.id() };
-        let changed = queue::change_lease(&self.members, own, stands.created, limit).await;
+        // What is answered then is good for a full TTL; after a failure, for what is known.
+        let (changed, _) = tokio::join!(
+            queue::change_lease(&self.members, own, stands.created, limit),
+            self.refresh(&lease, limit),
+        );
         entry.traces().in_doubt |= changed.in_doubt;
         match changed.outcome {
             Ok(true) => {

@@ -1,11 +1,16 @@
 //! What stands in the cluster: keys, leases, and how many requests it takes.
 
+use std::time::Duration;
+
 use etcd_client::{Txn, TxnOp};
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Claim, Driver, ErrorKind, Inspect, OwnerId, Release, Renewal};
+use lockkit_core::driver::{
+    Attempt, Claim, Clock, Driver, ErrorKind, Inspect, OwnerId, Release, Renewal, Vouch,
+};
 use lockkit_core::{Label, LockStatus, Namespace};
-use lockkit_testkit::{ETCD, Server, trial};
+use lockkit_testkit::{ETCD, Proxy, Server, trial};
+use tokio::time::sleep;
 
 use crate::support::{LONG, Raw, claim, driver, locker, millis, named, refused, take};
 
@@ -18,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_longer_lease_takes_the_key_along", || ETCD.start(), longer),
         trial("a_key_moves_to_no_lease_that_may_be_over", || ETCD.start(), refreshed),
         trial("overlapping_lengthenings_end_no_lease_in_use", || ETCD.start(), overlapping),
+        trial("a_grant_counts_from_its_ask", || ETCD.start(), from_the_ask),
         trial("what_the_server_grants_counts", || ETCD.start(), granted),
         trial("leases_that_nobody_uses_are_kept_alive", || ETCD.start(), kept_alive),
         trial("drops_at_every_poll_leave_nothing", || ETCD.start(), dropped),
@@ -55,6 +61,51 @@ async fn one_request(server: Server) {
     }
     assert_eq!(raw.requests("KV", "Txn") - txns, 20, "one to take and one to release");
     assert_eq!(raw.requests("Lease", "LeaseGrant"), grants, "leases come from the pool");
+}
+
+/// Also where the lease was made for somebody else, a while ago: who does not renew has nothing else.
+async fn from_the_ask(server: Server) {
+    const TTL: Duration = Duration::from_secs(30);
+    /// As old as it may be and count as new.
+    const NEW: Duration = Duration::from_millis(150);
+    let proxy = Proxy::start(server.addr()).await;
+    let mut raw = Raw::on(server.port()).await;
+    // In some rounds the ask comes through before the refresh, in others behind it.
+    for number in 0..12 {
+        let driver = driver(&server.url_at(proxy.addr())).await;
+        let before = claim(TTL);
+        take(&driver, &before).await;
+        let lease = raw.keys().await[0].1;
+        driver.release(&before).await.unwrap();
+        sleep(NEW * 2).await;
+        let refresh = proxy.requests().hold(keepalive(lease));
+        let claim = if number % 2 == 0 { claim(TTL) } else { claim(TTL).waiting() };
+        let asked = Clock::system().now();
+        let (answer, ()) = tokio::join!(driver.try_acquire(&claim), async {
+            refresh.caught().await;
+            // Until the ask is answered, unless it is behind that.
+            for _ in 0..5 {
+                raw.client.put("x", "y", None).await.unwrap();
+            }
+            refresh.go_on();
+        });
+        let Attempt::Granted(grant) = answer.unwrap() else { panic!("not granted") };
+        let Vouch::Lease { since, ttl } = grant.vouched() else { panic!("{grant:?}") };
+        assert_eq!(ttl, TTL);
+        assert!(since + NEW >= asked, "{number}: {:?}", asked.saturating_duration_since(since));
+        driver.release(&claim).await.unwrap();
+    }
+}
+
+/// What asks for another TTL of that lease: its number, as Protocol Buffers have it.
+fn keepalive(lease: i64) -> Vec<u8> {
+    let (mut message, mut rest) = (vec![0x08], lease.cast_unsigned());
+    while rest >= 0x80 {
+        message.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    message.push(rest as u8);
+    message
 }
 
 /// etcd keeps each key that was deleted in its index until its history is compacted, and visits all

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use lockkit_core::driver::Backoff;
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value, cmd};
 use tokio::sync::mpsc;
@@ -23,6 +24,9 @@ use crate::subscription::{Board, CONFIRM_LIMIT, REFUSED_PAUSE};
 /// How long to leave a channel alone whose member does not answer, or knows another.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// A member that fails again within this time of an attempt is left alone for longer.
+const CALM: Duration = Duration::from_secs(5);
+
 /// Keeps channels subscribed to where their slots are.
 pub(crate) async fn supervise(cluster: Arc<Shared>, board: Arc<Board>) {
     let (pushes, mut pushed) = mpsc::unbounded_channel();
@@ -35,7 +39,7 @@ pub(crate) async fn supervise(cluster: Arc<Shared>, board: Arc<Board>) {
         leaving: HashMap::new(),
         under_way: FuturesUnordered::new(),
         made: 0,
-        refusals: Vec::new(),
+        failing: Vec::new(),
         retry: None,
     };
     let mut map = cluster.watch();
@@ -66,8 +70,8 @@ struct News {
     under_way: FuturesUnordered<BoxFuture<'static, Step>>,
     /// How many links there have been.
     made: u64,
-    /// Which members refuse to tell news, and until when to leave them alone.
-    refusals: Vec<(Endpoint, Instant)>,
+    /// Which members have failed or refused to tell news lately.
+    failing: Vec<Failing>,
     /// When to try again what has failed.
     retry: Option<Instant>,
 }
@@ -76,6 +80,14 @@ struct News {
 struct Place {
     link: u64,
     is_confirmed: bool,
+}
+
+/// A member that has failed lately.
+struct Failing {
+    member: Endpoint,
+    backoff: Backoff,
+    /// When it is tried again, whatever else is news.
+    until: Instant,
 }
 
 /// A connection to a member.
@@ -103,7 +115,7 @@ impl News {
                 (true, Some(place)) if place.is_confirmed => self.board.confirm(&[name]),
                 (true, Some(_)) => (),
                 (true, None) => match map.owner(slot(&name)) {
-                    Some(owner) if self.is_refused_by(owner) => (),
+                    Some(owner) if self.is_left_alone(owner) => (),
                     Some(owner) => {
                         let link = self.link_to(owner);
                         self.placed.insert(name.clone(), Place { link, is_confirmed: false });
@@ -225,25 +237,47 @@ impl News {
         self.leaving.retain(|(link, _), _| *link != id);
         self.board.fall_silent(&fallen);
         let endpoint = link.endpoint;
-        if failure.is_lasting() && !failure.is_redirection() {
+        let refuses = failure.is_lasting() && !failure.is_redirection();
+        if refuses {
             tracing::warn!(%endpoint, %failure, "Redis refuses to tell news; waiters poll");
-            self.refusals.push((endpoint, Instant::now() + REFUSED_PAUSE));
-            self.try_again(REFUSED_PAUSE);
         } else {
             tracing::debug!(%endpoint, %failure, "no news from Redis for now; waiters poll");
             self.cluster.doubt();
-            self.try_again(PAUSE);
         }
+        let pause = match failure {
+            // It has only lost a slot.
+            Failure::Deposed => PAUSE,
+            _ => self.leave_alone(endpoint, refuses),
+        };
+        self.try_again(pause);
     }
 
-    /// Whether a member has refused lately. Whatever else is news, it is not asked again before its
-    /// time.
-    fn is_refused_by(&mut self, owner: &Endpoint) -> bool {
+    /// Asks no more of a member for now; for how long.
+    fn leave_alone(&mut self, member: Endpoint, refuses: bool) -> Duration {
         let now = Instant::now();
-        self.refusals.retain(|(_, until)| *until > now);
-        let until = self.refusals.iter().find(|(member, _)| member.is_where(owner));
-        let Some(pause) = until.map(|(_, until)| *until - now) else { return false };
-        self.try_again(pause);
+        self.failing.retain(|failing| failing.until + CALM > now);
+        let mut failing = match self.failing.iter().position(|it| it.member.is_where(&member)) {
+            Some(at) => self.failing.swap_remove(at),
+            None => Failing { member, backoff: Backoff::default(), until: now },
+        };
+        failing.backoff.failed();
+        let pause = match refuses {
+            true => REFUSED_PAUSE,
+            false => failing.backoff.pause().max(PAUSE),
+        };
+        failing.until = now + pause;
+        self.failing.push(failing);
+        pause
+    }
+
+    /// Whether a member has failed lately. It is tried again when its time has come.
+    fn is_left_alone(&mut self, owner: &Endpoint) -> bool {
+        let now = Instant::now();
+        let failing = self.failing.iter().find(|failing| failing.member.is_where(owner));
+        let Some(until) = failing.map(|failing| failing.until).filter(|until| *until > now) else {
+            return false;
+        };
+        self.try_again(until - now);
         true
     }
 

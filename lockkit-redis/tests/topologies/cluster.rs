@@ -17,6 +17,7 @@ use crate::support::{
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_member_that_refuses_to_tell_news_is_left_alone", patient, deaf),
+        trial("a_member_that_takes_no_connection_is_asked_with_pauses", patient, full),
         trial("a_lock_is_kept_in_one_slot_and_its_news_too", patient, in_one_slot),
         trial("a_slot_that_moves_takes_its_holder_and_waiters_along", patient, moved),
         trial("a_slot_that_has_moved_by_half_is_waited_for", patient, half_moved),
@@ -461,6 +462,30 @@ async fn deaf(cluster: RedisCluster) {
         tokio::time::sleep(millis(25)).await;
     }
     assert_eq!(refusals().await, 1);
+}
+
+/// One to which those are connected already who make requests.
+async fn full(cluster: RedisCluster) {
+    let driver = driver(&cluster.url()).await;
+    take(&driver, &claim(LONG)).await;
+    let mut owner = raw(&cluster, cluster.owner(slot(&cluster).await)).await;
+    owner.ask::<()>(&["CONFIG", "SET", "maxclients", "1"]).await;
+    refused(&driver, &claim(LONG).fair()).await;
+    let mut attempts =
+        async || -> u32 { owner.info("rejected_connections").await.parse().unwrap() };
+    while attempts().await == 0 {}
+    let (start, before) = (Instant::now(), attempts().await);
+    // Whoever else comes to wait is no reason to try again before.
+    let (mut number, mut now) = (0, before);
+    while now < before + 10 {
+        let other = LockName::new(&Namespace::default(), &number.to_string()).unwrap();
+        take(&driver, &Claim::new(other.clone(), LONG)).await;
+        refused(&driver, &Claim::new(other, LONG).fair()).await;
+        (number, now) = (number + 1, attempts().await);
+        tokio::time::sleep(millis(25)).await;
+    }
+    // Pauses that do not grow would add up to one second.
+    assert!(start.elapsed() >= millis(2500), "ten attempts in {:?}", start.elapsed());
 }
 
 async fn replicated(cluster: RedisCluster) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockkit_core::driver::ErrorKind;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow};
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::error::Failure;
@@ -85,19 +86,35 @@ impl Endpoint {
         sign_of_life: Option<[i32; 2]>,
     ) -> Result<(PgListener, i32), Failure> {
         self.within_limit(async {
+            // Greeted before there is a listener: one that is dropped says goodbye in a task that
+            // waits for the answer without a limit, and keeps the connection until then.
+            let (greets, mut greeted) = mpsc::unbounded_channel();
+            let endpoint = self.clone();
             // The listener takes its connection from a pool; this one makes no second.
             let pool = PgPoolOptions::new()
                 .max_connections(1)
                 .max_lifetime(None)
                 .idle_timeout(None)
                 .acquire_timeout(CONNECT_LIMIT)
+                .after_connect(move |connection, _| {
+                    let (endpoint, greets) = (endpoint.clone(), greets.clone());
+                    Box::pin(async move {
+                        let greeting = endpoint.greet_to_listen(connection).await;
+                        let is_fit = greeting.is_ok();
+                        // Who asked has gone otherwise, and drops this soon.
+                        _ = greets.send(greeting);
+                        match is_fit {
+                            true => Ok(()),
+                            // The pool would log an error and try again: it is dropped instead.
+                            false => std::future::pending().await,
+                        }
+                    })
+                })
                 .connect_lazy_with(self.options.clone());
-            let mut listener = PgListener::connect_with(&pool).await?;
+            let greeting = async { greeted.recv().await.unwrap_or(Err(Failure::Broken)) };
+            let connecting = async { Ok(PgListener::connect_with(&pool).await?) };
+            let (session, mut listener) = tokio::try_join!(greeting, connecting)?;
             listener.eager_reconnect(false);
-            let session = self.greet(&mut listener).await?;
-            if self.is_pooled() {
-                return Err(Failure::Pooled);
-            }
             listener.listen(channel).await?;
             if let Some([high, low]) = sign_of_life {
                 // What others see locked is heard by then.
@@ -137,6 +154,15 @@ impl Endpoint {
             self.is_pooled.store(true, Ordering::Relaxed);
         }
         Ok(row.try_get("pid")?)
+    }
+
+    /// The same for a connection that is to listen, which takes a session of its own.
+    async fn greet_to_listen(&self, connection: &mut PgConnection) -> Result<i32, Failure> {
+        let session = self.greet(connection).await?;
+        match self.is_pooled() {
+            true => Err(Failure::Pooled),
+            false => Ok(session),
+        }
     }
 
     /// So that each request is one round trip, from the first on.

@@ -38,6 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ),
         trial("a_request_that_was_not_sent_is_not_unknown", || POSTGRES.start(), away),
         trial("attempts_to_connect_are_few", || POSTGRES.start(), attempts),
+        trial("an_attempt_to_listen_that_is_not_answered_ends", || POSTGRES.start(), unanswered),
         trial("a_row_that_somebody_keeps_locked_holds_up_nobody_else", || POSTGRES.url(), locked),
         trial("a_table_that_is_locked_leaves_no_session_waiting", || POSTGRES.url(), table),
         trial("a_cancelled_request_has_done_nothing", || POSTGRES.url(), cancelled),
@@ -208,6 +209,27 @@ async fn attempts(server: Server) {
     let before = proxy.connections();
     sleep(millis(1500)).await;
     assert_eq!(proxy.connections(), before);
+}
+
+/// As by a pooler whose sessions are all in use.
+async fn unanswered(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&server.url_at(proxy.addr())).await;
+    take(&driver, &claim(LONG)).await;
+    let own = database.sessions().await;
+    let greeting = || proxy.answers().hold("is_standby");
+    let first = greeting();
+    refused(&driver, &claim(LONG).fair()).await;
+    first.caught().await;
+    let second = greeting();
+    second.caught().await;
+    let third = greeting();
+    tokio::select! {
+        biased;
+        () = database.sessions_fall_to(own + 1) => (),
+        () = third.caught() => panic!("what was given up is open still"),
+    }
 }
 
 async fn locked(server: String) {

@@ -13,12 +13,14 @@ use tokio::select;
 use tokio::time::timeout;
 
 use crate::support::{
-    FOLDER, LONG, NAME, Place, addr, ask, causes, claim, driver, millis, refused, take, with,
+    FOLDER, LONG, NAME, Place, addr, ask, causes, claim, claim_for, driver, impatient_driver,
+    millis, refused, take, with,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("an_expired_session_takes_hold_and_place_along", || ZOOKEEPER.url(), expired),
+        trial("what_a_session_took_along_is_released_without_an_answer", || ZOOKEEPER.url(), alone),
         trial("a_guard_is_lost_before_the_session_ends", || ZOOKEEPER.url(), in_time),
         trial("a_hold_that_is_watched_is_kept_without_asking", || ZOOKEEPER.start(), kept),
         trial("a_cut_is_cause_to_doubt_and_no_loss", || ZOOKEEPER.url(), cut),
@@ -59,6 +61,25 @@ async fn expired(server: String) {
     assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
     assert_eq!(place.nodes().await.len(), 1);
     assert_eq!(driver.release(&waiting).await.unwrap(), Release::Freed);
+}
+
+async fn alone(server: String) {
+    let place = Place::on(&server).await;
+    let proxy = Proxy::start(addr(&server)).await;
+    let driver = impatient_driver(&with(&place.url_by(proxy.addr()), "ttl=1s")).await;
+    let soon = || claim_for(millis(500));
+    let (held, waiting, unsent) = (soon(), soon().fair(), soon());
+    take(&driver, &held.clone().with_ttl(LONG)).await;
+    refused(&driver, &waiting.clone().with_ttl(LONG)).await;
+    proxy.refuse().await;
+    proxy.reset().await;
+    while driver.changed(&held).await != Change::Lost {
+        assert!(driver.try_acquire(&unsent).await.is_err());
+    }
+    for claim in [&held, &waiting, &unsent] {
+        assert_eq!(driver.release(claim).await.unwrap(), Release::NotHeld);
+    }
+    place.nodes_come_to(0).await;
 }
 
 async fn in_time(server: String) {

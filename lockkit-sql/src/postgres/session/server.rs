@@ -42,6 +42,10 @@ const BURY: &str = "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
 /// In milliseconds. While a statement waits, what others delete meanwhile is not cleared away.
 const LONGEST_WAIT: i64 = 10_000;
 
+/// How many keepalives in a row have no answer when the server ends the session, unless its system
+/// has an end for data that is not acknowledged, too.
+const KEEPALIVES: i64 = 6;
+
 /// What is asked of every session.
 pub(super) const REQUESTS: &[&str] = &[TAKE, WAIT, RELEASE, BEAT];
 
@@ -98,8 +102,8 @@ impl Server for PostgresServer {
         // Rounded up to what the server counts in.
         let idle = i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
         let patience = (idle / 5).clamp(1, LONGEST_WAIT);
-        let seconds = |part: i64| (idle / part / 1000).max(1);
-        let asking = [idle, patience, seconds(3), seconds(9), idle]
+        let [first, apart] = keepalives(idle);
+        let asking = [idle, patience, first, apart, KEEPALIVES, idle]
             .into_iter()
             .fold(query(SESSION), |query, setting| query.bind(setting.to_string()));
         let row = one(asking.fetch_all(&mut session.connection).await?)?;
@@ -156,6 +160,14 @@ impl Server for PostgresServer {
     fn freed(&self, name: &LockName) {
         self.subscription.tell(name);
     }
+}
+
+/// For a session of so many milliseconds: when keepalives begin and how far apart they are, in
+/// seconds. The server gives the session up when its holder has, or later: both are rounded up.
+fn keepalives(idle: i64) -> [i64; 2] {
+    // What is negative does not occur.
+    let millis = idle.unsigned_abs();
+    [3, 9].map(|part| i64::try_from(millis.div_ceil(part * 1000)).unwrap_or(i64::MAX).max(1))
 }
 
 /// 64 bits of the hash.
@@ -243,7 +255,8 @@ impl Failing for Failure {
 mod tests {
     use lockkit_core::{LockName, Namespace};
 
-    use super::{exact, hashed};
+    use super::super::CAPABILITIES;
+    use super::{KEEPALIVES, exact, hashed, keepalives};
 
     fn name(text: &str) -> LockName {
         LockName::new(&Namespace::default(), text).unwrap()
@@ -255,6 +268,19 @@ mod tests {
         assert_eq!(hashed(&name("orders/42")), 4_729_865_268_723_221_079);
         let elsewhere = LockName::new(&Namespace::new("other").unwrap(), "orders/42").unwrap();
         assert_ne!(hashed(&elsewhere), hashed(&name("orders/42")));
+    }
+
+    /// Else somebody else has the lock while its holder believes in it.
+    #[test]
+    fn keepalives_end_no_session_before_its_time() {
+        let [least, most] = [CAPABILITIES.min_ttl, CAPABILITIES.max_ttl].map(|ttl| ttl.as_millis());
+        // No multiple of a second, so that all remainders come up.
+        for millis in (least..=most).step_by(97).chain([most]) {
+            let millis = i64::try_from(millis).unwrap();
+            let [first, apart] = keepalives(millis);
+            assert!(first >= 1 && apart >= 1, "{millis}");
+            assert!((first + KEEPALIVES * apart) * 1000 >= millis, "{millis}: {first}, {apart}");
+        }
     }
 
     #[test]

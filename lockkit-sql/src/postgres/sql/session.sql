@@ -1,6 +1,6 @@
 -- $1 idle time-out, $2 patience with rows that others keep locked, in milliseconds;
--- $3 to $5 when keepalives begin, their spacing and the end of unacknowledged data, as PostgreSQL
--- has them: seconds, seconds, milliseconds.
+-- $3 to $6 when keepalives begin, their spacing, how many go unanswered, and the end of
+-- unacknowledged data, as PostgreSQL has them: seconds, seconds, a number, milliseconds.
 -- What the administrator has set for the role may end a statement or the session: here it is set
 -- for locks. All of it ends with the session.
 SELECT pg_backend_pid() AS pid,
@@ -9,8 +9,8 @@ SELECT pg_backend_pid() AS pid,
        set_config('lock_timeout', $2, false),
        set_config('tcp_keepalives_idle', $3, false),
        set_config('tcp_keepalives_interval', $4, false),
-       set_config('tcp_keepalives_count', '3', false),
-       set_config('tcp_user_timeout', $5, false),
+       set_config('tcp_keepalives_count', $5, false),
+       set_config('tcp_user_timeout', $6, false),
        set_config('statement_timeout', '0', false),
        -- Since PostgreSQL 17.
        (SELECT set_config(s.name, '0', false) FROM pg_settings AS s
