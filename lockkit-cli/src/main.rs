@@ -55,5 +55,6 @@ fn main() -> ExitCode {
         Ok(Command::Man(options)) => generate::man(&options),
         Err(code) => code,
     };
+    signals::end_by(code);
     code.into()
 }

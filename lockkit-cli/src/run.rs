@@ -250,7 +250,7 @@ async fn under_lock(
     let end = match too_late(&hold, signals).await {
         Some(end) => Ok(end),
         None => {
-            let started = start(&options.command, &hold, driver, terminal);
+            let started = start(&options.command, &hold, driver, terminal, signals);
             // The command has inherited it. A copy here would outlast the release.
             drop(shared);
             match started {
@@ -305,11 +305,12 @@ fn start(
     hold: &Hold,
     driver: &str,
     terminal: Terminal,
+    signals: &Signals,
 ) -> io::Result<(Tree, Gate)> {
     let gate = Gate::new()?;
     let mut command = warden::command(program, &gate);
     environment(&mut command, hold, driver);
-    Ok((Tree::start(command, terminal)?, gate))
+    Ok((Tree::start(command, terminal, signals)?, gate))
 }
 
 /// Keeps the lock until then, unless a signal asks for the end, or it is lost, which whoever
@@ -318,7 +319,7 @@ async fn linger(hold: &Hold, until: Instant, signals: &mut Signals) {
     let clock = Clock::system();
     select! {
         biased;
-        () = hold.lost() => (),
+        () = hold.ended() => (),
         _ = signals.end() => (),
         () = clock.sleep_until(until) => (),
     }
@@ -359,7 +360,7 @@ async fn watch(
         select! {
             biased;
             // Before anything else, since this process may have been stopped meanwhile.
-            () = hold.lost() => break,
+            () = hold.ended() => break,
             status = tree.ended() => {
                 let status = status?;
                 if status.signaled() {
@@ -390,12 +391,14 @@ async fn watch(
 /// Passes a signal on to the command, unless it has got it, and says whether it asks for the end.
 fn pass_on(tree: &Tree, signal: Signal, terminal: Terminal) -> bool {
     match signal {
-        // The command first: it must not run while nobody watches.
+        // The command first, and all of it: it must not run while nobody watches.
         Signal::TSTP => {
-            tree.signal(Signal::STOP);
+            tree.signal_all(Signal::STOP);
             signals::stop();
         }
         signal if terminal.delivers(signal) => (),
+        // Whatever was stopped, and nobody else may be left to continue it.
+        Signal::CONT => tree.signal_all(signal),
         signal => tree.signal(signal),
     }
     ENDS.contains(&signal)
@@ -413,7 +416,7 @@ async fn end(tree: &mut Tree, hold: &Hold, limits: Limits) {
         select! {
             biased;
             () = tree.all_ended() => return,
-            () = hold.lost() => (),
+            () = hold.ended() => (),
             () = until(left - limits.reserve) => (),
         }
     }

@@ -3,14 +3,27 @@
 use std::future::{poll_fn, ready};
 use std::io::{self, IsTerminal as _};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
+use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Signal, getpgrp, getpid, kill_process};
+use rustix::process::{
+    Resource, Rlimit, Signal, getpgrp, getpid, getrlimit, getsid, kill_process, setrlimit,
+};
 use rustix::termios::tcgetpgrp;
 use tokio::select;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::task::yield_now;
+
+use crate::exit;
+
+/// What ends a program that does not catch it. This one does, and ends in its own time.
+const ENDS: [Signal; 6] =
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
+
+/// Those that came to this process, as the bits of a mask.
+static RECEIVED: AtomicU64 = AtomicU64::new(0);
 
 /// Who else gets the signals that come from a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +48,20 @@ impl Terminal {
     pub(crate) fn delivers(self, signal: Signal) -> bool {
         match (self, signal) {
             (Self::Apart, _) => false,
-            (Self::Shared, Signal::INT | Signal::QUIT | Signal::CONT) => true,
-            // From a terminal that hung up: it is none any more.
+            (Self::Shared, Signal::INT | Signal::QUIT) => true,
+            // When a terminal hangs up, the leader of its session gets both, alone.
+            (Self::Shared, Signal::HUP | Signal::CONT) if leads_session() => false,
+            (Self::Shared, Signal::CONT) => true,
+            // The leader has ended, or sent it to everybody. The terminal is none any more.
             (Self::Shared, Signal::HUP) => !io::stdin().is_terminal() && open().is_err(),
             (Self::Shared, _) => false,
         }
     }
+}
+
+/// Whether a terminal counts on this process to end everybody else who is at it.
+fn leads_session() -> bool {
+    getsid(None).is_ok_and(|leader| leader == getpid())
 }
 
 /// Opens the terminal that this process is controlled by.
@@ -52,29 +73,51 @@ fn open() -> rustix::io::Result<OwnedFd> {
 
 /// Catches signals, for as long as this process lives.
 ///
-/// Those that it was told to ignore, as `nohup` does, stay ignored, by the command too.
-pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
+/// Those that it was told to ignore, as `nohup` does, stay ignored, by the command too. Those that
+/// were blocked do not: whoever blocks the end of a child, or that of a parent, would wait for ever.
+pub(crate) struct Signals {
+    caught: Vec<(Signal, unix::Signal)>,
+    needed: SigSet,
+    /// What was blocked when this process began.
+    blocked: SigSet,
+}
 
 impl Signals {
     pub(crate) fn catch(terminal: Terminal) -> io::Result<Self> {
         // With a terminal of its own the whole group is stopped anyway.
         let stop = (terminal == Terminal::Apart).then_some(Signal::TSTP);
-        let ends =
-            [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
         let ignored = ignored()?;
-        let caught = ends.into_iter().chain(stop).chain([Signal::CONT]);
+        let caught = ENDS.into_iter().chain(stop).chain([Signal::CONT]);
         let caught = caught.filter(|signal| ignored & bit(*signal) == 0);
-        caught
+        let caught: Vec<_> = caught
             .map(|signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)))
-            .collect::<io::Result<_>>()
-            .map(Self)
+            .collect::<io::Result<_>>()?;
+        let mut needed = SigSet::empty();
+        // What is not caught stays as it is: a command that blocks SIGTSTP must not run on beside
+        // a `lockkit` that was stopped by it.
+        let others = [Signal::CHILD, Signal::CONT, Signal::WINCH];
+        for signal in caught.iter().map(|(signal, _)| *signal).chain(others) {
+            needed.add(nix::sys::signal::Signal::try_from(signal.as_raw())?);
+        }
+        // Now that they are caught, since some may have come before.
+        let blocked = needed.thread_swap_mask(SigmaskHow::SIG_UNBLOCK)?;
+        Ok(Self { caught, needed, blocked })
+    }
+
+    /// Starts something, with those signals blocked that were when this process began.
+    pub(crate) fn as_found<T>(&self, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.blocked.thread_set_mask()?;
+        let started = start();
+        self.needed.thread_unblock()?;
+        started
     }
 
     /// The next signal. Cancel-safe: none is lost.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|cx| {
-            for (signal, stream) in &mut self.0 {
+            for (signal, stream) in &mut self.caught {
                 if stream.poll_recv(cx).is_ready() {
+                    RECEIVED.fetch_or(bit(*signal), Ordering::Relaxed);
                     return Poll::Ready(*signal);
                 }
             }
@@ -129,6 +172,33 @@ fn ends(signal: Signal) -> Option<Signal> {
 pub(crate) fn stop() {
     // A process may always signal itself.
     _ = kill_process(getpid(), Signal::STOP);
+}
+
+/// Ends this process by the signal that an exit code stands for, if that has come to it; else
+/// returns.
+///
+/// A shell ends a script at Ctrl-C only if the program that it waits for was ended by it. After an
+/// exit code, also 130, it goes on: to such a program Ctrl-C means something else.
+pub(crate) fn end_by(code: u8) {
+    let received = RECEIVED.load(Ordering::Relaxed);
+    let is_it = |signal: &Signal| received & bit(*signal) != 0 && code == exit::of_signal(*signal);
+    // The first process of a system or a container is not ended by its own signals.
+    if let Some(signal) = ENDS.into_iter().find(is_it)
+        && !getpid().is_init()
+    {
+        leave_no_core();
+        // It is an error for signals that the crate does not know.
+        _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
+    }
+}
+
+/// After SIGQUIT. It would tell of nothing.
+fn leave_no_core() {
+    let maximum = getrlimit(Resource::Core).maximum;
+    // One byte: at none, a program that the system hands cores to would be asked all the same.
+    let current = Some(maximum.map_or(1, |maximum| maximum.min(1)));
+    // If it is refused, there is a core.
+    _ = setrlimit(Resource::Core, Rlimit { current, maximum });
 }
 
 /// The signals that this process was told to ignore, as the bits of a mask.

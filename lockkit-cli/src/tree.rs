@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpgid, kill_process, kill_process_group, wait,
 };
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, timeout};
 
-use crate::signals::Terminal;
+use crate::signals::{Signals, Terminal};
 
 /// How long processes may take to end when they are killed.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -38,14 +38,18 @@ impl Tree {
     ///
     /// To be called from the main thread, since a parent-death signal is sent when the thread
     /// ends that started the process.
-    pub(crate) fn start(mut command: Command, terminal: Terminal) -> io::Result<Self> {
+    pub(crate) fn start(
+        mut command: Command,
+        terminal: Terminal,
+        signals: &Signals,
+    ) -> io::Result<Self> {
         let others = adopt()?;
         // From before the start, so that no end is missed.
         let news = unix::signal(SignalKind::child())?;
         if terminal == Terminal::Apart {
             command.process_group(0);
         }
-        let root = Pid::from_child(&command.spawn()?);
+        let root = Pid::from_child(&signals.as_found(|| command.spawn())?);
         Ok(Self { root, ended: false, terminal, others, news })
     }
 
@@ -84,6 +88,20 @@ impl Tree {
             _ = kill_process_group(self.root, signal);
         } else {
             self.signal_each(signal);
+        }
+    }
+
+    /// The same, and signals what has left the process group as well.
+    pub(crate) fn signal_all(&self, signal: Signal) {
+        self.signal(signal);
+        if self.terminal == Terminal::Apart && !self.ended {
+            // Parents before their children: a run in the run is to see to its lock first.
+            let left =
+                self.members().into_iter().filter(|pid| getpgid(Some(*pid)) != Ok(self.root));
+            for pid in left {
+                // As above.
+                _ = kill_process(pid, signal);
+            }
         }
     }
 

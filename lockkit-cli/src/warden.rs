@@ -111,7 +111,7 @@ mod linux {
             }
             // In the group of the warden: its own, or that of the terminal.
             let mut gate = Gate::new()?;
-            let mut tree = Tree::start(again(EXEC, &gate, program), Terminal::Shared)?;
+            let mut tree = Tree::start(again(EXEC, &gate, program), Terminal::Shared, &caught)?;
             // Only this process may have got what came before the other was there. Who has got it,
             // too, is gone.
             while let Some(signal) = caught.arrived().await {

@@ -56,7 +56,7 @@ fn a_signal_ends_it_and_leaves_no_files() {
         assert_eq!(files(), 1);
         running.signal(signal);
         let ended = running.finish();
-        assert_eq!((ended.code, &*ended.err), (128 + signal.as_raw(), ""), "{ended:?}");
+        assert_eq!((ended.signal, &*ended.err), (Some(signal.as_raw()), ""), "{ended:?}");
         assert_eq!(files(), 0);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use crate::support::{LIMIT, Locks, lockkit};
+use rustix::process::Signal;
+
+use crate::support::{LIMIT, Locks, eventually, lockkit, state};
 
 /// What runs the program again, as a script does that does not know what it is part of.
 fn again(arguments: &str) -> String {
@@ -45,6 +47,26 @@ fn other_locks_may_be_taken_inside() {
         assert_eq!((ended.code, &*ended.out), (0, "inner\n"), "{inner}: {ended:?}");
         assert_eq!(ended.complaints(), "", "{inner}");
     }
+}
+
+/// It is in a process group of its own.
+#[test]
+fn a_run_inside_is_stopped_and_continued_with_lockkit() {
+    let locks = Locks::new();
+    let inner = again("inner -- sh -c 'echo $$; echo $PPID; read -r _ <gate; echo done'");
+    let running = locks.start(&[], "outer", &inner);
+    let [command, warden] = [(); 2].map(|()| running.line().unwrap());
+    running.signal(Signal::TSTP);
+    for pid in [&running.pid.to_string(), &command, &warden] {
+        eventually("it is stopped", || state(pid) == Some('T'));
+    }
+    running.signal(Signal::CONT);
+    for pid in [&command, &warden] {
+        eventually("it goes on", || state(pid).is_some_and(|state| state != 'T'));
+    }
+    locks.open_gate();
+    let ended = running.finish();
+    assert_eq!((ended.code, &*ended.out), (0, "done\n"), "{ended:?}");
 }
 
 /// What a run has left in the background is part of it no longer.

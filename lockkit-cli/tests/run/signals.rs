@@ -1,10 +1,11 @@
 use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Instant;
 
 use rustix::process::Signal;
 
-use crate::support::{Locks, Running, eventually, state};
+use crate::support::{ENDS, Locks, Running, eventually, lockkit, state};
 
 #[test]
 fn signals_reach_the_whole_group_once() {
@@ -79,10 +80,82 @@ fn a_signal_is_not_lost_at_any_moment() {
         running.signal(Signal::INT);
         assert_eq!(running.line(), None);
         let status = running.status();
-        // At first it ends `lockkit` itself.
-        assert!(status.code() == Some(130) || status.signal() == Some(2), "{round}: {status:?}");
+        assert_eq!(status.signal(), Some(2), "{round}: {status:?}");
     }
     assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
+}
+
+/// So that a shell ends its script, too, and does not take it for a program that goes its own way.
+#[test]
+fn a_signal_that_ends_the_command_ends_lockkit() {
+    for signal in ENDS {
+        let locks = Locks::new();
+        // If there is a core, it is not that of the command.
+        let script = "ulimit -c 0; echo ready; exec sleep 1000";
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -c unlimited; exec \"$0\" run name -- sh -c \"$1\""]);
+        command.arg(lockkit().get_program()).arg(script);
+        command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
+        let running = Running::start(command);
+        assert_eq!(running.line().as_deref(), Some("ready"));
+        running.signal(signal);
+        let status = running.status();
+        assert_eq!(status.signal(), Some(signal.as_raw()), "{status:?}");
+        assert!(!status.core_dumped(), "{status:?}");
+        assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
+    }
+}
+
+#[test]
+fn a_signal_that_ends_the_wait_ends_lockkit() {
+    let locks = Locks::new();
+    let holder = locks.start(&[], "name", "echo ready; read -r _ <gate");
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    for signal in ENDS {
+        let waiting = locks.start(&[], "name", "echo never");
+        assert!(waiting.complaint().unwrap().contains("waiting"));
+        waiting.signal(signal);
+        let status = waiting.status();
+        assert_eq!(status.signal(), Some(signal.as_raw()), "{status:?}");
+    }
+    locks.open_gate();
+    assert_eq!(holder.finish().code, 0);
+}
+
+/// To whoever waits for it, such a program goes its own way.
+#[test]
+fn a_command_that_ends_by_a_code_of_its_own_is_no_end_by_a_signal() {
+    let locks = Locks::new();
+    let script = "trap 'exit 7' INT; echo ready; while :; do sleep 0.01; done";
+    let running = locks.start(&[], "name", script);
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    running.signal(Signal::INT);
+    assert_eq!(running.status().code(), Some(7));
+    // Nor is the end of a command whose signal `lockkit` knows nothing of.
+    let running = locks.start(&[], "name", "kill -INT $$");
+    assert_eq!(running.status().code(), Some(130));
+}
+
+/// Its own signals do not end the first process of a container.
+#[test]
+fn the_first_process_ends_with_the_code() {
+    let unshare = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
+    if !Command::new("unshare")
+        .args(unshare)
+        .arg("true")
+        .output()
+        .is_ok_and(|ended| ended.status.success())
+    {
+        eprintln!("left out: here nobody makes a container, by `unshare` of util-linux");
+        return;
+    }
+    let locks = Locks::new();
+    let mut command = Command::new("unshare");
+    command.args(unshare).arg(lockkit().get_program());
+    command.args(["run", "name", "--", "sh", "-c", "kill -INT 1; exec sleep 1000"]);
+    command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
+    let status = Running::start(command).status();
+    assert_eq!(status.code(), Some(130), "{status:?}");
 }
 
 /// As under `nohup`.
@@ -99,6 +172,68 @@ fn what_was_ignored_stays_ignored() {
     running.signal(Signal::HUP);
     locks.open_gate();
     assert_eq!(running.finish().code, 0);
+}
+
+/// What starts a program with signals blocked; `None` where there is nothing that does.
+fn blocking(locks: &Locks) -> Option<Command> {
+    let mut command = Command::new("env");
+    command.arg("--block-signal=CHLD,CONT,HUP,INT,QUIT,TERM,USR1,USR2,TSTP");
+    command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
+    let able = Command::new("env").args(command.get_args()).arg("true").output();
+    if !able.is_ok_and(|ended| ended.status.success()) {
+        eprintln!("left out: it takes the `env` of GNU to block signals");
+        return None;
+    }
+    Some(command)
+}
+
+/// As by the thread of a program that leaves signals to another one.
+#[test]
+fn what_was_blocked_is_heard_of() {
+    let locks = Locks::new();
+    let start = |words: &[&str]| {
+        let mut command = blocking(&locks)?;
+        command.arg(lockkit().get_program()).args(words);
+        Some(Running::start(command))
+    };
+    // Of the end of a command, for one.
+    let Some(holder) = start(&["run", "name", "--", "sh", "-c", "echo ready; read -r _ <gate"])
+    else {
+        return;
+    };
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    let Some(waiting) = start(&["run", "name", "--", "echo", "never"]) else { return };
+    assert!(waiting.complaint().unwrap().contains("waiting"));
+    waiting.signal(Signal::TERM);
+    let ended = waiting.finish();
+    assert_eq!((ended.code, &*ended.out), (143, ""), "{ended:?}");
+    locks.open_gate();
+    assert_eq!(holder.finish().code, 0);
+}
+
+/// The warden hears of the end of its parent.
+#[test]
+fn the_command_goes_with_lockkit_though_signals_were_blocked() {
+    let locks = Locks::new();
+    let Some(mut command) = blocking(&locks) else { return };
+    let script = "sleep 1000 & echo ready; wait; echo never";
+    command.arg(lockkit().get_program()).args(["run", "name", "--", "sh", "-c", script]);
+    let running = Running::start(command);
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    running.signal(Signal::KILL);
+    assert_eq!(running.line(), None);
+}
+
+#[test]
+fn the_command_finds_blocked_what_was_blocked() {
+    let locks = Locks::new();
+    let [Some(mut without), Some(mut within)] = [(); 2].map(|()| blocking(&locks)) else { return };
+    let look = ["grep", "SigBlk:", "/proc/self/status"];
+    without.args(look);
+    within.arg(lockkit().get_program()).args(["run", "name", "--"]).args(look);
+    let [without, within] = [without, within].map(|command| Running::start(command).finish().out);
+    assert_eq!(without, within);
+    assert_ne!(without.split_whitespace().nth(1), Some("0000000000000000"));
 }
 
 /// Those that this program needs for itself.
@@ -119,14 +254,19 @@ fn two_are_as_if_nobody_had_ignored_them() {
 #[test]
 fn the_command_is_stopped_and_continued_with_lockkit() {
     let locks = Locks::new();
-    let running = locks.start(&[], "name", "echo $$; read -r _ <gate; echo done");
-    let (lockkit, command) = (running.pid.to_string(), running.line().unwrap());
+    // Also what has left its process group.
+    let script = "echo $$; setsid sh -c 'echo $$; read -r _ <gate'; echo done";
+    let running = locks.start(&[], "name", script);
+    let lockkit = running.pid.to_string();
+    let [command, other] = [(); 2].map(|()| running.line().unwrap());
     running.signal(Signal::TSTP);
-    for pid in [&lockkit, &command] {
+    for pid in [&lockkit, &command, &other] {
         eventually("it is stopped", || state(pid) == Some('T'));
     }
     running.signal(Signal::CONT);
-    eventually("it goes on", || state(&command).is_some_and(|state| state != 'T'));
+    for pid in [&command, &other] {
+        eventually("it goes on", || state(pid).is_some_and(|state| state != 'T'));
+    }
     locks.open_gate();
     assert_eq!(running.finish().out, "done\n");
 }

@@ -21,6 +21,10 @@ use tokio::signal::unix::{self, SignalKind};
 /// A guard against hanging, not a measure of anything.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
+/// What ends a program that is not asked to do anything else.
+pub(crate) const ENDS: [Signal; 6] =
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
+
 /// The program.
 pub(crate) fn lockkit() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockkit"));
@@ -195,7 +199,9 @@ pub(crate) struct Running {
 /// What became of a process.
 #[derive(Debug)]
 pub(crate) struct Ended {
+    /// As a shell says it: 128 + N if signal N ended it.
     pub(crate) code: i32,
+    pub(crate) signal: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
@@ -271,8 +277,13 @@ impl Running {
         };
         let (out, err) = (rest(&self.out), rest(&self.err));
         let status = self.status();
-        assert_eq!(status.signal(), None, "killed: {out}{err}");
-        Ended { code: status.code().unwrap(), out, err }
+        // Of the others a program does not end in its own time.
+        let signal = status.signal().inspect(|signal| {
+            let is_expected = ENDS.iter().any(|end| end.as_raw() == *signal);
+            assert!(is_expected && !status.core_dumped(), "killed: {status}: {out}{err}");
+        });
+        let code = status.code().or(signal.map(|signal| 128 + signal)).unwrap();
+        Ended { code, signal, out, err }
     }
 }
 
@@ -385,9 +396,7 @@ fn heed_signals() {
 fn catch_ignored() {
     let runtime = runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let _inside = runtime.enter();
-    let [one, two] = [Signal::USR1, Signal::USR2];
-    let ends = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, one, two, Signal::TSTP];
-    for signal in ends {
+    for signal in ENDS.into_iter().chain([Signal::TSTP]) {
         if is_ignored(signal) {
             // Goes on being caught.
             drop(unix::signal(SignalKind::from_raw(signal.as_raw())).unwrap());

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{AtTerminal, Locks, Running, eventually, lockkit, state};
+use crate::support::{AtTerminal, LIMIT, Locks, Running, eventually, lockkit, state};
 
 /// Starts a shell script under a lock, at a terminal; `None` where there is no `script`.
 fn at_a_terminal(locks: &Locks, script: &str) -> Option<Running> {
@@ -114,6 +114,49 @@ fn other_signals_are_passed_on() {
     kill_process(number(&running.line().unwrap()), Signal::TERM).unwrap();
     assert_eq!(running.line().as_deref(), Some("terminated"));
     assert_eq!(running.finish().code, 7);
+}
+
+/// As with `ssh -t HOST lockkit ...` when the connection is gone: the kernel tells the leader of the
+/// session, and the others when that has ended.
+#[test]
+fn a_terminal_that_hangs_up_ends_the_command() {
+    for shell in [
+        "exec \"$PROGRAM\" run name -- sh -c \"$SCRIPT\"",
+        // A shell is the leader.
+        "\"$PROGRAM\" run name -- sh -c \"$SCRIPT\"; exit",
+    ] {
+        // What is stopped has to be continued to hear of it.
+        for (script, in_state) in [("exec sleep 1000", 'S'), ("kill -STOP $$", 'T')] {
+            let locks = Locks::new();
+            let gone = locks.watched();
+            let script = format!("exec 9>watched; echo $$; {script}");
+            let Some(running) = with_neighbours(&locks, shell, &script) else { return };
+            let command = running.line().unwrap();
+            eventually("it sleeps or is stopped", || state(&command) == Some(in_state));
+            // Nobody else has the other end of the terminal.
+            running.signal(Signal::KILL);
+            gone.recv_timeout(LIMIT).unwrap();
+            assert_eq!(locks.finish(&[], "name", "true").code, 0);
+        }
+    }
+}
+
+/// The shell takes it for an interrupt only if `lockkit` was ended by one.
+#[test]
+fn an_interrupt_ends_a_script() {
+    if Command::new("bash").arg("--version").output().is_err() {
+        eprintln!("left out: `bash`, which looks at how a program has ended, is not there");
+        return;
+    }
+    let locks = Locks::new();
+    let shell = "exec bash -c '\"$PROGRAM\" run name -- \
+                 sh -c \"echo ready; exec sleep 1000\"; echo never'";
+    let Some(mut running) = AtTerminal::start(&locks, shell) else { return };
+    running.until("it runs", |shown| shown.contains("ready"));
+    running.press("\x03");
+    let ended = running.finish();
+    assert!(ended.code == 130 && !ended.out.contains("never"), "{ended:?}");
+    assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
 }
 
 #[test]
