@@ -128,6 +128,10 @@ table! {
         renewing::a_revoked_hold_is_lost [Revoke] "A hold that was taken away is told `Lost`, and the lock is free.";
         overlapping::a_release_is_one_step [] "Releases of a claim that are under way while others take the lock end no hold but its own.";
         overlapping::a_renewal_is_one_step [] "A renewal that is under way while its claim is released neither brings the hold back nor ends that of the next owner.";
+        overlapping::a_release_is_one_step_beside_a_break [Revoke] "A release that is under way while the hold is taken away does not end that of the next owner.";
+        overlapping::a_renewal_is_one_step_beside_a_break [Revoke] "A renewal that is under way while the hold is taken away neither brings it back nor ends that of the next owner.";
+        overlapping::a_repeated_ask_is_one_step_beside_a_break [Revoke] "A repeated ask that is under way while the hold is taken away does not end that of the next owner, nor hold the lock beside it.";
+        vouching::a_hold_is_vouched_for_as_it_ends [] "Grants, repeated asks, renewals and grants that a waiter is told of are vouched for by what ends the hold: a lease and a session since before the answer, a process while it lives.";
         leasing::a_lease_runs_out [Lease] "A hold that nobody renews or releases ends by itself.";
         leasing::a_lease_lasts [Lease] "A lease does not end before its time, nor before the time that is vouched for.";
         leasing::a_lease_is_not_rounded_down [Lease] "A lease of an odd length lasts for all of it.";
@@ -154,8 +158,8 @@ table! {
         waiting::a_try_does_not_overtake_the_queue [Order] "While a fair claim waits, a claim that does not wait is refused.";
         waiting::a_try_does_not_overtake_at_the_end_of_a_lease [Order, Lease] "A lock whose lease runs out goes to the fair claim that has waited longest, and not to who asks first.";
         waiting::a_plain_waiter_does_not_overtake_the_queue [Order] "While a fair claim waits, a later waiter that is not fair is refused.";
-        waiting::a_pushed_grant_lasts_from_the_last_ask [Order, Notification, Lease] "A grant that a waiter is told of lasts for a lease from its last refused ask: no less, and not for a fresh one.";
-        waiting::a_refusal_voids_an_earlier_push [Order, Notification, Lease] "A grant that was pushed, and over, before a waiter was refused again is not told of after that.";
+        waiting::a_pushed_grant_lasts_from_the_last_ask [Notification, Lease] "A grant that a waiter is told of lasts for a lease from its last refused ask: no less, and not for a fresh one.";
+        waiting::a_refusal_voids_an_earlier_push [Notification, Lease] "A grant that was pushed, and over, before a waiter was refused again is not told of after that.";
         waiting::who_only_listens_is_handed_nothing [Notification] "A claim that listens and does not wait is handed nothing when the lock is let go.";
         waiting::who_listens_and_is_heard_is_told [Notification] "A claim that listens and does not wait, and was told that it is heard, hears of a release.";
         tokens::tokens_are_given_if_declared [] "Every grant has a fencing token if the driver declares them, and none if not.";

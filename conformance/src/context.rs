@@ -271,6 +271,17 @@ impl Context {
         Ok(())
     }
 
+    /// Takes a lock away from the claim, if that has it, over a connection that stands. Where there
+    /// is no inspection, it is taken from whoever has it.
+    pub(crate) async fn revoke_from(&self, outside: &Connection, claim: &Claim) -> Verdict {
+        match &self.setup.revoke {
+            Some(revoke) if !self.capabilities().inspection => {
+                hook("revoke", revoke(claim.name().clone()).await)
+            }
+            _ => outside.break_hold(claim.name(), Some(claim.owner())).await.map(drop),
+        }
+    }
+
     pub(crate) async fn sever(&self) -> Verdict {
         match &self.setup.sever {
             Some(sever) => hook("sever", sever().await),

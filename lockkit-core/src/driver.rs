@@ -49,11 +49,16 @@ pub use turnstile::Turnstile;
 ///   claim can neither renew nor release, and `renew` never re-creates
 ///   (`only_the_owner_renews`, `a_renewal_never_recreates`). The owner is compared in the step that
 ///   changes something: a renewal may be under way while its claim is released, and a release that
-///   was repeated may be late (`a_renewal_is_one_step`, `a_release_is_one_step`).
+///   was repeated may be late (`a_renewal_is_one_step`, `a_release_is_one_step`). So it is while the
+///   hold is taken away, which a lock inside the driver keeps nobody from
+///   (`a_renewal_is_one_step_beside_a_break`, `a_release_is_one_step_beside_a_break`,
+///   `a_repeated_ask_is_one_step_beside_a_break`).
 /// - **Vouching.** An ask or renewal answered yes has, when the server processed it, set the lease
 ///   to at least a full TTL (`a_renewal_is_a_full_lease`, `a_repeated_ask_refreshes`); no request
 ///   ever shortens one (`no_request_shortens_a_lease`). Nobody else is granted the lock for as long
-///   as the answer [vouches](Vouch) for it (`a_lease_lasts`).
+///   as the answer [vouches](Vouch) for it (`a_lease_lasts`). Every grant and renewal is vouched for
+///   by what ends the hold: a lease by [`Vouch::FromRequest`] or [`Vouch::Lease`], a session by
+///   [`Vouch::Lease`], a process by [`Vouch::WhileAlive`] (`a_hold_is_vouched_for_as_it_ends`).
 /// - **Time** is the server's, or a duration. The client's wall clock is never sent and never
 ///   compared. A lease ends by itself (`a_lease_runs_out`), and not before its time
 ///   (`a_lease_lasts`). Of those who ask for what ran out, one gets it
@@ -193,7 +198,8 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// A grant without a token, good for a full lease [from the request](Vouch::FromRequest).
+    /// A grant without a token, good for a full lease [from the request](Vouch::FromRequest). Where
+    /// a session or the process ends holds, [`vouch`](Self::vouch) has to say so.
     pub fn new() -> Self {
         Self::default()
     }
@@ -249,7 +255,7 @@ impl Taken {
         Self::default()
     }
 
-    /// Says when the holder's lease runs out unless it is renewed. The engine asks again then,
+    /// Says for how long the holder's lease lasts unless it is renewed. The engine asks again then,
     /// since few backends tell of an expiry.
     #[must_use]
     pub fn free_in(mut self, duration: Duration) -> Self {
@@ -283,7 +289,7 @@ impl Taken {
         self
     }
 
-    /// When the holder's lease runs out unless it is renewed, if that is known.
+    /// For how long the holder's lease lasts unless it is renewed, if that is known.
     pub fn remaining(&self) -> Option<Duration> {
         self.free_in
     }
@@ -310,7 +316,8 @@ impl Taken {
 pub enum Vouch {
     /// For the [TTL](Claim::ttl) that the claim asked for, from just before the request that was
     /// answered: what a backend says that keeps its leases itself. For [`Change::Granted`] that is
-    /// the last ask answered [`Attempt::Taken`].
+    /// the last ask answered [`Attempt::Taken`]. Not for sessions: how long these last does not
+    /// depend on what the claim asks for, nor do they begin anew with each request.
     #[default]
     FromRequest,
     /// For `ttl` from `since`, on the [claim's clock](Claim::clock): what a driver says whose
@@ -321,7 +328,8 @@ pub enum Vouch {
         /// What the backend granted.
         ttl: Duration,
     },
-    /// For as long as this process lives.
+    /// For as long as this process lives: what a driver says whose holds end with it, and nobody
+    /// else.
     WhileAlive,
 }
 

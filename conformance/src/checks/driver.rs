@@ -11,4 +11,5 @@ pub(super) mod releasing;
 pub(super) mod renewing;
 pub(super) mod sharing;
 pub(super) mod tokens;
+pub(super) mod vouching;
 pub(super) mod waiting;

@@ -16,7 +16,7 @@ use lockkit_core::driver::{
     Release, Renewal, Taken, Vouch,
 };
 use lockkit_core::memory::{CAPABILITIES, MemoryDriver};
-use lockkit_core::{Capabilities, FencingToken, Label, LockName, Namespace};
+use lockkit_core::{Capabilities, FencingToken, Label, Liveness, LockName, Namespace};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -25,11 +25,15 @@ use crate::catalogue::Defect;
 /// The backend of a suite.
 pub(crate) struct Server {
     defect: Option<Defect>,
+    /// What it promises without the defect.
+    capabilities: Capabilities,
     memory: MemoryDriver,
     /// How often the connections were cut.
     cuts: watch::Sender<u64>,
     /// How often a lock was released.
     releases: watch::Sender<u64>,
+    /// How often places were put in another order.
+    sorts: watch::Sender<u64>,
     restarts: AtomicU64,
     connections: AtomicU64,
     state: Mutex<State>,
@@ -74,6 +78,8 @@ struct State {
     names: HashSet<LockName>,
     /// Who has the place of all claims of a connection.
     places: HashMap<(u64, LockName), OwnerId>,
+    /// Who came to a queue, in order of arrival.
+    arrivals: HashMap<LockName, Vec<OwnerId>>,
     /// Who was told of a grant.
     pushed: HashSet<OwnerId>,
 }
@@ -86,12 +92,14 @@ enum Key {
 }
 
 impl Server {
-    pub(crate) fn new(defect: Option<Defect>) -> Arc<Self> {
+    pub(crate) fn new(defect: Option<Defect>, capabilities: Capabilities) -> Arc<Self> {
         Arc::new(Self {
             defect,
+            capabilities,
             memory: MemoryDriver::new(),
             cuts: watch::Sender::new(0),
             releases: watch::Sender::new(0),
+            sorts: watch::Sender::new(0),
             restarts: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             state: Mutex::default(),
@@ -109,6 +117,7 @@ impl Server {
             fresh: Mutex::default(),
             listeners: Mutex::default(),
             closes: AtomicU64::new(0),
+            turn: tokio::sync::Mutex::default(),
         }
     }
 
@@ -207,6 +216,8 @@ pub(crate) struct Broken {
     /// How often anybody began to listen.
     listeners: Mutex<HashMap<LockName, watch::Sender<u64>>>,
     closes: AtomicU64,
+    /// Had by one call at a time, where that is part of the defect.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl std::fmt::Debug for Broken {
@@ -226,6 +237,10 @@ impl Broken {
 
     fn fresh(&self) -> MutexGuard<'_, HashSet<OwnerId>> {
         self.fresh.lock().expect("nobody panics with it in hand")
+    }
+
+    fn promises_leases(&self) -> bool {
+        self.server.capabilities.liveness == Liveness::Lease
     }
 
     fn memory(&self) -> &MemoryDriver {
@@ -396,6 +411,14 @@ impl Broken {
                 self.memory().try_acquire(claim).await
             }
             Some(Defect::RemovesThenTakes) => self.remove_then_take(claim).await,
+            Some(Defect::LooksThenAsksInTurn) => self.look_then_ask(claim).await,
+            Some(Defect::PlacesAreSortedAsText) if claim.waits() => {
+                let answer = self.memory().try_acquire(claim).await?;
+                if matches!(answer, Attempt::Taken(_)) && !self.has_place(claim) {
+                    self.sort_places(claim).await?;
+                }
+                Ok(answer)
+            }
             Some(Defect::PlacesOfTheConnection)
                 if claim.is_fair() && self.shares_a_place(claim) =>
             {
@@ -500,6 +523,7 @@ impl Broken {
             Some(token) if !self.has(Defect::NoTokens) => Grant::new().token(token),
             _ => Grant::new(),
         };
+        let grant = grant.vouch(self.vouch(claim.now(), claim.ttl()));
         let grant = match self.server.defect {
             Some(
                 Defect::OldTokenOnNewGrant
@@ -517,6 +541,21 @@ impl Broken {
         state.told.insert(owner, grant.fencing_token());
         state.last_holders.insert(claim.name().clone(), claim.clone());
         grant
+    }
+
+    /// What a hold is good for that was last refreshed at `since`.
+    fn vouch(&self, since: Instant, ttl: Duration) -> Vouch {
+        match (self.server.defect, self.server.capabilities.liveness) {
+            (Some(Defect::SessionsVouchWhileAlive), _) => Vouch::WhileAlive,
+            (Some(Defect::SessionsVouchAhead), _) => Vouch::Lease { since: since + ttl / 4, ttl },
+            (
+                Some(Defect::SessionsVouchFromTheRequest | Defect::ProcessesVouchFromTheRequest),
+                _,
+            ) => Vouch::FromRequest,
+            (_, Liveness::Session) => Vouch::Lease { since, ttl },
+            (_, Liveness::Process) => Vouch::WhileAlive,
+            _ => Vouch::FromRequest,
+        }
     }
 
     /// The token of whoever held the lock last.
@@ -549,11 +588,12 @@ impl Driver for Broken {
     fn capabilities(&self) -> Capabilities {
         match self.has(Defect::DeclaresOtherwise) {
             true => CAPABILITIES.ttl(Duration::from_secs(1), Duration::from_secs(3600)),
-            false => CAPABILITIES,
+            false => self.server.capabilities,
         }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let _turn = self.turn().await;
         self.reach().await?;
         let only_listens = self.only_listens(claim);
         if only_listens {
@@ -586,7 +626,7 @@ impl Driver for Broken {
             {
                 return Ok(Attempt::Taken(Taken::new()));
             }
-            Some(Defect::OldPushesStay) => {
+            Some(Defect::OldPushesStay | Defect::UnorderedOldPushesStay) => {
                 let news = timeout(Duration::ZERO, self.memory().changed(claim)).await;
                 if let Ok(Change::Granted(grant)) = news {
                     self.state().old_pushes.insert(owner, grant);
@@ -623,6 +663,7 @@ impl Driver for Broken {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        let _turn = self.turn().await;
         self.reach().await?;
         let claim = &self.translate(claim)?;
         self.expire(claim);
@@ -646,7 +687,9 @@ impl Driver for Broken {
             return Err(DriverError::new(ErrorKind::Unsupported, "too long"));
         }
         let answer = match self.server.defect {
-            Some(Defect::LooksThenRenews) => self.look_then_renew(claim).await?,
+            Some(Defect::LooksThenRenews | Defect::LooksThenRenewsInTurn) => {
+                self.look_then_renew(claim).await?
+            }
             _ => self.memory().renew(claim).await?,
         };
         match (self.server.defect, answer) {
@@ -692,11 +735,14 @@ impl Driver for Broken {
                 self.memory().try_acquire(claim).await?;
                 Ok(Renewal::Held(Vouch::FromRequest))
             }
+            (Some(Defect::SessionsRenewFromTheRequest), answer) => Ok(answer),
+            (_, Renewal::Held(_)) => Ok(Renewal::Held(self.vouch(claim.now(), claim.ttl()))),
             (_, answer) => Ok(answer),
         }
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        let _turn = self.turn().await;
         self.reach().await?;
         let claim = &self.translate(claim)?;
         let owner = claim.owner();
@@ -750,7 +796,9 @@ impl Driver for Broken {
         }
         self.leave_place(claim);
         let answer = match self.server.defect {
-            Some(Defect::LooksThenReleases) => self.look_then_release(claim).await?,
+            Some(Defect::LooksThenReleases | Defect::LooksThenReleasesInTurn) => {
+                self.look_then_release(claim).await?
+            }
             _ => self.memory().release(claim).await?,
         };
         self.server.releases.send_modify(|releases| *releases += 1);
@@ -805,7 +853,7 @@ impl Driver for Broken {
                 return news.await.unwrap_or(Change::Granted(Grant::new()));
             }
             Some(Defect::NeverReconnects) if was_cut => return pending().await,
-            Some(Defect::OldPushesStay) => {
+            Some(Defect::OldPushesStay | Defect::UnorderedOldPushesStay) => {
                 let old = self.state().old_pushes.remove(&claim.owner());
                 if let Some(grant) = old {
                     return Change::Granted(grant);
@@ -837,7 +885,7 @@ impl Driver for Broken {
                 _ => return Change::AskAgain,
             },
             () = self.displaced(claim) => return pending().await,
-            change = self.memory().changed(claim) => change,
+            change = self.news(claim) => change,
         };
         match (self.server.defect, change) {
             (Some(Defect::DropsNews), change) => {
@@ -849,11 +897,17 @@ impl Driver for Broken {
                 let before = self.last_token(claim.name());
                 let grant = self.grant(claim, grant);
                 self.state().pushed.insert(claim.owner());
+                let asked = self.state().refused.get(&claim.owner()).copied();
+                let vouch = self.vouch(asked.unwrap_or(claim.now()), claim.ttl());
+                let grant = if self.promises_leases() { grant } else { grant.vouch(vouch) };
                 match defect {
                     Some(Defect::PushesTheLastToken) if claim.is_fair() => {
                         return Change::Granted(before.map_or(grant, |it| Grant::new().token(it)));
                     }
-                    Some(Defect::PushedGrantsAreFresh) => {
+                    Some(Defect::SessionsPushFromTheRequest) => {
+                        return Change::Granted(grant.vouch(Vouch::FromRequest));
+                    }
+                    Some(Defect::PushedGrantsAreFresh | Defect::UnorderedPushesAreFresh) => {
                         _ = self.memory().renew(claim).await;
                     }
                     Some(Defect::PushedGrantsAreShort) => {

@@ -44,6 +44,7 @@ defects! {
     // Retries.
     RefusesRetries "Refuses a claim what it holds already." "`SET NX` repeated after a time-out; simstudioai/sim#6864, DistributedLock#147";
     CountsAsks "Counts repeated asks, and frees the lock after as many releases." "redisson#6025";
+    LooksThenAsksInTurn "Looks in one request whether the claim holds the lock and writes it down in another, with one call at a time on a connection." "`GET`, a comparison, and `SET` without `NX` where it is one's own";
     NewTokenOnRetry "Draws a new token for each ask of the holder." "an increment that is repeated by a client library";
     AnswersRetriesItself "Answers a repeated ask without asking the backend." "a local table of holds (consul#4935)";
     RefusesTheReleased "Refuses a claim for good once it was released." "a tombstone against late requests that is never removed";
@@ -51,6 +52,7 @@ defects! {
     // Release.
     ReleasesForOthers "Releases whoever holds the lock." "`DEL` without a comparison; ShedLock#74, aredis#119, etcd#22082";
     LooksThenReleases "Compares the owner in one request, and releases in another." "`GET`, a comparison, and `DEL`";
+    LooksThenReleasesInTurn "Compares the owner in one request and releases in another, with one call at a time on a connection." "a connection behind a mutex: `SELECT`, a comparison, and `DELETE` by the name";
     ReleasesNothing "Answers a release, and releases nothing." "pglock#36, pglock#175";
     ReleasesLater "Answers a release before it is carried out, a moment later." "an acknowledgement that comes before the write";
     FailsToReleaseTwice "Fails to release what is not held." "node-redlock#131, redsync#107";
@@ -69,6 +71,7 @@ defects! {
     RenewalDoesNothing "Answers renewals without lengthening the lease." "redisson#5698, dynamolock#14";
     RenewsForOthers "Renews the lock for whoever asks." "`EXPIRE` without a comparison";
     LooksThenRenews "Compares the owner in one request, and renews in another." "`GET`, a comparison, and `SET` with `PX`";
+    LooksThenRenewsInTurn "Compares the owner in one request and renews in another, with one call at a time on a connection." "a connection behind a mutex: `GET`, a comparison, and `SET` with `PX`";
     RenewalTakes "Takes a free lock on renewal." "an upsert, or `SET` without `XX`; redsync's option to do so";
     RenewsTheExpired "Renews a lease that ran out." "`UPDATE ... WHERE owner = ?` without a look at the expiry";
     RenewsAlways "Answers every renewal with yes, and tells of no loss." "pglock#18, redisson#4698, DistributedLock#133";
@@ -79,6 +82,12 @@ defects! {
     VouchesTooLong "Vouches for a lease of twice the length, from the answer on." "etcd's Go client counts from the answer; redsync#72";
     VouchesTooLongOnRenewal "Vouches for a renewal for twice the length, from the answer on." "a keep-alive whose answer is taken for the beginning of the lease";
     VouchesForNothing "Vouches for a lease that is over." "a grant whose elapsed time is never checked; node-redlock";
+    SessionsVouchFromTheRequest "Vouches for a hold that ends with a session for as long as the claim asked for." "a grant without a vouch, which is that of a lease";
+    SessionsRenewFromTheRequest "Vouches for a renewal of a hold that ends with a session for as long as the claim asked for." "a renewal answered like that of a lease";
+    SessionsPushFromTheRequest "Vouches for a hold that ends with a session, and was handed over, for as long as the claim asked for." "a hand-over that says no more than that it took place";
+    SessionsVouchWhileAlive "Vouches for a hold that ends with a session for as long as the process lives." "`GET_LOCK` and advisory locks, taken for locks of the process; DistributedLock#83";
+    SessionsVouchAhead "Vouches for a session from when it will next be refreshed." "a keep-alive that counts from when it is due";
+    ProcessesVouchFromTheRequest "Vouches for a hold that ends with the process for as long as the claim asked for." "a lock file whose holder gives it up after a stop";
     LosesWithoutCause "Answers every third renewal with `Lost`." "pglock#40, DistributedLock#263";
     KeepsFewHolds "Renews no more than 500 holds." "redisson#6844: lost updates in a table of renewals";
     StuckAfterLoss "Refuses a lock to the connection that lost it." "consul#4902, redisson#2515";
@@ -101,6 +110,7 @@ defects! {
     PlacesOfTheConnection "Has one place in a queue for all fair claims of a connection." "a queue of sessions: an etcd key that is named after the session's lease";
     PlacesRunOut "Ends a place a lease after the first ask, however often its owner asks." "redisson#2099: time-outs of a fair lock that drift";
     BackOfTheQueue "Gives a waiter a new place at the back with each ask." "a queue ordered by the time of the last ask";
+    PlacesAreSortedAsText "Serves the tenth place before the ninth." "numbers in a column of text; a ZooKeeper sequence without its zeros";
     NoPlaces "Lets waiters race for a lock that is declared to be fair." "consul#7523";
     OrdersTheFairOnly "Lets waiters race that are not fair, though the order is declared to be for all." "a queue that one asks for";
     ExpiryForgetsTheQueue "Grants a lock whose lease ran out to whichever waiter asks first." "a queue that is looked at on release only";
@@ -114,6 +124,8 @@ defects! {
     PushedGrantsAreVouchedAnew "Vouches for a pushed grant from when it was told of." "a hand-over whose lease began before anybody heard of it";
     PushedGrantsAreShort "Ends a pushed grant after a quarter of its lease." "a hand-over that sets a claim time instead of the lease";
     OldPushesStay "Tells of a pushed grant after the ask that found it over." "a message that stays in a mailbox while its waiter asks";
+    UnorderedPushesAreFresh "Gives a fresh lease to whoever is told of a grant, where waiters are in no order." "a hand-over to any of those who wait";
+    UnorderedOldPushesStay "Tells of a pushed grant after the ask that found it over, where waiters are in no order." "a message to any of those who wait, that stays while they ask";
     PushedGrantsHaveNoToken "Tells of a grant without its token." "a message that carries no more than the event";
 
     // Tokens.

@@ -7,6 +7,7 @@ use lockkit_core::driver::{Claim, Driver as _, Instant, OwnerId, Release};
 use lockkit_core::{FencingToken, Grade, Holder, Label, Liveness, LockName, LockStatus, Waiter};
 use tokio::task::{JoinSet, yield_now};
 
+use super::waiting::MANY;
 use crate::connection::Connection;
 use crate::context::{Context, Verdict};
 use crate::names;
@@ -159,8 +160,9 @@ pub(in crate::checks) async fn places_are_seen_in_order(context: &Context) -> Ve
     let held = context.long_claim()?;
     holder.take(&held).await?;
     let mut queue = Vec::new();
-    for label in ["first", "second", "third", "fourth", "fifth"] {
-        let claim = context.long_claim()?.fair().with_label(Label::new(label)?);
+    for place in 1..=MANY {
+        let label = Label::new(&format!("waiter {place}"))?;
+        let claim = context.long_claim()?.fair().with_label(label);
         let connection = context.connect().await?;
         connection.is_refused(&claim, "it is held").await?;
         queue.push((connection, claim));

@@ -1,6 +1,9 @@
 //! Requests of one claim that are under way at the same time: one that is late, or was repeated.
 
-use lockkit_core::driver::{Claim, Driver as _};
+use std::cell::Cell;
+
+use lockkit_core::driver::{Attempt, Claim, Driver as _, DriverError};
+use tokio::task::yield_now;
 
 use crate::connection::Connection;
 use crate::context::{Context, Verdict};
@@ -8,6 +11,9 @@ use crate::context::{Context, Verdict};
 /// Whether the race shows what is wrong is a matter of chance, and less so with requests that come
 /// some steps later than the first.
 const ROUNDS: usize = 10;
+
+/// The same where a break comes in between, which has to hit the time between two steps.
+const BREAKS: usize = 20;
 
 pub(in crate::checks) async fn a_release_is_one_step(context: &Context) -> Verdict {
     let (holder, next) = context.pair().await?;
@@ -66,6 +72,138 @@ pub(in crate::checks) async fn a_renewal_is_one_step(context: &Context) -> Verdi
         is_kept(&next, &late, "a renewal").await?;
     }
     Ok(())
+}
+
+pub(in crate::checks) async fn a_release_is_one_step_beside_a_break(context: &Context) -> Verdict {
+    let (holder, next) = context.pair().await?;
+    let outside = context.connect().await?;
+    for round in 0..BREAKS {
+        let (early, late) = two_claims(context, round)?;
+        holder.take_after_trouble(context, &early).await?;
+        let (released, taken_over) = tokio::join!(
+            several(&holder, &early, round, || holder.release(&early)),
+            take_over(context, &outside, &next, [&early, &late], round)
+        );
+        released?;
+        if !taken_over? {
+            next.ask_until_granted(context, &late, context.patience()).await?;
+        }
+        is_kept(&next, &late, "a release").await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_renewal_is_one_step_beside_a_break(context: &Context) -> Verdict {
+    let (holder, next) = context.pair().await?;
+    let outside = context.connect().await?;
+    for round in 0..BREAKS {
+        let (early, late) = two_claims(context, round)?;
+        holder.take_after_trouble(context, &early).await?;
+        let (renewed, taken_over) = tokio::join!(
+            several(&holder, &early, round, || holder.renew(&early)),
+            take_over(context, &outside, &next, [&early, &late], round)
+        );
+        renewed?;
+        if !taken_over? {
+            next.ask_until_granted(context, &late, context.patience()).await?;
+        }
+        holder.is_lost(&early, "it was taken away, and another owner holds the lock").await?;
+        is_kept(&next, &late, "a renewal").await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn a_repeated_ask_is_one_step_beside_a_break(
+    context: &Context,
+) -> Verdict {
+    let (holder, next) = context.pair().await?;
+    let outside = context.connect().await?;
+    for round in 0..BREAKS {
+        let (early, late) = two_claims(context, round)?;
+        holder.take_after_trouble(context, &early).await?;
+        let (asked, taken_over) = tokio::join!(
+            several(&holder, &early, round, || holder.try_acquire(&early)),
+            take_over(context, &outside, &next, [&early, &late], round)
+        );
+        asked?;
+        // Otherwise an ask of the first owner was before, and is a new grant.
+        if taken_over? {
+            holder.is_lost(&early, "it was taken away, and another owner holds the lock").await?;
+            is_kept(&next, &late, "a repeated ask").await?;
+        }
+        holder.release(&early).await?;
+    }
+    Ok(())
+}
+
+/// Has the same asked three times for `early`, each some steps later than the last: so many that it
+/// depends on the round how far they are when the hold is taken away.
+async fn several<T, F>(
+    holder: &Connection,
+    early: &Claim,
+    round: usize,
+    ask: impl Fn() -> F,
+) -> Verdict
+where
+    F: Future<Output = Result<T, DriverError>>,
+{
+    let stranger = Claim::new(early.name().clone(), early.ttl());
+    let later = async |steps| {
+        for _ in 0..steps {
+            is_answered(holder.renew(&stranger).await)?;
+        }
+        is_answered(ask().await)
+    };
+    let first = round / 2 % 5;
+    let (one, two, three) = tokio::join!(later(first), later(first + 1), later(first + 2));
+    one.and(two).and(three)
+}
+
+/// A hold may take its session along, and what is under way fails with that.
+fn is_answered<T>(answer: Result<T, DriverError>) -> Verdict {
+    match answer {
+        Err(error) if !error.kind().is_transient() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Takes the lock away from `early`, if it has it, while `late` asks for it over and over, so that one
+/// ask comes right after the break. Whether `late` got it.
+async fn take_over(
+    context: &Context,
+    outside: &Connection,
+    next: &Connection,
+    [early, late]: [&Claim; 2],
+    round: usize,
+) -> Verdict<bool> {
+    for _ in 0..round % 2 {
+        next.renew(late).await?;
+    }
+    let is_over = Cell::new(false);
+    let revoke = async {
+        context.revoke_from(outside, early).await?;
+        is_over.set(true);
+        Verdict::Ok(())
+    };
+    let ask = async {
+        loop {
+            // Looked at before the ask, so that the last one comes after the break.
+            let is_last = is_over.get();
+            if let Attempt::Granted(_) = next.try_acquire(late).await? {
+                return Verdict::Ok(true);
+            }
+            if is_last {
+                return Ok(false);
+            }
+            yield_now().await;
+        }
+    };
+    // A hook takes the lock from whoever has it.
+    if !context.capabilities().inspection {
+        revoke.await?;
+        return ask.await;
+    }
+    tokio::try_join!(revoke, ask).map(|(_, is_taken)| is_taken)
 }
 
 fn two_claims(context: &Context, round: usize) -> Verdict<(Claim, Claim)> {

@@ -8,6 +8,9 @@ use super::leasing::is_as_vouched;
 use crate::connection::Connection;
 use crate::context::{Context, Stop, Verdict};
 
+/// So many places that their numbers are in another order as text.
+pub(super) const MANY: usize = 12;
+
 pub(in crate::checks) async fn a_release_is_not_missed(context: &Context) -> Verdict {
     let (holder, waiter) = context.pair().await?;
     for waiting in context.all_that_wait()? {
@@ -202,7 +205,7 @@ pub(in crate::checks) async fn places_are_served_in_order(context: &Context) -> 
     holder.take(&held).await?;
     let is_always = context.capabilities().fairness == Fairness::Fifo;
     let mut queue = Vec::new();
-    for place in 0..5 {
+    for place in 0..MANY {
         let (connection, claim) = (context.connect().await?, context.long_claim()?);
         let asks_for_it = !is_always || place % 2 == 1;
         let claim = if asks_for_it { claim.fair() } else { claim.waiting() };
@@ -288,8 +291,8 @@ pub(in crate::checks) async fn a_pushed_grant_lasts_from_the_last_ask(
     context: &Context,
 ) -> Verdict {
     let mut are_pushed = false;
-    for waiting in [context.claim()?.fair(), context.claim()?.waiting()] {
-        are_pushed |= pushed_grant_lasts(context, &waiting).await?;
+    for waiting in context.all_that_wait()? {
+        are_pushed |= pushed_grant_lasts(context, &waiting.with_ttl(context.ttl())).await?;
     }
     match are_pushed {
         true => Ok(()),
@@ -339,7 +342,8 @@ async fn pushed_grant_lasts(context: &Context, waiting: &Claim) -> Verdict<bool>
 }
 
 pub(in crate::checks) async fn a_refusal_voids_an_earlier_push(context: &Context) -> Verdict {
-    for waiting in [context.claim()?.fair(), context.claim()?.waiting()] {
+    for waiting in context.all_that_wait()? {
+        let waiting = waiting.with_ttl(context.ttl());
         let (holder, waiter) = context.pair().await?;
         let other = context.connect().await?;
         let (held, next) = (context.long_claim()?, context.long_claim()?);

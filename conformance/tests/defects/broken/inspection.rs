@@ -182,10 +182,11 @@ impl Broken {
             }
             _ => holder.held_for(),
         };
+        let remaining = holder.remaining().filter(|_| self.promises_leases());
         let free_in = match self.server.defect {
             Some(Defect::SeesNoTimeLeft) => Some(Duration::ZERO),
-            Some(Defect::WrongUnit) => holder.remaining().map(|remaining| remaining * 1000),
-            _ => holder.remaining(),
+            Some(Defect::WrongUnit) => remaining.map(|remaining| remaining * 1000),
+            _ => remaining,
         };
         let seen = Holder::new(owner);
         let seen = label.into_iter().fold(seen, Holder::with_label);

@@ -1,8 +1,8 @@
-//! What the claims of one connection have together, and should not.
+//! What several claims have to do with each other, and should not.
 
 use std::future::pending;
 
-use lockkit_core::driver::{Claim, Driver as _, DriverError, Inspect as _};
+use lockkit_core::driver::{Change, Claim, Driver as _, DriverError, Inspect as _};
 
 use super::Broken;
 use crate::catalogue::Defect;
@@ -33,6 +33,56 @@ impl Broken {
         };
         // The connection outlives its requests.
         _ = listener.wait_for(|count| *count != own).await;
+    }
+
+    /// Gives whoever came first a new place if all were numbered in order of arrival, and sorted by
+    /// the digits.
+    pub(super) async fn sort_places(&self, last: &Claim) -> Result<(), DriverError> {
+        let before = self.waiters(last.name());
+        let numbers = {
+            let mut state = self.state();
+            let arrivals = state.arrivals.entry(last.name().clone()).or_default();
+            if before.is_empty() {
+                arrivals.clear();
+            }
+            arrivals.push(last.owner());
+            arrivals.clone()
+        };
+        // Up to nine are in order.
+        if numbers.len() < 10 {
+            return Ok(());
+        }
+        let number = |claim: &Claim| {
+            let place = numbers.iter().position(|owner| *owner == claim.owner());
+            place.map(|place| (place + 1).to_string())
+        };
+        let status = self.memory().look(last.name()).await?;
+        let stands =
+            |claim: &Claim| status.waiters().iter().any(|place| place.owner() == claim.owner());
+        let mut queue: Vec<_> = before.into_iter().chain([last.clone()]).collect();
+        queue.retain(stands);
+        queue.sort_by_key(number);
+        for claim in &queue {
+            self.memory().release(claim).await?;
+        }
+        for claim in &queue {
+            self.memory().try_acquire(claim).await?;
+        }
+        self.server.sorts.send_modify(|sorts| *sorts += 1);
+        Ok(())
+    }
+
+    /// What the backend tells, also if the claim got another place meanwhile.
+    pub(super) async fn news(&self, claim: &Claim) -> Change {
+        let mut sorts = self.server.sorts.subscribe();
+        loop {
+            tokio::select! {
+                biased;
+                change = self.memory().changed(claim) => return change,
+                // The server outlives its connections.
+                _ = sorts.changed() => (),
+            }
+        }
     }
 
     /// Lets the places of others last for another lease.

@@ -4,11 +4,25 @@ use lockkit_core::LockName;
 use lockkit_core::driver::{
     Attempt, Claim, Driver as _, DriverError, Inspect as _, Release, Renewal,
 };
+use tokio::sync::MutexGuard;
 use tokio::task::yield_now;
 
 use super::Broken;
+use crate::catalogue::Defect;
 
 impl Broken {
+    /// Waits until no other call is under way on this connection, where that is part of the defect.
+    pub(super) async fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.server.defect {
+            Some(
+                Defect::LooksThenReleasesInTurn
+                | Defect::LooksThenRenewsInTurn
+                | Defect::LooksThenAsksInTurn,
+            ) => Some(self.turn.lock().await),
+            _ => None,
+        }
+    }
+
     /// Compares, then deletes whatever is there.
     pub(super) async fn look_then_release(&self, claim: &Claim) -> Result<Release, DriverError> {
         if !self.holds(claim).await? {
@@ -31,6 +45,17 @@ impl Broken {
             self.memory().try_acquire(&claim.clone().not_waiting()).await?;
         }
         self.memory().renew(claim).await
+    }
+
+    /// Compares, then writes over whatever is there if the hold was the claim's own.
+    pub(super) async fn look_then_ask(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        if self.holds(claim).await? {
+            between().await;
+            if !self.holds(claim).await? {
+                self.memory().revoke(claim.name());
+            }
+        }
+        self.memory().try_acquire(claim).await
     }
 
     /// Removes what ran out, or what is there by then, and takes the lock.
