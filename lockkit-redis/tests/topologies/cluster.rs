@@ -474,18 +474,17 @@ async fn full(cluster: RedisCluster) {
     let mut attempts =
         async || -> u32 { owner.info("rejected_connections").await.parse().unwrap() };
     while attempts().await == 0 {}
-    let (start, before) = (Instant::now(), attempts().await);
-    // Whoever else comes to wait is no reason to try again before.
-    let (mut number, mut now) = (0, before);
+    let before = attempts().await;
+    // Whoever else comes to wait is no reason to try again before its time.
+    let (mut came, mut now) = (0, before);
     while now < before + 10 {
-        let other = LockName::new(&Namespace::default(), &number.to_string()).unwrap();
+        let other = LockName::new(&Namespace::default(), &came.to_string()).unwrap();
         take(&driver, &Claim::new(other.clone(), LONG)).await;
         refused(&driver, &Claim::new(other, LONG).fair()).await;
-        (number, now) = (number + 1, attempts().await);
+        (came, now) = (came + 1, attempts().await);
         tokio::time::sleep(millis(25)).await;
     }
-    // Pauses that do not grow would add up to one second.
-    assert!(start.elapsed() >= millis(2500), "ten attempts in {:?}", start.elapsed());
+    assert!(came > 15, "ten attempts for {came} who came");
 }
 
 async fn replicated(cluster: RedisCluster) {
