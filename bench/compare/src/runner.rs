@@ -40,7 +40,7 @@ const LEASE: Duration = Duration::from_secs(30);
 
 /// Contending for so much longer than was wanted is not repeated: each client has the lock once more
 /// after the end, which takes those long who poll.
-const LENGTHY: Duration = Duration::from_secs(1);
+const LENGTHY: Duration = Duration::from_millis(500);
 
 /// For how long an agent is used before anything is measured whose language compiles what is used.
 const WARM_UP: Duration = Duration::from_secs(2);

@@ -33,7 +33,7 @@ impl Scale {
         Self {
             slice: Duration::from_millis(250),
             hand_overs: 8,
-            clients: vec![(2, 1), (8, 1), (64, 3)],
+            clients: vec![(2, 1), (8, 1), (64, 2)],
             lease: Duration::from_secs(2),
             limit: Duration::from_secs(15),
         }

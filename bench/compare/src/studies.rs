@@ -129,16 +129,21 @@ pub async fn all(
     tell(granularity::NAME);
     let stock = Box::pin(stock::study(servers, extent)).await;
     tell(stock::NAME);
-    let extent = &match servers.backend() {
+    let extent = match servers.backend() {
         Backend::Redlock(4..) | Backend::ZooKeeper(2..) | Backend::Etcd(2..) => extent.thousands(),
         _ => extent.clone(),
     };
     let mut findings = Findings::default();
     for subject in Subject::all(servers.backend()) {
+        // Enough to see how the kinds differ.
+        let extent = match subject {
+            Subject::Usual => extent.clone(),
+            Subject::Fair | Subject::Session => extent.thousands(),
+        };
         let site = Site { servers, subject, program: program.to_owned() };
-        findings.add(Box::pin(many_names::study(&site, extent)).await);
+        findings.add(Box::pin(many_names::study(&site, &extent)).await);
         tell(&format!("{}, {}", subject.name(), many_names::NAME));
-        findings.add(Box::pin(waiters::study(&site, extent)).await);
+        findings.add(Box::pin(waiters::study(&site, &extent)).await);
         tell(&format!("{}, {}", subject.name(), waiters::NAME));
     }
     findings.add(stock);

@@ -317,18 +317,18 @@ pub(super) fn about(workload: &str) -> &'static str {
         "contended" => {
             "2, 8 and 64 clients want one lock all the time, with nothing and with a millisecond \
              of work under it. Jain's index is 1 where all get as much; of less than four grants a \
-             client there is none. Whoever's last client waited for more than a second after the end \
-             was not asked again: such a row has one round."
+             client there is none. Whoever's last client waited for long after the end was not \
+             asked again: such a row has one round."
         }
         "many-names" => {
-            "One client holds many locks and keeps them alive: 1,000, and 10,000 on the smaller \
-             set-up of each backend, each in one round. A client's memory is what it has of its own, \
-             without its code."
-        }
-        "waiters" => {
-            "Many of one process wait for one lock, until each has had it: 1,000, and 10,000 on \
+            "One client holds many locks and keeps them alive: 1,000, and 10,000 of the plain kind on \
              the smaller set-up of each backend, each in one round. A client's memory is what it has \
              of its own, without its code."
+        }
+        "waiters" => {
+            "Many of one process wait for one lock, until each has had it: 1,000, and 10,000 of the \
+             plain kind on the smaller set-up of each backend, each in one round. A client's memory \
+             is what it has of its own, without its code."
         }
         "recovery" => {
             "The process that holds is killed: the time until another that waits has the lock. In a \
