@@ -371,6 +371,10 @@ fn note(workload: &str, backend: &str, subject: &str, role: Role) -> Option<&'st
             "Both clients are threads of one process, which wait for one another in it. Those of \
              other processes poll.",
         ),
+        (_, Role::Peer) if subject == "etcd-client v3lock" && workload == "hand-over" => Some(
+            "The server tells a waiter that has waited for less than 100 ms when these are over, and \
+             others at once. The holder lets go after 20 to 140 ms.",
+        ),
         (_, Role::Peer)
             if subject.starts_with("zookeeper-client")
                 && matches!(workload, "uncontended" | "contended") =>
