@@ -1,22 +1,23 @@
+mod asking;
 mod moving;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Attempt, Change, Claim, DriverError, ErrorKind, Line, Looks, OwnerId, Release, Renewal, Taken,
-    Turnstile,
+    Change, Claim, DriverError, Looks, OwnerId, Release, Renewal, Turnstile,
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
+pub(crate) use self::asking::Begun;
 use crate::board::News;
 use crate::entry::{Entries, Entry, Standing, Traces};
 use crate::error::Failure;
-use crate::keepalive::{Keepalive, Refresh};
+use crate::keepalive::Keepalive;
 use crate::layout::Dialect;
 use crate::leases::{Lease, Leases};
 use crate::members::Members;
-use crate::queue::{self, Last, Own, Place, Seen};
+use crate::queue::{self, Last, Place, Seen};
 use crate::reader::{Haste, Reader};
 use crate::watch::Watch;
 
@@ -39,39 +40,6 @@ pub(crate) struct Claims {
 /// How many of those who take places look at queues at the same time.
 const MOST_LOOKS: usize = 4;
 
-/// What an ask has come to, which is to go on by [`Claims::find_place`] if nothing is said yet.
-pub(crate) enum Begun {
-    Answered(Attempt),
-    Arrived(Arrival),
-}
-
-/// A key that was put among many others, and stands nobody knows where.
-pub(crate) struct Arrival {
-    entry: Arc<Entry>,
-    /// Those of before.
-    doubts: (bool, bool),
-    put: Put,
-    limit: Duration,
-}
-
-/// A key that was put, and who else looks at the queue.
-struct Put {
-    line: Line<Last>,
-    key: Arc<str>,
-    created: i64,
-    /// Of its lease, if that is under way.
-    refresh: Option<Refresh>,
-    /// By when the look is to be over.
-    end: Instant,
-}
-
-enum Asked {
-    /// The claim does not wait, and leaves nothing.
-    Refused,
-    At(Place),
-    Put(Put),
-}
-
 impl Claims {
     pub(crate) fn new(members: Arc<Members>, dialect: Dialect) -> Self {
         let keepalive = Arc::new(Keepalive::new(Arc::clone(&members)));
@@ -81,193 +49,6 @@ impl Claims {
         let entries = Mutex::default();
         let (looks, looking) = (Looks::default(), Turnstile::new(MOST_LOOKS));
         Self { members, dialect, keepalive, leases, reader, watch, entries, looks, looking }
-    }
-
-    /// Takes the lock if it is free and the claim's turn; else leaves a place if the claim waits.
-    pub(crate) async fn take(
-        &self,
-        claim: &Claim,
-        limit: Duration,
-    ) -> Result<Attempt, DriverError> {
-        match self.begin(claim, limit).await? {
-            Begun::Answered(attempt) => Ok(attempt),
-            Begun::Arrived(arrival) => self.find_place(claim, arrival).await,
-        }
-    }
-
-    /// The same, but for the last step of one who takes a place among many.
-    pub(crate) async fn begin(&self, claim: &Claim, limit: Duration) -> Result<Begun, DriverError> {
-        let entry = self.entry(claim);
-        let doubts = entry.doubts();
-        match self.ask(&entry, claim, limit).await {
-            Ok(Asked::Put(put)) => Ok(Begun::Arrived(Arrival { entry, doubts, put, limit })),
-            Ok(Asked::At(place)) => self.answer(&entry, doubts, place).map(Begun::Answered),
-            // Refused, but an earlier attempt of this request may yet be carried out.
-            Ok(Asked::Refused) if entry.traces().in_doubt => {
-                Err(Failure::NoAnswer(limit).of_a_request())
-            }
-            Ok(Asked::Refused) => {
-                self.forget(&entry);
-                Ok(Begun::Answered(Attempt::Taken(Taken::new())))
-            }
-            Err(failure) => Err(self.failed(&entry, doubts, failure)),
-        }
-    }
-
-    /// That last step: looks at the queue together with the others.
-    pub(crate) async fn find_place(
-        &self,
-        claim: &Claim,
-        arrival: Arrival,
-    ) -> Result<Attempt, DriverError> {
-        let Arrival { entry, doubts, put: Put { line, key, created, refresh, end }, limit } =
-            arrival;
-        let (members, queue) = (&self.members, &entry.queue);
-        let look = async {
-            let last = self.looking.pass(claim, || queue::last(members, queue, limit));
-            if let Some(place) = line.look(limit / 2, last).await?.place(&key, created) {
-                return Ok(Seen::Present(place));
-            }
-            // It is gone again, or others came in between.
-            let look = || queue::look(members, queue, &key, created, limit);
-            self.looking.pass(claim, look).await.outcome
-        };
-        match timeout_at(end, look).await.unwrap_or(Err(Failure::NoAnswer(limit))) {
-            Ok(Seen::Present(place)) => {
-                entry.stands_at(&place);
-                refreshed(&place, refresh).await;
-                self.answer(&entry, doubts, place)
-            }
-            Ok(Seen::Absent) => {
-                self.displaced(&entry);
-                Err(self.failed(&entry, doubts, Failure::Displaced))
-            }
-            Err(failure) => Err(self.failed(&entry, doubts, failure)),
-        }
-    }
-
-    /// What it means to stand there.
-    fn answer(
-        &self,
-        entry: &Entry,
-        doubts: (bool, bool),
-        place: Place,
-    ) -> Result<Attempt, DriverError> {
-        match (place.ahead.as_ref(), entry.grant()) {
-            (None, Some(grant)) => {
-                self.watch.granted(entry.owner);
-                Ok(Attempt::Granted(grant?))
-            }
-            (Some(ahead), _) => {
-                self.watch.wait(entry.owner, &place, ahead);
-                Ok(Attempt::Taken(Taken::new()))
-            }
-            (None, None) => Err(self.failed(entry, doubts, Failure::Displaced)),
-        }
-    }
-
-    /// The failure of an ask, before which it was known so much.
-    fn failed(&self, entry: &Entry, doubts: (bool, bool), failure: Failure) -> DriverError {
-        let ((was_in_doubt, had_place), (is_in_doubt, has_place)) = (doubts, entry.doubts());
-        // Nobody releases a claim that was not carried out.
-        if !is_in_doubt && !has_place {
-            self.forget(entry);
-        }
-        match is_in_doubt && !was_in_doubt || has_place && !had_place {
-            true => DriverError::new(ErrorKind::Unknown, failure),
-            false => failure.of_a_request(),
-        }
-    }
-
-    /// Looks where the claim stands, or enters the queue.
-    async fn ask(&self, entry: &Entry, claim: &Claim, limit: Duration) -> Result<Asked, Failure> {
-        if let Some(place) = self.look(entry, claim, limit).await? {
-            if place.ahead.is_none()
-                && !self.is_long_enough(entry, claim)
-                && !self.lengthen(entry, claim, limit).await?
-            {
-                self.displaced(entry);
-                return Err(Failure::Displaced);
-            }
-            return Ok(Asked::At(place));
-        }
-        let end = Instant::now() + limit;
-        let (mut from_pool, was_in_doubt) = (true, entry.traces().in_doubt);
-        loop {
-            let (lease, refresh) = self.lease(entry, claim, from_pool, limit).await?;
-            let asked = self.enter(entry, claim, &lease, limit).await;
-            if asked.as_ref().is_err_and(Failure::is_about_space) {
-                // Nothing is left of it then.
-                let left = end.saturating_duration_since(Instant::now());
-                if self.leases.revoke(&lease, left).await.is_ok() {
-                    entry.traces().in_doubt = was_in_doubt;
-                }
-                return asked;
-            }
-            if let Err(failure) = &asked
-                && failure.is_a_lost_lease()
-            {
-                lease.is_over();
-                // A cluster that lost its data has lost those in the pool, too.
-                if std::mem::take(&mut from_pool) {
-                    continue;
-                }
-            }
-            return match asked? {
-                Asked::Put(put) => Ok(Asked::Put(Put { refresh, ..put })),
-                Asked::At(place) => {
-                    refreshed(&place, refresh).await;
-                    Ok(Asked::At(place))
-                }
-                Asked::Refused => Ok(Asked::Refused),
-            };
-        }
-    }
-
-    /// The lease of the claim, and the request that refreshes it, if it takes one. That is on its way
-    /// beside those of the ask.
-    async fn lease(
-        &self,
-        entry: &Entry,
-        claim: &Claim,
-        from_pool: bool,
-        limit: Duration,
-    ) -> Result<(Arc<Lease>, Option<Refresh>), Failure> {
-        let lease = match entry.lease().filter(|lease| !lease.is_gone()) {
-            Some(lease) => lease,
-            None if from_pool => self.leases.take(claim.ttl(), limit).await?,
-            None => self.leases.grant(claim.ttl(), limit).await?,
-        };
-        entry.traces().lease = Some(Arc::clone(&lease));
-        let refresh = (!lease.is_fresh()).then(|| self.keepalive.begin(&lease, limit));
-        Ok((lease, refresh))
-    }
-
-    async fn enter(
-        &self,
-        entry: &Entry,
-        claim: &Claim,
-        lease: &Lease,
-        limit: Duration,
-    ) -> Result<Asked, Failure> {
-        let own = Own { key: &entry.asks_with(lease), value: &entry.value, lease: lease.id() };
-        if !claim.waits() {
-            let reply = queue::try_enter(&self.members, &entry.queue, own, limit).await;
-            entry.note(reply.outcome.as_ref().ok().and_then(Option::as_ref), reply.in_doubt);
-            return reply.outcome.map(|place| place.map_or(Asked::Refused, Asked::At));
-        }
-        let line = self.looks.join(entry.queue.prefix());
-        if line.is_alone() {
-            let reply = queue::enter(&self.members, &entry.queue, own, limit).await;
-            entry.note(reply.outcome.as_ref().ok(), reply.in_doubt);
-            return reply.outcome.map(Asked::At);
-        }
-        // Set up before there is something to be seen, a watch misses nothing.
-        self.watch.expect(entry.owner, own.key);
-        let end = Instant::now() + limit;
-        let put = queue::put(&self.members, own, limit).await;
-        let created = entry.note_put(put.outcome, put.in_doubt)?;
-        Ok(Asked::Put(Put { line, key: Arc::clone(own.key), created, refresh: None, end }))
     }
 
     /// Where the claim stands that has a place; `None` if it has none, or has it no longer.
@@ -500,16 +281,5 @@ impl Claims {
     fn entries(&self) -> MutexGuard<'_, Entries> {
         // Nothing panics while it holds the lock.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Waits until the lease of whoever is granted the lock there lasts for a full TTL from the ask: who
-/// does not renew has nothing else. After a failure it is good for what is known from before.
-async fn refreshed(place: &Place, refresh: Option<Refresh>) {
-    if place.ahead.is_none()
-        && let Some(refresh) = refresh
-        && let Err(failure) = refresh.answer().await
-    {
-        tracing::debug!(%failure, "a lease was not refreshed");
     }
 }

@@ -32,7 +32,7 @@ struct Ask {
     lease: Arc<Lease>,
     limit: Duration,
     until: Instant,
-    answer: Option<oneshot::Sender<Result<bool, Failure>>>,
+    answer: oneshot::Sender<Result<bool, Failure>>,
 }
 
 impl Ask {
@@ -42,7 +42,7 @@ impl Ask {
 
     fn report(self, outcome: Result<bool, Failure>) {
         // Whoever asked may not wait for the answer.
-        _ = self.answer.map(|answer| answer.send(outcome));
+        _ = self.answer.send(outcome);
     }
 }
 
@@ -55,55 +55,36 @@ impl Keepalive {
 
     /// Makes the lease last for another TTL, and returns whether there is such a lease.
     pub(crate) async fn renew(&self, lease: &Arc<Lease>, limit: Duration) -> Result<bool, Failure> {
-        self.begin(lease, limit).answer().await
+        let end = Instant::now() + limit;
+        let answer = self.begin(lease, limit).answer(end).await;
+        // The stream may still wait for what was asked before, and longer.
+        answer.unwrap_or(Err(Failure::NoAnswer(limit)))
     }
 
-    /// The same: it is on its way when this returns, and its answer can be waited for.
+    /// The same: it is on its way when this returns, also if nobody waits for the answer.
     pub(crate) fn begin(&self, lease: &Arc<Lease>, limit: Duration) -> Refresh {
         let (answer, answered) = oneshot::channel();
-        let until = self.send(lease, limit, Some(answer));
-        Refresh { answered, limit, until }
-    }
-
-    /// The same, without an answer.
-    pub(crate) fn touch(&self, lease: &Arc<Lease>, limit: Duration) {
-        self.send(lease, limit, None);
+        let (lease, until) = (Arc::clone(lease), Instant::now() + limit);
+        // After the end of the task the answer's channel breaks, which says so.
+        _ = self.asks.send(Ask { lease, limit, until, answer });
+        Refresh(answered)
     }
 
     /// Ends the stream.
     pub(crate) fn close(&self) {
         self.supervisor.abort();
     }
-
-    fn send(
-        &self,
-        lease: &Arc<Lease>,
-        limit: Duration,
-        answer: Option<oneshot::Sender<Result<bool, Failure>>>,
-    ) -> Instant {
-        let (lease, until) = (Arc::clone(lease), Instant::now() + limit);
-        // After the end of the task the answer's channel breaks, which says so.
-        _ = self.asks.send(Ask { lease, limit, until, answer });
-        until
-    }
 }
 
 /// A request for another TTL that is under way.
 #[derive(Debug)]
-pub(crate) struct Refresh {
-    answered: oneshot::Receiver<Result<bool, Failure>>,
-    limit: Duration,
-    until: Instant,
-}
+pub(crate) struct Refresh(oneshot::Receiver<Result<bool, Failure>>);
 
 impl Refresh {
-    /// Whether there is such a lease.
-    pub(crate) async fn answer(self) -> Result<bool, Failure> {
-        match timeout_at(self.until, self.answered).await {
-            Ok(answer) => answer.unwrap_or(Err(Failure::Closed)),
-            // The stream may still wait for what was asked before, and longer.
-            Err(_) => Err(Failure::NoAnswer(self.limit)),
-        }
+    /// Whether there is such a lease; `None` if that is not answered by then.
+    pub(crate) async fn answer(self, by: Instant) -> Option<Result<bool, Failure>> {
+        let answer = timeout_at(by, self.0).await.ok()?;
+        Some(answer.unwrap_or(Err(Failure::Closed)))
     }
 }
 

@@ -256,7 +256,8 @@ impl Pool {
                 if is_old {
                     retired.push(lease.id);
                 } else if lease.age() >= lease.ttl / 3 {
-                    self.keepalive.touch(lease, (lease.ttl / 5).min(UPKEEP_LIMIT));
+                    // Its answer is noted by the lease.
+                    drop(self.keepalive.begin(lease, (lease.ttl / 5).min(UPKEEP_LIMIT)));
                 }
                 !is_old
             });

@@ -1,0 +1,255 @@
+//! How a claim asks for the lock, and takes its place in the queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Line, Taken};
+use tokio::time::{Instant, timeout_at};
+
+use super::Claims;
+use crate::entry::Entry;
+use crate::error::Failure;
+use crate::keepalive::Refresh;
+use crate::leases::Lease;
+use crate::queue::{self, Last, Own, Place, Seen};
+
+/// What an ask has come to, which is to go on by [`Claims::find_place`] if nothing is said yet.
+pub(crate) enum Begun {
+    Answered(Attempt),
+    Arrived(Arrival),
+}
+
+/// A key that was put among many others, and stands nobody knows where.
+pub(crate) struct Arrival {
+    entry: Arc<Entry>,
+    /// Those of before.
+    doubts: (bool, bool),
+    put: Put,
+    limit: Duration,
+}
+
+/// A key that was put, and who else looks at the queue.
+struct Put {
+    line: Line<Last>,
+    key: Arc<str>,
+    created: i64,
+    /// Of its lease, if that is under way.
+    refresh: Option<Refresh>,
+    /// By when the look is to be over.
+    end: Instant,
+}
+
+enum Asked {
+    /// The claim does not wait, and leaves nothing.
+    Refused,
+    /// The lease may still be on its way to be refreshed.
+    At(Place, Option<Refresh>),
+    Put(Put),
+}
+
+impl Claims {
+    /// Takes the lock if it is free and the claim's turn; else leaves a place if the claim waits.
+    pub(crate) async fn take(
+        &self,
+        claim: &Claim,
+        limit: Duration,
+    ) -> Result<Attempt, DriverError> {
+        match self.begin(claim, limit).await? {
+            Begun::Answered(attempt) => Ok(attempt),
+            Begun::Arrived(arrival) => self.find_place(claim, arrival).await,
+        }
+    }
+
+    /// The same, but for the last step of one who takes a place among many.
+    pub(crate) async fn begin(&self, claim: &Claim, limit: Duration) -> Result<Begun, DriverError> {
+        let entry = self.entry(claim);
+        let (doubts, end) = (entry.doubts(), Instant::now() + limit);
+        match self.ask(&entry, claim, limit, end).await {
+            Ok(Asked::Put(put)) => Ok(Begun::Arrived(Arrival { entry, doubts, put, limit })),
+            Ok(Asked::At(place, refresh)) => {
+                refreshed(&place, refresh, end).await;
+                self.answer(&entry, doubts, place).map(Begun::Answered)
+            }
+            // Refused, but an earlier attempt of this request may yet be carried out.
+            Ok(Asked::Refused) if entry.traces().in_doubt => {
+                Err(Failure::NoAnswer(limit).of_a_request())
+            }
+            Ok(Asked::Refused) => {
+                self.forget(&entry);
+                Ok(Begun::Answered(Attempt::Taken(Taken::new())))
+            }
+            Err(failure) => Err(self.failed(&entry, doubts, failure)),
+        }
+    }
+
+    /// That last step: looks at the queue together with the others.
+    pub(crate) async fn find_place(
+        &self,
+        claim: &Claim,
+        arrival: Arrival,
+    ) -> Result<Attempt, DriverError> {
+        let Arrival { entry, doubts, put: Put { line, key, created, refresh, end }, limit } =
+            arrival;
+        let (members, queue) = (&self.members, &entry.queue);
+        let look = async {
+            let last = self.looking.pass(claim, || queue::last(members, queue, limit));
+            if let Some(place) = line.look(limit / 2, last).await?.place(&key, created) {
+                return Ok(Seen::Present(place));
+            }
+            // It is gone again, or others came in between.
+            let look = || queue::look(members, queue, &key, created, limit);
+            self.looking.pass(claim, look).await.outcome
+        };
+        match timeout_at(end, look).await.unwrap_or(Err(Failure::NoAnswer(limit))) {
+            Ok(Seen::Present(place)) => {
+                entry.stands_at(&place);
+                refreshed(&place, refresh, end).await;
+                self.answer(&entry, doubts, place)
+            }
+            Ok(Seen::Absent) => {
+                self.displaced(&entry);
+                Err(self.failed(&entry, doubts, Failure::Displaced))
+            }
+            Err(failure) => Err(self.failed(&entry, doubts, failure)),
+        }
+    }
+
+    /// What it means to stand there.
+    fn answer(
+        &self,
+        entry: &Entry,
+        doubts: (bool, bool),
+        place: Place,
+    ) -> Result<Attempt, DriverError> {
+        match (place.ahead.as_ref(), entry.grant()) {
+            (None, Some(grant)) => {
+                self.watch.granted(entry.owner);
+                Ok(Attempt::Granted(grant?))
+            }
+            (Some(ahead), _) => {
+                self.watch.wait(entry.owner, &place, ahead);
+                Ok(Attempt::Taken(Taken::new()))
+            }
+            (None, None) => Err(self.failed(entry, doubts, Failure::Displaced)),
+        }
+    }
+
+    /// The failure of an ask, before which it was known so much.
+    fn failed(&self, entry: &Entry, doubts: (bool, bool), failure: Failure) -> DriverError {
+        let ((was_in_doubt, had_place), (is_in_doubt, has_place)) = (doubts, entry.doubts());
+        // Nobody releases a claim that was not carried out.
+        if !is_in_doubt && !has_place {
+            self.forget(entry);
+        }
+        match is_in_doubt && !was_in_doubt || has_place && !had_place {
+            true => DriverError::new(ErrorKind::Unknown, failure),
+            false => failure.of_a_request(),
+        }
+    }
+
+    /// Looks where the claim stands, or enters the queue.
+    async fn ask(
+        &self,
+        entry: &Entry,
+        claim: &Claim,
+        limit: Duration,
+        end: Instant,
+    ) -> Result<Asked, Failure> {
+        if let Some(place) = self.look(entry, claim, limit).await? {
+            if place.ahead.is_none()
+                && !self.is_long_enough(entry, claim)
+                && !self.lengthen(entry, claim, limit).await?
+            {
+                self.displaced(entry);
+                return Err(Failure::Displaced);
+            }
+            return Ok(Asked::At(place, None));
+        }
+        let (mut from_pool, was_in_doubt) = (true, entry.traces().in_doubt);
+        loop {
+            let (lease, refresh) = self.lease(entry, claim, from_pool, limit).await?;
+            let asked = self.enter(entry, claim, &lease, limit).await;
+            if asked.as_ref().is_err_and(Failure::is_about_space) {
+                // Nothing is left of it then.
+                let left = end.saturating_duration_since(Instant::now());
+                if self.leases.revoke(&lease, left).await.is_ok() {
+                    entry.traces().in_doubt = was_in_doubt;
+                }
+                return asked;
+            }
+            if let Err(failure) = &asked
+                && failure.is_a_lost_lease()
+            {
+                lease.is_over();
+                // A cluster that lost its data has lost those in the pool, too.
+                if std::mem::take(&mut from_pool) {
+                    continue;
+                }
+            }
+            return Ok(match asked? {
+                Asked::Put(put) => Asked::Put(Put { refresh, ..put }),
+                Asked::At(place, _) => Asked::At(place, refresh),
+                Asked::Refused => Asked::Refused,
+            });
+        }
+    }
+
+    /// The lease of the claim, and the request that refreshes it, if it takes one. That is on its way
+    /// beside those of the ask.
+    async fn lease(
+        &self,
+        entry: &Entry,
+        claim: &Claim,
+        from_pool: bool,
+        limit: Duration,
+    ) -> Result<(Arc<Lease>, Option<Refresh>), Failure> {
+        let lease = match entry.lease().filter(|lease| !lease.is_gone()) {
+            Some(lease) => lease,
+            None if from_pool => self.leases.take(claim.ttl(), limit).await?,
+            None => self.leases.grant(claim.ttl(), limit).await?,
+        };
+        entry.traces().lease = Some(Arc::clone(&lease));
+        let refresh = (!lease.is_fresh()).then(|| self.keepalive.begin(&lease, limit));
+        Ok((lease, refresh))
+    }
+
+    async fn enter(
+        &self,
+        entry: &Entry,
+        claim: &Claim,
+        lease: &Lease,
+        limit: Duration,
+    ) -> Result<Asked, Failure> {
+        let own = Own { key: &entry.asks_with(lease), value: &entry.value, lease: lease.id() };
+        if !claim.waits() {
+            let reply = queue::try_enter(&self.members, &entry.queue, own, limit).await;
+            entry.note(reply.outcome.as_ref().ok().and_then(Option::as_ref), reply.in_doubt);
+            let at = |place| Asked::At(place, None);
+            return reply.outcome.map(|place| place.map_or(Asked::Refused, at));
+        }
+        let line = self.looks.join(entry.queue.prefix());
+        if line.is_alone() {
+            let reply = queue::enter(&self.members, &entry.queue, own, limit).await;
+            entry.note(reply.outcome.as_ref().ok(), reply.in_doubt);
+            return reply.outcome.map(|place| Asked::At(place, None));
+        }
+        // Set up before there is something to be seen, a watch misses nothing.
+        self.watch.expect(entry.owner, own.key);
+        let end = Instant::now() + limit;
+        let put = queue::put(&self.members, own, limit).await;
+        let created = entry.note_put(put.outcome, put.in_doubt)?;
+        Ok(Asked::Put(Put { line, key: Arc::clone(own.key), created, refresh: None, end }))
+    }
+}
+
+/// Waits until the lease of whoever is granted the lock there lasts for a full TTL from the ask: who
+/// does not renew has nothing else. After a failure it is good for what is known from before.
+async fn refreshed(place: &Place, refresh: Option<Refresh>, end: Instant) {
+    if place.ahead.is_none()
+        && let Some(refresh) = refresh
+        && let answer = refresh.answer(end).await
+        && !matches!(answer, Some(Ok(_)))
+    {
+        tracing::debug!(?answer, "a lease was not refreshed");
+    }
+}
