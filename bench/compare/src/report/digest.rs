@@ -294,13 +294,27 @@ fn place<'w, 'a>(
     &mut backends[at]
 }
 
+/// What a workload has found out on a backend.
+pub(super) fn place_of<'w, 'a>(
+    works: &'w [Work<'a>],
+    workload: &str,
+    backend: &str,
+) -> Option<&'w Place<'a>> {
+    let work = works.iter().find(|work| work.name == workload)?;
+    work.backends.iter().find(|place| place.backend == backend)
+}
+
+/// All that can be compared, each with its workload and its backend.
+pub(super) fn groups<'w, 'a>(
+    works: &'w [Work<'a>],
+) -> impl Iterator<Item = (&'a str, &'a str, &'w Group<'a>)> {
+    let places = works.iter().flat_map(|work| work.backends.iter().map(move |at| (work.name, at)));
+    places.flat_map(|(name, at)| at.groups.iter().map(move |group| (name, at.backend, group)))
+}
+
 /// Every row in which a peer is ahead of lockkit, or the floor by more than [`TARGET`].
 pub(super) fn behind<'a>(works: &[Work<'a>]) -> Vec<Behind<'a>> {
-    let groups = works
-        .iter()
-        .flat_map(|work| work.backends.iter().map(move |place| (work.name, place)))
-        .flat_map(|(name, place)| place.groups.iter().map(move |group| (name, group)));
-    groups.flat_map(|(name, group)| group.behind(name)).collect()
+    groups(works).flat_map(|(name, _, group)| group.behind(name)).collect()
 }
 
 /// What a workload measures; nothing for one that is not known.

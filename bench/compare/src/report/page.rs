@@ -8,9 +8,9 @@ use super::digest::{Behind, Group, Place, Work, about, behind, notes, placed, wo
 use super::gallery::{Looks, Picture, has_curves, is_alone, sames};
 use super::noise::noise;
 use super::summary::{
-    BEHIND, CLEAR, DISK, FEW, UNCLEAR, better, cells, heading, loss, met, names, row_name,
+    BEHIND, CLEAR, DISK, FEW, UNCLEAR, better, cells, heading, loss, names, row_name,
 };
-use super::targets::{Reached, targets};
+use super::targets::{HEADS, Targets};
 use crate::run::{Absence, Entry, Role, Run};
 
 /// How plots look, here and in the picture of the README.
@@ -25,7 +25,7 @@ pub(super) const OVERVIEW: [(&str, &str); 2] = [
 pub(super) fn page(run: &Run) -> Result<String> {
     const STYLE: &str = include_str!("page.css");
     let works = works(run);
-    let (behind, targets) = (behind(&works), targets(&works));
+    let (behind, targets) = (behind(&works), Targets::of(&works));
     let looks = Looks::of(run);
     let sections =
         works.iter().map(|work| section(work, &looks, &behind)).collect::<Result<Vec<_>>>()?;
@@ -45,7 +45,7 @@ pub(super) fn page(run: &Run) -> Result<String> {
                     (lead(run))
                     nav aria-label="Workloads" {
                         a href="#overview" { "Overview" }
-                        @if !targets.is_empty() { a href="#targets" { "Targets" } }
+                        @if targets.rows > 0 { a href="#targets" { "Targets" } }
                         a href="#behind" { "Behind" }
                         @for work in &works { a href={ "#" (anchor(work.name)) } { (heading(work.name)) } }
                         a href="#set-up" { "Set-up" }
@@ -141,28 +141,20 @@ fn keys() -> Markup {
     }
 }
 
-fn targets_section(targets: &[Reached<'_>]) -> Markup {
-    let missed: Vec<_> = targets.iter().filter(|reached| !reached.is_met()).collect();
+fn targets_section(targets: &Targets) -> Markup {
     html! {
-        @if !targets.is_empty() {
+        @if targets.rows > 0 {
             section id="targets" {
                 h2 { "Targets" }
-                p { (met(targets)) }
-                div.scroll.tall tabindex="0" role="region" aria-label="Targets that are missed" {
-                    table.stack {
-                        thead { tr {
-                            @for head in ["target", "at most", "backend", "row", "subject", "is"] {
-                                th scope="col" { (head) }
-                            }
-                        } }
-                        tbody { @for Reached { aim, backend, row, subject, value } in missed { tr {
-                            td { (aim.what) }
-                            td { (aim.unit.show(aim.most)) }
-                            td { (backend) }
-                            td { (row) }
-                            td { (subject) }
-                            td { (aim.unit.show(*value)) }
-                        } } }
+                p { (targets.lead()) }
+                @if !targets.missed.is_empty() {
+                    div.scroll.tall tabindex="0" role="region" aria-label="Targets that are missed" {
+                        table.stack {
+                            thead { tr { @for head in HEADS { th scope="col" { (head) } } } }
+                            tbody { @for row in &targets.missed {
+                                tr { @for cell in row { td { (cell) } } }
+                            } }
+                        }
                     }
                 }
             }

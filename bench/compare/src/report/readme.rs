@@ -6,7 +6,7 @@ use lockkit_bench::{Result, Spread};
 use maud::{PreEscaped, html};
 
 use super::canvas::Look;
-use super::digest::{Group, Place, Row, Work, works};
+use super::digest::{Group, Place, Row, Work, place_of, works};
 use super::gallery::Looks;
 use super::noise::noise;
 use super::page::{OVERVIEW, PLOT_STYLE};
@@ -54,9 +54,7 @@ fn backends<'a>(works: &[Work<'a>]) -> Vec<&'a str> {
 }
 
 fn found<'w, 'a>(works: &'w [Work<'a>], workload: &str, backend: &str) -> Option<&'w Group<'a>> {
-    let work = works.iter().find(|work| work.name == workload)?;
-    let place = work.backends.iter().find(|place| place.backend == backend)?;
-    best_placed(place)
+    best_placed(place_of(works, workload, backend)?)
 }
 
 fn best_placed<'w, 'a>(place: &'w Place<'a>) -> Option<&'w Group<'a>> {

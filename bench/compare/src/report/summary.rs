@@ -8,14 +8,14 @@ use super::digest::{
     Behind, Group, Loss, Place, Row, TIMES, about, behind, greater_is_better, notes, placed, works,
 };
 use super::noise::noise;
-use super::targets::{Reached, targets};
+use super::targets::{HEADS, Targets};
 use crate::run::{Run, Setup};
 
 pub(super) fn summary(run: &Run) -> String {
     let works = works(run);
     let mut text = format!("# Benchmark of {}\n\n", run.setup.date);
     text += &lead(run);
-    text += &targets_table(&targets(&works));
+    text += &targets_table(&Targets::of(&works));
     text += "\n## Behind\n\n";
     text += &behind_table(&behind(&works));
     for work in &works {
@@ -51,35 +51,16 @@ fn lead(run: &Run) -> String {
 }
 
 /// What is aimed at, and where it is missed.
-fn targets_table(targets: &[Reached<'_>]) -> String {
-    if targets.is_empty() {
+fn targets_table(targets: &Targets) -> String {
+    if targets.rows == 0 {
         return String::new();
     }
-    let missed: Vec<_> = targets.iter().filter(|reached| !reached.is_met()).collect();
-    let mut text = format!("\n## Targets\n\n{}\n", met(targets));
-    if !missed.is_empty() {
-        text += "\n| target | at most | backend | row | subject | is |\n";
-        text += "| --- | --- | --- | --- | --- | --- |\n";
+    let mut text = format!("\n## Targets\n\n{}\n", targets.lead());
+    if !targets.missed.is_empty() {
+        _ = write!(text, "\n{}{}", line(HEADS.map(cell)), line(HEADS.map(|_| "---".to_owned())));
     }
-    for Reached { aim, backend, row, subject, value } in missed {
-        let show = |value| aim.unit.show(value);
-        let (most, value) = (show(aim.most), show(*value));
-        let cells = [aim.what, &most, backend, row, subject, &value];
-        text += &line(cells.map(cell));
-    }
+    text.extend(targets.missed.iter().map(|row| line(row.each_ref().map(|text| cell(text)))));
     text
-}
-
-/// How many rows reach what they are to.
-pub(super) fn met(targets: &[Reached<'_>]) -> String {
-    let met = targets.iter().filter(|reached| reached.is_met()).count();
-    format!(
-        "lockkit is to be within 1.10 of the floor uncontended; to hand over on Redis in a quarter of \
-         the time of python-redis-lock, and on ZooKeeper and etcd in half of that of Curator; and with \
-         1,000 waiters to take 4 requests a grant, one more for each waiter and third of its lease, and \
-         4 KiB a waiter. Of {} rows {met} are; those that are not:",
-        targets.len()
-    )
 }
 
 /// All rows in which lockkit is behind: first those that all rounds tell.

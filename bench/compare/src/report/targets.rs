@@ -2,32 +2,62 @@
 
 use lockkit_bench::Unit;
 
-use super::digest::{Group, Row, TARGET, Work, placed};
+use super::digest::{Group, Row, TARGET, Work, groups, place_of, placed};
 use super::summary::row_name;
 use crate::run::{Placement, Role};
 
 /// What a row is to reach.
 #[derive(Debug)]
-pub(super) struct Aim {
-    pub(super) what: &'static str,
-    pub(super) unit: Unit,
+struct Aim {
+    what: &'static str,
+    unit: Unit,
     /// No more than this.
-    pub(super) most: f64,
+    most: f64,
 }
 
 /// What a row has reached.
 #[derive(Debug)]
-pub(super) struct Reached<'a> {
-    pub(super) aim: &'static Aim,
-    pub(super) backend: &'a str,
-    pub(super) row: String,
-    pub(super) subject: &'a str,
-    pub(super) value: f64,
+struct Reached<'a> {
+    aim: &'static Aim,
+    backend: &'a str,
+    row: String,
+    subject: &'a str,
+    value: f64,
 }
 
-impl Reached<'_> {
-    pub(super) fn is_met(&self) -> bool {
-        self.value <= self.aim.most
+/// How lockkit stands to what it is to reach.
+#[derive(Debug)]
+pub(super) struct Targets {
+    /// How many rows there are with a target.
+    pub(super) rows: usize,
+    /// Those that miss it, with the cells of [`HEADS`].
+    pub(super) missed: Vec<[String; 6]>,
+}
+
+/// What is told of a row that misses its target.
+pub(super) const HEADS: [&str; 6] = ["target", "at most", "backend", "row", "subject", "is"];
+
+impl Targets {
+    pub(super) fn of(works: &[Work<'_>]) -> Self {
+        let all = reached(works);
+        let missed = all.iter().filter(|reached| reached.value > reached.aim.most);
+        let cells = |Reached { aim, backend, row, subject, value }: &Reached<'_>| {
+            let [most, value] = [aim.most, *value].map(|value| aim.unit.show(value));
+            [aim.what.into(), most, (*backend).into(), row.clone(), (*subject).into(), value]
+        };
+        Self { rows: all.len(), missed: missed.map(cells).collect() }
+    }
+
+    /// How many reach it.
+    pub(super) fn lead(&self) -> String {
+        let Self { rows, missed } = self;
+        match missed.len() {
+            0 => format!("All {rows} rows that have a target reach it."),
+            missing => format!(
+                "Of {rows} rows that have a target {} reach it. The others:",
+                rows - missing
+            ),
+        }
     }
 }
 
@@ -47,22 +77,18 @@ const WAITERS: [Aim; 3] = [
 ];
 
 /// All of a run, workload by workload.
-pub(super) fn targets<'a>(works: &[Work<'a>]) -> Vec<Reached<'a>> {
+fn reached<'a>(works: &[Work<'a>]) -> Vec<Reached<'a>> {
     let mut all = Vec::new();
-    for (work, place) in
-        works.iter().flat_map(|work| work.backends.iter().map(move |at| (work, at)))
-    {
-        for group in &place.groups {
-            for ours in group.rows.iter().filter(|row| row.entry.role == Role::Lockkit) {
-                let reached = |(aim, value)| Reached {
-                    aim,
-                    backend: place.backend,
-                    row: row_name(group.case, placed(group.placement)),
-                    subject: &ours.entry.subject,
-                    value,
-                };
-                all.extend(aims(works, work, place.backend, group, ours).into_iter().map(reached));
-            }
+    for (workload, backend, group) in groups(works) {
+        for ours in group.rows.iter().filter(|row| row.entry.role == Role::Lockkit) {
+            let reached = |(aim, value)| Reached {
+                aim,
+                backend,
+                row: row_name(group.case, placed(group.placement)),
+                subject: &ours.entry.subject,
+                value,
+            };
+            all.extend(aims(works, workload, backend, group, ours).into_iter().map(reached));
         }
     }
     all
@@ -71,12 +97,12 @@ pub(super) fn targets<'a>(works: &[Work<'a>]) -> Vec<Reached<'a>> {
 /// What that row is to reach, and what it has.
 fn aims(
     works: &[Work<'_>],
-    work: &Work<'_>,
+    workload: &str,
     backend: &str,
     group: &Group<'_>,
     ours: &Row<'_>,
 ) -> Vec<(&'static Aim, f64)> {
-    match work.name {
+    match workload {
         "uncontended" => group.of_floor(ours).map(|ratio| (&FLOOR, ratio)).into_iter().collect(),
         "hand-over" => {
             let (aim, there, whose) = match backend.split(", ").next() {
@@ -87,7 +113,7 @@ fn aims(
                 }
                 _ => return Vec::new(),
             };
-            let theirs = find(works, work.name, &there, group.placement, whose);
+            let theirs = find(works, workload, &there, group.placement, whose);
             let ratio = theirs.and_then(|theirs| ours.ratio(theirs, "p50"));
             ratio.map(|ratio| (aim, ratio.median)).into_iter().collect()
         }
@@ -106,8 +132,7 @@ fn find<'w, 'a>(
     placement: Placement,
     subject: &str,
 ) -> Option<&'w Row<'a>> {
-    let work = works.iter().find(|work| work.name == workload)?;
-    let place = work.backends.iter().find(|place| place.backend == backend)?;
+    let place = place_of(works, workload, backend)?;
     let groups = place.groups.iter().filter(|group| group.placement == placement);
     groups.flat_map(|group| &group.rows).find(|row| row.entry.subject == subject)
 }
