@@ -208,11 +208,10 @@ impl Entry {
     /// What the claim has that is first.
     pub(crate) fn grant(&self) -> Option<Result<Grant, DriverError>> {
         let created = self.traces().created?;
-        let token = u64::try_from(created).ok().and_then(FencingToken::new);
         let vouch = self.vouch()?;
-        Some(match token {
-            Some(token) => Ok(Grant::new().token(token).vouch(vouch)),
-            None => Err(Failure::Foreign("a revision that is not positive").of_a_request()),
+        Some(match FencingToken::try_from(created) {
+            Ok(token) => Ok(Grant::new().token(token).vouch(vouch)),
+            Err(_) => Err(Failure::Foreign("a revision that is not positive").of_a_request()),
         })
     }
 }

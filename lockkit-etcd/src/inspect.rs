@@ -114,7 +114,7 @@ impl EtcdDriver {
     }
 
     async fn holder_of(&self, kv: &KeyValue) -> Result<Holder, Failure> {
-        let token = u64::try_from(kv.create_revision()).ok().and_then(FencingToken::new);
+        let token = FencingToken::try_from(kv.create_revision()).ok();
         let (owner, label) = self.dialect.owner_of(kv)?;
         let mut holder = Holder::new(owner)
             .with_token(token.ok_or(Failure::Foreign("a revision that is not positive"))?);

@@ -10,6 +10,8 @@
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod housekeeping;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod micros;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]

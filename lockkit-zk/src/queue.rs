@@ -413,8 +413,7 @@ pub(crate) fn grant(node: &Node) -> Result<Grant, DriverError> {
 
 /// The number of the transaction that made the node: no later one of the ensemble is smaller.
 pub(crate) fn token(czxid: i64) -> Result<FencingToken, DriverError> {
-    let token = u64::try_from(czxid).ok().and_then(FencingToken::new);
-    token.ok_or_else(|| {
+    FencingToken::try_from(czxid).map_err(|_| {
         let source = format!("{czxid} is no number of a transaction");
         DriverError::new(ErrorKind::Misconfigured, source)
     })

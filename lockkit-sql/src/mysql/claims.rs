@@ -9,6 +9,7 @@ use sqlx::Row as _;
 
 use super::connections::{Connections, Value, Within};
 use super::error::Failure;
+use crate::micros::{duration, micros};
 use crate::neighbours::Standing;
 use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
@@ -225,19 +226,7 @@ pub(super) fn label(claim: &Claim) -> Value<'_> {
     Value::text(claim.label().as_str())
 }
 
-/// The lease in the server's unit, not shorter than asked for.
-pub(super) fn micros(ttl: Duration) -> i64 {
-    i64::try_from(ttl.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
-}
-
-/// What a row says of a length of time, in microseconds.
-pub(super) fn duration(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
-}
-
 pub(super) fn token(number: i64) -> Result<FencingToken, Failure> {
-    u64::try_from(number)
-        .ok()
-        .and_then(FencingToken::new)
-        .ok_or(Failure::found(ErrorKind::Foreign, "the fencing token of the row is not positive"))
+    let reason = "the fencing token of the row is not positive";
+    FencingToken::try_from(number).map_err(|_| Failure::found(ErrorKind::Foreign, reason))
 }

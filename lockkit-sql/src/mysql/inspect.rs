@@ -8,12 +8,13 @@ use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Wa
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
-use super::claims::{self, RELEASE, duration};
+use super::claims::{self, RELEASE};
 use super::connections::{Steps, Transaction, Value, Within};
 use super::diagnosis;
 use super::driver::MysqlDriver;
 use super::error::Failure;
 use super::queue::Lock;
+use crate::micros::duration;
 use crate::seats::Urgency;
 
 const STATUS: &str = include_str!("sql/status.sql");

@@ -14,10 +14,11 @@ use lockkit_core::driver::{Claim, OwnerId};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
-use super::claims::{self, Answer, TOGETHER, duration, token};
+use super::claims::{self, Answer, TOGETHER, token};
 use super::connections::{Connections, Steps, Transaction, Value, Within};
 use super::error::Failure;
 use super::inspect::owner_of;
+use crate::micros::{duration, micros};
 use crate::neighbours::{Ahead, Standing};
 use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
@@ -59,7 +60,7 @@ pub(super) async fn look(
     let run_out = lock.run_out(claim.owner()).filter(|found| !takeover.allows(*found));
     Ok(match ahead.is_none() && !lock.is_held() && run_out.is_none() {
         true => Looked::Next,
-        false if left < claims::micros(claim.ttl()) / 4 * 3 => Looked::Stale,
+        false if left < micros(claim.ttl()) / 4 * 3 => Looked::Stale,
         false => Looked::Refused(lock.refusal(run_out, arrival, ahead)),
     })
 }
@@ -179,7 +180,7 @@ impl Steps for Stand<'_> {
             return Ok(Some(Answer::Granted { token }));
         }
         transaction.write(DROP_DEAD, &[namespace, name, time]).await?;
-        let end = Value::Integer(lock.time.saturating_add(claims::micros(claim.ttl())));
+        let end = Value::Integer(lock.time.saturating_add(micros(claim.ttl())));
         let arrival = match own {
             Some(arrival) => {
                 transaction.write(STAY, &[end, namespace, name, owner]).await?;
@@ -214,7 +215,7 @@ impl Steps for Stay<'_> {
             return Ok(HashSet::new());
         };
         let time = Value::Integer(lock.time);
-        let end = Value::Integer(lock.time.saturating_add(claims::micros(claim.ttl())));
+        let end = Value::Integer(lock.time.saturating_add(micros(claim.ttl())));
         let mut standing = HashSet::with_capacity(owners.len());
         for owners in owners.chunks(TOGETHER) {
             let mut values = vec![end, namespace, name, time];

@@ -11,6 +11,7 @@ use sqlx::postgres::PgRow;
 use super::connections::{Connections, Value};
 use super::error::Failure;
 use super::inspect::owner_of;
+use crate::micros::{duration, micros};
 use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
 
@@ -60,7 +61,7 @@ pub(super) async fn take(
         name,
         Value::Owner(Some(claim.owner())),
         Value::Text(claim.label().as_str()),
-        micros(claim.ttl()),
+        ttl(claim),
         Value::Inbox(inbox),
         Value::Boolean(claim.is_fair()),
         Value::Boolean(observes),
@@ -99,7 +100,7 @@ pub(super) async fn stay(
     limit: Duration,
 ) -> Result<(HashSet<OwnerId>, Duration), DriverError> {
     let [namespace, name] = of(claim.name());
-    let values = [namespace, name, Value::Owners(owners), micros(claim.ttl()), Value::Patience];
+    let values = [namespace, name, Value::Owners(owners), ttl(claim), Value::Patience];
     let rows = connections.request(STAY, &values, Urgency::Asks, limit).await;
     let rows = rows.map_err(Failure::of_a_request)?;
     let owners = rows.iter().map(owner_of);
@@ -117,7 +118,7 @@ pub(super) async fn renew(
 ) -> Result<bool, DriverError> {
     let [namespace, name] = of(claim.name());
     let owner = Value::Owner(Some(claim.owner()));
-    let values = [namespace, name, owner, micros(claim.ttl()), Value::Patience];
+    let values = [namespace, name, owner, ttl(claim), Value::Patience];
     let row = connections.request(RENEW, &values, Urgency::Keeps, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("is_held")?))
 }
@@ -138,7 +139,7 @@ pub(super) async fn renew_together(
         Value::Texts(&namespaces),
         Value::Texts(&names),
         Value::Owners(&owners),
-        micros(claim.ttl()),
+        ttl(claim),
         Value::Patience,
     ];
     let rows = connections.request(RENEW_TOGETHER, &values, Urgency::Keeps, limit).await;
@@ -165,16 +166,9 @@ pub(super) fn of(name: &LockName) -> [Value<'_>; 2] {
     [Value::Text(name.namespace().as_str()), Value::Text(name.as_str())]
 }
 
-/// What a row of a table says of a length of time, in microseconds.
-pub(super) fn duration(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
-}
-
 pub(super) fn token(number: i64) -> Result<FencingToken, Failure> {
-    u64::try_from(number)
-        .ok()
-        .and_then(FencingToken::new)
-        .ok_or(Failure::found(ErrorKind::Foreign, "the fencing token of the row is not positive"))
+    let reason = "the fencing token of the row is not positive";
+    FencingToken::try_from(number).map_err(|_| Failure::found(ErrorKind::Foreign, reason))
 }
 
 /// Reads an answer that was given, so that what cannot be read is no unknown outcome.
@@ -188,7 +182,7 @@ fn read<T>(
         .map_err(Failure::of_a_request)
 }
 
-/// The lease in the server's unit, not shorter than asked for.
-fn micros(ttl: Duration) -> Value<'static> {
-    Value::Integer(i64::try_from(ttl.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX))
+/// What the claim asks for.
+fn ttl(claim: &Claim) -> Value<'static> {
+    Value::Integer(micros(claim.ttl()))
 }

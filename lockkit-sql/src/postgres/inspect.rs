@@ -8,11 +8,12 @@ use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Wa
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use super::claims::{self, duration};
+use super::claims;
 use super::connections::Value;
 use super::diagnosis;
 use super::driver::PostgresDriver;
 use super::error::Failure;
+use crate::micros::duration;
 use crate::seats::Urgency;
 
 const STATUS: &str = include_str!("sql/status.sql");

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::database::{Database, Value};
 use super::time::{self, HostClock};
+use crate::micros::micros;
 use crate::neighbours::{Ahead, Standing};
 
 const LOOK: &str = include_str!("look.sql");
@@ -32,7 +33,7 @@ pub(super) async fn take(
     deadline: Instant,
 ) -> Result<Answer, DriverError> {
     let [namespace, name, owner, clock, now] = about(database, claim);
-    let ttl = Value::Integer(time::micros(claim.ttl()));
+    let ttl = Value::Integer(micros(claim.ttl()));
     let wall_clock = Value::Integer(time::wall_clock());
     let fair = Value::Integer(claim.is_fair().into());
     let label = Value::Text(claim.label().as_str().into());
@@ -64,7 +65,7 @@ pub(super) async fn stay(
         list(owners.iter().map(OwnerId::to_string)),
         Value::Text(clock.id().into()),
         Value::Integer(clock.now()),
-        Value::Integer(time::micros(claim.ttl())),
+        Value::Integer(micros(claim.ttl())),
     ];
     let rows = database.request(STAY, &values, deadline).await?;
     database.read(|| rows.iter().map(owner).collect())
@@ -87,7 +88,7 @@ pub(super) async fn renew_together(
         list(holds),
         Value::Text(clock.id().into()),
         Value::Integer(clock.now()),
-        Value::Integer(time::micros(claim.ttl())),
+        Value::Integer(micros(claim.ttl())),
     ];
     let rows = database.request(RENEW_TOGETHER, &values, deadline).await?;
     database.read(|| rows.iter().map(owner).collect())
@@ -100,7 +101,7 @@ pub(super) async fn renew(
     deadline: Instant,
 ) -> Result<bool, DriverError> {
     let [namespace, name, owner, clock, now] = about(database, claim);
-    let ttl = Value::Integer(time::micros(claim.ttl()));
+    let ttl = Value::Integer(micros(claim.ttl()));
     let values = [namespace, name, owner, clock, now, ttl];
     let rows = database.request(RENEW, &values, deadline).await?;
     Ok(!rows.is_empty())
@@ -258,7 +259,7 @@ impl Entry {
 
     /// The token of a hold; none if it is not one that the driver gave.
     pub(super) fn fencing_token(&self) -> Option<FencingToken> {
-        u64::try_from(self.token).ok().and_then(FencingToken::new)
+        FencingToken::try_from(self.token).ok()
     }
 
     /// Whether it is over by its own clock.

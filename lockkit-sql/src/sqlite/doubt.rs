@@ -12,7 +12,8 @@ use std::time::Duration;
 use lockkit_core::LockName;
 
 use super::claims::Entry;
-use super::time::{self, HostClock};
+use super::time::HostClock;
+use crate::micros::duration;
 
 /// The rows in doubt that this process watches.
 #[derive(Debug, Default)]
@@ -74,7 +75,7 @@ impl Doubts {
             Some(sighting) => sighting.remaining(now),
             None => entry.expires.saturating_sub(now),
         };
-        time::duration(remaining)
+        duration(remaining)
     }
 
     fn watched(&self) -> MutexGuard<'_, HashMap<LockName, Vec<Sighting>>> {

@@ -13,7 +13,8 @@ use super::claims::{Entry, owner};
 use super::database::Value;
 use super::diagnosis;
 use super::driver::SqliteDriver;
-use super::time::{self, HostClock};
+use super::time::HostClock;
+use crate::micros::duration;
 
 const STATUS: &str = include_str!("status.sql");
 const HELD: &str = include_str!("held.sql");
@@ -143,8 +144,8 @@ fn holder_of(row: &SqliteRow, clock: &HostClock, now: i64) -> Result<Option<Hold
     if !hold.is_doubtful(clock, now) {
         let since: i64 = row.try_get("since")?;
         holder = holder
-            .with_held_for(time::duration(now.saturating_sub(since)))
-            .with_remaining(time::duration(hold.expires.saturating_sub(now)));
+            .with_held_for(duration(now.saturating_sub(since)))
+            .with_remaining(duration(hold.expires.saturating_sub(now)));
     }
     Ok(Some(holder))
 }
@@ -161,7 +162,7 @@ fn waiter_of(row: &SqliteRow, clock: &HostClock, now: i64) -> Result<Option<Wait
     }
     if !place.is_doubtful(clock, now) {
         let since: i64 = row.try_get("since")?;
-        waiter = waiter.with_waiting_for(time::duration(now.saturating_sub(since)));
+        waiter = waiter.with_waiting_for(duration(now.saturating_sub(since)));
     }
     Ok(Some(waiter))
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::micros::micros;
+
 /// The boot-time clock of this host, as this process sees it.
 #[derive(Debug)]
 pub(super) struct HostClock {
@@ -51,16 +53,6 @@ impl HostClock {
     }
 }
 
-/// A duration in microseconds, rounded up.
-pub(super) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
-}
-
-/// Microseconds as a duration; none if there are fewer than none.
-pub(super) fn duration(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
-}
-
 /// The time of day in microseconds, for fencing tokens only: it makes them rise also when the
 /// database was deleted. Never compared with the time of another process, and no lease rests on it.
 pub(super) fn wall_clock() -> i64 {
@@ -69,16 +61,7 @@ pub(super) fn wall_clock() -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use super::{HostClock, micros};
-
-    #[test]
-    fn durations_are_rounded_up() {
-        assert_eq!(micros(Duration::from_nanos(1)), 1);
-        assert_eq!(micros(Duration::from_millis(50)), 50_000);
-        assert_eq!(micros(Duration::MAX), i64::MAX);
-    }
+    use super::HostClock;
 
     #[test]
     fn the_clock_names_boot_and_time_namespace() {

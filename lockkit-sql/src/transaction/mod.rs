@@ -133,8 +133,7 @@ pub async fn gate<DB: Database>(
 ) -> Result<(), Error> {
     let failed = |error| Error::of(DB::NAME, Operation::PassGate, Some(resource), error);
     let highest = DB::pass_gate(transaction, resource, token).await.map_err(failed)?;
-    let highest = u64::try_from(highest).ok().and_then(FencingToken::new);
-    let highest = highest.ok_or_else(|| {
+    let highest = FencingToken::try_from(highest).map_err(|_| {
         failed(sqlx::Error::Decode("a number in the gate is no fencing token".into()))
     })?;
     match highest > token {

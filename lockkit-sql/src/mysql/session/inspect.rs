@@ -11,7 +11,8 @@ use tokio::time::sleep;
 
 use super::diagnosis;
 use super::driver::MysqlSessionDriver;
-use crate::mysql::claims::{self, duration};
+use crate::micros::duration;
+use crate::mysql::claims;
 use crate::mysql::connections::{Steps, Transaction, Value, Within};
 use crate::mysql::error::Failure;
 use crate::mysql::inspect::{bytes_of, label_of, name_of, owner_of};
