@@ -3,6 +3,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::clock::{Clock, Instant};
+use crate::driver::LONGEST_CALL;
 use crate::{Label, LockName, hex};
 
 /// One acquisition, as drivers see it: who wants which lock, and how.
@@ -128,7 +129,7 @@ impl Claim {
     /// How long a driver lets one request take unless it is configured otherwise: a fifth of the
     /// lease, at most 3 seconds.
     pub fn call_limit(&self) -> Duration {
-        (self.ttl / 5).min(Duration::from_secs(3))
+        (self.ttl / 5).min(LONGEST_CALL)
     }
 
     /// The clock on which [`Vouch`](crate::driver::Vouch) counts.

@@ -1,6 +1,7 @@
 //! What a backend must do: for authors of drivers. Users of locks need none of it.
 
 mod backoff;
+mod call_limit;
 mod dial;
 pub mod filesystem;
 mod last_good;
@@ -21,6 +22,8 @@ pub use crate::inspect::Inspect;
 pub use crate::parameters::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
 pub use backoff::Backoff;
+pub use call_limit::CallLimit;
+pub(crate) use call_limit::LONGEST as LONGEST_CALL;
 pub use dial::dial_first;
 pub use last_good::LastGood;
 pub use looks::{Line, Looks};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::driver::CallLimit;
 use crate::{BackendUrl, Capabilities, Error, Label, Namespace, Result};
 
 /// A parameter that a driver knows, for the URL parser and the documentation alike.
@@ -81,19 +82,20 @@ impl<'a> Parameters<'a> {
         self.text(name).map(parse).transpose()
     }
 
-    /// The value of [`CALL_LIMIT`](crate::driver::CALL_LIMIT); `None` leaves it at
-    /// [`Claim::call_limit`](crate::driver::Claim::call_limit).
+    /// The value of [`CALL_LIMIT`](crate::driver::CALL_LIMIT), if there is one.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] if it is no duration, nothing, or more than 30 seconds.
-    pub fn call_limit(&self) -> Result<Option<Duration>> {
+    pub fn call_limit(&self) -> Result<CallLimit> {
         const LONGEST: Duration = Duration::from_secs(30);
-        let limit = self.duration(CALL_LIMIT.name)?;
-        if limit.is_some_and(|limit| limit.is_zero() || limit > LONGEST) {
-            return Err(self.bad(CALL_LIMIT.name, "must be more than zero and at most 30s"));
+        match self.duration(CALL_LIMIT.name)? {
+            Some(limit) if limit.is_zero() || limit > LONGEST => {
+                Err(self.bad(CALL_LIMIT.name, "must be more than zero and at most 30s"))
+            }
+            Some(limit) => Ok(CallLimit::new(limit)),
+            None => Ok(CallLimit::default()),
         }
-        Ok(limit)
     }
 
     /// An error that says what is wrong with the value of a parameter.
@@ -135,7 +137,7 @@ impl Common {
 mod tests {
     use std::time::Duration;
 
-    use super::{CALL_LIMIT, Parameter};
+    use super::{CALL_LIMIT, CallLimit, Parameter};
     use crate::BackendUrl;
 
     fn url(text: &str) -> BackendUrl {
@@ -160,8 +162,8 @@ mod tests {
     fn a_call_takes_some_time_and_at_most_half_a_minute() {
         const KNOWN: &[Parameter] = &[CALL_LIMIT];
         let limit = |text: &str| url(text).parameters(KNOWN).unwrap().call_limit();
-        assert_eq!(limit("m:").unwrap(), None);
-        assert_eq!(limit("m:?call_limit=30s").unwrap(), Some(Duration::from_secs(30)));
+        assert_eq!(limit("m:").unwrap(), CallLimit::default());
+        assert_eq!(limit("m:?call_limit=30s").unwrap(), CallLimit::new(Duration::from_secs(30)));
         for bad in ["0s", "31s", "soon", ""] {
             let error = limit(&format!("m:?call_limit={bad}")).unwrap_err().to_string();
             assert!(error.contains("call_limit"), "{error}");

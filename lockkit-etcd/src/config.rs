@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use etcd_client::{ConnectOptions, TlsOptions};
-use lockkit_core::driver::CALL_LIMIT;
+use lockkit_core::driver::{CALL_LIMIT, CallLimit};
 use lockkit_core::{BackendUrl, Namespace, Parameter, Result};
 
 use crate::layout::Dialect;
@@ -33,7 +33,7 @@ pub const PARAMETERS: &[Parameter] = &[
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) members: Members,
-    pub(crate) call_limit: Option<Duration>,
+    pub(crate) call_limit: CallLimit,
     pub(crate) dialect: Dialect,
     /// The namespace of locks that are given no other.
     pub(crate) namespace: Namespace,
@@ -105,7 +105,7 @@ impl Config {
 mod tests {
     use std::time::Duration;
 
-    use super::Config;
+    use super::{CallLimit, Config};
 
     async fn config(url: &str) -> lockkit_core::Result<Config> {
         Config::from_url(&url.parse().unwrap()).await
@@ -115,10 +115,10 @@ mod tests {
     async fn a_url_says_where_and_how() {
         let plain = config("etcd://localhost").await.unwrap();
         assert_eq!(format!("{:?}", plain.members), r#"["http://localhost:2379"]"#);
-        assert_eq!(plain.call_limit, None);
+        assert_eq!(plain.call_limit, CallLimit::default());
         let full = config("etcds://me:hunter2@one:1,[::1]/?call_limit=2s&ttl=10s").await.unwrap();
         assert_eq!(format!("{:?}", full.members), r#"["https://one:1", "https://[::1]:2379"]"#);
-        assert_eq!(full.call_limit, Some(Duration::from_secs(2)));
+        assert_eq!(full.call_limit, CallLimit::new(Duration::from_secs(2)));
         assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use etcd_client::{Client, GetOptions};
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Turnstile,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Turnstile,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::{Instant, sleep};
@@ -45,7 +45,7 @@ pub struct EtcdDriver {
     pub(crate) members: Arc<Members>,
     pub(crate) claims: Claims,
     pub(crate) dialect: Dialect,
-    pub(crate) call_limit: Option<Duration>,
+    pub(crate) call_limit: CallLimit,
     entries: Turnstile,
     asks: Turnstile,
 }
@@ -92,11 +92,6 @@ impl EtcdDriver {
         let [entries, asks] = [MOST_ENTRIES, MOST_ASKS].map(Turnstile::new);
         Ok(Self { members, claims, dialect, call_limit, entries, asks })
     }
-
-    /// How long a request about the claim may take.
-    fn limit(&self, claim: &Claim) -> Duration {
-        self.call_limit.unwrap_or(claim.call_limit())
-    }
 }
 
 #[async_trait]
@@ -110,7 +105,7 @@ impl Driver for EtcdDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let limit = self.limit(claim);
+        let limit = self.call_limit.of(claim);
         if self.claims.has_place(claim.owner()) {
             return self.asks.pass(claim, || self.claims.take(claim, limit)).await;
         }
@@ -122,11 +117,11 @@ impl Driver for EtcdDriver {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        self.claims.renew(claim, self.limit(claim)).await
+        self.claims.renew(claim, self.call_limit.of(claim)).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        self.claims.release(claim, self.limit(claim)).await
+        self.claims.release(claim, self.call_limit.of(claim)).await
     }
 
     async fn changed(&self, claim: &Claim) -> Change {

@@ -15,9 +15,6 @@ use crate::error::Failure;
 use crate::layout::Queue;
 use crate::{members, queue};
 
-/// As long as a request about a claim takes at most.
-const CALL_LIMIT: Duration = Duration::from_secs(3);
-
 /// How many leases are asked for at once.
 const MOST_AT_ONCE: usize = 16;
 
@@ -156,6 +153,6 @@ impl EtcdDriver {
     }
 
     pub(crate) fn inspection_limit(&self) -> Duration {
-        self.call_limit.unwrap_or(CALL_LIMIT)
+        self.call_limit.of_a_look()
     }
 }

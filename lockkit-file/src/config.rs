@@ -1,7 +1,6 @@
 use std::path::PathBuf;
-use std::time::Duration;
 
-use lockkit_core::driver::CALL_LIMIT;
+use lockkit_core::driver::{CALL_LIMIT, CallLimit};
 use lockkit_core::{BackendUrl, Parameter, Result};
 
 /// What the driver is called, and the scheme of its URLs.
@@ -14,7 +13,7 @@ pub const PARAMETERS: &[Parameter] = &[CALL_LIMIT];
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) folder: PathBuf,
-    pub(crate) call_limit: Option<Duration>,
+    pub(crate) call_limit: CallLimit,
 }
 
 impl Config {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal,
-    Taken, Vouch,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release,
+    Renewal, Taken, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
 use tokio::time::{Instant, timeout};
@@ -49,7 +49,7 @@ pub struct FileDriver {
     pub(crate) claims: Arc<Claims>,
     news: Arc<News>,
     housekeeping: Housekeeping,
-    pub(crate) call_limit: Option<Duration>,
+    pub(crate) call_limit: CallLimit,
 }
 
 impl FileDriver {
@@ -104,7 +104,13 @@ impl FileDriver {
         let folder = opened.await.map_err(|error| Error::connecting(ID, error))?;
         let (folder, news) = (Arc::new(folder), Arc::new(News::new()));
         let housekeeping = Housekeeping::begin(Arc::clone(&folder));
-        Ok(Self { folder, claims: Claims::new(), news, housekeeping, call_limit: None })
+        Ok(Self {
+            folder,
+            claims: Claims::new(),
+            news,
+            housekeeping,
+            call_limit: CallLimit::default(),
+        })
     }
 
     /// Where the folder is.
@@ -118,12 +124,8 @@ impl FileDriver {
         claim: &Claim,
         work: impl FnOnce(&mut Option<Hold>) -> Result<T, DriverError> + Send + 'static,
     ) -> Result<T, DriverError> {
-        let deadline = Instant::now() + self.limit(claim);
+        let deadline = Instant::now() + self.call_limit.of(claim);
         self.claims.work(claim.owner(), deadline, work).await
-    }
-
-    fn limit(&self, claim: &Claim) -> Duration {
-        self.call_limit.unwrap_or(claim.call_limit())
     }
 }
 
@@ -188,7 +190,7 @@ impl Driver for FileDriver {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         let (folder, news) = (Arc::clone(&self.folder), Arc::clone(&self.news));
         let asking = claim.clone();
-        let limit = patience(self.limit(claim));
+        let limit = patience(self.call_limit.of(claim));
         self.request(claim, move |held| {
             let granted = |hold: &Hold| {
                 Attempt::Granted(Grant::new().token(hold.token()).vouch(Vouch::WhileAlive))

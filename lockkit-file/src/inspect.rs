@@ -14,9 +14,6 @@ use crate::driver::{FileDriver, patience};
 use crate::folder::Folder;
 use crate::look;
 
-/// As long as a request about a claim takes at most.
-const CALL_LIMIT: Duration = Duration::from_secs(3);
-
 /// Who waits is not known: waiters leave no trace.
 #[async_trait]
 impl Inspect for FileDriver {
@@ -76,7 +73,7 @@ impl FileDriver {
     }
 
     fn inspection_limit(&self) -> Duration {
-        self.call_limit.unwrap_or(CALL_LIMIT)
+        self.call_limit.of_a_look()
     }
 }
 

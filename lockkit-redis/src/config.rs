@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::CALL_LIMIT;
+use lockkit_core::driver::{CALL_LIMIT, CallLimit};
 use lockkit_core::{BackendUrl, Error, Host, Parameter, Parameters, Result};
 use redis::RedisConnectionInfo;
 
@@ -58,7 +58,7 @@ const DEFAULT_PORT_OF_SENTINELS: u16 = 26379;
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) target: Target,
-    pub(crate) call_limit: Option<Duration>,
+    pub(crate) call_limit: CallLimit,
     pub(crate) dialect: Dialect,
     pub(crate) replicas: Option<Replicas>,
 }
@@ -263,7 +263,7 @@ fn files(url: &BackendUrl, parameters: &Parameters<'_>, with_tls: bool) -> Resul
 mod tests {
     use std::time::Duration;
 
-    use super::{Config, NODE_PARAMETERS, OF_SENTINELS, PARAMETERS};
+    use super::{CallLimit, Config, NODE_PARAMETERS, OF_SENTINELS, PARAMETERS};
 
     async fn config(url: &str) -> lockkit_core::Result<Config> {
         Config::from_url(&url.parse().unwrap()).await
@@ -280,10 +280,10 @@ mod tests {
     async fn a_url_says_where_and_how() {
         let plain = config("redis://localhost").await.unwrap();
         assert_eq!(plain.target.to_string(), "localhost:6379/0");
-        assert_eq!(plain.call_limit, None);
+        assert_eq!(plain.call_limit, CallLimit::default());
         let full = config("redis://me:pw@[::1]:7000/3?call_limit=2s&ttl=10s").await.unwrap();
         assert_eq!(full.target.to_string(), "[::1]:7000/3");
-        assert_eq!(full.call_limit, Some(Duration::from_secs(2)));
+        assert_eq!(full.call_limit, CallLimit::new(Duration::from_secs(2)));
         assert!(!format!("{full:?}").contains("pw"), "{full:?}");
         for url in ["redis+unix:///run/a%20b.sock?db=2", "unix://:pw@/run/a%20b.sock?db=2"] {
             let socket = config(url).await.unwrap();

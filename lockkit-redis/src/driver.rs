@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Node, Release, Renewal,
-    Taken, Turnstile, Vouch, pause_among,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Node,
+    Release, Renewal, Taken, Turnstile, Vouch, pause_among,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, FencingToken};
 use redis::{FromRedisValue, Value, from_redis_value};
@@ -37,7 +37,7 @@ pub struct RedisDriver {
     pub(crate) servers: Servers,
     subscription: Subscription,
     inbox: Inbox,
-    pub(crate) call_limit: Option<Duration>,
+    pub(crate) call_limit: CallLimit,
     pub(crate) dialect: Dialect,
     pub(crate) replicas: Option<Replicas>,
     asks: Turnstile,
@@ -147,7 +147,7 @@ impl RedisDriver {
         let Some(replicas) = &self.replicas else {
             return Ok((self.call(claim, invocation).await?, Ok(None)));
         };
-        let limit = self.limit(claim);
+        let limit = self.call_limit.of(claim);
         let (wanted, timeout) = (replicas.wanted, replicas.timeout(limit));
         let request = Acknowledged { invocation, wanted, timeout };
         // Twice, since the server waits as well before it asks for a script that it does not know.
@@ -161,7 +161,7 @@ impl RedisDriver {
         claim: &Claim,
         request: impl Request,
     ) -> Result<Value, DriverError> {
-        self.servers.call(&request, self.limit(claim)).await
+        self.servers.call(&request, self.call_limit.of(claim)).await
     }
 
     /// Whose claim it is, as the scripts have it: `OWNER INBOX LABEL`, or `OWNER?INBOX LABEL` of one that
@@ -170,10 +170,6 @@ impl RedisDriver {
         let owner = claim.owner().to_string();
         let before_inbox = if claim.listens() { "?" } else { " " };
         [&owner, before_inbox, self.inbox.as_str(), " ", claim.label().as_str()].concat()
-    }
-
-    fn limit(&self, claim: &Claim) -> Duration {
-        self.call_limit.unwrap_or(claim.call_limit())
     }
 }
 

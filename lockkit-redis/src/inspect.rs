@@ -16,8 +16,6 @@ use crate::plain;
 use crate::request::Request;
 use crate::script::{BREAK, LOOK};
 
-/// How long a request may take unless the URL says otherwise: there is no lease to go by.
-const CALL_LIMIT: Duration = Duration::from_secs(3);
 /// How many keys the server goes through at a time.
 const PAGE: usize = 1_000;
 /// After how many times the search is given up: a hundred million keys.
@@ -105,7 +103,7 @@ impl RedisDriver {
     }
 
     fn inspection_limit(&self) -> Duration {
-        self.call_limit.unwrap_or(CALL_LIMIT)
+        self.call_limit.of_a_look()
     }
 
     /// The locks of the namespace that have a key. The server may come by one twice.

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use lockkit_core::driver::CALL_LIMIT;
+use lockkit_core::driver::{CALL_LIMIT, CallLimit};
 use lockkit_core::{BackendUrl, Host, Lease, Parameter, Parameters, Result};
 
 use crate::endpoint::{Credentials, Endpoint};
@@ -44,7 +44,7 @@ const LONGEST_ROOT: usize = 1024;
 pub(crate) struct Config {
     pub(crate) endpoint: Endpoint,
     pub(crate) layout: Layout,
-    pub(crate) call_limit: Option<Duration>,
+    pub(crate) call_limit: CallLimit,
 }
 
 impl Config {
@@ -149,7 +149,7 @@ fn root(url: &BackendUrl) -> Result<&str> {
 mod tests {
     use std::time::Duration;
 
-    use super::Config;
+    use super::{CallLimit, Config};
 
     async fn config(url: &str) -> lockkit_core::Result<Config> {
         Config::from_url(&url.parse().unwrap()).await
@@ -159,13 +159,13 @@ mod tests {
     async fn a_url_says_where_and_how() {
         let plain = config("zookeeper://localhost").await.unwrap();
         assert_eq!(plain.endpoint.to_string(), "localhost:2181");
-        assert_eq!((plain.layout.top(), plain.call_limit), ("/", None));
+        assert_eq!((plain.layout.top(), plain.call_limit), ("/", CallLimit::default()));
         let full = config("zk://me:pw@a,[::1]:7000/apps/shop/?ttl=10s&tick=1s&call_limit=2s")
             .await
             .unwrap();
         assert_eq!(full.endpoint.to_string(), "a:2181,[::1]:7000");
         assert_eq!(full.layout.top(), "/apps/shop");
-        assert_eq!(full.call_limit, Some(Duration::from_secs(2)));
+        assert_eq!(full.call_limit, CallLimit::new(Duration::from_secs(2)));
         assert!(!format!("{full:?}").contains("pw"), "{full:?}");
     }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Turnstile,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Turnstile,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::select;
@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     pub(crate) claims: Claims,
     pub(crate) layout: Layout,
-    pub(crate) call_limit: Option<Duration>,
+    pub(crate) call_limit: CallLimit,
 }
 
 impl ZooKeeperDriver {
@@ -85,7 +85,7 @@ impl ZooKeeperDriver {
 impl Shared {
     /// For a request about the claim.
     fn limit(&self, claim: &Claim) -> Limit {
-        Limit::new(self.call_limit.unwrap_or(claim.call_limit()))
+        Limit::new(self.call_limit.of(claim))
     }
 
     async fn request<'a>(&'a self, claim: &'a Claim) -> Result<Request<'a>, DriverError> {

@@ -20,8 +20,6 @@ struct Contender {
     owner: Option<OwnerId>,
 }
 
-/// How long a request may take unless the URL says otherwise: there is no lease to go by.
-const CALL_LIMIT: Duration = Duration::from_secs(3);
 /// How many nodes are asked for in one go.
 const AT_ONCE: usize = 64;
 
@@ -176,7 +174,7 @@ impl Shared {
     }
 
     pub(crate) fn inspection_limit(&self) -> Limit {
-        Limit::new(self.call_limit.unwrap_or(CALL_LIMIT))
+        Limit::new(self.call_limit.of_a_look())
     }
 }
 

@@ -1,6 +1,4 @@
-use std::time::Duration;
-
-use lockkit_core::driver::CALL_LIMIT;
+use lockkit_core::driver::{CALL_LIMIT, CallLimit};
 use lockkit_core::{BackendUrl, Capabilities, Parameter, Parameters, Result};
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
@@ -75,7 +73,7 @@ const SSL_KEY: Parameter = Parameter::new("ssl-key", "file with the key to it", 
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) endpoint: Endpoint,
-    pub(super) call_limit: Option<Duration>,
+    pub(super) call_limit: CallLimit,
     pub(super) connections: usize,
     pub(super) observe: bool,
 }
@@ -164,7 +162,7 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<MySqlConnect
 mod tests {
     use std::time::Duration;
 
-    use super::{Config, SessionConfig};
+    use super::{CallLimit, Config, SessionConfig};
     use crate::mysql::session::CAPABILITIES;
 
     fn config(url: &str) -> lockkit_core::Result<Config> {
@@ -175,14 +173,17 @@ mod tests {
     fn a_url_says_where_and_how() {
         let plain = config("mysql://me@localhost/shop").unwrap();
         assert_eq!(plain.endpoint.to_string(), "localhost:3306/shop");
-        assert_eq!((plain.call_limit, plain.connections), (None, 4));
+        assert_eq!((plain.call_limit, plain.connections), (CallLimit::default(), 4));
         let full = config(
             "mariadb://me:hunter2@[::1]:7000/shop?call_limit=2s&ttl=10s&connections=2\
              &observe=true&ssl-mode=verify_identity&ssl-ca=Cargo.toml",
         )
         .unwrap();
         assert_eq!(full.endpoint.to_string(), "[::1]:7000/shop");
-        assert_eq!((full.call_limit, full.connections), (Some(Duration::from_secs(2)), 2));
+        assert_eq!(
+            (full.call_limit, full.connections),
+            (CallLimit::new(Duration::from_secs(2)), 2)
+        );
         assert!(full.observe && !plain.observe);
         assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
         let local = config("mysql://me@localhost/shop?socket=/run/mysqld.sock").unwrap();

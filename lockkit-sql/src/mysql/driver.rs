@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal, Taken,
-    Turnstile, Vouch,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal,
+    Taken, Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::{Instant, timeout};
@@ -50,7 +50,7 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 #[derive(Debug)]
 pub struct MysqlDriver {
     pub(super) connections: Arc<Connections>,
-    pub(super) call_limit: Option<Duration>,
+    pub(super) call_limit: CallLimit,
     /// What was seen of leases that ran out, where the server's clock does not decide alone.
     pub(super) sights: Option<Sights>,
     /// Who wants to be served in order.
@@ -214,7 +214,7 @@ impl MysqlDriver {
 
     /// Keeps the place of a claim for which nothing can have changed; whether it stands.
     async fn stay(&self, claim: &Claim) -> Result<bool, DriverError> {
-        let (limit, until) = (self.limit(claim), Instant::now() + claim.ttl());
+        let (limit, until) = (self.call_limit.of(claim), Instant::now() + claim.ttl());
         let keep = async |owners| {
             let stay = || queue::stay(&self.connections, claim, owners, Within::new(limit));
             self.asks.pass(claim, stay).await.map_err(Failure::of_a_request)
@@ -298,11 +298,7 @@ impl MysqlDriver {
 
     /// How long the requests about the claim may take together.
     fn within(&self, claim: &Claim) -> Within {
-        Within::new(self.limit(claim))
-    }
-
-    fn limit(&self, claim: &Claim) -> Duration {
-        self.call_limit.unwrap_or(claim.call_limit())
+        Within::new(self.call_limit.of(claim))
     }
 }
 
@@ -349,7 +345,7 @@ impl Driver for MysqlDriver {
             let renewed = claims::renew_together(connections, claim, &claims, within).await;
             renewed.map_err(Failure::of_a_request)
         };
-        match self.renewals.renew(claim, self.limit(claim), one, several).await? {
+        match self.renewals.renew(claim, self.call_limit.of(claim), one, several).await? {
             true => Ok(Renewal::Held(Vouch::FromRequest)),
             false => {
                 self.neighbours.go(claim.owner());

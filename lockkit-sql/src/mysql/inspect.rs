@@ -1,7 +1,5 @@
 //! Who holds and who waits, as the rows tell.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
 use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
@@ -19,9 +17,6 @@ use crate::seats::Urgency;
 
 const STATUS: &str = include_str!("sql/status.sql");
 const HELD: &str = include_str!("sql/held.sql");
-
-/// As long as a request about a claim takes at most.
-const CALL_LIMIT: Duration = Duration::from_secs(3);
 
 #[async_trait]
 impl Inspect for MysqlDriver {
@@ -73,7 +68,7 @@ impl MysqlDriver {
     }
 
     pub(super) fn inspection_limit(&self) -> Within {
-        Within::new(self.call_limit.unwrap_or(CALL_LIMIT))
+        Within::new(self.call_limit.of_a_look())
     }
 }
 

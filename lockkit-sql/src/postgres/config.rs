@@ -1,7 +1,6 @@
 use std::env;
-use std::time::Duration;
 
-use lockkit_core::driver::CALL_LIMIT;
+use lockkit_core::driver::{CALL_LIMIT, CallLimit};
 use lockkit_core::{BackendUrl, Capabilities, Parameter, Parameters, Result};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
@@ -75,7 +74,7 @@ const SSLKEY: Parameter = Parameter::new("sslkey", "file with the key to it", "n
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) endpoint: Endpoint,
-    pub(super) call_limit: Option<Duration>,
+    pub(super) call_limit: CallLimit,
     pub(super) connections: usize,
     pub(super) observe: bool,
 }
@@ -199,7 +198,7 @@ mod tests {
 
     use tokio_rustls::rustls::crypto::CryptoProvider;
 
-    use super::{Config, SessionConfig};
+    use super::{CallLimit, Config, SessionConfig};
     use crate::postgres::session::CAPABILITIES;
     use crate::session::hold::Keys;
 
@@ -211,14 +210,17 @@ mod tests {
     fn a_url_says_where_and_how() {
         let plain = config("postgres://me@localhost/shop").unwrap();
         assert_eq!(plain.endpoint.to_string(), "localhost:5432/shop");
-        assert_eq!((plain.call_limit, plain.connections), (None, 4));
+        assert_eq!((plain.call_limit, plain.connections), (CallLimit::default(), 4));
         let full = config(
             "postgresql://me:hunter2@[::1]:7000/shop?call_limit=2s&ttl=10s&connections=2\
              &observe=true&schema=locks&sslmode=verify-full&sslrootcert=Cargo.toml",
         )
         .unwrap();
         assert_eq!(full.endpoint.to_string(), "[::1]:7000/shop");
-        assert_eq!((full.call_limit, full.connections), (Some(Duration::from_secs(2)), 2));
+        assert_eq!(
+            (full.call_limit, full.connections),
+            (CallLimit::new(Duration::from_secs(2)), 2)
+        );
         assert!(full.observe && !plain.observe);
         assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
     }

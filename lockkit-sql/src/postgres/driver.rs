@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Grant, Inspect, OwnerId, Release, Renewal, Taken,
-    Turnstile, Vouch,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, Grant, Inspect, OwnerId, Release,
+    Renewal, Taken, Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::Instant;
@@ -49,7 +49,7 @@ pub struct PostgresDriver {
     /// Where the news of this driver alone are told.
     inbox: Channel,
     subscription: Subscription,
-    pub(super) call_limit: Option<Duration>,
+    pub(super) call_limit: CallLimit,
     asks: Turnstile,
     stays: Stays,
     renewals: Renewals,
@@ -100,7 +100,7 @@ impl PostgresDriver {
     }
 
     async fn take(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let limit = self.limit(claim);
+        let limit = self.call_limit.of(claim);
         let takeover = Takeover::of(self.sights.as_ref(), claim);
         if !claim.waits() {
             // Nor is one that listens told: news are for places, and who has one is handed the lock.
@@ -142,7 +142,7 @@ impl PostgresDriver {
     /// Keeps the place of a claim that is told when it is its turn, with those of others. `None` if
     /// it has to ask: it may have no place, or somebody has to find that the hold is over.
     async fn stay(&self, claim: &Claim) -> Result<Option<Taken>, DriverError> {
-        let limit = self.limit(claim);
+        let limit = self.call_limit.of(claim);
         let mut ends_in = None;
         let keep = async |owners: Vec<OwnerId>| {
             let stay = || claims::stay(&self.connections, claim, &owners, limit);
@@ -178,11 +178,6 @@ impl PostgresDriver {
             (Answer::Taken { remaining, .. }, _) => Attempt::Taken(Taken::new().free_in(remaining)),
         }
     }
-
-    /// How long a request about the claim may take.
-    fn limit(&self, claim: &Claim) -> Duration {
-        self.call_limit.unwrap_or(claim.call_limit())
-    }
 }
 
 #[async_trait]
@@ -210,7 +205,7 @@ impl Driver for PostgresDriver {
         let several = async |claims: Vec<Claim>, limit| {
             claims::renew_together(&self.connections, claim, &claims, limit).await
         };
-        match self.renewals.renew(claim, self.limit(claim), one, several).await? {
+        match self.renewals.renew(claim, self.call_limit.of(claim), one, several).await? {
             true => Ok(Renewal::Held(Vouch::FromRequest)),
             false => Ok(Renewal::Lost),
         }
@@ -220,8 +215,13 @@ impl Driver for PostgresDriver {
         if claim.waits() {
             self.subscription.leave(claim.name(), claim.owner());
         }
-        match claims::release(&self.connections, claim, self.sights.is_some(), self.limit(claim))
-            .await?
+        match claims::release(
+            &self.connections,
+            claim,
+            self.sights.is_some(),
+            self.call_limit.of(claim),
+        )
+        .await?
         {
             true => Ok(Release::Freed),
             false => Ok(Release::NotHeld),

@@ -21,9 +21,6 @@ const HELD: &str = include_str!("sql/held.sql");
 const BREAK: &str = "SELECT owner, label, token, age, remaining \
      FROM lockkit_break($1::text, $2::text, $3::text, $4::boolean, $5::integer)";
 
-/// As long as a request about a claim takes at most.
-const CALL_LIMIT: Duration = Duration::from_secs(3);
-
 #[async_trait]
 impl Inspect for PostgresDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
@@ -72,7 +69,7 @@ impl PostgresDriver {
     }
 
     fn inspection_limit(&self) -> Duration {
-        self.call_limit.unwrap_or(CALL_LIMIT)
+        self.call_limit.of_a_look()
     }
 }
 

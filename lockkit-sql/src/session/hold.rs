@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use lockkit_core::driver::CallLimit;
 use lockkit_core::{Capabilities, Lease, Parameter, Parameters, Result};
 
 pub(crate) const WAITING: Parameter = Parameter::new(
@@ -12,7 +13,7 @@ pub(crate) const WAITING: Parameter = Parameter::new(
 /// What the parameters of a URL with `hold=session` say, whatever the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
-    pub(crate) call_limit: Option<Duration>,
+    pub(crate) call_limit: CallLimit,
     pub(crate) ttl: Duration,
     pub(crate) keys: Keys,
     /// How many more sessions may wait.

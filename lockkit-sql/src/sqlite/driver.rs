@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal,
-    Taken, Turnstile, Vouch,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release,
+    Renewal, Taken, Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::select;
@@ -53,7 +53,7 @@ pub struct SqliteDriver {
     /// Asks that are made together would leave the process larger.
     asks: Turnstile,
     at_once: Semaphore,
-    pub(super) call_limit: Option<Duration>,
+    pub(super) call_limit: CallLimit,
 }
 
 impl SqliteDriver {
@@ -97,7 +97,7 @@ impl SqliteDriver {
         let (doubts, neighbours) = (Doubts::default(), Neighbours::default());
         let (stays, renewals) = (Stays::default(), Renewals::new(MOST));
         let (asks, at_once) = (Turnstile::new(MOST_ASKS), Semaphore::new(MOST_AT_ONCE));
-        let call_limit = None;
+        let call_limit = CallLimit::default();
         Ok(Self {
             database,
             doubts,
@@ -118,16 +118,12 @@ impl SqliteDriver {
 
     /// Until when a request about the claim has to end.
     fn deadline(&self, claim: &Claim) -> Instant {
-        Instant::now() + self.limit(claim)
-    }
-
-    fn limit(&self, claim: &Claim) -> Duration {
-        self.call_limit.unwrap_or(claim.call_limit())
+        Instant::now() + self.call_limit.of(claim)
     }
 
     /// Keeps the place of a claim for which nothing can have changed; whether it stands.
     async fn stay(&self, claim: &Claim) -> Result<bool, DriverError> {
-        let (limit, until) = (self.limit(claim), Instant::now() + claim.ttl());
+        let (limit, until) = (self.call_limit.of(claim), Instant::now() + claim.ttl());
         let keep = |owners| {
             let deadline = Instant::now() + limit;
             self.asks.pass(claim, move || claims::stay(&self.database, claim, owners, deadline))
@@ -237,7 +233,7 @@ impl Driver for SqliteDriver {
         let several = async |claims: Vec<Claim>, limit| {
             claims::renew_together(&self.database, claim, &claims, Instant::now() + limit).await
         };
-        let held = self.renewals.renew(claim, self.limit(claim), one, several).await?;
+        let held = self.renewals.renew(claim, self.call_limit.of(claim), one, several).await?;
         // A hold in a file that others do not see keeps nobody out.
         let stands = held && self.database.binds()?;
         if stands {

@@ -1,7 +1,5 @@
 //! Who holds and who waits, as the rows tell.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use lockkit_core::driver::{DriverError, Inspect, OwnerId};
 use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
@@ -19,9 +17,6 @@ use crate::micros::duration;
 const STATUS: &str = include_str!("status.sql");
 const HELD: &str = include_str!("held.sql");
 const BREAK: &str = include_str!("break.sql");
-
-/// As long as a request about a claim takes at most.
-const CALL_LIMIT: Duration = Duration::from_secs(3);
 
 /// What counts on another clock, or expires later than its TTL from now, keeps others out until
 /// one of them has watched it for its TTL, so it is shown, but without times.
@@ -74,7 +69,7 @@ impl Inspect for SqliteDriver {
 
 impl SqliteDriver {
     fn inspection_deadline(&self) -> Instant {
-        Instant::now() + self.call_limit.unwrap_or(CALL_LIMIT)
+        Instant::now() + self.call_limit.of_a_look()
     }
 }
 

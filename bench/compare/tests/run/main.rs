@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             |_| in_any_weather(&[Backend::Redis]),
         ),
         trial("the_seed_decides_the_order", || Ok(()), |()| in_the_order_of_the_seed()),
+        trial("who_compiles_as_it_runs_is_warm_when_others_begin", || Ok(()), |()| warm()),
     ])
 }
 
@@ -208,4 +209,19 @@ async fn in_the_order_of_the_seed() {
     let first = asked(7).await;
     assert_eq!(asked(7).await, first);
     assert_ne!(asked(8).await, first);
+}
+
+async fn warm() {
+    let folder = TempDir::new().unwrap();
+    let subjects = |_: &Servers| {
+        let cold = peer("works", "cold", folder.path());
+        let warm = peer("works", "warm", folder.path());
+        vec![cold, Subject { compiles_as_it_runs: true, ..warm }]
+    };
+    run(&plan(&[Backend::Memory], 7), subjects, |_| ()).await.unwrap();
+    let asked = fs::read_to_string(folder.path().join("asked")).unwrap();
+    let before: Vec<_> = asked.lines().take_while(|line| line.starts_with("warm ")).collect();
+    // By what is measured, and for longer than a turn.
+    assert!(before.len() > 2, "{asked}");
+    assert!(before.contains(&"warm uncontended") && before.contains(&"warm handover"), "{asked}");
 }

@@ -75,88 +75,84 @@ pub(in crate::checks) async fn a_renewal_is_one_step(context: &Context) -> Verdi
 }
 
 pub(in crate::checks) async fn a_release_is_one_step_beside_a_break(context: &Context) -> Verdict {
-    let (holder, next) = context.pair().await?;
-    let outside = context.connect().await?;
-    for round in 0..BREAKS {
-        let (early, late) = two_claims(context, round)?;
-        holder.take_after_trouble(context, &early).await?;
-        let (released, taken_over) = tokio::join!(
-            several(&holder, &early, round, || holder.release(&early)),
-            take_over(context, &outside, &next, [&early, &late], round)
-        );
-        released?;
-        if !taken_over? {
-            next.ask_until_granted(context, &late, context.patience()).await?;
-        }
-        is_kept(&next, &late, "a release").await?;
-    }
-    Ok(())
+    beside_breaks(context, Request::Release).await
 }
 
 pub(in crate::checks) async fn a_renewal_is_one_step_beside_a_break(context: &Context) -> Verdict {
-    let (holder, next) = context.pair().await?;
-    let outside = context.connect().await?;
-    for round in 0..BREAKS {
-        let (early, late) = two_claims(context, round)?;
-        holder.take_after_trouble(context, &early).await?;
-        let (renewed, taken_over) = tokio::join!(
-            several(&holder, &early, round, || holder.renew(&early)),
-            take_over(context, &outside, &next, [&early, &late], round)
-        );
-        renewed?;
-        if !taken_over? {
-            next.ask_until_granted(context, &late, context.patience()).await?;
-        }
-        holder.is_lost(&early, "it was taken away, and another owner holds the lock").await?;
-        is_kept(&next, &late, "a renewal").await?;
-    }
-    Ok(())
+    beside_breaks(context, Request::Renewal).await
 }
 
 pub(in crate::checks) async fn a_repeated_ask_is_one_step_beside_a_break(
     context: &Context,
 ) -> Verdict {
+    beside_breaks(context, Request::RepeatedAsk).await
+}
+
+/// What may come for a hold that is taken away meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Request {
+    Release,
+    Renewal,
+    RepeatedAsk,
+}
+
+impl Request {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Release => "a release",
+            Self::Renewal => "a renewal",
+            Self::RepeatedAsk => "a repeated ask",
+        }
+    }
+
+    async fn send(self, holder: &Connection, claim: &Claim) -> Verdict {
+        match self {
+            Self::Release => is_answered(holder.release(claim).await),
+            Self::Renewal => is_answered(holder.renew(claim).await),
+            Self::RepeatedAsk => is_answered(holder.try_acquire(claim).await),
+        }
+    }
+
+    /// Three of them for `early`, each some steps later than the last: so many that it depends on the
+    /// round how far they are when the hold is taken away.
+    async fn send_several(self, holder: &Connection, early: &Claim, round: usize) -> Verdict {
+        let stranger = Claim::new(early.name().clone(), early.ttl());
+        let later = async |steps| {
+            for _ in 0..steps {
+                is_answered(holder.renew(&stranger).await)?;
+            }
+            self.send(holder, early).await
+        };
+        let first = round / 2 % 5;
+        let (one, two, three) = tokio::join!(later(first), later(first + 1), later(first + 2));
+        one.and(two).and(three)
+    }
+}
+
+/// The hold is taken away while requests for it are under way, and the next owner keeps the lock.
+async fn beside_breaks(context: &Context, request: Request) -> Verdict {
     let (holder, next) = context.pair().await?;
     let outside = context.connect().await?;
     for round in 0..BREAKS {
         let (early, late) = two_claims(context, round)?;
         holder.take_after_trouble(context, &early).await?;
-        let (asked, taken_over) = tokio::join!(
-            several(&holder, &early, round, || holder.try_acquire(&early)),
+        let (sent, taken_over) = tokio::join!(
+            request.send_several(&holder, &early, round),
             take_over(context, &outside, &next, [&early, &late], round)
         );
-        asked?;
-        // Otherwise an ask of the first owner was before, and is a new grant.
-        if taken_over? {
+        sent?;
+        let is_taken_over = taken_over?;
+        // An ask of the first owner may have been before, and is a new grant.
+        if is_taken_over || request != Request::RepeatedAsk {
+            if !is_taken_over {
+                next.ask_until_granted(context, &late, context.patience()).await?;
+            }
             holder.is_lost(&early, "it was taken away, and another owner holds the lock").await?;
-            is_kept(&next, &late, "a repeated ask").await?;
+            is_kept(&next, &late, request.name()).await?;
         }
         holder.release(&early).await?;
     }
     Ok(())
-}
-
-/// Has the same asked three times for `early`, each some steps later than the last: so many that it
-/// depends on the round how far they are when the hold is taken away.
-async fn several<T, F>(
-    holder: &Connection,
-    early: &Claim,
-    round: usize,
-    ask: impl Fn() -> F,
-) -> Verdict
-where
-    F: Future<Output = Result<T, DriverError>>,
-{
-    let stranger = Claim::new(early.name().clone(), early.ttl());
-    let later = async |steps| {
-        for _ in 0..steps {
-            is_answered(holder.renew(&stranger).await)?;
-        }
-        is_answered(ask().await)
-    };
-    let first = round / 2 % 5;
-    let (one, two, three) = tokio::join!(later(first), later(first + 1), later(first + 2));
-    one.and(two).and(three)
 }
 
 /// A hold may take its session along, and what is under way fails with that.

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Taken,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Taken,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
 use tokio_util::task::AbortOnDropHandle;
@@ -33,7 +33,7 @@ pub struct MysqlSessionDriver {
     pub(super) sessions: Sessions<MysqlServer>,
     /// For what must not stand in line with the locks' requests.
     pub(super) lookout: Connections,
-    pub(super) call_limit: Option<Duration>,
+    pub(super) call_limit: CallLimit,
     housekeeping: AbortOnDropHandle<()>,
 }
 
@@ -71,10 +71,6 @@ impl MysqlSessionDriver {
         let housekeeping = keep_house(move || sweep_of_sessions(plain.clone()));
         Ok(Self { sessions, lookout, call_limit, housekeeping })
     }
-
-    fn limit(&self, claim: &Claim) -> Duration {
-        self.call_limit.unwrap_or(claim.call_limit())
-    }
 }
 
 #[async_trait]
@@ -88,19 +84,19 @@ impl Driver for MysqlSessionDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        match self.sessions.take(claim, self.limit(claim)).await {
+        match self.sessions.take(claim, self.call_limit.of(claim)).await {
             Ok(answer) => Ok(answer.attempt(Taken::new().unheard())),
             Err(failure) => Err(failure.of_a_request()),
         }
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        let renewal = self.sessions.renew(claim, self.limit(claim)).await;
+        let renewal = self.sessions.renew(claim, self.call_limit.of(claim)).await;
         renewal.map_err(Failure::of_a_request)
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        let release = self.sessions.release(claim, self.limit(claim)).await;
+        let release = self.sessions.release(claim, self.call_limit.of(claim)).await;
         release.map_err(Failure::of_a_request)
     }
 

@@ -25,9 +25,6 @@ const HELD: &str = include_str!("../sql/session_held.sql");
 const OTHERS: &str = include_str!("../sql/session_others.sql");
 const IF_IT_HOLDS: &str = include_str!("../sql/session_end.sql");
 
-/// As long as a request about a claim takes at most.
-const CALL_LIMIT: Duration = Duration::from_secs(3);
-
 #[async_trait]
 impl Inspect for MysqlSessionDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
@@ -148,7 +145,7 @@ impl MysqlSessionDriver {
     }
 
     pub(super) fn inspection_limit(&self) -> Within {
-        Within::new(self.call_limit.unwrap_or(CALL_LIMIT))
+        Within::new(self.call_limit.of_a_look())
     }
 }
 

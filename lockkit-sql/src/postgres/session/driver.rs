@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Taken,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Taken,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Liveness, Result};
 use tokio_util::task::AbortOnDropHandle;
@@ -39,7 +39,7 @@ pub struct PostgresSessionDriver {
     pub(super) sessions: Sessions<PostgresServer>,
     /// For what must not stand in line with the locks' requests.
     pub(super) lookout: Connections,
-    pub(super) call_limit: Option<Duration>,
+    pub(super) call_limit: CallLimit,
     housekeeping: AbortOnDropHandle<()>,
 }
 
@@ -79,10 +79,6 @@ impl PostgresSessionDriver {
         Ok(Self { sessions, lookout, call_limit, housekeeping })
     }
 
-    fn limit(&self, claim: &Claim) -> Duration {
-        self.call_limit.unwrap_or(claim.call_limit())
-    }
-
     fn subscription(&self) -> &Subscription {
         &self.sessions.server().subscription
     }
@@ -99,7 +95,7 @@ impl Driver for PostgresSessionDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let limit = self.limit(claim);
+        let limit = self.call_limit.of(claim);
         if !claim.waits() {
             return attempt(self.sessions.take(claim, limit).await);
         }
@@ -119,7 +115,7 @@ impl Driver for PostgresSessionDriver {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        let renewal = self.sessions.renew(claim, self.limit(claim)).await;
+        let renewal = self.sessions.renew(claim, self.call_limit.of(claim)).await;
         renewal.map_err(Failure::of_a_request)
     }
 
@@ -127,7 +123,7 @@ impl Driver for PostgresSessionDriver {
         if claim.waits() {
             self.subscription().leave(claim.name(), claim.owner());
         }
-        let release = self.sessions.release(claim, self.limit(claim)).await;
+        let release = self.sessions.release(claim, self.call_limit.of(claim)).await;
         release.map_err(Failure::of_a_request)
     }
 

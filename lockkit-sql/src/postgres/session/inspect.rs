@@ -22,9 +22,6 @@ const HELD: &str = include_str!("../sql/sessions.sql");
 const BREAK: &str = "SELECT pid, program, namespace, name, owner, label, token, age, others, is_over \
      FROM lockkit_session_break($1::bigint, $2::text, $3::bigint)";
 
-/// As long as a request about a claim takes at most.
-const CALL_LIMIT: Duration = Duration::from_secs(3);
-
 #[async_trait]
 impl Inspect for PostgresSessionDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
@@ -104,7 +101,7 @@ impl PostgresSessionDriver {
     }
 
     fn inspection_limit(&self) -> Duration {
-        self.call_limit.unwrap_or(CALL_LIMIT)
+        self.call_limit.of_a_look()
     }
 }
 
