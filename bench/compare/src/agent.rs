@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
 
 pub use self::lockkit::Lockkit;
 use self::measure::Standing;
-pub(crate) use self::measure::{a_while, let_go_after_a_while};
+pub(crate) use self::measure::let_go_after;
 
 /// A library on its servers, as it is to be measured.
 pub trait Library: Send + Sync + 'static {
@@ -53,13 +53,13 @@ pub trait Client: Send + Sync + 'static {
         }
     }
 
-    /// How long hand-overs take from this client to another: `None` where there are none that are
-    /// measured otherwise than by the two methods above.
+    /// How long hand-overs take from this client to another, each after the other has waited for so
+    /// long: `None` where there are none that are measured otherwise than by the two methods above.
     fn hand_overs(
         &self,
         _to: &Self,
         _name: &str,
-        _rounds: usize,
+        _waits: &[Duration],
     ) -> impl Future<Output = Result<Option<Vec<Duration>>>> + Send {
         async { Ok(None) }
     }
@@ -105,8 +105,10 @@ async fn run<L: Library>(
             let times = measure::uncontended(library, name, pairs.parse()?).await?;
             json!({ "nanoseconds": nanoseconds(&times) })
         }
-        ["handover", name, rounds] => {
-            let times = measure::hand_over(library, name, rounds.parse()?).await?;
+        ["handover", name, waits @ ..] => {
+            let waits = waits.iter().map(|wait| Ok(Duration::from_millis(wait.parse()?)));
+            let waits = waits.collect::<Result<Vec<_>>>()?;
+            let times = measure::hand_over(library, name, &waits).await?;
             json!({ "nanoseconds": nanoseconds(&times) })
         }
         ["contended", name, clients, section, milliseconds] => {

@@ -20,7 +20,7 @@ use crate::run::{Absence, Placement, Role, Run, Setup};
 use crate::scale::Scale;
 use crate::servers::{Backend, Servers};
 use crate::subject::Subject;
-use crate::workloads::{self, Uncontended};
+use crate::workloads::{self, Uncontended, Waits};
 
 /// What a run is to do.
 #[derive(Clone, Debug)]
@@ -176,8 +176,9 @@ impl Stage<'_> {
     }
 
     /// An agent that fails here is ended, and fails again where that is noted.
-    async fn warm_up(&self, actors: &mut [Actor]) -> Result<()> {
+    async fn warm_up(&mut self, actors: &mut [Actor]) -> Result<()> {
         let scale = &self.plan.scale;
+        let waits = Waits::draw(self.rng, self.servers.backend(), scale);
         for actor in actors.iter_mut().filter(|actor| actor.subject.compiles_as_it_runs) {
             let begun = Instant::now();
             let warmed = async {
@@ -185,7 +186,7 @@ impl Stage<'_> {
                 while begun.elapsed() < WARM_UP.min(scale.slice * 8) {
                     Uncontended::begin(agent, scale).await?;
                 }
-                workloads::hand_over(agent, scale).await
+                workloads::hand_over(agent, &waits, scale).await
             };
             if warmed.await.is_err()
                 && let Some(agent) = actor.agent.take()
@@ -268,6 +269,7 @@ impl Stage<'_> {
         cpu: Option<usize>,
     ) -> Result<()> {
         let scale = &self.plan.scale;
+        let waits = Waits::draw(self.rng, self.servers.backend(), scale);
         self.rng.shuffle(actors);
         for actor in actors {
             let key = Key::new("hand-over", actor.at, placement, 0);
@@ -276,13 +278,13 @@ impl Stage<'_> {
             }
             let measured = async {
                 let agent = actor.pinned(scale, cpu).await?;
-                workloads::hand_over(agent, scale).await
+                workloads::hand_over(agent, &waits, scale).await
             };
             match measured.await {
                 Ok(round) => self.book.enter(key, backend, &actor.subject, "", round),
                 Err(error) => self.give_up(backend, actor, key, "", error).await?,
             }
-            self.hand_over_between(backend, actor, placement, cpu).await?;
+            self.hand_over_between(backend, actor, &waits, placement, cpu).await?;
         }
         Ok(())
     }
@@ -292,6 +294,7 @@ impl Stage<'_> {
         &mut self,
         backend: &str,
         actor: &mut Actor,
+        waits: &Waits,
         placement: Placement,
         cpu: Option<usize>,
     ) -> Result<()> {
@@ -308,7 +311,7 @@ impl Stage<'_> {
             let mut waiter = Hired::start(&actor.subject, LEASE, scale.limit).await?;
             waiter.tree().pin(cpu)?;
             let holder = actor.pinned(scale, cpu).await?;
-            let round = workloads::hand_over_between(holder, &mut waiter, scale).await?;
+            let round = workloads::hand_over_between(holder, &mut waiter, waits, scale).await?;
             waiter.end().await?;
             Result::Ok(round)
         };

@@ -32,7 +32,7 @@ impl Scale {
     pub fn full() -> Self {
         Self {
             slice: Duration::from_millis(250),
-            hand_overs: 8,
+            hand_overs: 7,
             clients: vec![(2, 1), (8, 1), (64, 2)],
             lease: Duration::from_secs(2),
             limit: Duration::from_secs(15),

@@ -6,7 +6,7 @@ mod recovery;
 mod uncontended;
 
 pub(crate) use self::contended::{cases, contended};
-pub(crate) use self::hand_over::{TWO_PROCESSES, hand_over, hand_over_between};
+pub(crate) use self::hand_over::{TWO_PROCESSES, Waits, hand_over, hand_over_between};
 pub(crate) use self::recovery::recovery;
 pub(crate) use self::uncontended::Uncontended;
 

@@ -15,7 +15,6 @@ import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
-import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Collectors;
@@ -63,7 +62,7 @@ public class Agent {
             case "uncontended":
                 return nanoseconds(uncontended(name, Integer.parseInt(words[2])));
             case "handover":
-                return nanoseconds(handover(name, Integer.parseInt(words[2])));
+                return nanoseconds(handover(name, Arrays.stream(words).skip(2).mapToLong(Long::parseLong).toArray()));
             case "contended":
                 return contended(name, Integer.parseInt(words[2]), Long.parseLong(words[3]), Long.parseLong(words[4]));
             case "hold":
@@ -102,13 +101,13 @@ public class Agent {
         return took;
     }
 
-    private static List<Long> handover(String name, int rounds) throws Exception {
-        List<Long> took = new ArrayList<>(rounds);
+    private static List<Long> handover(String name, long[] waits) throws Exception {
+        List<Long> took = new ArrayList<>(waits.length);
         ExecutorService other = Executors.newSingleThreadExecutor();
         try (CuratorFramework first = connect(); CuratorFramework second = connect()) {
             InterProcessLock holder = lock(first, name);
             InterProcessLock waiter = lock(second, name);
-            for (int round = 0; round < rounds; round++) {
+            for (long wait : waits) {
                 holder.acquire();
                 Future<Long> got = other.submit(() -> {
                     waiter.acquire();
@@ -116,7 +115,7 @@ public class Agent {
                     waiter.release();
                     return now;
                 });
-                Thread.sleep(ThreadLocalRandom.current().nextInt(20, 140));
+                Thread.sleep(wait);
                 long start = System.nanoTime();
                 holder.release();
                 took.add(got.get() - start);

@@ -32,13 +32,13 @@ const workloads = {
     return { nanoseconds };
   },
 
-  async handover(name, rounds) {
+  async handover(name, ...waits) {
     const [holder, waiter] = [await connect(), await connect()];
     const nanoseconds = [];
-    for (let round = 0; round < Number(rounds); round++) {
+    for (const wait of waits) {
       const held = await holder.acquire([name], lease);
       const waiting = waiter.acquire([name], lease).then((lock) => [now(), lock]);
-      await sleep(20 + 120 * Math.random());
+      await sleep(Number(wait));
       const start = now();
       await held.release();
       const [got, lock] = await waiting;

@@ -110,11 +110,11 @@ def uncontended(connect, name, pairs):
     return {"nanoseconds": nanoseconds}
 
 
-def handover(connect, name, rounds):
-    """Two threads, each with a client of its own; the holder lets go at a random moment."""
+def handover(connect, name, *waits):
+    """Two threads, each with a client of its own; the holder lets go after so many milliseconds."""
     holder, waiter = connect(), connect()
     nanoseconds = []
-    for _ in range(int(rounds)):
+    for milliseconds in waits:
         lock = holder.acquire(name)
         asking = threading.Event()
         got = []
@@ -128,7 +128,7 @@ def handover(connect, name, rounds):
         thread = threading.Thread(target=wait)
         thread.start()
         asking.wait()
-        time.sleep(random.uniform(0.02, 0.14))
+        time.sleep(int(milliseconds) / 1e3)
         start = time.perf_counter_ns()
         holder.release(lock)
         thread.join()

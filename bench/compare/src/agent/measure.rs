@@ -12,10 +12,6 @@ use tokio::time::sleep;
 
 use super::{Client, Library};
 
-/// For how long somebody waits before the holder lets go, in milliseconds: at random, so that those
-/// who poll are met at any time between two polls.
-const WAITS_FOR: std::ops::Range<u64> = 20..140;
-
 pub(super) async fn uncontended(
     library: &impl Library,
     name: &str,
@@ -36,15 +32,15 @@ pub(super) async fn uncontended(
 pub(super) async fn hand_over(
     library: &impl Library,
     name: &str,
-    rounds: usize,
+    waits: &[Duration],
 ) -> Result<Vec<Duration>> {
     let (holder, waiter) = (library.connect().await?, Arc::new(library.connect().await?));
-    if let Some(times) = holder.hand_overs(&waiter, name, rounds).await? {
+    if let Some(times) = holder.hand_overs(&waiter, name, waits).await? {
         return Ok(times);
     }
     let (lock, awaited) = (holder.lock(name)?, Arc::new(waiter.lock(name)?));
-    let mut times = Vec::with_capacity(rounds);
-    for _ in 0..rounds {
+    let mut times = Vec::with_capacity(waits.len());
+    for wait in waits {
         let hold = holder.acquire(&lock).await?;
         let (waiter, awaited) = (Arc::clone(&waiter), Arc::clone(&awaited));
         let waiting = tokio::spawn(async move {
@@ -53,7 +49,7 @@ pub(super) async fn hand_over(
             waiter.release(&awaited, hold).await?;
             Result::Ok(got)
         });
-        let start = let_go_after_a_while(|| holder.release(&lock, hold)).await?;
+        let start = let_go_after(*wait, || holder.release(&lock, hold)).await?;
         times.push(waiting.await??.saturating_duration_since(start));
     }
     Ok(times)
@@ -100,17 +96,14 @@ fn now() -> Result<u64> {
 }
 
 /// When it was called.
-pub(crate) async fn let_go_after_a_while<F: Future<Output = Result<()>>>(
+pub(crate) async fn let_go_after<F: Future<Output = Result<()>>>(
+    wait: Duration,
     let_go: impl FnOnce() -> F,
 ) -> Result<Instant> {
-    sleep(a_while()).await;
+    sleep(wait).await;
     let start = Instant::now();
     let_go().await?;
     Ok(start)
-}
-
-pub(crate) fn a_while() -> Duration {
-    Duration::from_millis(fastrand::u64(WAITS_FOR))
 }
 
 /// For each client, how long it waited for each grant.

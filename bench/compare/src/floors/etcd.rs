@@ -7,7 +7,7 @@ use etcd_client::{
 use lockkit_bench::Result;
 
 use super::{hosts, owner};
-use crate::agent::{Client, Library, let_go_after_a_while};
+use crate::agent::{Client, Library, let_go_after};
 
 /// A cluster.
 pub(super) struct Floor {
@@ -90,11 +90,11 @@ impl Client for Raw {
         &self,
         to: &Self,
         name: &str,
-        rounds: usize,
+        waits: &[Duration],
     ) -> Result<Option<Vec<Duration>>> {
         let queue = self.lock(name)?;
-        let mut times = Vec::with_capacity(rounds);
-        for _ in 0..rounds {
+        let mut times = Vec::with_capacity(waits.len());
+        for delay in waits {
             let place = self.acquire(&queue).await?;
             let mut client = to.client.clone();
             let mut news = client.watch(&*place.key, Some(WatchOptions::new())).await?;
@@ -107,7 +107,7 @@ impl Client for Raw {
                 }
                 Result::Err("the stream ended".into())
             });
-            let start = let_go_after_a_while(|| self.release(&queue, place)).await?;
+            let start = let_go_after(*delay, || self.release(&queue, place)).await?;
             times.push(waiting.await??.saturating_duration_since(start));
         }
         Ok(Some(times))

@@ -7,7 +7,7 @@ use sqlx::{Connection as _, MySqlConnection};
 use tokio::sync::Mutex;
 
 use super::{TTL, owner, prepare};
-use crate::agent::{Client, Library, let_go_after_a_while};
+use crate::agent::{Client, Library, let_go_after};
 
 /// Leases as rows.
 pub(super) struct Rows {
@@ -115,7 +115,7 @@ impl Client for OfRows {
         &self,
         to: &Self,
         name: &str,
-        rounds: usize,
+        waits: &[Duration],
     ) -> Result<Option<Vec<Duration>>> {
         let name = name.to_owned();
         let gate = format!("floor {name}");
@@ -124,15 +124,15 @@ impl Client for OfRows {
         let whom = whom.fetch_one(&mut *to.beside.lock().await).await?;
         let set = sqlx::query("SET @floor = ?").bind(whom);
         set.execute(&mut *self.connection.lock().await).await?;
-        let mut times = Vec::with_capacity(rounds);
-        for _ in 0..rounds {
+        let mut times = Vec::with_capacity(waits.len());
+        for delay in waits {
             let owner = self.acquire(&name).await?;
             let (mut session, gate) = (to.beside.clone().lock_owned().await, gate.clone());
             let waiting = tokio::spawn(async move {
                 let ended = sqlx::query_scalar::<_, Option<i64>>(WAIT).bind(gate);
                 (ended.fetch_one(&mut *session).await, Instant::now())
             });
-            let start = let_go_after_a_while(|| async {
+            let start = let_go_after(*delay, || async {
                 self.release(&name, owner).await?;
                 sqlx::raw_sql("KILL QUERY @floor")
                     .execute(&mut *self.connection.lock().await)
@@ -210,18 +210,18 @@ impl Client for OfSessions {
         &self,
         to: &Self,
         name: &str,
-        rounds: usize,
+        waits: &[Duration],
     ) -> Result<Option<Vec<Duration>>> {
         let name = name.to_owned();
-        let mut times = Vec::with_capacity(rounds);
-        for _ in 0..rounds {
+        let mut times = Vec::with_capacity(waits.len());
+        for delay in waits {
             self.acquire(&name).await?;
             let (mut session, awaited) = (to.0.clone().lock_owned().await, name.clone());
             let waiting = tokio::spawn(async move {
                 let answer = wait(&mut session, &awaited).await;
                 (answer, Instant::now())
             });
-            let start = let_go_after_a_while(|| self.release(&name, ())).await?;
+            let start = let_go_after(*delay, || self.release(&name, ())).await?;
             let (answer, granted) = waiting.await?;
             answer?;
             times.push(granted.saturating_duration_since(start));

@@ -7,7 +7,7 @@ use sqlx::{Connection as _, PgConnection};
 use tokio::sync::Mutex;
 
 use super::{TTL, owner, prepare};
-use crate::agent::{Client, Library, let_go_after_a_while};
+use crate::agent::{Client, Library, let_go_after};
 
 /// Leases as rows.
 pub(super) struct Rows {
@@ -89,14 +89,14 @@ impl Client for OfRows {
         &self,
         to: &Self,
         name: &str,
-        rounds: usize,
+        waits: &[Duration],
     ) -> Result<Option<Vec<Duration>>> {
         let name = name.to_owned();
         let mut news = PgListener::connect(&to.url).await?;
         let inbox = format!("floor_{}", owner().0);
         news.listen(&inbox).await?;
-        let mut times = Vec::with_capacity(rounds);
-        for _ in 0..rounds {
+        let mut times = Vec::with_capacity(waits.len());
+        for delay in waits {
             let hold = self.acquire(&name).await?;
             let (waiter, label) = owner();
             to.take(&name, &waiter, &label, Some(&inbox)).await?;
@@ -104,7 +104,7 @@ impl Client for OfRows {
                 let message = news.recv().await;
                 (message, Instant::now(), news)
             });
-            let start = let_go_after_a_while(|| self.release(&name, hold)).await?;
+            let start = let_go_after(*delay, || self.release(&name, hold)).await?;
             let (message, heard, returned) = waiting.await?;
             message?;
             news = returned;
@@ -187,18 +187,18 @@ impl Client for OfSessions {
         &self,
         to: &Self,
         name: &str,
-        rounds: usize,
+        waits: &[Duration],
     ) -> Result<Option<Vec<Duration>>> {
         let name = name.to_owned();
-        let mut times = Vec::with_capacity(rounds);
-        for _ in 0..rounds {
+        let mut times = Vec::with_capacity(waits.len());
+        for delay in waits {
             self.acquire(&name).await?;
             let (mut session, awaited) = (to.0.clone().lock_owned().await, name.clone());
             let waiting = tokio::spawn(async move {
                 let answer = take(&mut session, WAIT, &awaited).await;
                 (answer, Instant::now())
             });
-            let start = let_go_after_a_while(|| self.release(&name, ())).await?;
+            let start = let_go_after(*delay, || self.release(&name, ())).await?;
             let (answer, granted) = waiting.await?;
             answer?;
             times.push(granted.saturating_duration_since(start));

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{Client, IntoConnectionInfo as _, Script, Value};
 
-use crate::agent::{self, Library, let_go_after_a_while};
+use crate::agent::{self, Library, let_go_after};
 
 /// One server.
 pub(super) struct Floor {
@@ -73,20 +73,20 @@ impl agent::Client for Raw {
         &self,
         to: &Self,
         name: &str,
-        rounds: usize,
+        waits: &[Duration],
     ) -> Result<Option<Vec<Duration>>> {
         let keys = Keys::of(name);
         let mut news = Client::open(to.url.as_str())?.get_async_pubsub().await?;
         news.subscribe(format!("{{floor:0}}:inbox:{INBOX}")).await?;
-        let mut times = Vec::with_capacity(rounds);
-        for _ in 0..rounds {
+        let mut times = Vec::with_capacity(waits.len());
+        for delay in waits {
             let hold = self.acquire(&keys).await?;
             let next = self.take(&keys, "order").await?;
             let waiting = tokio::spawn(async move {
                 let message = news.on_message().next().await;
                 (message, Instant::now(), news)
             });
-            let start = let_go_after_a_while(|| self.release(&keys, hold)).await?;
+            let start = let_go_after(*delay, || self.release(&keys, hold)).await?;
             let (message, heard, returned) = waiting.await?;
             message.ok_or("the subscription ended")?;
             news = returned;

@@ -59,7 +59,7 @@ impl Client for Majority {
         self.ask_all(&call(&self.release, keys, &claimant)).await
     }
 
-    async fn hand_overs(&self, _: &Self, _: &str, _: usize) -> Result<Option<Vec<Duration>>> {
+    async fn hand_overs(&self, _: &Self, _: &str, _: &[Duration]) -> Result<Option<Vec<Duration>>> {
         super::nothing_is_pushed()
     }
 }

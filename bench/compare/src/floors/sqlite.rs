@@ -82,7 +82,7 @@ impl Client for Raw {
         Ok(())
     }
 
-    async fn hand_overs(&self, _: &Self, _: &str, _: usize) -> Result<Option<Vec<Duration>>> {
+    async fn hand_overs(&self, _: &Self, _: &str, _: &[Duration]) -> Result<Option<Vec<Duration>>> {
         nothing_is_pushed()
     }
 }

@@ -4,7 +4,7 @@ use lockkit_bench::Result;
 use zookeeper_client::{Acls, Client as Session, CreateMode};
 
 use super::{hosts, owner};
-use crate::agent::{Client, Library, let_go_after_a_while};
+use crate::agent::{Client, Library, let_go_after};
 
 /// An ensemble.
 pub(super) struct Floor {
@@ -73,18 +73,18 @@ impl Client for Raw {
         &self,
         to: &Self,
         name: &str,
-        rounds: usize,
+        waits: &[Duration],
     ) -> Result<Option<Vec<Duration>>> {
         let folder = self.lock(name)?;
-        let mut times = Vec::with_capacity(rounds);
-        for _ in 0..rounds {
+        let mut times = Vec::with_capacity(waits.len());
+        for delay in waits {
             let path = self.acquire(&folder).await?;
             let (_, _, watch) = to.0.get_and_watch_data(&path).await?;
             let waiting = tokio::spawn(async move {
                 watch.changed().await;
                 Instant::now()
             });
-            let start = let_go_after_a_while(|| self.release(&folder, path)).await?;
+            let start = let_go_after(*delay, || self.release(&folder, path)).await?;
             times.push(waiting.await?.saturating_duration_since(start));
         }
         Ok(Some(times))

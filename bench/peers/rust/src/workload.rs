@@ -15,7 +15,7 @@ use crate::peers::{Client, Peer};
 pub async fn run(peer: &Peer, words: &[&str]) -> Result<Value> {
     match words {
         ["uncontended", name, pairs] => uncontended(peer, name, pairs.parse()?).await,
-        ["handover", name, rounds] => handover(peer, name, rounds.parse()?).await,
+        ["handover", name, waits @ ..] => handover(peer, name, waits).await,
         ["contended", name, clients, section, milliseconds] => {
             let section = Duration::from_micros(section.parse()?);
             let time = Duration::from_millis(milliseconds.parse()?);
@@ -37,11 +37,13 @@ async fn uncontended(peer: &Peer, name: &str, pairs: usize) -> Result<Value> {
     Ok(json!({ "nanoseconds": took }))
 }
 
-async fn handover(peer: &Peer, name: &str, rounds: usize) -> Result<Value> {
+/// The holder lets go after so many milliseconds each time.
+async fn handover(peer: &Peer, name: &str, waits: &[&str]) -> Result<Value> {
     let holder = peer.connect().await?;
     let waiter: Arc<dyn Client> = peer.connect().await?.into();
-    let mut took = Vec::with_capacity(rounds);
-    for _ in 0..rounds {
+    let mut took = Vec::with_capacity(waits.len());
+    for wait in waits {
+        let wait = Duration::from_millis(wait.parse()?);
         let release = holder.acquire(name).await?;
         let (waiter, waited_for) = (Arc::clone(&waiter), name.to_owned());
         let waiting = tokio::spawn(async move {
@@ -50,7 +52,7 @@ async fn handover(peer: &Peer, name: &str, rounds: usize) -> Result<Value> {
             release.await?;
             Result::Ok(got)
         });
-        sleep(Duration::from_millis(fastrand::u64(20..140))).await;
+        sleep(wait).await;
         let start = Instant::now();
         release.await?;
         took.push(nanoseconds(waiting.await??.duration_since(start)));
