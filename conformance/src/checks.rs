@@ -66,6 +66,8 @@ pub enum Need {
     Revoke,
     /// The suite was given [`sever`](crate::Suite::sever).
     Sever,
+    /// The suite was given [`silence`](crate::Suite::silence).
+    Silence,
     /// The suite was given [`restart`](crate::Suite::restart).
     Restart,
 }
@@ -80,6 +82,7 @@ impl fmt::Display for Need {
             Self::Inspection => "inspection",
             Self::Revoke => "the hook `revoke` or inspection",
             Self::Sever => "the hook `sever`",
+            Self::Silence => "the hook `silence`",
             Self::Restart => "the hook `restart`",
         })
     }
@@ -132,6 +135,9 @@ table! {
         overlapping::a_renewal_is_one_step_beside_a_break [Revoke] "A renewal that is under way while the hold is taken away neither brings it back nor ends that of the next owner.";
         overlapping::a_repeated_ask_is_one_step_beside_a_break [Revoke] "A repeated ask that is under way while the hold is taken away does not end that of the next owner, nor hold the lock beside it.";
         vouching::a_hold_is_vouched_for_as_it_ends [] "Grants, repeated asks, renewals and grants that a waiter is told of are vouched for by what ends the hold: a lease and a session since before the answer, a process while it lives.";
+        silence::requests_end_while_nobody_answers [Silence] "While the backend answers nothing, asks, renewals, releases and looks end by themselves and say so; afterwards the connection works again.";
+        silence::an_ask_that_did_not_arrive_leaves_nothing [Silence] "Of an ask without an answer it is only said that it was not carried out if it holds nothing, then or later.";
+        silence::an_ask_in_a_silence_leaves_at_most_a_lease [Silence, Lease] "What was asked for without an answer and then released is free within a lease, also if the ask arrives late.";
         leasing::a_lease_runs_out [Lease] "A hold that nobody renews or releases ends by itself.";
         leasing::a_lease_lasts [Lease] "A lease does not end before its time, nor before the time that is vouched for.";
         leasing::a_lease_is_not_rounded_down [Lease] "A lease of an odd length lasts for all of it.";
@@ -219,6 +225,7 @@ table! {
         waiting::a_dead_holder_blocks_for_a_lease [Lease] "A lock whose holder died goes to a waiter within a lease.";
         waiting::a_long_wait_ends_in_a_good_hold [] "A hold that was waited for during several leases is as good as any.";
         waiting::a_thousand_waiters_are_served [] "1,000 waiters of one locker on one lock all get it.";
+        waiting::a_wait_ends_while_nobody_answers [Silence] "A try and a wait with a limit end while the backend answers nothing; afterwards the same locker gets the lock.";
         waiting::a_wait_outlives_a_cut [Sever] "A waiter whose connection was cut gets the lock when it is released.";
         holding::a_hold_outlives_its_lease [] "A hold lasts for many leases, for which everybody else is refused.";
         holding::a_hold_is_not_lost_without_cause [] "Over many renewals, no loss is reported.";
@@ -233,6 +240,7 @@ table! {
         holding::a_grant_whose_answer_was_lost_is_found [] "An acquisition whose first answers are lost gets the lock that it was granted.";
         holding::a_hold_survives_lost_answers [] "A hold survives renewals whose answers are lost.";
         holding::a_release_whose_answer_was_lost_frees [] "A release whose answer is lost leaves the lock free.";
+        holding::a_hold_is_lost_in_time_while_nobody_answers [Silence, Lease] "A guard says that it is lost before its lease is over while the backend answers nothing, and its release ends.";
         holding::a_hold_survives_a_cut [Sever] "A lease survives that connections are cut; a session survives or is reported lost.";
         holding::a_restart_is_got_over [Restart] "A locker goes on working after a restart of the backend.";
         ending::an_acquisition_may_be_dropped_anywhere [] "An acquisition that is dropped, after whatever poll, leaves nothing.";

@@ -187,7 +187,8 @@ impl Connection {
         Ok(self.inspection()?.diagnose(namespace).await?)
     }
 
-    fn inspection(&self) -> Verdict<&dyn Inspect> {
+    /// The driver's part that looks and breaks.
+    pub(crate) fn inspection(&self) -> Verdict<&dyn Inspect> {
         match self.driver.inspect() {
             Some(inspect) => Ok(inspect),
             None => fail!("the driver declares inspection, and has none"),

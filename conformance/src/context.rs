@@ -1,5 +1,6 @@
 use std::fmt;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -66,6 +67,8 @@ pub(crate) struct Setup {
     pub(crate) namespace: Option<Namespace>,
     pub(crate) revoke: Option<Revoke>,
     pub(crate) sever: Option<Hook>,
+    /// How it falls silent, and how it speaks again.
+    pub(crate) silence: Option<(Hook, Hook)>,
     pub(crate) restart: Option<Hook>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) virtual_time: bool,
@@ -83,6 +86,7 @@ impl Setup {
             namespace: None,
             revoke: None,
             sever: None,
+            silence: None,
             restart: None,
             ttl: None,
             virtual_time: false,
@@ -116,6 +120,7 @@ impl Setup {
                 Some("the suite was given no `revoke`")
             }
             Need::Sever if self.sever.is_none() => Some("the suite was given no `sever`"),
+            Need::Silence if self.silence.is_none() => Some("the suite was given no `silence`"),
             Need::Restart if self.restart.is_none() => Some("the suite was given no `restart`"),
             _ => None,
         })
@@ -129,12 +134,13 @@ pub(crate) struct Context {
     /// In every name of this check, so that no other check or run has it.
     tag: String,
     connections: Mutex<Vec<Arc<Connection>>>,
+    is_silent: AtomicBool,
 }
 
 impl Context {
     pub(crate) fn new(setup: Arc<Setup>, pulse: Arc<Pulse>) -> Self {
         let tag = OwnerId::random().to_string()[..12].into();
-        Self { setup, pulse, tag, connections: Mutex::default() }
+        Self { setup, pulse, tag, connections: Mutex::default(), is_silent: AtomicBool::default() }
     }
 
     pub(crate) fn capabilities(&self) -> Capabilities {
@@ -289,6 +295,25 @@ impl Context {
         }
     }
 
+    /// From now on the backend answers nothing, until it is to [speak](Self::speak) or the check ends.
+    pub(crate) async fn fall_silent(&self) -> Verdict {
+        let Some((fall_silent, _)) = &self.setup.silence else {
+            fail!("the suite was given no `silence`")
+        };
+        self.is_silent.store(true, Ordering::Relaxed);
+        hook("silence", fall_silent().await)
+    }
+
+    /// Does nothing if it is not silent.
+    pub(crate) async fn speak(&self) -> Verdict {
+        match &self.setup.silence {
+            Some((_, speak)) if self.is_silent.swap(false, Ordering::Relaxed) => {
+                hook("silence", speak().await)
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) async fn restart(&self) -> Verdict {
         match &self.setup.restart {
             Some(restart) => hook("restart", restart().await),
@@ -347,6 +372,7 @@ impl Context {
 
     /// Removes what the check has left behind.
     pub(crate) async fn clean_up(&self) -> Verdict {
+        self.speak().await?;
         let connections = std::mem::take(&mut *self.all());
         for connection in &connections {
             connection.clean_up().await?;

@@ -42,7 +42,7 @@ pub(crate) fn run(setup: &Arc<Setup>, check: &'static Check) -> Verdict {
 
 /// Whether what is slow may be the check's own doing.
 fn disturbs(check: &Check) -> bool {
-    check.needs().iter().any(|need| matches!(need, Need::Sever | Need::Restart))
+    check.needs().iter().any(|need| matches!(need, Need::Sever | Need::Silence | Need::Restart))
 }
 
 /// The verdict, and for how long the machine stood still if that was too long to judge by.

@@ -8,7 +8,7 @@ use lockkit_core::driver::Driver;
 use lockkit_core::{BoxError, Capabilities, LockName, Namespace};
 
 use crate::checks::{ALL, Check};
-use crate::context::{Setup, Stop};
+use crate::context::{Hook, Setup, Stop};
 use crate::required;
 use crate::run::run;
 
@@ -93,6 +93,25 @@ impl Suite {
         F: Future<Output = Result<(), BoxError>> + Send + 'static,
     {
         Arc::make_mut(&mut self.setup).sever = Some(Arc::new(move || Box::pin(sever())));
+        self
+    }
+
+    /// How to have the backend answer nothing, with its connections as they are, and how to have it
+    /// go on: as a process that is suspended, or a network that loses what is sent. Checks that use
+    /// it run alone.
+    #[must_use]
+    pub fn silence<F, G>(
+        mut self,
+        fall_silent: impl Fn() -> F + Send + Sync + 'static,
+        speak: impl Fn() -> G + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<(), BoxError>> + Send + 'static,
+        G: Future<Output = Result<(), BoxError>> + Send + 'static,
+    {
+        let fall_silent: Hook = Arc::new(move || Box::pin(fall_silent()));
+        let speak: Hook = Arc::new(move || Box::pin(speak()));
+        Arc::make_mut(&mut self.setup).silence = Some((fall_silent, speak));
         self
     }
 

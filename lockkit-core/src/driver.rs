@@ -93,13 +93,14 @@ pub use turnstile::Turnstile;
 ///   [`Taken::heard`] is told of the release, or to ask again once its news have come to stand
 ///   (`who_listens_and_is_heard_is_told`).
 /// - **Bounded.** Each request ends by itself, with [`ErrorKind::Unknown`] if it was sent and not
-///   answered; [`Claim::call_limit`] is the default bound.
+///   answered; [`Claim::call_limit`] is the default bound (`requests_end_while_nobody_answers`,
+///   `an_ask_that_did_not_arrive_leaves_nothing`).
 /// - **No task per claim**, no waiting for holders, no back-off. Connection supervisors, shared
 ///   subscriptions and bounded re-sends of one idempotent request are the driver's; they end in
 ///   [`close`](Self::close) or with the driver.
 ///
 /// What a request that lands after its claim was given up can leave behind is for each driver to
-/// document: at most a hold of one TTL.
+/// document: at most a hold of one TTL (`an_ask_in_a_silence_leaves_at_most_a_lease`).
 #[async_trait]
 pub trait Driver: fmt::Debug + Send + Sync + 'static {
     /// A short lower-case name, such as `redis`.

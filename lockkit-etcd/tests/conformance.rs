@@ -55,6 +55,16 @@ fn main() -> ExitCode {
                 private()?.proxy.reset().await;
                 Ok(())
             })
+            .silence(
+                || async {
+                    private()?.proxy.requests().block();
+                    Ok(())
+                },
+                || async {
+                    private()?.proxy.requests().unblock();
+                    Ok(())
+                },
+            )
             .restart(|| async { Ok(private()?.server.restart()?) }),
     }
     .main()

@@ -81,6 +81,10 @@ impl Way {
                 self.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await?;
                 self.ask::<()>(&["CLIENT", "KILL", "TYPE", "pubsub"]).await
             })
+            .silence(
+                move || async { Ok(self.place()?.server.stop()?) },
+                move || async { Ok(self.place()?.server.cont()?) },
+            )
             .restart(move || async {
                 self.place()?.server.restart()?;
                 Ok(())

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
             Ok(MysqlDriver::connect(&url.parse()?).await?)
         })
         .sever(|| async { sessions::end_sessions(&server()?.url()).await })
+        .silence(|| async { Ok(server()?.stop()?) }, || async { Ok(server()?.cont()?) })
         .restart(|| async { Ok(server()?.restart()?) })
         // Each commit syncs a disk, and MySQL takes more than a second to start.
         .ttl(Duration::from_secs(3))

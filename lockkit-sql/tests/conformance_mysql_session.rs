@@ -27,6 +27,7 @@ fn main() -> ExitCode {
             Ok(MysqlSessionDriver::connect(&url.parse()?).await?)
         })
         .sever(|| async { sessions::end_sessions(&server()?.url()).await })
+        .silence(|| async { Ok(server()?.stop()?) }, || async { Ok(server()?.cont()?) })
         .restart(|| async { Ok(server()?.restart()?) })
         .ttl(Duration::from_secs(2))
         .main()

@@ -60,6 +60,16 @@ fn main() -> ExitCode {
             let Place { proxy, runtime, .. } = place()?;
             Ok(runtime.spawn(proxy.reset()).await?)
         })
+        .silence(
+            || async {
+                place()?.proxy.requests().block();
+                Ok(())
+            },
+            || async {
+                place()?.proxy.requests().unblock();
+                Ok(())
+            },
+        )
         .restart(|| async { Ok(place()?.server.restart()?) })
         .ttl(Duration::from_secs(2))
         .main()

@@ -69,6 +69,28 @@ async fn a_delay_holds_each_message_back_and_keeps_the_order() {
 }
 
 #[tokio::test]
+async fn what_is_blocked_arrives_later_with_the_end_after_it() {
+    let (mut echo, proxy) = echo_and_proxy().await;
+    let mut client = connect(&proxy).await;
+    assert_eq!(answer_to(&mut client, b"a").await, b">a");
+    proxy.requests().block();
+    client.write_all(b"late").await.unwrap();
+    drop(client);
+    soon(proxy.requests().bytes_reach(5)).await;
+    assert_eq!((proxy.open(), echo.heard()), (1, b"a".to_vec()));
+    proxy.requests().unblock();
+    echo.hears(b"alate.").await;
+    // Neither does a new connection get through.
+    proxy.requests().block();
+    let mut other = connect(&proxy).await;
+    other.write_all(b"x").await.unwrap();
+    soon(proxy.requests().bytes_reach(6)).await;
+    assert_eq!(echo.heard(), b"alate.");
+    proxy.requests().unblock();
+    echo.hears(b"alate.x").await;
+}
+
+#[tokio::test]
 async fn swallowed_requests_arrive_nowhere() {
     let (mut echo, proxy) = echo_and_proxy().await;
     let mut client = connect(&proxy).await;

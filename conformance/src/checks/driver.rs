@@ -10,6 +10,7 @@ pub(super) mod overlapping;
 pub(super) mod releasing;
 pub(super) mod renewing;
 pub(super) mod sharing;
+pub(super) mod silence;
 pub(super) mod tokens;
 pub(super) mod vouching;
 pub(super) mod waiting;

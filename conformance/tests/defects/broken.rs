@@ -2,11 +2,12 @@
 
 mod inspection;
 mod sharing;
+mod silence;
 mod steps;
 
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub(crate) struct Server {
     memory: MemoryDriver,
     /// How often the connections were cut.
     cuts: watch::Sender<u64>,
+    /// Whether nothing is answered.
+    is_silent: watch::Sender<bool>,
     /// How often a lock was released.
     releases: watch::Sender<u64>,
     /// How often places were put in another order.
@@ -98,6 +101,7 @@ impl Server {
             capabilities,
             memory: MemoryDriver::new(),
             cuts: watch::Sender::new(0),
+            is_silent: watch::Sender::new(false),
             releases: watch::Sender::new(0),
             sorts: watch::Sender::new(0),
             restarts: AtomicU64::new(0),
@@ -117,6 +121,7 @@ impl Server {
             fresh: Mutex::default(),
             listeners: Mutex::default(),
             closes: AtomicU64::new(0),
+            has_given_up: AtomicBool::new(false),
             turn: tokio::sync::Mutex::default(),
         }
     }
@@ -216,6 +221,8 @@ pub(crate) struct Broken {
     /// How often anybody began to listen.
     listeners: Mutex<HashMap<LockName, watch::Sender<u64>>>,
     closes: AtomicU64,
+    /// Whether it once had no answer.
+    has_given_up: AtomicBool,
     /// Had by one call at a time, where that is part of the defect.
     turn: tokio::sync::Mutex<()>,
 }
@@ -259,6 +266,9 @@ impl Broken {
             && self.restarts_seen != self.server.restarts.load(Ordering::Relaxed)
         {
             return Err(DriverError::new(ErrorKind::Misconfigured, "no such script"));
+        }
+        if self.has(Defect::StaysSilent) && self.has_given_up.load(Ordering::Relaxed) {
+            return Err(DriverError::new(ErrorKind::Unreachable, "the connection is not used"));
         }
         let cuts = *self.server.cuts.borrow();
         if self.cuts_seen.load(Ordering::Relaxed) == cuts {
@@ -595,6 +605,9 @@ impl Driver for Broken {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         let _turn = self.turn().await;
         self.reach().await?;
+        if self.is_silent() {
+            return self.ask_in_silence(claim).await;
+        }
         let only_listens = self.only_listens(claim);
         if only_listens {
             self.state().listened.insert(claim.owner(), *self.server.releases.borrow());
@@ -665,6 +678,9 @@ impl Driver for Broken {
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
         let _turn = self.turn().await;
         self.reach().await?;
+        if self.is_silent() {
+            return self.renew_in_silence(claim).await;
+        }
         let claim = &self.translate(claim)?;
         self.expire(claim);
         let renewals = {
@@ -744,6 +760,9 @@ impl Driver for Broken {
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
         let _turn = self.turn().await;
         self.reach().await?;
+        if self.is_silent() {
+            return self.release_in_silence(claim).await;
+        }
         let claim = &self.translate(claim)?;
         let owner = claim.owner();
         self.expire(claim);
@@ -887,6 +906,7 @@ impl Driver for Broken {
             () = self.displaced(claim) => return pending().await,
             change = self.news(claim) => change,
         };
+        self.server.speaks().await;
         match (self.server.defect, change) {
             (Some(Defect::DropsNews), change) => {
                 sleep(Duration::from_millis(10)).await;

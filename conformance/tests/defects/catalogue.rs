@@ -187,4 +187,12 @@ defects! {
     BoundToTheSession "Ends leases when connections are cut." "locks that live in a session, declared as leases";
     WatchesAreNotResumed "Forgets who listens when connections are cut." "etcd-client#54: watches are not resumed";
     ForgetsItsScripts "Fails after a restart of the backend." "`EVALSHA` without a way back to `EVAL`";
+
+    // Silence.
+    WaitsForAnswers "Waits for an answer for as long as there is none." "a client without a time-out, behind a firewall that drops what it sends";
+    LooksWithoutALimit "Waits for the answer to a look for as long as there is none." "a time-out that goes by the lease, which a look has not";
+    CallsTheUnansweredUnreachable "Says of what was not answered that it was not carried out." "one kind of error for all that a client library may say";
+    RenewsInSilence "Answers renewals itself while the backend answers nothing." "a keep-alive that is taken for granted until an error comes";
+    RenewsWhatWasGivenUp "Goes on renewing what was asked for without an answer, also after its release." "a watchdog that the ask starts and an answer ends";
+    StaysSilent "Uses a connection no more that once did not answer, nor replaces it." "a pool whose broken connections count as its own";
 }

@@ -137,9 +137,9 @@ fn capabilities_with(defect: Defect) -> Capabilities {
 }
 
 fn suite_of(defect: Option<Defect>, capabilities: Capabilities) -> Suite {
-    let [server, revoked, severed, restarted] = {
+    let [server, revoked, severed, silenced, spoken, restarted] = {
         let server = Server::new(defect, capabilities);
-        [(); 4].map(|()| server.clone())
+        [(); 6].map(|()| server.clone())
     };
     Suite::new("broken", capabilities)
         .connect(move || {
@@ -155,6 +155,16 @@ fn suite_of(defect: Option<Defect>, capabilities: Capabilities) -> Suite {
             severed.sever();
             ready(Ok(()))
         })
+        .silence(
+            move || {
+                silenced.fall_silent();
+                ready(Ok(()))
+            },
+            move || {
+                spoken.speak();
+                ready(Ok(()))
+            },
+        )
         .restart(move || {
             restarted.restart();
             ready(Ok(()))

@@ -15,7 +15,9 @@ use crate::server::Server;
 
 fn main() -> io::Result<ExitCode> {
     let server = Server::start()?;
-    let (address, revoking, severing) = (server.address(), Arc::clone(&server), server);
+    let (address, revoking, severing) =
+        (server.address(), Arc::clone(&server), Arc::clone(&server));
+    let (pausing, going_on) = (Arc::clone(&server), server);
     let suite = Suite::new("line", CAPABILITIES)
         .connect(move || async move { Ok(LineDriver::connect(address).await?) })
         .revoke(move |name| {
@@ -25,6 +27,16 @@ fn main() -> io::Result<ExitCode> {
         .sever(move || {
             severing.hang_up();
             ready(Ok(()))
-        });
+        })
+        .silence(
+            move || {
+                pausing.pause();
+                ready(Ok(()))
+            },
+            move || {
+                going_on.go_on();
+                ready(Ok(()))
+            },
+        );
     Ok(suite.main())
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 /// Runs until the process ends.
 #[derive(Debug)]
@@ -17,6 +17,7 @@ pub struct Server {
     address: SocketAddr,
     table: Mutex<Table>,
     hang_up: broadcast::Sender<()>,
+    is_silent: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +46,7 @@ impl Server {
             address: listener.local_addr()?,
             table: Mutex::default(),
             hang_up: broadcast::Sender::new(1),
+            is_silent: watch::Sender::new(false),
         });
         let serving = Arc::clone(&server);
         std::thread::spawn(move || {
@@ -72,9 +74,20 @@ impl Server {
         _ = self.hang_up.send(());
     }
 
+    /// Does nothing more until it is to go on.
+    pub fn pause(&self) {
+        self.is_silent.send_replace(true);
+    }
+
+    /// Answers again, first of all what was sent meanwhile.
+    pub fn go_on(&self) {
+        self.is_silent.send_replace(false);
+    }
+
     async fn serve(self: Arc<Self>, stream: TcpStream) {
         _ = stream.set_nodelay(true);
         let mut hung_up = self.hang_up.subscribe();
+        let mut is_silent = self.is_silent.subscribe();
         let (reader, mut writer) = stream.into_split();
         let mut lines = BufReader::new(reader).lines();
         loop {
@@ -87,6 +100,7 @@ impl Server {
             if !hung_up.is_empty() {
                 return;
             }
+            _ = is_silent.wait_for(|is_silent| !is_silent).await;
             let answer = self.table().answer(&line);
             if writer.write_all(format!("{answer}\n").as_bytes()).await.is_err() {
                 return;

@@ -12,6 +12,7 @@ use super::{lock, reach};
 #[derive(Debug, Default)]
 pub struct Direction {
     rule: Mutex<Rule>,
+    is_blocked: watch::Sender<bool>,
     bytes: watch::Sender<u64>,
 }
 
@@ -48,6 +49,17 @@ impl Direction {
         let (go_on, gate) = oneshot::channel();
         lock(&self.rule).trap = Some(Trap { pattern, caught: catch, gate });
         Hold { caught, _go_on: go_on }
+    }
+
+    /// Lets nothing more go this way, ends of connections neither, until it is
+    /// [unblocked](Self::unblock): then all goes on in order.
+    pub fn block(&self) {
+        self.is_blocked.send_replace(true);
+    }
+
+    /// Ends what [`Direction::block`] began.
+    pub fn unblock(&self) {
+        self.is_blocked.send_replace(false);
     }
 
     /// How many bytes came in so far, whatever became of them.
@@ -163,7 +175,7 @@ enum Item {
 /// Carries one connection's bytes one way, and its end after them.
 pub(super) async fn relay(direction: &Direction, from: ReadHalf<'_>, to: WriteHalf<'_>) {
     let (line, items) = mpsc::unbounded_channel();
-    tokio::join!(take_in(direction, from, line), put_out(items, to));
+    tokio::join!(take_in(direction, from, line), put_out(direction, items, to));
 }
 
 /// Reads on whatever happens to the bytes, so that a delay is a delay and no lack of throughput.
@@ -190,10 +202,24 @@ async fn take_in(direction: &Direction, mut from: ReadHalf<'_>, line: mpsc::Unbo
     }
 }
 
-async fn put_out(mut items: mpsc::UnboundedReceiver<Item>, mut to: WriteHalf<'_>) {
+async fn put_out(
+    direction: &Direction,
+    mut items: mpsc::UnboundedReceiver<Item>,
+    mut to: WriteHalf<'_>,
+) {
+    let mut is_blocked = direction.is_blocked.subscribe();
+    let mut unblocked = async || {
+        is_blocked
+            .wait_for(|is_blocked| !is_blocked)
+            .await
+            .expect("it lives as long as its borrow");
+    };
     while let Some(item) = items.recv().await {
         let written = match item {
-            Item::Bytes(bytes) => to.write_all(&bytes).await,
+            Item::Bytes(bytes) => {
+                unblocked().await;
+                to.write_all(&bytes).await
+            }
             Item::Until(due) => {
                 sleep_until(due).await;
                 Ok(())
@@ -208,6 +234,7 @@ async fn put_out(mut items: mpsc::UnboundedReceiver<Item>, mut to: WriteHalf<'_>
             return;
         }
     }
+    unblocked().await;
     // An error says that the other side was faster to end the connection.
     let _ = to.shutdown().await;
 }

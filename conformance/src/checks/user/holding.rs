@@ -239,6 +239,25 @@ pub(in crate::checks) async fn a_release_whose_answer_was_lost_frees(context: &C
     Ok(())
 }
 
+pub(in crate::checks) async fn a_hold_is_lost_in_time_while_nobody_answers(
+    context: &Context,
+) -> Verdict {
+    let client = context.client().await?;
+    let guard = context.acquire(&client.lock).await?;
+    context.fall_silent().await?;
+    // No request that left from now on is answered, so nothing can vouch for longer.
+    tokio::time::sleep(context.ttl()).await;
+    ensure!(!guard.is_held(), "a guard still believed after a lease without an answer");
+    context.promptly("word of a loss while nobody answers", guard.lost()).await?;
+    // Whether it says that it was lost or that it was not answered.
+    _ = context.promptly("the end of a release while nobody answers", guard.release()).await?;
+    context.speak().await?;
+    let limit = context.expiry(context.ttl()) + context.patience();
+    let again = context.within(limit, "a hold after a silence", client.lock.acquire()).await??;
+    again.release().await?;
+    Ok(())
+}
+
 pub(in crate::checks) async fn a_hold_survives_a_cut(context: &Context) -> Verdict {
     let ttl = (4 * context.ttl()).min(context.capabilities().max_ttl);
     let client = context.client_with(Lease::new(ttl)).await?;

@@ -221,6 +221,28 @@ pub(in crate::checks) async fn a_thousand_waiters_are_served(context: &Context) 
     Ok(())
 }
 
+pub(in crate::checks) async fn a_wait_ends_while_nobody_answers(context: &Context) -> Verdict {
+    let client = context.client().await?;
+    context.acquire(&client.lock).await?.release().await?;
+    context.fall_silent().await?;
+    let tried =
+        context.promptly("the end of a try while nobody answers", client.lock.try_acquire());
+    ensure!(tried.await?.is_err(), "a try was answered while the backend was silent");
+    let (limit, wait) = (context.ttl(), client.lock.acquire_timeout(context.ttl()));
+    let end = "the end of a limited wait while nobody answers";
+    match context.within(limit + context.patience(), end, wait).await? {
+        Err(Error::TimedOut { .. }) => (),
+        Err(error) if error.is_transient() => (),
+        Err(error) => return Err(error.into()),
+        Ok(_) => fail!("a waiter got a lock while the backend was silent"),
+    }
+    context.speak().await?;
+    let limit = context.expiry(context.ttl()) + context.patience();
+    let guard = context.within(limit, "a hold after a silence", client.lock.acquire()).await??;
+    guard.release().await?;
+    Ok(())
+}
+
 pub(in crate::checks) async fn a_wait_outlives_a_cut(context: &Context) -> Verdict {
     let (holder, waiter) = (context.long_client().await?, context.long_client().await?);
     let guard = context.acquire(&holder.lock).await?;

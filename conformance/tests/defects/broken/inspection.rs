@@ -16,6 +16,9 @@ use crate::catalogue::Defect;
 impl Inspect for Broken {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
         self.reach().await?;
+        if self.is_silent() {
+            return self.look_in_silence().await;
+        }
         let stored = &self.stored(name)?;
         let probe = Claim::new(stored.clone(), Duration::from_secs(1));
         self.expire(&probe);

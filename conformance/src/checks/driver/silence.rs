@@ -1,0 +1,164 @@
+//! What comes of requests that the backend does not answer.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::Liveness;
+use lockkit_core::driver::{
+    Attempt, Claim, Driver as _, DriverError, ErrorKind, Release, Renewal, Vouch,
+};
+use tokio::task::JoinSet;
+
+use crate::connection::Connection;
+use crate::context::{Context, Verdict};
+
+/// Enough for some to be on their way when it falls silent, whatever a driver has in order.
+const ASKS: usize = 8;
+
+pub(in crate::checks) async fn requests_end_while_nobody_answers(context: &Context) -> Verdict {
+    let connection = context.connect().await?;
+    let claim = |shape| Verdict::Ok(Claim::new(context.name(shape)?, context.long()));
+    let (held, released) = (claim("held-@")?, claim("released-@")?);
+    let (asked, later) = (claim("asked-@")?, claim("later-@")?);
+    connection.take(&held).await?;
+    connection.take(&released).await?;
+    context.fall_silent().await?;
+    let silent = held.now();
+    let requests = async {
+        let (renewal, release, ask) = tokio::join!(
+            connection.renew(&held),
+            connection.release(&released),
+            connection.try_acquire(&asked)
+        );
+        // A driver may know of a session that it is over, or for how long it was good before.
+        let is_session = context.capabilities().liveness == Liveness::Session;
+        match renewal {
+            Ok(Renewal::Lost) if is_session => (),
+            Ok(Renewal::Held(Vouch::Lease { since, .. })) if is_session && since <= silent => (),
+            renewal => is_unanswered("a renewal", renewal)?,
+        }
+        match release {
+            Ok(Release::NotHeld) if is_session => (),
+            release => is_unanswered("a release", release)?,
+        }
+        is_unanswered("an ask", ask)?;
+        if context.capabilities().inspection {
+            is_unanswered("a look", connection.inspection()?.look(held.name()).await)?;
+        }
+        Verdict::Ok(())
+    };
+    context.promptly("the ends of requests that nobody answers", requests).await??;
+    context.speak().await?;
+    connection.take_after_trouble(context, &later).await?;
+    Ok(())
+}
+
+pub(in crate::checks) async fn an_ask_that_did_not_arrive_leaves_nothing(
+    context: &Context,
+) -> Verdict {
+    let (connection, other) = context.pair().await?;
+    let (claims, answers) = ask_in_silence(context, &connection, context.long()).await?;
+    // What is still on its way arrives.
+    tokio::time::sleep(context.ttl() / 2).await;
+    for (claim, answer) in claims.iter().zip(answers) {
+        if answer.kind() == ErrorKind::Unknown {
+            release_after_trouble(context, &connection, claim).await?;
+            continue;
+        }
+        let next = Claim::new(claim.name().clone(), context.ttl());
+        let taken = "an ask holds the lock that was said to be certainly not carried out";
+        let asked = async {
+            loop {
+                match other.try_acquire(&next).await {
+                    Ok(Attempt::Granted(_)) => return Verdict::Ok(()),
+                    Ok(_) => fail!("{taken}: {answer}"),
+                    Err(error) if error.kind().is_transient() => (),
+                    Err(error) => return Err(error.into()),
+                }
+                tokio::time::sleep(context.ttl() / 20).await;
+            }
+        };
+        context.promptly("the answer to an ask after a silence", asked).await??;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn an_ask_in_a_silence_leaves_at_most_a_lease(
+    context: &Context,
+) -> Verdict {
+    let (connection, other) = context.pair().await?;
+    let (claims, _) = ask_in_silence(context, &connection, context.ttl()).await?;
+    for claim in &claims {
+        release_after_trouble(context, &connection, claim).await?;
+    }
+    // What is still on its way arrives.
+    tokio::time::sleep(context.ttl() / 2).await;
+    let limit = context.expiry(context.ttl());
+    for claim in &claims {
+        let next = Claim::new(claim.name().clone(), context.ttl());
+        other.ask_until_granted(context, &next, limit).await?;
+    }
+    Ok(())
+}
+
+/// Has several locks asked for while the backend is silent, and come to their ends. It speaks again
+/// when this returns.
+async fn ask_in_silence(
+    context: &Context,
+    connection: &Arc<Connection>,
+    ttl: Duration,
+) -> Verdict<(Vec<Claim>, Vec<DriverError>)> {
+    // It is one that has been used.
+    let before = context.long_claim()?;
+    connection.take(&before).await?;
+    connection.release(&before).await?;
+    let claim = |number| Ok(Claim::new(context.name(&format!("silence-{number}-@"))?, ttl));
+    let claims = (0..ASKS).map(claim).collect::<Verdict<Vec<_>>>()?;
+    context.fall_silent().await?;
+    let mut asks = JoinSet::new();
+    for (number, claim) in claims.iter().cloned().enumerate() {
+        let connection = Arc::clone(connection);
+        asks.spawn(async move { (number, connection.try_acquire(&claim).await) });
+    }
+    let mut answers =
+        context.promptly("the ends of asks that nobody answers", asks.join_all()).await?;
+    context.speak().await?;
+    answers.sort_by_key(|(number, _)| *number);
+    let mut errors = Vec::new();
+    for (_, answer) in answers {
+        match answer {
+            Ok(_) => fail!("an ask was answered while the backend was silent"),
+            Err(error) if error.kind().is_transient() => errors.push(error),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((claims, errors))
+}
+
+fn is_unanswered<T: Debug>(what: &str, answer: Result<T, DriverError>) -> Verdict {
+    match answer {
+        Ok(answer) => fail!("{what} was answered while the backend was silent: {answer:?}"),
+        Err(error) if error.kind().is_transient() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Releases it as the engine does: until that is answered.
+async fn release_after_trouble(
+    context: &Context,
+    connection: &Connection,
+    claim: &Claim,
+) -> Verdict {
+    let released = async {
+        loop {
+            match connection.release(claim).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind().is_transient() => (),
+                Err(error) => return Err(error.into()),
+            }
+            tokio::time::sleep(context.ttl() / 20).await;
+        }
+    };
+    context.promptly("the answer to a release after a silence", released).await?
+}
