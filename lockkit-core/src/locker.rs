@@ -20,7 +20,8 @@ use crate::{
 ///
 /// A synchronous thread calls `block_on`, of that runtime or any other. The locker's runtime should
 /// have threads of its own then: a current-thread one renews only while a `block_on` of it runs, and
-/// a hold that is kept for longer than its lease outside of one is lost.
+/// a hold that is kept for longer than its lease outside of one is lost. Nor do limits of waits, or a
+/// shutdown, come to their end outside of one.
 ///
 /// ```
 /// # use lockkit_core::{Locker, memory::MemoryDriver};

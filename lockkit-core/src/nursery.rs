@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::select;
+use tokio::task::yield_now;
 
 use crate::driven::Begun;
 use crate::engine::Engine;
@@ -142,10 +143,16 @@ impl Nurse {
             }
             let Some(Due { holds, begun }) = self.take() else { return };
             holds.iter().for_each(|(tenure, renew)| adopt(&self.engine, tenure, *renew));
+            let mut is_held_up = false;
             for begun in begun {
                 if begun.adopt(&self.engine) {
                     self.engine.nursery.watch(&self.engine, &begun);
+                    is_held_up = true;
                 }
+            }
+            // A shutdown does not wait for the period, nor keep others from this thread.
+            if is_held_up {
+                yield_now().await;
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::keeper::Acquired;
 use crate::options::{Renew, Wait};
 use crate::pace::{Pause, courtesy, jitter, spread};
 use crate::tenure::{Vouched, earlier};
-use crate::turns::Ticket;
+use crate::turns::{Ticket, Word};
 use crate::{BoxError, Error, Fairness, Operation, meter};
 
 /// One claim on its way to a grant.
@@ -137,9 +137,7 @@ impl Pursuit<'_> {
                     () = ticket.turn() => (),
                 }
                 // What was silent then may be silent yet.
-                let since = ticket.unanswered();
-                let started = self.progress.started;
-                self.progress.unanswered = since.map(|since| since.max(started));
+                self.progress.unanswered = self.silent_before(ticket);
             }
             // When to ask because of news that everybody has: not before the courtesy is over.
             let mut freed = None;
@@ -253,8 +251,34 @@ impl Pursuit<'_> {
     /// Tells those who wait behind this claim whether the backend answers.
     fn tell(&self) {
         if let Some(ticket) = &self.progress.ticket {
-            ticket.set_unanswered(self.progress.unanswered);
+            let unanswered = self.progress.unanswered;
+            ticket.tell(Word { unanswered, is_silence: self.is_silence() });
         }
+    }
+
+    /// Whether it is for want of answers that there is no grant, and not because the lock is taken.
+    fn is_silence(&self) -> bool {
+        let Progress { unanswered, refused, failure, .. } = &*self.progress;
+        failure.is_some() || (unanswered.is_some() && refused.is_none())
+    }
+
+    /// The claim's part in a queue, until it is its turn.
+    fn behind(&self) -> Option<&Ticket> {
+        self.progress.ticket.as_ref().filter(|ticket| !ticket.has_turn())
+    }
+
+    /// Since when nobody has answered this claim, or who asks for it.
+    fn silent_since(&self) -> Option<Instant> {
+        match self.behind() {
+            Some(ticket) => self.silent_before(ticket),
+            None => self.progress.unanswered,
+        }
+    }
+
+    /// Since when nobody has answered who asked for this claim, as far as that concerns it.
+    fn silent_before(&self, ticket: &Ticket) -> Option<Instant> {
+        let Progress { unanswered, started, .. } = *self.progress;
+        ticket.word().unanswered.map(|since| since.max(unanswered.unwrap_or(started)))
     }
 
     /// Takes what was granted to a claim that waits, if that is still good.
@@ -354,6 +378,7 @@ impl Pursuit<'_> {
             self.contend();
             self.progress.failure = Some(error);
             self.progress.backs_off = true;
+            self.tell();
             return Some(Asked::Again(Some(now + jitter(self.pause()))));
         }
         let error = self.engine.failed_error(Operation::Acquire, self.claim.name(), error);
@@ -405,12 +430,9 @@ impl Pursuit<'_> {
             return Look::Stop(Stop::ShutDown);
         }
         let now = self.engine.clock.stamp();
-        let Progress { unanswered, started, .. } = *self.progress;
         let deadline = self.progress.deadline();
         // If the front waiter is answered now, that is how soon to look again.
-        let in_front =
-            |ticket: &Ticket| ticket.unanswered().map_or(now, |since| since.max(started));
-        let silent = unanswered.or_else(|| self.progress.ticket.as_ref().map(in_front));
+        let silent = self.silent_since().or_else(|| self.behind().map(|_| now));
         let silence = silent.map(|since| since + self.claim.ttl());
         let is_over = |limit: Option<Instant>| limit.is_some_and(|limit| limit <= now);
         match () {
@@ -430,12 +452,10 @@ impl Pursuit<'_> {
             Stop::CallerGone => return None,
             Stop::ShutDown => self.engine.shut_down_error(),
             Stop::TimeIsUp => {
+                let is_silence =
+                    self.behind().map_or_else(|| self.is_silence(), |it| it.word().is_silence);
                 let failure = self.progress.failure.take().map(DriverError::into_source);
-                let source = failure.or_else(|| {
-                    let is_silent =
-                        self.progress.unanswered.is_some() && self.progress.refused.is_none();
-                    is_silent.then(|| BoxError::from("no answer"))
-                });
+                let source = failure.or_else(|| is_silence.then(|| BoxError::from("no answer")));
                 let waited = match self.progress.wait {
                     Wait::AtMost(patience) => patience,
                     _ => self.engine.clock.now().saturating_duration_since(self.progress.started),

@@ -24,9 +24,18 @@ pub(crate) struct Turns {
 struct Queue {
     /// The turn, as a permit, if nobody has it. Semaphores of tokio are first come, first served.
     turn: Semaphore,
-    /// Since when the backend does not answer the waiter whose turn it is. Those behind look at it
-    /// when it matters; to be told of each change would wake them all at every ask.
-    unanswered: Mutex<Option<Instant>>,
+    /// Of the waiter whose turn it is. Those behind look at it when it matters; to be told of each
+    /// change would wake them all at every ask.
+    word: Mutex<Word>,
+}
+
+/// What those behind know of how the front waiter fares.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Word {
+    /// Since when the backend does not answer it.
+    pub(crate) unanswered: Option<Instant>,
+    /// Whether it would say that it is for want of answers that it has no grant.
+    pub(crate) is_silence: bool,
 }
 
 impl Turns {
@@ -34,8 +43,7 @@ impl Turns {
         let mut queues = lock(&self.queues);
         let (queue, has_turn) = match queues.entry(name.clone()) {
             Entry::Vacant(vacant) => {
-                let queue =
-                    Arc::new(Queue { turn: Semaphore::new(0), unanswered: Mutex::default() });
+                let queue = Arc::new(Queue { turn: Semaphore::new(0), word: Mutex::default() });
                 vacant.insert((Arc::clone(&queue), 1));
                 (queue, true)
             }
@@ -76,13 +84,14 @@ impl Ticket {
         self.has_turn.store(true, Ordering::Relaxed);
     }
 
-    /// Since when the front waiter has had no answer, if it waits for one.
-    pub(crate) fn unanswered(&self) -> Option<Instant> {
-        *lock(&self.queue.unanswered)
+    /// What the front waiter told last.
+    pub(crate) fn word(&self) -> Word {
+        *lock(&self.queue.word)
     }
 
-    pub(crate) fn set_unanswered(&self, since: Option<Instant>) {
-        *lock(&self.queue.unanswered) = since;
+    /// Tells those behind.
+    pub(crate) fn tell(&self, word: Word) {
+        *lock(&self.queue.word) = word;
     }
 }
 

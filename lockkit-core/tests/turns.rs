@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use lockkit_core::driver::{
     Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, OwnerId, Release, Renewal, Taken,
 };
-use lockkit_core::{Capabilities, Error, Liveness, LockName, Locker};
+use lockkit_core::{AcquireOptions, Capabilities, Error, Liveness, LockName, Locker, Owner, Wait};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -40,7 +40,7 @@ enum Tells {
     Some,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Health {
     #[default]
     Sound,
@@ -262,6 +262,52 @@ async fn those_behind_learn_of_a_dead_backend_with_the_front() {
         // Once a lease, not once a lease for each.
         assert!(start.elapsed() < Duration::from_secs(60), "{health:?}: {:?}", start.elapsed());
     }
+}
+
+/// Without an answer a try does not say that somebody has the lock.
+#[tokio::test(start_paused = true)]
+async fn those_behind_know_whether_the_lock_is_taken_or_nobody_answers() {
+    for health in [Health::Sound, Health::Dead, Health::Stuck] {
+        let backend = Unordered::default();
+        let lock = Locker::new(backend.clone()).lock("a").unwrap();
+        let _guard = lock.acquire().await.unwrap();
+        *backend.health.lock().unwrap() = health;
+        let waiters: Vec<_> = (0..3)
+            .map(|_| {
+                let lock = lock.clone();
+                tokio::spawn(async move { lock.acquire_timeout(Duration::from_secs(1)).await })
+            })
+            .collect();
+        for waiter in waiters {
+            let outcome = waiter.await.unwrap().unwrap_err();
+            let Error::TimedOut { source, .. } = &outcome else { panic!("{outcome:?}") };
+            assert_eq!(source.is_none(), health == Health::Sound, "{health:?}: {outcome:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_owner_missed_before_says_nothing_of_the_front() {
+    let backend = Unordered::default();
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let me = Owner::new();
+    *backend.health.lock().unwrap() = Health::Dead;
+    let briefly = AcquireOptions::new().wait(Wait::AtMost(Duration::from_millis(50)));
+    lock.acquire_as(&me, briefly).await.unwrap_err();
+    *backend.health.lock().unwrap() = Health::Sound;
+    let guard = lock.acquire().await.unwrap();
+    let front = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await.unwrap().release().await }
+    });
+    settle().await;
+    let mine = lock.acquire_as(&me, AcquireOptions::new());
+    let mut mine = std::pin::pin!(mine);
+    let early = timeout(Duration::from_secs(100), &mut mine).await;
+    assert!(early.is_err(), "the front is answered: {early:?}");
+    guard.release().await.unwrap();
+    front.await.unwrap().unwrap();
+    mine.await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
