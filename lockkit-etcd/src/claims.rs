@@ -2,12 +2,10 @@ mod asking;
 mod moving;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use lockkit_core::driver::{
     Change, Claim, DriverError, Looks, OwnerId, Release, Renewal, Turnstile,
 };
-use tokio::time::Instant;
 
 pub(crate) use self::asking::Begun;
 use crate::board::News;
@@ -16,6 +14,7 @@ use crate::error::Failure;
 use crate::keepalive::Keepalive;
 use crate::layout::Dialect;
 use crate::leases::{Lease, Leases};
+use crate::limit::Limit;
 use crate::members::Members;
 use crate::queue::{self, Last, Place, Seen};
 use crate::reader::{Haste, Reader};
@@ -56,7 +55,7 @@ impl Claims {
         &self,
         entry: &Entry,
         claim: &Claim,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<Option<Place>, Failure> {
         let Some(stands) = entry.standing() else { return Ok(None) };
         let (seen, is_alive) =
@@ -79,18 +78,13 @@ impl Claims {
 
     /// Where the key stands. As long as the one is there that was just before it at the last look, it
     /// still is: so much is read together with what others ask.
-    async fn see(
-        &self,
-        entry: &Entry,
-        stands: &Standing,
-        limit: Duration,
-    ) -> Result<Seen, Failure> {
+    async fn see(&self, entry: &Entry, stands: &Standing, limit: Limit) -> Result<Seen, Failure> {
         let Standing { key, created, .. } = stands;
         let (known, haste) = entry.looks();
         if let Some(ahead) = known.and_then(|created| self.watch.ahead(entry.owner, created)) {
             let (own, before) = tokio::try_join!(
-                self.reader.stands(Arc::clone(key), *created, haste, limit),
-                self.reader.stands(Arc::clone(&ahead.key), ahead.created, haste, limit),
+                self.reader.stands(Arc::clone(key), *created, haste, limit.left()),
+                self.reader.stands(Arc::clone(&ahead.key), ahead.created, haste, limit.left()),
             )?;
             match (own, before) {
                 (None, _) => return Ok(Seen::Absent),
@@ -102,15 +96,11 @@ impl Claims {
                 (Some(_), None) => (),
             }
         }
-        queue::look(&self.members, &entry.queue, key, *created, limit).await.outcome
+        queue::look(&self.members, &entry.queue, key, *created, limit.left()).await.outcome
     }
 
     /// Makes what the claim holds last for another TTL; whether it holds anything.
-    pub(crate) async fn renew(
-        &self,
-        claim: &Claim,
-        limit: Duration,
-    ) -> Result<Renewal, DriverError> {
+    pub(crate) async fn renew(&self, claim: &Claim, limit: Limit) -> Result<Renewal, DriverError> {
         let Some(entry) = self.find(claim.owner()) else { return Ok(Renewal::Lost) };
         if !entry.traces().is_granted {
             return Ok(Renewal::Lost);
@@ -131,9 +121,9 @@ impl Claims {
 
     /// Refreshes the lease, and makes sure that the key is there: a hold may be broken whose lease
     /// goes on.
-    async fn keep(&self, entry: &Entry, limit: Duration) -> Result<bool, Failure> {
+    async fn keep(&self, entry: &Entry, limit: Limit) -> Result<bool, Failure> {
         let Some(Standing { key, created, lease }) = entry.standing() else { return Ok(false) };
-        let stands = self.reader.stands(key, created, Haste::WithOthers, limit);
+        let stands = self.reader.stands(key, created, Haste::WithOthers, limit.left());
         let (stands, is_alive) = tokio::join!(stands, self.refresh(&lease, limit));
         match (stands, is_alive) {
             // Either is enough to know.
@@ -147,7 +137,7 @@ impl Claims {
     pub(crate) async fn release(
         &self,
         claim: &Claim,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<Release, DriverError> {
         self.watch.leave(claim.owner());
         let Some(entry) = self.find(claim.owner()) else { return Ok(Release::NotHeld) };
@@ -161,16 +151,13 @@ impl Claims {
         })
     }
 
-    /// Removes the key, and makes sure that nothing puts it back; whether it was there. All of it
-    /// takes no longer than one request may.
-    async fn remove(&self, entry: &Entry, limit: Duration) -> Result<bool, Failure> {
-        let end = Instant::now() + limit;
-        let left = || end.saturating_duration_since(Instant::now());
-        let _turn = entry.turn(limit).await?;
+    /// Removes the key, and makes sure that nothing puts it back; whether it was there.
+    async fn remove(&self, entry: &Entry, limit: Limit) -> Result<bool, Failure> {
+        let _turn = entry.turn(limit.left()).await?;
         let traces = entry.traces().clone();
         let was_there = match traces.created {
             Some(created) => {
-                let reply = queue::leave(&self.members, &*traces.key, created, left()).await;
+                let reply = queue::leave(&self.members, &*traces.key, created, limit.left()).await;
                 // Whether an earlier attempt had removed it, nobody can tell.
                 reply.outcome? || reply.in_doubt
             }
@@ -178,7 +165,7 @@ impl Claims {
         };
         if traces.in_doubt {
             for lease in [&traces.lease, &traces.longer].into_iter().flatten() {
-                self.leases.revoke(lease, left()).await?;
+                self.leases.revoke(lease, limit.left()).await?;
             }
         }
         for lease in [traces.lease, traces.longer].into_iter().flatten() {
@@ -247,10 +234,10 @@ impl Claims {
     }
 
     /// Makes the lease last for a full TTL from now; whether there is such a lease.
-    async fn refresh(&self, lease: &Arc<Lease>, limit: Duration) -> Result<bool, Failure> {
+    async fn refresh(&self, lease: &Arc<Lease>, limit: Limit) -> Result<bool, Failure> {
         match lease.is_fresh() && !lease.is_gone() {
             true => Ok(true),
-            false => self.keepalive.renew(lease, limit).await,
+            false => self.keepalive.renew(lease, limit.left()).await,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::claims::{Begun, Claims};
 use crate::config::{Config, ID};
 use crate::error::Failure;
 use crate::layout::Dialect;
+use crate::limit::Limit;
 use crate::members::Members;
 
 /// How long connecting may take.
@@ -92,6 +93,10 @@ impl EtcdDriver {
         let [entries, asks] = [MOST_ENTRIES, MOST_ASKS].map(Turnstile::new);
         Ok(Self { members, claims, dialect, call_limit, entries, asks })
     }
+
+    fn limit(&self, claim: &Claim) -> Limit {
+        Limit::new(self.call_limit.of(claim))
+    }
 }
 
 #[async_trait]
@@ -105,11 +110,10 @@ impl Driver for EtcdDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        let limit = self.call_limit.of(claim);
         if self.claims.has_place(claim.owner()) {
-            return self.asks.pass(claim, || self.claims.take(claim, limit)).await;
+            return self.asks.pass(claim, || self.claims.take(claim, self.limit(claim))).await;
         }
-        match self.entries.pass(claim, || self.claims.begin(claim, limit)).await? {
+        match self.entries.pass(claim, || self.claims.begin(claim, self.limit(claim))).await? {
             Begun::Answered(attempt) => Ok(attempt),
             // The more look together, the fewer looks it takes.
             Begun::Arrived(arrival) => Box::pin(self.claims.find_place(claim, arrival)).await,
@@ -117,11 +121,11 @@ impl Driver for EtcdDriver {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        self.claims.renew(claim, self.call_limit.of(claim)).await
+        self.claims.renew(claim, self.limit(claim)).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        self.claims.release(claim, self.call_limit.of(claim)).await
+        self.claims.release(claim, self.limit(claim)).await
     }
 
     async fn changed(&self, claim: &Claim) -> Change {

@@ -78,10 +78,16 @@ impl Failure {
         self.is_about_the_member() && !self.is_about_tls()
     }
 
+    /// Whether the request may have been carried out, although this is an answer to it.
+    pub(crate) fn may_be_carried_out(&self) -> bool {
+        // Another cluster may have the lease as well, if it was restored from a snapshot of ours.
+        self.is_about_space() || matches!(self, Self::OtherCluster { .. })
+    }
+
     /// Whether there is no room. To the request that fills it, etcd answers so after it has carried
     /// it out (`quotaApplierV3` in
     /// <https://github.com/etcd-io/etcd/blob/main/server/etcdserver/apply/apply.go>).
-    pub(crate) fn is_about_space(&self) -> bool {
+    fn is_about_space(&self) -> bool {
         self.status().is_some_and(|(code, message)| {
             code == Code::ResourceExhausted && message.ends_with("database space exceeded")
         })

@@ -166,6 +166,7 @@ impl Line {
         let failure = match outcome {
             Ok(Ok((Ok((keeper, answers)), client))) => {
                 self.members.heard(member, &client);
+                // Which cluster has answered, the library does not tell. The next answer does.
                 ask.lease.refreshed(stamp);
                 ask.answered(true);
                 return Ok(Some(Stream { client, keeper, answers }));
@@ -242,12 +243,14 @@ impl Line {
                         self.members.heard(current.member, &client);
                         let asked = sent.iter().position(|sent| sent.ask.lease.id() == answer.id());
                         if let Some(Sent { stamp, ask, .. }) = asked.and_then(|at| sent.remove(at)) {
-                            let alive = answer.ttl() > 0;
+                            let is_ours = self.members.check(answer.header());
+                            let alive = is_ours.map(|()| answer.ttl() > 0);
                             match alive {
-                                true => ask.lease.refreshed(stamp),
-                                false => ask.lease.is_over(),
+                                Ok(true) => ask.lease.refreshed(stamp),
+                                // One of another cluster is none of ours, and is left to run out.
+                                Ok(false) | Err(_) => ask.lease.is_over(),
                             }
-                            ask.answered(alive);
+                            ask.report(alive);
                         }
                     }
                     Ok(None) => break Err(Failure::Ended),

@@ -68,7 +68,7 @@ impl Lease {
         state.since = state.since.max(since);
     }
 
-    /// Takes note that there is no such lease.
+    /// Takes note that there is no such lease, or that it is not to be used any more.
     pub(crate) fn is_over(&self) {
         self.state().is_over = true;
     }

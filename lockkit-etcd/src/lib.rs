@@ -29,6 +29,7 @@ mod inspect;
 mod keepalive;
 mod layout;
 mod leases;
+mod limit;
 mod members;
 mod queue;
 mod reader;

@@ -97,6 +97,13 @@ pub(crate) struct Reply<T> {
     pub(crate) in_doubt: bool,
 }
 
+impl<T> Reply<T> {
+    /// Whether it may be carried out, or has been, although it is not known to be.
+    pub(crate) fn may_be_carried_out(&self) -> bool {
+        self.in_doubt || self.outcome.as_ref().is_err_and(Failure::may_be_carried_out)
+    }
+}
+
 impl Members {
     pub(crate) fn new(
         urls: Vec<String>,
@@ -260,7 +267,6 @@ impl Members {
                 None => Failure::NoAnswer(limit),
             };
             if !failure.is_about_the_member() {
-                in_doubt |= failure.is_about_space();
                 break;
             }
             in_doubt |= !matches!(failure.kind(), lockkit_core::driver::ErrorKind::Unreachable);
@@ -365,7 +371,9 @@ impl Members {
 
     /// Takes note of the cluster that an answer comes from.
     pub(crate) fn check(&self, header: Option<&ResponseHeader>) -> Result<(), Failure> {
-        let Some(cluster) = header.map(ResponseHeader::cluster_id) else { return Ok(()) };
+        // The proxy that comes with etcd leaves it out of some answers.
+        let told = header.map(ResponseHeader::cluster_id).filter(|&cluster| cluster != 0);
+        let Some(cluster) = told else { return Ok(()) };
         let known = self.cluster.compare_exchange(0, cluster, Ordering::Relaxed, Ordering::Relaxed);
         match known {
             Err(known) if known != cluster => {

@@ -183,7 +183,10 @@ async fn watch(
         let next = outbox.front().copied();
         select! {
             message = stream.message() => match message? {
-                Some(message) => board.deliver(&message)?,
+                Some(message) => {
+                    members.check(message.header())?;
+                    board.deliver(&message)?;
+                }
                 None => return Err(Failure::Ended),
             },
             sent = send(&mut sender, board, next), if next.is_some() => {

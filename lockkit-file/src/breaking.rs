@@ -59,7 +59,7 @@ pub(crate) fn break_hold(
 pub(crate) fn is_under_way(path: &Path) -> io::Result<bool> {
     let path = mark_of(path);
     // A look takes no descriptor, and there may be none left.
-    match std::fs::symlink_metadata(&path).and_then(|_| Folder::open_mark(&path)) {
+    match std::fs::symlink_metadata(&path).and_then(|_| Folder::open_aside(&path)) {
         // Not locked, it was left behind by somebody who died, or is not yet a mark.
         Ok(mark) => is_marked(&mark),
         Err(error) if error.kind() == IoErrorKind::NotFound => Ok(false),
@@ -137,7 +137,7 @@ impl Drop for Mark<'_> {
 
 /// Removes the mark of somebody who died before the break came to its end.
 fn remove_stale(place: &Place, path: &Path) -> io::Result<bool> {
-    let mark = match Folder::open_mark(path) {
+    let mark = match Folder::open_aside(path) {
         Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(true),
         mark => mark?,
     };

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{self, ErrorKind as IoErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
@@ -38,9 +39,19 @@ const LONGEST_NAME: usize = 200;
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
+    /// What was at the path when the system was last asked about it, and all was well.
+    trusted: Mutex<Option<Seen>>,
     /// Those that locks were taken in, which stay open: a process may have no descriptor to spare but
     /// that of the lock.
     entered: Mutex<HashMap<PathBuf, Arc<File>>>,
+}
+
+/// Which folder it is, and whose. While this is the same, so is its file system: where locks were
+/// taken, a folder is open, and no other device comes to have the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    id: FileId,
+    owner: u32,
 }
 
 impl Folder {
@@ -50,8 +61,9 @@ impl Folder {
         // would have a link followed.
         let path = std::path::absolute(path).map_err(|error| Problem::from(error).at(path))?;
         let path: PathBuf = path.components().collect();
-        check_folder(&path).map_err(|problem| problem.at(&path))?;
-        Ok(Self { path, entered: Mutex::default() })
+        let folder = Self { path, trusted: Mutex::default(), entered: Mutex::default() };
+        folder.check().map_err(|problem| problem.at(&folder.path))?;
+        Ok(folder)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -72,14 +84,56 @@ impl Folder {
         self.path.join(namespace.segment())
     }
 
-    /// Whether the folder is still one that can be trusted.
+    /// Whether the folder is still one that can be trusted. Takes nothing for granted that was found
+    /// before.
     pub(crate) fn check(&self) -> Result<(), Problem> {
-        check_folder(&self.path)
+        *self.trusted() = None;
+        self.judge("it", filesystem::shared).map(drop)
+    }
+
+    /// The folder around those of the namespaces, if it is still one that can be trusted.
+    fn around(&self) -> Result<Metadata, Problem> {
+        // Whoever tells of it names the path of a lock or a namespace.
+        self.judge(format_args!("the folder {}", self.path.display()), filesystem::shared)
+    }
+
+    /// Judges the folder by its metadata. The system is asked for more only if another folder is at the
+    /// path, as when something was mounted over it.
+    fn judge(
+        &self,
+        what: impl Display + Copy,
+        shared: impl FnOnce(&Path) -> io::Result<Option<&'static str>>,
+    ) -> Result<Metadata, Problem> {
+        let misconfigured = |text: String| Err(Problem::found(ErrorKind::Misconfigured, text));
+        let metadata = match std::fs::symlink_metadata(&self.path) {
+            Err(error) if error.kind() == IoErrorKind::NotFound => {
+                let text = format!("{what} does not exist; make it, for its users alone");
+                return misconfigured(text);
+            }
+            metadata => metadata?,
+        };
+        check_rights(what, &metadata)?;
+        let seen = Seen { id: FileId::of(&metadata), owner: metadata.uid() };
+        if *self.trusted() != Some(seen) {
+            check_owner(what, &metadata)?;
+            if let Some(name) = shared(&self.path)? {
+                return misconfigured(format!(
+                    "{what} is on {name}, where a lock does not keep out every host; use a local \
+                     file system"
+                ));
+            }
+            *self.trusted() = Some(seen);
+        }
+        Ok(metadata)
+    }
+
+    fn trusted(&self) -> MutexGuard<'_, Option<Seen>> {
+        self.trusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks the folder of a namespace; `None` if there is none.
     pub(crate) fn find(&self, namespace: &Namespace) -> Result<Option<PathBuf>, Problem> {
-        let around = std::fs::symlink_metadata(&self.path)?;
+        let around = self.around()?;
         let path = self.path_of(namespace);
         match std::fs::symlink_metadata(&path) {
             Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
@@ -89,7 +143,7 @@ impl Folder {
 
     /// Opens the folder of a namespace; `None` if there is none.
     pub(crate) fn open_place(&self, path: &Path) -> Result<Option<Place>, Problem> {
-        let around = std::fs::symlink_metadata(&self.path)?;
+        let around = self.around()?;
         match open_folder(path) {
             Ok(folder) => {
                 let metadata = folder.metadata()?;
@@ -107,7 +161,7 @@ impl Folder {
 
     /// Opens the folder of a namespace to take locks there, and makes it if there is none.
     pub(crate) fn enter(&self, path: &Path) -> Result<Place, Problem> {
-        let around = std::fs::symlink_metadata(&self.path)?;
+        let around = self.around()?;
         match std::fs::symlink_metadata(path) {
             Err(error) if error.kind() == IoErrorKind::NotFound => make_namespace(path, &around)?,
             metadata => {
@@ -132,11 +186,11 @@ impl Folder {
 
     /// Opens the file of a lock to read it; `None` if there is none.
     pub(crate) fn open_to_look(&self, path: &Path) -> Result<Option<File>, Problem> {
-        file_if_any(open_aside(CWD, path))
+        file_if_any(Self::open_aside(path))
     }
 
-    /// Opens a lock file that was held to see whether it still is.
-    pub(crate) fn open_held(path: &Path) -> io::Result<File> {
+    /// Opens the file of a lock, or a [mark](Place::make_mark), which may be somebody else's by now.
+    pub(crate) fn open_aside(path: &Path) -> io::Result<File> {
         open_aside(CWD, path)
     }
 
@@ -152,11 +206,6 @@ impl Folder {
             // It was replaced meanwhile, or that cannot be asked here: the next ask tells.
             _ => Ok(()),
         }
-    }
-
-    /// Opens what [`make_mark`](Place::make_mark) made, be it somebody else.
-    pub(crate) fn open_mark(path: &Path) -> io::Result<File> {
-        open_aside(CWD, path)
     }
 
     /// Lets those use a file, and no others, who may use the one whose place it takes.
@@ -196,26 +245,8 @@ fn check_namespace(folder: &Metadata, around: &Metadata) -> Result<(), Problem> 
     }
 }
 
-fn check_folder(path: &Path) -> Result<(), Problem> {
-    let misconfigured = |text: String| Err(Problem::found(ErrorKind::Misconfigured, text));
-    let metadata = match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == IoErrorKind::NotFound => {
-            return misconfigured("it does not exist; make it, for its users alone".into());
-        }
-        metadata => metadata?,
-    };
-    check_rights("it", &metadata)?;
-    check_owner("it", &metadata)?;
-    match filesystem::shared(path)? {
-        None => Ok(()),
-        Some(name) => misconfigured(format!(
-            "it is on {name}, where a lock does not keep out every host; use a local file system"
-        )),
-    }
-}
-
 /// Refuses what is no folder, and one whose entries everybody may replace.
-fn check_rights(what: &str, folder: &Metadata) -> Result<(), Problem> {
+fn check_rights(what: impl Display, folder: &Metadata) -> Result<(), Problem> {
     let text = if folder.is_symlink() {
         format!("{what} is a symbolic link; name the folder that it leads to")
     } else if !folder.is_dir() {
@@ -232,7 +263,7 @@ fn check_rights(what: &str, folder: &Metadata) -> Result<(), Problem> {
 }
 
 /// Refuses a folder of somebody who need not mean well. The owner may do anything with it.
-fn check_owner(what: &str, folder: &Metadata) -> Result<(), Problem> {
+fn check_owner(what: impl Display, folder: &Metadata) -> Result<(), Problem> {
     let owner = folder.uid();
     if owner == 0 || owner == rustix::process::geteuid().as_raw() {
         return Ok(());
@@ -298,6 +329,7 @@ mod tests {
     use std::path::PathBuf;
 
     use lockkit_core::Namespace;
+    use lockkit_core::driver::ErrorKind;
 
     use super::{Folder, make_namespace, namespace_of};
 
@@ -359,6 +391,26 @@ mod tests {
         make_namespace(&namespace, &around).unwrap();
         assert_eq!(fs::metadata(&namespace).unwrap().mode() & 0o777, 0o770);
         assert_eq!(fs::metadata(&secret).unwrap().mode() & 0o777, 0o700);
+    }
+
+    /// As when a network file system is mounted over the path after a process has connected.
+    #[test]
+    fn the_file_system_is_asked_for_again_when_another_folder_is_there() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, moved) = (root.path().join("locks"), root.path().join("moved"));
+        fs::create_dir(&path).unwrap();
+        let folder = Folder::open(&path).unwrap();
+        let unasked = || folder.judge("it", |_| panic!("asked once more")).unwrap();
+        unasked();
+        fs::rename(&path, &moved).unwrap();
+        fs::create_dir(&path).unwrap();
+        for _ in 0..2 {
+            let problem = folder.judge("it", |_| Ok(Some("NFS"))).unwrap_err();
+            assert_eq!(problem.kind(), ErrorKind::Misconfigured);
+            assert!(problem.to_string().starts_with("it is on NFS"), "{problem}");
+        }
+        folder.enter(&path.join("lockkit")).unwrap();
+        unasked();
     }
 
     #[test]

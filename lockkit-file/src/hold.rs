@@ -99,7 +99,7 @@ impl Hold {
 /// whoever comes next would take it for one that died, and skip its reserve.
 fn note_unless_kept(path: &Path, record: Record, slot: usize) -> Result<(), Problem> {
     // Not to write: who waits would take it for a release.
-    let file = Folder::open_held(path)?;
+    let file = Folder::open_aside(path)?;
     note_if_free(&file, record, slot, || Folder::open_to_note(path))
 }
 
@@ -301,7 +301,7 @@ mod tests {
         drop(hold.share().unwrap());
         let Hold { lock, path, record, loose, .. } = hold;
         drop(lock);
-        let file = Folder::open_held(&path).unwrap();
+        let file = Folder::open_aside(&path).unwrap();
         let mut next = None;
         let broken_and_taken = || {
             let free = Record { state: State::Free, ..record.clone() };

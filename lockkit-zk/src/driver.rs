@@ -15,9 +15,10 @@ use crate::config::{Config, ID};
 use crate::error::Failure;
 use crate::layout::Layout;
 use crate::queue::{self, Request, grant};
+use crate::room::Watcher;
 use crate::session::{Limit, Session, is_same};
 use crate::sessions::{Event, Sessions};
-use crate::watch::{News, Watch};
+use crate::watch::{News, PAUSE, Watch};
 
 /// What the ZooKeeper driver promises.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
@@ -129,16 +130,23 @@ impl Shared {
             return std::future::pending().await;
         };
         let mut watch = entry.watch.lock().await;
-        // Where a crowd waits, most holds are over before that time.
-        let is_told = rank.is_ours()
-            && watch.is_none()
-            && Box::pin(timeout(YOUNG, rank.gone())).await.is_ok();
-        let news = match is_told {
-            true if session.has_ended() => News::Ended,
-            true => News::Gone,
-            // The watch also hears of the session's end.
-            false => self.news(&mut watch, entry, &session, &path).await,
+        let told = async |limit| match Box::pin(timeout(limit, rank.gone())).await {
+            _ if session.has_ended() => News::Ended,
+            Ok(()) => News::Gone,
+            Err(_) => News::Blind,
         };
+        let mut news = News::Blind;
+        if rank.is_ours() && watch.is_none() {
+            // Where a crowd waits, most holds are over before that time.
+            news = told(YOUNG).await;
+        }
+        if news == News::Blind {
+            news = match self.watch(&mut watch, entry, &session, &path, Watcher::Waiter) {
+                // It also hears of the session's end.
+                Some(watch) => watch.news().await,
+                None => told(PAUSE).await,
+            };
+        }
         *watch = None;
         let Trace::Place(node, ahead) = entry.trace() else { return Change::AskAgain };
         match (news, grant(&node), ahead.filter(|ahead| ahead.path == path)) {
@@ -176,7 +184,11 @@ impl Shared {
                     sleep(YOUNG).await;
                     self.date(entry, &node).await;
                 }
-                self.news(&mut watch, entry, &session, &node.path).await
+                match self.watch(&mut watch, entry, &session, &node.path, Watcher::Holder) {
+                    Some(watch) => watch.news().await,
+                    // Each renewal looks for it.
+                    None => std::future::pending().await,
+                }
             } => {
                 *watch = None;
                 match news {
@@ -219,19 +231,22 @@ impl Shared {
         }
     }
 
-    async fn news(
+    /// The watch on a node, a new one unless there is one; none if there is no room for it.
+    fn watch<'a>(
         &self,
-        watch: &mut Option<Watch>,
+        watch: &'a mut Option<Watch>,
         entry: &Entry,
         session: &Arc<Session>,
         path: &Arc<str>,
-    ) -> News {
+        watcher: Watcher,
+    ) -> Option<&'a mut Watch> {
         if !watch.as_ref().is_some_and(|watch| watch.is_on(session, path)) {
+            // First, for its room.
             *watch = None;
+            let limit = self.limit(entry.claim()).length();
+            *watch = Watch::new(session.clone(), path.clone(), limit, watcher);
         }
-        let limit = self.limit(entry.claim()).length();
-        let make = || Watch::new(session.clone(), path.clone(), limit);
-        watch.get_or_insert_with(make).news().await
+        watch.as_mut()
     }
 
     /// Removes what those have left who have stopped to ask.

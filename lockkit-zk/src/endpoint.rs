@@ -241,6 +241,8 @@ impl Endpoint {
         let hosts = self.to_string();
         // The library's pauses between rounds through the list double each time, so that it would
         // look for the one server, after a minute of its absence, no sooner than in the next one.
+        // Several are not repeated: it shuffles the list, so that one which swallows what is sent to
+        // it would be tried twice, and there is no time for that when connecting.
         let hosts = match self.hosts.len() {
             1 => [&*hosts; LOOKS_AT_THE_ONE].join(","),
             _ => hosts,

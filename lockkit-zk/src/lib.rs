@@ -26,6 +26,7 @@ mod layout;
 mod proof;
 mod queue;
 mod rank;
+mod room;
 mod session;
 mod sessions;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]

@@ -9,6 +9,7 @@ use zookeeper_client::{CheckWriteError, Client, Error, SessionState, StateWatche
 use crate::error::Failure;
 use crate::layout::Queue;
 use crate::proof::Proof;
+use crate::room::Room;
 
 /// A session with the servers, from its grant to its end.
 ///
@@ -20,6 +21,7 @@ pub(crate) struct Session {
     tick: Duration,
     proof: Mutex<Proof>,
     looks: Looks<Queue>,
+    room: Room,
     given_up: CancellationToken,
 }
 
@@ -56,7 +58,8 @@ impl Session {
     /// One that was asked for at `asked` and granted.
     pub(crate) fn new(client: Client, asked: Instant, tick: Duration) -> Self {
         let (proof, looks) = (Mutex::new(Proof::new(asked, tick)), Looks::default());
-        Self { client, tick, proof, looks, given_up: CancellationToken::new() }
+        let (room, given_up) = (Room::default(), CancellationToken::new());
+        Self { client, tick, proof, looks, room, given_up }
     }
 
     /// For requests that change nothing; others go through [`write`](Self::write).
@@ -67,6 +70,11 @@ impl Session {
     /// Those at queues: each has seen what was sent in this session before it was begun.
     pub(crate) fn looks(&self) -> &Looks<Queue> {
         &self.looks
+    }
+
+    /// For watches.
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
     }
 
     pub(crate) fn id(&self) -> i64 {

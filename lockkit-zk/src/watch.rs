@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use zookeeper_client::{Error, EventType};
 
 use crate::error::Failure;
+use crate::room::{Part, Watcher};
 use crate::session::{Limit, Session, is_same};
 
 /// A watch on one node. Dropping it takes it off the server.
@@ -18,10 +19,12 @@ pub(crate) struct Watch {
     path: Arc<str>,
     is_set: Arc<AtomicBool>,
     news: Pin<Box<dyn Future<Output = News> + Send>>,
+    /// Below what it is for, so that it is dropped after that.
+    _part: Part,
 }
 
-/// Between attempts to set a watch that the servers refuse.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Between attempts to set a watch that cannot be set.
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
 /// How a watch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +38,17 @@ pub(crate) enum News {
 }
 
 impl Watch {
-    /// It is set when its news are first waited for.
-    pub(crate) fn new(session: Arc<Session>, path: Arc<str>, limit: Duration) -> Self {
+    /// It is set when its news are first waited for. None if the session has no room for it.
+    pub(crate) fn new(
+        session: Arc<Session>,
+        path: Arc<str>,
+        limit: Duration,
+        watcher: Watcher,
+    ) -> Option<Self> {
+        let part = session.room().take(&path, watcher)?;
         let is_set = Arc::new(AtomicBool::new(false));
         let news = Box::pin(watch(session.clone(), path.clone(), limit, is_set.clone()));
-        Self { session, path, is_set, news }
+        Some(Self { session, path, is_set, news, _part: part })
     }
 
     pub(crate) fn is_on(&self, session: &Arc<Session>, path: &str) -> bool {

@@ -1,16 +1,16 @@
 //! How a claim asks for the lock, and takes its place in the queue.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Line, Taken};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use super::Claims;
 use crate::entry::Entry;
 use crate::error::Failure;
 use crate::keepalive::Refresh;
 use crate::leases::Lease;
+use crate::limit::Limit;
 use crate::queue::{self, Last, Own, Place, Seen};
 
 /// What an ask has come to, which is to go on by [`Claims::find_place`] if nothing is said yet.
@@ -25,7 +25,7 @@ pub(crate) struct Arrival {
     /// Those of before.
     doubts: (bool, bool),
     put: Put,
-    limit: Duration,
+    limit: Limit,
 }
 
 /// A key that was put, and who else looks at the queue.
@@ -35,8 +35,6 @@ struct Put {
     created: i64,
     /// Of its lease, if that is under way.
     refresh: Option<Refresh>,
-    /// By when the look is to be over.
-    end: Instant,
 }
 
 enum Asked {
@@ -49,11 +47,7 @@ enum Asked {
 
 impl Claims {
     /// Takes the lock if it is free and the claim's turn; else leaves a place if the claim waits.
-    pub(crate) async fn take(
-        &self,
-        claim: &Claim,
-        limit: Duration,
-    ) -> Result<Attempt, DriverError> {
+    pub(crate) async fn take(&self, claim: &Claim, limit: Limit) -> Result<Attempt, DriverError> {
         match self.begin(claim, limit).await? {
             Begun::Answered(attempt) => Ok(attempt),
             Begun::Arrived(arrival) => self.find_place(claim, arrival).await,
@@ -61,18 +55,18 @@ impl Claims {
     }
 
     /// The same, but for the last step of one who takes a place among many.
-    pub(crate) async fn begin(&self, claim: &Claim, limit: Duration) -> Result<Begun, DriverError> {
+    pub(crate) async fn begin(&self, claim: &Claim, limit: Limit) -> Result<Begun, DriverError> {
         let entry = self.entry(claim);
-        let (doubts, end) = (entry.doubts(), Instant::now() + limit);
-        match self.ask(&entry, claim, limit, end).await {
+        let doubts = entry.doubts();
+        match self.ask(&entry, claim, limit).await {
             Ok(Asked::Put(put)) => Ok(Begun::Arrived(Arrival { entry, doubts, put, limit })),
             Ok(Asked::At(place, refresh)) => {
-                refreshed(&place, refresh, end).await;
+                refreshed(&place, refresh, limit).await;
                 self.answer(&entry, doubts, place).map(Begun::Answered)
             }
             // Refused, but an earlier attempt of this request may yet be carried out.
             Ok(Asked::Refused) if entry.traces().in_doubt => {
-                Err(Failure::NoAnswer(limit).of_a_request())
+                Err(Failure::NoAnswer(limit.length()).of_a_request())
             }
             Ok(Asked::Refused) => {
                 self.forget(&entry);
@@ -88,22 +82,22 @@ impl Claims {
         claim: &Claim,
         arrival: Arrival,
     ) -> Result<Attempt, DriverError> {
-        let Arrival { entry, doubts, put: Put { line, key, created, refresh, end }, limit } =
-            arrival;
+        let Arrival { entry, doubts, put: Put { line, key, created, refresh }, limit } = arrival;
         let (members, queue) = (&self.members, &entry.queue);
         let look = async {
-            let last = self.looking.pass(claim, || queue::last(members, queue, limit));
-            if let Some(place) = line.look(limit / 2, last).await?.place(&key, created) {
+            let last = self.looking.pass(claim, || queue::last(members, queue, limit.left()));
+            if let Some(place) = line.look(limit.left() / 2, last).await?.place(&key, created) {
                 return Ok(Seen::Present(place));
             }
             // It is gone again, or others came in between.
-            let look = || queue::look(members, queue, &key, created, limit);
+            let look = || queue::look(members, queue, &key, created, limit.left());
             self.looking.pass(claim, look).await.outcome
         };
-        match timeout_at(end, look).await.unwrap_or(Err(Failure::NoAnswer(limit))) {
+        match timeout_at(limit.end(), look).await.unwrap_or(Err(Failure::NoAnswer(limit.length())))
+        {
             Ok(Seen::Present(place)) => {
                 entry.stands_at(&place);
-                refreshed(&place, refresh, end).await;
+                refreshed(&place, refresh, limit).await;
                 self.answer(&entry, doubts, place)
             }
             Ok(Seen::Absent) => {
@@ -148,13 +142,7 @@ impl Claims {
     }
 
     /// Looks where the claim stands, or enters the queue.
-    async fn ask(
-        &self,
-        entry: &Entry,
-        claim: &Claim,
-        limit: Duration,
-        end: Instant,
-    ) -> Result<Asked, Failure> {
+    async fn ask(&self, entry: &Entry, claim: &Claim, limit: Limit) -> Result<Asked, Failure> {
         if let Some(place) = self.look(entry, claim, limit).await? {
             if place.ahead.is_none()
                 && !self.is_long_enough(entry, claim)
@@ -165,15 +153,14 @@ impl Claims {
             }
             return Ok(Asked::At(place, None));
         }
-        let (mut from_pool, was_in_doubt) = (true, entry.traces().in_doubt);
+        let mut from_pool = true;
         loop {
             let (lease, refresh) = self.lease(entry, claim, from_pool, limit).await?;
             let asked = self.enter(entry, claim, &lease, limit).await;
-            if asked.as_ref().is_err_and(Failure::is_about_space) {
-                // Nothing is left of it then.
-                let left = end.saturating_duration_since(Instant::now());
-                if self.leases.revoke(&lease, left).await.is_ok() {
-                    entry.traces().in_doubt = was_in_doubt;
+            if asked.as_ref().is_err_and(Failure::may_be_carried_out) {
+                // What it has put goes with its lease.
+                if self.leases.revoke(&lease, limit.left()).await.is_err() {
+                    entry.traces().in_doubt = true;
                 }
                 return asked;
             }
@@ -201,15 +188,15 @@ impl Claims {
         entry: &Entry,
         claim: &Claim,
         from_pool: bool,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<(Arc<Lease>, Option<Refresh>), Failure> {
         let lease = match entry.lease().filter(|lease| !lease.is_gone()) {
             Some(lease) => lease,
-            None if from_pool => self.leases.take(claim.ttl(), limit).await?,
-            None => self.leases.grant(claim.ttl(), limit).await?,
+            None if from_pool => self.leases.take(claim.ttl(), limit.left()).await?,
+            None => self.leases.grant(claim.ttl(), limit.left()).await?,
         };
         entry.traces().lease = Some(Arc::clone(&lease));
-        let refresh = (!lease.is_fresh()).then(|| self.keepalive.begin(&lease, limit));
+        let refresh = (!lease.is_fresh()).then(|| self.keepalive.begin(&lease, limit.left()));
         Ok((lease, refresh))
     }
 
@@ -218,36 +205,35 @@ impl Claims {
         entry: &Entry,
         claim: &Claim,
         lease: &Lease,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<Asked, Failure> {
         let own = Own { key: &entry.asks_with(lease), value: &entry.value, lease: lease.id() };
         if !claim.waits() {
-            let reply = queue::try_enter(&self.members, &entry.queue, own, limit).await;
+            let reply = queue::try_enter(&self.members, &entry.queue, own, limit.left()).await;
             entry.note(reply.outcome.as_ref().ok().and_then(Option::as_ref), reply.in_doubt);
             let at = |place| Asked::At(place, None);
             return reply.outcome.map(|place| place.map_or(Asked::Refused, at));
         }
         let line = self.looks.join(entry.queue.prefix());
         if line.is_alone() {
-            let reply = queue::enter(&self.members, &entry.queue, own, limit).await;
+            let reply = queue::enter(&self.members, &entry.queue, own, limit.left()).await;
             entry.note(reply.outcome.as_ref().ok(), reply.in_doubt);
             return reply.outcome.map(|place| Asked::At(place, None));
         }
         // Set up before there is something to be seen, a watch misses nothing.
         self.watch.expect(entry.owner, own.key);
-        let end = Instant::now() + limit;
-        let put = queue::put(&self.members, own, limit).await;
+        let put = queue::put(&self.members, own, limit.left()).await;
         let created = entry.note_put(put.outcome, put.in_doubt)?;
-        Ok(Asked::Put(Put { line, key: Arc::clone(own.key), created, refresh: None, end }))
+        Ok(Asked::Put(Put { line, key: Arc::clone(own.key), created, refresh: None }))
     }
 }
 
 /// Waits until the lease of whoever is granted the lock there lasts for a full TTL from the ask: who
 /// does not renew has nothing else. After a failure it is good for what is known from before.
-async fn refreshed(place: &Place, refresh: Option<Refresh>, end: Instant) {
+async fn refreshed(place: &Place, refresh: Option<Refresh>, limit: Limit) {
     if place.ahead.is_none()
         && let Some(refresh) = refresh
-        && let answer = refresh.answer(end).await
+        && let answer = refresh.answer(limit.end()).await
         && !matches!(answer, Some(Ok(_)))
     {
         tracing::debug!(?answer, "a lease was not refreshed");

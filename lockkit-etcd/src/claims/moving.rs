@@ -1,7 +1,6 @@
 //! A key that is hung on another lease than it was put with.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use lockkit_core::driver::Claim;
 
@@ -9,6 +8,7 @@ use super::Claims;
 use crate::entry::{Entry, Standing};
 use crate::error::Failure;
 use crate::leases::Lease;
+use crate::limit::Limit;
 use crate::queue::{self, Own};
 
 impl Claims {
@@ -20,9 +20,9 @@ impl Claims {
         &self,
         entry: &Entry,
         claim: &Claim,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<bool, Failure> {
-        let _turn = entry.turn(limit).await?;
+        let _turn = entry.turn(limit.left()).await?;
         if self.is_long_enough(entry, claim) {
             return self.keep(entry, limit).await;
         }
@@ -32,7 +32,7 @@ impl Claims {
             let is_moved = match begun {
                 Some(longer) => self.move_to(entry, longer, true, limit).await?,
                 None => {
-                    let longer = self.leases.take(claim.ttl(), limit).await?;
+                    let longer = self.leases.take(claim.ttl(), limit.left()).await?;
                     // One from the pool may have less left than the hold is vouched for.
                     match self.refresh(&longer, limit).await {
                         Ok(true) => self.move_to(entry, longer, false, limit).await?,
@@ -58,21 +58,22 @@ impl Claims {
         entry: &Entry,
         longer: Arc<Lease>,
         was_begun: bool,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<bool, Failure> {
         let Some(stands) = entry.standing() else { return Ok(false) };
         entry.traces().longer = Some(Arc::clone(&longer));
         let own = Own { key: &stands.key, value: &entry.value, lease: longer.id() };
         let (changed, is_alive, was_alive) = tokio::join!(
-            queue::change_lease(&self.members, own, stands.created, limit),
+            queue::change_lease(&self.members, own, stands.created, limit.left()),
             self.refresh(&longer, limit),
             // What the key hangs on until then, and after a failure.
             self.refresh(&stands.lease, limit),
         );
-        let may_be_named = was_begun || changed.in_doubt;
+        let may_be_carried_out = changed.may_be_carried_out();
+        let may_be_named = was_begun || may_be_carried_out;
         let is_in_doubt = {
             let mut traces = entry.traces();
-            traces.in_doubt |= changed.in_doubt;
+            traces.in_doubt |= may_be_carried_out;
             traces.in_doubt
         };
         let is_moved = match changed.outcome {
@@ -97,7 +98,7 @@ impl Claims {
         }
         if is_in_doubt {
             // An ask that was not answered may name it.
-            self.leases.revoke(&stands.lease, limit).await?;
+            self.leases.revoke(&stands.lease, limit.left()).await?;
             entry.moves_to(longer);
         } else {
             entry.moves_to(longer);
@@ -114,9 +115,9 @@ impl Claims {
         entry: &Entry,
         stands: &Standing,
         claim: &Claim,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<(), Failure> {
-        let _turn = entry.turn(limit).await?;
+        let _turn = entry.turn(limit.left()).await?;
         if entry.lease().is_some_and(|lease| !lease.is_gone()) {
             // Somebody has done it meanwhile.
             return Ok(());
@@ -124,16 +125,16 @@ impl Claims {
         let begun = entry.traces().longer.clone();
         let lease = match begun {
             Some(begun) => begun,
-            None => self.leases.take(claim.ttl(), limit).await?,
+            None => self.leases.take(claim.ttl(), limit.left()).await?,
         };
         entry.traces().longer = Some(Arc::clone(&lease));
         let own = Own { key: &stands.key, value: &entry.value, lease: lease.id() };
         // What is answered then is good for a full TTL; after a failure, for what is known.
         let (changed, _) = tokio::join!(
-            queue::change_lease(&self.members, own, stands.created, limit),
+            queue::change_lease(&self.members, own, stands.created, limit.left()),
             self.refresh(&lease, limit),
         );
-        entry.traces().in_doubt |= changed.in_doubt;
+        entry.traces().in_doubt |= changed.may_be_carried_out();
         match changed.outcome {
             Ok(true) => {
                 entry.moves_to(lease);

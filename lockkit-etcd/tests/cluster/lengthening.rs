@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_key_that_outlives_its_leases_gets_another", || ETCD.start(), outlives),
         trial("a_lengthening_of_what_is_gone_is_a_loss", || ETCD.start(), key_gone),
         trial("a_release_after_a_lost_lengthening_leaves_nothing", || ETCD.start(), released),
+        trial("a_lengthening_of_several_requests_ends_in_time", || ETCD.start(), slow),
     ]
 }
 
@@ -219,4 +220,15 @@ async fn released(server: Server) {
         scene.driver.close().await;
         raw.is_clean().await;
     }
+}
+
+/// A lease is granted, and then the key hung on it: each is answered within the limit, and both are
+/// not.
+async fn slow(server: Server) {
+    let mut scene = Scene::new(&server).await;
+    scene.longer = scene.longer.clone().with_ttl(2 * LONG);
+    scene.proxy.answers().delay(millis(700));
+    scene.ask_in_vain().await;
+    assert!(matches!(scene.renewed().await, Renewal::Held(_)));
+    scene.ends_well().await;
 }

@@ -9,6 +9,7 @@ mod leader;
 mod lengthening;
 mod news;
 mod places;
+mod restored;
 mod support;
 mod transaction;
 mod weather;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         news::trials(),
         places::trials(),
         weather::trials(),
+        restored::trials(),
         leader::trials(),
         transaction::trials(),
     ];

@@ -24,6 +24,7 @@ use crate::support::{
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_swallowed_answer_is_unknown_and_found_again", || ETCD.start(), swallowed),
+        trial("an_ask_of_several_requests_ends_in_time", || ETCD.start(), slow_ask),
         trial("a_release_of_several_requests_ends_in_time", || ETCD.start(), slow_release),
         trial("a_put_that_lands_after_the_release_is_refused", || ETCD.start(), late),
         trial("a_refusal_in_doubt_is_unknown", || ETCD.start(), in_doubt),
@@ -75,6 +76,19 @@ async fn swallowed(server: Server) {
     assert_eq!(found.to_string(), put.kvs()[0].create_revision().to_string());
     assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
     assert!(raw.keys().await.is_empty());
+}
+
+/// A lease is granted, and then the key is put: each is answered within the limit, and both are not.
+async fn slow_ask(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let url = format!("{}?call_limit=1s", server.url_at(proxy.addr()));
+    let (driver, claim) = (impatient_driver(&url).await, claim(LONG));
+    proxy.answers().delay(millis(700));
+    assert_eq!(kind(driver.try_acquire(&claim).await).0, ErrorKind::Unknown);
+    proxy.answers().pass();
+    while driver.try_acquire(&claim).await.is_err() {}
+    while driver.release(&claim).await.is_err() {}
+    assert!(Raw::on(server.port()).await.keys().await.is_empty());
 }
 
 /// The key is removed, and then the lease is revoked that an unanswered ask has named: each is
@@ -609,7 +623,7 @@ async fn driver_at(url: &str) -> lockkit_core::Result<EtcdDriver> {
     EtcdDriver::connect(&url.parse().unwrap()).await
 }
 
-fn two_clusters() -> Result<(Server, Server), lockkit_testkit::Unavailable> {
+pub(crate) fn two_clusters() -> Result<(Server, Server), lockkit_testkit::Unavailable> {
     Ok((ETCD.start()?, ETCD.start()?))
 }
 

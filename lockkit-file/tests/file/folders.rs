@@ -4,11 +4,11 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 use std::path::Path;
 
-use lockkit_core::driver::{Driver as _, ErrorKind};
-use lockkit_core::{BackendUrl, Error};
+use lockkit_core::driver::{Driver as _, ErrorKind, Inspect as _};
+use lockkit_core::{BackendUrl, Error, Namespace};
 use lockkit_file::FileDriver;
 
-use crate::support::{Fixture, claim, failed, granted, mode, set_mode, told};
+use crate::support::{Fixture, claim, failed, granted, mode, name, set_mode, told, told_by_driver};
 
 async fn misconfigured(path: &Path, reason: &str) {
     let error = FileDriver::open(path).await.unwrap_err();
@@ -47,6 +47,49 @@ async fn a_folder_where_everybody_may_replace_files_is_refused() {
     assert!(told.contains("its folder can be written to by everybody"), "{told}");
 }
 
+/// Why a folder is not used any more that was fit when the driver connected.
+async fn unfit(driver: &FileDriver, path: &Path, reason: &str) {
+    let reason = format!("the folder {} {reason}", path.display());
+    let asked = driver.try_acquire(&claim("a")).await.map(drop);
+    let seen = driver.look(&name("a")).await.map(drop);
+    let listed = driver.held(&Namespace::default()).await.map(drop);
+    let broken = driver.break_hold(&name("a"), None).await.map(drop);
+    for answer in [asked, seen, listed, broken] {
+        let error = answer.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        let told = told_by_driver(error);
+        assert!(told.contains(&reason), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_is_opened_to_everybody_later_is_refused_until_it_is_closed() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let held = claim("a");
+    granted(&driver, &held).await;
+    driver.release(&held).await.unwrap();
+    set_mode(fixture.path(), 0o777);
+    unfit(&driver, fixture.path(), "can be written to by everybody").await;
+    set_mode(fixture.path(), 0o700);
+    granted(&driver, &held).await;
+}
+
+#[tokio::test]
+async fn a_link_that_takes_the_place_of_the_folder_later_is_not_followed() {
+    let fixture = Fixture::new();
+    let [path, elsewhere] = ["locks", "elsewhere"].map(|name| fixture.path().join(name));
+    fs::create_dir(&path).unwrap();
+    fs::create_dir(&elsewhere).unwrap();
+    let url = format!("file:{}?call_limit=30s", path.display());
+    let driver = connect(&url).await.unwrap();
+    granted(&driver, &claim("a")).await;
+    fs::rename(&path, fixture.path().join("moved")).unwrap();
+    symlink(&elsewhere, &path).unwrap();
+    unfit(&driver, &path, "is a symbolic link; name the folder that it leads to").await;
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+}
+
 /// Whoever owns a folder may replace what is in it, whatever its mode.
 #[tokio::test]
 async fn a_folder_of_another_user_is_refused() {
@@ -56,6 +99,10 @@ async fn a_folder_of_another_user_is_refused() {
     if root {
         chown(fixture.path(), Some(4711), None).unwrap();
         misconfigured(fixture.path(), "belongs to user 4711").await;
+        chown(fixture.path(), Some(0), None).unwrap();
+        let driver = fixture.driver().await;
+        chown(fixture.path(), Some(4711), None).unwrap();
+        unfit(&driver, fixture.path(), "belongs to user 4711").await;
         chown(fixture.path(), Some(0), None).unwrap();
         // Where anybody may make one, it matters who made it.
         set_mode(fixture.path(), 0o1777);
@@ -121,8 +168,7 @@ async fn a_folder_that_is_gone_is_misconfigured() {
     let fixture = Fixture::new();
     let driver = fixture.driver().await;
     fs::remove_dir(fixture.path()).unwrap();
-    let (kind, told) = failed(&driver, &claim("a")).await;
-    assert_eq!(kind, ErrorKind::Misconfigured, "{told}");
+    unfit(&driver, fixture.path(), "does not exist").await;
     fs::create_dir(fixture.path()).unwrap();
     granted(&driver, &claim("a")).await;
 }

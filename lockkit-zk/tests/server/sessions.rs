@@ -3,9 +3,10 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use futures_util::poll;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Attempt, Change, Claim, Driver, Release, Renewal, Vouch};
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, Inspect, Release, Renewal, Vouch};
 use lockkit_core::{Error, LockName, Locker, Namespace};
 use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
 use lockkit_zk::ZooKeeperDriver;
@@ -24,6 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_guard_is_lost_before_the_session_ends", || ZOOKEEPER.url(), in_time),
         trial("a_hold_that_is_watched_is_kept_without_asking", || ZOOKEEPER.start(), kept),
         trial("a_cut_is_cause_to_doubt_and_no_loss", || ZOOKEEPER.url(), cut),
+        trial("a_cut_costs_none_of_many_holds_with_long_names", patient, many_hold),
+        trial("a_cut_costs_none_of_many_waiters_for_long_names", patient, many_wait),
         trial("a_restarted_server_keeps_the_holds", patient, restarted),
         trial("a_session_that_a_reconnect_cuts_short_is_given_up", patient, shortened),
         trial("nothing_more_is_vouched_for_until_the_length_is_known_again", patient, in_doubt),
@@ -119,6 +122,86 @@ async fn cut(server: String) {
     assert_eq!(place.nodes().await.len(), 2);
     driver.release(&held).await.unwrap();
     assert!(matches!(driver.changed(&waiting).await, Change::Granted(_)));
+}
+
+/// So many of those have more than twice the paths that the client library watches again at once.
+const MANY: u32 = 200;
+
+/// With a node whose path has more than 1600 bytes.
+fn long_named(number: u32) -> Claim {
+    let text = format!("{number:03}{}", "ü".repeat(254));
+    Claim::new(LockName::new(&Namespace::default(), &text).unwrap(), LONG)
+}
+
+async fn many_hold(server: Server) {
+    let place = Place::on(&server.url()).await;
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&place.url_by(proxy.addr())).await;
+    let held: Vec<_> = (0..MANY).map(long_named).collect();
+    join_all(held.iter().map(|claim| take(&driver, claim))).await;
+    let listen = || join_all(held.iter().map(|claim| driver.changed(claim)));
+    let mut listening = pin!(listen());
+    select! {
+        changes = &mut listening => panic!("nothing has happened, but {changes:?}"),
+        // As many as there is room for.
+        () = place.watches_reach(40) => (),
+    }
+    proxy.reset().await;
+    assert!(listening.await.iter().all(|change| *change == Change::AskAgain));
+    for claim in &held {
+        assert!(matches!(driver.renew(claim).await.unwrap(), Renewal::Held(_)));
+    }
+    // Who is not watched is looked for.
+    select! {
+        changes = listen() => panic!("nothing has happened, but {changes:?}"),
+        () = place.watches_reach(40) => (),
+    }
+    let watched = place.watched().await;
+    let is_watched = |claim: &&Claim| {
+        let owner = claim.owner().to_string();
+        watched.iter().any(|path| path.contains(&owner))
+    };
+    let broken = held.iter().find(|claim| !is_watched(claim)).expect("room for them all");
+    driver.break_hold(broken.name(), None).await.unwrap().unwrap();
+    assert_eq!(driver.renew(broken).await.unwrap(), Renewal::Lost);
+}
+
+async fn many_wait(server: Server) {
+    let place = Place::on(&server.url()).await;
+    let proxy = Proxy::start(server.addr()).await;
+    let (near, far) = (driver(&place.url).await, driver(&place.url_by(proxy.addr())).await);
+    let kept = claim();
+    take(&far, &kept).await;
+    let held: Vec<_> = (0..MANY).map(long_named).collect();
+    let waiting: Vec<_> = (0..MANY).map(|number| long_named(number).fair()).collect();
+    join_all(held.iter().map(|claim| take(&near, claim))).await;
+    join_all(waiting.iter().map(|claim| refused(&far, claim))).await;
+    let granted = async |claim| loop {
+        match far.changed(claim).await {
+            Change::Granted(_) => break,
+            Change::AskAgain => match far.try_acquire(claim).await {
+                Ok(Attempt::Granted(_)) => break,
+                Ok(_) => (),
+                Err(error) => assert!(error.kind().is_transient(), "{error}"),
+            },
+            change => panic!("{change:?}"),
+        }
+    };
+    let mut granted = pin!(join_all(waiting.iter().map(granted)));
+    select! {
+        _ = &mut granted => panic!("all are held by others"),
+        () = place.watches_reach(60) => (),
+    }
+    proxy.reset().await;
+    // All watches are set again by the answer, and the session is the same.
+    let renewal = loop {
+        if let Ok(renewal) = far.renew(&kept).await {
+            break renewal;
+        }
+    };
+    assert!(matches!(renewal, Renewal::Held(_)), "{renewal:?}");
+    let releasing = join_all(held.iter().map(|claim| near.release(claim)));
+    tokio::join!(granted, releasing);
 }
 
 async fn kept(server: Server) {

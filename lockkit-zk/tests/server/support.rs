@@ -100,6 +100,13 @@ impl Place {
         }
     }
 
+    /// Waits until as many nodes are watched, or more.
+    pub(crate) async fn watches_reach(&self, number: usize) {
+        while self.watched().await.len() < number {
+            sleep(millis(2)).await;
+        }
+    }
+
     /// How many packets the server has received.
     pub(crate) async fn packets(&self) -> usize {
         let told = self.ask("mntr").await;
