@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,6 +17,10 @@ use crate::request::{Request, Stage, To};
 use crate::sentinel::Sentinels;
 use crate::spares::Spares;
 use crate::target::Target;
+
+/// A call that waits for less, as one for a short lease, does not take the connection from others
+/// because it has no answer. A question is sent after it, which has that long.
+const SILENCE: Duration = Duration::from_millis(200);
 
 /// The connection for requests: one at a time, shared by all calls.
 ///
@@ -118,7 +122,7 @@ impl Connection {
         if let Some(open) = &used
             && (is_useless || failure.spoils_the_connection())
         {
-            self.shared.replace(open, &failure);
+            self.shared.blame(open, &failure);
         }
         Err(failure)
     }
@@ -156,7 +160,7 @@ impl Connection {
             Err(_) => match used {
                 Some(open) => {
                     let failure = Failure::NoAnswer(limit);
-                    self.shared.replace(&open, &failure);
+                    self.shared.blame(&open, &failure);
                     failure
                 }
                 None => Failure::NoConnection { limit, last: self.shared.last_failure() },
@@ -216,6 +220,8 @@ struct Open {
     spares: Spares,
     /// Which run of the server it leads to, once somebody has asked.
     run: OnceLock<Run>,
+    /// Whether it is being found out if it answers at all.
+    is_probed: AtomicBool,
     _running: AbortOnDrop,
 }
 
@@ -237,7 +243,8 @@ impl Open {
             }
             let permit = self.spares.permit().await?;
             stage.connects();
-            let mut lent = Box::pin(self.spares.lend(permit, &self.endpoint)).await?;
+            let lending = self.spares.lend(permit, &self.endpoint, self.run.get());
+            let mut lent = Box::pin(lending).await?;
             stage.sends();
             let answer = request.send(lent.connection(), to).await;
             lent.give_back();
@@ -331,6 +338,7 @@ impl Shared {
             spares: Spares::new(),
             deposed: target.sentinels().map(|_| watch::Sender::new(false)),
             run: OnceLock::new(),
+            is_probed: AtomicBool::new(false),
             _running: running,
         });
         self.set(Link::Up(open.clone()));
@@ -353,11 +361,38 @@ impl Shared {
         }
     }
 
-    /// Gives up a connection on which something went wrong.
+    /// Gives up a connection on which something went wrong, or finds out whether it is to be.
+    fn blame(self: &Arc<Self>, open: &Arc<Open>, failure: &Failure) {
+        match failure {
+            Failure::NoAnswer(limit) if *limit < SILENCE => self.probe(open),
+            failure => self.replace(open, failure),
+        }
+    }
+
+    /// Gives up a connection that is of no use any more.
     fn replace(&self, open: &Open, failure: &Failure) {
         if self.drop_connection(open.id) {
             tracing::warn!(%failure, "replacing the connection to Redis");
         }
+    }
+
+    /// Gives up a connection if it still does not answer.
+    fn probe(self: &Arc<Self>, open: &Arc<Open>) {
+        if open.is_probed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (shared, open) = (self.clone(), open.clone());
+        tokio::spawn(async move {
+            // Whoever may run scripts may ask for that.
+            let question = redis::cmd("TIME");
+            let mut connection = open.connection.clone();
+            let answer = connection.send_packed_command(&question);
+            match timeout(SILENCE, answer).await {
+                Ok(Ok(_)) => open.is_probed.store(false, Ordering::Relaxed),
+                Ok(Err(error)) => shared.replace(&open, &Failure::of_what_was_sent(error)),
+                Err(_) => shared.replace(&open, &Failure::NoAnswer(SILENCE)),
+            }
+        });
     }
 
     /// Gives up connection `id`, unless another has taken its place. Whether it was still there.
@@ -454,21 +489,24 @@ impl Drop for AbortOnDrop {
 #[cfg(test)]
 mod tests {
     use redis::{AsyncConnectionConfig, RedisConnectionInfo};
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncWriteExt as _, DuplexStream};
+    use tokio::time::sleep;
 
     use super::*;
-    use crate::endpoint::Address;
+    use crate::endpoint::{Address, Running};
 
-    /// Whatever becomes of the task that runs it.
-    #[tokio::test]
-    async fn a_connection_that_is_found_broken_is_not_used_again() {
+    fn idle() -> AbortOnDrop {
+        AbortOnDrop(tokio::spawn(std::future::pending::<()>()).abort_handle())
+    }
+
+    /// A connection to a server, what runs it, and the server's end.
+    async fn connected() -> (Connection, Running, DuplexStream) {
         let (stream, mut server) = tokio::io::duplex(1024);
         server.write_all(b"+OK\r\n+OK\r\n").await.unwrap();
-        let (greeting, config) = (RedisConnectionInfo::default(), AsyncConnectionConfig::new());
+        let greeting = RedisConnectionInfo::default();
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let connecting = MultiplexedConnection::new_with_config(&greeting, stream, config);
         let (connection, running) = connecting.await.unwrap();
-        drop(running);
-        let idle = || AbortOnDrop(tokio::spawn(std::future::pending::<()>()).abort_handle());
         let shared = Shared::new(Arc::default());
         shared.set(Link::Up(Arc::new(Open {
             id: 0,
@@ -477,12 +515,46 @@ mod tests {
             deposed: None,
             spares: Spares::new(),
             run: OnceLock::new(),
+            is_probed: AtomicBool::new(false),
             _running: idle(),
         })));
         let connection = Connection { shared, supervisor: idle(), watch: None };
-        let (call, limit) = (redis::cmd("PING"), Duration::from_secs(60));
-        let failure = connection.attempt(&call, limit, &Stage::default(), false).await.unwrap_err();
+        (connection, Box::pin(running), server)
+    }
+
+    async fn failure(connection: &Connection, limit: Duration) -> Failure {
+        let call = redis::cmd("PING");
+        connection.attempt(&call, limit, &Stage::default(), false).await.unwrap_err()
+    }
+
+    /// Whatever becomes of the task that runs it.
+    #[tokio::test]
+    async fn a_connection_that_is_found_broken_is_not_used_again() {
+        let (connection, running, _server) = connected().await;
+        drop(running);
+        let failure = failure(&connection, Duration::from_secs(60)).await;
         assert!(failure.is_end(), "{failure:?}");
         assert!(matches!(*connection.shared.link.borrow(), Link::Down(None)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_in_a_hurry_does_not_take_the_connection_from_others() {
+        let (connection, running, mut server) = connected().await;
+        let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        let is_up = || matches!(*connection.shared.link.borrow(), Link::Up(_));
+        for _ in 0..2 {
+            let failure = failure(&connection, SILENCE / 20).await;
+            assert!(matches!(failure, Failure::NoAnswer(_)), "{failure:?}");
+            assert!(is_up());
+            // To the call, and to the question after it.
+            sleep(SILENCE / 2).await;
+            server.write_all(b"+PONG\r\n+OK\r\n").await.unwrap();
+            sleep(2 * SILENCE).await;
+            assert!(is_up());
+        }
+        failure(&connection, SILENCE / 20).await;
+        assert!(is_up());
+        sleep(2 * SILENCE).await;
+        assert!(!is_up(), "nothing came");
     }
 }

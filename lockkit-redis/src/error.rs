@@ -38,6 +38,8 @@ pub(crate) enum Failure {
     NoAuth,
     #[error("the server has a password for all, and knows nobody by name")]
     NoUsers,
+    #[error("the server is in another run than it was")]
+    Restarted,
     #[error("no such database: {0}")]
     Database(RedisError),
     #[error("another server has become the primary")]
@@ -162,6 +164,7 @@ impl Failure {
             Self::NoConnection { .. }
             | Self::OldFiles { .. }
             | Self::Closed
+            | Self::Restarted
             | Self::NoOwner
             | Self::SentOn(_) => Some(ErrorKind::Unreachable),
             Self::NoOneRun => Some(ErrorKind::Unsupported),

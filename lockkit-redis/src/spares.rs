@@ -1,5 +1,7 @@
 use std::sync::{Mutex, PoisonError};
 
+use lockkit_core::driver::Run;
+use redis::InfoDict;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -43,11 +45,14 @@ impl Spares {
         self.permits.acquire().await.map_err(|_| Failure::Closed)
     }
 
-    /// One that nobody uses, made to `endpoint` if there is none.
+    /// One that nobody uses, made to `endpoint` if there is none. It fails if it leads to another `run`
+    /// of the server than the one that is known, which would be taken for the one that has answered
+    /// for as long as the connection for other requests is half open.
     pub(crate) async fn lend<'a>(
         &'a self,
         permit: SemaphorePermit<'a>,
         endpoint: &Endpoint,
+        run: Option<&Run>,
     ) -> Result<Lent<'a>, Failure> {
         let spare = loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -55,14 +60,27 @@ impl Spares {
                 Some(spare) if spare.running.0.is_finished() => (),
                 Some(spare) => break spare,
                 None => {
-                    let made = endpoint.connect().await;
-                    let (connection, running) = made.map_err(|it| Failure::NoSpare(it.into()))?;
-                    let running = AbortOnDrop(tokio::spawn(running).abort_handle());
-                    break Spare { connection, running };
+                    let made = Spare::connect(endpoint, run).await;
+                    break made.map_err(|it| Failure::NoSpare(it.into()))?;
                 }
             }
         };
         Ok(Lent { spares: self, spare, _permit: permit })
+    }
+}
+
+impl Spare {
+    async fn connect(endpoint: &Endpoint, run: Option<&Run>) -> Result<Self, Failure> {
+        let (mut connection, running) = endpoint.connect().await?;
+        let running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        if let Some(run) = run {
+            let mut ask = redis::cmd("INFO");
+            let info: InfoDict = ask.arg("server").query_async(&mut connection).await?;
+            if info.get::<String>("run_id").unwrap_or_default() != run.id() {
+                return Err(Failure::Restarted);
+            }
+        }
+        Ok(Self { connection, running })
     }
 }
 

@@ -176,6 +176,7 @@ impl Quorum {
             return Cast { vote: Vote::Taken(Taken::new().free_in(left)), lane: None };
         }
         let Some(pass) = self.pass(at, claim) else { return not_asked(does_not_answer()) };
+        lane.asks();
         let answer = self.take(at, round).await;
         let failure = match &answer {
             Err(NoVote::Failed(error)) => Some(error),

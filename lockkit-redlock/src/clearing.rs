@@ -76,13 +76,22 @@ impl Quorum {
 
     /// Removes the claim from a node: with as many requests as it takes for as long as a hold can
     /// last there. Of those that were not answered one may arrive late, and undo what is granted by
-    /// then: that is kept in mind for as long as it matters.
+    /// then: that is kept in mind for as long as it matters. So is that the hold has run out there,
+    /// lest a release that is repeated takes as long again.
     pub(crate) async fn clear(&self, at: usize, claim: &Claim, lane: Lane) -> Cleared {
+        let now = claim.now();
+        let before = lane.clears(now);
+        let gone_by_itself = before.unwrap_or(now) + claim.ttl();
         let mut unanswered = None;
-        let cleared = self.remove(at, claim, &mut unanswered).await;
-        if let Some(unanswered) = unanswered {
-            let end = unanswered.end(cleared.is_ok(), claim);
+        let has_left = before.is_some();
+        let cleared = self.remove(at, claim, gone_by_itself, has_left, &mut unanswered).await;
+        let doubtful_until = unanswered.map(|unanswered| unanswered.end(cleared.is_ok(), claim));
+        if let Some(end) = doubtful_until {
             lane.doubt(end);
+        }
+        let has_run_out = before.is_none() && cleared.is_err() && claim.now() >= gone_by_itself;
+        let repeated_until = has_run_out.then(|| gone_by_itself + claim.ttl());
+        if let Some(end) = doubtful_until.max(repeated_until) {
             let (lanes, over, clock) = (lane.lanes(), self.over.clone(), claim.clock().clone());
             self.stragglers.spawn(async move {
                 let _lanes = lanes;
@@ -99,16 +108,20 @@ impl Quorum {
         &self,
         at: usize,
         claim: &Claim,
+        gone_by_itself: Instant,
+        mut has_left: bool,
         unanswered: &mut Option<Unanswered>,
     ) -> Cleared {
         let Ok(driver) = self.nodes.members[at].driver() else {
             return Ok(Release::NotHeld);
         };
         let claim = as_asked_of_nodes(claim);
-        let gone_by_itself = claim.now() + claim.ttl();
         let patience = self.nodes.settings.patience(claim.ttl());
         // Its driver listens until it is told of a release.
-        let mut has_left = !claim.listens();
+        has_left |= !claim.listens();
+        if has_left && claim.now() >= gone_by_itself && self.is_silent(at, &claim) {
+            return Err(does_not_answer());
+        }
         loop {
             let pass = tokio::select! {
                 biased;

@@ -68,12 +68,13 @@ impl Quorum {
         asked: Instant,
     ) -> BoxFuture<'static, Kept> {
         Box::pin(async move {
-            let _lane = lanes.enter(at).await;
+            let lane = lanes.enter(at).await;
             let driver = match self.nodes.members[at].driver() {
                 Ok(driver) => driver,
                 Err(reason) => return Kept::Failed(unreachable(&*reason)),
             };
             let Some(pass) = self.pass(at, &claim) else { return Kept::Failed(does_not_answer()) };
+            lane.asks();
             let voter = self.voter(at, &claim).await;
             let answer = driver.renew(&claim).await;
             pass.answered(claim.now(), &answer);
@@ -107,6 +108,7 @@ impl Quorum {
                 return;
             }
             let Some(pass) = self.pass(at, &claim) else { return };
+            lane.asks();
             if let Ok(voter) = self.voter(at, &claim).await {
                 let answer = voter.driver.try_acquire(&claim).await;
                 pass.answered(claim.now(), &answer);

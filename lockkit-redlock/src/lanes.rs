@@ -50,20 +50,21 @@ pub(crate) struct Lanes {
 #[derive(Debug)]
 struct Track {
     turn: Semaphore,
+    past: Mutex<Past>,
+}
+
+/// What was sent to a node before.
+#[derive(Debug, Default)]
+struct Past {
     /// Until when a release may arrive that the node has not answered.
-    doubtful_until: Mutex<Option<Instant>>,
+    doubtful_until: Option<Instant>,
+    /// Since when there is nothing to be sent but releases.
+    clears_since: Option<Instant>,
 }
 
 impl Default for Track {
     fn default() -> Self {
-        Self { turn: Semaphore::new(1), doubtful_until: Mutex::default() }
-    }
-}
-
-impl Track {
-    fn doubtful_until(&self) -> MutexGuard<'_, Option<Instant>> {
-        // Nothing panics while it holds the lock.
-        self.doubtful_until.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { turn: Semaphore::new(1), past: Mutex::default() }
     }
 }
 
@@ -99,15 +100,29 @@ impl Lanes {
 }
 
 impl Lane {
+    /// Something is sent that may begin a hold, or make one last.
+    pub(crate) fn asks(&self) {
+        self.past().clears_since = None;
+    }
+
+    /// The claim is removed from the node: since when that is so, without anything else that was
+    /// sent, if it was so before.
+    pub(crate) fn clears(&self, now: Instant) -> Option<Instant> {
+        let mut past = self.past();
+        let before = past.clears_since;
+        past.clears_since = before.or(Some(now));
+        before
+    }
+
     /// A release was sent that is not answered, and may arrive until then.
     pub(crate) fn doubt(&self, until: Instant) {
-        let mut doubtful_until = self.lanes.tracks[self.at].doubtful_until();
-        *doubtful_until = doubtful_until.max(Some(until));
+        let mut past = self.past();
+        past.doubtful_until = past.doubtful_until.max(Some(until));
     }
 
     /// For how long something may arrive that would undo what the node grants, if that is so.
     pub(crate) fn doubtful_for(&self, clock: &Clock) -> Option<Duration> {
-        let until = (*self.lanes.tracks[self.at].doubtful_until())?;
+        let until = self.past().doubtful_until?;
         let left = until.saturating_duration_since(clock.now());
         (!left.is_zero()).then_some(left)
     }
@@ -115,6 +130,11 @@ impl Lane {
     /// The lanes that it is one of, which keep what is known of them.
     pub(crate) fn lanes(&self) -> Arc<Lanes> {
         Arc::clone(&self.lanes)
+    }
+
+    fn past(&self) -> MutexGuard<'_, Past> {
+        // Nothing panics while it holds the lock.
+        self.lanes.tracks[self.at].past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

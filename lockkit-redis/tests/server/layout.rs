@@ -111,9 +111,9 @@ async fn published(server: Server) {
 
 async fn foreign(server: Server) {
     let (driver, mut raw) = (driver(&server.url()).await, Raw::connect(&server.url()).await);
-    let [lock, queue, deadlines] =
-        ["lock", "queue", "deadlines"].map(|kind| format!("{{lockkit:362}}:{kind}:{NAME}"));
-    let (lock, queue, deadlines) = (&*lock, &*queue, &*deadlines);
+    let [lock, queue, unordered, deadlines] = ["lock", "queue", "unordered", "deadlines"]
+        .map(|kind| format!("{{lockkit:362}}:{kind}:{NAME}"));
+    let (lock, queue, unordered, deadlines) = (&*lock, &*queue, &*unordered, &*deadlines);
     let bucket = "{lockkit:362}:bucket";
     let cases: &[(&str, &[&str])] = &[
         (lock, &["SET", lock, "of somebody else"]),
@@ -122,6 +122,7 @@ async fn foreign(server: Server) {
         (lock, &["HSET", lock, "owner", "x", "token", "7"]), // without an expiry
         (lock, &["HSET", lock, "owner", "x", "token", "seven"]),
         (queue, &["SET", queue, "of somebody else"]),
+        (unordered, &["SET", unordered, "of somebody else"]),
         (bucket, &["SET", bucket, "7"]),
         (bucket, &["HSET", bucket, "mine", "1"]),
         (bucket, &["HSET", bucket, "layout", "1", "token", "-7"]),
@@ -139,6 +140,18 @@ async fn foreign(server: Server) {
         let after: Vec<u8> = raw.ask(&["DUMP", key]).await;
         assert_eq!(before, after, "{tampering:?}");
         assert_eq!(raw.ask::<Vec<String>>(&["KEYS", "*"]).await, [*key], "{tampering:?}");
+    }
+
+    // Beside a hold, too: nobody releases an ask that failed, and nothing of it may stay.
+    for key in [queue, unordered] {
+        raw.ask::<()>(&["FLUSHALL"]).await;
+        take(&driver, &claim(LONG)).await;
+        raw.ask::<()>(&["SET", key, "of somebody else"]).await;
+        for claim in [claim(LONG).waiting(), claim(LONG).fair(), claim(LONG)] {
+            let (kind, text) = kind(driver.try_acquire(&claim).await);
+            assert_eq!(kind, ErrorKind::Foreign, "{key}: {text}");
+            assert_eq!(raw.keys().await, [lock, key]);
+        }
     }
 
     // Where only the places by deadline are foreign, whoever needs none is not concerned.

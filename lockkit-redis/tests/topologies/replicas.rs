@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("without_the_right_to_wait_it_is_denied", primary_and_two, denied),
         trial("what_may_not_be_waited_for_and_is_not_given_back", primary_and_two, cut_off),
         trial("a_failover_forgets_no_grant_that_replicas_had", sentinels, kept),
+        trial("a_grant_is_of_the_run_that_is_told", two_primaries, another_run),
     ]
 }
 
@@ -30,6 +31,10 @@ fn primary_and_two() -> Result<Vec<Server>, Unavailable> {
     let port = primary.port().to_string();
     let replica = || REDIS.start_with(&["--replicaof", "127.0.0.1", &port]);
     Ok(vec![replica()?, replica()?, primary])
+}
+
+fn two_primaries() -> Result<[Vec<Server>; 2], Unavailable> {
+    Ok([primary_and_two()?, primary_and_two()?])
 }
 
 fn sentinels() -> Result<RedisSentinels, Unavailable> {
@@ -260,4 +265,21 @@ async fn kept(set: RedisSentinels) {
             Err(error) => assert!(error.kind().is_transient(), "{error}"),
         }
     }
+}
+
+/// As where a server was restarted, and the connection by which it told of its run is half open.
+async fn another_run([one, other]: [Vec<Server>; 2]) {
+    let proxy = Proxy::start(one[2].addr()).await;
+    let url = format!("{}?call_limit=10s&replicas=2", one[2].url_at(proxy.addr()));
+    let driver = impatient_driver(&url).await;
+    let node = driver.node().unwrap();
+    let before = node.run(LONG).await.unwrap();
+    proxy.switch_upstream(other[2].addr());
+    let claim = claim(LONG);
+    while let Err(error) = driver.try_acquire(&claim).await {
+        assert!(error.kind().is_transient(), "{error}");
+    }
+    let mut raw = Raw::connect(&other[2].url()).await;
+    assert_eq!(raw.keys().await.len(), 1, "it was granted there");
+    assert_ne!(node.run(LONG).await.unwrap().id(), before.id());
 }

@@ -152,6 +152,26 @@ async fn a_release_reaches_nodes_that_come_back() {
     assert_eq!(left_behind(&nodes).await, 0);
 }
 
+/// Without a majority the release is repeated, a quarter of a lease after the answer, and once after
+/// the lease.
+#[tokio::test(start_paused = true)]
+async fn a_node_is_not_asked_to_release_after_the_lease() {
+    for mode in [Mode::Down, Mode::Hung] {
+        let nodes = nodes::<3>();
+        let (driver, held) = (over(&nodes).await, claim(TTL));
+        take(&driver, &held).await.unwrap();
+        nodes[..2].iter().for_each(|node| node.set(mode));
+        for _ in 0..4 {
+            driver.release(&held).await.unwrap_err();
+            sleep(TTL / 4).await;
+        }
+        let requests = || nodes.each_ref().map(TestNode::requests);
+        let before = requests();
+        sleep(5 * TTL).await;
+        assert_eq!(requests(), before, "{mode:?}");
+    }
+}
+
 /// Where it lasts for as long as it was extended to, and not only for as long as it was taken for.
 #[tokio::test(start_paused = true)]
 async fn an_extended_hold_is_released_at_nodes_that_come_back_later() {
