@@ -28,15 +28,23 @@ impl Parameter {
 
 /// The parameters that every driver's URL takes.
 pub const COMMON_PARAMETERS: &[Parameter] = &[
-    Parameter::new("namespace", "keeps the locks of one application apart from others", "lockkit"),
-    Parameter::new("ttl", "how long a hold outlives a dead holder, such as `500ms` or `1m`", "30s"),
+    Parameter::new(
+        "namespace",
+        "keeps the locks of one application apart from others; 1 to 64 of `A-Z a-z 0-9 . _ -`",
+        "lockkit",
+    ),
+    Parameter::new(
+        "ttl",
+        "how long a hold outlives a dead holder, such as `500ms` or `1m`; at most 24h",
+        "30s",
+    ),
     LABEL,
     Parameter::new("max_hold", "how long a hold may last in all, renewals included", "no limit"),
 ];
 
 pub(crate) const LABEL: Parameter = Parameter::new(
     "label",
-    "what holders and waiters are called in inspection",
+    "what holders and waiters are called in inspection; up to 128 bytes",
     "host and process id",
 );
 

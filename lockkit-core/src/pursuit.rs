@@ -41,8 +41,8 @@ pub(crate) struct Progress {
     in_doubt: Option<Instant>,
     /// Whether there may be something to release.
     pub(crate) traces: bool,
-    /// What the last ask failed with.
-    failure: Option<DriverError>,
+    /// What the last ask failed with. In a box, as most have none, and those who wait are many.
+    failure: Option<Box<DriverError>>,
     /// Whether the last ask failed: news could only cut the back-off short.
     backs_off: bool,
     /// How many asks in succession were refused although everybody was told to make them.
@@ -376,7 +376,7 @@ impl Pursuit<'_> {
             let (lock, owner, kind) = (self.claim.name(), self.claim.owner(), error.kind());
             tracing::debug!(%lock, %owner, %kind, "asking again");
             self.contend();
-            self.progress.failure = Some(error);
+            self.progress.failure = Some(Box::new(error));
             self.progress.backs_off = true;
             self.tell();
             return Some(Asked::Again(Some(now + jitter(self.pause()))));
@@ -454,7 +454,7 @@ impl Pursuit<'_> {
             Stop::TimeIsUp => {
                 let is_silence =
                     self.behind().map_or_else(|| self.is_silence(), |it| it.word().is_silence);
-                let failure = self.progress.failure.take().map(DriverError::into_source);
+                let failure = self.progress.failure.take().map(|failure| failure.into_source());
                 let source = failure.or_else(|| is_silence.then(|| BoxError::from("no answer")));
                 let waited = match self.progress.wait {
                     Wait::AtMost(patience) => patience,
@@ -465,7 +465,7 @@ impl Pursuit<'_> {
             Stop::Silence => {
                 let source = self.progress.failure.take().map_or_else(
                     || BoxError::from("no answer for the length of a lease"),
-                    DriverError::into_source,
+                    |failure| failure.into_source(),
                 );
                 let error = DriverError::new(ErrorKind::Unreachable, source);
                 self.engine.failed_error(Operation::Acquire, name, error)

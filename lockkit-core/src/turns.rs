@@ -22,6 +22,9 @@ pub(crate) struct Turns {
 
 #[derive(Debug)]
 struct Queue {
+    /// Where it is to be found under its name, for as long as somebody is there.
+    turns: Arc<Turns>,
+    name: LockName,
     /// The turn, as a permit, if nobody has it. Semaphores of tokio are first come, first served.
     turn: Semaphore,
     /// Of the waiter whose turn it is. Those behind look at it when it matters; to be told of each
@@ -43,7 +46,12 @@ impl Turns {
         let mut queues = lock(&self.queues);
         let (queue, has_turn) = match queues.entry(name.clone()) {
             Entry::Vacant(vacant) => {
-                let queue = Arc::new(Queue { turn: Semaphore::new(0), word: Mutex::default() });
+                let queue = Arc::new(Queue {
+                    turns: Arc::clone(self),
+                    name: name.clone(),
+                    turn: Semaphore::new(0),
+                    word: Mutex::default(),
+                });
                 vacant.insert((Arc::clone(&queue), 1));
                 (queue, true)
             }
@@ -55,15 +63,13 @@ impl Turns {
         };
         drop(queues);
         let has_turn = AtomicBool::new(has_turn);
-        Ticket { turns: Arc::clone(self), name: name.clone(), queue, has_turn }
+        Ticket { queue, has_turn }
     }
 }
 
 /// A waiter's part in a queue, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    turns: Arc<Turns>,
-    name: LockName,
     queue: Arc<Queue>,
     has_turn: AtomicBool,
 }
@@ -97,8 +103,8 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut queues = lock(&self.turns.queues);
-        let Entry::Occupied(mut queue) = queues.entry(self.name.clone()) else { return };
+        let mut queues = lock(&self.queue.turns.queues);
+        let Entry::Occupied(mut queue) = queues.entry(self.queue.name.clone()) else { return };
         let (_, tickets) = queue.get_mut();
         *tickets -= 1;
         if *tickets == 0 {

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use lockkit_core::LockName;
-use lockkit_core::driver::{Claim, DriverError, ErrorKind, OwnerId};
+use lockkit_core::driver::{Claim, DriverError, OwnerId};
 use tokio::time::sleep;
 
 use crate::together::{Gathered, MOST, Outcome, Together, longest};
@@ -30,7 +30,7 @@ impl Stays {
     ///
     /// # Errors
     ///
-    /// That of `keep`, for the one whose request it was; the others are told that it failed.
+    /// That of `keep`, for the one whose request it was; for the others an error of the same kind.
     ///
     /// # Cancel safety
     ///
@@ -52,9 +52,8 @@ impl Stays {
                 party.tell(kept.as_ref());
                 Ok(kept?.contains(&claim.owner()))
             }
-            Gathered::Later(Outcome::Failed(_)) => {
-                let text = "the places that were to be kept together were not";
-                Err(DriverError::new(ErrorKind::Unreachable, text))
+            Gathered::Later(Outcome::Failed(kind)) => {
+                Err(DriverError::new(kind, "the places that were to be kept together were not"))
             }
             Gathered::Later(outcome) => Ok(outcome == Outcome::Done),
         }
@@ -128,10 +127,13 @@ mod tests {
         assert!(dropped.is_err());
         assert!(!kept.unwrap());
 
-        let (failed, kept) =
-            tokio::join!(stays.keep(&first, LIMIT, alone), stays.keep(&second, LIMIT, alone),);
-        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Denied);
-        assert_eq!(kept.unwrap_err().kind(), ErrorKind::Unreachable, "it was not its own");
+        for kind in [ErrorKind::Denied, ErrorKind::Unknown] {
+            let fail = async |_| Err(DriverError::new(kind, "failed"));
+            let (failed, kept) =
+                tokio::join!(stays.keep(&first, LIMIT, fail), stays.keep(&second, LIMIT, alone));
+            assert_eq!(failed.unwrap_err().kind(), kind);
+            assert_eq!(kept.unwrap_err().kind(), kind, "nobody knows more of it");
+        }
 
         let silent = async |_| pending::<Answer>().await;
         let start = Instant::now();

@@ -184,6 +184,12 @@ impl Subscription {
         }
     }
 
+    /// The same, where a name is one lock in all namespaces.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn tell_in_all_namespaces(&self, name: &LockName) {
+        self.board.free_in_all_namespaces(name.as_str());
+    }
+
     /// Listens no longer for `owner`.
     pub(crate) fn leave(&self, name: &LockName, owner: OwnerId) {
         let mut waiters = self.board.waiters();

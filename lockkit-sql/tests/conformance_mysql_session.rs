@@ -23,12 +23,12 @@ fn main() -> ExitCode {
     Suite::new("mysql", CAPABILITIES)
         .skip_unless(|| server().map(|_| ()))
         .connect(|| async {
-            let url = format!("{}?hold=session&ttl=2s&call_limit=5s", server()?.url());
+            let url = format!("{}?hold=session&ttl=3s&call_limit=5s", server()?.url());
             Ok(MysqlSessionDriver::connect(&url.parse()?).await?)
         })
         .sever(|| async { sessions::end_sessions(&server()?.url()).await })
         .silence(|| async { Ok(server()?.stop()?) }, || async { Ok(server()?.cont()?) })
         .restart(|| async { Ok(server()?.restart()?) })
-        .ttl(Duration::from_secs(2))
+        .ttl(Duration::from_secs(3))
         .main()
 }

@@ -15,7 +15,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
-use lockkit::{BACKENDS, Backend, COMMON_PARAMETERS, METRICS, Parameter, SESSION_BACKENDS};
+use lockkit::{
+    BACKENDS, Backend, COMMON_PARAMETERS, Capabilities, METRICS, Parameter, SESSION_BACKENDS,
+};
 
 /// Compares the part of `file` between the marks with `expected`, or writes it.
 fn check(file: &str, mark: &str, expected: &str) {
@@ -92,11 +94,18 @@ fn the_table_of_backends() {
 #[test]
 fn the_parameters_of_urls() {
     let mut text = format!("## Every URL\n\n{}", parameters(COMMON_PARAMETERS));
-    for Backend { scheme, parameters: own, .. } in BACKENDS {
-        write!(text, "\n## `{scheme}:`\n\n{}", parameters(own)).unwrap();
-    }
-    for Backend { scheme, parameters: own, .. } in SESSION_BACKENDS {
-        write!(text, "\n## `{scheme}:` with `hold=session`\n\n{}", parameters(own)).unwrap();
+    let backends = BACKENDS.iter().map(|backend| (backend, ""));
+    let sessions = SESSION_BACKENDS.iter().map(|backend| (backend, " with `hold=session`"));
+    for (Backend { scheme, parameters: own, capabilities, .. }, how) in backends.chain(sessions) {
+        let Capabilities { min_ttl, max_ttl, .. } = capabilities.unwrap();
+        // The most of most is said once for all.
+        let most = match max_ttl {
+            Capabilities::MAX_TTL => String::new(),
+            max_ttl => format!(", and the most {max_ttl:?}"),
+        };
+        let own = parameters(own);
+        write!(text, "\n## `{scheme}:`{how}\n\nThe least `ttl` is {min_ttl:?}{most}.\n\n{own}")
+            .unwrap();
     }
     check("docs/urls.md", "parameters", &text);
 }

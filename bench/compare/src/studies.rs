@@ -55,7 +55,7 @@ impl Extent {
             waiters: vec![(1_000, Duration::from_secs(9)), (10_000, Duration::from_secs(15))],
             sellers: 8,
             pieces: 500,
-            slice: Duration::from_millis(500),
+            slice: Duration::from_millis(400),
             rounds: 3,
             limit: Duration::from_secs(15),
             seed: 0,

@@ -52,7 +52,7 @@ const HOLD: Parameter = Parameter::new(
 );
 const SOCKET: Parameter = Parameter::new(
     "socket",
-    "path of the server's socket, to be used instead of host and port",
+    "path of the server's socket, used instead of host and port, though a host is to be written",
     "none",
 );
 const SSL_MODE: Parameter = Parameter::new(
@@ -219,10 +219,10 @@ mod tests {
 
     #[test]
     fn a_url_of_sessions_says_where_and_keeps_the_password_to_itself() {
-        let url = "mysql://me:hunter2@h/d?hold=session&ttl=2s".parse().unwrap();
+        let url = "mysql://me:hunter2@h/d?hold=session&ttl=5s".parse().unwrap();
         let config = SessionConfig::from_url(&url, &CAPABILITIES).unwrap();
         assert_eq!(config.endpoint.to_string(), "h:3306/d");
-        assert_eq!(config.hold.ttl, Duration::from_secs(2));
+        assert_eq!(config.hold.ttl, Duration::from_secs(5));
         assert!(!format!("{config:?}").contains("hunter2"), "{config:?}");
     }
 }

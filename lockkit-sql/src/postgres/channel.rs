@@ -19,11 +19,17 @@ const LOOK_EVERY: Duration = Duration::from_secs(15);
 pub(super) struct Channel {
     endpoint: Endpoint,
     name: Arc<str>,
+    has_namespaces: bool,
 }
 
 impl Channel {
     pub(super) fn new(endpoint: Endpoint, name: impl Into<Arc<str>>) -> Self {
-        Self { endpoint, name: name.into() }
+        Self { endpoint, name: name.into(), has_namespaces: true }
+    }
+
+    /// The same, where a name is one lock in all namespaces.
+    pub(super) fn without_namespaces(self) -> Self {
+        Self { has_namespaces: false, ..self }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -53,7 +59,8 @@ impl Wire for Channel {
         let (listener, session) = self.endpoint.listen(&self.name, self.sign_of_life()).await?;
         let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(ChannelListener { listener, session, looks })
+        let has_namespaces = self.has_namespaces;
+        Ok(ChannelListener { listener, session, looks, has_namespaces })
     }
 
     fn is_lasting(failure: &Failure) -> bool {
@@ -68,6 +75,7 @@ pub(super) struct ChannelListener {
     /// Which session of the server listens.
     session: i32,
     looks: Interval,
+    has_namespaces: bool,
 }
 
 impl Listener for ChannelListener {
@@ -80,8 +88,13 @@ impl Listener for ChannelListener {
             _ = self.looks.tick() => self.check().await,
             news = self.listener.try_recv() => {
                 let news = news?.ok_or(Failure::Broken)?;
-                if let Some((namespace, name, news)) = parse(news.payload()) {
-                    board.deliver(namespace, name, news);
+                match parse(news.payload()) {
+                    Some((namespace, name, news)) if self.has_namespaces => {
+                        board.deliver(namespace, name, news);
+                    }
+                    // That of the holder.
+                    Some((_, name, _)) => board.free_in_all_namespaces(name),
+                    None => (),
                 }
                 Ok(())
             }

@@ -25,7 +25,8 @@ pub(super) enum Value<'a> {
     Texts(&'a [&'a str]),
     Integer(i64),
     Boolean(bool),
-    /// How many milliseconds the server may wait for a row: fewer than are left for the answer.
+    /// How many milliseconds the server may wait at a time for what others keep locked, so that it
+    /// gives up before the answer is due.
     Patience,
 }
 
@@ -125,9 +126,10 @@ fn bind<'a>(query: Query<'a>, value: &Value<'a>, left: Duration) -> Query<'a> {
         Value::Texts(texts) => query.bind(texts),
         Value::Integer(integer) => query.bind(integer),
         Value::Boolean(boolean) => query.bind(boolean),
-        // 0 would mean for ever.
+        // The server counts each wait anew, and a row takes two: until this is the first in line for
+        // it, and until whoever keeps it locked is done. 0 would mean for ever.
         Value::Patience => {
-            let patience = (left / 4 * 3).as_millis();
+            let patience = (left / 8 * 3).as_millis();
             query.bind(i32::try_from(patience).unwrap_or(i32::MAX).max(1))
         }
     }

@@ -19,6 +19,8 @@ pub(super) struct Registry<K> {
     holds: HashMap<K, Hold>,
     /// Whose hold ended with a session, until they have released.
     lost: HashSet<OwnerId>,
+    /// Whose ask a session may have carried out that the server may not know to be over.
+    in_doubt: HashSet<OwnerId>,
     /// How releases went that nobody waited for any more, until they are repeated.
     released: HashMap<OwnerId, Release>,
 }
@@ -73,7 +75,8 @@ pub(crate) enum Outcome {
 impl<K: Clone + Eq + Hash> Registry<K> {
     pub(super) fn new() -> Self {
         let (holds, released) = (HashMap::new(), HashMap::new());
-        Self { life: None, holds, lost: HashSet::new(), released }
+        let (lost, in_doubt) = (HashSet::new(), HashSet::new());
+        Self { life: None, holds, lost, in_doubt, released }
     }
 
     pub(super) fn life(&self) -> Option<Life> {
@@ -89,8 +92,19 @@ impl<K: Clone + Eq + Hash> Registry<K> {
         })
     }
 
+    /// There is a session, and the one before is over.
     pub(super) fn begin(&mut self, life: Life) {
         self.life = Some(life);
+        self.in_doubt.clear();
+    }
+
+    /// The session ended while it was asked for a lock, and did not say whether it took it.
+    pub(super) fn doubt(&mut self, owner: OwnerId) {
+        self.in_doubt.insert(owner);
+    }
+
+    pub(super) fn is_in_doubt(&self, owner: OwnerId) -> bool {
+        self.in_doubt.contains(&owner)
     }
 
     /// A statement was answered that left then.

@@ -23,9 +23,6 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
     /// What the server knows the lock by.
     fn key(&self, name: &LockName) -> Result<Self::Key, Self::Failure>;
 
-    /// Whether a session of this TTL can wait for less than it.
-    fn can_wait(&self, ttl: Duration) -> bool;
-
     /// Connects, within a limit of its own.
     async fn connect(&self) -> Result<Self::Connection, Self::Failure>;
 
@@ -106,6 +103,8 @@ pub(crate) trait Failing:
     /// There was no connection for so long.
     fn no_connection(limit: Duration, last: Option<Self>) -> Self;
 
+    /// Whether the statement may have been carried out.
+    fn leaves_a_doubt(&self) -> bool;
     /// Whether connecting again is of no use.
     fn is_lasting(&self) -> bool;
     /// Whether somebody has broken the statement off.

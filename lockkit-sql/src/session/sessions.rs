@@ -72,9 +72,8 @@ impl<S: Server> Sessions<S> {
         let server = Arc::new(server);
         let main = Arc::new(Session::new(server.clone(), ttl, Handle::current()));
         main.open().await?;
-        let most_posts = if server.can_wait(ttl) { waiting } else { 0 };
         let posts = Mutex::new(Posts { all: Vec::new(), displaced: HashSet::new() });
-        Ok(Self { main, posts, most_posts })
+        Ok(Self { main, posts, most_posts: waiting })
     }
 
     pub(crate) fn server(&self) -> &S {

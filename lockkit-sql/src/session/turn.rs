@@ -29,7 +29,29 @@ impl<S: Server> Turn<S> {
         key: S::Key,
         claim: Claim,
         listens: bool,
+        asked: driver::Instant,
+    ) -> Result<Outcome, S::Failure> {
+        let (owner, mut doubt) = (claim.owner(), None);
+        let answer = self.try_to_take(key, claim, listens, asked, &mut doubt).await;
+        answer.map_err(|failure| {
+            // What was sent first may have been carried out, however the second fared.
+            let failure = doubt.unwrap_or(failure);
+            let mut registry = self.shared.registry();
+            if registry.life().is_none() && failure.leaves_a_doubt() {
+                registry.doubt(owner);
+            }
+            failure
+        })
+    }
+
+    /// The same. `doubt` is how a session broke that the ask was sent on first.
+    async fn try_to_take(
+        &mut self,
+        key: S::Key,
+        claim: Claim,
+        listens: bool,
         mut asked: driver::Instant,
+        doubt: &mut Option<S::Failure>,
     ) -> Result<Outcome, S::Failure> {
         let shared = self.shared.clone();
         let (mut has_asked_again, mut was_interrupted, mut broken) = (false, false, None);
@@ -77,6 +99,9 @@ impl<S: Server> Turn<S> {
                     After::Ended | After::Broken
                         if broken.is_none() && !self.progress.is_left() =>
                     {
+                        if known.is_none() && failure.leaves_a_doubt() {
+                            *doubt = Some(failure.clone());
+                        }
                         broken = Some(failure);
                     }
                     After::Ended | After::Broken => return Err(failure),
@@ -184,6 +209,10 @@ impl<S: Server> Turn<S> {
     ) -> Result<Release, S::Failure> {
         let shared = self.shared.clone();
         if self.is_over() || !shared.registry().holds(&key, claim.owner()) {
+            // The next session sees to it that the one is over that may have locked it.
+            if shared.registry().is_in_doubt(claim.owner()) {
+                self.stand().await?;
+            }
             return Ok(shared.registry().forget(claim.owner()));
         }
         let answer = match self.send(&Request::Release { key: &key }).await {

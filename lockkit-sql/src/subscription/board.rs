@@ -165,6 +165,15 @@ impl Board {
         true
     }
 
+    /// Tells who waits for a lock of that name, in whatever namespace, that it was let go.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn free_in_all_namespaces(&self, name: &str) {
+        let is_meant = |key: &str| key.split_once('\n').is_some_and(|(_, awaited)| awaited == name);
+        let mut waiters = self.waiters();
+        let meant = waiters.by_lock.iter_mut().filter(|(key, _)| is_meant(key));
+        meant.flat_map(|(_, mailboxes)| mailboxes.values_mut()).for_each(Mailbox::freed);
+    }
+
     /// Whether anybody waits for the lock.
     #[cfg(feature = "mysql")]
     pub(crate) fn is_awaited(&self, name: &LockName) -> bool {

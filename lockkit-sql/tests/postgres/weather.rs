@@ -40,6 +40,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("attempts_to_connect_are_few", || POSTGRES.start(), attempts),
         trial("an_attempt_to_listen_that_is_not_answered_ends", || POSTGRES.start(), unanswered),
         trial("a_row_that_somebody_keeps_locked_holds_up_nobody_else", || POSTGRES.url(), locked),
+        trial(
+            "who_comes_later_to_a_locked_row_gives_up_in_time",
+            || POSTGRES.url(),
+            locked_for_two,
+        ),
         trial("a_table_that_is_locked_leaves_no_session_waiting", || POSTGRES.url(), table),
         trial("a_cancelled_request_has_done_nothing", || POSTGRES.url(), cancelled),
         trial("a_standby_is_refused", || POSTGRES.start(), standby),
@@ -270,6 +275,35 @@ async fn locked(server: String) {
     assert_eq!(database.ask::<i64>(WAITING).await, 0, "a session is left waiting");
     database.run("COMMIT").await;
     assert_ne!(driver.renew(&stuck).await.unwrap(), Renewal::Lost);
+}
+
+/// The server counts the wait to be the first in line for the row, and the one for the row.
+async fn locked_for_two(server: String) {
+    const WAITS_FOR_LONG: &str = "SELECT count(*) > 0 \
+         FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid \
+         WHERE a.datname = current_database() AND NOT l.granted \
+           AND l.waitstart < clock_timestamp() - interval '1 s'";
+    let mut database = Database::on(&server).await;
+    let driver = impatient_driver(&format!("{}?call_limit=8s", database.url)).await;
+    let (first, second) = (claim(LONG).fair(), claim(LONG).fair());
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    database.run("BEGIN; SELECT FROM lockkit_lock FOR UPDATE").await;
+    let later = async {
+        while !database.ask::<bool>(WAITS_FOR_LONG).await {
+            sleep(millis(5)).await;
+        }
+        driver.try_acquire(&second).await
+    };
+    let (first, second) = tokio::join!(driver.try_acquire(&first), later);
+    for answer in [first, second] {
+        let (kind, text) = kind(answer);
+        assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+        assert!(text.contains("lock timeout"), "{text}");
+    }
+    assert_eq!(database.ask::<i64>(WAITING).await, 0, "a session is left waiting");
+    database.run("COMMIT").await;
+    assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
 }
 
 /// As while it is rewritten, by VACUUM FULL for instance.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod clock;
 mod holds;
 mod inspect;
 mod pooler;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let trials = [
+        clock::trials(),
         holds::trials(),
         inspect::trials(),
         pooler::trials(),

@@ -5,15 +5,21 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
+use lockkit_core::Namespace;
 use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Release, Renewal};
-use lockkit_testkit::{Proxy, Server};
+use lockkit_testkit::{POSTGRES, Proxy, Server, trial};
 
 use crate::support::{
-    Raw, claim, driver, impatient_driver, kind, locker, millis, on_each, refused,
+    Raw, claim, claim_in, driver, impatient_driver, kind, locker, millis, on_each, refused,
     release_in_the_end, renew_in_the_end, take, take_in_the_end,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
+    let across = trial(
+        "postgres::who_waits_without_a_session_hears_of_who_holds_in_another_namespace",
+        || POSTGRES.start(),
+        across,
+    );
     [
         on_each("who_waits_is_handed_the_lock", handed),
         on_each("who_waits_hears_of_the_end_of_another_session", end_of_another),
@@ -32,6 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
     .into_iter()
     .flatten()
+    .chain([across])
     .collect()
 }
 
@@ -242,6 +249,34 @@ async fn few(server: Server) {
     assert_eq!(raw.waiting().await, 0);
     holder.release(&held).await.unwrap();
     take(&*none, &waiting).await;
+}
+
+/// By another process, by its own, and by the end of its own one's session.
+async fn across(server: Server) {
+    let mut raw = Raw::to(&server).await;
+    let other = driver(&server.url(), "keys=exact").await;
+    let waiter = driver(&server.url(), "keys=exact&waiting_sessions=0").await;
+    let elsewhere = Namespace::new("elsewhere").unwrap();
+    for (holder, ends) in [(&other, false), (&waiter, false), (&waiter, true)] {
+        let (held, waiting) = (claim_in(&elsewhere, "42"), claim("42").waiting());
+        take(&**holder, &held).await;
+        refused(&*waiter, &waiting).await;
+        // The first time it is told when news arrive.
+        if Arc::ptr_eq(holder, &other) {
+            assert_eq!(waiter.changed(&waiting).await, Change::AskAgain);
+            refused(&*waiter, &waiting).await;
+        }
+        match ends {
+            false => assert_eq!(holder.release(&held).await.unwrap(), Release::Freed),
+            true => {
+                let session = raw.session().await;
+                raw.end_session(session).await;
+            }
+        }
+        assert_eq!(waiter.changed(&waiting).await, Change::Freed);
+        take(&*waiter, &waiting).await;
+        assert_eq!(waiter.release(&waiting).await.unwrap(), Release::Freed);
+    }
 }
 
 async fn replaced(server: Server) {

@@ -9,10 +9,12 @@ use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Change, ErrorKind, Release, Renewal};
 use lockkit_core::{Error, Locker};
-use lockkit_testkit::{Proxy, Server};
+use lockkit_sql::mysql::session::CAPABILITIES;
+use lockkit_testkit::{Proxy, Server, mariadb_or_mysql, trial};
 use tokio::io::{AsyncReadExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::support::{
@@ -21,6 +23,14 @@ use crate::support::{
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
+    let row_locked = trial(
+        &format!(
+            "{}::a_hold_of_the_shortest_session_outlives_a_locked_row",
+            mariadb_or_mysql().id()
+        ),
+        || mariadb_or_mysql().start(),
+        row_locked,
+    );
     [
         on_each("a_restart_of_the_server_ends_all_holds", restarted),
         on_each("a_session_that_was_ended_is_found_out", ended),
@@ -29,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         on_each("a_user_that_may_not_connect_any_more_is_denied", locked_out),
         on_each("a_cut_off_holder_is_freed_by_the_time_out", cut_off),
         on_each("a_reset_connection_frees_its_locks", reset),
+        on_each("a_doubt_about_an_ask_outlives_the_next_session", doubted),
         on_each("a_late_answer_to_an_ask_is_picked_up", late_ask),
         on_each("a_late_answer_to_a_release_is_picked_up", late_release),
         on_each("what_is_never_answered_ends_the_session", unanswered),
@@ -46,6 +57,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
     .into_iter()
     .flatten()
+    .chain([row_locked])
     .collect()
 }
 
@@ -130,7 +142,7 @@ async fn locked_out(server: Server) {
 async fn cut_off(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     let (far, near) = (
-        locker(&server.url_at(proxy.addr()), millis(2_000)).await,
+        locker(&server.url_at(proxy.addr()), millis(3_000)).await,
         driver(&server.url(), "").await,
     );
     let guard = far.lock("orders").unwrap().acquire().await.unwrap();
@@ -166,9 +178,12 @@ async fn reset(server: Server) {
 /// forgotten them.
 struct Network {
     addr: SocketAddr,
+    server: SocketAddr,
     forget: watch::Sender<u32>,
     /// One for each that was reset.
     forgotten: Arc<Semaphore>,
+    /// The task that accepts connections.
+    accepting: JoinHandle<()>,
 }
 
 impl Network {
@@ -176,7 +191,16 @@ impl Network {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (forget, forgotten) = (watch::Sender::new(0), Arc::new(Semaphore::new(0)));
-        let network = Self { addr, forget: forget.clone(), forgotten: Arc::clone(&forgotten) };
+        let accepting = Self::listen(listener, server, forget.clone(), Arc::clone(&forgotten));
+        Self { addr, server, forget, forgotten, accepting }
+    }
+
+    fn listen(
+        listener: TcpListener,
+        server: SocketAddr,
+        forget: watch::Sender<u32>,
+        forgotten: Arc<Semaphore>,
+    ) -> JoinHandle<()> {
         tokio::spawn(async move {
             loop {
                 let (mut client, _) = listener.accept().await.unwrap();
@@ -194,8 +218,20 @@ impl Network {
                     _ = server.read_to_end(&mut Vec::new()).await;
                 });
             }
-        });
-        network
+        })
+    }
+
+    /// Refuses new connections. The present ones stay.
+    async fn refuse(&mut self) {
+        self.accepting.abort();
+        assert!((&mut self.accepting).await.unwrap_err().is_cancelled());
+    }
+
+    /// Accepts new connections again.
+    async fn accept(&mut self) {
+        let listener = TcpListener::bind(self.addr).await.unwrap();
+        let (forget, forgotten) = (self.forget.clone(), Arc::clone(&self.forgotten));
+        self.accepting = Self::listen(listener, self.server, forget, forgotten);
     }
 
     /// Returns when they are reset.
@@ -204,6 +240,33 @@ impl Network {
         self.forget.send_modify(|times| *times += 1);
         self.forgotten.acquire_many(clients).await.unwrap().forget();
     }
+}
+
+/// What was sent first was carried out, and the server does not know that its connection broke.
+async fn doubted(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let mut network = Network::start(proxy.addr()).await;
+    let driver = driver(&server.url_at(network.addr), "ttl=1h").await;
+    let (earlier, wanted) = (claim("orders"), claim("orders"));
+    take(&*driver, &earlier).await;
+    assert_eq!(driver.release(&earlier).await.unwrap(), Release::Freed);
+    let mut raw = Raw::to(&server).await;
+    proxy.answers().swallow();
+    let breaking = async {
+        while raw.locks().await == 0 {
+            tokio::time::sleep(millis(1)).await;
+        }
+        network.refuse().await;
+        network.forget_clients().await;
+    };
+    let (answer, ()) = tokio::join!(driver.try_acquire(&wanted), breaking);
+    let (kind, text) = kind(answer);
+    assert_eq!(kind, ErrorKind::Unknown, "{text}");
+    assert_eq!(raw.locks().await, 1, "it was not carried out");
+    proxy.answers().pass();
+    network.accept().await;
+    assert_eq!(release_in_the_end(&*driver, &wanted).await, Release::NotHeld);
+    assert_eq!(raw.locks().await, 0, "it is locked still");
 }
 
 async fn late_ask(server: Server) {
@@ -299,12 +362,12 @@ async fn stopped(server: Server) {
 }
 
 async fn idle(server: Server) {
-    let driver = driver(&server.url(), "ttl=2s").await;
+    let driver = driver(&server.url(), "ttl=3s").await;
     let mut raw = Raw::to(&server).await;
     let held = claim("orders");
     take(&*driver, &held).await;
     let session = raw.session().await;
-    tokio::time::sleep(millis(5_000)).await;
+    tokio::time::sleep(millis(7_000)).await;
     assert_eq!(raw.session().await, session, "the session was ended");
     assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
 }
@@ -312,9 +375,9 @@ async fn idle(server: Server) {
 /// They wait for the session that keeps the hold, more of them than it can serve in time.
 async fn crowded(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(3);
     // With limits to calls that follow from the TTL.
-    let driver = impatient_driver(&server.url_at(proxy.addr()), "ttl=2s").await;
+    let driver = impatient_driver(&server.url_at(proxy.addr()), "ttl=3s").await;
     let locker = Locker::builder_from_arc(driver).ttl(ttl).build().unwrap();
     let guard = locker.lock("orders").unwrap().acquire().await.unwrap();
     proxy.answers().delay(millis(5));
@@ -332,6 +395,26 @@ async fn crowded(server: Server) {
     assert!(guard.is_held(), "the session never ended");
     proxy.answers().pass();
     guard.release().await.unwrap();
+}
+
+/// Asks wait for the row of another lock, which somebody keeps locked, on the session that holds.
+async fn row_locked(server: Server) {
+    let ttl = CAPABILITIES.min_ttl.as_millis();
+    let driver = driver(&server.url(), &format!("ttl={ttl}ms")).await;
+    let (held, stuck) = (claim("held"), claim("stuck"));
+    take(&*driver, &stuck).await;
+    assert_eq!(driver.release(&stuck).await.unwrap(), Release::Freed);
+    take(&*driver, &held).await;
+    let mut raw = Raw::to(&server).await;
+    raw.run("BEGIN; SELECT token FROM lockkit_session WHERE name = 'stuck' FOR UPDATE").await;
+    for _ in 0..3 {
+        let (kind, text) = kind(driver.try_acquire(&stuck).await);
+        assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+        assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    }
+    raw.run("ROLLBACK").await;
+    take(&*driver, &stuck).await;
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
 }
 
 async fn stale(server: Server) {
@@ -408,6 +491,9 @@ struct Pair {
     old: Server,
     new: Server,
     proxy: Proxy,
+    /// A session with the first that is older than those of drivers: PostgreSQL tells sessions of new
+    /// settings from the newest on.
+    witness: Mutex<Raw>,
 }
 
 impl Pair {
@@ -427,7 +513,8 @@ impl Pair {
             };
             raw.run(make).await;
         }
-        Self { old, new, proxy }
+        let witness = Mutex::new(Raw::to(&old).await);
+        Self { old, new, proxy, witness }
     }
 
     fn url_of_an_administrator(&self) -> String {
@@ -450,6 +537,12 @@ impl Pair {
         };
         for statement in demote {
             raw.run(statement).await;
+        }
+        let mut witness = self.witness.lock().await;
+        let is_told =
+            "SELECT (current_setting('default_transaction_read_only') = 'on')::int::bigint";
+        while witness.ask(is_told, "SELECT @@read_only").await == 0 {
+            tokio::task::yield_now().await;
         }
     }
 

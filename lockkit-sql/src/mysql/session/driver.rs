@@ -17,11 +17,14 @@ use crate::session::Sessions;
 use crate::session::hold::Hold;
 
 /// What the driver of MySQL and MariaDB sessions promises.
+///
+/// An ask may wait for two seconds for a row that somebody keeps locked: MySQL looks once a second
+/// whether its second is over. A shorter session could end meanwhile, with all its locks.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
     .fencing()
     .notification()
     .inspection()
-    .ttl(Duration::from_secs(1), Capabilities::MAX_TTL);
+    .ttl(Duration::from_secs(3), Capabilities::MAX_TTL);
 
 /// Locks that a session with a MySQL or MariaDB server holds.
 ///

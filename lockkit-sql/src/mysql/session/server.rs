@@ -122,10 +122,6 @@ impl Server for MysqlServer {
         }
     }
 
-    fn can_wait(&self, ttl: Duration) -> bool {
-        ttl >= 2 * SHORTEST_WAIT
-    }
-
     async fn connect(&self) -> Result<MysqlSession, Failure> {
         let mark = OwnerId::random().to_string();
         let connection = self.endpoint.connect().await?;
@@ -282,6 +278,10 @@ impl Failing for Failure {
 
     fn no_connection(limit: Duration, last: Option<Self>) -> Self {
         Self::NoConnection { limit, last: last.map(Box::new) }
+    }
+
+    fn leaves_a_doubt(&self) -> bool {
+        Self::leaves_a_doubt(self)
     }
 
     fn is_lasting(&self) -> bool {

@@ -14,7 +14,7 @@ use crate::postgres::config::{ID, SessionConfig};
 use crate::postgres::connections::Connections;
 use crate::postgres::error::Failure;
 use crate::postgres::sweep::sweep_of_sessions;
-use crate::session::hold::Hold;
+use crate::session::hold::{Hold, Keys};
 use crate::session::{Answer, Sessions};
 use crate::subscription::{Joined, Subscription};
 
@@ -69,7 +69,11 @@ impl PostgresSessionDriver {
         let endpoint = plain.with_requests(REQUESTS);
         let opening = Box::pin(async {
             endpoint.found_for_sessions().await?;
-            let subscription = Subscription::new(Channel::new(plain.clone(), CHANNEL));
+            let channel = Channel::new(plain.clone(), CHANNEL);
+            let subscription = Subscription::new(match keys {
+                Keys::Hashed => channel,
+                Keys::Exact => channel.without_namespaces(),
+            });
             let server = PostgresServer { endpoint, keys, subscription };
             Sessions::open(server, ttl, waiting).await
         });

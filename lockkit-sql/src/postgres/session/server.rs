@@ -86,10 +86,6 @@ impl Server for PostgresServer {
         }
     }
 
-    fn can_wait(&self, _: Duration) -> bool {
-        true
-    }
-
     async fn connect(&self) -> Result<PostgresSession, Failure> {
         Ok(PostgresSession { connection: self.endpoint.connect().await?, pid: None })
     }
@@ -158,7 +154,10 @@ impl Server for PostgresServer {
     }
 
     fn freed(&self, name: &LockName) {
-        self.subscription.tell(name);
+        match self.keys {
+            Keys::Hashed => self.subscription.tell(name),
+            Keys::Exact => self.subscription.tell_in_all_namespaces(name),
+        }
     }
 }
 
@@ -224,6 +223,10 @@ impl Failing for Failure {
 
     fn no_connection(limit: Duration, last: Option<Self>) -> Self {
         Self::NoConnection { limit, last: last.map(Box::new) }
+    }
+
+    fn leaves_a_doubt(&self) -> bool {
+        Self::leaves_a_doubt(self)
     }
 
     fn is_lasting(&self) -> bool {
