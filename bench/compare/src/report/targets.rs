@@ -42,7 +42,10 @@ impl Targets {
         let all = reached(works);
         let missed = all.iter().filter(|reached| reached.value > reached.aim.most);
         let cells = |Reached { aim, backend, row, subject, value }: &Reached<'_>| {
-            let [most, value] = [aim.most, *value].map(|value| aim.unit.show(value));
+            let [most, mut value] = [aim.most, *value].map(|value| aim.unit.show(value));
+            if value == most {
+                value = format!("just above {most}");
+            }
             [aim.what.into(), most, (*backend).into(), row.clone(), (*subject).into(), value]
         };
         Self { rows: all.len(), missed: missed.map(cells).collect() }
