@@ -189,8 +189,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "silence starts over with each waiter whose turn comes",
         file: "pursuit.rs",
-        sound: "self.progress.unanswered = since.map(|since| since.max(started));",
-        broken: "_ = (since, started);",
+        sound: "self.progress.unanswered = self.silent_before(ticket);",
+        broken: "_ = ticket;",
         test: "silence_counts_from_where_the_waiter_before_heard_nothing",
     },
     Defect {
@@ -224,9 +224,23 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "those behind learn of a dead backend one after the other",
         file: "pursuit.rs",
-        sound: "map_or(now, |since| since.max(started))",
-        broken: "map_or(now, |since| since.max(started).max(now))",
+        sound: "Some(ticket) => self.silent_before(ticket),",
+        broken: "Some(ticket) => self.silent_before(ticket).map(|_| self.engine.clock.stamp()),",
         test: "those_behind_learn_of_a_dead_backend_with_the_front",
+    },
+    Defect {
+        what: "an owner that had no answer before takes the front for silent",
+        file: "pursuit.rs",
+        sound: "Some(ticket) => self.silent_before(ticket),",
+        broken: "Some(ticket) => self.progress.unanswered.or_else(|| self.silent_before(ticket)),",
+        test: "what_an_owner_missed_before_says_nothing_of_the_front",
+    },
+    Defect {
+        what: "those behind a waiter that nobody answers say that the lock is taken",
+        file: "pursuit.rs",
+        sound: "self.behind().map_or_else(|| self.is_silence(), |it| it.word().is_silence)",
+        broken: "self.is_silence()",
+        test: "those_behind_know_whether_the_lock_is_taken_or_nobody_answers",
     },
     Defect {
         what: "a keeper that is gone leaves its hold standing",
