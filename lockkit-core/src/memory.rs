@@ -381,14 +381,14 @@ impl State {
         let Some(entry) = self.locks.get_mut(name) else { return };
         let expired = now.and_then(|now| entry.held.take_if(|held| held.expiry <= now));
         if let Some(Held { owner, .. }) = expired {
-            self.mailboxes.close(owner);
+            self.mailboxes.close_if_read(owner);
         }
         while entry.held.is_none()
             && let Some(Place { owner, deadline, who, .. }) = entry.places.pop_front()
         {
             let now = who.clock.now();
             if deadline <= now {
-                self.mailboxes.close(owner);
+                self.mailboxes.close_if_read(owner);
                 continue;
             }
             // Without a token there is no grant; the waiter hears of it at its next ask.
@@ -446,9 +446,15 @@ impl Mailboxes {
         self.0.entry(owner).or_default()
     }
 
-    /// An owner that is late, and not dead, learns by its next ask or renewal what it has missed.
     fn close(&mut self, owner: OwnerId) {
         self.0.remove(&owner);
+    }
+
+    /// For an owner that may be dead, or late: then it reads what there is, or asks again.
+    fn close_if_read(&mut self, owner: OwnerId) {
+        if self.0.get(&owner).is_some_and(|mailbox| mailbox.is_read()) {
+            self.close(owner);
+        }
     }
 
     fn find(&self, owner: OwnerId) -> Option<Arc<Mailbox>> {
@@ -466,5 +472,9 @@ impl Mailboxes {
 impl Mailbox {
     fn take(&self) -> Option<Change> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn is_read(&self) -> bool {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 }
