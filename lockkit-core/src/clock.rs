@@ -242,7 +242,8 @@ mod tests {
     use crate::engine::Engine;
     use crate::memory::MemoryDriver;
     use crate::options::{Renew, Wait};
-    use crate::pursuit::{Progress, Pursuit};
+    use crate::progress::Progress;
+    use crate::pursuit::Pursuit;
     use crate::{Capabilities, Label, Liveness, LockName, Locker, Namespace};
 
     const ASLEEP: Duration = Duration::from_secs(60);

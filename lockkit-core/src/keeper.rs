@@ -20,7 +20,8 @@ use crate::engine::Engine;
 use crate::guard::Seat;
 use crate::options::{Lease, Renew, Wait};
 use crate::pace::{Pause, jitter};
-use crate::pursuit::{Asked, Progress, Pursuit, Won};
+use crate::progress::Progress;
+use crate::pursuit::{Asked, Pursuit, Won};
 use crate::tenure::{Kept, Phase, Tenure, Vouched};
 use crate::{Liveness, LockGuard, Operation, Result, meter};
 

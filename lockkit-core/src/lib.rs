@@ -31,6 +31,7 @@ mod options;
 mod owner;
 mod pace;
 mod parameters;
+mod progress;
 mod pursuit;
 mod tenure;
 mod token;

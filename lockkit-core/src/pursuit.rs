@@ -14,9 +14,9 @@ use crate::driver::{Attempt, Change, Claim, DriverError, ErrorKind, Grant, Taken
 use crate::engine::Engine;
 use crate::keeper::Acquired;
 use crate::options::{Renew, Wait};
-use crate::pace::{Pause, courtesy, jitter, spread};
+use crate::pace::{courtesy, jitter, spread};
+use crate::progress::Progress;
 use crate::tenure::{Vouched, earlier};
-use crate::turns::{Ticket, Word};
 use crate::{BoxError, Error, Fairness, Operation, meter};
 
 /// One claim on its way to a grant.
@@ -24,75 +24,6 @@ pub(crate) struct Pursuit<'a> {
     pub(crate) engine: &'a Arc<Engine>,
     pub(crate) claim: &'a Claim,
     pub(crate) progress: &'a mut Progress,
-}
-
-/// How far it has come.
-pub(crate) struct Progress {
-    wait: Wait,
-    renew: Renew,
-    started: Instant,
-    /// Whether it was counted as one that waits.
-    contended: bool,
-    /// When the first ask left that the backend has not answered, nor any later one.
-    unanswered: Option<Instant>,
-    /// When the last ask left that was answered [`Attempt::Taken`].
-    refused: Option<Instant>,
-    /// When the last ask left whose outcome is unknown.
-    in_doubt: Option<Instant>,
-    /// Whether there may be something to release.
-    pub(crate) traces: bool,
-    /// What the last ask failed with. In a box, as most have none, and those who wait are many.
-    failure: Option<Box<DriverError>>,
-    /// Whether the last ask failed: news could only cut the back-off short.
-    backs_off: bool,
-    /// How many asks in succession were refused although everybody was told to make them.
-    in_vain: u32,
-    pause: Pause,
-    /// Where the waiters of a locker ask one after the other.
-    ticket: Option<Ticket>,
-}
-
-impl Progress {
-    pub(crate) fn new(started: Instant, wait: Wait, renew: Renew) -> Self {
-        Self {
-            wait,
-            renew,
-            started,
-            contended: false,
-            unanswered: None,
-            refused: None,
-            in_doubt: None,
-            traces: false,
-            failure: None,
-            backs_off: false,
-            in_vain: 0,
-            pause: Pause::new(Duration::from_millis(5)),
-            ticket: None,
-        }
-    }
-
-    /// Since when nobody has answered whom this one waited behind.
-    pub(crate) fn silent_since(mut self, since: Option<Instant>) -> Self {
-        self.unanswered = since;
-        self
-    }
-
-    /// There is nothing more to ask: whose turn it was passes it on. Returns when the last ask left
-    /// whose outcome is unknown.
-    pub(crate) fn end(self) -> Option<Instant> {
-        self.in_doubt
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        match self.wait {
-            Wait::AtMost(patience) if !patience.is_zero() => Some(self.started + patience),
-            _ => None,
-        }
-    }
-
-    fn pause(&mut self) -> Duration {
-        self.pause.next(Duration::from_millis(100))
-    }
 }
 
 impl Pursuit<'_> {
@@ -137,7 +68,7 @@ impl Pursuit<'_> {
                     () = ticket.turn() => (),
                 }
                 // What was silent then may be silent yet.
-                self.progress.unanswered = self.silent_before(ticket);
+                self.progress.unanswered = self.progress.silent_before(ticket);
             }
             // When to ask because of news that everybody has: not before the courtesy is over.
             let mut freed = None;
@@ -207,7 +138,7 @@ impl Pursuit<'_> {
             let mut request = pin!(self.engine.driver.try_acquire(self.claim));
             let silent_since = *self.progress.unanswered.get_or_insert(asked);
             let limit = earlier(self.progress.deadline(), Some(silent_since + self.claim.ttl()));
-            self.tell();
+            self.progress.tell();
             select! {
                 biased;
                 answer = &mut request => return self.answered(asked, answer, caller),
@@ -218,7 +149,7 @@ impl Pursuit<'_> {
                 if limit == self.progress.deadline() { Stop::TimeIsUp } else { Stop::Silence };
             let given_up = self.give_up(stop, caller);
             self.note(asked, &request.await);
-            self.tell();
+            self.progress.tell();
             given_up
         }
     }
@@ -230,7 +161,7 @@ impl Pursuit<'_> {
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
         self.note(asked, &answer);
-        self.tell();
+        self.progress.tell();
         let now = self.engine.clock.stamp();
         match answer {
             // What was granted meanwhile is released again.
@@ -246,39 +177,6 @@ impl Pursuit<'_> {
             Ok(Attempt::Taken(taken)) => self.after_refusal(now, &taken, caller),
             Err(error) => self.after_failure(now, error, caller),
         }
-    }
-
-    /// Tells those who wait behind this claim whether the backend answers.
-    fn tell(&self) {
-        if let Some(ticket) = &self.progress.ticket {
-            let unanswered = self.progress.unanswered;
-            ticket.tell(Word { unanswered, is_silence: self.is_silence() });
-        }
-    }
-
-    /// Whether it is for want of answers that there is no grant, and not because the lock is taken.
-    fn is_silence(&self) -> bool {
-        let Progress { unanswered, refused, failure, .. } = &*self.progress;
-        failure.is_some() || (unanswered.is_some() && refused.is_none())
-    }
-
-    /// The claim's part in a queue, until it is its turn.
-    fn behind(&self) -> Option<&Ticket> {
-        self.progress.ticket.as_ref().filter(|ticket| !ticket.has_turn())
-    }
-
-    /// Since when nobody has answered this claim, or who asks for it.
-    fn silent_since(&self) -> Option<Instant> {
-        match self.behind() {
-            Some(ticket) => self.silent_before(ticket),
-            None => self.progress.unanswered,
-        }
-    }
-
-    /// Since when nobody has answered who asked for this claim, as far as that concerns it.
-    fn silent_before(&self, ticket: &Ticket) -> Option<Instant> {
-        let Progress { unanswered, started, .. } = *self.progress;
-        ticket.word().unanswered.map(|since| since.max(unanswered.unwrap_or(started)))
     }
 
     /// Takes what was granted to a claim that waits, if that is still good.
@@ -378,7 +276,7 @@ impl Pursuit<'_> {
             self.contend();
             self.progress.failure = Some(Box::new(error));
             self.progress.backs_off = true;
-            self.tell();
+            self.progress.tell();
             return Some(Asked::Again(Some(now + jitter(self.pause()))));
         }
         let error = self.engine.failed_error(Operation::Acquire, self.claim.name(), error);
@@ -432,7 +330,8 @@ impl Pursuit<'_> {
         let now = self.engine.clock.stamp();
         let deadline = self.progress.deadline();
         // If the front waiter is answered now, that is how soon to look again.
-        let silent = self.silent_since().or_else(|| self.behind().map(|_| now));
+        let silent =
+            self.progress.is_silent_since().or_else(|| self.progress.behind().map(|_| now));
         let silence = silent.map(|since| since + self.claim.ttl());
         let is_over = |limit: Option<Instant>| limit.is_some_and(|limit| limit <= now);
         match () {
@@ -452,8 +351,7 @@ impl Pursuit<'_> {
             Stop::CallerGone => return None,
             Stop::ShutDown => self.engine.shut_down_error(),
             Stop::TimeIsUp => {
-                let is_silence =
-                    self.behind().map_or_else(|| self.is_silence(), |it| it.word().is_silence);
+                let is_silence = self.progress.is_silence();
                 let failure = self.progress.failure.take().map(|failure| failure.into_source());
                 let source = failure.or_else(|| is_silence.then(|| BoxError::from("no answer")));
                 let waited = match self.progress.wait {

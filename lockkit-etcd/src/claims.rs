@@ -4,7 +4,7 @@ mod moving;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkit_core::driver::{
-    Change, Claim, DriverError, Looks, OwnerId, Release, Renewal, Turnstile,
+    Change, Claim, DriverError, Limit, Looks, OwnerId, Release, Renewal, Turnstile,
 };
 
 pub(crate) use self::asking::Begun;
@@ -14,7 +14,6 @@ use crate::error::Failure;
 use crate::keepalive::Keepalive;
 use crate::layout::Dialect;
 use crate::leases::{Lease, Leases};
-use crate::limit::Limit;
 use crate::members::Members;
 use crate::queue::{self, Last, Place, Seen};
 use crate::reader::{Haste, Reader};
@@ -237,7 +236,7 @@ impl Claims {
     async fn refresh(&self, lease: &Arc<Lease>, limit: Limit) -> Result<bool, Failure> {
         match lease.is_fresh() && !lease.is_gone() {
             true => Ok(true),
-            false => self.keepalive.renew(lease, limit.left()).await,
+            false => self.keepalive.renew(lease, limit).await,
         }
     }
 

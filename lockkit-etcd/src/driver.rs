@@ -4,7 +4,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use etcd_client::{Client, GetOptions};
 use lockkit_core::driver::{
-    Attempt, CallLimit, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Turnstile,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, Inspect, Limit, Release, Renewal,
+    Turnstile,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::{Instant, sleep};
@@ -13,7 +14,6 @@ use crate::claims::{Begun, Claims};
 use crate::config::{Config, ID};
 use crate::error::Failure;
 use crate::layout::Dialect;
-use crate::limit::Limit;
 use crate::members::Members;
 
 /// How long connecting may take.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper};
-use lockkit_core::driver::{Backoff, Instant as Stamp};
+use lockkit_core::driver::{Backoff, Instant as Stamp, Limit};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -54,11 +54,10 @@ impl Keepalive {
     }
 
     /// Makes the lease last for another TTL, and returns whether there is such a lease.
-    pub(crate) async fn renew(&self, lease: &Arc<Lease>, limit: Duration) -> Result<bool, Failure> {
-        let end = Instant::now() + limit;
-        let answer = self.begin(lease, limit).answer(end).await;
+    pub(crate) async fn renew(&self, lease: &Arc<Lease>, limit: Limit) -> Result<bool, Failure> {
+        let answer = limit.bound(self.begin(lease, limit.left()).answer()).await;
         // The stream may still wait for what was asked before, and longer.
-        answer.unwrap_or(Err(Failure::NoAnswer(limit)))
+        answer.unwrap_or(Err(Failure::NoAnswer(limit.length())))
     }
 
     /// The same: it is on its way when this returns, also if nobody waits for the answer.
@@ -81,10 +80,9 @@ impl Keepalive {
 pub(crate) struct Refresh(oneshot::Receiver<Result<bool, Failure>>);
 
 impl Refresh {
-    /// Whether there is such a lease; `None` if that is not answered by then.
-    pub(crate) async fn answer(self, by: Instant) -> Option<Result<bool, Failure>> {
-        let answer = timeout_at(by, self.0).await.ok()?;
-        Some(answer.unwrap_or(Err(Failure::Closed)))
+    /// Whether there is such a lease.
+    pub(crate) async fn answer(self) -> Result<bool, Failure> {
+        self.0.await.unwrap_or(Err(Failure::Closed))
     }
 }
 

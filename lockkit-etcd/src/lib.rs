@@ -29,7 +29,6 @@ mod inspect;
 mod keepalive;
 mod layout;
 mod leases;
-mod limit;
 mod members;
 mod queue;
 mod reader;

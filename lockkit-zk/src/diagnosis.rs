@@ -9,7 +9,7 @@ use zookeeper_client::{CreateMode, Error, MultiWriteError};
 use crate::driver::Shared;
 use crate::endpoint::{longest_tick, millis};
 use crate::error::Failure;
-use crate::session::Session;
+use crate::session::{Session, within};
 
 /// How often to measure a round trip; the quickest counts.
 const ROUND_TRIPS: usize = 3;
@@ -283,7 +283,7 @@ async fn try_out(shared: &Shared, session: &Session, place: &str) -> Result<(), 
     let acls = shared.sessions.endpoint().acls();
     writer.add_create(&path, b"", &CreateMode::Ephemeral.with_acls(acls))?;
     writer.add_delete(&path, None)?;
-    match shared.inspection_limit().bound(writer.commit()).await? {
+    match within(shared.inspection_limit(), writer.commit()).await? {
         Ok(_) => Ok(()),
         Err(
             MultiWriteError::RequestFailed { source }

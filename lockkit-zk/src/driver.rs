@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, CallLimit, Change, Claim, Driver, DriverError, Inspect, Release, Renewal, Turnstile,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, Inspect, Limit, Release, Renewal,
+    Turnstile,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::select;
@@ -16,7 +17,7 @@ use crate::error::Failure;
 use crate::layout::Layout;
 use crate::queue::{self, Request, grant};
 use crate::room::Watcher;
-use crate::session::{Limit, Session, is_same};
+use crate::session::{Session, is_same};
 use crate::sessions::{Event, Sessions};
 use crate::watch::{News, PAUSE, Watch};
 

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use lockkit_core::driver::{Clock, dial_first};
+use lockkit_core::driver::{Clock, Limit, dial_first};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 use zookeeper_client::{Acls, Client, Connector};
 
 use crate::error::Failure;
-use crate::session::{Limit, Session};
+use crate::session::{Session, within};
 use crate::tls::{self, Tls};
 
 /// How long one attempt to begin a session may take. All of connecting ends within 5 seconds.
@@ -196,7 +196,7 @@ impl Endpoint {
         let mut answers: FuturesUnordered<_> = hosts.map(ask).collect();
         let mut limit = Limit::new(CONNECT_LIMIT);
         let (mut is_granted, mut last) = (false, Failure::NoAnswer(CONNECT_LIMIT));
-        while let Ok(Some(answer)) = limit.bound(answers.next()).await {
+        while let Ok(Some(answer)) = within(limit, answers.next()).await {
             match answer {
                 Ok(false) => return Ok(false),
                 Ok(true) if is_granted => (),

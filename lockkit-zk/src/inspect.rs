@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
+use lockkit_core::driver::{DriverError, ErrorKind, Inspect, Limit, OwnerId};
 use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
 use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
 
@@ -10,7 +10,7 @@ use crate::diagnosis;
 use crate::driver::{Shared, ZooKeeperDriver};
 use crate::error::Failure;
 use crate::queue::{in_order, token};
-use crate::session::{Limit, Session};
+use crate::session::{Session, within};
 
 /// A node of a lock: it holds, or it waits.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl Shared {
             writer.add_create(&path, b"", &options)?;
             writer.add_set_data(&path, b"", None)?;
             writer.add_delete(&path, None)?;
-            let results = limit.bound(writer.commit()).await?.map_err(|error| match error {
+            let results = within(limit, writer.commit()).await?.map_err(|error| match error {
                 MultiWriteError::RequestFailed { source }
                 | MultiWriteError::OperationFailed { source, .. } => Failure::from(source),
             })?;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use lockkit_core::FencingToken;
-use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Grant, Release, Taken};
+use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Grant, Limit, Release, Taken};
 use zookeeper_client::{Client, CreateMode, Error};
 
 use crate::claims::{Ahead, Claims, Entry, Node, Trace};
 use crate::error::Failure;
 use crate::layout::{Layout, Queue};
 use crate::rank::Rank;
-use crate::session::{Limit, Session, is_same};
+use crate::session::{Session, is_same};
 use crate::sessions::Sessions;
 
 /// How often a folder is made that is removed meanwhile.

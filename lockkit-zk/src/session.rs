@@ -1,8 +1,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkit_core::driver::{Clock, Instant, Looks, Vouch};
-use tokio::time::{Instant as Deadline, timeout_at};
+use lockkit_core::driver::{Clock, Instant, Limit, Looks, Vouch};
 use tokio_util::sync::CancellationToken;
 use zookeeper_client::{CheckWriteError, Client, Error, SessionState, StateWatcher};
 
@@ -25,27 +24,12 @@ pub(crate) struct Session {
     given_up: CancellationToken,
 }
 
-/// How long one request, or all that belongs to it, may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit {
-    length: Duration,
-    end: Deadline,
-}
-
-impl Limit {
-    /// From now on.
-    pub(crate) fn new(length: Duration) -> Self {
-        Self { length, end: Deadline::now() + length }
-    }
-
-    pub(crate) fn length(&self) -> Duration {
-        self.length
-    }
-
-    /// Waits for an answer no longer than that.
-    pub(crate) async fn bound<T>(&self, request: impl Future<Output = T>) -> Result<T, Failure> {
-        timeout_at(self.end, request).await.map_err(|_| Failure::NoAnswer(self.length))
-    }
+/// Waits for an answer no longer than that.
+pub(crate) async fn within<T>(
+    limit: Limit,
+    request: impl Future<Output = T>,
+) -> Result<T, Failure> {
+    limit.bound(request).await.ok_or(Failure::NoAnswer(limit.length()))
 }
 
 /// A write and when it left, at the earliest.
@@ -178,7 +162,7 @@ impl Session {
         limit: Limit,
         Sent { at, request }: Sent<impl Future<Output = Result<T, Error>>>,
     ) -> Result<T, Failure> {
-        let answer = limit.bound(request).await?;
+        let answer = within(limit, request).await?;
         let answer = answer.map_err(Failure::from);
         if answer.as_ref().err().is_none_or(Failure::is_agreed) {
             self.proof().add(at, Clock::system().now());
@@ -192,7 +176,7 @@ impl Session {
         limit: Limit,
         request: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Failure> {
-        Ok(limit.bound(request).await??)
+        Ok(within(limit, request).await??)
     }
 
     fn proof(&self) -> MutexGuard<'_, Proof> {

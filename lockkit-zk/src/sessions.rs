@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lockkit_core::driver::Backoff;
+use lockkit_core::driver::{Backoff, Limit};
 use tokio::select;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
-use crate::session::{Limit, Session, is_same};
+use crate::session::{Session, is_same, within};
 
 /// The sessions of one driver: there is one at a time.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Sessions {
         }
         let mut standing = self.standing.subscribe();
         let settled = standing.wait_for(|standing| standing.is_closed || standing.is_connected);
-        match limit.bound(settled).await {
+        match within(limit, settled).await {
             // The sender lives as long as this.
             Ok(Ok(standing)) => standing.session.clone().ok_or(Failure::Closed),
             Ok(Err(_)) => Err(Failure::Closed),

@@ -29,7 +29,7 @@ use zookeeper_client::{CheckWriteError, CreateOptions, Error, MultiWriteResult, 
 use crate::claims::{Node, Trace};
 use crate::driver::ZooKeeperDriver;
 use crate::error::Failure;
-use crate::session::is_same;
+use crate::session::{is_same, within};
 
 /// The longest transaction, in bytes: servers close the connection at a longer one, unless they
 /// are set up otherwise (`jute.maxbuffer`).
@@ -145,7 +145,7 @@ impl<'a> Transaction<'a> {
         for (index, operation) in self.operations.iter().enumerate() {
             operation.add_to(&mut writer).map_err(bad(index))?;
         }
-        let answer = match limit.bound(writer.commit()).await {
+        let answer = match within(limit, writer.commit()).await {
             Err(failure) => return Err(Refused::Unknown(failure.into())),
             Ok(answer) => answer.map_err(CheckWriteError::from),
         };

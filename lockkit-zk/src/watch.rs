@@ -11,7 +11,8 @@ use zookeeper_client::{Error, EventType};
 
 use crate::error::Failure;
 use crate::room::{Part, Watcher};
-use crate::session::{Limit, Session, is_same};
+use crate::session::{Session, is_same, within};
+use lockkit_core::driver::Limit;
 
 /// A watch on one node. Dropping it takes it off the server.
 pub(crate) struct Watch {
@@ -103,7 +104,7 @@ fn watch(
             // and wait for long.
             let request = session.client().get_and_watch_data(&path);
             // What is read with it is let go of before the wait.
-            let answer = Box::pin(Limit::new(limit).bound(request)).await;
+            let answer = Box::pin(within(Limit::new(limit), request)).await;
             match answer.map(|answer| answer.map(|(_, _, watcher)| watcher)) {
                 Ok(Ok(watcher)) => {
                     is_set.store(true, Ordering::Release);

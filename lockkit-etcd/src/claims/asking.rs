@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Line, Taken};
-use tokio::time::timeout_at;
+use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Limit, Line, Taken};
 
 use super::Claims;
 use crate::entry::Entry;
 use crate::error::Failure;
 use crate::keepalive::Refresh;
 use crate::leases::Lease;
-use crate::limit::Limit;
 use crate::queue::{self, Last, Own, Place, Seen};
 
 /// What an ask has come to, which is to go on by [`Claims::find_place`] if nothing is said yet.
@@ -93,8 +91,7 @@ impl Claims {
             let look = || queue::look(members, queue, &key, created, limit.left());
             self.looking.pass(claim, look).await.outcome
         };
-        match timeout_at(limit.end(), look).await.unwrap_or(Err(Failure::NoAnswer(limit.length())))
-        {
+        match limit.bound(look).await.unwrap_or(Err(Failure::NoAnswer(limit.length()))) {
             Ok(Seen::Present(place)) => {
                 entry.stands_at(&place);
                 refreshed(&place, refresh, limit).await;
@@ -233,7 +230,7 @@ impl Claims {
 async fn refreshed(place: &Place, refresh: Option<Refresh>, limit: Limit) {
     if place.ahead.is_none()
         && let Some(refresh) = refresh
-        && let answer = refresh.answer(limit.end()).await
+        && let answer = limit.bound(refresh.answer()).await
         && !matches!(answer, Some(Ok(_)))
     {
         tracing::debug!(?answer, "a lease was not refreshed");

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use lockkit_core::driver::Claim;
+use lockkit_core::driver::{Claim, Limit};
 
 use super::Claims;
 use crate::entry::{Entry, Standing};
 use crate::error::Failure;
 use crate::leases::Lease;
-use crate::limit::Limit;
 use crate::queue::{self, Own};
 
 impl Claims {

@@ -1,0 +1,66 @@
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+/// How long all requests of one call may take together: for drivers that send several.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use lockkit_core::driver::Limit;
+///
+/// let limit = Limit::new(Duration::from_secs(3));
+/// assert_eq!(limit.length(), Duration::from_secs(3));
+/// assert!(limit.left() <= limit.length());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    length: Duration,
+    end: Instant,
+}
+
+impl Limit {
+    /// From now on.
+    pub fn new(length: Duration) -> Self {
+        Self { length, end: Instant::now() + length }
+    }
+
+    /// In all.
+    pub fn length(self) -> Duration {
+        self.length
+    }
+
+    /// For the next request.
+    pub fn left(self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// Waits for an answer no longer than that; `None` if there is none by then.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was asked is dropped with the wait for it.
+    pub async fn bound<T>(self, request: impl Future<Output = T>) -> Option<T> {
+        timeout_at(self.end, request).await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::time::Duration;
+
+    use tokio::time::{Instant, sleep};
+
+    use super::Limit;
+
+    #[tokio::test(start_paused = true)]
+    async fn all_that_is_bound_by_it_ends_together() {
+        let (length, begun) = (Duration::from_secs(3), Instant::now());
+        let limit = Limit::new(length);
+        assert!(limit.bound(sleep(Duration::from_secs(2))).await.is_some());
+        assert_eq!((limit.left(), limit.length()), (Duration::from_secs(1), length));
+        assert!(limit.bound(pending::<()>()).await.is_none());
+        assert_eq!((begun.elapsed(), limit.left()), (length, Duration::ZERO));
+    }
+}

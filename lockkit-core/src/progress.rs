@@ -1,0 +1,113 @@
+//! What is known of a claim that has not been granted yet.
+
+use std::time::Duration;
+
+use crate::clock::Instant;
+use crate::driver::DriverError;
+use crate::options::{Renew, Wait};
+use crate::pace::Pause;
+use crate::turns::{Ticket, Word};
+
+/// How far a claim has come on its way to a grant.
+pub(crate) struct Progress {
+    pub(crate) wait: Wait,
+    pub(crate) renew: Renew,
+    pub(crate) started: Instant,
+    /// Whether it was counted as one that waits.
+    pub(crate) contended: bool,
+    /// When the first ask left that the backend has not answered, nor any later one.
+    pub(crate) unanswered: Option<Instant>,
+    /// When the last ask left that was answered [`Attempt::Taken`](crate::driver::Attempt::Taken).
+    pub(crate) refused: Option<Instant>,
+    /// When the last ask left whose outcome is unknown.
+    pub(crate) in_doubt: Option<Instant>,
+    /// Whether there may be something to release.
+    pub(crate) traces: bool,
+    /// What the last ask failed with. In a box, as most have none, and those who wait are many.
+    pub(crate) failure: Option<Box<DriverError>>,
+    /// Whether the last ask failed: news could only cut the back-off short.
+    pub(crate) backs_off: bool,
+    /// How many asks in succession were refused although everybody was told to make them.
+    pub(crate) in_vain: u32,
+    pub(crate) pause: Pause,
+    /// Where the waiters of a locker ask one after the other.
+    pub(crate) ticket: Option<Ticket>,
+}
+
+impl Progress {
+    pub(crate) fn new(started: Instant, wait: Wait, renew: Renew) -> Self {
+        Self {
+            wait,
+            renew,
+            started,
+            contended: false,
+            unanswered: None,
+            refused: None,
+            in_doubt: None,
+            traces: false,
+            failure: None,
+            backs_off: false,
+            in_vain: 0,
+            pause: Pause::new(Duration::from_millis(5)),
+            ticket: None,
+        }
+    }
+
+    /// Since when nobody has answered whom this one waited behind.
+    pub(crate) fn silent_since(mut self, since: Option<Instant>) -> Self {
+        self.unanswered = since;
+        self
+    }
+
+    /// There is nothing more to ask: whose turn it was passes it on. Returns when the last ask left
+    /// whose outcome is unknown.
+    pub(crate) fn end(self) -> Option<Instant> {
+        self.in_doubt
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self.wait {
+            Wait::AtMost(patience) if !patience.is_zero() => Some(self.started + patience),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn pause(&mut self) -> Duration {
+        self.pause.next(Duration::from_millis(100))
+    }
+
+    /// The part in a queue of the process, until it is this claim's turn.
+    pub(crate) fn behind(&self) -> Option<&Ticket> {
+        self.ticket.as_ref().filter(|ticket| !ticket.has_turn())
+    }
+
+    /// Since when nobody has answered this claim, or who asks for it.
+    pub(crate) fn is_silent_since(&self) -> Option<Instant> {
+        match self.behind() {
+            Some(ticket) => self.silent_before(ticket),
+            None => self.unanswered,
+        }
+    }
+
+    /// Since when nobody has answered who asked for this claim, as far as that concerns it.
+    pub(crate) fn silent_before(&self, ticket: &Ticket) -> Option<Instant> {
+        let earliest = self.unanswered.unwrap_or(self.started);
+        ticket.word().unanswered.map(|since| since.max(earliest))
+    }
+
+    /// Whether it is for want of answers that there is no grant, and not because the lock is taken.
+    pub(crate) fn is_silence(&self) -> bool {
+        match self.behind() {
+            Some(ticket) => ticket.word().is_silence,
+            None => self.failure.is_some() || (self.unanswered.is_some() && self.refused.is_none()),
+        }
+    }
+
+    /// Tells those who wait behind this claim, whose turn it is, whether the backend answers.
+    pub(crate) fn tell(&self) {
+        if let Some(ticket) = &self.ticket {
+            let unanswered = self.unanswered;
+            ticket.tell(Word { unanswered, is_silence: self.is_silence() });
+        }
+    }
+}
