@@ -2,6 +2,7 @@
 //! names.
 
 use std::env;
+use std::future::ready;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -9,33 +10,20 @@ use std::time::Duration;
 use lockkit_conformance::Suite;
 use lockkit_core::BoxError;
 use lockkit_etcd::{CAPABILITIES, EtcdDriver};
-use lockkit_testkit::{ETCD, Proxy, Server, Unavailable};
-use tokio::runtime::Runtime;
-
-/// A server whose connections can be cut.
-struct Private {
-    server: Server,
-    proxy: Proxy,
-    /// Where the proxy runs: each check has a runtime of its own, which ends with it.
-    _runtime: Runtime,
-}
+use lockkit_testkit::{ETCD, Proxied, Unavailable};
 
 fn main() -> ExitCode {
-    static PRIVATE: LazyLock<Result<Private, Unavailable>> = LazyLock::new(|| {
-        let server = ETCD.start()?;
-        let runtime = Runtime::new().expect("threads can be started");
-        let proxy = runtime.block_on(Proxy::start(server.addr()));
-        Ok(Private { server, proxy, _runtime: runtime })
-    });
+    static PRIVATE: LazyLock<Result<Proxied, Unavailable>> =
+        LazyLock::new(|| ETCD.start().map(Proxied::new));
 
-    fn private() -> Result<&'static Private, BoxError> {
+    fn private() -> Result<&'static Proxied, BoxError> {
         PRIVATE.as_ref().map_err(|unavailable| unavailable.clone().into())
     }
 
     fn url() -> Result<String, BoxError> {
         match env::var(ETCD.url_variable()) {
             Ok(url) if !url.is_empty() => Ok(url),
-            _ => private().map(|it| it.server.url_at(it.proxy.addr())),
+            _ => private().map(Proxied::url),
         }
     }
 
@@ -52,20 +40,14 @@ fn main() -> ExitCode {
         Some(url) if !url.is_empty() => suite,
         _ => suite
             .sever(|| async {
-                private()?.proxy.reset().await;
+                private()?.proxy().reset().await;
                 Ok(())
             })
             .silence(
-                || async {
-                    private()?.proxy.requests().block();
-                    Ok(())
-                },
-                || async {
-                    private()?.proxy.requests().unblock();
-                    Ok(())
-                },
+                || ready(private().map(|it| it.proxy().requests().block())),
+                || ready(private().map(|it| it.proxy().requests().unblock())),
             )
-            .restart(|| async { Ok(private()?.server.restart()?) }),
+            .restart(|| async { Ok(private()?.server().restart()?) }),
     }
     .main()
 }

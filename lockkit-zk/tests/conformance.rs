@@ -1,37 +1,27 @@
 //! The conformance suite, against one ZooKeeper, or against those that
 //! `LOCKKIT_TEST_ZOOKEEPER_URL` names.
 
+use std::future::ready;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use lockkit_conformance::Suite;
 use lockkit_core::BoxError;
-use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER};
+use lockkit_testkit::{Proxied, Unavailable, ZOOKEEPER};
 use lockkit_zk::{CAPABILITIES, ZooKeeperDriver};
-use tokio::runtime::Runtime;
-
-/// A server, and what can cut the connections to it.
-struct Place {
-    server: Server,
-    proxy: Proxy,
-    runtime: Runtime,
-}
 
 fn main() -> ExitCode {
-    static PLACE: LazyLock<Result<Place, Unavailable>> = LazyLock::new(|| {
+    static PLACE: LazyLock<Result<Proxied, Unavailable>> = LazyLock::new(|| {
         let server = ZOOKEEPER.start()?;
         // Sessions that outlast the moments in which a machine under load does nothing.
         std::fs::write(server.data().join("settings"), "maxSessionTimeout=10000\n")
             .expect("settings of a server of ours");
         server.restart()?;
-        // One of its own, since that of a check ends with the check.
-        let runtime = Runtime::new().expect("a runtime for the proxy");
-        let proxy = runtime.block_on(Proxy::start(server.addr()));
-        Ok(Place { server, proxy, runtime })
+        Ok(Proxied::new(server))
     });
 
-    fn place() -> Result<&'static Place, BoxError> {
+    fn place() -> Result<&'static Proxied, BoxError> {
         PLACE.as_ref().map_err(|unavailable| unavailable.clone().into())
     }
 
@@ -52,25 +42,18 @@ fn main() -> ExitCode {
         .skip_unless(|| place().map(|_| ()))
         .connect(|| async {
             // The default limits for the shortest leases are too short for a machine under load.
-            let Place { server, proxy, .. } = place()?;
-            let url = format!("{}?ttl=10s&tick=200ms&call_limit=5s", server.url_at(proxy.addr()));
+            let url = format!("{}?ttl=10s&tick=200ms&call_limit=5s", place()?.url());
             Ok(ZooKeeperDriver::connect(&url.parse()?).await?)
         })
         .sever(|| async {
-            let Place { proxy, runtime, .. } = place()?;
-            Ok(runtime.spawn(proxy.reset()).await?)
+            place()?.proxy().reset().await;
+            Ok(())
         })
         .silence(
-            || async {
-                place()?.proxy.requests().block();
-                Ok(())
-            },
-            || async {
-                place()?.proxy.requests().unblock();
-                Ok(())
-            },
+            || ready(place().map(|it| it.proxy().requests().block())),
+            || ready(place().map(|it| it.proxy().requests().unblock())),
         )
-        .restart(|| async { Ok(place()?.server.restart()?) })
+        .restart(|| async { Ok(place()?.server().restart()?) })
         .ttl(Duration::from_secs(2))
         .main()
 }
