@@ -144,20 +144,9 @@ impl Connection {
         context: &Context,
         claim: &Claim,
     ) -> Verdict<Grant> {
-        let begun = claim.now();
-        loop {
-            match self.try_acquire(claim).await {
-                Ok(Attempt::Granted(grant)) => return Ok(grant),
-                Ok(_) => fail!("a lock that was free or the claim's own was refused"),
-                Err(error) if error.kind().is_transient() => {
-                    let trouble = claim.now().saturating_duration_since(begun);
-                    if trouble > context.patience() {
-                        return Err(error.into());
-                    }
-                }
-                Err(error) => return Err(error.into()),
-            }
-            tokio::time::sleep(context.ttl() / 20).await;
+        match context.after_trouble(async || self.try_acquire(claim).await).await? {
+            Attempt::Granted(grant) => Ok(grant),
+            _ => fail!("a lock that was free or the claim's own was refused"),
         }
     }
 

@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use lockkit_core::driver::{Claim, Driver, OwnerId};
+use lockkit_core::driver::{Claim, Driver, DriverError, OwnerId};
 use lockkit_core::{
     BoxError, Capabilities, DistributedLock, Fairness, Lease, Liveness, Lock, LockGuard, LockName,
     Locker, Namespace,
 };
+
+use tokio::time::{Instant, sleep};
 
 use crate::checks::{Check, Need};
 use crate::connection::Connection;
@@ -367,6 +369,22 @@ impl Context {
         match tokio::time::timeout(limit, future).await {
             Ok(value) => Ok(value),
             Err(_) => fail!("{what}: not within {limit:?}"),
+        }
+    }
+
+    /// Repeats a request, as the engine does, while the backend may be out of reach for a moment.
+    pub(crate) async fn after_trouble<T>(
+        &self,
+        request: impl AsyncFn() -> Result<T, DriverError>,
+    ) -> Verdict<T> {
+        let begun = Instant::now();
+        loop {
+            let answer = request().await;
+            let is_trouble = answer.as_ref().is_err_and(|error| error.kind().is_transient());
+            if !is_trouble || begun.elapsed() > self.patience() {
+                return Ok(answer?);
+            }
+            sleep(self.ttl() / 20).await;
         }
     }
 

@@ -63,23 +63,15 @@ pub(in crate::checks) async fn an_ask_that_did_not_arrive_leaves_nothing(
     tokio::time::sleep(context.ttl() / 2).await;
     for (claim, answer) in claims.iter().zip(answers) {
         if answer.kind() == ErrorKind::Unknown {
-            release_after_trouble(context, &connection, claim).await?;
+            context.after_trouble(async || connection.release(claim).await).await?;
             continue;
         }
         let next = Claim::new(claim.name().clone(), context.ttl());
-        let taken = "an ask holds the lock that was said to be certainly not carried out";
-        let asked = async {
-            loop {
-                match other.try_acquire(&next).await {
-                    Ok(Attempt::Granted(_)) => return Verdict::Ok(()),
-                    Ok(_) => fail!("{taken}: {answer}"),
-                    Err(error) if error.kind().is_transient() => (),
-                    Err(error) => return Err(error.into()),
-                }
-                tokio::time::sleep(context.ttl() / 20).await;
-            }
-        };
-        context.promptly("the answer to an ask after a silence", asked).await??;
+        let asked = context.after_trouble(async || other.try_acquire(&next).await).await?;
+        ensure!(
+            matches!(asked, Attempt::Granted(_)),
+            "an ask holds the lock that was said to be certainly not carried out: {answer}"
+        );
     }
     Ok(())
 }
@@ -90,7 +82,7 @@ pub(in crate::checks) async fn an_ask_in_a_silence_leaves_at_most_a_lease(
     let (connection, other) = context.pair().await?;
     let (claims, _) = ask_in_silence(context, &connection, context.ttl()).await?;
     for claim in &claims {
-        release_after_trouble(context, &connection, claim).await?;
+        context.after_trouble(async || connection.release(claim).await).await?;
     }
     // What is still on its way arrives.
     tokio::time::sleep(context.ttl() / 2).await;
@@ -142,23 +134,4 @@ fn is_unanswered<T: Debug>(what: &str, answer: Result<T, DriverError>) -> Verdic
         Err(error) if error.kind().is_transient() => Ok(()),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Releases it as the engine does: until that is answered.
-async fn release_after_trouble(
-    context: &Context,
-    connection: &Connection,
-    claim: &Claim,
-) -> Verdict {
-    let released = async {
-        loop {
-            match connection.release(claim).await {
-                Ok(_) => return Ok(()),
-                Err(error) if error.kind().is_transient() => (),
-                Err(error) => return Err(error.into()),
-            }
-            tokio::time::sleep(context.ttl() / 20).await;
-        }
-    };
-    context.promptly("the answer to a release after a silence", released).await?
 }
