@@ -1,19 +1,20 @@
+mod open;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lockkit_core::driver::{DriverError, Run};
 use redis::Value;
-use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+pub(crate) use self::open::AbortOnDrop;
+use self::open::Open;
 use crate::backoff::Backoff;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
-use crate::node;
-use crate::request::{Request, Stage, To};
+use crate::request::{Request, Stage};
 use crate::sentinel::Sentinels;
 use crate::spares::Spares;
 use crate::target::Target;
@@ -24,8 +25,8 @@ const SILENCE: Duration = Duration::from_millis(200);
 
 /// The connection for requests: one at a time, shared by all calls.
 ///
-/// It is replaced when it breaks, when a call on it gets no answer in time, when the server turns
-/// out to be a replica, and when sentinels call another server the primary. Calls that are under
+/// It is replaced when it breaks, when a call on it gets no answer in time (of a call in a hurry: when
+/// nothing comes on it for a while), when the server turns out to be a replica, and when sentinels call another server the primary. Calls that are under
 /// way on a replaced connection may still be answered there, unless sentinels are the cause. It is
 /// made when a call needs it, by a task of its own, so that a call that gives up waiting does not
 /// undo what the next one waits for.
@@ -137,21 +138,10 @@ impl Connection {
         let mut used = None;
         let asking = async {
             let open = &**used.insert(self.shared.up().await?);
-            if let Some(run) = open.run.get() {
-                return Ok::<_, Failure>(Ok(run.clone()));
+            match open.run.get() {
+                Some(run) => Ok(Ok(run.clone())),
+                None => open.ask_run().await,
             }
-            let mut connection = open.connection.clone();
-            let info =
-                connection.send_packed_command(&redis::cmd("INFO")).await?.extract_error()?;
-            // A user may lack the right to ask, or the server the command.
-            let mut ask_fsync = redis::cmd("CONFIG");
-            ask_fsync.arg("GET").arg("appendfsync");
-            let fsync = connection.send_packed_command(&ask_fsync).await;
-            let run = node::run(info, fsync.and_then(Value::extract_error).ok());
-            if let Ok(run) = &run {
-                _ = open.run.set(run.clone());
-            }
-            Ok(run)
         };
         // In a box, as most never come here.
         let failure = match timeout(limit, Box::pin(asking)).await {
@@ -206,62 +196,6 @@ enum Link {
     /// Why the last attempt failed, if there was one since the last connection.
     Down(Option<Failure>),
     Closed,
-}
-
-/// A connection that works as far as we know. It is closed when the last call on it has ended
-/// and it was replaced.
-#[derive(Debug)]
-struct Open {
-    id: u64,
-    endpoint: Endpoint,
-    connection: MultiplexedConnection,
-    /// Whether sentinels have made another server the primary since; none if there are none.
-    deposed: Option<watch::Sender<bool>>,
-    spares: Spares,
-    /// Which run of the server it leads to, once somebody has asked.
-    run: OnceLock<Run>,
-    /// Whether it is being found out if it answers at all.
-    is_probed: AtomicBool,
-    _running: AbortOnDrop,
-}
-
-impl Open {
-    /// Sends a request and waits for its answer, for as long as it takes. `stage` tells how far it
-    /// has come.
-    async fn send<R: Request>(
-        &self,
-        request: &R,
-        stage: &Stage,
-        asking: bool,
-    ) -> Result<Value, Failure> {
-        let to = To { mode: self.endpoint.mode(), asking };
-        let answering = async {
-            if !R::BLOCKS {
-                stage.sends();
-                let answer = request.send(&mut self.connection.clone(), to).await;
-                return answer.map_err(Failure::of_what_was_sent);
-            }
-            let permit = self.spares.permit().await?;
-            stage.connects();
-            let lending = self.spares.lend(permit, &self.endpoint, self.run.get());
-            let mut lent = Box::pin(lending).await?;
-            stage.sends();
-            let answer = request.send(lent.connection(), to).await;
-            lent.give_back();
-            answer.map_err(Failure::of_what_was_sent)
-        };
-        let Some(deposed) = &self.deposed else { return answering.await };
-        let mut deposed = deposed.subscribe();
-        tokio::select! {
-            biased;
-            answer = answering => answer,
-            _ = deposed.wait_for(|&deposed| deposed) => Err(Failure::Deposed),
-        }
-    }
-
-    fn follows_sentinels(&self) -> bool {
-        self.deposed.is_some()
-    }
 }
 
 impl Shared {
@@ -476,18 +410,9 @@ async fn follow(sentinels: Arc<Sentinels>, shared: Arc<Shared>) {
     sentinels.watch(|primary| shared.follow(primary)).await;
 }
 
-/// A task that ends with its owner.
-#[derive(Debug)]
-pub(crate) struct AbortOnDrop(pub(crate) AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use redis::aio::MultiplexedConnection;
     use redis::{AsyncConnectionConfig, RedisConnectionInfo};
     use tokio::io::{AsyncWriteExt as _, DuplexStream};
     use tokio::time::sleep;

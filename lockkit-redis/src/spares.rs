@@ -1,13 +1,13 @@
 use std::sync::{Mutex, PoisonError};
 
 use lockkit_core::driver::Run;
-use redis::InfoDict;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::connection::AbortOnDrop;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
+use crate::node;
 
 /// How many there are at most.
 const MOST: usize = 16;
@@ -75,8 +75,8 @@ impl Spare {
         let running = AbortOnDrop(tokio::spawn(running).abort_handle());
         if let Some(run) = run {
             let mut ask = redis::cmd("INFO");
-            let info: InfoDict = ask.arg("server").query_async(&mut connection).await?;
-            if info.get::<String>("run_id").unwrap_or_default() != run.id() {
+            let info = connection.send_packed_command(ask.arg("server")).await?.extract_error()?;
+            if !node::run(info, None).is_ok_and(|other| other.id() == run.id()) {
                 return Err(Failure::Restarted);
             }
         }

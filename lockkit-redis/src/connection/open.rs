@@ -1,0 +1,95 @@
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+
+use lockkit_core::driver::{DriverError, Run};
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::endpoint::Endpoint;
+use crate::error::Failure;
+use crate::node;
+use crate::request::{Request, Stage, To};
+use crate::spares::Spares;
+
+/// A connection that works as far as we know. It is closed when the last call on it has ended
+/// and it was replaced.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) id: u64,
+    pub(super) endpoint: Endpoint,
+    pub(super) connection: MultiplexedConnection,
+    /// Whether sentinels have made another server the primary since; none if there are none.
+    pub(super) deposed: Option<watch::Sender<bool>>,
+    pub(super) spares: Spares,
+    /// Which run of the server it leads to, once somebody has asked.
+    pub(super) run: OnceLock<Run>,
+    /// Whether it is being found out if it answers at all.
+    pub(super) is_probed: AtomicBool,
+    pub(super) _running: AbortOnDrop,
+}
+
+impl Open {
+    /// Sends a request and waits for its answer, for as long as it takes. `stage` tells how far it
+    /// has come.
+    pub(super) async fn send<R: Request>(
+        &self,
+        request: &R,
+        stage: &Stage,
+        asking: bool,
+    ) -> Result<Value, Failure> {
+        let to = To { mode: self.endpoint.mode(), asking };
+        let answering = async {
+            if !R::BLOCKS {
+                stage.sends();
+                let answer = request.send(&mut self.connection.clone(), to).await;
+                return answer.map_err(Failure::of_what_was_sent);
+            }
+            let permit = self.spares.permit().await?;
+            stage.connects();
+            let lending = self.spares.lend(permit, &self.endpoint, self.run.get());
+            let mut lent = Box::pin(lending).await?;
+            stage.sends();
+            let answer = request.send(lent.connection(), to).await;
+            lent.give_back();
+            answer.map_err(Failure::of_what_was_sent)
+        };
+        let Some(deposed) = &self.deposed else { return answering.await };
+        let mut deposed = deposed.subscribe();
+        tokio::select! {
+            biased;
+            answer = answering => answer,
+            _ = deposed.wait_for(|&deposed| deposed) => Err(Failure::Deposed),
+        }
+    }
+
+    pub(super) fn follows_sentinels(&self) -> bool {
+        self.deposed.is_some()
+    }
+
+    /// Which run of the server it leads to: remembered if the server says so.
+    pub(super) async fn ask_run(&self) -> Result<Result<Run, DriverError>, Failure> {
+        let mut connection = self.connection.clone();
+        let info = connection.send_packed_command(&redis::cmd("INFO")).await?.extract_error()?;
+        // A user may lack the right to ask, or the server the command.
+        let mut ask_fsync = redis::cmd("CONFIG");
+        ask_fsync.arg("GET").arg("appendfsync");
+        let fsync = connection.send_packed_command(&ask_fsync).await;
+        let run = node::run(info, fsync.and_then(Value::extract_error).ok());
+        if let Ok(run) = &run {
+            _ = self.run.set(run.clone());
+        }
+        Ok(run)
+    }
+}
+
+/// A task that ends with its owner.
+#[derive(Debug)]
+pub(crate) struct AbortOnDrop(pub(crate) AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
