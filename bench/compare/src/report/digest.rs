@@ -326,9 +326,8 @@ pub(super) fn about(workload: &str) -> &'static str {
         }
         "hand-over" => {
             "One client waits while another holds: the time from the call of release to the \
-             waiter's guard. It is called once the waiter has waited for 20 to 120 ms, on etcd for 110 \
-             to 210, which is drawn for each round and the same for all. The floor is one raw request \
-             and one push."
+             waiter's guard. It is called once the waiter has waited for a while, which is drawn for \
+             each round and the same for all. The floor is one raw request and one push."
         }
         "contended" => {
             "2, 8 and 64 clients want one lock all the time, with nothing and with a millisecond \
