@@ -12,6 +12,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+/// About 30 years: not every platform can tell an instant much later.
+pub(crate) const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
 /// A point in time of a [`Clock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(tokio::time::Instant);
@@ -28,7 +31,6 @@ impl Add<Duration> for Instant {
 
     /// Saturates about 30 years ahead.
     fn add(self, duration: Duration) -> Self {
-        const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
         Self(self.0 + duration.min(FAR))
     }
 }

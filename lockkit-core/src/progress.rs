@@ -17,6 +17,8 @@ pub(crate) struct Progress {
     pub(crate) contended: bool,
     /// When the first ask left that the backend has not answered, nor any later one.
     pub(crate) unanswered: Option<Instant>,
+    /// Whether it has answered any.
+    pub(crate) answered: bool,
     /// When the last ask left that was answered [`Attempt::Taken`](crate::driver::Attempt::Taken).
     pub(crate) refused: Option<Instant>,
     /// When the last ask left whose outcome is unknown.
@@ -42,6 +44,7 @@ impl Progress {
             started,
             contended: false,
             unanswered: None,
+            answered: false,
             refused: None,
             in_doubt: None,
             traces: false,
@@ -97,17 +100,21 @@ impl Progress {
 
     /// Whether it is for want of answers that there is no grant, and not because the lock is taken.
     pub(crate) fn is_silence(&self) -> bool {
-        match self.behind() {
-            Some(ticket) => ticket.word().is_silence,
-            None => self.failure.is_some() || (self.unanswered.is_some() && self.refused.is_none()),
-        }
+        let Word { unanswered, failed, answered } =
+            self.ticket.as_ref().map_or_else(|| self.word(), Ticket::word);
+        // An ask that is under way takes back nothing of what was known until then.
+        failed || unanswered.is_some_and(|since| since <= self.started || !answered)
     }
 
     /// Tells those who wait behind this claim, whose turn it is, whether the backend answers.
     pub(crate) fn tell(&self) {
         if let Some(ticket) = &self.ticket {
-            let unanswered = self.unanswered;
-            ticket.tell(Word { unanswered, is_silence: self.is_silence() });
+            ticket.tell(self.word());
         }
+    }
+
+    fn word(&self) -> Word {
+        let (unanswered, answered) = (self.unanswered, self.answered);
+        Word { unanswered, failed: self.failure.is_some(), answered }
     }
 }

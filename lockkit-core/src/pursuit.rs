@@ -222,6 +222,7 @@ impl Pursuit<'_> {
         let silent = answer.as_ref().is_err_and(|error| error.kind().is_transient());
         if !silent {
             self.progress.unanswered = None;
+            self.progress.answered = true;
             self.progress.failure = None;
         }
     }

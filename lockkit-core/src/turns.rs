@@ -37,8 +37,10 @@ struct Queue {
 pub(crate) struct Word {
     /// Since when the backend does not answer it.
     pub(crate) unanswered: Option<Instant>,
-    /// Whether it would say that it is for want of answers that it has no grant.
-    pub(crate) is_silence: bool,
+    /// Whether its last ask failed.
+    pub(crate) failed: bool,
+    /// Whether it was ever answered, or one whose turn it was before.
+    pub(crate) answered: bool,
 }
 
 impl Turns {
@@ -97,7 +99,8 @@ impl Ticket {
 
     /// Tells those behind.
     pub(crate) fn tell(&self, word: Word) {
-        *lock(&self.queue.word) = word;
+        let mut last = lock(&self.queue.word);
+        *last = Word { answered: last.answered || word.answered, ..word };
     }
 }
 

@@ -301,6 +301,29 @@ async fn those_behind_know_whether_the_lock_is_taken_or_nobody_answers() {
     }
 }
 
+/// It was taken when the last one was answered, and that was while these waited.
+#[tokio::test(start_paused = true)]
+async fn an_ask_under_way_does_not_say_that_nobody_answers() {
+    let backend = Unordered::default();
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    let wait = |seconds| {
+        let lock = lock.clone();
+        let limit = Duration::from_secs(seconds);
+        tokio::spawn(async move { lock.acquire_timeout(limit).await })
+    };
+    let answered = wait(100);
+    settle().await;
+    let waiters = [wait(3), wait(2)];
+    sleep(Duration::from_secs(1)).await;
+    *backend.health.lock().unwrap() = Health::Stuck;
+    answered.abort();
+    for waiter in waiters {
+        let outcome = waiter.await.unwrap().unwrap_err();
+        assert!(matches!(outcome, Error::TimedOut { source: None, .. }), "{outcome:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_an_owner_missed_before_says_nothing_of_the_front() {
     let backend = Unordered::default();

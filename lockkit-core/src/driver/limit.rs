@@ -2,6 +2,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use crate::clock::FAR;
+
 /// How long all requests of one call may take together: for drivers that send several.
 ///
 /// ```
@@ -20,8 +22,9 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// From now on.
+    /// From now on, and for 30 years at most.
     pub fn new(length: Duration) -> Self {
+        let length = length.min(FAR);
         Self { length, end: Instant::now() + length }
     }
 
@@ -53,6 +56,11 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::Limit;
+
+    #[test]
+    fn one_without_end_is_a_long_one() {
+        assert!(Limit::new(Duration::MAX).left() > Duration::from_secs(1_000_000));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn all_that_is_bound_by_it_ends_together() {

@@ -238,9 +238,23 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "those behind a waiter that nobody answers say that the lock is taken",
         file: "progress.rs",
-        sound: "Some(ticket) => ticket.word().is_silence,",
-        broken: "Some(_) => self.refused.is_none() && self.unanswered.is_some(),",
+        sound: "self.ticket.as_ref().map_or_else(|| self.word(), Ticket::word);",
+        broken: "self.word();",
         test: "those_behind_know_whether_the_lock_is_taken_or_nobody_answers",
+    },
+    Defect {
+        what: "an ask that is under way takes back what was known before",
+        file: "progress.rs",
+        sound: "since <= self.started || !answered",
+        broken: "since <= self.started || self.refused.is_none()",
+        test: "an_ask_under_way_does_not_say_that_nobody_answers",
+    },
+    Defect {
+        what: "what the last waiter knew goes with it",
+        file: "turns.rs",
+        sound: "answered: last.answered || word.answered, ..word",
+        broken: "..word",
+        test: "an_ask_under_way_does_not_say_that_nobody_answers",
     },
     Defect {
         what: "a keeper that is gone leaves its hold standing",
