@@ -20,8 +20,10 @@ use crate::spares::Spares;
 use crate::target::Target;
 
 /// A call that waits for less, as one for a short lease, does not take the connection from others
-/// because it has no answer. A question is sent after it, which has that long.
+/// because it has no answer. A question is sent after it, which has as long again,
 const SILENCE: Duration = Duration::from_millis(200);
+/// and this long at least.
+const SHORTEST: Duration = Duration::from_millis(50);
 
 /// The connection for requests: one at a time, shared by all calls.
 ///
@@ -298,7 +300,9 @@ impl Shared {
     /// Gives up a connection on which something went wrong, or finds out whether it is to be.
     fn blame(self: &Arc<Self>, open: &Arc<Open>, failure: &Failure) {
         match failure {
-            Failure::NoAnswer(limit) if *limit < SILENCE => self.probe(open),
+            Failure::NoAnswer(limit) | Failure::NoConnection { limit, .. } if *limit < SILENCE => {
+                self.probe(open, (*limit).max(SHORTEST));
+            }
             failure => self.replace(open, failure),
         }
     }
@@ -310,8 +314,8 @@ impl Shared {
         }
     }
 
-    /// Gives up a connection if it still does not answer.
-    fn probe(self: &Arc<Self>, open: &Arc<Open>) {
+    /// Gives up a connection if it still does not answer, within `limit`.
+    fn probe(self: &Arc<Self>, open: &Arc<Open>, limit: Duration) {
         if open.is_probed.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -321,10 +325,10 @@ impl Shared {
             let question = redis::cmd("TIME");
             let mut connection = open.connection.clone();
             let answer = connection.send_packed_command(&question);
-            match timeout(SILENCE, answer).await {
+            match timeout(limit, answer).await {
                 Ok(Ok(_)) => open.is_probed.store(false, Ordering::Relaxed),
                 Ok(Err(error)) => shared.replace(&open, &Failure::of_what_was_sent(error)),
-                Err(_) => shared.replace(&open, &Failure::NoAnswer(SILENCE)),
+                Err(_) => shared.replace(&open, &Failure::NoAnswer(limit)),
             }
         });
     }
@@ -413,19 +417,20 @@ async fn follow(sentinels: Arc<Sentinels>, shared: Arc<Shared>) {
 #[cfg(test)]
 mod tests {
     use redis::aio::MultiplexedConnection;
-    use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+    use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult};
     use tokio::io::{AsyncWriteExt as _, DuplexStream};
     use tokio::time::sleep;
 
     use super::*;
     use crate::endpoint::{Address, Running};
+    use crate::request::To;
 
     fn idle() -> AbortOnDrop {
         AbortOnDrop(tokio::spawn(std::future::pending::<()>()).abort_handle())
     }
 
-    /// A connection to a server, what runs it, and the server's end.
-    async fn connected() -> (Connection, Running, DuplexStream) {
+    /// A connection to a server, what runs it, and the server's end. More of them are made elsewhere.
+    async fn connected(spare_at: Address) -> (Connection, Running, DuplexStream) {
         let (stream, mut server) = tokio::io::duplex(1024);
         server.write_all(b"+OK\r\n+OK\r\n").await.unwrap();
         let greeting = RedisConnectionInfo::default();
@@ -435,7 +440,7 @@ mod tests {
         let shared = Shared::new(Arc::default());
         shared.set(Link::Up(Arc::new(Open {
             id: 0,
-            endpoint: Endpoint::new(Address::Socket("/".into()), greeting.clone()),
+            endpoint: Endpoint::new(spare_at, greeting.clone()),
             connection,
             deposed: None,
             spares: Spares::new(),
@@ -447,15 +452,34 @@ mod tests {
         (connection, Box::pin(running), server)
     }
 
+    fn nowhere() -> Address {
+        Address::Socket("/".into())
+    }
+
     async fn failure(connection: &Connection, limit: Duration) -> Failure {
         let call = redis::cmd("PING");
         connection.attempt(&call, limit, &Stage::default(), false).await.unwrap_err()
     }
 
+    fn is_up(connection: &Connection) -> bool {
+        matches!(*connection.shared.link.borrow(), Link::Up(_))
+    }
+
+    /// What keeps a connection for itself.
+    struct Blocking;
+
+    impl Request for Blocking {
+        const BLOCKS: bool = true;
+
+        async fn send(&self, _: &mut MultiplexedConnection, _: To) -> RedisResult<Value> {
+            Ok(Value::Nil)
+        }
+    }
+
     /// Whatever becomes of the task that runs it.
     #[tokio::test]
     async fn a_connection_that_is_found_broken_is_not_used_again() {
-        let (connection, running, _server) = connected().await;
+        let (connection, running, _server) = connected(nowhere()).await;
         drop(running);
         let failure = failure(&connection, Duration::from_secs(60)).await;
         assert!(failure.is_end(), "{failure:?}");
@@ -464,22 +488,39 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_in_a_hurry_does_not_take_the_connection_from_others() {
-        let (connection, running, mut server) = connected().await;
+        let (connection, running, mut server) = connected(nowhere()).await;
         let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
-        let is_up = || matches!(*connection.shared.link.borrow(), Link::Up(_));
-        for _ in 0..2 {
-            let failure = failure(&connection, SILENCE / 20).await;
+        for limit in [SHORTEST / 5, 2 * SHORTEST] {
+            let failure = failure(&connection, limit).await;
             assert!(matches!(failure, Failure::NoAnswer(_)), "{failure:?}");
-            assert!(is_up());
+            assert!(is_up(&connection));
             // To the call, and to the question after it.
-            sleep(SILENCE / 2).await;
+            sleep(limit.max(SHORTEST) / 2).await;
             server.write_all(b"+PONG\r\n+OK\r\n").await.unwrap();
             sleep(2 * SILENCE).await;
-            assert!(is_up());
+            assert!(is_up(&connection));
         }
-        failure(&connection, SILENCE / 20).await;
-        assert!(is_up());
+        failure(&connection, 2 * SHORTEST).await;
+        assert!(is_up(&connection));
+        // Soon enough for another attempt of what is in a hurry.
+        sleep(2 * SHORTEST + Duration::from_millis(2)).await;
+        assert!(!is_up(&connection), "nothing came");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nor_does_one_whose_own_connection_is_long_in_coming() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let at = Address::Network { host: "127.0.0.1".into(), port, tls: None };
+        let (connection, running, mut server) = connected(at).await;
+        let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        let stage = Stage::default();
+        let failure = connection.attempt(&Blocking, SHORTEST, &stage, false).await.unwrap_err();
+        assert!(matches!(failure, Failure::NoConnection { .. }), "{failure:?}");
+        // To the question.
+        sleep(SHORTEST / 2).await;
+        server.write_all(b"+OK\r\n").await.unwrap();
         sleep(2 * SILENCE).await;
-        assert!(!is_up(), "nothing came");
+        assert!(is_up(&connection));
     }
 }

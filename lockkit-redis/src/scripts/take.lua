@@ -16,9 +16,9 @@ if hold and hold.owner == owner then
   return {1, hold.token, ttl, 0}
 end
 
--- Whatever comes of it, a release writes to this key, and nothing may be written before it is known
--- to be ours.
-redis.call('ZCARD', unordered)
+-- Whatever comes of it, a release writes to these keys, if the first has something, and nothing may be
+-- written before they are known to be ours.
+if redis.call('ZCARD', unordered) > 0 then redis.call('ZCARD', deadlines) end
 local first, deadline = first_place(queue, now)
 -- Also places behind a living one, lest they pile up while it waits.
 if first or wish ~= '' then sweep(now) end

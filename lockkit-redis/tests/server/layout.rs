@@ -154,6 +154,16 @@ async fn foreign(server: Server) {
         }
     }
 
+    // And where a release will look for who waits.
+    raw.ask::<()>(&["FLUSHALL"]).await;
+    raw.ask::<()>(&["ZADD", unordered, "1", "somebody"]).await;
+    raw.ask::<()>(&["SET", deadlines, "of somebody else"]).await;
+    for claim in [claim(LONG).waiting(), claim(LONG).fair(), claim(LONG)] {
+        let (kind, text) = kind(driver.try_acquire(&claim).await);
+        assert_eq!(kind, ErrorKind::Foreign, "{text}");
+        assert_eq!(raw.keys().await, [deadlines, unordered]);
+    }
+
     // Where only the places by deadline are foreign, whoever needs none is not concerned.
     raw.ask::<()>(&["FLUSHALL"]).await;
     raw.ask::<()>(&["SET", deadlines, "of somebody else"]).await;
