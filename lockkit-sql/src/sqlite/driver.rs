@@ -193,6 +193,17 @@ impl SqliteDriver {
         }
         Ok(())
     }
+
+    /// Whether a hold that was found in the file is one: in a file that others do not see it keeps
+    /// nobody out. A request that failed may have done so for that reason, as when a new file has
+    /// taken over the log of this one.
+    fn still_binds(&self, held: Result<bool, DriverError>) -> Result<bool, DriverError> {
+        match (held, self.database.binds()) {
+            (_, Ok(false)) => Ok(false),
+            (Ok(held), binds) => Ok(held && binds?),
+            (Err(error), _) => Err(error),
+        }
+    }
 }
 
 #[async_trait]
@@ -233,10 +244,8 @@ impl Driver for SqliteDriver {
         let several = async |claims: Vec<Claim>, limit| {
             claims::renew_together(&self.database, claim, &claims, Instant::now() + limit).await
         };
-        let held = self.renewals.renew(claim, self.call_limit.of(claim), one, several).await?;
-        // A hold in a file that others do not see keeps nobody out.
-        let stands = held && self.database.binds()?;
-        if stands {
+        let held = self.renewals.renew(claim, self.call_limit.of(claim), one, several).await;
+        if self.still_binds(held)? {
             return Ok(Renewal::Held(Vouch::FromRequest));
         }
         self.neighbours.go(claim.owner());
@@ -249,13 +258,14 @@ impl Driver for SqliteDriver {
         // Also if that failed: who comes next finds out, and it may be the last that is heard of it.
         let told = self.neighbours.go(claim.owner());
         self.wakeups.leave(claim);
-        let released = released?;
-        // Also if nothing was held: it may have been this claim that was woken last.
-        if told.is_none() || told != released.next {
-            self.wakeups.wake(claim.name(), released.next);
-        }
-        let stood = released.stood && self.database.binds()?;
-        Ok(if stood { Release::Freed } else { Release::NotHeld })
+        let stood = released.map(|released| {
+            // Also if nothing was held: it may have been this claim that was woken last.
+            if told.is_none() || told != released.next {
+                self.wakeups.wake(claim.name(), released.next);
+            }
+            released.stood
+        });
+        Ok(if self.still_binds(stood)? { Release::Freed } else { Release::NotHeld })
     }
 
     async fn changed(&self, claim: &Claim) -> Change {

@@ -77,6 +77,33 @@ async fn child() {
     driver.close().await;
 }
 
+const SUCCESSOR: &str = "LOCKKIT_TEST_SQLITE_SUCCESSOR";
+
+/// The new file takes over the log of the old one, and what is asked in that fails.
+#[tokio::test]
+async fn holds_end_with_a_file_that_another_process_replaces() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let held = claim("held");
+    granted(&driver, &held).await;
+    std::fs::remove_file(fixture.path()).unwrap();
+    ended_well(start("processes::successor", SUCCESSOR, &fixture.path()));
+    let error = driver.try_acquire(&claim("wanted")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert!(told_by_driver(error).contains("deleted or replaced"));
+    assert_eq!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
+}
+
+/// Who makes the new file; does nothing when run as a test.
+#[tokio::test]
+async fn successor() {
+    let Some(database) = std::env::var_os(SUCCESSOR) else { return };
+    let driver = SqliteDriver::open(database).await.unwrap();
+    granted(&driver, &claim("held")).await;
+    driver.close().await;
+}
+
 const POOR: &str = "LOCKKIT_TEST_SQLITE_POOR";
 
 /// Limits are for a whole process.
