@@ -185,6 +185,7 @@ impl FromStr for BackendUrl {
     fn from_str(text: &str) -> Result<Self> {
         let bad = |reason: &str| Error::config("backend URL", reason);
         let decode = |text: &str| match percent_decode_str(text).decode_utf8() {
+            _ if has_broken_escape(text) => Err(bad("`%` itself is written `%25`")),
             Ok(text) if !text.contains('\0') => Ok(text.into_owned()),
             _ => Err(bad("a percent-encoded part is not UTF-8 text without NUL")),
         };
@@ -212,6 +213,12 @@ impl FromStr for BackendUrl {
             },
             None => (None, ""),
         };
+        // The first hosts would be a part of the password.
+        if user_info.and_then(|it| it.split_once('@')).is_some_and(|(_, rest)| rest.contains(',')) {
+            return Err(bad(
+                "user and password stand once, before all hosts; in them `@` is written `%40`",
+            ));
+        }
         // It would be shown.
         if !hosts.is_empty() && path.contains('@') {
             return Err(bad("in a password `/` is written `%2F`, and in a path `@` is `%40`"));
@@ -297,6 +304,14 @@ fn encoded(text: &str, reserved: &str) -> String {
     encoded
 }
 
+/// Whether a `%` is not followed by two hexadecimal digits.
+fn has_broken_escape(text: &str) -> bool {
+    text.split('%').skip(1).any(|rest| {
+        let digits = rest.bytes().take(2).take_while(u8::is_ascii_hexdigit);
+        digits.count() < 2
+    })
+}
+
 /// What follows what may be user and password, where `//` or the scheme was forgotten or has one
 /// slash too many. A path in a file system may have an `@`, too.
 fn misread_password(path: &str) -> Option<&str> {
@@ -366,6 +381,8 @@ mod tests {
             "redis://me:hunter2@h:x",
             "redis://me:hunter2@h#",
             "redis://me:12/hunter2@h/0",
+            "redis://me:hunter2%@h/0",
+            "redis://me:hunter2@a,me:hunter2@b",
             "redis://me:p@ss/hunter2@h/0",
         ] {
             let error = format!("{:?}", bad.parse::<BackendUrl>().unwrap_err());
@@ -405,6 +422,11 @@ mod tests {
             "redis://a:99999",
             "redis://h?ttl",
             "m:%ff",
+            "m:%",
+            "m:%5",
+            "m:%zz",
+            "redis://me:50%off@h",
+            "etcd://me:p@a:1,me:p@b:2",
             "m:a%00b",
             "m:a\nb",
         ] {
