@@ -58,7 +58,10 @@ pub(crate) fn url(place: &Place) -> Result<BackendUrl> {
     let from_environment = env::var_os("LOCKKIT_URL");
     let url: BackendUrl = match (place.url.as_deref(), from_environment.as_deref()) {
         (Some(url), _) => text(url, "--url")?.parse()?,
-        // Also when it is empty: a variable that was not filled in must not mean other locks.
+        // A variable that was not filled in must not mean other locks.
+        (None, Some(url)) if url.is_empty() => {
+            return Err(Error::config("LOCKKIT_URL", "it is empty; give it a URL, or unset it"));
+        }
         (None, Some(url)) => text(url, "LOCKKIT_URL")?.parse()?,
         (None, None) => return embedded(),
     };

@@ -10,8 +10,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// What a client library said.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a lock operation failed. Each message names the lock, the driver and what was attempted, as
-/// far as there are such.
+/// Why a lock operation failed. What became of a lock at its backend names the lock, the driver and
+/// what was attempted; what is wrong with a URL, an option or the whole locker names that.
 ///
 /// ```
 /// use lockkit_core::{Error, Lock, LockGuard};
