@@ -82,8 +82,8 @@ impl Claims {
         let (known, haste) = entry.looks();
         if let Some(ahead) = known.and_then(|created| self.watch.ahead(entry.owner, created)) {
             let (own, before) = tokio::try_join!(
-                self.reader.stands(Arc::clone(key), *created, haste, limit.left()),
-                self.reader.stands(Arc::clone(&ahead.key), ahead.created, haste, limit.left()),
+                self.reader.stands(Arc::clone(key), *created, haste, limit),
+                self.reader.stands(Arc::clone(&ahead.key), ahead.created, haste, limit),
             )?;
             match (own, before) {
                 (None, _) => return Ok(Seen::Absent),
@@ -95,7 +95,7 @@ impl Claims {
                 (Some(_), None) => (),
             }
         }
-        queue::look(&self.members, &entry.queue, key, *created, limit.left()).await.outcome
+        queue::look(&self.members, &entry.queue, key, *created, limit).await.outcome
     }
 
     /// Makes what the claim holds last for another TTL; whether it holds anything.
@@ -122,7 +122,7 @@ impl Claims {
     /// goes on.
     async fn keep(&self, entry: &Entry, limit: Limit) -> Result<bool, Failure> {
         let Some(Standing { key, created, lease }) = entry.standing() else { return Ok(false) };
-        let stands = self.reader.stands(key, created, Haste::WithOthers, limit.left());
+        let stands = self.reader.stands(key, created, Haste::WithOthers, limit);
         let (stands, is_alive) = tokio::join!(stands, self.refresh(&lease, limit));
         match (stands, is_alive) {
             // Either is enough to know.
@@ -152,11 +152,11 @@ impl Claims {
 
     /// Removes the key, and makes sure that nothing puts it back; whether it was there.
     async fn remove(&self, entry: &Entry, limit: Limit) -> Result<bool, Failure> {
-        let _turn = entry.turn(limit.left()).await?;
+        let _turn = entry.turn(limit).await?;
         let traces = entry.traces().clone();
         let was_there = match traces.created {
             Some(created) => {
-                let reply = queue::leave(&self.members, &*traces.key, created, limit.left()).await;
+                let reply = queue::leave(&self.members, &*traces.key, created, limit).await;
                 // Whether an earlier attempt had removed it, nobody can tell.
                 reply.outcome? || reply.in_doubt
             }
@@ -164,7 +164,7 @@ impl Claims {
         };
         if traces.in_doubt {
             for lease in [&traces.lease, &traces.longer].into_iter().flatten() {
-                self.leases.revoke(lease, limit.left()).await?;
+                self.leases.revoke(lease, limit).await?;
             }
         }
         for lease in [traces.lease, traces.longer].into_iter().flatten() {

@@ -31,10 +31,9 @@ pub(crate) async fn diagnose(
     driver: &EtcdDriver,
     namespace: &Namespace,
 ) -> Result<Vec<Diagnosis>, Failure> {
-    let limit = driver.inspection_limit();
     let members = &driver.members;
     let status = |member| {
-        members.ask(member, limit, async move |client: Arc<Client>| {
+        members.ask(member, driver.inspection_limit(), async move |client: Arc<Client>| {
             client.maintenance_client().status().await
         })
     };
@@ -54,12 +53,13 @@ pub(crate) async fn diagnose(
         client.maintenance_client().alarm(AlarmAction::Get, AlarmType::None, None).await
     };
     let alarms = members
-        .call(limit, alarm)
+        .call(driver.inspection_limit(), alarm)
         .await
         .outcome
         .map(|answer| answer.alarms().iter().map(|alarm| alarm.alarm()).collect::<Vec<_>>());
     let list = |client: Arc<Client>| async move { client.cluster_client().member_list().await };
-    let listed = members.call(limit, list).await.outcome.map(|answer| answer.members().len());
+    let listed = members.call(driver.inspection_limit(), list).await.outcome;
+    let listed = listed.map(|answer| answer.members().len());
     let rights = rights(driver, namespace).await;
     let (history, pace) =
         tokio::join!(history_of(driver, namespace), pace_of(driver, namespace, &statuses));

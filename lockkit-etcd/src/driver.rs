@@ -78,7 +78,7 @@ impl EtcdDriver {
         let end = Instant::now() + CONNECT_LIMIT;
         let answer = loop {
             let left = end.saturating_duration_since(Instant::now());
-            let answer = members.call(left, &anything).await.outcome;
+            let answer = members.call(Limit::new(left), &anything).await.outcome;
             let may_pass = |failure: &Failure| members.len() > 1 && failure.may_pass();
             if !answer.as_ref().is_err_and(may_pass) || Instant::now() + PAUSE >= end {
                 break answer;

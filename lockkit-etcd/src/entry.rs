@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::FencingToken;
-use lockkit_core::driver::{Claim, DriverError, Grant, OwnerId, Vouch};
+use lockkit_core::driver::{Claim, DriverError, Grant, Limit, OwnerId, Vouch};
 
 use crate::error::Failure;
 use crate::layout::{Dialect, Queue, Value};
@@ -113,9 +113,9 @@ impl Entry {
     }
 
     /// When nobody else changes which leases the claim has.
-    pub(crate) async fn turn(&self, limit: Duration) -> Result<OnTurn<'_>, Failure> {
-        let turn = tokio::time::timeout(limit, self.turn.lock()).await;
-        turn.map_err(|_| Failure::NoAnswer(limit))
+    pub(crate) async fn turn(&self, limit: Limit) -> Result<OnTurn<'_>, Failure> {
+        let turn = limit.bound(self.turn.lock()).await;
+        turn.ok_or_else(|| Failure::NoAnswer(limit.length()))
     }
 
     pub(crate) fn traces(&self) -> MutexGuard<'_, Traces> {

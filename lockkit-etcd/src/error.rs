@@ -87,7 +87,7 @@ impl Failure {
     /// Whether there is no room. To the request that fills it, etcd answers so after it has carried
     /// it out (`quotaApplierV3` in
     /// <https://github.com/etcd-io/etcd/blob/main/server/etcdserver/apply/apply.go>).
-    fn is_about_space(&self) -> bool {
+    pub(crate) fn is_about_space(&self) -> bool {
         self.status().is_some_and(|(code, message)| {
             code == Code::ResourceExhausted && message.ends_with("database space exceeded")
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use etcd_client::{Client, GetOptions, KeyValue, SortOrder, SortTarget};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use lockkit_core::driver::{DriverError, Inspect, OwnerId};
+use lockkit_core::driver::{DriverError, Inspect, Limit, OwnerId};
 use lockkit_core::{Diagnosis, FencingToken, Holder, LockName, LockStatus, Namespace, Waiter};
 
 use crate::diagnosis;
@@ -64,7 +64,7 @@ impl Inspect for EtcdDriver {
         name: &LockName,
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
-        let (queue, limit) = (Queue::of(name, self.dialect), self.inspection_limit());
+        let queue = Queue::of(name, self.dialect);
         // Another may hold it by the time it is broken. This ends when one stays for long enough.
         loop {
             let keys = self.keys(queue.prefix(), 1).await.map_err(Failure::of_a_look)?;
@@ -74,6 +74,7 @@ impl Inspect for EtcdDriver {
                 return Ok(None);
             }
             let (key, created) = (first.key(), first.create_revision());
+            let limit = self.inspection_limit();
             let left = queue::leave(&self.members, key, created, limit).await;
             // Gone, but for an attempt that was not answered: that has done it.
             if left.outcome.map_err(Failure::of_a_request)? || left.in_doubt {
@@ -152,7 +153,8 @@ impl EtcdDriver {
         })
     }
 
-    pub(crate) fn inspection_limit(&self) -> Duration {
-        self.call_limit.of_a_look()
+    /// For one request, from now on.
+    pub(crate) fn inspection_limit(&self) -> Limit {
+        Limit::new(self.call_limit.of_a_look())
     }
 }

@@ -6,12 +6,12 @@ use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper};
 use lockkit_core::driver::{Backoff, Instant as Stamp, Limit};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::Failure;
 use crate::leases::Lease;
-use crate::members::{Current, Members};
+use crate::members::{Current, Members, Wait};
 
 /// How many asks are taken from the line at once.
 const MOST_AT_ONCE: usize = 64;
@@ -30,8 +30,7 @@ pub(crate) struct Keepalive {
 #[derive(Debug)]
 struct Ask {
     lease: Arc<Lease>,
-    limit: Duration,
-    until: Instant,
+    limit: Limit,
     answer: oneshot::Sender<Result<bool, Failure>>,
 }
 
@@ -55,17 +54,17 @@ impl Keepalive {
 
     /// Makes the lease last for another TTL, and returns whether there is such a lease.
     pub(crate) async fn renew(&self, lease: &Arc<Lease>, limit: Limit) -> Result<bool, Failure> {
-        let answer = limit.bound(self.begin(lease, limit.left()).answer()).await;
+        let answer = limit.bound(self.begin(lease, limit).answer()).await;
         // The stream may still wait for what was asked before, and longer.
         answer.unwrap_or(Err(Failure::NoAnswer(limit.length())))
     }
 
     /// The same: it is on its way when this returns, also if nobody waits for the answer.
-    pub(crate) fn begin(&self, lease: &Arc<Lease>, limit: Duration) -> Refresh {
+    pub(crate) fn begin(&self, lease: &Arc<Lease>, limit: Limit) -> Refresh {
         let (answer, answered) = oneshot::channel();
-        let (lease, until) = (Arc::clone(lease), Instant::now() + limit);
+        let lease = Arc::clone(lease);
         // After the end of the task the answer's channel breaks, which says so.
-        _ = self.asks.send(Ask { lease, limit, until, answer });
+        _ = self.asks.send(Ask { lease, limit, answer });
         Refresh(answered)
     }
 
@@ -155,7 +154,7 @@ impl Line {
             Ok((client.lease_client().keep_alive(id).await, client))
         };
         let outcome = select! {
-            outcome = timeout_at(self.patience(&ask), opening) => outcome,
+            outcome = timeout(self.patience(ask.limit), opening) => outcome,
             _ = changes.wait_for(|now| *now != current) => {
                 self.waiting.push_front(ask);
                 return Ok(None);
@@ -179,7 +178,7 @@ impl Line {
             }
             Ok(Ok((Err(error), _))) => error.into(),
             Ok(Err(failure)) => failure,
-            Err(_) => Failure::NoAnswer(ask.limit),
+            Err(_) => Failure::NoAnswer(ask.limit.length()),
         };
         let may_pass = match &sent {
             Some((client, sent)) => self.failed(member, client, *sent, &failure),
@@ -256,7 +255,8 @@ impl Line {
                 },
                 outcome = send => match (outcome, self.waiting.pop_front()) {
                     (Ok(stamp), Some(ask)) => {
-                        let (at, patience) = (Instant::now(), self.patience(&ask));
+                        let at = Instant::now();
+                        let patience = at + self.patience(ask.limit);
                         sent.push_back(Sent { stamp, at, patience, ask });
                     }
                     (Err(error), ask) => {
@@ -271,8 +271,8 @@ impl Line {
                     _ => self.waiting.extend(batch.drain(..)),
                 },
                 () = until(silence) => {
-                    let limit = sent.front().map_or(Duration::ZERO, |sent| sent.ask.limit);
-                    break Err(Failure::NoAnswer(limit));
+                    let length = sent.front().map_or(Duration::ZERO, |sent| sent.ask.limit.length());
+                    break Err(Failure::NoAnswer(length));
                 }
                 _ = changes.changed() => (),
             }
@@ -288,21 +288,23 @@ impl Line {
         outcome
     }
 
-    /// Until when an answer is waited for, rather than asking another member.
-    fn patience(&self, ask: &Ask) -> Instant {
+    /// How long an answer is waited for, rather than asking another member. However little is left
+    /// of the time of whoever asks, who does not wait for longer than that anyway: others are on the
+    /// stream as well.
+    fn patience(&self, limit: Limit) -> Duration {
         match self.members.len() {
-            1 => ask.until,
-            _ => ask.until.min(Instant::now() + ask.limit / 2),
+            1 => limit.length(),
+            _ => Wait::from(limit).patience(),
         }
     }
 
     fn drop_late(&mut self) {
-        let now = Instant::now();
-        let (late, waiting) = self.waiting.drain(..).partition(|ask| ask.until <= now);
+        let is_late = |ask: &Ask| ask.limit.left().is_zero();
+        let (late, waiting) = self.waiting.drain(..).partition(is_late);
         self.waiting = waiting;
         let late: VecDeque<Ask> = late;
         for ask in late {
-            let failure = Failure::NoAnswer(ask.limit);
+            let failure = Failure::NoAnswer(ask.limit.length());
             ask.report(Err(failure));
         }
     }
@@ -312,5 +314,31 @@ async fn until(end: Option<Instant>) {
     match end {
         Some(end) => sleep_until(end).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use etcd_client::ConnectOptions;
+    use lockkit_core::driver::Limit;
+    use tokio::time::sleep;
+
+    use super::{Line, Members};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_has_as_much_time_for_whoever_comes_late() {
+        const LENGTH: Duration = Duration::from_secs(1);
+        let late = Limit::new(LENGTH);
+        sleep(LENGTH * 9 / 10).await;
+        for (members, patience) in [(1, LENGTH), (2, LENGTH / 2), (3, LENGTH / 2)] {
+            let urls = vec!["http://some.invalid".into(); members];
+            let members = Arc::new(Members::new(urls, ConnectOptions::new(), None, None));
+            let line = Line { waiting: VecDeque::new(), members };
+            assert_eq!(line.patience(late), patience);
+        }
     }
 }

@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkit_core::driver::{Clock, ErrorKind, Instant};
+use lockkit_core::driver::{Clock, ErrorKind, Instant, Limit};
 use tokio::select;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
@@ -138,7 +138,7 @@ impl Leases {
     }
 
     /// A lease that nobody else has, of at least `ttl`: from the pool, else a new one.
-    pub(crate) async fn take(&self, ttl: Duration, limit: Duration) -> Result<Arc<Lease>, Failure> {
+    pub(crate) async fn take(&self, ttl: Duration, limit: Limit) -> Result<Arc<Lease>, Failure> {
         let idle = self.pool.idle().take(seconds(ttl));
         match idle {
             Some(lease) => Ok(lease),
@@ -147,11 +147,7 @@ impl Leases {
     }
 
     /// A new lease of at least `ttl`.
-    pub(crate) async fn grant(
-        &self,
-        ttl: Duration,
-        limit: Duration,
-    ) -> Result<Arc<Lease>, Failure> {
+    pub(crate) async fn grant(&self, ttl: Duration, limit: Limit) -> Result<Arc<Lease>, Failure> {
         let (clock, members) = (self.pool.clock.clone(), &self.pool.members);
         let (seconds, since) = (seconds(ttl), clock.now());
         let granted = members
@@ -203,7 +199,7 @@ impl Leases {
 
     /// Ends a lease that an unanswered request named, so that the request is refused should it
     /// still arrive.
-    pub(crate) async fn revoke(&self, lease: &Lease, limit: Duration) -> Result<(), Failure> {
+    pub(crate) async fn revoke(&self, lease: &Lease, limit: Limit) -> Result<(), Failure> {
         self.pool.revoke(lease.id, limit).await?;
         lease.is_over();
         Ok(())
@@ -230,7 +226,7 @@ impl Leases {
 }
 
 impl Pool {
-    async fn revoke(&self, id: i64, limit: Duration) -> Result<(), Failure> {
+    async fn revoke(&self, id: i64, limit: Limit) -> Result<(), Failure> {
         let revoke = |client: Arc<etcd_client::Client>| async move {
             client.lease_client().revoke(id).await
         };
@@ -257,7 +253,8 @@ impl Pool {
                     retired.push(lease.id);
                 } else if lease.age() >= lease.ttl / 3 {
                     // Its answer is noted by the lease.
-                    drop(self.keepalive.begin(lease, (lease.ttl / 5).min(UPKEEP_LIMIT)));
+                    let limit = Limit::new((lease.ttl / 5).min(UPKEEP_LIMIT));
+                    drop(self.keepalive.begin(lease, limit));
                 }
                 !is_old
             });
@@ -311,7 +308,8 @@ async fn keep_up(pool: Arc<Pool>, mut inbox: mpsc::UnboundedReceiver<i64>) {
         let (old, next) = pool.look_after();
         ids.extend(old);
         for id in ids.chunks(MOST_AT_ONCE) {
-            for outcome in join_all(id.iter().map(|&id| pool.revoke(id, UPKEEP_LIMIT))).await {
+            let limit = Limit::new(UPKEEP_LIMIT);
+            for outcome in join_all(id.iter().map(|&id| pool.revoke(id, limit))).await {
                 if let Err(failure) = outcome
                     && failure.kind() != ErrorKind::Unreachable
                 {

@@ -4,12 +4,13 @@
 //! that are down.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, KvClient, ResponseHeader};
-use lockkit_core::driver::Backoff;
+use lockkit_core::driver::{Backoff, Limit};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -86,6 +87,35 @@ impl Outage {
     /// Shorter than others', since leases may last for no more than two seconds.
     fn pause(&self) -> Duration {
         self.backoff.pause() / 4
+    }
+}
+
+/// How long an answer is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// In all.
+    pub(crate) limit: Limit,
+    /// How long the call may take that is given the least, of those that share the request.
+    pub(crate) shortest: Duration,
+}
+
+impl From<Limit> for Wait {
+    fn from(limit: Limit) -> Self {
+        Self { limit, shortest: limit.length() }
+    }
+}
+
+impl Wait {
+    /// For one member, while there are others to ask. What a call has spent before does not count: a
+    /// member is no worse for being asked late.
+    pub(crate) fn patience(self) -> Duration {
+        self.shortest / 2
+    }
+
+    /// Whether a member that says nothing for so long is to be gone from. The second one that a call
+    /// asks gets a little less than the first, since only so much is left.
+    fn is_over_after(self, given: Duration) -> bool {
+        given >= self.patience() * 4 / 5
     }
 }
 
@@ -243,35 +273,41 @@ impl Members {
         is_it.then_some(connection)
     }
 
-    /// Sends a request that may be sent twice: if the member in use does not answer within half of
-    /// the limit, or says that it cannot, to the next one, and so on while there is time.
+    /// Sends a request that may be sent twice: if the member in use does not answer while there is
+    /// patience with it, or says that it cannot, to the next one, and so on while there is time.
     pub(crate) async fn call<T, F>(
         &self,
-        limit: Duration,
+        wait: impl Into<Wait>,
         request: impl Fn(Arc<Client>) -> F,
     ) -> Reply<T>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let end = Instant::now() + limit;
+        let wait = wait.into();
+        let limit = wait.limit;
         let mut in_doubt = false;
-        let mut failure = Failure::NoAnswer(limit);
+        let mut failure = Failure::NoAnswer(limit.length());
         for tried in 0..self.members.len() {
             let member = self.current().member;
             let is_last = tried + 1 == self.members.len();
-            let until = if is_last { end } else { Instant::now() + limit / 2 };
+            let given = if is_last { limit.left() } else { limit.left().min(wait.patience()) };
             // In a box: it is large, and who waits for the lock later is no smaller for it.
-            failure = match Box::pin(self.attempt(member, until.min(end), &request)).await {
+            let answer = Box::pin(self.attempt(member, [wait.shortest, given], &request)).await;
+            // Everybody goes along, for which it is no reason that somebody came late.
+            let leaves = answer.is_some() || wait.is_over_after(given);
+            failure = match answer {
                 Some(Ok(answer)) => return Reply { outcome: Ok(answer), in_doubt },
                 Some(Err(failure)) => failure,
-                None => Failure::NoAnswer(limit),
+                None => Failure::NoAnswer(limit.length()),
             };
             if !failure.is_about_the_member() {
                 break;
             }
             in_doubt |= !matches!(failure.kind(), lockkit_core::driver::ErrorKind::Unreachable);
-            self.leave(member);
-            if Instant::now() >= end {
+            if leaves {
+                self.leave(member);
+            }
+            if limit.left().is_zero() {
                 break;
             }
         }
@@ -282,33 +318,36 @@ impl Members {
     pub(crate) async fn ask<T, F>(
         &self,
         member: usize,
-        limit: Duration,
+        limit: Limit,
         request: impl Fn(Arc<Client>) -> F,
     ) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let answer = self.attempt(member, Instant::now() + limit, request).await;
-        answer.unwrap_or(Err(Failure::NoAnswer(limit)))
+        let answer = self.attempt(member, [limit.left(); 2], request).await;
+        answer.unwrap_or(Err(Failure::NoAnswer(limit.length())))
     }
 
-    /// The answer of one member, if there is one by then.
+    /// The answer of one member, if there is one within the longer time; after the shorter one it is
+    /// noted that there is none.
     async fn attempt<T, F>(
         &self,
         member: usize,
-        until: Instant,
+        [shorter, longer]: [Duration; 2],
         request: impl Fn(Arc<Client>) -> F,
     ) -> Option<Result<T, Failure>>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let mut sent = None;
-        let attempt = async {
+        let (begun, sent) = (Instant::now(), Mutex::new(None));
+        // Nothing panics while it holds the lock.
+        let sent = || sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut attempt = pin!(async {
             let mut is_again = false;
             loop {
                 let client = self.client(member).await?;
                 let asked = Instant::now();
-                sent = Some((Arc::clone(&client), asked));
+                *sent() = Some((Arc::clone(&client), asked));
                 let answer = request(Arc::clone(&client)).await.map_err(Failure::from);
                 let Err(failure) = &answer else {
                     self.heard(member, &client);
@@ -321,12 +360,17 @@ impl Members {
                 }
                 is_again = true;
             }
-        };
-        let answer = timeout_at(until, attempt).await.ok();
-        if let (None, Some((client, sent))) = (&answer, sent) {
-            self.unheard(member, &client, sent);
+        });
+        for given in [shorter.min(longer), longer] {
+            if let Ok(answer) = timeout_at(begun + given, &mut attempt).await {
+                return Some(answer);
+            }
+            let unanswered = sent().clone();
+            if let Some((client, sent)) = unanswered {
+                self.unheard(member, &client, sent);
+            }
         }
-        answer
+        None
     }
 
     /// The client of a member, which is connected when it is first used. One whose connections fail
@@ -445,5 +489,95 @@ impl Connection {
 impl fmt::Debug for Members {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.members.iter().map(|member| &member.url)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::pending;
+    use std::time::Duration;
+
+    use etcd_client::ConnectOptions;
+    use lockkit_core::driver::Limit;
+    use tokio::time::{Instant, sleep};
+
+    use super::{Members, Wait};
+    use crate::error::Failure;
+
+    const LENGTH: Duration = Duration::from_secs(1);
+
+    /// None is connected to: a client connects with its first request.
+    fn members<const COUNT: usize>() -> Members {
+        let urls = (0..COUNT).map(|number| format!("http://{number}.invalid")).collect();
+        Members::new(urls, ConnectOptions::new(), None, None)
+    }
+
+    /// Of a call that has spent so much of it.
+    async fn limit_after(spent: Duration) -> Limit {
+        let limit = Limit::new(LENGTH);
+        sleep(spent).await;
+        limit
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_member_that_is_asked_late_has_as_much_time_as_others() {
+        let members = members::<3>();
+        let (limit, before) = (limit_after(LENGTH * 41 / 100).await, members.current());
+        let slow = |_| async {
+            sleep(LENGTH * 4 / 10).await;
+            Ok(())
+        };
+        let reply = members.call(limit, slow).await;
+        assert!(reply.outcome.is_ok() && !reply.in_doubt, "{reply:?}");
+        assert_eq!(members.current(), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_leaves_a_member_for_want_of_time() {
+        let (members, start) = (members::<3>(), Instant::now());
+        let (limit, before) = (limit_after(LENGTH * 9 / 10).await, members.current());
+        let reply = members.call::<(), _>(limit, |_| pending()).await;
+        assert!(matches!(reply.outcome, Err(Failure::NoAnswer(LENGTH))) && reply.in_doubt);
+        assert_eq!((members.current(), start.elapsed()), (before, LENGTH));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn members_that_hang_are_left_while_there_is_time() {
+        for hang in [1, 2] {
+            let (members, start) = (members::<3>(), Instant::now());
+            let (first, asked) = (members.current().member, Cell::new(0));
+            let request = |_| {
+                let hangs = asked.replace(asked.get() + 1) < hang;
+                async move {
+                    match hangs {
+                        true => pending().await,
+                        false => Ok(()),
+                    }
+                }
+            };
+            // The second is given a little less than the first.
+            let limit = limit_after(LENGTH / 100).await;
+            let reply = members.call(limit, request).await;
+            assert_eq!((reply.outcome.is_ok(), reply.in_doubt), (hang == 1, true));
+            assert_eq!(members.current().member, (first + hang) % 3);
+            let expected = if hang == 1 { LENGTH * 51 / 100 } else { LENGTH };
+            assert_eq!(start.elapsed(), expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_shares_a_request_has_its_time_and_who_has_less_notes_the_silence() {
+        let members = members::<1>();
+        members.call(Limit::new(LENGTH), |_| async { Ok(()) }).await.outcome.unwrap();
+        sleep(LENGTH).await;
+        let before = members.current().connection;
+        let slow = |_| async {
+            sleep(LENGTH * 2).await;
+            Ok(())
+        };
+        let wait = Wait { limit: Limit::new(LENGTH * 3), shortest: LENGTH };
+        assert!(members.call(wait, slow).await.outcome.is_ok());
+        assert_eq!(members.current().connection, before + 1);
     }
 }

@@ -1,17 +1,17 @@
 //! The requests about one lock, each one transaction.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use etcd_client::{
     Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, SortOrder,
     SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
+use lockkit_core::driver::Limit;
 
 use crate::board::Key;
 use crate::error::Failure;
 use crate::layout::{Queue, Value};
-use crate::members::{self, Members, Reply};
+use crate::members::{self, Members, Reply, Wait};
 
 /// What a look at the queue finds.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Last {
 }
 
 /// Puts the own key unless it is there; when it was created.
-pub(crate) async fn put(members: &Members, own: Own<'_>, limit: Duration) -> Reply<i64> {
+pub(crate) async fn put(members: &Members, own: Own<'_>, limit: Limit) -> Reply<i64> {
     let is_new = Compare::create_revision(&**own.key, CompareOp::Equal, 0);
     let read = TxnOp::get(&**own.key, None);
     let txn = Txn::new().when([is_new]).and_then([own.put()]).or_else([read]);
@@ -114,11 +114,7 @@ pub(crate) async fn put(members: &Members, own: Own<'_>, limit: Duration) -> Rep
 }
 
 /// Reads the last keys of the queue. It costs the server as much as the queue is long.
-pub(crate) async fn last(
-    members: &Members,
-    queue: &Queue,
-    limit: Duration,
-) -> Result<Last, Failure> {
+pub(crate) async fn last(members: &Members, queue: &Queue, limit: Limit) -> Result<Last, Failure> {
     /// More than come while one look is under way, from here and elsewhere.
     const MOST: i64 = 256;
     let last = GetOptions::new().with_prefix().with_limit(MOST).with_keys_only();
@@ -136,7 +132,7 @@ pub(crate) async fn enter(
     members: &Members,
     queue: &Queue,
     own: Own<'_>,
-    limit: Duration,
+    limit: Limit,
 ) -> Reply<Place> {
     let is_new = Compare::create_revision(&**own.key, CompareOp::Equal, 0);
     // The own key, the one before it, and whether there are more.
@@ -177,7 +173,7 @@ pub(crate) async fn try_enter(
     members: &Members,
     queue: &Queue,
     own: Own<'_>,
-    limit: Duration,
+    limit: Limit,
 ) -> Reply<Option<Place>> {
     let is_empty = Compare::create_revision(queue.prefix(), CompareOp::Equal, 0).with_prefix();
     let first = GetOptions::new().with_prefix().with_limit(1);
@@ -207,7 +203,7 @@ pub(crate) async fn look(
     queue: &Queue,
     key: &Arc<str>,
     created: i64,
-    limit: Duration,
+    limit: Limit,
 ) -> Reply<Seen> {
     let own = GetOptions::new().with_keys_only();
     let before = GetOptions::new().with_prefix().with_limit(2).with_keys_only();
@@ -232,7 +228,7 @@ pub(crate) async fn change_lease(
     members: &Members,
     own: Own<'_>,
     created: i64,
-    limit: Duration,
+    limit: Limit,
 ) -> Reply<bool> {
     let is_there = Compare::create_revision(&**own.key, CompareOp::Equal, created);
     let reply = send(members, Txn::new().when([is_there]).and_then([own.put()]), limit).await;
@@ -244,7 +240,7 @@ pub(crate) async fn leave(
     members: &Members,
     key: impl Into<Vec<u8>>,
     created: i64,
-    limit: Duration,
+    limit: Limit,
 ) -> Reply<bool> {
     let key = key.into();
     let is_there = Compare::create_revision(key.clone(), CompareOp::Equal, created);
@@ -261,12 +257,12 @@ impl<T> Reply<T> {
 
 const NO_ANSWER: Failure = Failure::Foreign("the answer has not what was asked for");
 
-pub(crate) async fn send(members: &Members, txn: Txn, limit: Duration) -> Reply<TxnResponse> {
+pub(crate) async fn send(members: &Members, txn: Txn, wait: impl Into<Wait>) -> Reply<TxnResponse> {
     let request = |client: Arc<Client>| {
         let txn = txn.clone();
         async move { members::kv(&client).txn(txn).await }
     };
-    let reply = members.call(limit, request).await;
+    let reply = members.call(wait, request).await;
     reply.and_then(|answer| members.check(answer.header()).map(|()| answer))
 }
 

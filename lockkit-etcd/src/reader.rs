@@ -4,6 +4,7 @@ use std::time::Duration;
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use lockkit_core::driver::Limit;
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -11,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::board::Key;
 use crate::error::Failure;
-use crate::members::Members;
+use crate::members::{Members, Wait};
 use crate::queue::{revision, send};
 
 /// How many keys are read at once. The server allows 128 unless it is told otherwise.
@@ -44,7 +45,7 @@ struct Ask {
     key: Key,
     created: i64,
     haste: Haste,
-    limit: Duration,
+    limit: Limit,
     until: Instant,
     answer: oneshot::Sender<Result<Option<i64>, Failure>>,
 }
@@ -61,17 +62,17 @@ impl Reader {
         key: impl Into<Key>,
         created: i64,
         haste: Haste,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<Option<i64>, Failure> {
         let (key, (answer, answered)) = (key.into(), oneshot::channel());
         // Whoever is given little time has none to spend on others.
-        let haste = if limit < 4 * GATHER { Haste::AtOnce } else { haste };
+        let haste = if limit.left() < 4 * GATHER { Haste::AtOnce } else { haste };
         // After the end of the task the answer's channel breaks, which says so.
-        let until = Instant::now() + limit;
+        let until = Instant::now() + limit.left();
         _ = self.asks.send(Ask { key, created, haste, limit, until, answer });
-        match tokio::time::timeout(limit, answered).await {
-            Ok(answer) => answer.unwrap_or(Err(Failure::Closed)),
-            Err(_) => Err(Failure::NoAnswer(limit)),
+        match limit.bound(answered).await {
+            Some(answer) => answer.unwrap_or(Err(Failure::Closed)),
+            None => Err(Failure::NoAnswer(limit.length())),
         }
     }
 
@@ -91,16 +92,16 @@ async fn read(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
         let has_room = under_way.len() < MOST_UNDER_WAY;
         let is_full = asks.len() == MOST_AT_ONCE && has_room;
         // Nor for those who are read for already.
-        let is_pressed = || has_room && asks.iter().any(|ask| ask.until < end);
+        let is_pressed = || has_room && asks.iter().any(|ask| ask.until + GATHER < end);
         let is_due = !asks.is_empty() && (under_way.is_empty() || is_pressed());
         let hurries = || asks.iter().any(|ask| ask.haste == Haste::AtOnce);
         if is_full || is_due && (Instant::now() >= next || hurries()) {
-            // Whoever is given less time than the others does not wait for them.
-            let limit = asks.iter().map(|ask| ask.limit).min().unwrap_or_default();
-            let now = Instant::now();
-            end = if under_way.is_empty() { now + limit } else { end.max(now + limit) };
-            next = now + GATHER;
-            under_way.push(look(&members, std::mem::take(&mut asks), limit));
+            if under_way.is_empty() {
+                end = Instant::now();
+            }
+            end = asks.iter().map(|ask| ask.until).fold(end, Instant::max);
+            next = Instant::now() + GATHER;
+            under_way.push(look(&members, std::mem::take(&mut asks)));
         }
         let room = MOST_AT_ONCE - asks.len();
         select! {
@@ -113,10 +114,19 @@ async fn read(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
     }
 }
 
-async fn look(members: &Members, asks: Vec<Ask>, limit: Duration) {
+/// How long to wait for what all of them ask: for as long as any of them does, since each gives up by
+/// itself, and with no more patience than fits who is given the least time.
+fn wait(asks: &[Ask]) -> Option<Wait> {
+    let limits = asks.iter().map(|ask| ask.limit);
+    let shortest = limits.clone().map(Limit::length).min()?;
+    Some(Wait { limit: limits.max_by_key(|limit| limit.left())?, shortest })
+}
+
+async fn look(members: &Members, asks: Vec<Ask>) {
+    let Some(wait) = wait(&asks) else { return };
     let get = |ask: &Ask| TxnOp::get(&*ask.key, Some(GetOptions::new().with_keys_only()));
     let txn = Txn::new().and_then(asks.iter().map(get).collect::<Vec<_>>());
-    let answer = send(members, txn, limit).await.outcome;
+    let answer = send(members, txn, wait).await.outcome;
     let found = answer.as_ref().map(|answer| (answer.op_responses(), revision(answer)));
     let mut found = found.map(|(found, revision)| (found.into_iter(), revision));
     for Ask { created, answer, .. } in asks {
@@ -132,5 +142,33 @@ async fn look(members: &Members, asks: Vec<Ask>, limit: Duration) {
         };
         // Whoever asked may have given up.
         _ = answer.send(is_there);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lockkit_core::driver::Limit;
+    use tokio::sync::oneshot;
+    use tokio::time::{Instant, sleep};
+
+    use super::{Ask, Haste, wait};
+
+    fn ask(limit: Limit) -> Ask {
+        let (until, (answer, _)) = (Instant::now() + limit.left(), oneshot::channel());
+        Ask { key: (*b"a").into(), created: 1, haste: Haste::WithOthers, limit, until, answer }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_has_little_time_takes_none_from_others() {
+        let [length, shorter] = [3, 1].map(Duration::from_secs);
+        let late = Limit::new(length);
+        sleep(length - Duration::from_millis(5)).await;
+        let mut asks = vec![ask(late), ask(Limit::new(length))];
+        let of = |asks: &[Ask]| wait(asks).map(|wait| (wait.limit.left(), wait.shortest));
+        assert_eq!(of(&asks), Some((length, length)));
+        asks.push(ask(Limit::new(shorter)));
+        assert_eq!(of(&asks), Some((length, shorter)));
     }
 }

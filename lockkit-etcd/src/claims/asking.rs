@@ -83,12 +83,12 @@ impl Claims {
         let Arrival { entry, doubts, put: Put { line, key, created, refresh }, limit } = arrival;
         let (members, queue) = (&self.members, &entry.queue);
         let look = async {
-            let last = self.looking.pass(claim, || queue::last(members, queue, limit.left()));
+            let last = self.looking.pass(claim, || queue::last(members, queue, limit));
             if let Some(place) = line.look(limit.left() / 2, last).await?.place(&key, created) {
                 return Ok(Seen::Present(place));
             }
             // It is gone again, or others came in between.
-            let look = || queue::look(members, queue, &key, created, limit.left());
+            let look = || queue::look(members, queue, &key, created, limit);
             self.looking.pass(claim, look).await.outcome
         };
         match limit.bound(look).await.unwrap_or(Err(Failure::NoAnswer(limit.length()))) {
@@ -150,14 +150,22 @@ impl Claims {
             }
             return Ok(Asked::At(place, None));
         }
-        let mut from_pool = true;
+        let (mut from_pool, was_in_doubt) = (true, entry.traces().in_doubt);
         loop {
             let (lease, refresh) = self.lease(entry, claim, from_pool, limit).await?;
             let asked = self.enter(entry, claim, &lease, limit).await;
-            if asked.as_ref().is_err_and(Failure::may_be_carried_out) {
+            if let Err(failure) = &asked
+                && failure.may_be_carried_out()
+            {
                 // What it has put goes with its lease.
-                if self.leases.revoke(&lease, limit.left()).await.is_err() {
-                    entry.traces().in_doubt = true;
+                let is_revoked = self.leases.revoke(&lease, limit).await.is_ok();
+                let mut traces = entry.traces();
+                match is_revoked {
+                    // What a member has not answered is refused from now on.
+                    true if failure.is_about_space() => traces.in_doubt = was_in_doubt,
+                    // That was another cluster, and a member of ours may yet carry it out.
+                    true => (),
+                    false => traces.in_doubt = true,
                 }
                 return asked;
             }
@@ -189,11 +197,11 @@ impl Claims {
     ) -> Result<(Arc<Lease>, Option<Refresh>), Failure> {
         let lease = match entry.lease().filter(|lease| !lease.is_gone()) {
             Some(lease) => lease,
-            None if from_pool => self.leases.take(claim.ttl(), limit.left()).await?,
-            None => self.leases.grant(claim.ttl(), limit.left()).await?,
+            None if from_pool => self.leases.take(claim.ttl(), limit).await?,
+            None => self.leases.grant(claim.ttl(), limit).await?,
         };
         entry.traces().lease = Some(Arc::clone(&lease));
-        let refresh = (!lease.is_fresh()).then(|| self.keepalive.begin(&lease, limit.left()));
+        let refresh = (!lease.is_fresh()).then(|| self.keepalive.begin(&lease, limit));
         Ok((lease, refresh))
     }
 
@@ -206,20 +214,20 @@ impl Claims {
     ) -> Result<Asked, Failure> {
         let own = Own { key: &entry.asks_with(lease), value: &entry.value, lease: lease.id() };
         if !claim.waits() {
-            let reply = queue::try_enter(&self.members, &entry.queue, own, limit.left()).await;
+            let reply = queue::try_enter(&self.members, &entry.queue, own, limit).await;
             entry.note(reply.outcome.as_ref().ok().and_then(Option::as_ref), reply.in_doubt);
             let at = |place| Asked::At(place, None);
             return reply.outcome.map(|place| place.map_or(Asked::Refused, at));
         }
         let line = self.looks.join(entry.queue.prefix());
         if line.is_alone() {
-            let reply = queue::enter(&self.members, &entry.queue, own, limit.left()).await;
+            let reply = queue::enter(&self.members, &entry.queue, own, limit).await;
             entry.note(reply.outcome.as_ref().ok(), reply.in_doubt);
             return reply.outcome.map(|place| Asked::At(place, None));
         }
         // Set up before there is something to be seen, a watch misses nothing.
         self.watch.expect(entry.owner, own.key);
-        let put = queue::put(&self.members, own, limit.left()).await;
+        let put = queue::put(&self.members, own, limit).await;
         let created = entry.note_put(put.outcome, put.in_doubt)?;
         Ok(Asked::Put(Put { line, key: Arc::clone(own.key), created, refresh: None }))
     }

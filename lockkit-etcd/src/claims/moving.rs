@@ -21,7 +21,7 @@ impl Claims {
         claim: &Claim,
         limit: Limit,
     ) -> Result<bool, Failure> {
-        let _turn = entry.turn(limit.left()).await?;
+        let _turn = entry.turn(limit).await?;
         if self.is_long_enough(entry, claim) {
             return self.keep(entry, limit).await;
         }
@@ -31,7 +31,7 @@ impl Claims {
             let is_moved = match begun {
                 Some(longer) => self.move_to(entry, longer, true, limit).await?,
                 None => {
-                    let longer = self.leases.take(claim.ttl(), limit.left()).await?;
+                    let longer = self.leases.take(claim.ttl(), limit).await?;
                     // One from the pool may have less left than the hold is vouched for.
                     match self.refresh(&longer, limit).await {
                         Ok(true) => self.move_to(entry, longer, false, limit).await?,
@@ -63,7 +63,7 @@ impl Claims {
         entry.traces().longer = Some(Arc::clone(&longer));
         let own = Own { key: &stands.key, value: &entry.value, lease: longer.id() };
         let (changed, is_alive, was_alive) = tokio::join!(
-            queue::change_lease(&self.members, own, stands.created, limit.left()),
+            queue::change_lease(&self.members, own, stands.created, limit),
             self.refresh(&longer, limit),
             // What the key hangs on until then, and after a failure.
             self.refresh(&stands.lease, limit),
@@ -97,7 +97,7 @@ impl Claims {
         }
         if is_in_doubt {
             // An ask that was not answered may name it.
-            self.leases.revoke(&stands.lease, limit.left()).await?;
+            self.leases.revoke(&stands.lease, limit).await?;
             entry.moves_to(longer);
         } else {
             entry.moves_to(longer);
@@ -116,7 +116,7 @@ impl Claims {
         claim: &Claim,
         limit: Limit,
     ) -> Result<(), Failure> {
-        let _turn = entry.turn(limit.left()).await?;
+        let _turn = entry.turn(limit).await?;
         if entry.lease().is_some_and(|lease| !lease.is_gone()) {
             // Somebody has done it meanwhile.
             return Ok(());
@@ -124,13 +124,13 @@ impl Claims {
         let begun = entry.traces().longer.clone();
         let lease = match begun {
             Some(begun) => begun,
-            None => self.leases.take(claim.ttl(), limit.left()).await?,
+            None => self.leases.take(claim.ttl(), limit).await?,
         };
         entry.traces().longer = Some(Arc::clone(&lease));
         let own = Own { key: &stands.key, value: &entry.value, lease: lease.id() };
         // What is answered then is good for a full TTL; after a failure, for what is known.
         let (changed, _) = tokio::join!(
-            queue::change_lease(&self.members, own, stands.created, limit.left()),
+            queue::change_lease(&self.members, own, stands.created, limit),
             self.refresh(&lease, limit),
         );
         entry.traces().in_doubt |= changed.may_be_carried_out();

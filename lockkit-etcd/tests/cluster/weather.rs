@@ -37,8 +37,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("streams_leave_a_connection_that_fell_silent", || ETCD.start(), streams_too),
         trial("a_short_lease_does_not_wait_for_a_long_one", || ETCD.start(), short_and_long),
         trial("a_short_lease_does_not_wait_for_a_stream", || ETCD.start(), short_and_stream),
+        trial("a_long_lease_waits_where_a_short_one_does_not", || ETCD.start(), short_beside_long),
         trial("a_server_that_is_slow_is_connected_to_once_more", || ETCD.start(), slow),
         trial("a_full_database_is_capacity_and_lets_go", full, nospace),
+        trial("what_a_full_database_refuses_is_not_in_doubt", full, nospace_in_doubt),
         trial("a_wrong_password_is_denied_and_not_told", || ETCD.start(), password),
         trial("a_token_that_ran_out_is_renewed", || ETCD.start(), renewed_token),
         trial("signed_tokens_survive_changes_of_rights", with_signed_tokens, changed_rights),
@@ -360,6 +362,30 @@ async fn short_and_stream(server: Server) {
     assert!(matches!(of_long, Some(Ok(Renewal::Held(_)))));
 }
 
+/// They are read for together.
+async fn short_beside_long(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = impatient_driver(&server.url_at(proxy.addr())).await;
+    let mut raw = Raw::on(server.port()).await;
+    let (before, long) = (named("before", LONG), named("long", LONG));
+    let short = named("short", millis(3000));
+    for claim in [&before, &long, &short] {
+        take(&driver, claim).await;
+    }
+    let read = proxy.requests().hold(raw.key_of(short.owner()).await);
+    // Those who come a moment after it gather for the next read.
+    driver.renew(&before).await.unwrap();
+    let of_short = async {
+        let (kind, text) = kind(driver.renew(&short).await);
+        assert_eq!(kind, ErrorKind::Unknown, "{text}");
+        // By another connection, as of one that is silent.
+        while driver.renew(&short).await.is_err() {}
+        read.go_on();
+    };
+    let (of_long, ()) = join(driver.renew(&long), of_short).await;
+    assert!(matches!(of_long.unwrap(), Renewal::Held(_)));
+}
+
 /// Waits until the hold is vouched for longer than it was.
 async fn renewed(hold: &Hold) {
     let mut left = hold.valid_for().unwrap();
@@ -397,11 +423,7 @@ async fn nospace(server: Server) {
     // Its lease is left for the next claim.
     driver.release(&before).await.unwrap();
     assert_eq!(raw.leases().await.len(), 2);
-    let megabyte = vec![0; 1024 * 1024];
-    let mut number = 0;
-    while raw.client.put(format!("fill/{number}"), megabyte.clone(), None).await.is_ok() {
-        number += 1;
-    }
+    fill(&mut raw).await;
     let findings = driver.inspect().unwrap().diagnose(held.name().namespace()).await.unwrap();
     let alarms = findings.iter().find(|finding| finding.topic() == "alarms").unwrap();
     assert_eq!(alarms.grade(), lockkit_core::Grade::Error, "{alarms:?}");
@@ -411,6 +433,38 @@ async fn nospace(server: Server) {
     assert_eq!(raw.leases().await.len(), 1, "a key could hang on a lease that is kept");
     assert!(matches!(driver.renew(&held).await.unwrap(), Renewal::Held(_)));
     assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+}
+
+async fn fill(raw: &mut Raw) {
+    let megabyte = vec![0; 1024 * 1024];
+    let mut number = 0;
+    while raw.client.put(format!("fill/{number}"), megabyte.clone(), None).await.is_ok() {
+        number += 1;
+    }
+}
+
+/// One way is silent, and by the other it is answered that there is no room.
+async fn nospace_in_doubt(server: Server) {
+    let (ways, driver) = two_ways(&server, "").await;
+    let mut raw = Raw::on(server.port()).await;
+    // Their leases are left for the next claims.
+    let before = ["one", "two"].map(|name| named(name, LONG));
+    for claim in &before {
+        take(&driver, claim).await;
+    }
+    for claim in &before {
+        driver.release(claim).await.unwrap();
+    }
+    fill(&mut raw).await;
+    for (silent, claim) in ways.iter().zip([claim(LONG), claim(LONG).waiting()]) {
+        let leases = raw.leases().await.len();
+        let put = silent.requests().hold(claim.owner().to_string());
+        let (kind, text) = kind(driver.try_acquire(&claim).await);
+        put.caught().await;
+        assert_eq!(kind, ErrorKind::Capacity, "{text}");
+        assert_eq!(raw.leases().await.len(), leases - 1, "what is on its way could be carried out");
+        assert_eq!(driver.release(&claim).await.unwrap(), Release::NotHeld);
+    }
 }
 
 /// Sets up `root` and `app`, who may do what locks need, both with the password `hunter2`.
