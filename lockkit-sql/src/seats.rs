@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lockkit_core::driver::Backoff;
+use lockkit_core::driver::{Backoff, Limit};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
-use tokio::time::{Duration, Instant, sleep, timeout_at};
+use tokio::time::{Duration, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 /// No pause is cut shorter than this for who is in a hurry.
@@ -82,17 +82,15 @@ impl<S: Source> Seats<S> {
         }
     }
 
-    /// A seat with a connection, as soon as there is one; after `limit`, which ends at `deadline`,
-    /// none.
+    /// A seat with a connection, as soon as there is one; after `limit` none.
     pub(crate) async fn sit(
         &self,
         urgency: Urgency,
-        deadline: Instant,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<(Seat<'_, S>, S::Connection), S::Failure> {
-        let sitting = timeout_at(deadline, self.wait(urgency));
-        let mut seat = sitting.await.map_err(|_| NoSeat::Busy)?.map_err(|_| NoSeat::Closed)?;
-        let connection = seat.connection(deadline, limit).await?;
+        let seat = limit.bound(self.wait(urgency)).await;
+        let mut seat = seat.ok_or(NoSeat::Busy)?.map_err(|_| NoSeat::Closed)?;
+        let connection = seat.connection(limit).await?;
         Ok((seat, connection))
     }
 
@@ -191,15 +189,11 @@ impl<S: Source> Seat<'_, S> {
 
     /// A new connection for one that has ended, if nobody would have seen that before there was a
     /// request: it was lying idle. `None` if there is none in time.
-    pub(crate) async fn another(
-        &mut self,
-        deadline: Instant,
-        limit: Duration,
-    ) -> Option<S::Connection> {
+    pub(crate) async fn another(&mut self, limit: Limit) -> Option<S::Connection> {
         if !self.was_idle {
             return None;
         }
-        let made = self.connection(deadline, limit).await;
+        let made = self.connection(limit).await;
         // So that there is no third.
         self.was_idle = false;
         match made {
@@ -211,18 +205,14 @@ impl<S: Source> Seat<'_, S> {
         }
     }
 
-    async fn connection(
-        &mut self,
-        deadline: Instant,
-        limit: Duration,
-    ) -> Result<S::Connection, S::Failure> {
+    async fn connection(&mut self, limit: Limit) -> Result<S::Connection, S::Failure> {
         loop {
             if let State::Opening(opening) = &mut self.state {
                 // A failure from before this request says little: the cause may be gone.
                 let is_old = opening.is_finished();
                 self.was_idle = is_old;
-                let Ok(opened) = timeout_at(deadline, opening).await else {
-                    return Err(S::late(limit, self.shared.attempts().last.clone()));
+                let Some(opened) = limit.bound(opening).await else {
+                    return Err(S::late(limit.length(), self.shared.attempts().last.clone()));
                 };
                 self.state = State::Empty;
                 match opened {
@@ -239,7 +229,7 @@ impl<S: Source> Seat<'_, S> {
                     return Ok(connection);
                 }
                 _ => {
-                    let opening = tokio::spawn(open(Arc::clone(self.shared), limit));
+                    let opening = tokio::spawn(open(Arc::clone(self.shared), limit.length()));
                     self.state = State::Opening(AbortOnDropHandle::new(opening));
                 }
             }

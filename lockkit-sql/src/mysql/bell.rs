@@ -24,13 +24,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkit_core::LockName;
-use lockkit_core::driver::{Change, Claim, ErrorKind, OwnerId};
+use lockkit_core::driver::{Change, Claim, ErrorKind, Limit, OwnerId};
 use sqlx::Row as _;
 use tokio::time::{Duration, Instant};
 
 use self::sleeper::Sleeper;
 use super::claims;
-use super::connections::{Connections, Steps, Transaction, Value, Within};
+use super::connections::{Connections, Steps, Transaction, Value};
 use super::endpoint::Endpoint;
 use super::error::Failure;
 use super::kill::{END, NO_SUCH_SESSION, NOT_ITS_OWNER};
@@ -83,7 +83,7 @@ impl Bell {
     }
 
     /// Has the claim told of a release, from an ask on that follows; whether that can be done now.
-    pub(super) async fn listen(&self, claim: &Claim, within: Within) -> Result<bool, Failure> {
+    pub(super) async fn listen(&self, claim: &Claim, within: Limit) -> Result<bool, Failure> {
         let (name, owner) = (claim.name(), claim.owner());
         let listing = self.subscription.listing(name, owner);
         let joined = self.subscription.join(name, owner);
@@ -132,9 +132,9 @@ impl Bell {
         name: &LockName,
         is_queued: bool,
         is_awaited: bool,
-        within: Within,
+        within: Limit,
     ) {
-        let (board, within) = (self.subscription.board(), within.at_most(LIMIT));
+        let (board, within) = (self.subscription.board(), Limit::new(LIMIT.min(within.left())));
         let mut rung = Rung::Nobody;
         if is_queued {
             rung = self.line.ring(name, true, board, within).await;
@@ -198,7 +198,7 @@ impl Line {
         name: &LockName,
         is_for_first: bool,
         board: &Board,
-        within: Within,
+        within: Limit,
     ) -> Rung {
         loop {
             let is_awaited_here = board.is_awaited(name);
@@ -225,7 +225,7 @@ impl Line {
     }
 
     async fn hang_up(&self) -> Result<(), Failure> {
-        let within = Within::new(LIMIT);
+        let within = Limit::new(LIMIT);
         self.connections.sequence(&HangUp(self.inbox), Urgency::Keeps, within).await
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use lockkit_core::driver::{Claim, ErrorKind, OwnerId};
+use lockkit_core::driver::{Claim, ErrorKind, Limit, OwnerId};
 use lockkit_core::{FencingToken, LockName};
 use sqlx::Row as _;
 
-use super::connections::{Connections, Value, Within};
+use super::connections::{Connections, Value};
 use super::error::Failure;
 use crate::micros::{duration, micros};
 use crate::neighbours::Standing;
@@ -78,7 +78,7 @@ pub(super) async fn take(
     claim: &Claim,
     takeover: Takeover,
     listens: bool,
-    within: Within,
+    within: Limit,
 ) -> Result<Answer, Failure> {
     let [namespace, name, owner] = of_claim(claim);
     let (label, lease) = (label(claim), lease(claim));
@@ -125,7 +125,7 @@ pub(super) async fn take(
 async fn run_out(
     connections: &Connections,
     name: &LockName,
-    within: Within,
+    within: Limit,
 ) -> Result<Option<RunOut>, Failure> {
     let rows = connections.read(RUN_OUT, &of(name), within).await?;
     rows.first()
@@ -140,7 +140,7 @@ async fn run_out(
 pub(super) async fn renew(
     connections: &Connections,
     claim: &Claim,
-    within: Within,
+    within: Limit,
 ) -> Result<bool, Failure> {
     let answer = connections.write(RENEW, &renewal(claim), Urgency::Keeps, within).await?;
     Ok(answer.rows_affected() > 0)
@@ -152,7 +152,7 @@ pub(super) async fn renew_together(
     connections: &Connections,
     claim: &Claim,
     claims: &[Claim],
-    within: Within,
+    within: Limit,
 ) -> Result<HashSet<OwnerId>, Failure> {
     const FEW: usize = TOGETHER / 8;
     let mut renewed = renew_all(connections, claim, claims, within).await?;
@@ -171,7 +171,7 @@ async fn renew_all(
     connections: &Connections,
     claim: &Claim,
     claims: &[Claim],
-    within: Within,
+    within: Limit,
 ) -> Result<HashSet<OwnerId>, Failure> {
     let filled = || claims.iter().cycle().take(TOGETHER);
     let names = filled().flat_map(|claim| of(claim.name()));
@@ -189,7 +189,7 @@ async fn renew_all(
 pub(super) async fn release(
     connections: &Connections,
     claim: &Claim,
-    within: Within,
+    within: Limit,
 ) -> Result<Released, Failure> {
     let answer = connections.write(RELEASE, &of_claim(claim), Urgency::Keeps, within).await?;
     let found = answer.last_insert_id();

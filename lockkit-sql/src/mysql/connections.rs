@@ -1,8 +1,8 @@
 //! The connections of one driver, and how requests are sent on one of them.
 
-use lockkit_core::driver::OwnerId;
+use lockkit_core::driver::{Limit, OwnerId};
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlQueryResult, MySqlRow};
-use tokio::time::{Duration, Instant, sleep, timeout_at};
+use tokio::time::{Duration, sleep};
 
 use super::endpoint::Endpoint;
 use super::error::Failure;
@@ -19,38 +19,6 @@ const PATIENCE: Duration = Duration::from_millis(1_250);
 #[derive(Debug)]
 pub(super) struct Connections {
     seats: Seats<Endpoint>,
-}
-
-/// How long requests may take together.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Within {
-    limit: Duration,
-    deadline: Instant,
-}
-
-impl Within {
-    /// As long as `limit`, from now on.
-    pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, deadline: Instant::now() + limit }
-    }
-
-    /// The same, but not for longer than `limit` from now on.
-    pub(super) fn at_most(self, limit: Duration) -> Self {
-        let limit = limit.min(self.left());
-        Self { limit, deadline: Instant::now() + limit }
-    }
-
-    fn left(self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-
-    async fn run<T>(
-        self,
-        asking: impl Future<Output = Result<T, sqlx::Error>>,
-    ) -> Result<T, Failure> {
-        let answer = timeout_at(self.deadline, asking).await;
-        Ok(answer.map_err(|_| Failure::NoAnswer(self.limit))??)
-    }
 }
 
 /// A parameter of a request.
@@ -102,7 +70,7 @@ impl Connections {
         statement: &'static str,
         values: &[Value<'_>],
         urgency: Urgency,
-        within: Within,
+        within: Limit,
     ) -> Result<MySqlQueryResult, Failure> {
         let mut conversation = self.converse(urgency, within).await?;
         loop {
@@ -119,7 +87,7 @@ impl Connections {
         &self,
         statement: &'static str,
         values: &[Value<'_>],
-        within: Within,
+        within: Limit,
     ) -> Result<Vec<MySqlRow>, Failure> {
         let mut conversation = self.converse(Urgency::Asks, within).await?;
         loop {
@@ -137,7 +105,7 @@ impl Connections {
         &self,
         steps: &S,
         urgency: Urgency,
-        within: Within,
+        within: Limit,
     ) -> Result<S::Answer, Failure> {
         self.carry_out(steps, true, urgency, within).await
     }
@@ -147,7 +115,7 @@ impl Connections {
         &self,
         steps: &S,
         urgency: Urgency,
-        within: Within,
+        within: Limit,
     ) -> Result<S::Answer, Failure> {
         self.carry_out(steps, false, urgency, within).await
     }
@@ -157,7 +125,7 @@ impl Connections {
         steps: &S,
         as_one: bool,
         urgency: Urgency,
-        within: Within,
+        within: Limit,
     ) -> Result<S::Answer, Failure> {
         let mut conversation = self.converse(urgency, within).await?;
         loop {
@@ -177,8 +145,8 @@ impl Connections {
         self.seats.close().await;
     }
 
-    async fn converse(&self, urgency: Urgency, within: Within) -> Result<Transaction<'_>, Failure> {
-        let (seat, connection) = self.seats.sit(urgency, within.deadline, within.limit).await?;
+    async fn converse(&self, urgency: Urgency, within: Limit) -> Result<Transaction<'_>, Failure> {
+        let (seat, connection) = self.seats.sit(urgency, within).await?;
         let seats = &self.seats;
         Ok(Transaction { seats, seat, connection, urgency, within, conflicts: 0, doubt: None })
     }
@@ -191,7 +159,7 @@ pub(super) struct Transaction<'a> {
     seat: Seat<'a, Endpoint>,
     connection: MySqlConnection,
     urgency: Urgency,
-    within: Within,
+    within: Limit,
     conflicts: u32,
     /// Why it is not known whether what was sent first was carried out.
     doubt: Option<Failure>,
@@ -203,7 +171,7 @@ impl Transaction<'_> {
         statement: &'static str,
         values: &[Value<'_>],
     ) -> Result<MySqlQueryResult, Failure> {
-        self.within.run(query(statement, values).execute(&mut self.connection)).await
+        answer(query(statement, values).execute(&mut self.connection), self.within).await
     }
 
     pub(super) async fn read(
@@ -211,7 +179,7 @@ impl Transaction<'_> {
         statement: &'static str,
         values: &[Value<'_>],
     ) -> Result<Vec<MySqlRow>, Failure> {
-        self.within.run(query(statement, values).fetch_all(&mut self.connection)).await
+        answer(query(statement, values).fetch_all(&mut self.connection), self.within).await
     }
 
     async fn transact<S: Steps>(&mut self, steps: &S) -> Result<S::Answer, Failure> {
@@ -227,7 +195,7 @@ impl Transaction<'_> {
     }
 
     pub(super) async fn say(&mut self, statement: &'static str) -> Result<(), Failure> {
-        self.within.run(sqlx::raw_sql(statement).execute(&mut self.connection)).await?;
+        answer(sqlx::raw_sql(statement).execute(&mut self.connection), self.within).await?;
         Ok(())
     }
 
@@ -236,8 +204,7 @@ impl Transaction<'_> {
         let is_doubtful = failure.leaves_a_doubt();
         if failure.is_end() && (self.urgency == Urgency::Asks || !is_doubtful) {
             self.seats.leave_idle_ones();
-            let Within { deadline, limit } = self.within;
-            let Some(another) = self.seat.another(deadline, limit).await else { return false };
+            let Some(another) = self.seat.another(self.within).await else { return false };
             self.connection = another;
             self.doubt = is_doubtful.then(|| failure.clone());
             return true;
@@ -265,6 +232,14 @@ impl Transaction<'_> {
         // However what was sent again fared.
         answer.map_err(|failure| self.doubt.unwrap_or(failure))
     }
+}
+
+async fn answer<T>(
+    asking: impl Future<Output = Result<T, sqlx::Error>>,
+    within: Limit,
+) -> Result<T, Failure> {
+    let answer = within.bound(asking).await;
+    Ok(answer.ok_or(Failure::NoAnswer(within.length()))??)
 }
 
 type Query<'a> = sqlx::query::Query<'a, MySql, MySqlArguments>;

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use lockkit_core::driver::Limit;
 use lockkit_core::{Diagnosis, Namespace};
 use sqlx::Row as _;
 
-use super::connections::{Connections, Value, Within};
+use super::connections::{Connections, Value};
 use super::driver::MysqlDriver;
 use super::error::Failure;
 
@@ -64,7 +65,7 @@ pub(super) async fn diagnose(
 pub(super) struct Settings(HashMap<String, String>);
 
 impl Settings {
-    pub(super) async fn of(connections: &Connections, within: Within) -> Result<Self, Failure> {
+    pub(super) async fn of(connections: &Connections, within: Limit) -> Result<Self, Failure> {
         let mut settings = HashMap::new();
         for statement in [SETTINGS, FIGURES] {
             for row in connections.read(statement, &[], within).await? {

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, CallLimit, Change, Claim, Driver, DriverError, Grant, Inspect, Release, Renewal,
-    Taken, Turnstile, Vouch,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, Grant, Inspect, Limit, Release,
+    Renewal, Taken, Turnstile, Vouch,
 };
 use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::{Instant, timeout};
@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::bell::Bell;
 use super::claims::{self, Answer, Ended};
 use super::config::{Config, ID};
-use super::connections::{Connections, Within};
+use super::connections::Connections;
 use super::error::Failure;
 use super::queue::{self, Looked};
 use super::sweep::sweep;
@@ -132,7 +132,7 @@ impl MysqlDriver {
     }
 
     /// Has a claim told of a release; whether that is sure. It is not needed.
-    async fn listen(&self, claim: &Claim, within: Within) -> bool {
+    async fn listen(&self, claim: &Claim, within: Limit) -> bool {
         let listened = self.bell.listen(claim, within).await;
         listened.unwrap_or_else(|failure| {
             tracing::debug!(lock = %claim.name(), %failure, "not told of releases for now");
@@ -146,7 +146,7 @@ impl MysqlDriver {
         claim: &Claim,
         stood_before: bool,
         is_heard: bool,
-        within: Within,
+        within: Limit,
     ) -> Result<Attempt, Failure> {
         // It may have been refreshed a quarter of a lease ago.
         let place_ends = Instant::now() + claim.ttl() / 4 * 3;
@@ -167,7 +167,7 @@ impl MysqlDriver {
         claim: &Claim,
         takeover: Takeover,
         is_heard: bool,
-        within: Within,
+        within: Limit,
     ) -> Result<Answer, Failure> {
         let answer = claims::take(&self.connections, claim, takeover, is_heard, within).await?;
         match answer {
@@ -182,7 +182,7 @@ impl MysqlDriver {
         &self,
         claim: &Claim,
         takeover: Takeover,
-        within: Within,
+        within: Limit,
     ) -> Result<Option<Answer>, Failure> {
         queue::stand(&self.connections, claim, self.bell.inbox(), takeover, within).await
     }
@@ -192,7 +192,7 @@ impl MysqlDriver {
         &self,
         claim: &Claim,
         takeover: Takeover,
-        within: Within,
+        within: Limit,
     ) -> Result<Option<Answer>, Failure> {
         let connections = &*self.connections;
         // Who is told has the first place, but for who is told that news have come to stand.
@@ -216,7 +216,7 @@ impl MysqlDriver {
     async fn stay(&self, claim: &Claim) -> Result<bool, DriverError> {
         let (limit, until) = (self.call_limit.of(claim), Instant::now() + claim.ttl());
         let keep = async |owners| {
-            let stay = || queue::stay(&self.connections, claim, owners, Within::new(limit));
+            let stay = || queue::stay(&self.connections, claim, owners, Limit::new(limit));
             self.asks.pass(claim, stay).await.map_err(Failure::of_a_request)
         };
         let stands = self.stays.keep(claim, limit, keep).await?;
@@ -297,8 +297,8 @@ impl MysqlDriver {
     }
 
     /// How long the requests about the claim may take together.
-    fn within(&self, claim: &Claim) -> Within {
-        Within::new(self.call_limit.of(claim))
+    fn within(&self, claim: &Claim) -> Limit {
+        Limit::new(self.call_limit.of(claim))
     }
 }
 
@@ -337,11 +337,11 @@ impl Driver for MysqlDriver {
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
         let connections = &*self.connections;
         let one = async |limit| {
-            let renewed = claims::renew(connections, claim, Within::new(limit)).await;
+            let renewed = claims::renew(connections, claim, Limit::new(limit)).await;
             renewed.map_err(Failure::of_a_request)
         };
         let several = async |claims: Vec<Claim>, limit| {
-            let within = Within::new(limit);
+            let within = Limit::new(limit);
             let renewed = claims::renew_together(connections, claim, &claims, within).await;
             renewed.map_err(Failure::of_a_request)
         };

@@ -1,13 +1,13 @@
 //! Who holds and who waits, as the rows tell.
 
 use async_trait::async_trait;
-use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
+use lockkit_core::driver::{DriverError, ErrorKind, Inspect, Limit, OwnerId};
 use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
 use super::claims::{self, RELEASE};
-use super::connections::{Steps, Transaction, Value, Within};
+use super::connections::{Steps, Transaction, Value};
 use super::diagnosis;
 use super::driver::MysqlDriver;
 use super::error::Failure;
@@ -67,8 +67,8 @@ impl MysqlDriver {
         self.connections.read(statement, values, self.inspection_limit()).await
     }
 
-    pub(super) fn inspection_limit(&self) -> Within {
-        Within::new(self.call_limit.of_a_look())
+    pub(super) fn inspection_limit(&self) -> Limit {
+        Limit::new(self.call_limit.of_a_look())
     }
 }
 

@@ -1,7 +1,6 @@
 //! How one session ends another, or what that one does. `KILL` takes no parameter on MySQL 9, so which
 //! one is a variable of the session.
 
-pub(super) const WHOM: &str = "SET @lockkit_session = ?";
 pub(super) const INTERRUPT: &str = "KILL QUERY @lockkit_session";
 pub(super) const END: &str = "KILL @lockkit_session";
 

@@ -10,12 +10,12 @@
 use std::collections::HashSet;
 
 use lockkit_core::LockName;
-use lockkit_core::driver::{Claim, OwnerId};
+use lockkit_core::driver::{Claim, Limit, OwnerId};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
 use super::claims::{self, Answer, TOGETHER, token};
-use super::connections::{Connections, Steps, Transaction, Value, Within};
+use super::connections::{Connections, Steps, Transaction, Value};
 use super::error::Failure;
 use super::inspect::owner_of;
 use crate::micros::{duration, micros};
@@ -45,7 +45,7 @@ pub(super) async fn look(
     connections: &Connections,
     claim: &Claim,
     takeover: Takeover,
-    within: Within,
+    within: Limit,
 ) -> Result<Looked, Failure> {
     let [namespace, name, owner] = claims::of_claim(claim);
     let rows = connections.read(LOOK, &[owner, namespace, name], within).await?;
@@ -80,7 +80,7 @@ pub(super) async fn take_turn(
     connections: &Connections,
     claim: &Claim,
     takeover: Takeover,
-    within: Within,
+    within: Limit,
 ) -> Result<Option<Answer>, Failure> {
     let [namespace, name, owner] = claims::of_claim(claim);
     let (observes, token_seen, beat_seen) = takeover.parts();
@@ -114,7 +114,7 @@ pub(super) async fn stand(
     claim: &Claim,
     inbox: Value<'static>,
     takeover: Takeover,
-    within: Within,
+    within: Limit,
 ) -> Result<Option<Answer>, Failure> {
     connections.transact(&Stand { claim, inbox, takeover }, Urgency::Asks, within).await
 }
@@ -125,7 +125,7 @@ pub(super) async fn stay(
     connections: &Connections,
     claim: &Claim,
     owners: Vec<OwnerId>,
-    within: Within,
+    within: Limit,
 ) -> Result<HashSet<OwnerId>, Failure> {
     connections.transact(&Stay { claim, owners: &owners }, Urgency::Asks, within).await
 }
@@ -134,7 +134,7 @@ pub(super) async fn stay(
 pub(super) async fn leave(
     connections: &Connections,
     claim: &Claim,
-    within: Within,
+    within: Limit,
 ) -> Result<bool, Failure> {
     connections.transact(&Leave { claim }, Urgency::Keeps, within).await
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::driver::Limit;
 use sqlx::Row as _;
 
-use super::connections::{Connections, Value, Within};
+use super::connections::{Connections, Value};
 use super::endpoint::Endpoint;
 use super::error::Failure;
 use crate::seats::Urgency;
@@ -34,7 +35,7 @@ pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Resu
     for statement in [DROP_DEAD, DROP_UNHEARD] {
         found += remove(&connections, statement, &[]).await?;
     }
-    for row in connections.read(IDLE, &[observes], Within::new(LIMIT)).await? {
+    for row in connections.read(IDLE, &[observes], Limit::new(LIMIT)).await? {
         let [namespace, name] = [row.try_get("namespace")?, row.try_get("name")?].map(Value::Bytes);
         remove(&connections, REMOVE, &[namespace, name, observes]).await?;
         found += 1;
@@ -56,6 +57,6 @@ async fn remove(
     statement: &'static str,
     values: &[Value<'_>],
 ) -> Result<u64, Failure> {
-    let removed = connections.write(statement, values, Urgency::Asks, Within::new(LIMIT)).await?;
+    let removed = connections.write(statement, values, Urgency::Asks, Limit::new(LIMIT)).await?;
     Ok(removed.rows_affected())
 }

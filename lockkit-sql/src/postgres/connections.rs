@@ -1,8 +1,8 @@
 //! The connections of one driver, and how a request is sent on one of them.
 
-use lockkit_core::driver::OwnerId;
+use lockkit_core::driver::{Limit, OwnerId};
 use sqlx::postgres::{PgArguments, PgRow, Postgres};
-use tokio::time::{Duration, Instant, sleep, timeout_at};
+use tokio::time::{Duration, sleep};
 
 use super::endpoint::Endpoint;
 use super::error::Failure;
@@ -56,26 +56,24 @@ impl Connections {
         urgency: Urgency,
         limit: Duration,
     ) -> Result<Vec<PgRow>, Failure> {
-        let deadline = Instant::now() + limit;
-        let (mut seat, mut connection) = self.seats.sit(urgency, deadline, limit).await?;
+        let limit = Limit::new(limit);
+        let (mut seat, mut connection) = self.seats.sit(urgency, limit).await?;
         let (mut conflicts, mut doubt) = (0_u32, None);
         let failure = loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = limit.left();
             let bind = |query, value| bind(query, value, left);
             let query = values.iter().fold(sqlx::query(statement), bind);
-            match timeout_at(deadline, query.fetch_all(&mut connection)).await {
-                Ok(Ok(rows)) => {
+            match limit.bound(query.fetch_all(&mut connection)).await {
+                Some(Ok(rows)) => {
                     seat.give_back(connection);
                     return Ok(rows);
                 }
-                Ok(Err(error)) => {
+                Some(Err(error)) => {
                     let failure = Failure::from(error);
                     let may_be_repeated = urgency == Urgency::Asks || !failure.leaves_a_doubt();
                     if failure.is_end() && may_be_repeated {
                         self.seats.leave_idle_ones();
-                        let Some(another) = seat.another(deadline, limit).await else {
-                            break failure;
-                        };
+                        let Some(another) = seat.another(limit).await else { break failure };
                         connection = another;
                         doubt = Some(failure).filter(Failure::leaves_a_doubt);
                         continue;
@@ -84,12 +82,12 @@ impl Connections {
                     // The more often, the more there are who meet.
                     let longest = 1_000 * u64::from(conflicts.min(10));
                     let pause = Duration::from_micros(fastrand::u64(0..longest));
-                    if !failure.is_conflict() || Instant::now() + pause >= deadline {
+                    if !failure.is_conflict() || pause >= limit.left() {
                         break failure;
                     }
                     sleep(pause).await;
                 }
-                Err(_) => break Failure::NoAnswer(limit),
+                None => break Failure::NoAnswer(limit.length()),
             }
         };
         if failure.spoils_the_connection() {

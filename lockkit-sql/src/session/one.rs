@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Claim, Grant, Release, Renewal};
+use lockkit_core::driver::{Claim, Grant, OwnerId, Release, Renewal};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
@@ -146,6 +146,24 @@ impl<S: Server> Session<S> {
         let Ok(key) = self.shared.server.key(claim.name()) else { return Ok(Release::NotHeld) };
         let claim = claim.clone();
         self.ask(limit, |turn| turn.release(key, claim)).await
+    }
+
+    /// Whether a session that ended may have a lock for that owner.
+    pub(super) fn is_in_doubt(&self, owner: OwnerId) -> bool {
+        self.shared.registry().is_in_doubt(owner)
+    }
+
+    /// Sees to it that none has.
+    pub(super) async fn settle(&self, owner: OwnerId, limit: Duration) -> Result<(), S::Failure> {
+        match self.is_in_doubt(owner) {
+            true => self.ask(limit, move |turn| turn.settle(owner)).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Notes how a release went that is to be repeated, since something else may be left.
+    pub(super) fn note_release(&self, owner: OwnerId, release: Release) {
+        self.shared.registry().note_release(owner, release);
     }
 
     /// Returns when the claim's hold has ended with the session; never for one that holds nothing.

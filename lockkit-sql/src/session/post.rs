@@ -204,6 +204,16 @@ impl<S: Server> Post<S> {
         Ok(release)
     }
 
+    /// Whether a session of this post that ended may have a lock for that owner.
+    pub(super) fn is_in_doubt(&self, owner: OwnerId) -> bool {
+        self.session.is_in_doubt(owner)
+    }
+
+    /// Sees to it that none has, whoever is served.
+    pub(super) async fn settle(&self, owner: OwnerId, limit: Duration) -> Result<(), S::Failure> {
+        self.session.settle(owner, limit).await
+    }
+
     /// The next news for the claim.
     pub(super) async fn changed(&self, claim: &Claim) -> Change {
         let owner = claim.owner();

@@ -19,7 +19,7 @@ pub(super) struct Registry<K> {
     holds: HashMap<K, Hold>,
     /// Whose hold ended with a session, until they have released.
     lost: HashSet<OwnerId>,
-    /// Whose ask a session may have carried out that the server may not know to be over.
+    /// Who may have a lock by a session that the server may not know to be over.
     in_doubt: HashSet<OwnerId>,
     /// How releases went that nobody waited for any more, until they are repeated.
     released: HashMap<OwnerId, Release>,
@@ -92,13 +92,18 @@ impl<K: Clone + Eq + Hash> Registry<K> {
         })
     }
 
-    /// There is a session, and the one before is over.
+    /// There is a session.
     pub(super) fn begin(&mut self, life: Life) {
         self.life = Some(life);
+    }
+
+    /// The server knows that all sessions before are over.
+    pub(super) fn settle(&mut self) {
         self.in_doubt.clear();
     }
 
-    /// The session ended while it was asked for a lock, and did not say whether it took it.
+    /// The session ended while it was asked for a lock, or to unlock it, and did not say what became
+    /// of that.
     pub(super) fn doubt(&mut self, owner: OwnerId) {
         self.in_doubt.insert(owner);
     }

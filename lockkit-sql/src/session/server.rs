@@ -34,14 +34,6 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
         ttl: Duration,
     ) -> Result<(Duration, Self::Trace), Self::Failure>;
 
-    /// Sees to it that an earlier session is over, and its locks free, which the server may not know
-    /// yet: a connection can break at one end alone. Waits for about a second at most.
-    async fn bury(
-        &self,
-        connection: &mut Self::Connection,
-        trace: &Self::Trace,
-    ) -> Result<(), Self::Failure>;
-
     /// Sends one statement, or what cannot be one.
     async fn send(
         &self,
@@ -75,6 +67,9 @@ pub(crate) enum Request<'a, K, T> {
     GiveBack { key: &'a K },
     /// Break off what another session of ours waits for.
     Interrupt { trace: &'a T },
+    /// End an earlier session of ours, if the server does not know yet that it is over: a connection
+    /// can break at one end alone.
+    Bury { trace: &'a T },
     /// Nothing, but an answer; of a server that takes writes.
     Beat,
 }
@@ -92,6 +87,8 @@ pub(crate) enum Reply {
     Unlocked(bool),
     Alive,
     Interrupted,
+    /// Whether the session is over, and its locks free. Else it is about to end.
+    Buried(bool),
 }
 
 /// What goes wrong on a server.

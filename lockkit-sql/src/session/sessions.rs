@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::FencingToken;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Grant, OwnerId, Release, Renewal, Taken, Vouch,
+    Attempt, Change, Claim, Grant, Limit, OwnerId, Release, Renewal, Taken, Vouch,
 };
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
@@ -134,13 +134,32 @@ impl<S: Server> Sessions<S> {
         claim: &Claim,
         limit: Duration,
     ) -> Result<Release, S::Failure> {
-        let post = self.posts().for_a_request_of(claim.owner());
-        if let Some(post) = post
-            && post.release(&self.main, claim, limit).await? == Release::Freed
-        {
-            return Ok(Release::Freed);
+        let (owner, limit) = (claim.owner(), Limit::new(limit));
+        let post = self.posts().for_a_request_of(owner);
+        let mut release = Release::NotHeld;
+        if let Some(post) = post {
+            release = post.release(&self.main, claim, limit.left()).await?;
         }
-        self.main.release(claim, limit).await
+        if release == Release::NotHeld {
+            release = self.main.release(claim, limit.left()).await?;
+        }
+        if let Err(failure) = self.settle(owner, limit).await {
+            // For whoever repeats the call: nothing is held by then.
+            self.main.note_release(owner, release);
+            return Err(failure);
+        }
+        Ok(release)
+    }
+
+    /// Sees to it that nothing is left of an owner on sessions that broke: of a post's, too, that
+    /// serves the owner no more.
+    async fn settle(&self, owner: OwnerId, limit: Limit) -> Result<(), S::Failure> {
+        self.main.settle(owner, limit.left()).await?;
+        let posts = self.posts().in_doubt_about(owner);
+        for post in posts {
+            post.settle(owner, limit.left()).await?;
+        }
+        Ok(())
     }
 
     /// News for a claim: that it was granted the lock for which a session waited, that it is not
@@ -231,6 +250,11 @@ impl<S: Server> Posts<S> {
     fn for_a_request_of(&mut self, owner: OwnerId) -> Option<Arc<Post<S>>> {
         self.displaced.remove(&owner);
         self.of(owner)
+    }
+
+    fn in_doubt_about(&self, owner: OwnerId) -> Vec<Arc<Post<S>>> {
+        let posts = self.all.iter().map(|attended| &attended.post);
+        posts.filter(|post| post.is_in_doubt(owner)).cloned().collect()
     }
 
     fn find(&self, is_meant: impl Fn(&Post<S>) -> bool) -> Option<Arc<Post<S>>> {

@@ -2,14 +2,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::FencingToken;
-use lockkit_core::driver::{Backoff, Claim, Clock, Instant, Vouch};
+use lockkit_core::driver::{Backoff, Claim, Clock, Instant, OwnerId, Vouch};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as Turns, Notify};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::registry::{Life, Registry};
-use super::server::Server;
+use super::server::{Failing as _, Server};
 use crate::together::{BatchWindow, longest};
 
 /// How long saying goodbye may take.
@@ -37,13 +37,13 @@ pub(super) struct Shared<S: Server> {
 /// Which sessions the server may have of ours.
 pub(super) struct Traces<T> {
     pub(super) alive: Option<T>,
-    /// The last one that ended without a goodbye.
-    pub(super) dead: Option<T>,
+    /// Those that ended without a goodbye, until the server has ended them; the last one last.
+    pub(super) dead: Vec<T>,
 }
 
 impl<T> Default for Traces<T> {
     fn default() -> Self {
-        Self { alive: None, dead: None }
+        Self { alive: None, dead: Vec::new() }
     }
 }
 
@@ -134,12 +134,26 @@ impl<S: Server> Shared<S> {
         }
     }
 
+    /// The failure of a request about a lock. Notes the doubt, if a session that ended may have the
+    /// lock for that owner.
+    pub(super) fn in_doubt(&self, owner: OwnerId, failure: S::Failure) -> S::Failure {
+        if failure.leaves_a_doubt() && self.last_dead().is_some() {
+            self.registry().doubt(owner);
+        }
+        failure
+    }
+
+    /// The last session that ended, and that the server may not know to be over.
+    pub(super) fn last_dead(&self) -> Option<S::Trace> {
+        self.traces().dead.last().cloned()
+    }
+
     /// The session is over.
     pub(super) fn end(&self) {
         let lost = self.registry().end();
         let mut traces = self.traces();
         if let Some(trace) = traces.alive.take() {
-            traces.dead = Some(trace);
+            traces.dead.push(trace);
         }
         drop(traces);
         self.ended.notify_waiters();

@@ -2,19 +2,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{self, Claim, Grant, Release, Renewal};
+use lockkit_core::driver::{self, Claim, Grant, OwnerId, Release, Renewal};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::begun::Progress;
 use super::registry::{Life, Outcome};
 use super::server::{After, Failing, Reply, Request, Server};
-use super::shared::{Attempts, Shared, Traces};
+use super::shared::{Attempts, Shared};
 use crate::seats::NoSeat;
 
 /// How long opening a session may take, from connecting on. All others stand in line meanwhile, and
 /// a path that went silent says nothing by itself.
 const OPENING_LIMIT: Duration = Duration::from_secs(4);
+
+/// For how long of that a session before is waited for that the server was told to end.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The right to use the session.
 pub(super) struct Turn<S: Server> {
@@ -33,18 +36,11 @@ impl<S: Server> Turn<S> {
     ) -> Result<Outcome, S::Failure> {
         let (owner, mut doubt) = (claim.owner(), None);
         let answer = self.try_to_take(key, claim, listens, asked, &mut doubt).await;
-        answer.map_err(|failure| {
-            // What was sent first may have been carried out, however the second fared.
-            let failure = doubt.unwrap_or(failure);
-            let mut registry = self.shared.registry();
-            if registry.life().is_none() && failure.leaves_a_doubt() {
-                registry.doubt(owner);
-            }
-            failure
-        })
+        // What was sent first may have been carried out, however the second fared.
+        answer.map_err(|failure| self.shared.in_doubt(owner, doubt.unwrap_or(failure)))
     }
 
-    /// The same. `doubt` is how a session broke that the ask was sent on first.
+    /// The same. `doubt` is how a session broke that may have the lock.
     async fn try_to_take(
         &mut self,
         key: S::Key,
@@ -57,8 +53,8 @@ impl<S: Server> Turn<S> {
         let (mut has_asked_again, mut was_interrupted, mut broken) = (false, false, None);
         loop {
             self.stand().await?;
-            // Nobody would hear of what is taken now.
-            if self.progress.is_left()
+            // Nobody would hear of what is taken now, or it may be that session which has it.
+            if (self.progress.is_left() || shared.last_dead().is_some())
                 && let Some(failure) = broken.take()
             {
                 return Err(failure);
@@ -85,7 +81,13 @@ impl<S: Server> Turn<S> {
                     After::Stands => {
                         match known {
                             // What failed may have been what came after the lock.
-                            None => drop(self.give_back(&key).await),
+                            None => {
+                                if let Err(failure) = self.give_back(&key).await
+                                    && failure.leaves_a_doubt()
+                                {
+                                    (*doubt, broken) = (Some(failure.clone()), Some(failure));
+                                }
+                            }
                             // A beat locks nothing, and one that failed answers nobody's ask.
                             Some(_) => asked = shared.clock.now(),
                         }
@@ -138,18 +140,19 @@ impl<S: Server> Turn<S> {
         match self.send(&Request::Wait { key: &key, claim: &claim }).await {
             Ok(Reply::Granted(token)) => match shared.granted(key, &claim, token) {
                 Some(vouch) => Ok(grant(token, vouch)),
-                None => Err(S::Failure::no_answer(shared.ttl)),
+                None => Err(shared.in_doubt(claim.owner(), S::Failure::no_answer(shared.ttl))),
             },
             Ok(_) => self.end_of_a_vain_wait().await,
             // It may have been locked just then.
             Err(failure) if failure.after() == After::Stands => {
                 let is_over = failure.is_interruption() || failure.is_impatience();
-                match self.give_back(&key).await && is_over {
-                    true => self.end_of_a_vain_wait().await,
-                    false => Err(failure),
+                match self.give_back(&key).await {
+                    Ok(()) if is_over => self.end_of_a_vain_wait().await,
+                    Ok(()) => Err(failure),
+                    Err(failure) => Err(shared.in_doubt(claim.owner(), failure)),
                 }
             }
-            Err(failure) => Err(failure),
+            Err(failure) => Err(shared.in_doubt(claim.owner(), failure)),
         }
     }
 
@@ -175,7 +178,7 @@ impl<S: Server> Turn<S> {
     /// Ends a session that holds nothing, until it is needed again.
     pub(super) async fn rest(mut self) {
         if let Some(connection) = self.line.take() {
-            *self.shared.traces() = Traces::default();
+            self.shared.traces().alive = None;
             self.shared.end();
             self.shared.say_goodbye(connection).await;
         }
@@ -209,10 +212,6 @@ impl<S: Server> Turn<S> {
     ) -> Result<Release, S::Failure> {
         let shared = self.shared.clone();
         if self.is_over() || !shared.registry().holds(&key, claim.owner()) {
-            // The next session sees to it that the one is over that may have locked it.
-            if shared.registry().is_in_doubt(claim.owner()) {
-                self.stand().await?;
-            }
             return Ok(shared.registry().forget(claim.owner()));
         }
         let answer = match self.send(&Request::Release { key: &key }).await {
@@ -220,13 +219,18 @@ impl<S: Server> Turn<S> {
             Ok(_) => Release::NotHeld,
             Err(failure) => match failure.after() {
                 // It may have been unlocked, or not; afterwards it is.
-                After::Stands if self.give_back(&key).await => Release::Freed,
-                After::Stands => return Err(failure),
-                // The session took the lock along, as soon as the server knows.
-                After::Ended | After::Broken => match self.begin().await {
-                    Ok(()) => return Ok(shared.registry().forget(claim.owner())),
-                    Err(_) => return Err(failure),
+                After::Stands => match self.give_back(&key).await {
+                    Ok(()) => Release::Freed,
+                    Err(failure) => return Err(shared.in_doubt(claim.owner(), failure)),
                 },
+                // The session took the lock along, as soon as the server knows.
+                After::Ended | After::Broken => {
+                    let failure = shared.in_doubt(claim.owner(), failure);
+                    match self.begin().await {
+                        Ok(()) => return Ok(shared.registry().forget(claim.owner())),
+                        Err(_) => return Err(failure),
+                    }
+                }
             },
         };
         let mut registry = shared.registry();
@@ -247,8 +251,26 @@ impl<S: Server> Turn<S> {
         }
     }
 
+    /// Sees to it that no session before has a lock for that owner.
+    pub(super) async fn settle(mut self, owner: OwnerId) -> Result<(), S::Failure> {
+        let shared = self.shared.clone();
+        self.stand().await?;
+        // Whoever had a turn before may have seen to it, or opening a session just now.
+        while shared.registry().is_in_doubt(owner) {
+            match shared.last_dead() {
+                None => shared.registry().settle(),
+                // Its end is not waited for, as others need this session: the call is repeated.
+                Some(trace) => match self.send(&Request::Bury { trace: &trace }).await? {
+                    Reply::Buried(true) => drop(shared.traces().dead.pop()),
+                    _ => return Err(S::Failure::no_answer(PATIENCE)),
+                },
+            }
+        }
+        Ok(())
+    }
+
     /// Unlocks, whether it is locked or not; a session on which that fails is given up.
-    async fn give_back(&mut self, key: &S::Key) -> bool {
+    async fn give_back(&mut self, key: &S::Key) -> Result<(), S::Failure> {
         let mut answer = self.send(&Request::GiveBack { key }).await;
         if answer.as_ref().is_err_and(Failing::is_interruption) {
             answer = self.send(&Request::GiveBack { key }).await;
@@ -258,7 +280,7 @@ impl<S: Server> Turn<S> {
         {
             self.give_up(failure);
         }
-        answer.is_ok()
+        answer.map(drop)
     }
 
     /// Makes sure that there is a session.
@@ -300,23 +322,45 @@ impl<S: Server> Turn<S> {
     }
 
     async fn try_to_begin(&mut self) -> Result<(), S::Failure> {
-        let Shared { server, clock, ttl, .. } = &*self.shared;
+        let shared = self.shared.clone();
+        let Shared { server, clock, ttl, .. } = &*shared;
         let mut connection = server.connect().await?;
-        let dead = self.shared.traces().dead.clone();
-        if let Some(dead) = dead
-            && let Err(failure) = server.bury(&mut connection, &dead).await
-        {
-            // Its time-out will end it.
-            tracing::debug!(?server, %failure, "an earlier session may still be there");
-            if failure.after() != After::Stands {
-                return Err(failure);
-            }
-        }
+        self.bury(&mut connection).await?;
         let since = clock.now();
         let (ttl, trace) = server.begin(&mut connection, *ttl).await?;
-        *self.shared.traces() = Traces { alive: Some(trace), dead: None };
-        self.shared.registry().begin(Life { since, proven: since, ttl });
+        shared.traces().alive = Some(trace);
+        let are_all_over = shared.last_dead().is_none();
+        let mut registry = shared.registry();
+        registry.begin(Life { since, proven: since, ttl });
+        if are_all_over {
+            registry.settle();
+        }
+        drop(registry);
         *self.line = Some(connection);
+        Ok(())
+    }
+
+    /// Ends the sessions before, as far as the server does that soon; else their time-out will.
+    async fn bury(&mut self, connection: &mut S::Connection) -> Result<(), S::Failure> {
+        const PAUSE: Duration = Duration::from_millis(2);
+        let (server, until) = (&self.shared.server, Instant::now() + PATIENCE);
+        while let Some(trace) = self.shared.last_dead() {
+            match server.send(connection, &Request::Bury { trace: &trace }).await {
+                Ok(Reply::Buried(true)) => drop(self.shared.traces().dead.pop()),
+                Ok(_) if Instant::now() < until => sleep(PAUSE).await,
+                Ok(_) => {
+                    tracing::debug!(?server, "an earlier session is still there");
+                    break;
+                }
+                Err(failure) => {
+                    tracing::debug!(?server, %failure, "an earlier session may still be there");
+                    if failure.after() != After::Stands {
+                        return Err(failure);
+                    }
+                    break;
+                }
+            }
+        }
         Ok(())
     }
 

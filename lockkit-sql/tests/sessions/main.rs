@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod clock;
+mod doubts;
 mod holds;
 mod inspect;
+mod network;
 mod pooler;
 mod requests;
 mod support;
@@ -16,6 +18,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let trials = [
         clock::trials(),
+        doubts::trials(),
         holds::trials(),
         inspect::trials(),
         pooler::trials(),

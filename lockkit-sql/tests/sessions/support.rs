@@ -149,6 +149,21 @@ impl Raw {
         }
     }
 
+    /// Breaks off what a session does.
+    pub(crate) async fn interrupt(&mut self, session: i64) {
+        match self {
+            Self::Postgres(_) => self.run(&format!("SELECT pg_cancel_backend({session})")).await,
+            Self::Mysql(_) => self.run(&format!("KILL QUERY {session}")).await,
+        }
+    }
+
+    /// Returns when a session holds a lock.
+    pub(crate) async fn until_locked(&mut self) {
+        while self.locks().await == 0 {
+            tokio::time::sleep(millis(1)).await;
+        }
+    }
+
     /// Whether another program gets the lock of that exact name.
     pub(crate) async fn takes(&mut self, exact: &str) -> bool {
         let postgres = format!("SELECT pg_try_advisory_lock({exact})::int::bigint");

@@ -44,7 +44,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 impl Raw {
     /// How many sessions wait for a lock.
-    async fn waiting(&mut self) -> i64 {
+    pub(crate) async fn waiting(&mut self) -> i64 {
         self.ask(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted",
             "SELECT count(*) FROM information_schema.processlist WHERE state = 'User lock'",
@@ -59,7 +59,7 @@ impl Raw {
     }
 
     /// Which session waits, where at most one does.
-    async fn session_that_waits(&mut self) -> Option<i64> {
+    pub(crate) async fn session_that_waits(&mut self) -> Option<i64> {
         let session = self
             .ask(
                 "SELECT COALESCE(max(pid), 0)::bigint FROM pg_locks \

@@ -1,8 +1,7 @@
 //! Servers that die, administrators who end sessions, and a network that loses things.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -11,12 +10,10 @@ use lockkit_core::driver::{Attempt, Change, ErrorKind, Release, Renewal};
 use lockkit_core::{Error, Locker};
 use lockkit_sql::mysql::session::CAPABILITIES;
 use lockkit_testkit::{Proxy, Server, mariadb_or_mysql, trial};
-use tokio::io::{AsyncReadExt as _, copy_bidirectional};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, Semaphore, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use crate::network::Network;
 use crate::support::{
     Raw, claim, connect, driver, impatient_driver, kind, locker, millis, on_each, on_each_two,
     refused, release_in_the_end, renew_in_the_end, take, take_in_the_end,
@@ -39,7 +36,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         on_each("a_user_that_may_not_connect_any_more_is_denied", locked_out),
         on_each("a_cut_off_holder_is_freed_by_the_time_out", cut_off),
         on_each("a_reset_connection_frees_its_locks", reset),
-        on_each("a_doubt_about_an_ask_outlives_the_next_session", doubted),
         on_each("a_late_answer_to_an_ask_is_picked_up", late_ask),
         on_each("a_late_answer_to_a_release_is_picked_up", late_release),
         on_each("what_is_never_answered_ends_the_session", unanswered),
@@ -172,101 +168,6 @@ async fn reset(server: Server) {
     refused(&*near, &claim("orders")).await;
     take(&*far, &other).await;
     take(&*near, &claim("orders")).await;
-}
-
-/// Forwards, and can reset the clients' ends of its connections alone: what a router does that has
-/// forgotten them.
-struct Network {
-    addr: SocketAddr,
-    server: SocketAddr,
-    forget: watch::Sender<u32>,
-    /// One for each that was reset.
-    forgotten: Arc<Semaphore>,
-    /// The task that accepts connections.
-    accepting: JoinHandle<()>,
-}
-
-impl Network {
-    async fn start(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let (forget, forgotten) = (watch::Sender::new(0), Arc::new(Semaphore::new(0)));
-        let accepting = Self::listen(listener, server, forget.clone(), Arc::clone(&forgotten));
-        Self { addr, server, forget, forgotten, accepting }
-    }
-
-    fn listen(
-        listener: TcpListener,
-        server: SocketAddr,
-        forget: watch::Sender<u32>,
-        forgotten: Arc<Semaphore>,
-    ) -> JoinHandle<()> {
-        tokio::spawn(async move {
-            loop {
-                let (mut client, _) = listener.accept().await.unwrap();
-                let mut server = TcpStream::connect(server).await.unwrap();
-                let (mut told, forgotten) = (forget.subscribe(), Arc::clone(&forgotten));
-                tokio::spawn(async move {
-                    tokio::select! {
-                        _ = copy_bidirectional(&mut client, &mut server) => return,
-                        _ = told.changed() => client.set_zero_linger().unwrap(),
-                    }
-                    drop(client);
-                    drop(told);
-                    forgotten.add_permits(1);
-                    // As if it were still there, until the server has enough of it.
-                    _ = server.read_to_end(&mut Vec::new()).await;
-                });
-            }
-        })
-    }
-
-    /// Refuses new connections. The present ones stay.
-    async fn refuse(&mut self) {
-        self.accepting.abort();
-        assert!((&mut self.accepting).await.unwrap_err().is_cancelled());
-    }
-
-    /// Accepts new connections again.
-    async fn accept(&mut self) {
-        let listener = TcpListener::bind(self.addr).await.unwrap();
-        let (forget, forgotten) = (self.forget.clone(), Arc::clone(&self.forgotten));
-        self.accepting = Self::listen(listener, self.server, forget, forgotten);
-    }
-
-    /// Returns when they are reset.
-    async fn forget_clients(&self) {
-        let clients = self.forget.receiver_count().try_into().unwrap();
-        self.forget.send_modify(|times| *times += 1);
-        self.forgotten.acquire_many(clients).await.unwrap().forget();
-    }
-}
-
-/// What was sent first was carried out, and the server does not know that its connection broke.
-async fn doubted(server: Server) {
-    let proxy = Proxy::start(server.addr()).await;
-    let mut network = Network::start(proxy.addr()).await;
-    let driver = driver(&server.url_at(network.addr), "ttl=1h").await;
-    let (earlier, wanted) = (claim("orders"), claim("orders"));
-    take(&*driver, &earlier).await;
-    assert_eq!(driver.release(&earlier).await.unwrap(), Release::Freed);
-    let mut raw = Raw::to(&server).await;
-    proxy.answers().swallow();
-    let breaking = async {
-        while raw.locks().await == 0 {
-            tokio::time::sleep(millis(1)).await;
-        }
-        network.refuse().await;
-        network.forget_clients().await;
-    };
-    let (answer, ()) = tokio::join!(driver.try_acquire(&wanted), breaking);
-    let (kind, text) = kind(answer);
-    assert_eq!(kind, ErrorKind::Unknown, "{text}");
-    assert_eq!(raw.locks().await, 1, "it was not carried out");
-    proxy.answers().pass();
-    network.accept().await;
-    assert_eq!(release_in_the_end(&*driver, &wanted).await, Release::NotHeld);
-    assert_eq!(raw.locks().await, 0, "it is locked still");
 }
 
 async fn late_ask(server: Server) {
@@ -435,7 +336,7 @@ async fn silent(server: Server) {
     let url = server.url_at(proxy.addr());
     let [bury, begin] = match url.starts_with("postgres") {
         true => ["pg_terminate_backend", "set_config('idle_session_timeout'"],
-        false => ["SELECT COALESCE(IS_USED_LOCK", "SET SESSION wait_timeout"],
+        false => ["SET @lockkit_session", "SET SESSION wait_timeout"],
     };
     let silence = proxy.requests().hold(begin);
     let error = connect(&url, "ttl=1h").await.unwrap_err();

@@ -1,13 +1,13 @@
 //! The session that sleeps until somebody rings, and what it has heard then.
 
-use lockkit_core::driver::ErrorKind;
+use lockkit_core::driver::{ErrorKind, Limit};
 use lockkit_core::{LockName, Namespace};
 use sqlx::Row as _;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use tokio::time::{Duration, Instant, timeout};
 
 use super::{LIMIT, Line, deliver};
-use crate::mysql::connections::{Value, Within};
+use crate::mysql::connections::Value;
 use crate::mysql::endpoint::Endpoint;
 use crate::mysql::error::Failure;
 use crate::mysql::inspect::{bytes_of, name_of};
@@ -69,7 +69,7 @@ impl Listener for Sleeper {
         }
         // It waits no more: another one may.
         for (name, _) in in_vain {
-            self.line.ring(name, false, board, Within::new(LIMIT)).await;
+            self.line.ring(name, false, board, Limit::new(LIMIT)).await;
         }
         if self.heard.is_some_and(|heard| heard.elapsed() > STALE) {
             let inbox = self.line.inbox;
@@ -142,7 +142,7 @@ impl Sleeper {
         let gate = self.gate.clone();
         self.say(|| sqlx::query(OPEN).bind(&*gate)).await?;
         let gate = Value::text(&gate);
-        self.line.connections.write(CLOSE, &[gate], Urgency::Keeps, Within::new(LIMIT)).await?;
+        self.line.connections.write(CLOSE, &[gate], Urgency::Keeps, Limit::new(LIMIT)).await?;
         Ok(())
     }
 

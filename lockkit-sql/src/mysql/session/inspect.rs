@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
+use lockkit_core::driver::{DriverError, ErrorKind, Inspect, Limit, OwnerId};
 use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
@@ -13,7 +13,7 @@ use super::diagnosis;
 use super::driver::MysqlSessionDriver;
 use crate::micros::duration;
 use crate::mysql::claims;
-use crate::mysql::connections::{Steps, Transaction, Value, Within};
+use crate::mysql::connections::{Steps, Transaction, Value};
 use crate::mysql::error::Failure;
 use crate::mysql::inspect::{bytes_of, label_of, name_of, owner_of};
 use crate::mysql::kill::{END, NO_SUCH_SESSION};
@@ -117,7 +117,7 @@ impl MysqlSessionDriver {
         id: i64,
         session: &[u8],
         key: &str,
-        within: Within,
+        within: Limit,
     ) -> Result<(), Failure> {
         let values = [Value::Bytes(session), Value::text(key)];
         let others = self.lookout.read(OTHERS, &values, within).await?;
@@ -138,14 +138,14 @@ impl MysqlSessionDriver {
         ))
     }
 
-    async fn status(&self, name: &LockName, within: Within) -> Result<Option<MySqlRow>, Failure> {
+    async fn status(&self, name: &LockName, within: Limit) -> Result<Option<MySqlRow>, Failure> {
         let key = self.sessions.server().key(name)?;
         let values = [Value::text(key.as_str()), Value::text(key.as_str())];
         Ok(self.lookout.read(STATUS, &values, within).await?.into_iter().next())
     }
 
-    pub(super) fn inspection_limit(&self) -> Within {
-        Within::new(self.call_limit.of_a_look())
+    pub(super) fn inspection_limit(&self) -> Limit {
+        Limit::new(self.call_limit.of_a_look())
     }
 }
 

@@ -6,12 +6,11 @@ use lockkit_core::LockName;
 use lockkit_core::driver::{Claim, ErrorKind, OwnerId};
 use sqlx::Row as _;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
-use tokio::time::{Instant, sleep};
 
 use crate::mysql::claims;
 use crate::mysql::endpoint::Endpoint;
 use crate::mysql::error::{ENDED, Failure, NO_WRITES};
-use crate::mysql::kill::{END, INTERRUPT, NO_SUCH_SESSION, WHOM};
+use crate::mysql::kill::{END, INTERRUPT, NO_SUCH_SESSION};
 use crate::seats::Source as _;
 use crate::session::hold::Keys;
 use crate::session::{self, After, Failing, Reply, Request, Server};
@@ -27,7 +26,6 @@ const RELEASE: &str = "SELECT COALESCE(RELEASE_LOCK(?), 0) AS was_held";
 /// another server's by then.
 const BEAT: &str = "SELECT CONNECTION_ID() AS id, \
      CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') AS is_read_only";
-const LIVES: &str = "SELECT COALESCE(IS_USED_LOCK(?) = ?, 0) AS lives";
 const IF_ALIVE: &str = "SET @lockkit_session = IF(COALESCE(IS_USED_LOCK(?) = ?, FALSE), ?, 0)";
 
 /// What is asked of every session.
@@ -150,21 +148,6 @@ impl Server for MysqlServer {
         Ok((granted, trace))
     }
 
-    async fn bury(&self, session: &mut MysqlSession, trace: &Trace) -> Result<(), Failure> {
-        const PATIENCE: Duration = Duration::from_secs(1);
-        const PAUSE: Duration = Duration::from_millis(2);
-        if !lives(session, trace).await? {
-            return Ok(());
-        }
-        query(WHOM).bind(trace.id).execute(&mut session.connection).await?;
-        sqlx::raw_sql(END).execute(&mut session.connection).await?;
-        let until = Instant::now() + PATIENCE;
-        while lives(session, trace).await? && Instant::now() < until {
-            sleep(PAUSE).await;
-        }
-        Ok(())
-    }
-
     async fn send(
         &self,
         session: &mut MysqlSession,
@@ -193,13 +176,10 @@ impl Server for MysqlServer {
                 Ok(Reply::Unlocked(was_held == 1))
             }
             Request::Interrupt { trace } => {
-                let asking = query(IF_ALIVE).bind(trace.mark.clone()).bind(trace.id).bind(trace.id);
-                asking.execute(&mut *connection).await?;
-                match sqlx::raw_sql(INTERRUPT).execute(connection).await.map_err(Failure::from) {
-                    Err(failure) if failure.number() != Some(NO_SUCH_SESSION) => Err(failure),
-                    _ => Ok(Reply::Interrupted),
-                }
+                kill(connection, INTERRUPT, trace).await?;
+                Ok(Reply::Interrupted)
             }
+            Request::Bury { trace } => Ok(Reply::Buried(!kill(connection, END, trace).await?)),
             Request::Beat => {
                 let row = one(query(BEAT).fetch_all(connection).await?)?;
                 match (*id == Some(row.try_get("id")?), row.try_get("is_read_only")?) {
@@ -244,11 +224,19 @@ async fn take(
     }
 }
 
-/// Whether the session of that trace is still there.
-async fn lives(session: &mut MysqlSession, trace: &Trace) -> Result<bool, Failure> {
-    let asking = query(LIVES).bind(trace.mark.clone()).bind(trace.id);
-    let row = one(asking.fetch_all(&mut session.connection).await?)?;
-    Ok(row.try_get::<i64, _>("lives")? != 0)
+/// Ends the session of that trace, or what it does; whether it was there.
+async fn kill(
+    connection: &mut MySqlConnection,
+    statement: &'static str,
+    trace: &Trace,
+) -> Result<bool, Failure> {
+    let asking = query(IF_ALIVE).bind(trace.mark.clone()).bind(trace.id).bind(trace.id);
+    asking.execute(&mut *connection).await?;
+    match sqlx::raw_sql(statement).execute(connection).await.map_err(Failure::from) {
+        Ok(_) => Ok(true),
+        Err(failure) if failure.number() == Some(NO_SUCH_SESSION) => Ok(false),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// The hash in hexadecimal digits, all that `GET_LOCK` takes.

@@ -35,8 +35,8 @@ const INTERRUPT: &str = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
 /// A server that takes no writes any more keeps its sessions: locks are another one's by then.
 const BEAT: &str = "SELECT pg_backend_pid() AS pid, \
      current_setting('transaction_read_only') = 'on' AS is_read_only";
-/// The end of a session is waited for, in milliseconds.
-const BURY: &str = "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity \
+/// A session has unlocked all that it held before its row is gone.
+const BURY: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
      WHERE pid = $1 AND backend_start::text = $2";
 
 /// In milliseconds. While a statement waits, what others delete meanwhile is not cleared away.
@@ -108,12 +108,6 @@ impl Server for PostgresServer {
         Ok((Duration::from_millis(idle.unsigned_abs()), trace))
     }
 
-    async fn bury(&self, session: &mut PostgresSession, trace: &Trace) -> Result<(), Failure> {
-        let asking = query(BURY).bind(trace.pid).bind(trace.start.clone());
-        asking.fetch_all(&mut session.connection).await?;
-        Ok(())
-    }
-
     async fn send(
         &self,
         session: &mut PostgresSession,
@@ -123,23 +117,22 @@ impl Server for PostgresServer {
             Request::Take { key, claim, listens } => take(TAKE, **key, claim, *listens),
             Request::Wait { key, claim } => take(WAIT, **key, claim, false),
             Request::Interrupt { trace } => query(INTERRUPT).bind(trace.pid).bind(&trace.start),
+            Request::Bury { trace } => query(BURY).bind(trace.pid).bind(&trace.start),
             Request::Release { key } => query(RELEASE).bind(**key),
             Request::GiveBack { key } => query(GIVE_BACK).bind(**key),
             Request::Beat => query(BEAT),
         };
         let rows = query.fetch_all(&mut session.connection).await?;
-        // None if that session is over.
-        if let Request::Interrupt { .. } = request {
-            return Ok(Reply::Interrupted);
-        }
-        let row = one(rows)?;
         match request {
-            Request::Take { .. } | Request::Wait { .. } => answer_of_an_ask(&row),
+            Request::Take { .. } | Request::Wait { .. } => answer_of_an_ask(&one(rows)?),
+            // There is no row of a session that is over.
             Request::Interrupt { .. } => Ok(Reply::Interrupted),
+            Request::Bury { .. } => Ok(Reply::Buried(rows.is_empty())),
             Request::Release { .. } | Request::GiveBack { .. } => {
-                Ok(Reply::Unlocked(row.try_get("was_held")?))
+                Ok(Reply::Unlocked(one(rows)?.try_get("was_held")?))
             }
             Request::Beat => {
+                let row = one(rows)?;
                 match (session.pid == Some(row.try_get("pid")?), row.try_get("is_read_only")?) {
                     (true, false) => Ok(Reply::Alive),
                     (true, true) => Err(Failure::Demoted),
