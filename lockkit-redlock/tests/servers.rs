@@ -24,9 +24,11 @@ const LONG: Duration = Duration::from_secs(60 * 60);
 const STEP: i64 = 60;
 const STEPPED: Duration = Duration::from_secs(50);
 /// Fresh servers would sit out for a minute.
-const YOUNG: &str = "max_ttl=2s&node_timeout=1s";
-/// Those that do not sit out, with leases that are [`LONG`].
-const FORGETFUL: &str = "delayed_restart=false&max_ttl=1h&node_timeout=1s";
+const YOUNG: &str = "max_ttl=2s&node_timeout=10s";
+/// Those that do not sit out, with leases that are [`LONG`]. Nobody waits for a node for that long.
+const FORGETFUL: &str = "delayed_restart=false&max_ttl=1h&node_timeout=10s";
+/// The same where a node is waited for that does not answer.
+const WAITED_FOR: &str = "delayed_restart=false&max_ttl=1h&node_timeout=3s";
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -232,7 +234,7 @@ async fn two_killed(servers: Vec<Server>) {
         urls[at] = servers[at].url_at(proxy.addr());
     }
     // With the third one down, these two would make the majority.
-    let driver = over_urls(urls, FORGETFUL).await;
+    let driver = over_urls(urls, WAITED_FOR).await;
     servers[2].kill();
     let claim = claim("killed").with_ttl(LONG);
     let holds = [
@@ -273,7 +275,7 @@ async fn one_stopped(servers: Vec<Server>) {
 
 async fn restarted_empty(servers: Vec<Server>) {
     let driver = over_servers(&servers, YOUNG).await;
-    assert!(granted(&driver, &claim("kept")).await);
+    take(&driver, &claim("kept")).await;
     let start = Instant::now();
     for server in &servers[..3] {
         server.restart().unwrap();
@@ -362,7 +364,7 @@ async fn bare(servers: Vec<Server>) {
 }
 
 async fn durable(servers: Vec<Server>) {
-    let driver = over(servers.iter().map(Server::url).collect(), "max_ttl=1h&node_timeout=1s")
+    let driver = over(servers.iter().map(Server::url).collect(), "max_ttl=1h&node_timeout=10s")
         .await
         .unwrap();
     let held = claim("durable").with_ttl(LONG);
@@ -418,7 +420,7 @@ async fn comes_back(servers: Vec<Server>) {
         sleep(Duration::from_millis(50)).await;
     }
     servers[0].kill();
-    assert!(granted(&driver, &claim("while it is down")).await);
+    assert!(granted(&driver, &claim("while it is down").with_ttl(LONG)).await);
     servers[0].restart().unwrap();
     servers[1].kill();
     servers[2].kill();
@@ -431,7 +433,7 @@ async fn swallowed(servers: Vec<Server>) {
     let proxy = Proxy::start(servers[0].addr()).await;
     let mut urls: Vec<_> = servers.iter().map(Server::url).collect();
     urls[0] = servers[0].url_at(proxy.addr());
-    let driver = over_urls(urls, FORGETFUL).await;
+    let driver = over_urls(urls, WAITED_FOR).await;
     servers[1].kill();
     servers[2].kill();
     proxy.answers().swallow();

@@ -33,14 +33,14 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("the_session_is_as_long_as_granted", || ZOOKEEPER.url(), granted),
         trial("sessions_that_are_too_short_are_refused", short, too_short),
         trial("a_closed_driver_leaves_no_session", || ZOOKEEPER.url(), closed),
-        trial("a_dropped_driver_leaves_no_session", || ZOOKEEPER.url(), dropped),
+        trial("a_dropped_driver_leaves_no_session", patient, dropped),
     ]
 }
 
 async fn expired(server: String) {
     let place = Place::on(&server).await;
     let proxy = Proxy::start(addr(&server)).await;
-    let driver = driver(&with(&place.url_by(proxy.addr()), "ttl=1s")).await;
+    let driver = driver(&with(&place.url_by(proxy.addr()), "ttl=3s")).await;
     let (held, waiting, behind) = (claim(), claim().fair(), claim().fair());
     let first = take(&driver, &held).await;
     refused(&driver, &waiting).await;
@@ -69,7 +69,7 @@ async fn expired(server: String) {
 async fn alone(server: String) {
     let place = Place::on(&server).await;
     let proxy = Proxy::start(addr(&server)).await;
-    let driver = impatient_driver(&with(&place.url_by(proxy.addr()), "ttl=1s")).await;
+    let driver = impatient_driver(&with(&place.url_by(proxy.addr()), "ttl=3s")).await;
     let soon = || claim_for(millis(500));
     let (held, waiting, unsent) = (soon(), soon().fair(), soon());
     take(&driver, &held.clone().with_ttl(LONG)).await;
@@ -88,7 +88,7 @@ async fn alone(server: String) {
 async fn in_time(server: String) {
     let place = Place::on(&server).await;
     let proxy = Proxy::start(addr(&server)).await;
-    let url = with(&place.url_by(proxy.addr()), "ttl=1500ms").parse().unwrap();
+    let url = with(&place.url_by(proxy.addr()), "ttl=3s").parse().unwrap();
     let locker = Locker::new(ZooKeeperDriver::connect(&url).await.unwrap());
     let guard = locker.lock(NAME).unwrap().acquire().await.unwrap();
     let [node] = &place.nodes().await[..] else { panic!("no node") };
@@ -326,11 +326,19 @@ async fn in_doubt(server: Server) {
 
 /// The server's bounds are 2 and 20 ticks of 200 ms; ours is 3 at least.
 async fn granted(server: String) {
-    let place = Place::on(&server).await;
     for (wish, granted) in [(500, 600), (1000, 1000), (30_000, 4000)] {
-        let driver = driver(&with(&place.url, &format!("ttl={wish}ms"))).await;
-        let Attempt::Granted(grant) = driver.try_acquire(&claim()).await.unwrap() else {
-            panic!("not granted")
+        // Nobody else's, since a session that a busy machine has lost may be there for a while.
+        let place = Place::on(&server).await;
+        let (driver, claim) = (driver(&with(&place.url, &format!("ttl={wish}ms"))).await, claim());
+        let mut tries = 1..=20;
+        let grant = loop {
+            match driver.try_acquire(&claim).await {
+                Ok(Attempt::Granted(grant)) => break grant,
+                Ok(other) => panic!("not granted: {other:?}"),
+                Err(error) => {
+                    assert!(error.kind().is_transient() && tries.next().is_some(), "{error}")
+                }
+            }
         };
         let Vouch::Lease { ttl, .. } = grant.vouched() else { panic!("{grant:?}") };
         assert_eq!(ttl, millis(granted - 200), "a tick less than the session");
@@ -349,14 +357,26 @@ fn patient() -> Result<Server, Unavailable> {
 }
 
 fn with_longest_session(millis: u64) -> Result<Server, Unavailable> {
+    with_settings(&longest_session(millis))
+}
+
+/// With these settings.
+pub(crate) fn with_settings(settings: &str) -> Result<Server, Unavailable> {
     let server = ZOOKEEPER.start()?;
-    set_longest_session(&server, millis)?;
+    set(&server, settings)?;
     Ok(server)
 }
 
 fn set_longest_session(server: &Server, millis: u64) -> Result<(), Unavailable> {
-    let setting = format!("maxSessionTimeout={millis}\n");
-    std::fs::write(server.data().join("settings"), setting).unwrap();
+    set(server, &longest_session(millis))
+}
+
+fn longest_session(millis: u64) -> String {
+    format!("maxSessionTimeout={millis}\n")
+}
+
+fn set(server: &Server, settings: &str) -> Result<(), Unavailable> {
+    std::fs::write(server.data().join("settings"), settings).unwrap();
     server.restart()
 }
 
@@ -377,12 +397,10 @@ async fn closed(server: String) {
 }
 
 /// At once, and not when its time is over.
-async fn dropped(server: String) {
-    let place = Place::on(&server).await;
-    let driver = driver(&with(&place.url, "ttl=4s")).await;
+async fn dropped(server: Server) {
+    let place = Place::on(&server.url()).await;
+    let driver = driver(&with(&place.url, "ttl=60s")).await;
     take(&driver, &claim()).await;
-    let start = Instant::now();
     drop(driver);
-    place.nodes_come_to(0).await;
-    assert!(start.elapsed() < millis(3000));
+    timeout(SOON, place.nodes_come_to(0)).await.expect("its session is over with it");
 }

@@ -1,7 +1,7 @@
 //! Requests that are lost, answers that are, and those that land late.
 
 use std::pin::pin;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::poll;
 use libtest_mimic::Trial;
@@ -9,7 +9,9 @@ use lockkit_core::driver::{Change, Driver, ErrorKind, Release, Renewal};
 use lockkit_core::{Error, Locker};
 use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
 use lockkit_zk::ZooKeeperDriver;
+use tokio::time::timeout;
 
+use crate::sessions::with_settings;
 use crate::support::{
     FOLDER, LONG, NAME, Place, claim, claim_for, driver, impatient_driver, kind, millis, refused,
     take, with,
@@ -30,7 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_hung_server_ends_in_the_limit", || ZOOKEEPER.start(), hung),
         trial("a_request_that_was_not_sent_is_not_unknown", || ZOOKEEPER.start(), away),
         trial("nobody_there_is_unreachable", || ZOOKEEPER.start(), nobody),
-        trial("who_asks_through_an_outage_keeps_its_place", || ZOOKEEPER.start(), outage),
+        trial("who_asks_through_an_outage_keeps_its_place", lasting, outage),
         trial("who_falls_silent_is_left_for_another", two, another),
     ]
 }
@@ -47,6 +49,8 @@ async fn swallowed(server: Server) {
     proxy.answers().pass();
     place.nodes_come_to(1).await;
     let czxid = place.node(&place.nodes().await[0]).await.1.czxid;
+    // With time for a machine under load.
+    let claim = claim.with_ttl(LONG);
     assert_eq!(take(&driver, &claim).await.get(), u64::try_from(czxid).unwrap());
     assert_eq!(place.nodes().await.len(), 1);
     assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
@@ -186,7 +190,7 @@ async fn behind(server: Server) {
     create.go_on();
     while driver.release(&claim).await.is_err() {}
     assert_eq!(place.nodes().await, [""; 0]);
-    assert_eq!(driver.release(&claim).await.unwrap(), Release::NotHeld);
+    assert_eq!(driver.release(&claim.with_ttl(LONG)).await.unwrap(), Release::NotHeld);
 }
 
 async fn left(server: Server) {
@@ -264,18 +268,21 @@ async fn missed(server: Server) {
     }
 }
 
+/// How long it takes to connect, at most.
+const CONNECTS: Duration = Duration::from_secs(5);
+
 async fn hung(server: Server) {
     let driver = impatient_driver(&server.url()).await;
     let claim = claim_for(millis(1000));
     take(&driver, &claim.clone().with_ttl(LONG)).await;
     server.stop().unwrap();
-    let start = Instant::now();
-    let (kind, _) = kind(driver.renew(&claim).await);
-    assert!(kind.is_transient());
-    assert!(start.elapsed() < millis(1000));
-    let (url, start) = (server.url().parse().unwrap(), Instant::now());
-    assert!(matches!(ZooKeeperDriver::connect(&url).await, Err(Error::Unreachable(_))));
-    assert!(start.elapsed() < millis(5000));
+    let renewed =
+        timeout(millis(1000), driver.renew(&claim)).await.expect("it has a fifth of that");
+    assert!(kind(renewed).0.is_transient());
+    let url = server.url().parse().unwrap();
+    let connected =
+        timeout(CONNECTS, ZooKeeperDriver::connect(&url)).await.expect("it has a limit");
+    assert!(matches!(connected, Err(Error::Unreachable(_))));
     server.cont().unwrap();
     while let Err(error) = driver.release(&claim).await {
         assert!(error.kind().is_transient(), "{error}");
@@ -307,9 +314,9 @@ async fn away(server: Server) {
 async fn nobody(server: Server) {
     let url = server.url().parse().unwrap();
     server.kill();
-    let start = Instant::now();
-    assert!(matches!(ZooKeeperDriver::connect(&url).await, Err(Error::Unreachable(_))));
-    assert!(start.elapsed() < millis(5000));
+    let connected =
+        timeout(CONNECTS, ZooKeeperDriver::connect(&url)).await.expect("it has a limit");
+    assert!(matches!(connected, Err(Error::Unreachable(_))));
 }
 
 fn two() -> Result<(Server, Server), Unavailable> {
@@ -327,13 +334,19 @@ async fn another((one, other): (Server, Server)) {
     }
 }
 
+/// With sessions that outlast an outage and a busy machine, whatever is wished for: how often places
+/// are removed for which nobody asks follows from the wish.
+fn lasting() -> Result<Server, Unavailable> {
+    with_settings("minSessionTimeout=20000\nmaxSessionTimeout=60000\n")
+}
+
 /// For longer than its lease, within that of its session.
 async fn outage(server: Server) {
     let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
     let near = driver(&place.url).await;
     let far = with(&place.url_by(proxy.addr()), "ttl=4s&call_limit=50ms");
     let far = impatient_driver(&far).await;
-    let (held, first, second) = (claim(), claim_for(millis(500)).fair(), claim().fair());
+    let (held, first, second) = (claim(), claim_for(millis(2000)).fair(), claim().fair());
     take(&near, &held).await;
     while far.try_acquire(&first).await.is_err() {}
     refused(&near, &second).await;
@@ -341,7 +354,7 @@ async fn outage(server: Server) {
     proxy.refuse().await;
     proxy.reset().await;
     let start = Instant::now();
-    while start.elapsed() < millis(2000) {
+    while start.elapsed() < millis(4000) {
         assert!(far.try_acquire(&first).await.is_err());
     }
     proxy.accept().await;
@@ -350,6 +363,6 @@ async fn outage(server: Server) {
     near.release(&held).await.unwrap();
     refused(&near, &second).await;
     while far.try_acquire(&first).await.is_err() {}
-    far.release(&first).await.unwrap();
+    while far.release(&first).await.is_err() {}
     take(&near, &second).await;
 }
