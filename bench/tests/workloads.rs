@@ -17,12 +17,27 @@ fn memory() -> Subject {
 
 fn tiny() -> Scale {
     let scale = Scale::quick().slice(Duration::from_millis(30)).clients([3]).waiters(10);
-    scale.names(10).lease(Duration::from_millis(200))
+    scale.names(10).lease(Duration::from_secs(2))
 }
 
 async fn measured(workload: &dyn Workload, subject: Subject) -> Vec<Row> {
     let plan = Plan::new(vec![subject], tiny()).rounds(3);
     plan.run(workload, |_| ()).await.subjects.remove(0).rows.unwrap()
+}
+
+/// One round, in the first slice in which each case has that figure. Too few times or grants do not
+/// tell it, and a machine that stands still for a moment has too few of them in a short slice.
+async fn telling(workload: &dyn Workload, figure: &str) -> Vec<Row> {
+    for slice in [300, 2_000, 10_000].map(Duration::from_millis) {
+        let scale = tiny().slice(slice).limit(Duration::from_secs(60));
+        let plan = Plan::new(vec![memory()], scale).rounds(1);
+        let rows = plan.run(workload, |_| ()).await.subjects.remove(0).rows.unwrap();
+        let tells = |row: &Row| row.summaries.iter().any(|summary| summary.name == figure);
+        if rows.iter().all(tells) {
+            return rows;
+        }
+    }
+    panic!("no {figure}, however long it is measured");
 }
 
 fn median(row: &Row, name: &str) -> f64 {
@@ -31,9 +46,7 @@ fn median(row: &Row, name: &str) -> f64 {
 
 #[tokio::test]
 async fn times_are_a_distribution() {
-    let scale = tiny().slice(Duration::from_millis(300));
-    let plan = Plan::new(vec![memory()], scale).rounds(1);
-    let rows = plan.run(&Uncontended, |_| ()).await.subjects.remove(0).rows.unwrap();
+    let rows = telling(&Uncontended, "p99.9").await;
     let times = ["p50", "p99", "p99.9"].map(|name| median(&rows[0], name));
     assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
     // Of a few hand-overs the longest is no quantile.
@@ -78,8 +91,7 @@ async fn a_wait_that_does_not_end_counts_as_long_as_it_was() {
 
 #[tokio::test]
 async fn contenders_get_grants_of_two_requests_or_more() {
-    let plan = Plan::new(vec![memory()], tiny().slice(Duration::from_millis(150))).rounds(1);
-    let rows = plan.run(&Contended, |_| ()).await.subjects.remove(0).rows.unwrap();
+    let rows = telling(&Contended, "Jain").await;
     let cases: Vec<_> = rows.iter().map(|row| &*row.case).collect();
     assert_eq!(cases, ["3 clients, empty", "3 clients, 1 ms"]);
     for row in &rows {
@@ -93,9 +105,10 @@ async fn contenders_get_grants_of_two_requests_or_more() {
 
 #[tokio::test]
 async fn what_is_kept_is_renewed() {
-    let rows = measured(&ManyNames, memory()).await;
-    // Twice in a lease at least, by the time of the last look.
-    assert!(median(&rows[0], "requests a hold") >= 5.0, "{rows:?}");
+    let plan = Plan::new(vec![memory()], tiny()).rounds(1);
+    let rows = plan.run(&ManyNames, |_| ()).await.subjects.remove(0).rows.unwrap();
+    // Once in a lease of two seconds at least, and twice where nothing comes late.
+    assert!(median(&rows[0], "requests a hold") >= 0.5, "{rows:?}");
     assert!(median(&rows[0], "least left") <= 1.0, "{rows:?}");
 }
 

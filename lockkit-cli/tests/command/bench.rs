@@ -8,7 +8,11 @@ use crate::schema::conforming;
 use crate::support::{Ended, Locks, Running};
 
 fn bench(locks: &Locks, arguments: &[&str]) -> Ended {
-    let mut command = locks.lockkit("bench", &["--quick", "--rounds", "1", "--seed", "7"]);
+    measured(locks, 1, &[&["--quick"], arguments].concat())
+}
+
+fn measured(locks: &Locks, number: u16, arguments: &[&str]) -> Ended {
+    let mut command = locks.lockkit("bench", &["--rounds", &number.to_string(), "--seed", "7"]);
     Running::start({
         command.args(arguments);
         command
@@ -19,7 +23,11 @@ fn bench(locks: &Locks, arguments: &[&str]) -> Ended {
 #[test]
 fn a_url_is_measured_beside_the_embedded_backends() {
     let locks = Locks::new();
-    let ended = bench(&locks, &["uncontended"]);
+    let mut ended = bench(&locks, &["uncontended"]);
+    // In a quarter of a second a machine under load has too few times to tell.
+    if !ended.out.contains("P99.9") {
+        ended = measured(&locks, 1, &["uncontended"]);
+    }
     assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
     assert!(ended.out.starts_with("seed 7, rounds 1, CPUs "), "{ended:?}");
     for label in ["memory", "file", "sqlite", "sqlite:/"] {
@@ -35,10 +43,13 @@ fn a_url_is_measured_beside_the_embedded_backends() {
 #[test]
 fn a_process_that_is_killed_frees_its_lock_within_the_lease() {
     let locks = Locks::new();
-    let ended = bench(&locks, &["--no-embedded", "recovery"]);
+    // By the median: in one of them a renewal may be late when it is killed.
+    let ended = measured(&locks, 3, &["--quick", "--no-embedded", "recovery"]);
     assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
     let row = ended.out.lines().find(|line| line.contains("sqlite:")).unwrap();
-    let of_the_lease: f64 = row.split_whitespace().next_back().unwrap().parse().unwrap();
+    // The median, such as that of `0.81 (0.72 to 0.95)`.
+    let column = row.trim_end().rsplit("  ").next().unwrap();
+    let of_the_lease: f64 = column.split(' ').next().unwrap().parse().unwrap();
     assert!(of_the_lease > 0.5, "{ended:?}");
 }
 

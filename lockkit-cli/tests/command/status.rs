@@ -187,7 +187,7 @@ fn an_answer_that_cannot_be_written_is_a_failure() {
 /// The holder died, and its lease runs out.
 #[test]
 fn a_dead_holder_is_seen_until_its_lease_ends() {
-    let locks = Locks::with_ttl("2s");
+    let locks = Locks::with_ttl("6s");
     let holder = hold(&locks, "name");
     holder.signal(rustix::process::Signal::KILL);
     assert_eq!(holder.line(), None);

@@ -12,7 +12,7 @@ use libtest_mimic::{Completion, Trial};
 use lockkit_testkit::{ETCD, Server, or_skip, run, trial};
 use rustix::process::Signal;
 
-use crate::support::{Ended, Locks, Running, count, waited_for};
+use crate::support::{Ended, Locks, Running, count, count_through_outages, waited_for};
 
 mod foreign;
 #[path = "../run/support.rs"]
@@ -65,7 +65,7 @@ fn leader_killed() -> Result<Completion, libtest_mimic::Failed> {
     };
     let locks = Locks::new();
     thread::scope(|scope| {
-        scope.spawn(|| count(&locks, &ensemble.url(), "counter"));
+        scope.spawn(|| count_through_outages(&locks, &ensemble.url(), "counter"));
         let counter = locks.path("counter");
         let is_under_way = || {
             let count = std::fs::read_to_string(&counter).unwrap_or_default();

@@ -20,7 +20,7 @@ fn the_code_is_the_commands_own() {
         [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)]
     {
         let ended = locks.finish(&[], "name", script);
-        assert_eq!((ended.code, &*ended.err), (code, ""), "{script}");
+        assert_eq!((ended.code, &*ended.complaints()), (code, ""), "{script}");
     }
 }
 
@@ -29,16 +29,19 @@ fn taken_is_75_or_what_was_asked_for() {
     let locks = Locks::new();
     let holder = locks.start(&[], "name", "echo ready; sleep 1000");
     assert_eq!(holder.line().as_deref(), Some("ready"));
-    for (options, code) in [
+    let cases = [
         (&["--try"][..], 75),
-        (&["--wait", "50ms"], 75),
+        // Longer than a machine under load takes to answer the first ask.
+        (&["--wait", "2s"], 75),
         (&["--wait", "0s"], 75),
         (&["--try", "-E", "9"], 9),
-        (&["--wait", "50ms", "--conflict-exit-code", "0"], 0),
-    ] {
-        let ended = locks.finish(options, "name", "echo never");
+        (&["--wait", "2s", "--conflict-exit-code", "0"], 0),
+    ];
+    let runs = cases.map(|(options, _)| locks.start(options, "name", "echo never"));
+    for ((options, code), run) in cases.into_iter().zip(runs) {
+        let ended = run.finish();
         assert_eq!((ended.code, &*ended.out), (code, ""), "{options:?}: {ended:?}");
-        assert!(ended.err.contains("lock `name`"), "{ended:?}");
+        assert!(ended.complaints().contains("lock `name`"), "{ended:?}");
     }
     assert_eq!(locks.finish(&["--try"], "other", "true").code, 0);
 }
@@ -121,7 +124,9 @@ fn what_the_command_was_built_without_is_78() {
 fn an_empty_url_is_not_the_default() {
     let mut command = lockkit();
     command.env("LOCKKIT_URL", "").args(["run", "name", "--", "true"]);
-    assert_eq!(Running::start(command).finish().code, 78);
+    let ended = Running::start(command).finish();
+    assert_eq!(ended.code, 78);
+    assert!(ended.err.contains("LOCKKIT_URL: it is empty"), "{ended:?}");
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -185,6 +187,28 @@ fn count_runs(
     let counter = fs::read_to_string(locks.path("counter")).unwrap();
     assert_eq!(counter.trim().parse::<usize>().unwrap(), 8 * rounds);
     8 * rounds
+}
+
+/// Runs a command that is to be killed before its lock ends, until it was gone in time: three times at
+/// most. It has half a second for that, and a machine under load may take longer; code that kills it too
+/// late does so each time.
+pub(crate) async fn gone_in_time(run: impl AsyncFn() -> Result<(), String>) {
+    let mut late = Vec::new();
+    while late.len() < 3 {
+        match run().await {
+            Ok(()) => return,
+            Err(how) => late.push(how),
+        }
+    }
+    panic!("{late:#?}");
+}
+
+/// A client without limits: a machine under load is not to be taken for a server that does not answer.
+pub(crate) async fn redis_at(url: &str) -> MultiplexedConnection {
+    let patient =
+        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let client = Client::open(url).unwrap();
+    client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
 }
 
 /// A process that is killed if the test ends before it does.

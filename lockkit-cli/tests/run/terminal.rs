@@ -232,7 +232,8 @@ fn whoever_gives_up_finds_the_line_empty() {
 #[tokio::test]
 async fn what_happens_meanwhile_stands_above_the_line() {
     let locks = Locks::with_ttl("3s");
-    let holder = locks.start(&[], "name", "echo ready; sleep 1000");
+    // It is not to lapse while it cannot be renewed either.
+    let holder = locks.start(&["--ttl", "60s"], "name", "echo ready; sleep 1000");
     assert_eq!(holder.line().as_deref(), Some("ready"));
     let shell = "trap : INT; \"$PROGRAM\" run -v --fair name -- true";
     let Some(mut waiting) = AtTerminal::start(&locks, shell) else { return };

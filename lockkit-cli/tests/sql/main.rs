@@ -54,7 +54,7 @@ fn command(locks: &Locks, url: &str, words: &[&str]) -> Ended {
 async fn broken(url: String) {
     let (locks, name) = (Locks::new(), unique("broken"));
     let script = ["sh", "-c", "echo $LOCKKIT_OWNER; sleep 1000"];
-    let mut holder = locks.run(&["--ttl", "3s"], &name, script);
+    let mut holder = locks.run(&["--ttl", "10s"], &name, script);
     holder.env("LOCKKIT_URL", &url);
     let holder = Running::start(holder);
     let owner = holder.line().unwrap();

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::Trial;
 use lockkit::redis::gate::redis::aio::MultiplexedConnection;
-use lockkit::redis::gate::redis::{Client, FromRedisValue, InfoDict, cmd};
+use lockkit::redis::gate::redis::{AsyncConnectionConfig, Client, FromRedisValue, InfoDict, cmd};
 use lockkit_testkit::{REDIS, Server, trial};
 
 // The page shows these files as they are.
@@ -92,9 +92,12 @@ where
     calls("evalsha")
 }
 
+/// Without limits: a machine under load is not to be taken for a server that does not answer.
 async fn connect(server: &Server) -> MultiplexedConnection {
+    let patient =
+        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let client = Client::open(server.url()).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
+    client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
 }
 
 async fn ask<T: FromRedisValue>(redis: &mut MultiplexedConnection, words: &[&str]) -> T {
