@@ -146,11 +146,11 @@ async fn unheard(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     let near = impatient_driver(&server.url_at(proxy.addr())).await;
     let far = driver(&server.url()).await;
-    let (holder, waiter) = (claim(millis(5000)), claim(LONG).waiting());
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
     take(&near, &holder).await;
     listen(&far, &waiter).await;
     proxy.answers().swallow();
-    near.release(&holder).await.unwrap_err();
+    near.release(&holder.clone().with_ttl(millis(5000))).await.unwrap_err();
     proxy.answers().pass();
     assert_eq!(near.release(&holder).await.unwrap(), Release::NotHeld);
     assert_eq!(far.changed(&waiter).await, Change::AskAgain);

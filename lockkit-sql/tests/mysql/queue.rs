@@ -211,11 +211,11 @@ async fn staying(server: Server) {
     let driver = database.driver().await;
     take(&driver, &claim(LONG)).await;
     // More than one statement has room for.
-    let waiters: Vec<_> = (0..100).map(|_| claim(millis(6_400)).fair()).collect();
+    let waiters: Vec<_> = (0..100).map(|_| claim(millis(25_600)).fair()).collect();
     for waiter in &waiters {
         refused(&driver, waiter).await;
     }
-    let stale = "UPDATE lockkit_place SET expires = expires - 2000000; \
+    let stale = "UPDATE lockkit_place SET expires = expires - 8000000; \
                  UPDATE lockkit_lock SET queued = 0";
     database.run(stale).await;
     let before = database.figure(CARRIED_OUT).await;
@@ -223,7 +223,7 @@ async fn staying(server: Server) {
     assert!(asks().await.iter().all(Taken::is_heard));
     let carried_out = database.figure(CARRIED_OUT).await - before;
     assert!(carried_out < 99 / 4, "{carried_out} statements");
-    let fresh = format!("SELECT COUNT(*) FROM lockkit_place WHERE expires > {NOW} + 5000000");
+    let fresh = format!("SELECT COUNT(*) FROM lockkit_place WHERE expires > {NOW} + 20000000");
     assert_eq!(database.ask::<i64>(&fresh).await, 99, "all but the first");
     let last = "SELECT MAX(l.queued) = MAX(p.expires) FROM lockkit_lock AS l, lockkit_place AS p";
     assert!(database.ask::<bool>(last).await);

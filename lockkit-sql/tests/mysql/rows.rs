@@ -24,8 +24,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("idle_rows_are_removed_after_a_day", shared, sweep),
         trial("a_plain_refusal_writes_nothing", shared, refusals),
         trial("eight_make_a_row_at_once", shared, at_once),
-        trial("holds_are_renewed_together", private, renewals),
-        trial("few_holds_are_renewed_together_past_one_that_is_locked", private, few_renewals),
+        trial("holds_are_renewed_together", without_durability, renewals),
+        trial(
+            "few_holds_are_renewed_together_past_one_that_is_locked",
+            without_durability,
+            few_renewals,
+        ),
     ]
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn private() -> Result<Server, Unavailable> {
     backend().start()
 }
 
-/// The same without durability, for a test that writes thousands of times.
+/// The same without durability, for a test that writes many times.
 pub(crate) fn without_durability() -> Result<Server, Unavailable> {
     backend().start_with(&["--innodb-flush-log-at-trx-commit=0"])
 }

@@ -147,20 +147,22 @@ async fn doubted(server: String) {
 async fn swallowed(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     let driver = impatient_driver(&server.url_at(proxy.addr())).await;
-    let claim = claim(millis(5000));
-    take(&driver, &claim).await;
-    driver.release(&claim).await.unwrap();
+    // It is to be there still when it is asked for again.
+    let claim = claim(millis(10_000));
+    let patient = claim.clone().with_ttl(LONG);
+    take(&driver, &patient).await;
+    driver.release(&patient).await.unwrap();
 
     proxy.answers().swallow();
     let start = Instant::now();
     let (kind, text) = kind(driver.try_acquire(&claim).await);
     assert_eq!(kind, ErrorKind::Unknown, "{text}");
-    assert!(start.elapsed() >= millis(1000), "the limit is a fifth of the lease");
+    assert!(start.elapsed() >= millis(2000), "the limit is a fifth of the lease");
     proxy.answers().pass();
 
     let mut database = Database::at(&server.url()).await;
     let token: i64 = database.ask("SELECT token FROM lockkit_lock WHERE owner IS NOT NULL").await;
-    let found = i64::try_from(take(&driver, &claim).await.get()).unwrap();
+    let found = i64::try_from(take(&driver, &patient).await.get()).unwrap();
     assert_eq!(found, token, "the grant whose answer was lost");
 }
 
@@ -173,7 +175,7 @@ async fn asked_twice(server: Server) {
     take(&near, &held).await;
     let listing = proxy.requests().hold("INSERT INTO lockkit_bell");
     let asked = loop {
-        let waiting = claim(millis(5000)).waiting();
+        let waiting = claim(millis(10_000)).waiting();
         let mut ask = pin!(far.try_acquire(&waiting));
         tokio::select! {
             () = listing.caught() => (),
@@ -251,7 +253,7 @@ async fn half_open(server: Server) {
     let far = impatient_driver(&in_plain(&server, &proxy)).await;
     let mut database = Database::at(&server.url()).await;
     let near = driver(&server.url()).await;
-    let (holder, waiter) = (claim(LONG), claim(millis(2500)).fair());
+    let (holder, waiter) = (claim(LONG), claim(millis(10_000)).fair());
     take(&near, &holder).await;
     let hold = proxy.requests().hold("COMMIT");
     assert_eq!(kind(far.try_acquire(&waiter).await).0, ErrorKind::Unknown);
@@ -282,7 +284,7 @@ async fn attempts(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     let driver = impatient_driver(&server.url_at(proxy.addr())).await;
     let claim = claim(millis(2500));
-    take(&driver, &claim).await;
+    take(&driver, &claim.clone().with_ttl(LONG)).await;
     server.kill();
     let (start, before) = (Instant::now(), proxy.connections());
     while start.elapsed() < millis(3000) {

@@ -45,7 +45,7 @@ async fn ended(server: Server) {
 }
 
 async fn kept(server: Server) {
-    let driver = driver(&server.url(), "ttl=3s").await;
+    let driver = driver(&server.url(), "ttl=8s").await;
     let mut raw = Raw::to(&server).await;
     let held = claim("orders");
     take(&*driver, &held).await;

@@ -263,12 +263,13 @@ async fn stopped(server: Server) {
 }
 
 async fn idle(server: Server) {
-    let driver = driver(&server.url(), "ttl=3s").await;
+    let driver = driver(&server.url(), "ttl=5s").await;
     let mut raw = Raw::to(&server).await;
     let held = claim("orders");
     take(&*driver, &held).await;
     let session = raw.session().await;
-    tokio::time::sleep(millis(7_000)).await;
+    // Longer than one heartbeat would do.
+    tokio::time::sleep(millis(9_000)).await;
     assert_eq!(raw.session().await, session, "the session was ended");
     assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
 }
@@ -276,13 +277,14 @@ async fn idle(server: Server) {
 /// They wait for the session that keeps the hold, more of them than it can serve in time.
 async fn crowded(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
-    let ttl = Duration::from_secs(3);
-    // With limits to calls that follow from the TTL.
-    let driver = impatient_driver(&server.url_at(proxy.addr()), "ttl=3s").await;
+    let ttl = Duration::from_secs(5);
+    // With a shorter limit to calls than follows from the TTL, so that more of them are too late.
+    let url = server.url_at(proxy.addr());
+    let driver = impatient_driver(&url, "ttl=5s&call_limit=600ms").await;
     let locker = Locker::builder_from_arc(driver).ttl(ttl).build().unwrap();
     let guard = locker.lock("orders").unwrap().acquire().await.unwrap();
     proxy.answers().delay(millis(5));
-    let until = tokio::time::Instant::now() + 3 * ttl;
+    let until = tokio::time::Instant::now() + 2 * ttl;
     let asks = (0..300).map(|number| {
         let lock = locker.lock(&format!("{number}")).unwrap();
         async move {

@@ -167,10 +167,13 @@ async fn a_file_that_is_deleted_or_replaced_binds_nobody() {
 #[tokio::test]
 async fn a_hold_outlives_a_crowd_of_asks() {
     let fixture = Fixture::new();
-    let ttl = Duration::from_secs(2);
-    let locker = Locker::builder(fixture.driver().await).ttl(ttl).build().unwrap();
+    let ttl = Duration::from_secs(5);
+    // With a shorter limit to calls than follows from the TTL, so that more of them are too late.
+    let url = format!("sqlite:{}?call_limit=400ms", fixture.path().display());
+    let driver = SqliteDriver::connect(&url.parse().unwrap()).await.unwrap();
+    let locker = Locker::builder(driver).ttl(ttl).build().unwrap();
     let guard = locker.lock("orders").unwrap().acquire().await.unwrap();
-    let until = Instant::now() + 3 * ttl;
+    let until = Instant::now() + 2 * ttl;
     let asks = (0..4_000).map(|number| {
         let lock = locker.lock(&format!("{number}")).unwrap();
         async move {

@@ -189,7 +189,7 @@ async fn wait_until(onlooker: &Locker, is_so: impl Fn(&LockStatus) -> bool) {
 async fn holder() {
     let Some(database) = std::env::var_os(HOLDER) else { return };
     let driver = SqliteDriver::open(&database).await.unwrap();
-    let locker = Locker::builder(driver).ttl(Duration::from_secs(2)).build().unwrap();
+    let locker = Locker::builder(driver).ttl(Duration::from_secs(10)).build().unwrap();
     let holding = async {
         let guard = locker.lock("a").unwrap().fair().unwrap().acquire().await.unwrap();
         guard.lost().await;

@@ -62,7 +62,7 @@ async fn waiting<DB: Tested, W: Way<DB>>(home: Home) {
     let mut shop = Shop::<DB>::at(home).await;
     let pool = shop.pool(1).await;
     let lock = name("a");
-    for wait in [Wait::Forever, Wait::AtMost(millis(1500))] {
+    for wait in [Wait::Forever, Wait::AtMost(millis(4000))] {
         let holders = shop.pool(1).await;
         let mut holder = holders.begin().await.unwrap();
         W::lock(&mut holder, &lock, Wait::Forever).await.unwrap();
