@@ -40,8 +40,13 @@ pub(crate) fn is_behind() -> bool {
 
 /// Returns when all is written, or when nobody seems to read it.
 pub(crate) fn end() {
+    settle(PATIENCE);
+}
+
+/// Returns when all is written, or after that long.
+pub(crate) fn settle(patience: Duration) {
     let is_left = |backlog: &mut Backlog| backlog.is_at_work || !backlog.texts.is_empty();
-    _ = CHANGED.wait_timeout_while(backlog(), PATIENCE, is_left);
+    _ = CHANGED.wait_timeout_while(backlog(), patience, is_left);
 }
 
 static BACKLOG: Mutex<Backlog> = Mutex::new(Backlog::new());

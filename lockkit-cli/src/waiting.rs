@@ -6,14 +6,19 @@ use std::time::Duration;
 use humantime::format_duration;
 use lockkit::{LockStatus, Locker, Wait};
 use tokio::select;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::report::{LiveLine, say};
 use crate::status::{REFRESH, held_by};
 use crate::table::{cut, roughly, visible};
+use crate::voice;
 
 /// How long to wait without a word.
 const QUIETLY: Duration = Duration::from_millis(500);
+
+/// How long the line may take to be erased, before the command writes there.
+const A_MOMENT: Duration = Duration::from_millis(100);
 
 /// How long a look at the holder may take. It is no more than a courtesy.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -33,38 +38,47 @@ pub(crate) async fn wait<T>(
     }
     let shown = visible(name);
     let line = LiveLine::begin();
-    loop {
-        let seen = select! {
-            biased;
-            outcome = &mut acquiring => return outcome,
-            seen = look(locker, name) => seen,
-        };
-        let seen = seen.as_ref();
-        let holder = seen.and_then(LockStatus::holder).map(held_by);
-        let queue = match seen.map_or(0, |seen| seen.waiters().len()) {
-            0 => String::new(),
-            waiters => format!(", {waiters} in the queue"),
-        };
-        let Some(line) = &line else {
-            let (driver, limit) = (locker.driver().id(), for_how_long(patience));
-            let holder = holder.map_or(String::new(), |holder| format!(", {holder}"));
-            say(format!("waiting for lock `{shown}` ({driver}) {limit}{holder}{queue}"));
-            return acquiring.await;
-        };
-        let limit = match patience {
-            Wait::AtMost(patience) => format!(" of {}", roughly(patience)),
-            _ => String::new(),
-        };
-        // What is short comes first, since the end is cut.
-        let (waited, lock) = (roughly(begun.elapsed()), cut(&shown, 24));
-        let holder = holder.map_or(String::new(), |holder| format!(" {holder}"));
-        line.show(&format!("waiting {waited}{limit}{queue}, lock `{lock}`{holder}"));
-        select! {
-            biased;
-            outcome = &mut acquiring => return outcome,
-            () = sleep(REFRESH) => (),
+    let outcome = async {
+        loop {
+            let seen = select! {
+                biased;
+                outcome = &mut acquiring => return outcome,
+                seen = look(locker, name) => seen,
+            };
+            let seen = seen.as_ref();
+            let holder = seen.and_then(LockStatus::holder).map(held_by);
+            let queue = match seen.map_or(0, |seen| seen.waiters().len()) {
+                0 => String::new(),
+                waiters => format!(", {waiters} in the queue"),
+            };
+            let Some(line) = &line else {
+                let (driver, limit) = (locker.driver().id(), for_how_long(patience));
+                let holder = holder.map_or(String::new(), |holder| format!(", {holder}"));
+                say(format!("waiting for lock `{shown}` ({driver}) {limit}{holder}{queue}"));
+                return acquiring.await;
+            };
+            let limit = match patience {
+                Wait::AtMost(patience) => format!(" of {}", roughly(patience)),
+                _ => String::new(),
+            };
+            // What is short comes first, since the end is cut.
+            let (waited, lock) = (roughly(begun.elapsed()), cut(&shown, 24));
+            let holder = holder.map_or(String::new(), |holder| format!(" {holder}"));
+            line.show(&format!("waiting {waited}{limit}{queue}, lock `{lock}`{holder}"));
+            select! {
+                biased;
+                outcome = &mut acquiring => return outcome,
+                () = sleep(REFRESH) => (),
+            }
         }
     }
+    .await;
+    if line.is_some() {
+        drop(line);
+        // Else it may be the first words of the command that are erased. Whoever reads may stand still.
+        _ = spawn_blocking(|| voice::settle(A_MOMENT)).await;
+    }
+    outcome
 }
 
 fn for_how_long(patience: Wait) -> String {

@@ -32,7 +32,7 @@ fn small() -> Extent {
         sellers: 4,
         pieces: 20,
         // In less, on a machine under load, no lock may be taken at all.
-        slice: Duration::from_millis(60),
+        slice: Duration::from_millis(250),
         rounds: 2,
         limit: Duration::from_secs(40),
         seed: 7,
