@@ -3,6 +3,9 @@
 //! The client library can balance over several members, but then goes on to send requests to those
 //! that are down.
 
+mod connection;
+mod wait;
+
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,17 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, KvClient, ResponseHeader};
-use lockkit_core::driver::{Backoff, Limit};
+use lockkit_core::driver::Limit;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use self::connection::{Connection, Outage};
+pub(crate) use self::wait::Wait;
 use crate::error::Failure;
 use crate::tls::Tls;
 
 /// How long connecting to one member may take, logging in included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// After how long a silence a connection is given up. A server is slower than this now and then.
-const SILENCE: Duration = Duration::from_secs(1);
 
 /// Where the cluster is, and how to get in.
 pub(crate) struct Members {
@@ -51,72 +54,6 @@ struct Member {
     connection: Mutex<Connection>,
     /// Whoever connects has it, so that many do not log in at once; why it failed last, and when.
     connecting: tokio::sync::Mutex<Option<(Instant, Failure)>>,
-}
-
-#[derive(Default)]
-struct Connection {
-    /// Shared, since it is many clients, one for each service.
-    client: Option<Arc<Client>>,
-    /// When the last answer came, if one ever did.
-    heard: Option<Instant>,
-    /// When the first request was sent that got no answer, and after which none came to any other.
-    silent_since: Option<Instant>,
-    outage: Option<Outage>,
-}
-
-/// Of a member whose connections fail. The client library makes another for each request.
-struct Outage {
-    failure: Failure,
-    noted: Instant,
-    backoff: Backoff,
-    /// When the next request may try.
-    next: Instant,
-}
-
-impl Outage {
-    /// Lets one request try, whenever it is time.
-    fn pass(&mut self) -> Result<(), Failure> {
-        let now = Instant::now();
-        if now < self.next {
-            return Err(Failure::LeftAlone(Box::new(self.failure.clone())));
-        }
-        self.next = now + self.pause();
-        Ok(())
-    }
-
-    /// Shorter than others', since leases may last for no more than two seconds.
-    fn pause(&self) -> Duration {
-        self.backoff.pause() / 4
-    }
-}
-
-/// How long an answer is waited for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
-    /// In all.
-    pub(crate) limit: Limit,
-    /// How long the call may take that is given the least, of those that share the request.
-    pub(crate) shortest: Duration,
-}
-
-impl From<Limit> for Wait {
-    fn from(limit: Limit) -> Self {
-        Self { limit, shortest: limit.length() }
-    }
-}
-
-impl Wait {
-    /// For one member, while there are others to ask. What a call has spent before does not count: a
-    /// member is no worse for being asked late.
-    pub(crate) fn patience(self) -> Duration {
-        self.shortest / 2
-    }
-
-    /// Whether a member that says nothing for so long is to be gone from. The second one that a call
-    /// asks gets a little less than the first, since only so much is left.
-    fn is_over_after(self, given: Duration) -> bool {
-        given >= self.patience() * 4 / 5
-    }
 }
 
 /// What came of a request.
@@ -225,15 +162,8 @@ impl Members {
     /// tell whether it is cut or the server is slow: it is given up, and the next one is not before
     /// something came over it, which makes one attempt of each silence.
     pub(crate) fn unheard(&self, member: usize, client: &Arc<Client>, sent: Instant) {
-        let is_silent = self.connection(member, client).is_some_and(|mut connection| {
-            if connection.heard.is_none_or(|heard| heard >= sent) {
-                return false;
-            }
-            let since = connection.silent_since.map_or(sent, |since| since.min(sent));
-            connection.silent_since = Some(since);
-            since.elapsed() >= SILENCE
-        });
-        if is_silent {
+        let connection = self.connection(member, client);
+        if connection.is_some_and(|mut connection| connection.is_silent_since(sent)) {
             self.give_up(member, client);
         }
     }
@@ -462,26 +392,6 @@ impl Member {
     fn connection(&self) -> MutexGuard<'_, Connection> {
         // Nothing panics while it holds the lock.
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Connection {
-    /// Takes note that a connection failed, on which something was sent then or was to be.
-    fn fails(&mut self, sent: Instant, failure: &Failure) {
-        let now = Instant::now();
-        // A connection may break once: the next is made at once.
-        let mut backoff = Backoff::default();
-        if let Some(outage) = &self.outage {
-            // Of many that were sent on one connection, or waited for one, one counts.
-            if sent < outage.noted {
-                return;
-            }
-            backoff = outage.backoff.clone();
-            backoff.failed();
-        }
-        let mut outage = Outage { failure: failure.clone(), noted: now, backoff, next: now };
-        outage.next += outage.pause();
-        self.outage = Some(outage);
     }
 }
 

@@ -46,8 +46,14 @@ struct Ask {
     created: i64,
     haste: Haste,
     limit: Limit,
-    until: Instant,
     answer: oneshot::Sender<Result<Option<i64>, Failure>>,
+}
+
+impl Ask {
+    /// When whoever asks gives up.
+    fn end(&self) -> Instant {
+        Instant::now() + self.limit.left()
+    }
 }
 
 impl Reader {
@@ -68,8 +74,7 @@ impl Reader {
         // Whoever is given little time has none to spend on others.
         let haste = if limit.left() < 4 * GATHER { Haste::AtOnce } else { haste };
         // After the end of the task the answer's channel breaks, which says so.
-        let until = Instant::now() + limit.left();
-        _ = self.asks.send(Ask { key, created, haste, limit, until, answer });
+        _ = self.asks.send(Ask { key, created, haste, limit, answer });
         match limit.bound(answered).await {
             Some(answer) => answer.unwrap_or(Err(Failure::Closed)),
             None => Err(Failure::NoAnswer(limit.length())),
@@ -92,14 +97,14 @@ async fn read(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
         let has_room = under_way.len() < MOST_UNDER_WAY;
         let is_full = asks.len() == MOST_AT_ONCE && has_room;
         // Nor for those who are read for already.
-        let is_pressed = || has_room && asks.iter().any(|ask| ask.until + GATHER < end);
+        let is_pressed = || has_room && asks.iter().any(|ask| ask.end() + GATHER < end);
         let is_due = !asks.is_empty() && (under_way.is_empty() || is_pressed());
         let hurries = || asks.iter().any(|ask| ask.haste == Haste::AtOnce);
         if is_full || is_due && (Instant::now() >= next || hurries()) {
             if under_way.is_empty() {
                 end = Instant::now();
             }
-            end = asks.iter().map(|ask| ask.until).fold(end, Instant::max);
+            end = asks.iter().map(Ask::end).fold(end, Instant::max);
             next = Instant::now() + GATHER;
             under_way.push(look(&members, std::mem::take(&mut asks)));
         }
@@ -151,13 +156,13 @@ mod tests {
 
     use lockkit_core::driver::Limit;
     use tokio::sync::oneshot;
-    use tokio::time::{Instant, sleep};
+    use tokio::time::sleep;
 
     use super::{Ask, Haste, wait};
 
     fn ask(limit: Limit) -> Ask {
-        let (until, (answer, _)) = (Instant::now() + limit.left(), oneshot::channel());
-        Ask { key: (*b"a").into(), created: 1, haste: Haste::WithOthers, limit, until, answer }
+        let (answer, _) = oneshot::channel();
+        Ask { key: (*b"a").into(), created: 1, haste: Haste::WithOthers, limit, answer }
     }
 
     #[tokio::test(start_paused = true)]

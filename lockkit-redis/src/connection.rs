@@ -1,37 +1,30 @@
 mod open;
+mod shared;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{DriverError, Run};
 use redis::Value;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 pub(crate) use self::open::AbortOnDrop;
-use self::open::Open;
+use self::shared::{Link, Shared};
 use crate::backoff::Backoff;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::request::{Request, Stage};
 use crate::sentinel::Sentinels;
-use crate::spares::Spares;
 use crate::target::Target;
-
-/// A call that waits for less, as one for a short lease, does not take the connection from others
-/// because it has no answer. A question is sent after it, which has as long again,
-const SILENCE: Duration = Duration::from_millis(200);
-/// and this long at least.
-const SHORTEST: Duration = Duration::from_millis(50);
 
 /// The connection for requests: one at a time, shared by all calls.
 ///
 /// It is replaced when it breaks, when a call on it gets no answer in time (of a call in a hurry: when
-/// nothing comes on it for a while), when the server turns out to be a replica, and when sentinels call another server the primary. Calls that are under
-/// way on a replaced connection may still be answered there, unless sentinels are the cause. It is
-/// made when a call needs it, by a task of its own, so that a call that gives up waiting does not
-/// undo what the next one waits for.
+/// a question after it gets none either), when the server turns out to be a replica, and when
+/// sentinels call another server the primary. Calls that are under way on a replaced connection may
+/// still be answered there, unless sentinels are the cause. It is made when a call needs it, by a task
+/// of its own, so that a call that gives up waiting does not undo what the next one waits for.
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -177,221 +170,6 @@ impl Drop for Connection {
     }
 }
 
-#[derive(Debug)]
-struct Shared {
-    link: watch::Sender<Link>,
-    /// Where the last connection led to.
-    place: watch::Sender<Option<Endpoint>>,
-    /// Where the primary is, as sentinels have said last without being asked.
-    said: watch::Sender<Option<Endpoint>>,
-    /// A call waits for a connection.
-    wanted: Notify,
-    /// To be told when there is no connection any more, or none to be had.
-    trouble: Arc<Notify>,
-    /// How many connections there have been.
-    opened: AtomicU64,
-}
-
-#[derive(Debug)]
-enum Link {
-    Up(Arc<Open>),
-    /// Why the last attempt failed, if there was one since the last connection.
-    Down(Option<Failure>),
-    Closed,
-}
-
-impl Shared {
-    fn new(trouble: Arc<Notify>) -> Arc<Self> {
-        Arc::new(Self {
-            link: watch::Sender::new(Link::Down(None)),
-            place: watch::Sender::new(None),
-            said: watch::Sender::new(None),
-            wanted: Notify::new(),
-            trouble,
-            opened: AtomicU64::new(0),
-        })
-    }
-
-    /// The connection, as soon as there is one.
-    async fn up(&self) -> Result<Arc<Open>, Failure> {
-        if let Link::Up(open) = &*self.link.borrow() {
-            return Ok(open.clone());
-        }
-        let mut link = self.link.subscribe();
-        let mut is_news = false;
-        loop {
-            match &*link.borrow_and_update() {
-                Link::Up(open) => return Ok(open.clone()),
-                Link::Closed => return Err(Failure::Closed),
-                // A failure from before this call says little: the cause may be gone.
-                Link::Down(Some(failure)) if is_news && failure.is_lasting() => {
-                    return Err(failure.clone());
-                }
-                Link::Down(_) => self.wanted.notify_one(),
-            }
-            link.changed().await.map_err(|_| Failure::Closed)?;
-            is_news = true;
-        }
-    }
-
-    /// Makes a connection, or notes why there is none.
-    async fn connect(self: &Arc<Self>, target: &Target) -> Result<(), Failure> {
-        let mut said = self.said.subscribe();
-        let connecting = async {
-            loop {
-                let endpoint = target.locate().await?;
-                // One that hung may answer after all, when another has long taken its place.
-                tokio::select! {
-                    made = endpoint.connect() => return Ok((endpoint, made?)),
-                    () = is_elsewhere(&mut said, &endpoint) => (),
-                }
-            }
-        };
-        let (endpoint, (connection, running)) = match connecting.await {
-            Ok(made) => made,
-            Err(failure) => {
-                self.set(Link::Down(Some(Failure::clone(&failure))));
-                self.trouble.notify_one();
-                return Err(failure);
-            }
-        };
-        let id = self.opened.fetch_add(1, Ordering::Relaxed);
-        let (up, is_up) = oneshot::channel::<()>();
-        let shared = self.clone();
-        let running = tokio::spawn(async move {
-            running.await;
-            // It may break before it is there to be dropped.
-            _ = is_up.await;
-            shared.drop_connection(id);
-        });
-        let running = AbortOnDrop(running.abort_handle());
-        // One address may lead to another server than before.
-        self.place.send_replace(Some(endpoint.clone()));
-        let open = Arc::new(Open {
-            id,
-            endpoint,
-            connection,
-            spares: Spares::new(),
-            deposed: target.sentinels().map(|_| watch::Sender::new(false)),
-            run: OnceLock::new(),
-            is_probed: AtomicBool::new(false),
-            _running: running,
-        });
-        self.set(Link::Up(open.clone()));
-        _ = up.send(());
-        // `follow` says it first and looks at the link then: one of the two sees the other.
-        let is_left = said.has_changed().is_ok_and(|is_news| is_news)
-            && said.borrow().as_ref().is_some_and(|primary| !primary.is_where(&open.endpoint));
-        if is_left {
-            self.leave(&open);
-            self.wanted.notify_one();
-        }
-        Ok(())
-    }
-
-    /// Gives up a connection to a server that is the primary no longer, and what was asked on it.
-    fn leave(&self, open: &Open) {
-        self.drop_connection(open.id);
-        if let Some(deposed) = &open.deposed {
-            deposed.send_replace(true);
-        }
-    }
-
-    /// Gives up a connection on which something went wrong, or finds out whether it is to be.
-    fn blame(self: &Arc<Self>, open: &Arc<Open>, failure: &Failure) {
-        match failure {
-            Failure::NoAnswer(limit) | Failure::NoConnection { limit, .. } if *limit < SILENCE => {
-                self.probe(open, (*limit).max(SHORTEST));
-            }
-            failure => self.replace(open, failure),
-        }
-    }
-
-    /// Gives up a connection that is of no use any more.
-    fn replace(&self, open: &Open, failure: &Failure) {
-        if self.drop_connection(open.id) {
-            tracing::warn!(%failure, "replacing the connection to Redis");
-        }
-    }
-
-    /// Gives up a connection if it still does not answer, within `limit`.
-    fn probe(self: &Arc<Self>, open: &Arc<Open>, limit: Duration) {
-        if open.is_probed.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (shared, open) = (self.clone(), open.clone());
-        tokio::spawn(async move {
-            // Whoever may run scripts may ask for that.
-            let question = redis::cmd("TIME");
-            let mut connection = open.connection.clone();
-            let answer = connection.send_packed_command(&question);
-            match timeout(limit, answer).await {
-                Ok(Ok(_)) => open.is_probed.store(false, Ordering::Relaxed),
-                Ok(Err(error)) => shared.replace(&open, &Failure::of_what_was_sent(error)),
-                Err(_) => shared.replace(&open, &Failure::NoAnswer(limit)),
-            }
-        });
-    }
-
-    /// Gives up connection `id`, unless another has taken its place. Whether it was still there.
-    fn drop_connection(&self, id: u64) -> bool {
-        self.link.send_if_modified(|link| {
-            let is_it = matches!(link, Link::Up(open) if open.id == id);
-            if is_it {
-                *link = Link::Down(None);
-                self.trouble.notify_one();
-            }
-            is_it
-        })
-    }
-
-    /// The primary is there, say the sentinels. Connects at once, also where nobody calls: whoever
-    /// waits for news follows the connection.
-    fn follow(&self, primary: &Endpoint) {
-        self.said.send_replace(Some(primary.clone()));
-        let left = match &*self.link.borrow() {
-            Link::Up(open) if open.endpoint.is_where(primary) => return,
-            Link::Up(open) => Some(open.clone()),
-            Link::Down(_) => None,
-            Link::Closed => return,
-        };
-        if let Some(left) = left {
-            tracing::info!(from = %left.endpoint, to = %primary, "the primary has become another");
-            self.leave(&left);
-        }
-        self.wanted.notify_one();
-    }
-
-    fn set(&self, new: Link) {
-        self.link.send_if_modified(|link| {
-            let open = !matches!(link, Link::Closed);
-            if open {
-                *link = new;
-            }
-            open
-        });
-    }
-
-    fn last_failure(&self) -> Option<Box<Failure>> {
-        match &*self.link.borrow() {
-            Link::Down(failure) => failure.clone().map(Box::new),
-            _ => None,
-        }
-    }
-}
-
-/// Returns when sentinels say that the primary is another than this one.
-async fn is_elsewhere(said: &mut watch::Receiver<Option<Endpoint>>, here: &Endpoint) {
-    // It cannot end: whoever waits has the other end as well.
-    while said.changed().await.is_ok() {
-        let primary = said.borrow_and_update();
-        if primary.as_ref().is_some_and(|primary| !primary.is_where(here)) {
-            return;
-        }
-    }
-    std::future::pending().await
-}
-
 /// Connects whenever a call needs it. Nothing happens while nobody calls.
 async fn supervise(target: Target, shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
@@ -416,14 +194,20 @@ async fn follow(sentinels: Arc<Sentinels>, shared: Arc<Shared>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+    use std::sync::atomic::AtomicBool;
+
     use redis::aio::MultiplexedConnection;
     use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult};
     use tokio::io::{AsyncWriteExt as _, DuplexStream};
     use tokio::time::sleep;
 
+    use super::open::Open;
+    use super::shared::{SHORTEST, SILENCE};
     use super::*;
     use crate::endpoint::{Address, Running};
     use crate::request::To;
+    use crate::spares::Spares;
 
     fn idle() -> AbortOnDrop {
         AbortOnDrop(tokio::spawn(std::future::pending::<()>()).abort_handle())

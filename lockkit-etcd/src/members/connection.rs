@@ -1,0 +1,79 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::Client;
+use lockkit_core::driver::Backoff;
+use tokio::time::Instant;
+
+use crate::error::Failure;
+
+/// After how long a silence a connection is given up. A server is slower than this now and then.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// To a member, if there is one, and how it fares.
+#[derive(Default)]
+pub(super) struct Connection {
+    /// Shared, since it is many clients, one for each service.
+    pub(super) client: Option<Arc<Client>>,
+    /// When the last answer came, if one ever did.
+    pub(super) heard: Option<Instant>,
+    /// When the first request was sent that got no answer, and after which none came to any other.
+    pub(super) silent_since: Option<Instant>,
+    pub(super) outage: Option<Outage>,
+}
+
+impl Connection {
+    /// Takes note that what was sent then got no answer; whether it is to be given up for that.
+    pub(super) fn is_silent_since(&mut self, sent: Instant) -> bool {
+        if self.heard.is_none_or(|heard| heard >= sent) {
+            return false;
+        }
+        let since = self.silent_since.map_or(sent, |since| since.min(sent));
+        self.silent_since = Some(since);
+        since.elapsed() >= SILENCE
+    }
+
+    /// Takes note that a connection failed, on which something was sent then or was to be.
+    pub(super) fn fails(&mut self, sent: Instant, failure: &Failure) {
+        let now = Instant::now();
+        // A connection may break once: the next is made at once.
+        let mut backoff = Backoff::default();
+        if let Some(outage) = &self.outage {
+            // Of many that were sent on one connection, or waited for one, one counts.
+            if sent < outage.noted {
+                return;
+            }
+            backoff = outage.backoff.clone();
+            backoff.failed();
+        }
+        let mut outage = Outage { failure: failure.clone(), noted: now, backoff, next: now };
+        outage.next += outage.pause();
+        self.outage = Some(outage);
+    }
+}
+
+/// Of a member whose connections fail. The client library makes another for each request.
+pub(super) struct Outage {
+    failure: Failure,
+    noted: Instant,
+    backoff: Backoff,
+    /// When the next request may try.
+    next: Instant,
+}
+
+impl Outage {
+    /// Lets one request try, whenever it is time.
+    pub(super) fn pass(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        if now < self.next {
+            return Err(Failure::LeftAlone(Box::new(self.failure.clone())));
+        }
+        self.next = now + self.pause();
+        Ok(())
+    }
+
+    /// Shorter than others', since leases may last for no more than two seconds.
+    fn pause(&self) -> Duration {
+        self.backoff.pause() / 4
+    }
+}
