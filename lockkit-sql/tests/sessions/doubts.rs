@@ -66,6 +66,13 @@ impl Far {
         self.network.forget_clients().await;
     }
 
+    /// Reaches the server again, where the release leaves none of its locks.
+    async fn releases_for_good(&mut self, raw: &mut Raw, claim: &Claim) {
+        self.network.accept().await;
+        assert_eq!(release_in_the_end(&*self.driver, claim).await, Release::NotHeld);
+        assert_eq!(raw.locks().await, 0, "it is locked still");
+    }
+
     /// Has a session wait for the lock, and forgets it.
     async fn waits_and_is_cut_off(&mut self, raw: &mut Raw, waiting: &Claim) {
         refused(&*self.driver, waiting).await;
@@ -74,31 +81,31 @@ impl Far {
     }
 }
 
+async fn held_by_another(server: &Server) -> (Arc<dyn Driver>, Claim) {
+    let (holder, held) = (driver(&server.url(), "").await, claim("orders"));
+    take(&*holder, &held).await;
+    (holder, held)
+}
+
 /// What was sent first was carried out, and the server does not know that its connection broke.
 async fn doubted(server: Server) {
-    let proxy = Proxy::start(server.addr()).await;
-    let mut network = Network::start(proxy.addr()).await;
-    let driver = driver(&server.url_at(network.addr), "ttl=1h").await;
+    let mut far = Far::from(&server, "ttl=1h").await;
     let (earlier, wanted) = (claim("orders"), claim("orders"));
-    take(&*driver, &earlier).await;
-    assert_eq!(driver.release(&earlier).await.unwrap(), Release::Freed);
+    take(&*far.driver, &earlier).await;
+    assert_eq!(far.driver.release(&earlier).await.unwrap(), Release::Freed);
     let mut raw = Raw::to(&server).await;
-    proxy.answers().swallow();
+    far.proxy.answers().swallow();
+    let asking = far.driver.clone();
     let breaking = async {
-        while raw.locks().await == 0 {
-            tokio::time::sleep(millis(1)).await;
-        }
-        network.refuse().await;
-        network.forget_clients().await;
+        raw.until_locked().await;
+        far.is_cut_off().await;
     };
-    let (answer, ()) = tokio::join!(driver.try_acquire(&wanted), breaking);
+    let (answer, ()) = tokio::join!(asking.try_acquire(&wanted), breaking);
     let (kind, text) = kind(answer);
     assert_eq!(kind, ErrorKind::Unknown, "{text}");
     assert_eq!(raw.locks().await, 1, "it was not carried out");
-    proxy.answers().pass();
-    network.accept().await;
-    assert_eq!(release_in_the_end(&*driver, &wanted).await, Release::NotHeld);
-    assert_eq!(raw.locks().await, 0, "it is locked still");
+    far.proxy.answers().pass();
+    far.releases_for_good(&mut raw, &wanted).await;
 }
 
 /// The lock outlives its statement, which fails.
@@ -124,9 +131,7 @@ async fn not_given_back(server: Server) {
     assert_eq!(kind, ErrorKind::Unknown, "{text}");
     raw.run("ROLLBACK").await;
     assert_eq!(raw.locks().await, 1, "it was given back");
-    far.network.accept().await;
-    assert_eq!(release_in_the_end(&*far.driver, &wanted).await, Release::NotHeld);
-    assert_eq!(raw.locks().await, 0, "it is locked still");
+    far.releases_for_good(&mut raw, &wanted).await;
 }
 
 async fn release_broken(server: Server) {
@@ -143,9 +148,7 @@ async fn release_broken(server: Server) {
     let (kind, text) = kind(answer);
     assert_eq!(kind, ErrorKind::Unknown, "{text}");
     assert_eq!(raw.locks().await, 1, "it was carried out");
-    far.network.accept().await;
-    assert_eq!(release_in_the_end(&*far.driver, &held).await, Release::NotHeld);
-    assert_eq!(raw.locks().await, 0, "it is locked still");
+    far.releases_for_good(&mut raw, &held).await;
 }
 
 /// The server goes on waiting for a session that is gone, and gives it the lock.
@@ -177,10 +180,9 @@ async fn wait_broken(server: Server) {
 
 /// Another session waits for the claim by the time that it is given up.
 async fn wait_begun_anew(server: Server) {
-    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
-    let mut far = Far::from(&server, "ttl=1h").await;
-    let (held, waiting) = (claim("orders"), claim("orders").waiting());
-    take(&*holder, &held).await;
+    let (mut raw, mut far) = (Raw::to(&server).await, Far::from(&server, "ttl=1h").await);
+    let (holder, held) = held_by_another(&server).await;
+    let waiting = claim("orders").waiting();
     far.waits_and_is_cut_off(&mut raw, &waiting).await;
     assert_eq!(far.driver.changed(&waiting).await, Change::AskAgain);
     far.network.accept().await;
@@ -215,17 +217,14 @@ async fn wait_failed(server: Server) {
     other.run("ROLLBACK").await;
     assert_eq!(far.driver.changed(&waiting).await, Change::AskAgain);
     assert_eq!(raw.locks().await, 1, "it was given back");
-    far.network.accept().await;
-    assert_eq!(release_in_the_end(&*far.driver, &waiting).await, Release::NotHeld);
-    assert_eq!(raw.locks().await, 0, "it is locked still");
+    far.releases_for_good(&mut raw, &waiting).await;
 }
 
 /// On the session that waits, which is found to have ended when the claim asks once more.
 async fn ask_of_a_waiter(server: Server) {
-    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
-    let mut far = Far::from(&server, "ttl=1h").await;
-    let (held, waiting) = (claim("orders"), claim("orders").waiting());
-    take(&*holder, &held).await;
+    let (mut raw, mut far) = (Raw::to(&server).await, Far::from(&server, "ttl=1h").await);
+    let (holder, held) = held_by_another(&server).await;
+    let waiting = claim("orders").waiting();
     refused(&*far.driver, &waiting).await;
     raw.until_waiting(1).await;
     let request = far.proxy.requests().hold(waiting.owner().to_string());
@@ -243,17 +242,14 @@ async fn ask_of_a_waiter(server: Server) {
     assert!(far.driver.try_acquire(&waiting).await.is_err());
     assert_eq!(raw.locks().await, 1, "it was not carried out");
     far.proxy.answers().pass();
-    far.network.accept().await;
-    assert_eq!(release_in_the_end(&*far.driver, &waiting).await, Release::NotHeld);
-    assert_eq!(raw.locks().await, 0, "it is locked still");
+    far.releases_for_good(&mut raw, &waiting).await;
 }
 
 /// What the claim held is free at once, and what it may hold elsewhere once the server is reached.
 async fn repeated(server: Server) {
-    let (mut raw, holder) = (Raw::to(&server).await, driver(&server.url(), "").await);
-    let mut far = Far::from(&server, "ttl=1h").await;
-    let (held, waiting) = (claim("orders"), claim("orders").waiting());
-    take(&*holder, &held).await;
+    let (mut raw, mut far) = (Raw::to(&server).await, Far::from(&server, "ttl=1h").await);
+    let (holder, held) = held_by_another(&server).await;
+    let waiting = claim("orders").waiting();
     far.waits_and_is_cut_off(&mut raw, &waiting).await;
     assert_eq!(far.driver.changed(&waiting).await, Change::AskAgain);
     // Else it would have the lock first.

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkit_core::driver::{Attempt, Change, Claim, Driver as _, DriverError, Grant, Taken};
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver as _, DriverError, ErrorKind, Grant, Release, Renewal, Taken,
+};
 use lockkit_core::{LockName, Namespace};
 use lockkit_sql::sqlite::SqliteDriver;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -114,4 +116,13 @@ pub(crate) fn told(error: impl std::error::Error) -> String {
 pub(crate) fn told_by_driver(error: DriverError) -> String {
     let source = error.into_source();
     told(&*source)
+}
+
+/// Nothing is granted in its file any more, and what was is lost.
+pub(crate) async fn binds_nobody(driver: &SqliteDriver, held: &Claim) {
+    let error = driver.try_acquire(&claim("wanted")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert!(told_by_driver(error).contains("deleted or replaced"));
+    assert_eq!(driver.renew(held).await.unwrap(), Renewal::Lost);
+    assert_eq!(driver.release(held).await.unwrap(), Release::NotHeld);
 }
