@@ -1,6 +1,6 @@
 //! What people are told while `lockkit run` waits for its lock.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use humantime::format_duration;
@@ -36,49 +36,57 @@ pub(crate) async fn wait<T>(
     if let Ok(outcome) = timeout(QUIETLY, &mut acquiring).await {
         return outcome;
     }
-    let shown = visible(name);
     let line = LiveLine::begin();
-    let outcome = async {
-        loop {
-            let seen = select! {
-                biased;
-                outcome = &mut acquiring => return outcome,
-                seen = look(locker, name) => seen,
-            };
-            let seen = seen.as_ref();
-            let holder = seen.and_then(LockStatus::holder).map(held_by);
-            let queue = match seen.map_or(0, |seen| seen.waiters().len()) {
-                0 => String::new(),
-                waiters => format!(", {waiters} in the queue"),
-            };
-            let Some(line) = &line else {
-                let (driver, limit) = (locker.driver().id(), for_how_long(patience));
-                let holder = holder.map_or(String::new(), |holder| format!(", {holder}"));
-                say(format!("waiting for lock `{shown}` ({driver}) {limit}{holder}{queue}"));
-                return acquiring.await;
-            };
-            let limit = match patience {
-                Wait::AtMost(patience) => format!(" of {}", roughly(patience)),
-                _ => String::new(),
-            };
-            // What is short comes first, since the end is cut.
-            let (waited, lock) = (roughly(begun.elapsed()), cut(&shown, 24));
-            let holder = holder.map_or(String::new(), |holder| format!(" {holder}"));
-            line.show(&format!("waiting {waited}{limit}{queue}, lock `{lock}`{holder}"));
-            select! {
-                biased;
-                outcome = &mut acquiring => return outcome,
-                () = sleep(REFRESH) => (),
-            }
-        }
-    }
-    .await;
+    let outcome = wait_aloud(line.as_ref(), locker, name, patience, begun, acquiring).await;
     if line.is_some() {
         drop(line);
         // Else it may be the first words of the command that are erased. Whoever reads may stand still.
         _ = spawn_blocking(|| voice::settle(A_MOMENT)).await;
     }
     outcome
+}
+
+async fn wait_aloud<T>(
+    line: Option<&LiveLine>,
+    locker: &Locker,
+    name: &str,
+    patience: Wait,
+    begun: Instant,
+    mut acquiring: Pin<&mut impl Future<Output = T>>,
+) -> T {
+    let shown = visible(name);
+    loop {
+        let seen = select! {
+            biased;
+            outcome = &mut acquiring => return outcome,
+            seen = look(locker, name) => seen,
+        };
+        let seen = seen.as_ref();
+        let holder = seen.and_then(LockStatus::holder).map(held_by);
+        let queue = match seen.map_or(0, |seen| seen.waiters().len()) {
+            0 => String::new(),
+            waiters => format!(", {waiters} in the queue"),
+        };
+        let Some(line) = line else {
+            let (driver, limit) = (locker.driver().id(), for_how_long(patience));
+            let holder = holder.map_or(String::new(), |holder| format!(", {holder}"));
+            say(format!("waiting for lock `{shown}` ({driver}) {limit}{holder}{queue}"));
+            return acquiring.await;
+        };
+        let limit = match patience {
+            Wait::AtMost(patience) => format!(" of {}", roughly(patience)),
+            _ => String::new(),
+        };
+        // What is short comes first, since the end is cut.
+        let (waited, lock) = (roughly(begun.elapsed()), cut(&shown, 24));
+        let holder = holder.map_or(String::new(), |holder| format!(" {holder}"));
+        line.show(&format!("waiting {waited}{limit}{queue}, lock `{lock}`{holder}"));
+        select! {
+            biased;
+            outcome = &mut acquiring => return outcome,
+            () = sleep(REFRESH) => (),
+        }
+    }
 }
 
 fn for_how_long(patience: Wait) -> String {

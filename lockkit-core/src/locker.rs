@@ -248,10 +248,10 @@ impl Locker {
     /// [`Error::ShutDown`](crate::Error::ShutDown).
     ///
     /// Returns when all of that is done: a matter of a request or two, or of the rest of a lease after
-    /// an acquisition that had no answer, whose request may land until then. While the backend cannot be reached it gives up after a lease
-    /// of the locker and 10 seconds, of which the driver has 5 to close: what is left there ends with
-    /// its own lease. Who is given less time, as by an orchestrator that kills after 30 seconds, wraps
-    /// it in a [`timeout`](tokio::time::timeout).
+    /// an acquisition that had no answer, whose request may land until then. While the backend cannot
+    /// be reached it gives up after a lease of the locker and 10 seconds, of which the driver has 5 to
+    /// close: what is left there ends with its own lease. Who is given less time, as by an orchestrator
+    /// that kills after 30 seconds, wraps it in a [`timeout`](tokio::time::timeout).
     ///
     /// Work that goes on under a lock is not waited for: let it end first, or have it watch its
     /// [`Hold`](crate::Hold).
