@@ -135,6 +135,7 @@ impl Engine {
         self.stopping.cancel();
         // Those who wait are told by nothing but their clock: a second thing to listen to would take room.
         self.clock.rouse();
+        self.nursery.rouse();
         self.keepers.close();
         let closed = self.inside(async {
             if tokio::time::timeout(limit, self.keepers.wait()).await.is_err() {

@@ -334,9 +334,10 @@ impl Seat {
         self.0.is_held()
     }
 
-    /// Ends the hold, for the caller to release, if it was held until now.
+    /// Ends the hold, for the caller to release and to [tell](Tenure::tell) of it, if it was held until
+    /// now.
     pub(crate) fn vacate(self) -> Option<Arc<Tenure>> {
-        self.0.end(Phase::Released).then(|| Arc::clone(&self.0))
+        self.0.end_quietly(Phase::Released).then(|| Arc::clone(&self.0))
     }
 }
 

@@ -5,8 +5,8 @@
 //! `release`, since a request that was sent can land at any time; what it no longer waits for, it
 //! cleans up after.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::options::{Lease, Renew, Wait};
 use crate::pace::{Pause, jitter};
 use crate::progress::Progress;
 use crate::pursuit::{Asked, Pursuit, Won};
-use crate::tenure::{Kept, Phase, Tenure, Vouched};
+use crate::tenure::{Kept, Phase, Tenure, Untold, Vouched};
 use crate::{Liveness, LockGuard, Operation, Result, meter};
 
 /// What an acquisition reports. A guard that nobody fetches is dropped, and so lets go.
@@ -110,10 +110,14 @@ fn take(
 
 /// Releases what the last guard of a hold lets go of, and reports how that went: nothing if the hold
 /// was lost.
+///
+/// Those who watch the hold hear of it once the request has left: of several tasks that become ready
+/// with the one that sends it, tokio hands some to another thread, and wakes that one first.
 pub(crate) async fn retire(seat: Seat, mut caller: Caller<Result<()>>) {
     let Some(tenure) = seat.vacate() else { return };
+    let (mut has_left, mut untold) = (false, Some(Untold(&tenure)));
     let Tenure { engine, claim, in_doubt, .. } = &*tenure;
-    clear_up(engine, claim, tenure.longest(), *in_doubt, |answer| {
+    let mut released = pin!(clear_up(engine, claim, tenure.longest(), *in_doubt, |answer| {
         let outcome = match answer {
             Ok(Release::Freed) => Ok(()),
             Ok(Release::NotHeld) => Err(engine.lost_error(claim.name())),
@@ -121,6 +125,13 @@ pub(crate) async fn retire(seat: Seat, mut caller: Caller<Result<()>>) {
         };
         // A caller that is gone does not want to know.
         _ = caller.report(outcome);
+    }));
+    poll_fn(|cx| {
+        let poll = released.as_mut().poll(cx);
+        if std::mem::replace(&mut has_left, true) {
+            untold = None;
+        }
+        poll
     })
     .await;
 }
@@ -206,7 +217,8 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                 Change::Lost => { tenure.lose(); false }
             }
         };
-        if start {
+        // Those who watch a hold are not told at once that it was released.
+        if start && tenure.goes_on() {
             heard = false;
             let wished = standing.wished;
             renewal = Some(Box::pin(async move {

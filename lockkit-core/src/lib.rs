@@ -3,6 +3,7 @@
 //!
 //! Applications depend on the facade crate `lockkit`; authors of drivers depend on this one.
 
+mod alarm;
 mod capabilities;
 mod claim;
 mod clock;

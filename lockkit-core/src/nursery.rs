@@ -7,10 +7,15 @@
 //! still under way, since a caller may be long in coming back to one: it may be busy elsewhere in a
 //! `select!`, while the driver keeps for that request what all others need.
 //!
+//! The task ends when the list is empty, and begins by an [alarm] a while after something was put
+//! there. If it began at once, it would be ready together with the task that sends the request: of
+//! several, tokio hands some to another thread, and wakes that one first.
+//!
 //! A young hold that ends otherwise than by [`release`](crate::LockGuard::release) is
 //! [cleared up](Tenure::end) by a task of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use tokio::select;
@@ -18,9 +23,9 @@ use tokio::task::yield_now;
 
 use crate::driven::Begun;
 use crate::engine::Engine;
-use crate::keeper;
 use crate::options::Renew;
 use crate::tenure::{Phase, Tenure};
+use crate::{alarm, keeper};
 
 /// How often the list is looked at. Two of these are well below a third of the shortest lease.
 const PERIOD: Duration = Duration::from_millis(5);
@@ -35,8 +40,10 @@ struct Young {
     begun: Vec<Arc<Begun>>,
     /// And before that.
     older: Vec<Arc<Begun>>,
-    /// Whether the task runs.
+    /// Whether there is the task, or the alarm that it begins by.
     attended: bool,
+    /// Has that ring at once.
+    alarm: Option<Waker>,
 }
 
 impl Young {
@@ -70,19 +77,36 @@ impl Nursery {
     }
 
     /// Sees to it that the work goes on. Until it has a task, that of the list stands for it where
-    /// keepers are waited for.
+    /// keepers are waited for, or its alarm.
     pub(crate) fn watch(&self, engine: &Arc<Engine>, begun: &Arc<Begun>) {
         let mut young = self.young();
         young.begun.push(Arc::clone(begun));
         Self::attend(young, engine);
     }
 
+    /// Has the list looked at now.
+    pub(crate) fn rouse(&self) {
+        let alarm = self.young().alarm.take();
+        if let Some(alarm) = alarm {
+            alarm.wake();
+        }
+    }
+
     fn attend(mut young: MutexGuard<'_, Young>, engine: &Arc<Engine>) {
-        let is_attended = std::mem::replace(&mut young.attended, true);
-        // A runtime that is shut down drops what is spawned at once, and that looks at the list.
+        if std::mem::replace(&mut young.attended, true) {
+            return;
+        }
+        // Whatever is dropped here, as where the runtime is shut down, looks at the list.
         drop(young);
-        if !is_attended {
-            engine.spawn(Nurse::on_duty(engine).attend());
+        let nurse = Nurse::on_duty(engine);
+        if let Some(_inside) = engine.enter() {
+            let begun = nurse.engine.under_way();
+            let alarm = alarm::set(PERIOD, move || {
+                let engine = Arc::clone(&nurse.engine);
+                engine.spawn(nurse.attend());
+                drop(begun);
+            });
+            engine.nursery.young().alarm = Some(alarm);
         }
     }
 
@@ -136,12 +160,7 @@ impl Nurse {
     }
 
     async fn attend(mut self) {
-        loop {
-            select! {
-                () = tokio::time::sleep(PERIOD) => (),
-                () = self.engine.stopping.cancelled() => (),
-            }
-            let Some(Due { holds, begun }) = self.take() else { return };
+        while let Some(Due { holds, begun }) = self.take() {
             holds.iter().for_each(|(tenure, renew)| adopt(&self.engine, tenure, *renew));
             let mut is_held_up = false;
             for begun in begun {
@@ -153,6 +172,10 @@ impl Nurse {
             // A shutdown does not wait for the period, nor keep others from this thread.
             if is_held_up {
                 yield_now().await;
+            }
+            select! {
+                () = tokio::time::sleep(PERIOD) => (),
+                () = self.engine.stopping.cancelled() => (),
             }
         }
     }

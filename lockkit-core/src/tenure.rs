@@ -148,7 +148,7 @@ impl Tenure {
             if vouched.since < standing.vouched.since { standing.vouched } else { vouched };
         standing.vouched = Vouched { until: earlier(until, self.latest), ..newest };
         drop(standing);
-        self.news.notify_waiters();
+        self.tell();
     }
 
     /// A lease of this length is asked for.
@@ -177,6 +177,15 @@ impl Tenure {
     /// Ends the hold and says whether it was held until now. What is not released by a caller and
     /// has no keeper is released by a task.
     pub(crate) fn end(&self, how: Phase) -> bool {
+        let ended = self.end_quietly(how);
+        if ended {
+            self.tell();
+        }
+        ended
+    }
+
+    /// The same, and leaves it to the caller to [tell](Self::tell) of it.
+    pub(crate) fn end_quietly(&self, how: Phase) -> bool {
         // Until a task has it.
         let _under_way = self.engine.under_way();
         let mut standing = self.lock();
@@ -186,7 +195,6 @@ impl Tenure {
         standing.phase = how;
         let (kept, longest) = (standing.kept || how == Phase::Released, standing.longest);
         drop(standing);
-        self.news.notify_waiters();
         self.metered.end(&self.engine, self.claim.name());
         if !kept {
             let (engine, claim) = (Arc::clone(&self.engine), self.claim.clone());
@@ -196,6 +204,16 @@ impl Tenure {
             });
         }
         true
+    }
+
+    /// Wakes all who watch how the hold stands.
+    pub(crate) fn tell(&self) {
+        self.news.notify_waiters();
+    }
+
+    /// Whether nothing has ended it, without a look at the clock.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.lock().phase == Phase::Held
     }
 
     /// Whether anything is to be done for the hold so soon.
@@ -256,6 +274,15 @@ impl Deref for Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.0.lose();
+    }
+}
+
+/// News of a hold, which those who watch it are told when this is dropped.
+pub(crate) struct Untold<'a>(pub(crate) &'a Tenure);
+
+impl Drop for Untold<'_> {
+    fn drop(&mut self) {
+        self.0.tell();
     }
 }
 
