@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use tokio::task::{coop::Unconstrained, unconstrained};
 use tokio::time::{Sleep, sleep};
 
 /// Begins `work` after `delay`, or when the waker that is returned is woken before, or when the runtime
-/// ends, which then drops what is spawned.
+/// has ended its tasks, and drops what is spawned.
 ///
 /// To be called inside a runtime that does not end meanwhile.
 pub(crate) fn set<F>(delay: Duration, work: F) -> Waker
@@ -18,7 +19,9 @@ where
 {
     let alarm = Arc::new(Alarm { work: Mutex::new(Some(work)), timer: Mutex::default() });
     let waker = Waker::from(Arc::clone(&alarm));
-    let mut timer = Box::pin(sleep(delay));
+    // Without a share in what the caller's task may do at a time: who has used that up is woken again,
+    // but this is polled only once.
+    let mut timer = Box::pin(unconstrained(sleep(delay)));
     // Nothing is locked, since it may be over by now.
     if timer.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
         waker.wake_by_ref();
@@ -30,7 +33,7 @@ where
 
 struct Alarm<F> {
     work: Mutex<Option<F>>,
-    timer: Mutex<Option<Pin<Box<Sleep>>>>,
+    timer: Mutex<Option<Pin<Box<Unconstrained<Sleep>>>>>,
 }
 
 impl<F: FnOnce() + Send + 'static> Wake for Alarm<F> {
@@ -45,4 +48,29 @@ impl<F: FnOnce() + Send + 'static> Wake for Alarm<F> {
 /// Nothing panics while it is locked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::runtime::Builder;
+    use tokio::sync::oneshot;
+    use tokio::task::coop::{consume_budget, has_budget_remaining};
+
+    /// What tokio wakes again is forgotten if all ends in the same poll.
+    #[test]
+    fn it_rings_also_if_whoever_set_it_had_done_all_that_a_task_may_do_at_a_time() {
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.enable_time().start_paused(true).build().unwrap();
+        let (sender, rang) = oneshot::channel();
+        let _alarm = runtime.block_on(async {
+            while has_budget_remaining() {
+                consume_budget().await;
+            }
+            super::set(Duration::from_millis(5), move || sender.send(()).unwrap())
+        });
+        let limit = Duration::from_secs(1);
+        runtime.block_on(async { tokio::time::timeout(limit, rang).await }).unwrap().unwrap();
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::driven::Driven;
 use crate::driver::OwnerId;
-use crate::tenure::{Phase, Tenure};
+use crate::tenure::{Phase, Tenure, Untold};
 use crate::{Error, FencingToken, Lease, LockName, Operation, Result, keeper};
 
 /// Proof that a lock is held, until it is dropped or the hold is lost.
@@ -81,6 +81,8 @@ impl LockGuard {
             return Err(hold.lost_error());
         }
         let Some(seat) = Arc::into_inner(seat) else { return Ok(()) };
+        // Also if nobody drives the release any more when this is dropped.
+        let _told = Untold(&hold.tenure);
         let retired = Driven::new(&hold.tenure.engine, |caller| keeper::retire(seat, caller));
         retired.await.unwrap_or_else(|| Err(hold.lost_error()))
     }
@@ -209,8 +211,8 @@ impl Hold {
         }
     }
 
-    /// Returns once the hold has ended: when it is lost, or when its last guard is released or
-    /// dropped. Never without cause.
+    /// Returns once the hold has ended: when it is lost, or when its last guard is dropped or, some
+    /// milliseconds later at most, released. Never without cause.
     ///
     /// # Cancel safety
     ///

@@ -111,8 +111,9 @@ fn take(
 /// Releases what the last guard of a hold lets go of, and reports how that went: nothing if the hold
 /// was lost.
 ///
-/// Those who watch the hold hear of it once the request has left: of several tasks that become ready
-/// with the one that sends it, tokio hands some to another thread, and wakes that one first.
+/// Those who watch the hold hear of it when this is polled again, as the request has left then: of
+/// several tasks that become ready with the one that sends it, tokio hands some to another thread, and
+/// wakes that one first.
 pub(crate) async fn retire(seat: Seat, mut caller: Caller<Result<()>>) {
     let Some(tenure) = seat.vacate() else { return };
     let (mut has_left, mut untold) = (false, Some(Untold(&tenure)));
@@ -163,6 +164,8 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
     let tenure = &*kept;
     let Tenure { engine, claim, .. } = tenure;
     let mut renewal: Option<Pin<Box<dyn Future<Output = Renewed> + Send + '_>>> = None;
+    // Whether to begin it, if the hold has not ended by then.
+    let mut start = false;
     let mut retry = None;
     // Whether there was news since the last renewal failed: of more there is nothing to be made
     // before the next, and some drivers have them without end.
@@ -173,6 +176,15 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
         if standing.phase != Phase::Held {
             break;
         }
+        if start {
+            heard = false;
+            let wished = standing.wished;
+            renewal = Some(Box::pin(async move {
+                let asked = engine.clock.stamp();
+                let answer = engine.driver.renew(&claim.clone().with_ttl(wished)).await;
+                Renewed { asked, wished, answer }
+            }));
+        }
         let vouched = standing.vouched;
         let due = match renew {
             Renew::Auto if renewal.is_none() => {
@@ -182,7 +194,7 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
             _ => None,
         };
         let next = due.into_iter().chain(vouched.until).min();
-        let start = select! {
+        start = select! {
             biased;
             () = change => false,
             () = engine.stopping.cancelled() => { tenure.lose(); false }
@@ -197,6 +209,7 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                         earliest = Some(engine.clock.stamp() + vouched.ttl / 12);
                     }
                     Ok(Renewal::Lost) => tenure.lose(),
+                    Err(_) if tenure.glance().phase != Phase::Held => (),
                     Err(error) => {
                         meter::renewal_failed(engine, claim.name());
                         let (kind, source) = (error.kind(), error.into_source());
@@ -217,16 +230,6 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                 Change::Lost => { tenure.lose(); false }
             }
         };
-        // Those who watch a hold are not told at once that it was released.
-        if start && tenure.goes_on() {
-            heard = false;
-            let wished = standing.wished;
-            renewal = Some(Box::pin(async move {
-                let asked = engine.clock.stamp();
-                let answer = engine.driver.renew(&claim.clone().with_ttl(wished)).await;
-                Renewed { asked, wished, answer }
-            }));
-        }
     }
     // A renewal that lands after the release revives nothing; it is only seen through.
     let unfinished = async {

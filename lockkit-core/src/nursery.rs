@@ -100,13 +100,14 @@ impl Nursery {
         drop(young);
         let nurse = Nurse::on_duty(engine);
         if let Some(_inside) = engine.enter() {
-            let begun = nurse.engine.under_way();
+            let under_way = engine.under_way();
             let alarm = alarm::set(PERIOD, move || {
                 let engine = Arc::clone(&nurse.engine);
+                engine.nursery.young().alarm = None;
                 engine.spawn(nurse.attend());
-                drop(begun);
+                drop(under_way);
             });
-            engine.nursery.young().alarm = Some(alarm);
+            let _spent = engine.nursery.young().alarm.replace(alarm);
         }
     }
 

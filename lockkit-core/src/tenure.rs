@@ -211,11 +211,6 @@ impl Tenure {
         self.news.notify_waiters();
     }
 
-    /// Whether nothing has ended it, without a look at the clock.
-    pub(crate) fn goes_on(&self) -> bool {
-        self.lock().phase == Phase::Held
-    }
-
     /// Whether anything is to be done for the hold so soon.
     pub(crate) fn needs_keeper_within(&self, soon: Duration) -> bool {
         let vouched = self.lock().vouched;

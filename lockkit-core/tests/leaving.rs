@@ -3,8 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,7 +15,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{Capabilities, Locker};
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle};
 use tokio::select;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::yield_now;
@@ -192,4 +194,35 @@ async fn those_who_watch_a_hold_are_told_before_its_release_is_answered() {
     }
     assert!(start.elapsed() < QUIET, "{:?}", start.elapsed());
     connection.answer().await;
+}
+
+/// Nobody drives the release any more, nor the timers of who watches.
+#[test]
+fn those_who_watch_a_hold_are_told_though_its_runtime_does_not_go_on() {
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let (locker, mut connection) = runtime.block_on(async { connected() });
+    let lock = locker.lock("a").unwrap();
+    let acquiring = async { tokio::join!(lock.acquire(), connection.answer()).0.unwrap() };
+    let guard = runtime.block_on(acquiring);
+    let hold = guard.hold();
+    let (mut ended, told) = (pin!(hold.ended()), Arc::new(Told::default()));
+    let waker = Waker::from(Arc::clone(&told));
+    assert!(ended.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    runtime.block_on(async {
+        select! {
+            biased;
+            released = guard.release() => panic!("nobody answered it: {released:?}"),
+            () = std::future::ready(()) => (),
+        }
+    });
+    assert!(told.0.load(Relaxed));
+}
+
+#[derive(Default)]
+struct Told(AtomicBool);
+
+impl Wake for Told {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Relaxed);
+    }
 }

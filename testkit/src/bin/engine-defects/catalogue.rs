@@ -180,10 +180,17 @@ pub(crate) const DEFECTS: &[Defect] = &[
         test: "those_who_watch_a_hold_are_told_before_its_release_is_answered",
     },
     Defect {
+        what: "those who watch a hold wait for whoever drives its release",
+        file: "guard.rs",
+        sound: "let _told = Untold(&hold.tenure);",
+        broken: "let _told = Untold;",
+        test: "those_who_watch_a_hold_are_told_though_its_runtime_does_not_go_on",
+    },
+    Defect {
         what: "a keeper renews what is being released",
         file: "keeper.rs",
-        sound: "if start && tenure.goes_on() {",
-        broken: "if start {",
+        sound: "if standing.phase != Phase::Held {\n            break;",
+        broken: "if standing.phase != Phase::Held && !start {\n            break;",
         test: "what_is_being_released_is_not_renewed",
     },
     Defect {
