@@ -70,7 +70,7 @@ pub use turnstile::Turnstile;
 ///   (`claims_to_what_ran_out_get_one_grant`).
 /// - **Waiting.** Only a claim that [waits](Claim::waits) leaves a place (`a_try_leaves_nothing`).
 ///   A place is bound to a lease or session and refreshed by asking, which the engine does at least
-///   every third of the lease, so that a dead waiter never blocks the living, nor do many for a
+///   every two fifths of the lease, so that a dead waiter never blocks the living, nor do many for a
 ///   lease each (`a_dead_waiter_does_not_block`, `dead_waiters_run_out_together`).
 ///   [`changed`](Self::changed) after a refusal misses nothing: it listens from before that ask, or
 ///   answers [`Change::AskAgain`] once when its subscription has come to stand, and not once a call

@@ -245,8 +245,9 @@ impl Pursuit<'_> {
                 let tells = || self.engine.driver.capabilities().notification;
                 let is_told = taken.is_told.unwrap_or_else(tells);
                 let poll = match (self.has_place(), is_told) {
-                    // A place is to be refreshed, and is served by a push.
-                    (true, true) => jitter(self.claim.ttl() / 3),
+                    // A place is to be refreshed, once in a third of the lease or a little more, and is
+                    // served by a push.
+                    (true, true) => jitter(self.claim.ttl() * 2 / 5),
                     (false, true) => {
                         let pause = taken.ask_within.unwrap_or(Duration::from_secs(1));
                         jitter(pause.min(self.claim.ttl() / 3))

@@ -1,6 +1,6 @@
 //! Places that are only to be kept, those of one lock in one request.
 //!
-//! Who waits in order has to refresh its place in each third of its lease. Of ten thousand waiters
+//! Who waits in order has to refresh its place about once in a third of its lease. Of ten thousand waiters
 //! with leases of ten seconds that is three thousand transactions a second, if each has one of its
 //! own: more than most databases carry out.
 
