@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
@@ -17,37 +17,31 @@ pub(crate) fn set<F>(delay: Duration, work: F) -> Waker
 where
     F: FnOnce() + Send + 'static,
 {
-    let alarm = Arc::new(Alarm { work: Mutex::new(Some(work)), timer: Mutex::default() });
+    let alarm = Arc::new(Alarm { work: Mutex::new(Some(work)), timer: OnceLock::new() });
     let waker = Waker::from(Arc::clone(&alarm));
     // Without a share in what the caller's task may do at a time: who has used that up is woken again,
     // but this is polled only once.
     let mut timer = Box::pin(unconstrained(sleep(delay)));
-    // Nothing is locked, since it may be over by now.
     if timer.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
         waker.wake_by_ref();
     }
-    // It has this waker until then, and so keeps itself.
-    *lock(&alarm.timer) = Some(timer);
+    // It has this waker until it is over, and so keeps itself.
+    alarm.timer.get_or_init(|| timer);
     waker
 }
 
 struct Alarm<F> {
     work: Mutex<Option<F>>,
-    timer: Mutex<Option<Pin<Box<Unconstrained<Sleep>>>>>,
+    timer: OnceLock<Pin<Box<Unconstrained<Sleep>>>>,
 }
 
 impl<F: FnOnce() + Send + 'static> Wake for Alarm<F> {
     fn wake(self: Arc<Self>) {
-        let work = lock(&self.work).take();
+        let work = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(work) = work {
             work();
         }
     }
-}
-
-/// Nothing panics while it is locked.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

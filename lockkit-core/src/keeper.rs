@@ -209,8 +209,6 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                         earliest = Some(engine.clock.stamp() + vouched.ttl / 12);
                     }
                     Ok(Renewal::Lost) => tenure.lose(),
-                    // Of no interest any more.
-                    Err(_) if tenure.glance().phase == Phase::Released => (),
                     Err(error) => {
                         meter::renewal_failed(engine, claim.name());
                         let (kind, source) = (error.kind(), error.into_source());

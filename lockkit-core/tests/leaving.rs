@@ -1,5 +1,5 @@
-//! Requests leave at once: of several tasks that become ready with the one that sends a request, tokio
-//! hands some to another thread, and wakes that one first.
+//! When requests leave, and who becomes ready with them: of several tasks that do, tokio hands some to
+//! another thread, and wakes that one before the request is sent.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -10,36 +10,38 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, Inspect, Release, Renewal,
-};
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, DriverError, Release, Renewal};
 use lockkit_core::memory::MemoryDriver;
-use lockkit_core::{Capabilities, Locker};
+use lockkit_core::{Capabilities, Lock, LockGuard, Locker};
 use tokio::runtime::{Builder, Handle};
 use tokio::select;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// Long enough for the engine to have done what it does for a new hold, or after a request.
 const QUIET: Duration = Duration::from_millis(100);
+const TTL: Duration = Duration::from_secs(30);
 
 /// A driver whose requests are sent by the task of a connection, as most are.
 #[derive(Debug)]
 struct Connected {
     backend: MemoryDriver,
     requests: mpsc::UnboundedSender<oneshot::Sender<()>>,
-    hints: Arc<Notify>,
-    renewals: Arc<AtomicUsize>,
-    listeners: Arc<AtomicUsize>,
+    ends: Arc<Ends>,
 }
 
-/// The end of its connection.
+/// What the driver and the end of its connection share.
+#[derive(Debug, Default)]
+struct Ends {
+    hints: Notify,
+    renewals: AtomicUsize,
+    listeners: AtomicUsize,
+}
+
 struct Connection {
     requests: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
-    hints: Arc<Notify>,
-    renewals: Arc<AtomicUsize>,
-    listeners: Arc<AtomicUsize>,
+    ends: Arc<Ends>,
 }
 
 /// What there is when a request leaves.
@@ -50,22 +52,20 @@ struct Scene {
     listeners: usize,
 }
 
-fn connected() -> (Locker, Connection) {
+fn connected() -> (Lock, Connection) {
     let (sender, requests) = mpsc::unbounded_channel();
-    let (hints, renewals, listeners) = <(Arc<Notify>, Arc<_>, Arc<_>)>::default();
-    let driver = Connected {
-        backend: MemoryDriver::new(),
-        requests: sender,
-        hints: Arc::clone(&hints),
-        renewals: Arc::clone(&renewals),
-        listeners: Arc::clone(&listeners),
-    };
-    (Locker::new(driver), Connection { requests, hints, renewals, listeners })
+    let ends = Arc::<Ends>::default();
+    let backend = MemoryDriver::new();
+    let driver = Connected { backend, requests: sender, ends: Arc::clone(&ends) };
+    let locker = Locker::builder(driver).ttl(TTL).build().unwrap();
+    (locker.lock("a").unwrap(), Connection { requests, ends })
 }
 
-fn scene(listeners: &AtomicUsize) -> Scene {
-    let tasks = Handle::current().metrics().num_alive_tasks();
-    Scene { tasks, listeners: listeners.load(Relaxed) }
+impl Ends {
+    fn scene(&self) -> Scene {
+        let tasks = Handle::current().metrics().num_alive_tasks();
+        Scene { tasks, listeners: self.listeners.load(Relaxed) }
+    }
 }
 
 impl Connection {
@@ -74,9 +74,16 @@ impl Connection {
         let request = self.requests.recv().await.unwrap();
         // Behind all that became ready with it.
         yield_now().await;
-        let scene = scene(&self.listeners);
+        let scene = self.ends.scene();
         request.send(()).unwrap();
         scene
+    }
+
+    /// Has the lock held by somebody who has a keeper.
+    async fn hold(&mut self, lock: &Lock) -> LockGuard {
+        let (guard, _) = tokio::join!(lock.acquire(), self.answer());
+        sleep(QUIET).await;
+        guard.unwrap()
     }
 }
 
@@ -112,7 +119,7 @@ impl Driver for Connected {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        self.renewals.fetch_add(1, Relaxed);
+        self.ends.renewals.fetch_add(1, Relaxed);
         self.backend.renew(claim).await
     }
 
@@ -122,68 +129,73 @@ impl Driver for Connected {
     }
 
     async fn changed(&self, _: &Claim) -> Change {
-        self.listeners.fetch_add(1, Relaxed);
-        let _listening = Listening(&self.listeners);
-        self.hints.notified().await;
+        self.ends.listeners.fetch_add(1, Relaxed);
+        let _listening = Listening(&self.ends.listeners);
+        self.ends.hints.notified().await;
         Change::AskAgain
-    }
-
-    fn inspect(&self) -> Option<&dyn Inspect> {
-        None
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_wakes_nobody_but_who_sends_it() {
-    let (locker, mut connection) = connected();
-    let (listeners, lock) = (Arc::clone(&connection.listeners), locker.lock("a").unwrap());
+    let (lock, mut connection) = connected();
+    let ends = Arc::clone(&connection.ends);
     let (seen, mut scenes) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         loop {
             seen.send(connection.answer().await).unwrap();
         }
     });
-    let here = || scene(&listeners);
     for _ in 0..2 {
-        let before = here();
+        let before = ends.scene();
         let guard = lock.acquire().await.unwrap();
         assert_eq!(scenes.recv().await.unwrap(), before);
 
         sleep(QUIET).await;
-        let before = here();
+        let before = ends.scene();
         assert_eq!(before.listeners, 1, "the hold has its keeper");
         guard.release().await.unwrap();
         assert_eq!(scenes.recv().await.unwrap(), before);
         sleep(QUIET).await;
-        assert_eq!(here().listeners, 0, "and no longer than that");
+        assert_eq!(ends.scene().listeners, 0, "and no longer than that");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_is_refreshed_twice_in_a_lease_and_no_more_than_thrice() {
+    const LEASES: u32 = 100;
+    let (lock, mut connection) = connected();
+    let _guard = connection.hold(&lock).await;
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let end = Instant::now() + TTL * LEASES;
+    let mut asks = 0;
+    while timeout_at(end, connection.answer()).await.is_ok() {
+        asks += 1;
+    }
+    assert!((2 * LEASES..=3 * LEASES).contains(&asks), "{asks} times in {LEASES} leases");
+    waiting.abort();
 }
 
 /// A backend may tell of a release before it answers it.
 #[tokio::test(start_paused = true)]
 async fn what_is_being_released_is_not_renewed() {
-    let (locker, mut connection) = connected();
-    let lock = locker.lock("a").unwrap();
-    let (guard, _) = tokio::join!(lock.acquire(), connection.answer());
-    sleep(QUIET).await;
+    let (lock, mut connection) = connected();
+    let guard = connection.hold(&lock).await;
     let answer = async {
         let request = connection.requests.recv().await.unwrap();
-        connection.hints.notify_waiters();
+        connection.ends.hints.notify_waiters();
         sleep(Duration::from_millis(1)).await;
         request.send(()).unwrap();
     };
-    let (released, ()) = tokio::join!(guard.unwrap().release(), answer);
+    let (released, ()) = tokio::join!(guard.release(), answer);
     released.unwrap();
-    assert_eq!(connection.renewals.load(Relaxed), 0);
+    assert_eq!(connection.ends.renewals.load(Relaxed), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn those_who_watch_a_hold_are_told_before_its_release_is_answered() {
-    let (locker, mut connection) = connected();
-    let lock = locker.lock("a").unwrap();
-    let (guard, _) = tokio::join!(lock.acquire(), connection.answer());
-    sleep(QUIET).await;
-    let guard = guard.unwrap();
+    let (lock, mut connection) = connected();
+    let guard = connection.hold(&lock).await;
     let hold = guard.hold();
     let watch = tokio::spawn(async move { hold.ended().await });
     yield_now().await;
@@ -200,10 +212,8 @@ async fn those_who_watch_a_hold_are_told_before_its_release_is_answered() {
 #[test]
 fn those_who_watch_a_hold_are_told_though_its_runtime_does_not_go_on() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-    let (locker, mut connection) = runtime.block_on(async { connected() });
-    let lock = locker.lock("a").unwrap();
-    let acquiring = async { tokio::join!(lock.acquire(), connection.answer()).0.unwrap() };
-    let guard = runtime.block_on(acquiring);
+    let (lock, mut connection) = runtime.block_on(async { connected() });
+    let guard = runtime.block_on(connection.hold(&lock));
     let hold = guard.hold();
     let (mut ended, told) = (pin!(hold.ended()), Arc::new(Told::default()));
     let waker = Waker::from(Arc::clone(&told));

@@ -1,8 +1,8 @@
 //! Places that are only to be kept, those of one lock in one request.
 //!
-//! Who waits in order has to refresh its place about once in a third of its lease. Of ten thousand waiters
-//! with leases of ten seconds that is three thousand transactions a second, if each has one of its
-//! own: more than most databases carry out.
+//! Who waits in order has to refresh its place about once in a third of its lease. Of ten thousand
+//! waiters with leases of ten seconds that is three thousand transactions a second, if each has one
+//! of its own: more than most databases carry out.
 
 use std::collections::HashSet;
 use std::time::Duration;

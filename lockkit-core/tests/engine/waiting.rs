@@ -1,15 +1,10 @@
 //! Waiting: in order, in a crowd, and for how long.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lockkit_core::driver::{
-    Attempt, Change, Claim, Clock, Driver, DriverError, ErrorKind, Release, Renewal,
-};
+use lockkit_core::driver::{Clock, ErrorKind};
 use lockkit_core::memory::{Fault, MemoryDriver};
-use lockkit_core::{AcquireOptions, Capabilities, Error, Locker, Operation, Wait};
+use lockkit_core::{AcquireOptions, Error, Locker, Operation, Wait};
 use tokio::time::{Instant, sleep};
 
 use crate::{TTL, set_up, set_up_locker, settle};
@@ -205,54 +200,4 @@ async fn a_crowd_is_answered_as_soon_as_one() {
     drop((guard, guards));
     sleep(TTL).await;
     assert!(backend.is_idle());
-}
-
-/// A memory driver that counts what it is asked.
-#[derive(Debug, Default)]
-struct Counting {
-    backend: MemoryDriver,
-    asks: Arc<AtomicUsize>,
-}
-
-#[async_trait]
-impl Driver for Counting {
-    fn id(&self) -> &'static str {
-        "counting"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.backend.capabilities()
-    }
-
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.asks.fetch_add(1, Relaxed);
-        self.backend.try_acquire(claim).await
-    }
-
-    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        self.backend.renew(claim).await
-    }
-
-    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        self.backend.release(claim).await
-    }
-
-    async fn changed(&self, claim: &Claim) -> Change {
-        self.backend.changed(claim).await
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_place_is_refreshed_twice_in_a_lease_and_no_more_than_thrice() {
-    const LEASES: usize = 100;
-    let driver = Counting::default();
-    let asks = Arc::clone(&driver.asks);
-    let lock = Locker::builder(driver).ttl(TTL).build().unwrap().lock("a").unwrap();
-    let _guard = lock.acquire().await.unwrap();
-    let _waiting = tokio::spawn(async move { lock.acquire().await });
-    settle().await;
-    asks.store(0, Relaxed);
-    sleep(TTL * u32::try_from(LEASES).unwrap()).await;
-    let asks = asks.load(Relaxed);
-    assert!((2 * LEASES..=3 * LEASES).contains(&asks), "{asks} times in {LEASES} leases");
 }
