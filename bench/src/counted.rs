@@ -21,7 +21,7 @@ pub struct Counted {
 #[derive(Debug, Default)]
 struct Refusals {
     number: u64,
-    /// Of whom, since somebody has begun to wait for that.
+    /// Whose asks were refused, since somebody began to wait for that.
     claims: HashSet<OwnerId>,
 }
 
@@ -36,7 +36,7 @@ impl Counted {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Resolves when somebody was refused who has asked since this was called.
+    /// Resolves when a claim was refused that has asked since this was called.
     ///
     /// # Cancel safety
     ///
@@ -50,7 +50,7 @@ impl Counted {
         }
     }
 
-    /// Resolves when so many claims were refused that have asked since this was called.
+    /// Resolves when `number` claims were refused that have asked since this was called.
     ///
     /// # Cancel safety
     ///

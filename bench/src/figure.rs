@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Figure {
     /// What it is, such as `p99`.
     pub name: &'static str,
-    /// In what it is measured.
+    /// The unit in which it is measured.
     pub unit: Unit,
     /// How much it is.
     pub value: f64,
@@ -21,7 +21,7 @@ impl Figure {
     }
 }
 
-/// In what a figure is measured.
+/// The unit in which a figure is measured.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -44,7 +44,7 @@ pub enum Unit {
 pub struct Summary {
     /// What it is.
     pub name: &'static str,
-    /// In what it is measured.
+    /// The unit in which it is measured.
     pub unit: Unit,
     /// The value in the middle; of an even number of rounds, the greater of the two.
     pub median: f64,
@@ -58,7 +58,7 @@ pub struct Summary {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// In what it is measured.
+    /// The unit in which it is measured.
     pub unit: Unit,
     /// The value in the middle; of an even number of rounds, the greater of the two.
     pub median: f64,
@@ -69,7 +69,7 @@ pub struct Spread {
 }
 
 impl Summary {
-    /// Of the same figure in each round. `None` without rounds.
+    /// The summary of one figure over all rounds. `None` without rounds.
     pub fn of(rounds: &[Figure]) -> Option<Self> {
         let &Figure { name, unit, .. } = rounds.first()?;
         let Spread { median, least, most, .. } =
@@ -78,7 +78,7 @@ impl Summary {
     }
 }
 
-/// As a [`Spread`].
+/// Like a [`Spread`].
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let &Self { unit, median, least, most, .. } = self;
@@ -87,7 +87,7 @@ impl fmt::Display for Summary {
 }
 
 impl Spread {
-    /// Of these values. `None` if there are none.
+    /// The spread of these values. `None` if there are none.
     pub fn of(unit: Unit, values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<_> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);

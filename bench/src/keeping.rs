@@ -6,8 +6,8 @@ use tokio::time::{Instant, sleep};
 /// How often all holds are looked at in a lease.
 const LOOKS: u32 = 60;
 
-/// What the engine takes off a lease, and a look that comes late: a hundredth of it and some
-/// milliseconds.
+/// What the engine takes off a lease, plus the delay of a late look: a hundredth of the lease and
+/// some milliseconds.
 const MARGIN: (u32, Duration) = (100, Duration::from_millis(5));
 
 /// How well holds were kept for a while.
@@ -23,7 +23,7 @@ pub struct Keeping {
 }
 
 impl Keeping {
-    /// Looks at holds that are kept, all with leases of that length, for so long.
+    /// Looks at holds that are kept, all with leases of length `lease`, for as long as `long`.
     ///
     /// # Cancel safety
     ///

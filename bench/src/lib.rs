@@ -1,7 +1,7 @@
 //! How long locks take on a backend: workloads that any lockkit URL can be put through.
 //!
 //! A [`Workload`] is measured over [`Subject`]s in several rounds, in an order that a seed decides
-//! and that differs from round to round, so that what a machine does beside is shared among them.
+//! and that differs from round to round, so that whatever else a machine does is shared among them.
 //! Each figure is reported as the median of the rounds, with the least and the most.
 //!
 //! ```
@@ -15,8 +15,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Locks are taken under names that nobody else has, in the namespace of the URL. Released, they
-//! leave there what released locks leave on that backend.
+//! Locks are taken under names that nobody else has, in the namespace of the URL. Once released,
+//! they leave there what released locks leave on that backend.
 
 mod counted;
 mod figure;

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use crate::{Figure, Result, Unit};
 
-/// How long many things took each.
+/// How long each of many things took.
 #[derive(Debug)]
 pub(crate) struct Times(Histogram<u64>);
 
@@ -27,8 +27,8 @@ impl Times {
         self.at(50.0)
     }
 
-    /// Those that are asked for everywhere, as far as so few can tell. None of nothing, which is not to
-    /// be taken for no time.
+    /// The figures that are asked for everywhere, as far as so few times can tell. There are none
+    /// if nothing was timed, which must not be taken for no time.
     pub(crate) fn figures(&self) -> Vec<Figure> {
         if self.0.is_empty() {
             return Vec::new();
@@ -40,7 +40,7 @@ impl Times {
         enough.map(figure).collect()
     }
 
-    /// None of nothing.
+    /// `None` if nothing was timed.
     pub(crate) fn longest(&self) -> Option<Figure> {
         let longest = || Figure::new("longest", Unit::Time, self.at(100.0).as_secs_f64());
         (!self.0.is_empty()).then(longest)
@@ -51,19 +51,20 @@ impl Times {
     }
 }
 
-/// The quantiles that are told of what takes time: their names, and within which share of all they are.
+/// The quantiles that are reported of whatever takes time: their names, and the share of all times
+/// that is within each.
 pub const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
 
-/// Whether so many times tell within which of them that share stayed: of fewer it is the longest. The
-/// middle of however few is one.
+/// Whether so many times are enough to tell within which of them that share stayed: with fewer, it
+/// would be the longest. The median counts, however few there are.
 pub fn are_enough(times: u64, share: f64) -> bool {
     const NEXT_TO_NOTHING: f64 = 1e-6;
     share <= 0.5 || times as f64 * (1.0 - share) >= 1.0 - NEXT_TO_NOTHING
 }
 
 /// [Jain's index](https://arxiv.org/abs/cs/9809099): 1 if all have got the same, 1/n if one has got
-/// all. `None` if it would tell more of how few there were: of four each there are enough, as the index
-/// is 0.99 where half have got four, and half five.
+/// all. `None` if it would tell more about how few there were: four each are enough, since the
+/// index is 0.99 where half have got four, and half five.
 pub fn fairness(shares: &[u64]) -> Option<f64> {
     const ENOUGH: f64 = 4.0;
     let number = shares.len() as f64;
@@ -84,7 +85,7 @@ mod tests {
     fn fairness_is_one_for_equal_shares_and_least_for_one_that_has_all() {
         assert_eq!(fairness(&[7, 7, 7, 7]), Some(1.0));
         assert_eq!(fairness(&[16, 0, 0, 0]), Some(0.25));
-        // Of so few it would be 0.5 whoever got them.
+        // With so few it would be 0.5 whoever got them.
         assert_eq!(fairness(&[1, 1, 0, 0]), None);
         assert_eq!(fairness(&[0, 0]), None);
         assert_eq!(fairness(&[]), None);

@@ -16,7 +16,7 @@ pub struct Plan {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// Who is measured now.
+    /// Which subject is measured now.
     pub subject: &'a Subject,
     /// How many measurements are over.
     pub done: usize,
@@ -130,7 +130,7 @@ fn rows(rounds: Vec<Vec<Reading>>) -> Vec<Row> {
     let row = |(at, reading): (usize, &Reading)| {
         let mut summaries: Vec<Summary> = Vec::new();
         let in_rounds = || rounds.iter().filter_map(|round| round.get(at));
-        // What a round was too short for may be in another.
+        // A figure that one round was too short for may be in another.
         for Figure { name, .. } in in_rounds().flat_map(|reading| &reading.figures) {
             if summaries.iter().any(|summary| summary.name == *name) {
                 continue;

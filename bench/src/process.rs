@@ -1,4 +1,4 @@
-//! What this process takes of the machine.
+//! What this process uses of the machine.
 
 use std::fs;
 use std::time::Duration;
@@ -12,9 +12,9 @@ pub fn cpu_time() -> Duration {
     Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
 }
 
-/// How many bytes of memory this process has of its own: not its code, which is read from a file when
-/// it first runs, nor other files that are mapped. `None` where the system does not tell: only Linux
-/// does.
+/// How many bytes of memory this process has of its own: neither its code, which is read from a
+/// file when it first runs, nor other files that are mapped. `None` where the system does not tell:
+/// only Linux does.
 pub fn memory() -> Option<u64> {
     const KIB: u64 = 1024;
     // What `statm` says may lag behind by some hundred KiB.

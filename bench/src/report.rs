@@ -4,8 +4,8 @@ use unicode_width::UnicodeWidthStr as _;
 
 use crate::{Outcome, Row};
 
-/// A heading, and a line for each case of each subject: medians, and in brackets the spread over the
-/// rounds. Who could not be measured stands there with the reason.
+/// A heading, and a line for each case of each subject: medians, with the spread over the rounds in
+/// brackets. A subject that could not be measured stands there with the reason.
 pub fn table(outcome: &Outcome) -> String {
     let mut names: Vec<&str> = Vec::new();
     for summary in rows(outcome).flat_map(|row| &row.summaries) {
@@ -44,7 +44,7 @@ fn rows(outcome: &Outcome) -> impl Iterator<Item = &Row> {
 
 enum Line {
     Cells(Vec<String>),
-    /// Who could not be measured, and why.
+    /// Which subject could not be measured, and why.
     Reason(String, String),
 }
 

@@ -37,14 +37,14 @@ impl Scale {
         }
     }
 
-    /// How long each thing is measured that is measured over time.
+    /// How long to measure each thing that is measured over time.
     #[must_use]
     pub fn slice(mut self, slice: Duration) -> Self {
         self.slice = slice;
         self
     }
 
-    /// How many contend for one name, one number after the other.
+    /// How many clients contend for one name, one number after the other.
     #[must_use]
     pub fn clients(mut self, numbers: impl Into<Vec<usize>>) -> Self {
         self.clients = numbers.into();
@@ -58,15 +58,15 @@ impl Scale {
         self
     }
 
-    /// How many of one client wait for one name.
+    /// How many waiters of one client wait for one name.
     #[must_use]
     pub fn waiters(mut self, number: usize) -> Self {
         self.waiters = number;
         self
     }
 
-    /// The lease of locks that are to be kept or to be lost. What a driver can keep that is nearest
-    /// to it.
+    /// The lease of locks that are to be kept or to be lost, or the nearest to it that a driver can
+    /// keep.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;

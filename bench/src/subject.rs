@@ -14,12 +14,12 @@ pub struct Subject {
     label: String,
     url: BackendUrl,
     is_fair: bool,
-    /// Begins all names, so that nobody else has them.
+    /// Begins all names, so that nobody else has the same.
     prefix: String,
 }
 
 impl Subject {
-    /// Locks at that URL. The label stands in reports.
+    /// Locks at that URL. The label appears in reports.
     ///
     /// # Errors
     ///
@@ -28,7 +28,7 @@ impl Subject {
         Ok(Self::at(label, url.parse()?))
     }
 
-    /// As [`new`](Self::new), for a URL that was parsed before.
+    /// Like [`new`](Self::new), for a URL that was parsed before.
     pub fn at(label: impl Into<String>, url: BackendUrl) -> Self {
         let prefix = format!("bench-{}", &OwnerId::random().to_string()[..12]);
         Self { label: label.into(), url, is_fair: false, prefix }
@@ -94,8 +94,8 @@ impl Client {
         Ok(Self { subject, driver, locker })
     }
 
-    /// The same, with leases of that length, or of what the driver can keep that is nearest to it.
-    /// Where a session or a process keeps the holds, it stays as it is.
+    /// The same, with leases of that length, or the nearest to it that the driver can keep. Where a
+    /// session or a process keeps the holds, the client stays as it is.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Client {
         })
     }
 
-    /// A claim to such a lock, as the engine makes them for those who wait.
+    /// A claim to such a lock, as the engine makes them for waiters.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl AnyLock {
     ///
     /// # Errors
     ///
-    /// As those of [`Lock::acquire`].
+    /// Those of [`Lock::acquire`].
     ///
     /// # Cancel safety
     ///

@@ -18,7 +18,7 @@ pub trait Workload: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from being measured: that stands in the report instead.
+    /// Whatever keeps it from being measured: the report has that instead.
     ///
     /// # Cancel safety
     ///
@@ -34,7 +34,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Of a case, such as `8 clients`; empty if there is only one.
+    /// The reading of a case, such as `8 clients`; empty if there is only one.
     pub fn of(case: impl Into<String>, figures: Vec<Figure>) -> Self {
         Self { case: case.into(), figures }
     }

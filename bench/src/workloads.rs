@@ -1,4 +1,4 @@
-//! What is measured, a file each.
+//! What is measured, one file each.
 #![expect(clippy::exhaustive_structs, reason = "what has no settings is named as it is")]
 
 mod contended;
@@ -19,12 +19,12 @@ pub use recovery::{Holder, Recovery};
 pub use uncontended::Uncontended;
 pub use waiters::Waiters;
 
-/// All that need nothing but a subject. [`Recovery`] needs a program that can be killed.
+/// All workloads that need nothing but a subject. [`Recovery`] needs a program that can be killed.
 pub const ALL: [&dyn Workload; 5] = [&Uncontended, &HandOver, &Contended, &ManyNames, &Waiters];
 
 const GRANTED_TWICE: &str = "it was granted what another holds";
 
-/// Returns when the one that waits has been refused, as it is to be while another holds. One that ends
+/// Returns once the waiter has been refused, as it must be while another holds. A waiter that ends
 /// before that has failed.
 async fn until_refused<T>(
     refused: impl Future<Output = ()>,

@@ -24,12 +24,12 @@ impl Check {
         self.name
     }
 
-    /// What is so if the check passes, as a sentence.
+    /// What is true if the check passes, as a sentence.
     pub fn asserts(&self) -> &'static str {
         self.asserts
     }
 
-    /// What the driver has to declare, or the suite to be given, for the check to apply.
+    /// What the driver has to declare, or the suite has to be given, for the check to apply.
     pub fn needs(&self) -> &'static [Need] {
         self.needs
     }

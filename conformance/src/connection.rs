@@ -17,7 +17,7 @@ use crate::context::{Context, Verdict};
 use crate::run::Pulse;
 
 /// A connection to the driver under test: the driver itself, with a memory of what was asked and
-/// answered over it, and the gift to lose answers.
+/// answered over it, and the ability to lose answers.
 #[derive(Debug)]
 pub(crate) struct Connection {
     driver: Arc<dyn Driver>,
@@ -87,7 +87,7 @@ impl Connection {
         }
     }
 
-    /// Renews what is no hold; `why` completes "was renewed, although".
+    /// Renews what is not a hold; `why` completes "was renewed, although".
     pub(crate) async fn is_lost(&self, claim: &Claim, why: &str) -> Verdict {
         match self.renew(claim).await? {
             Renewal::Lost => Ok(()),
@@ -95,7 +95,7 @@ impl Connection {
         }
     }
 
-    /// Asks again and again, as a client would that does not listen, until the lock is granted.
+    /// Asks again and again, as a client that does not listen would, until the lock is granted.
     pub(crate) async fn ask_until_granted(
         &self,
         context: &Context,
@@ -162,7 +162,7 @@ impl Connection {
         Ok(self.inspection()?.held(namespace).await?)
     }
 
-    /// Breaks a hold, that of `owner` only if one is named.
+    /// Breaks a hold, or only that of `owner` if one is named.
     pub(crate) async fn break_hold(
         &self,
         name: &LockName,
@@ -189,13 +189,13 @@ impl Connection {
         self.events.borrow().clone()
     }
 
-    /// Returns when what happened is as `enough` wants it.
+    /// Returns once what happened is as `enough` wants it.
     pub(crate) async fn until(&self, enough: impl Fn(&[Event]) -> bool) {
         // The sender lives as long as `self`.
         _ = self.events.subscribe().wait_for(|events| enough(events)).await;
     }
 
-    /// Lets the next `count` requests of this kind be carried out and their answers get lost.
+    /// Has the next `count` requests of this kind carried out, and their answers lost.
     pub(crate) fn lose_answers(&self, operation: Operation, count: usize) {
         self.state().lost.insert(operation, count);
     }
@@ -247,9 +247,9 @@ impl Connection {
 /// A lock that was taken became free.
 #[derive(Debug)]
 pub(crate) struct Freed {
-    /// When the last ask left that was refused.
+    /// When the last ask that was refused left.
     pub(crate) refused: Option<Instant>,
-    /// When the answer came that granted it.
+    /// When the answer that granted it came.
     pub(crate) granted: Instant,
 }
 

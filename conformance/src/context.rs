@@ -69,7 +69,7 @@ pub(crate) struct Setup {
     pub(crate) namespace: Option<Namespace>,
     pub(crate) revoke: Option<Revoke>,
     pub(crate) sever: Option<Hook>,
-    /// How it falls silent, and how it speaks again.
+    /// How the backend falls silent, and how it speaks again.
     pub(crate) silence: Option<(Hook, Hook)>,
     pub(crate) restart: Option<Hook>,
     pub(crate) ttl: Option<Duration>,
@@ -133,7 +133,7 @@ impl Setup {
 pub(crate) struct Context {
     setup: Arc<Setup>,
     pulse: Arc<Pulse>,
-    /// In every name of this check, so that no other check or run has it.
+    /// Is in every name of this check, so that no other check or run has the same names.
     tag: String,
     connections: Mutex<Vec<Arc<Connection>>>,
     is_silent: AtomicBool,
@@ -169,8 +169,8 @@ impl Context {
         Duration::from_secs(600).clamp(min_ttl, max_ttl)
     }
 
-    /// How long to wait for what should be there at once: much, on a busy machine, but well
-    /// within a [long](Self::long) lease, so that its end is not taken for an answer.
+    /// How long to wait for what should be there at once: long, for a busy machine, but well within
+    /// a [long](Self::long) lease, so that the end of that is not taken for an answer.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_secs(20).min(self.long() / 3)
     }
@@ -186,8 +186,8 @@ impl Context {
         self.capabilities().fairness != Fairness::Unordered
     }
 
-    /// Returns when a lease of `ttl` that was granted before is over. No request may have looked
-    /// at its lock by then, so that is learnt from the end of a later lease on another lock.
+    /// Returns when a lease of `ttl` that was granted before is over. No request may have looked at
+    /// its lock by then, so this is learnt from the end of a later lease on another lock.
     pub(crate) async fn outlive(&self, ttl: Duration) -> Verdict {
         let (holder, other) = self.pair().await?;
         let (name, limit) = (self.name("later-@")?, self.expiry(ttl));
@@ -228,7 +228,7 @@ impl Context {
         Ok(Namespace::new(&format!("{}-{}", own.as_str(), self.text(shape)))?)
     }
 
-    /// Made from `shape` by putting something that nobody had before in place of `@`.
+    /// Text made from `shape` by putting something that nobody had before in place of `@`.
     pub(crate) fn text(&self, shape: &str) -> String {
         shape.replace('@', &self.tag)
     }
@@ -243,7 +243,7 @@ impl Context {
         Ok(Claim::new(self.name("lock-@")?, self.ttl()))
     }
 
-    /// The same with a lease that does not run out while the check is under way.
+    /// The same, with a lease that does not run out while the check is under way.
     pub(crate) fn long_claim(&self) -> Verdict<Claim> {
         Ok(self.claim()?.with_ttl(self.long()))
     }
@@ -253,8 +253,8 @@ impl Context {
         if self.has_order() { claim.fair() } else { claim.waiting() }
     }
 
-    /// A [long](Self::long_claim) claim of each kind that waits: where there is an order on request,
-    /// those who do not ask for it hear of a release in another way.
+    /// A [long](Self::long_claim) claim of each kind that waits: where there is an order on
+    /// request, claims that do not ask for it hear of a release in another way.
     pub(crate) fn all_that_wait(&self) -> Verdict<Vec<Claim>> {
         Ok(self.all_that_wait_for(&self.name("lock-@")?))
     }
@@ -279,8 +279,8 @@ impl Context {
         Ok(())
     }
 
-    /// Takes a lock away from the claim, if that has it, over a connection that stands. Where there
-    /// is no inspection, it is taken from whoever has it.
+    /// Takes a lock away from the claim, if that has it, over a connection that stands. Without
+    /// inspection, it is taken from whoever has it.
     pub(crate) async fn revoke_from(&self, outside: &Connection, claim: &Claim) -> Verdict {
         match &self.setup.revoke {
             Some(revoke) if !self.capabilities().inspection => {
@@ -297,7 +297,8 @@ impl Context {
         }
     }
 
-    /// From now on the backend answers nothing, until it is to [speak](Self::speak) or the check ends.
+    /// From now on the backend answers nothing, until it is told to [speak](Self::speak) or the
+    /// check ends.
     pub(crate) async fn fall_silent(&self) -> Verdict {
         let Some((fall_silent, _)) = &self.setup.silence else {
             fail!("the suite was given no `silence`")
@@ -306,7 +307,7 @@ impl Context {
         hook("silence", fall_silent().await)
     }
 
-    /// Does nothing if it is not silent.
+    /// Does nothing if the backend is not silent.
     pub(crate) async fn speak(&self) -> Verdict {
         match &self.setup.silence {
             Some((_, speak)) if self.is_silent.swap(false, Ordering::Relaxed) => {
@@ -345,7 +346,7 @@ impl Context {
         Ok(Client { connection, locker, lock })
     }
 
-    /// Acquires what nobody holds.
+    /// Acquires a lock that nobody holds.
     pub(crate) async fn acquire(&self, lock: &Lock) -> Verdict<LockGuard> {
         Ok(self.promptly("a hold of a free lock", lock.acquire()).await??)
     }

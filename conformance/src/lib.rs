@@ -17,8 +17,7 @@
 //! cover is shown as ignored, with the reason. The names of checks are part of this crate's
 //! interface: one is removed or renamed only with a new major version.
 //!
-//! That the checks can fail is shown by planted defects; `DEFECTS.md` in the repository is the
-//! matrix.
+//! Planted defects show that the checks can fail; `DEFECTS.md` in the repository is the matrix.
 #![doc = ""]
 #![doc = include_str!("../CHECKS.md")]
 

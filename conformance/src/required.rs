@@ -1,7 +1,7 @@
-//! `LOCKKIT_REQUIRE`: whose absence is a failure.
+//! `LOCKKIT_REQUIRE`: the drivers whose absence is a failure.
 
 /// The drivers that lockkit has, and another server that one of them works with. A suite knows its
-/// own as well.
+/// own name as well.
 const KNOWN: &[&str] = &[
     "memory",
     "file",

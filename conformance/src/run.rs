@@ -15,10 +15,10 @@ const TRIES: usize = 4;
 /// which may wait for a disk.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// How long the removal of what it leaves may take.
+/// How long it may take to remove what a check leaves.
 const CLEANING_UP: Duration = Duration::from_secs(10);
 
-/// Runs a check in a runtime of its own, and comes back also if the check does not.
+/// Runs a check in a runtime of its own, and returns even if the check does not.
 pub(crate) fn run(setup: &Arc<Setup>, check: &'static Check) -> Verdict {
     let disturbs = disturbs(check);
     let backend = &setup.backend;
@@ -40,14 +40,14 @@ pub(crate) fn run(setup: &Arc<Setup>, check: &'static Check) -> Verdict {
     }
 }
 
-/// Whether what is slow may be the check's own doing.
+/// Whether slowness may be the check's own doing.
 fn disturbs(check: &Check) -> bool {
     check.needs().iter().any(|need| matches!(need, Need::Sever | Need::Silence | Need::Restart))
 }
 
 /// The verdict, and for how long the machine stood still if that was too long to judge by.
 fn run_once(setup: &Arc<Setup>, check: &'static Check) -> (Verdict, Duration) {
-    // On the wall. In virtual time a check takes no time, unless it hangs.
+    // By the wall clock: in virtual time a check takes no time, unless it hangs.
     let limit = if setup.virtual_time { LIMIT } else { limit(setup) };
     let pulse = Arc::new(Pulse {
         hears_answers: !disturbs(check) && !setup.virtual_time,
@@ -58,7 +58,7 @@ fn run_once(setup: &Arc<Setup>, check: &'static Check) -> (Verdict, Duration) {
         let (setup, pulse) = (setup.clone(), pulse.clone());
         move || {
             let outcome = judge(&setup, check, &pulse);
-            // Nobody listens any more if it took too long.
+            // Nobody is listening any more if it took too long.
             _ = send.send(outcome);
         }
     });
@@ -119,7 +119,7 @@ fn limit(setup: &Setup) -> Duration {
     LIMIT.max(30 * setup.ttl())
 }
 
-/// Notices when the machine or the backend stands still, since then leases run out that nobody let
+/// Notices when the machine or the backend stands still, since leases then run out that nobody let
 /// run out.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {

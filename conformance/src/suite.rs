@@ -33,8 +33,8 @@ impl Suite {
         Self { setup, name: id, ready: None, is_ready: OnceLock::new() }
     }
 
-    /// What the checks' names begin with, where several suites are for one driver: its id unless
-    /// said otherwise.
+    /// What the checks' names begin with, where there are several suites for one driver: its id
+    /// unless said otherwise.
     #[must_use]
     pub fn called(mut self, name: &'static str) -> Self {
         self.name = name;
@@ -65,7 +65,7 @@ impl Suite {
         self
     }
 
-    /// The namespace of the locks that the checks take: `conformance` unless said otherwise. Those
+    /// The namespace of the locks that the checks take: `conformance` unless said otherwise. Checks
     /// that try out namespaces take further ones, whose names begin with this one.
     #[must_use]
     pub fn namespace(mut self, namespace: Namespace) -> Self {
@@ -74,7 +74,7 @@ impl Suite {
     }
 
     /// How to take a lock away behind its holder's back, as an operator would. A driver that
-    /// declares inspection needs none: its holds are
+    /// declares inspection does not need this: its holds are
     /// [broken](lockkit_core::driver::Inspect::break_hold).
     #[must_use]
     pub fn revoke<F>(mut self, revoke: impl Fn(LockName) -> F + Send + Sync + 'static) -> Self
@@ -96,9 +96,9 @@ impl Suite {
         self
     }
 
-    /// How to have the backend answer nothing, with its connections as they are, and how to have it
-    /// go on: as a process that is suspended, or a network that loses what is sent. Checks that use
-    /// it run alone.
+    /// How to make the backend answer nothing while its connections stay as they are, and how to
+    /// make it go on: like a process that is suspended, or a network that loses what is sent.
+    /// Checks that use it run alone.
     #[must_use]
     pub fn silence<F, G>(
         mut self,
@@ -115,8 +115,8 @@ impl Suite {
         self
     }
 
-    /// How to restart the backend, as an operator would; done when it answers again. Checks that
-    /// use it run alone.
+    /// How to restart the backend, as an operator would; completes when the backend answers again.
+    /// Checks that use it run alone.
     #[must_use]
     pub fn restart<F>(mut self, restart: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
@@ -126,11 +126,11 @@ impl Suite {
         self
     }
 
-    /// The lease that the checks ask for, or what the driver can keep that is nearest to it: 1
-    /// second unless said otherwise, 30 in [virtual time](Self::virtual_time).
+    /// The lease that the checks ask for, or the nearest to it that the driver can keep: 1 second
+    /// unless said otherwise, 30 in [virtual time](Self::virtual_time).
     ///
-    /// Many checks wait for a few of them, so a short one makes a fast suite. The backend has to
-    /// answer well within a fifth of it.
+    /// Many checks wait for a few of these leases, so a short one makes a fast suite. The backend
+    /// has to answer well within a fifth of it.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         Arc::make_mut(&mut self.setup).ttl = Some(ttl);
@@ -146,19 +146,20 @@ impl Suite {
         self
     }
 
-    /// Says that the driver asks several backends, which vote: of claims that ask at the same time,
-    /// it may be that none gets a majority.
+    /// Says that the driver asks several backends, which vote: when several claims ask at the same
+    /// time, it may be that none gets a majority.
     #[must_use]
     pub fn by_votes(mut self) -> Self {
         Arc::make_mut(&mut self.setup).by_votes = true;
         self
     }
 
-    /// Shows every check as ignored if `ready` fails, with the error as the reason: there is no
-    /// server to run against, say. Where the environment variable `LOCKKIT_REQUIRE` names the
-    /// driver (a list with commas between), it is a failure instead.
+    /// Shows every check as ignored if `ready` fails, with the error as the reason: for instance,
+    /// that there is no server to run against. If the environment variable `LOCKKIT_REQUIRE` (a
+    /// comma-separated list) names the driver, this is a failure instead.
     ///
-    /// Called once, on a plain thread, before the first check that runs; not for a list of checks.
+    /// Called once, on a plain thread, before the first check that runs; not when checks are only
+    /// listed.
     #[must_use]
     pub fn skip_unless(
         mut self,
@@ -175,8 +176,8 @@ impl Suite {
 
     /// The checks as tests, to be run together with others.
     ///
-    /// What the driver does not declare or the suite has no hook for is shown as ignored, with the
-    /// reason.
+    /// What the driver does not declare, or what the suite has no hook for, is shown as ignored,
+    /// with the reason.
     pub fn trials(self) -> Vec<Trial> {
         let suite = Arc::new(self);
         let trial = |check: &'static Check| {

@@ -35,7 +35,7 @@ fn with_two_dashes(mut words: Vec<OsString>) -> Option<Run> {
     if words.get(dashes + 2)? != "--" {
         return None;
     }
-    // With a plain name in its place this is the usual form, unless there was a name before.
+    // With a plain name in its place, this is the usual form, unless there was a name before it.
     words.splice(dashes..dashes + 2, ["name".into()]);
     match Cli::try_parse_from(words).ok()?.command {
         Command::Run(run) => Some(Run { name, ..run }),
@@ -116,7 +116,7 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) fair: bool,
 
-    /// Holds the lock for at least this long, also if the command ends sooner: for a job that many
+    /// Holds the lock for at least this long, even if the command ends sooner: for a job that many
     /// hosts start by clocks that differ
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub(crate) at_least: Option<Duration>,
@@ -138,7 +138,7 @@ pub(crate) struct Run {
     #[arg(short, long)]
     pub(crate) verbose: bool,
 
-    /// The name of the lock; one that begins with a dash stands behind a `--` of its own
+    /// The name of the lock; one that begins with a dash goes behind a `--` of its own
     pub(crate) name: String,
 
     /// The command and its arguments
@@ -171,7 +171,7 @@ pub(crate) struct Status {
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// Writes JSON, as docs/status.schema.json has it
+    /// Writes JSON, as docs/status.schema.json describes it
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -236,7 +236,7 @@ pub(crate) struct Doctor {
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// Writes JSON, as docs/doctor.schema.json has it
+    /// Writes JSON, as docs/doctor.schema.json describes it
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -17,7 +17,7 @@ use crate::args::Place;
 use crate::exit;
 use crate::report::{self, Volume, chain, say};
 
-/// How long the backend may take to forget this process. What it does not forget runs out.
+/// How long the backend may take to forget this process. What it has not forgotten runs out.
 pub(crate) const CLEAN_UP: Duration = Duration::from_secs(5);
 
 /// Connects, lets `work` look at locks, and returns the exit code: its own, or that of an error.
@@ -26,7 +26,7 @@ pub(crate) fn at(place: &Place, work: impl AsyncFnOnce(&Locker) -> Result<u8>) -
     let outcome = block_on(async {
         let locker = lockkit::connect_url(&url(place)?).await?;
         let outcome = work(&locker).await;
-        // Nothing of ours is left there; this only says good-bye.
+        // Nothing of ours is left there; this only says goodbye.
         _ = timeout(CLEAN_UP, locker.shutdown()).await;
         outcome
     });
@@ -49,7 +49,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T> {
     Ok(outcome)
 }
 
-/// What stands for itself in the path of a URL.
+/// What is encoded in the path of a URL, since it does not stand for itself there.
 pub(crate) const ENCODED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
 
@@ -67,7 +67,8 @@ pub(crate) fn url(place: &Place) -> Result<BackendUrl> {
     };
     match url.scheme() {
         "memory" => Err(url.error("these locks end with the process that makes them, so that no other command ever meets them")),
-        // The only driver that a command may be without. What the library advises is for its users.
+        // The only driver that this command may be without. The library's advice is for its own
+        // users.
         "etcd" | "etcds" if cfg!(not(feature = "etcd")) => {
             Err(url.error("this command was built without etcd; docs/command.md has how to build one with it"))
         }

@@ -57,7 +57,8 @@ fn attempt(options: &Bench) -> Result<u8> {
     ended?
 }
 
-/// Removes a folder in which a thread may still be at work, and make a file while it is emptied.
+/// Removes a folder in which a thread may still be at work, and may make a file while it is
+/// emptied.
 fn remove(folder: &Path) {
     let until = Instant::now() + backend::CLEAN_UP;
     while let Err(error) = fs::remove_dir_all(folder) {
@@ -159,7 +160,7 @@ async fn subjects(options: &Bench, places: &[Place]) -> Vec<Subject> {
 
 /// Asked of the driver itself, since a parameter of the URL may say what it can do.
 async fn is_fair_on_request(url: &BackendUrl) -> bool {
-    // Whoever cannot be reached says so when it is measured.
+    // A backend that cannot be reached says so when it is measured.
     let Ok(locker) = lockkit::connect_url(url).await else { return false };
     let fairness = locker.capabilities().fairness;
     _ = timeout(backend::CLEAN_UP, locker.shutdown()).await;
@@ -181,7 +182,7 @@ fn hold(holder: &Holder<'_>, places: &[Place]) -> Command {
 }
 
 async fn measure(plan: &Plan, workload: &dyn Workload) -> Outcome {
-    // Where standard error is no terminal, nothing is shown.
+    // Where standard error is not a terminal, nothing is shown.
     let bar = ProgressBar::new(0).with_style(style());
     bar.set_prefix(workload.name());
     let outcome = plan
@@ -206,7 +207,7 @@ pub(crate) struct Setting {
     pub(crate) seed: u64,
     pub(crate) rounds: usize,
     pub(crate) cpus: Option<usize>,
-    /// When it began.
+    /// At the beginning.
     pub(crate) load: Option<f64>,
 }
 
@@ -228,7 +229,7 @@ fn heading(setting: &Setting) -> String {
 }
 
 fn code_of(outcome: &Outcome) -> u8 {
-    // That locks in memory end with their process is no failure.
+    // It is not a failure that locks in memory end with their process.
     let failed = |(place, rows): (&str, bool)| rows && place != "memory";
     let outcomes = outcome.subjects.iter().map(|one| (&*one.label, one.rows.is_err()));
     if outcomes.into_iter().any(failed) { exit::NO } else { exit::OK }

@@ -35,7 +35,7 @@ async fn attempt(locker: &Locker, options: &Break) -> Result<u8> {
             say("nothing was broken");
             return Ok(exit::NO);
         }
-        // What was seen, and nobody's who came meanwhile.
+        // The hold that was seen, not that of somebody who came meanwhile.
         Some(holder.owner())
     };
     match (locker.break_hold(&options.name, victim).await?, victim) {
@@ -63,7 +63,7 @@ fn describe(holder: &Holder) -> String {
 
 /// Whether somebody at the terminal says yes. Whoever closes it does not.
 fn confirmed(question: &str) -> bool {
-    // Who cannot read the question does not answer it with yes.
+    // Whoever cannot read the question does not answer it with yes.
     if io::stderr().write_all(question.as_bytes()).is_err() {
         return false;
     }

@@ -43,7 +43,7 @@ pub(crate) fn conformance(options: &Conformance) -> u8 {
 
 fn attempt(options: &Conformance, checks: Vec<&'static Check>) -> Result<u8> {
     let url = backend::url(&options.place)?;
-    // Nobody else has this one, so that all that is in it may be removed.
+    // Nobody else has this namespace, so everything in it may be removed.
     let id = &OwnerId::random().to_string()[..12];
     let namespace = Namespace::new(&format!("conformance-{id}"))?;
     let driver = backend::block_on(connect(&url))??;
@@ -51,7 +51,7 @@ fn attempt(options: &Conformance, checks: Vec<&'static Check>) -> Result<u8> {
     let ttl = options.ttl.unwrap_or_else(|| default_ttl(driver_id));
     let suite = suite(&url, &*driver, namespace.clone()).ttl(ttl);
     match options.ttl {
-        // The suite would take the nearest that the driver can keep.
+        // The suite would take the nearest lease that the driver can keep.
         Some(ttl) => drop(Locker::builder_from_arc(driver).ttl(ttl).build()?),
         None => drop(driver),
     }
@@ -74,7 +74,7 @@ fn attempt(options: &Conformance, checks: Vec<&'static Check>) -> Result<u8> {
     })?
 }
 
-/// Short, for there are many checks, but one that the backend keeps as it is.
+/// Short, since there are many checks, but a lease that the backend keeps as it is.
 fn default_ttl(driver: &str) -> Duration {
     Duration::from_secs(if driver == "etcd" { 5 } else { 1 })
 }
@@ -98,7 +98,7 @@ fn suite(url: &BackendUrl, driver: &dyn Driver, namespace: Namespace) -> Suite {
 
 /// Runs the checks, says how each came out, and returns the exit code.
 ///
-/// After a signal, or if nobody can be told, no further check is begun; those under way are waited
+/// After a signal, or if nobody can be told, no further check is begun. Those under way are waited
 /// for, until the next signal, since they have a hand in what is to be removed.
 async fn run(
     suite: Arc<Suite>,
@@ -133,7 +133,7 @@ async fn run(
             ended = under_way.join_next() => {
                 let now = match ended {
                     Some(Ok((check, outcome))) => report.ended(check, outcome),
-                    // Not for a check that panics: that has failed.
+                    // Not for a check that panics: such a check has failed.
                     Some(Err(error)) => report.not_run(&error),
                     None => break,
                 };
@@ -164,7 +164,7 @@ struct Report<'a> {
     passed: usize,
     ignored: usize,
     failed: usize,
-    /// Of those that failed.
+    /// Those of the checks that failed.
     reasons: String,
 }
 
@@ -188,7 +188,7 @@ impl<'a> Report<'a> {
         print(format_args!("\nrunning {} check{s}\n", self.checks))
     }
 
-    /// Tells of a check, and counts it.
+    /// Reports a check, and counts it.
     fn ended(&mut self, check: &Check, outcome: Outcome) -> io::Result<()> {
         let name = format!("{}::{}", self.driver, check.name());
         let (count, word) = match outcome {
@@ -200,7 +200,7 @@ impl<'a> Report<'a> {
                     &format!("---- {name} ----\n{reason}\nwhat is checked: {asserts}\n\n");
                 (&mut self.failed, "FAILED".into())
             }
-            // There is no other.
+            // There is no other outcome.
             other => (&mut self.failed, format!("FAILED, {other:?}")),
         };
         *count += 1;
@@ -223,7 +223,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Unlike `print!`, tells if that failed.
+/// Unlike `print!`, tells if it failed.
 fn print(text: fmt::Arguments<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_fmt(text)?;
@@ -270,7 +270,7 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
     Ok(())
 }
 
-/// Removes the folders of the namespaces whose names begin so.
+/// Removes the folders of the namespaces whose names begin with `prefix`.
 fn remove_folders(within: &Path, prefix: &str) -> io::Result<()> {
     for entry in fs::read_dir(within)? {
         let entry = entry?;

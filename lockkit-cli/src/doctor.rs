@@ -24,7 +24,7 @@ pub(crate) fn doctor(options: &Doctor) -> u8 {
 }
 
 struct Examined {
-    /// None if nobody was reached.
+    /// `None` if no backend was reached.
     driver: Option<&'static str>,
     findings: Vec<Diagnosis>,
 }

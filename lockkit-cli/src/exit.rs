@@ -34,7 +34,7 @@ pub(crate) fn of_error(error: &Error, conflict: u8) -> u8 {
         | Error::Unsupported { .. }
         | Error::Config { .. } => CONFIG,
         Error::InvalidName { .. } => USAGE,
-        // Unreachable, out of room, shut down: the service is not to be had.
+        // Unreachable, out of room, shut down: the service is not available.
         _ => UNAVAILABLE,
     }
 }

@@ -9,12 +9,12 @@ pub(crate) use self::linux::pass;
 /// Holds back a process that was started, until it is opened. To be kept for as long as the process
 /// may look for it.
 ///
-/// Who starts a program cannot tell of a signal whether it came before the program was there, and is
-/// to be passed on, or after it, when a terminal has sent it to both. So the program does not begin
-/// before what has come is passed on: a process that waits is ended by a signal, and by a second one
-/// as well.
+/// Whoever starts a program cannot tell whether a signal came before the program was there, and has
+/// to be passed on, or after that, when a terminal has sent it to both. So the program does not
+/// begin before what has come is passed on: a process that waits is ended by a signal, and by a
+/// second one just as well.
 pub(crate) struct Gate {
-    /// By which it is found: which descriptor of this process, and which pipe that is.
+    /// How it is found: which descriptor of this process, and which pipe that is.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nobody waits there"))]
     address: String,
     _way: PipeReader,
@@ -54,7 +54,7 @@ mod linux {
     pub(crate) fn pass(process: Pid, address: &str) -> io::Result<()> {
         let (number, pipe) = address.split_once(':').unwrap_or_default();
         let path = format!("/proc/{process}/fd/{number}");
-        // Where /proc is kept from us, or tells of others than those around us, nobody waits.
+        // Where /proc is kept from us, or shows other processes than those around us, nobody waits.
         let is_it = fs::metadata(&path).is_ok_and(|found| found.ino().to_string() == pipe);
         if is_it && let Ok(mut way) = File::open(path) {
             io::copy(&mut way, &mut io::sink())?;
@@ -79,7 +79,7 @@ mod tests {
         let mut gate = Gate::new().unwrap();
         let (address, (passed, has_passed)) = (gate.address().to_owned(), channel());
         thread::spawn(move || passed.send(pass(getpid(), &address)));
-        // Whoever does not wait is there before that.
+        // Whoever does not wait has passed before that.
         let early = has_passed.recv_timeout(Duration::from_millis(100));
         assert!(matches!(early, Err(RecvTimeoutError::Timeout)), "{early:?}");
         gate.open();

@@ -1,4 +1,4 @@
-//! What is made of the grammar of the arguments: completions and manual pages.
+//! What is made from the grammar of the arguments: completions and manual pages.
 
 use std::io;
 
@@ -28,7 +28,7 @@ pub(crate) fn man(options: &Man) -> u8 {
     }
 }
 
-/// None if there is no such command.
+/// `None` if there is no such command.
 fn page(name: Option<&str>) -> io::Result<Option<Vec<u8>>> {
     let mut grammar = grammar();
     // Gives the commands their full names.

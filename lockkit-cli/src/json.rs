@@ -1,5 +1,5 @@
-//! What `--json` writes: see the schemas in `docs/`. What stands here is promised; fields are added
-//! and none is changed.
+//! What `--json` writes: see the schemas in `docs/`. What stands here is promised: fields are
+//! added, and none is changed.
 
 use std::time::Duration;
 

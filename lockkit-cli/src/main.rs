@@ -1,6 +1,6 @@
 //! The command `lockkit`: programs run under distributed locks, and a look at who holds them.
 //!
-//! Three processes stand between the shell and the program that `lockkit run` runs (on Linux):
+//! Two processes stand between the shell and the program that `lockkit run` runs (on Linux):
 //!
 //! ```text
 //! lockkit run      waits, holds and renews the lock; ends the program before the lock ends

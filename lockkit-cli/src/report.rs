@@ -23,7 +23,7 @@ pub(crate) fn answer(text: impl AsRef<[u8]>, code: u8) -> u8 {
 pub(crate) fn written(outcome: io::Result<()>, code: u8) -> u8 {
     match outcome {
         Ok(()) => code,
-        // Whoever reads, `head` say, has read enough.
+        // The reader, `head` say, has read enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => code,
         Err(error) => {
             say(format!("standard output: {error}"));
@@ -32,7 +32,7 @@ pub(crate) fn written(outcome: io::Result<()>, code: u8) -> u8 {
     }
 }
 
-/// Writes one message, at once so that those of several processes do not mix.
+/// Writes one message, all at once so that those of several processes do not mix.
 pub(crate) fn say(message: impl AsRef<str>) {
     let line = line();
     let erase = if line.is_empty() { "" } else { ERASE };
@@ -82,7 +82,7 @@ pub(crate) fn listen(volume: Volume) {
         .init();
 }
 
-/// Takes the formatter's events, each a whole line.
+/// Takes the formatter's events, each of which is a whole line.
 struct Lines;
 
 impl io::Write for Lines {
@@ -96,13 +96,13 @@ impl io::Write for Lines {
     }
 }
 
-/// The last line of the terminal, kept up to date until dropped. What is said meanwhile stands
+/// The last line of the terminal, kept up to date until dropped. What is said meanwhile appears
 /// above it.
 #[derive(Debug)]
 pub(crate) struct LiveLine(());
 
 impl LiveLine {
-    /// None where there is no terminal that can erase a line, or where it is somebody else's turn
+    /// `None` where there is no terminal that can erase a line, or where it is somebody else's turn
     /// to write there.
     pub(crate) fn begin() -> Option<Self> {
         (terminals_erase() && io::stderr().is_terminal() && is_in_foreground()).then_some(Self(()))
@@ -113,7 +113,7 @@ impl LiveLine {
         // A shell may have put this program into the background meanwhile.
         if is_in_foreground() && !voice::is_behind() {
             let columns = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col));
-            // Whoever does not tell has no columns.
+            // A terminal that does not tell has no columns.
             let columns = if columns == 0 { 80 } else { columns };
             *line = cut(&format!("lockkit: {text}"), columns.saturating_sub(1)).into_owned();
             voice::write(format!("{ERASE}{line}"));
@@ -130,7 +130,7 @@ impl Drop for LiveLine {
     }
 }
 
-/// Whether a terminal that this process has does more than to print one line after the other.
+/// Whether a terminal that this process has can do more than print one line after the other.
 pub(crate) fn terminals_erase() -> bool {
     std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }

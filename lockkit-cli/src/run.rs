@@ -25,7 +25,7 @@ use crate::signals::{self, Signals, Terminal};
 use crate::tree::Tree;
 use crate::{backend, exit, voice, waiting, warden};
 
-/// The owners on whose behalf this command runs: of this run, and of those that it is in.
+/// The owners on whose behalf this command runs: that of this run, and those of the runs it is in.
 const OWNERS: &str = "LOCKKIT_OWNERS";
 
 /// Runs a command under a lock and returns the exit code.
@@ -35,10 +35,11 @@ pub(crate) fn run(options: &Run) -> u8 {
         (_, true) => Volume::Everything,
         _ => Volume::Warnings,
     });
-    // Else whoever stops reading standard error would stop renewals, and the end of the command.
+    // Otherwise whoever stops reading standard error would stop renewals, and the end of the
+    // command.
     let outcome = match voice::begin() {
-        // All on the main thread: a parent-death signal is sent when the thread ends that started
-        // the process.
+        // All on the main thread: a parent-death signal is sent when the thread that started the
+        // process ends.
         Ok(()) => backend::block_on(attempt(options)).map_err(Failure::Lock).flatten(),
         Err(error) => Err(Failure::System(error)),
     };
@@ -124,8 +125,8 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// Sees to it that what was given up leaves neither a hold nor a place, unless that takes too long, or
-/// a signal says so.
+/// Makes sure that what was given up leaves neither a hold nor a place, unless that takes too long
+/// or a signal cuts it short.
 async fn clean_up(locker: &Locker, name: &str, signals: &mut Signals) {
     // Those were for the command, or for the wait.
     while signals.arrived_end().await.is_some() {}
@@ -139,7 +140,7 @@ async fn clean_up(locker: &Locker, name: &str, signals: &mut Signals) {
         _ = signals.end() => "told to end at once: ",
     };
     let driver = locker.driver().id();
-    // That the backend answers by now does not bring back what was sent before.
+    // That the backend answers by now does not recall what was sent before.
     say(format!(
         "{why}what became of a request to {driver} is not known: what it may leave at lock `{name}` \
          runs out by itself"
@@ -188,10 +189,10 @@ async fn share(guard: &LockGuard) -> Result<Option<OwnedFd>, Failure> {
     Ok(descriptor)
 }
 
-/// When the command has to end, as what is left of the hold.
+/// When the command has to end, by what is left of the hold.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// It is asked to.
+    /// It is asked to end.
     grace: Duration,
     /// It is killed: early enough to be gone when the lock ends.
     reserve: Duration,
@@ -200,7 +201,7 @@ struct Limits {
 impl Limits {
     fn new(lease: Lease, options: &Run) -> lockkit::Result<Self> {
         let ttl = options.ttl.unwrap_or(lease.ttl());
-        // A hold that may not last longer is never good for longer, however often it is renewed.
+        // A hold is never good for longer than it may last, however often it is renewed.
         let (bound, length) = match lease.longest_hold() {
             Some(longest) if longest < ttl => ("the longest hold", longest),
             _ => ("the TTL", ttl),
@@ -217,8 +218,8 @@ impl Limits {
         Ok(Self { grace: grace.max(reserve), reserve })
     }
 
-    /// The same for a hold that is good for so long now: a session is as long as the backend
-    /// grants, which may be less than was asked for.
+    /// The same for a hold that is good for `left` now: a session is as long as the backend grants,
+    /// which may be less than was asked for.
     fn within(self, left: Option<Duration>) -> Self {
         let most = left.map_or(Duration::MAX, |left| left / 2);
         Self { grace: self.grace.min(most), reserve: self.reserve.min(most) }
@@ -251,7 +252,7 @@ async fn under_lock(
         Some(end) => Ok(end),
         None => {
             let started = start(&options.command, &hold, driver, terminal, signals);
-            // The command has inherited it. A copy here would outlast the release.
+            // The command has inherited the descriptor. A copy here would outlast the release.
             drop(shared);
             match started {
                 Ok((mut tree, mut gate)) => {
@@ -270,7 +271,7 @@ async fn under_lock(
     let end =
         end.unwrap_or_else(|error| End::ByItself(warden::not_started(&options.command, &error)));
     match (guard.release().await, &end) {
-        // It was taken away since the last renewal, at a moment that nobody knows.
+        // The lock was taken away since the last renewal, at a moment that nobody knows.
         (Err(error @ Error::Lost { .. }), End::ByItself(_) | End::AsTold(_)) if has_run => {
             say(format!("{}: the command may not have been alone", chain(&error)));
             return End::ByItself(exit::LOST);
@@ -280,7 +281,7 @@ async fn under_lock(
                 if has_run { "the command has run under the lock" } else { "nothing was run" };
             say(format!("{what}, but: {}", chain(&error)));
         }
-        // What is lost was reported.
+        // That the lock is lost was reported.
         (Ok(()), _) | (Err(_), End::WithTheLock) => (),
     }
     end
@@ -313,8 +314,8 @@ fn start(
     Ok((Tree::start(command, terminal, signals)?, gate))
 }
 
-/// Keeps the lock until then, unless a signal asks for the end, or it is lost, which whoever
-/// releases it says.
+/// Keeps the lock until then, unless a signal asks for the end or the lock is lost, which is
+/// reported when it is released.
 async fn linger(hold: &Hold, until: Instant, signals: &mut Signals) {
     let clock = Clock::system();
     select! {
@@ -338,7 +339,7 @@ fn environment(command: &mut Command, hold: &Hold, driver: &str) {
     };
 }
 
-/// What asks a program to end.
+/// The signals that ask a program to end.
 const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// Passes signals on until the command has ended, one way or the other.
@@ -351,7 +352,7 @@ async fn watch(
     signals: &mut Signals,
 ) -> io::Result<End> {
     let mut told = false;
-    // The terminal told nobody of what came before there was a command.
+    // The terminal has sent nobody else what came before there was a command.
     while let Some(signal) = signals.arrived().await {
         told |= pass_on(tree, signal, Terminal::Apart);
     }
@@ -364,16 +365,17 @@ async fn watch(
             status = tree.ended() => {
                 let status = status?;
                 if status.signaled() {
-                    // Somebody killed the warden, and the kernel only the command with it.
+                    // Somebody killed the warden, and the kernel killed only the command with it.
                     kill(tree).await;
                 }
-                // By the clock: after a stop a timer may be late.
+                // By the clock: after a stop, a timer may be late.
                 if !hold.is_held() {
                     break;
                 }
                 let code = exit::of_status(status);
-                // A terminal, or somebody else, may have told the command first. By the code: the
-                // warden has no other word for a signal, nor has a program that catches one.
+                // A terminal, or somebody else, may have told the command first. Judged by the
+                // code: the warden has no other word for a signal, and neither has a program that
+                // catches one.
                 told |= ENDS.iter().any(|end| code == exit::of_signal(*end));
                 while let Some(signal) = signals.arrived().await {
                     told |= ENDS.contains(&signal);
@@ -388,7 +390,8 @@ async fn watch(
     Ok(End::WithTheLock)
 }
 
-/// Passes a signal on to the command, unless it has got it, and says whether it asks for the end.
+/// Passes a signal on to the command, unless it has it already, and says whether it asks for the
+/// end.
 fn pass_on(tree: &Tree, signal: Signal, terminal: Terminal) -> bool {
     match signal {
         // The command first, and all of it: it must not run while nobody watches.
@@ -397,7 +400,7 @@ fn pass_on(tree: &Tree, signal: Signal, terminal: Terminal) -> bool {
             signals::stop();
         }
         signal if terminal.delivers(signal) => (),
-        // Whatever was stopped, and nobody else may be left to continue it.
+        // All that was stopped: nobody else may be left to continue it.
         Signal::CONT => tree.signal_all(signal),
         signal => tree.signal(signal),
     }
@@ -410,7 +413,7 @@ async fn end(tree: &mut Tree, hold: &Hold, limits: Limits) {
     let left = hold.valid_for().unwrap_or_default();
     if left > limits.reserve {
         tree.signal(Signal::TERM);
-        // What is stopped would not hear of it.
+        // What is stopped would not hear of it otherwise.
         tree.signal(Signal::CONT);
         say(format!("lock `{name}` ends in {left:.1?}: ending the command"));
         select! {

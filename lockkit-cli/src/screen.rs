@@ -8,9 +8,9 @@ use rustix::termios::{
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// Another screen than that of the shell, which comes back when this is dropped.
+/// A screen other than that of the shell, which comes back when this is dropped.
 pub(crate) struct Screen {
-    /// How the terminal was found.
+    /// The state in which the terminal was found.
     before: Termios,
     keys: UnboundedReceiver<Key>,
 }
@@ -27,7 +27,7 @@ pub(crate) enum Key {
     End,
 }
 
-/// Other screen, no cursor, and lines that are too long end at the margin.
+/// The other screen, no cursor, and lines that are too long end at the margin.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &[u8] = b"\x1b[?7h\x1b[?25h\x1b[?1049l";
 
@@ -40,7 +40,7 @@ impl Screen {
         thread::Builder::new().name("keys".into()).spawn(move || {
             let mut bytes = [0; 64];
             while let Ok(read @ 1..) = io::stdin().read(&mut bytes) {
-                // A sequence of escape comes in one piece, also when it comes from far away.
+                // An escape sequence comes in one piece, even from far away.
                 if keys_in(&bytes[..read]).try_for_each(|key| sender.send(key)).is_err() {
                     return;
                 }
@@ -86,7 +86,7 @@ impl Screen {
         write(frame.as_bytes())
     }
 
-    /// The next key; none if the terminal is gone. Cancel-safe.
+    /// The next key; `None` if the terminal is gone. Cancel-safe.
     pub(crate) async fn key(&mut self) -> Option<Key> {
         self.keys.recv().await
     }
@@ -136,7 +136,7 @@ fn keys_in(mut bytes: &[u8]) -> impl Iterator<Item = Key> {
 }
 
 /// How many bytes a key has that means nothing here: one, unless it is a sequence, whose letters
-/// are no keys either.
+/// are not keys either.
 fn unknown(bytes: &[u8]) -> usize {
     if !bytes.starts_with(b"\x1b[") {
         return 1;

@@ -18,11 +18,12 @@ use tokio::task::yield_now;
 
 use crate::exit;
 
-/// What ends a program that does not catch it. This one does, and ends in its own time.
+/// The signals that end a program that does not catch them. This one does, and ends in its own
+/// time.
 const ENDS: [Signal; 6] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
 
-/// Those that came to this process, as the bits of a mask.
+/// The signals that came to this process, as the bits of a mask.
 static RECEIVED: AtomicU64 = AtomicU64::new(0);
 
 /// Who else gets the signals that come from a terminal.
@@ -36,7 +37,7 @@ pub(crate) enum Terminal {
 }
 
 impl Terminal {
-    /// Whoever has a terminal may read from it whatever standard input is, as for a password. A
+    /// Whoever has a terminal may read from it, as for a password, whatever standard input is. A
     /// command in another process group would be stopped for that, and nobody would continue it.
     pub(crate) fn detect() -> Self {
         let is_in_foreground =
@@ -49,10 +50,10 @@ impl Terminal {
         match (self, signal) {
             (Self::Apart, _) => false,
             (Self::Shared, Signal::INT | Signal::QUIT) => true,
-            // When a terminal hangs up, the leader of its session gets both, alone.
+            // When a terminal hangs up, the leader of its session alone gets both signals.
             (Self::Shared, Signal::HUP | Signal::CONT) if leads_session() => false,
             (Self::Shared, Signal::CONT) => true,
-            // The leader has ended, or sent it to everybody. The terminal is none any more.
+            // The leader has ended, or sent it to everybody. The terminal is no longer one.
             (Self::Shared, Signal::HUP) => !io::stdin().is_terminal() && open().is_err(),
             (Self::Shared, _) => false,
         }
@@ -64,7 +65,7 @@ fn leads_session() -> bool {
     getsid(None).is_ok_and(|leader| leader == getpid())
 }
 
-/// Opens the terminal that this process is controlled by.
+/// Opens the controlling terminal of this process.
 fn open() -> rustix::io::Result<OwnedFd> {
     // A terminal that is far away is not waited for.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -73,8 +74,9 @@ fn open() -> rustix::io::Result<OwnedFd> {
 
 /// Catches signals, for as long as this process lives.
 ///
-/// Those that it was told to ignore, as `nohup` does, stay ignored, by the command too. Those that
-/// were blocked do not: whoever blocks the end of a child, or that of a parent, would wait for ever.
+/// Signals that it was told to ignore, as by `nohup`, stay ignored, by the command too. Signals
+/// that were blocked do not stay so: whoever blocks the end of a child, or that of a parent, would
+/// wait for ever.
 pub(crate) struct Signals {
     caught: Vec<(Signal, unix::Signal)>,
     needed: SigSet,
@@ -84,7 +86,7 @@ pub(crate) struct Signals {
 
 impl Signals {
     pub(crate) fn catch(terminal: Terminal) -> io::Result<Self> {
-        // With a terminal of its own the whole group is stopped anyway.
+        // Where a terminal is shared, the whole group is stopped anyway.
         let stop = (terminal == Terminal::Apart).then_some(Signal::TSTP);
         let ignored = ignored()?;
         let caught = ENDS.into_iter().chain(stop).chain([Signal::CONT]);
@@ -99,12 +101,12 @@ impl Signals {
         for signal in caught.iter().map(|(signal, _)| *signal).chain(others) {
             needed.add(nix::sys::signal::Signal::try_from(signal.as_raw())?);
         }
-        // Now that they are caught, since some may have come before.
+        // Only now that they are caught, since some may have come before.
         let blocked = needed.thread_swap_mask(SigmaskHow::SIG_UNBLOCK)?;
         Ok(Self { caught, needed, blocked })
     }
 
-    /// Starts something, with those signals blocked that were when this process began.
+    /// Starts something with those signals blocked that were blocked when this process began.
     pub(crate) fn as_found<T>(&self, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.blocked.thread_set_mask()?;
         let started = start();
@@ -126,7 +128,8 @@ impl Signals {
         .await
     }
 
-    /// The next signal that asks this program to end. Meanwhile it can be stopped and continued.
+    /// The next signal that asks this program to end. Meanwhile the program can be stopped and
+    /// continued.
     pub(crate) async fn end(&mut self) -> Signal {
         loop {
             if let Some(signal) = ends(self.next().await) {
@@ -137,7 +140,7 @@ impl Signals {
 
     /// The next of the signals that were sent up to now, if any.
     pub(crate) async fn arrived(&mut self) -> Option<Signal> {
-        // A signal is seen when the runtime has looked for what is new, which it does before it
+        // A signal is seen once the runtime has looked for what is new, which it does before it
         // comes back.
         yield_now().await;
         select! {
@@ -158,7 +161,7 @@ impl Signals {
     }
 }
 
-/// Stops this process or lets it go on, if that is what the signal is for; else returns it.
+/// Stops this process or lets it go on, if that is what the signal is for; otherwise returns it.
 fn ends(signal: Signal) -> Option<Signal> {
     match signal {
         Signal::TSTP => stop(),
@@ -168,17 +171,17 @@ fn ends(signal: Signal) -> Option<Signal> {
     None
 }
 
-/// Stops this process; returns when it was continued.
+/// Stops this process; returns once it is continued.
 pub(crate) fn stop() {
     // A process may always signal itself.
     _ = kill_process(getpid(), Signal::STOP);
 }
 
-/// Ends this process by the signal that an exit code stands for, if that has come to it; else
-/// returns.
+/// Ends this process by the signal that an exit code stands for, if that signal has come to it;
+/// otherwise returns.
 ///
-/// A shell ends a script at Ctrl-C only if the program that it waits for was ended by it. After an
-/// exit code, also 130, it goes on: to such a program Ctrl-C means something else.
+/// A shell ends a script at Ctrl-C only if the program that it waits for was ended by the signal.
+/// After an exit code, even 130, the script goes on: to such a program Ctrl-C means something else.
 pub(crate) fn end_by(code: u8) {
     let received = RECEIVED.load(Ordering::Relaxed);
     let is_it = |signal: &Signal| received & bit(*signal) != 0 && code == exit::of_signal(*signal);
@@ -187,17 +190,18 @@ pub(crate) fn end_by(code: u8) {
         && !getpid().is_init()
     {
         leave_no_core();
-        // It is an error for signals that the crate does not know.
+        // This fails for signals that the crate does not know.
         _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
     }
 }
 
-/// After SIGQUIT. It would tell of nothing.
+/// Leaves no core after SIGQUIT, since it would tell nothing.
 fn leave_no_core() {
     let maximum = getrlimit(Resource::Core).maximum;
-    // One byte: at none, a program that the system hands cores to would be asked all the same.
+    // One byte: with a limit of zero, a program that the system hands cores to would still be
+    // asked.
     let current = Some(maximum.map_or(1, |maximum| maximum.min(1)));
-    // If it is refused, there is a core.
+    // If this is refused, there is a core.
     _ = setrlimit(Resource::Core, Rlimit { current, maximum });
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct View {
     pub(crate) driver: &'static str,
     pub(crate) namespace: Namespace,
     pub(crate) locks: Vec<LockStatus>,
-    /// One lock was asked for, and that is it.
+    /// Whether `locks` is the one lock that was asked for.
     pub(crate) by_name: bool,
 }
 
@@ -85,12 +85,12 @@ impl View {
     }
 }
 
-/// How much of it there is for a table.
+/// How much room there is for a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// As much as it takes.
+    /// As much as the table takes.
     Ample,
-    /// A screen: names are cut, so that the rest of a row can be seen, and ids left out.
+    /// A screen: names are cut, so that the rest of a row can be seen, and ids are left out.
     Scarce,
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn held_by(holder: &Holder) -> String {
     format!("held by {}{since}", called(holder.label()))
 }
 
-/// How many wait, and who first; none if nobody does, as far as the backend can tell.
+/// How many wait, and who is first; `None` if nobody does, as far as the backend can tell.
 fn waiting(lock: &LockStatus) -> Option<String> {
     match (lock.waiters(), lock.listeners().unwrap_or(0)) {
         ([], 0) => None,
@@ -175,7 +175,7 @@ fn called(label: Option<&Label>) -> String {
     label.map_or_else(|| "somebody".into(), |label| visible(label.as_str()))
 }
 
-/// Enough of an id to tell it from others, and for `lockkit break --owner`.
+/// Enough of an id to tell it from others, and to use it with `lockkit break --owner`.
 pub(crate) fn shortened(owner: OwnerId) -> String {
     owner.to_string()[..12].into()
 }

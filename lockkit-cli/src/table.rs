@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-/// Lines of `rows`, each column as wide as its widest cell; the last one is not filled up.
+/// Lines of `rows`, each column as wide as its widest cell; the last column is not padded.
 pub(crate) fn columns(rows: &[Vec<String>]) -> Vec<String> {
     let widths = rows.iter().fold(Vec::new(), |mut widths: Vec<usize>, row| {
         widths.resize(widths.len().max(row.len()), 0);

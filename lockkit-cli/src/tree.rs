@@ -36,15 +36,15 @@ pub(crate) struct Tree {
 impl Tree {
     /// Starts a program: in the process group of this one, or as the leader of its own.
     ///
-    /// To be called from the main thread, since a parent-death signal is sent when the thread
-    /// ends that started the process.
+    /// To be called from the main thread, since a parent-death signal is sent when the thread that
+    /// started the process ends.
     pub(crate) fn start(
         mut command: Command,
         terminal: Terminal,
         signals: &Signals,
     ) -> io::Result<Self> {
         let others = adopt()?;
-        // From before the start, so that no end is missed.
+        // From before the start on, so that no end is missed.
         let news = unix::signal(SignalKind::child())?;
         if terminal == Terminal::Apart {
             command.process_group(0);
@@ -66,7 +66,7 @@ impl Tree {
         }
     }
 
-    /// Returns when the program and everything below it has ended. Cancel-safe.
+    /// Returns when the program and everything below it have ended. Cancel-safe.
     pub(crate) async fn all_ended(&mut self) {
         loop {
             // An error means that there is no child left.
@@ -80,10 +80,10 @@ impl Tree {
         }
     }
 
-    /// Signals the process group of the program; where that has others in it, or where the
-    /// program has ended before its descendants, each process of the tree.
+    /// Signals the process group of the program; where that has others in it, or where the program
+    /// has ended before its descendants, signals each process of the tree.
     pub(crate) fn signal(&self, signal: Signal) {
-        // Whoever is gone needs no signal; who became somebody else may not be sent any.
+        // What is gone needs no signal; what is somebody else by now must not be sent any.
         if self.terminal == Terminal::Apart && !self.ended {
             _ = kill_process_group(self.root, signal);
         } else {
@@ -95,7 +95,7 @@ impl Tree {
     pub(crate) fn signal_all(&self, signal: Signal) {
         self.signal(signal);
         if self.terminal == Terminal::Apart && !self.ended {
-            // Parents before their children: a run in the run is to see to its lock first.
+            // Parents before their children: a run inside the run has to see to its lock first.
             let left =
                 self.members().into_iter().filter(|pid| getpgid(Some(*pid)) != Ok(self.root));
             for pid in left {
@@ -107,8 +107,8 @@ impl Tree {
 
     /// Kills the program and everything below it, and returns when all of it has ended.
     ///
-    /// Processes that this user may not kill, or that are stuck in the kernel, are left after a
-    /// [while](PATIENCE): then it returns how many they are.
+    /// Processes that this user may not kill, or that are stuck in the kernel, are left alone after
+    /// a [while](PATIENCE): this then returns how many they are.
     pub(crate) async fn kill(&mut self) -> Result<(), usize> {
         let limit = Instant::now() + PATIENCE;
         // The whole group at once, so that none of it can start another process meanwhile.
@@ -150,7 +150,7 @@ fn adopt() -> io::Result<Vec<Pid>> {
     Ok(parents.into_iter().filter(|(_, parent)| *parent == own).map(|(pid, _)| pid).collect())
 }
 
-/// Everything below this process, except below `others`. What /proc does not show cannot be
+/// Everything below this process, except what is below `others`. What /proc does not show cannot be
 /// signalled: it is gone.
 #[cfg(target_os = "linux")]
 fn descendants(others: &[Pid]) -> Vec<Pid> {

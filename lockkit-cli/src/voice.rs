@@ -1,7 +1,8 @@
 //! Standard error, written to by a thread of its own.
 //!
-//! Whoever reads there may stand still: a pager, a terminal after Ctrl-S. Then a write lasts for as
-//! long as they please, and a thread that renews a lock and ends a command in time cannot wait.
+//! Whoever reads there may stand still: a pager, or a terminal after Ctrl-S. A write then lasts for
+//! as long as the reader pleases, and a thread that renews a lock and ends a command in time cannot
+//! wait for that.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
@@ -15,7 +16,7 @@ const MOST: usize = 256;
 /// How long the last texts may take when this program ends.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// From now on nobody who writes waits for those who read.
+/// From now on, nobody who writes waits for those who read.
 pub(crate) fn begin() -> io::Result<()> {
     // Ends with the process.
     thread::Builder::new().name("voice".into()).spawn(speak)?;
@@ -23,7 +24,7 @@ pub(crate) fn begin() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a text to standard error, or leaves it out if nobody has been reading for long.
+/// Writes a text to standard error, or leaves it out if nobody has been reading for a long time.
 pub(crate) fn write(text: String) {
     let mut backlog = backlog();
     match backlog.has_writer {
@@ -33,7 +34,7 @@ pub(crate) fn write(text: String) {
     CHANGED.notify_all();
 }
 
-/// Whether what is of interest for a moment only had better not be written.
+/// Whether what is of interest only for a moment had better not be written.
 pub(crate) fn is_behind() -> bool {
     backlog().texts.len() > MOST / 2
 }
@@ -43,7 +44,7 @@ pub(crate) fn end() {
     settle(PATIENCE);
 }
 
-/// Returns when all is written, or after that long.
+/// Returns when all is written, or after `patience`.
 pub(crate) fn settle(patience: Duration) {
     let is_left = |backlog: &mut Backlog| backlog.is_at_work || !backlog.texts.is_empty();
     _ = CHANGED.wait_timeout_while(backlog(), patience, is_left);
@@ -53,7 +54,7 @@ static BACKLOG: Mutex<Backlog> = Mutex::new(Backlog::new());
 static CHANGED: Condvar = Condvar::new();
 
 fn backlog() -> MutexGuard<'static, Backlog> {
-    // Nothing panics while it has this.
+    // Nothing panics while this is locked.
     BACKLOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -17,10 +17,10 @@ use crate::voice;
 /// How long to wait without a word.
 const QUIETLY: Duration = Duration::from_millis(500);
 
-/// How long the line may take to be erased, before the command writes there.
+/// How long erasing the line may take, before the command writes there.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
-/// How long a look at the holder may take. It is no more than a courtesy.
+/// How long a look at the holder may take. It is only a courtesy.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Waits for the outcome of `acquiring`, and says for whom: at a terminal in a line that is kept
@@ -40,7 +40,7 @@ pub(crate) async fn wait<T>(
     let outcome = wait_aloud(line.as_ref(), locker, name, patience, begun, acquiring).await;
     if line.is_some() {
         drop(line);
-        // Else it may be the first words of the command that are erased. Whoever reads may stand still.
+        // Otherwise the first words of the command may be erased. Whoever reads may stand still.
         _ = spawn_blocking(|| voice::settle(A_MOMENT)).await;
     }
     outcome
@@ -97,15 +97,15 @@ fn for_how_long(patience: Wait) -> String {
     }
 }
 
-/// Whether the lock is held by one of `owners`, whose ids stand between blanks. If nobody can tell,
-/// that is no reason not to wait.
+/// Whether the lock is held by one of `owners`, whose ids have spaces between them. If nobody can
+/// tell, that is no reason not to wait.
 pub(crate) async fn is_held_by(locker: &Locker, name: &str, owners: &str) -> bool {
     let status = look(locker, name).await;
     let holder = status.as_ref().and_then(LockStatus::holder);
     holder.is_some_and(|holder| owners.split(' ').any(|owner| *owner == holder.owner().to_string()))
 }
 
-/// None if it cannot be told, for whatever reason: this must not stop anybody from waiting.
+/// `None` if it cannot be told, for whatever reason: this must not stop anybody from waiting.
 async fn look(locker: &Locker, name: &str) -> Option<LockStatus> {
     timeout(PATIENCE, locker.look(name)).await.ok()?.ok()
 }

@@ -1,14 +1,15 @@
-//! What makes the command end with `lockkit`, also when that is killed.
+//! What makes the command end with `lockkit`, even when that is killed.
 //!
-//! On Linux the command is started in two steps, each of them this program again:
+//! On Linux the command is started in two steps, each of which is this program again:
 //!
 //! - The **warden** is the parent of the command. When its own parent, `lockkit run`, is gone, it
-//!   kills everything below it. For that it adopts orphans, and wakes by a parent-death signal.
-//! - The **exec** step sets the parent-death signal of the command to come, looks whether its
-//!   parent, the warden, was there all the time, and becomes the command. So the command ends even
-//!   if `lockkit run` and the warden are killed together.
+//!   kills everything below it. For that it adopts orphans, and is woken by a parent-death signal.
+//! - The **exec** step sets the parent-death signal of the command to come, checks that its parent,
+//!   the warden, was there all the time, and becomes the command. So the command ends even if
+//!   `lockkit run` and the warden are killed together.
 //!
-//! Each waits at a [gate](Gate) until its parent has passed on the signals from before it was there.
+//! Each waits at a [gate](Gate) until its parent has passed on the signals that came before it was
+//! there.
 //!
 //! Other systems have no parent-death signal: there the command is started directly.
 
@@ -85,7 +86,7 @@ mod linux {
         Some(outcome.unwrap_or_else(|error| not_started(&program, &error)))
     }
 
-    /// This program once more, also if its file was replaced meanwhile.
+    /// This program once more, even if its file was replaced meanwhile.
     fn again(step: &str, gate: &Gate, program: &[OsString]) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("lockkit").arg(step).arg(getpid().to_string());
@@ -98,22 +99,22 @@ mod linux {
         runtime.block_on(async {
             // Lives through signals that are meant for the command.
             let mut caught = Signals::catch(Terminal::Shared)?;
-            // Harmless to whom it finds running, and wakes whom it finds stopped.
+            // This signal is harmless to a process that runs, and wakes one that is stopped.
             let mut woken = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
             set_parent_process_death_signal(Some(Signal::CONT))?;
             pass(parent, gate)?;
             if getppid() != Some(parent) {
                 return Ok(exit::LOST);
             }
-            // There is no command yet that could have a say in it.
+            // There is no command yet that could have a say in the matter.
             if let Some(signal) = caught.arrived_end().await {
                 return Ok(exit::of_signal(signal));
             }
             // In the group of the warden: its own, or that of the terminal.
             let mut gate = Gate::new()?;
             let mut tree = Tree::start(again(EXEC, &gate, program), Terminal::Shared, &caught)?;
-            // Only this process may have got what came before the other was there. Who has got it,
-            // too, is gone.
+            // Only this process may have got what came before the other was there. If the other got
+            // it, too, the other is gone.
             while let Some(signal) = caught.arrived().await {
                 tree.signal(signal);
             }

@@ -18,7 +18,7 @@ use crate::table::{cut, roughly};
 
 /// Shows how locks stand until a key or a signal ends it, and returns the exit code.
 pub(crate) async fn watch(locker: &Locker, name: Option<&str>) -> Result<u8> {
-    // A name that cannot be looked at is an error now, and not on each look.
+    // A name that cannot be looked at is an error now, and not at each look.
     let mut page = Page::new(View::see(locker, name).await?);
     show(locker, name, &mut page)
         .await
@@ -42,7 +42,7 @@ async fn show(locker: &Locker, name: Option<&str>, page: &mut Page) -> io::Resul
                     signals::stop();
                     screen.enter()?;
                 }
-                // After a stop that could not be caught: whoever had the terminal has changed it.
+                // After a stop that could not be caught, whoever had the terminal has changed it.
                 Signal::CONT => screen.enter()?,
                 signal => return Ok(exit::of_signal(signal)),
             },
@@ -83,7 +83,7 @@ impl Page {
     fn update(&mut self, seen: Result<View>) {
         match seen {
             Ok(view) => (self.view, self.seen, self.problem) = (view, Instant::now(), None),
-            // It may work the next time.
+            // It may work next time.
             Err(error) => self.problem = Some(error),
         }
     }
@@ -101,7 +101,7 @@ impl Page {
         self.stay_inside(page, self.view.lines(Room::Scarce).len().saturating_sub(1));
     }
 
-    /// No emptier than it has to be.
+    /// Leaves the page no emptier than it has to be.
     fn stay_inside(&mut self, page: usize, lines: usize) {
         self.top = self.top.min(lines.saturating_sub(page));
     }

@@ -1,4 +1,4 @@
-//! What is to begin a while later, without a task until then.
+//! Work that begins a while later, and needs no task until then.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,23 +9,23 @@ use std::time::Duration;
 use tokio::task::{coop::Unconstrained, unconstrained};
 use tokio::time::{Sleep, sleep};
 
-/// Begins `work` after `delay`, or when the waker that is returned is woken before, or when the runtime
-/// has ended its tasks, and drops what is spawned.
+/// Begins `work` after `delay`, or earlier if the returned waker is woken, or when the runtime has
+/// ended its tasks and drops whatever is spawned.
 ///
-/// To be called inside a runtime that does not end meanwhile.
+/// Must be called inside a runtime that does not end meanwhile.
 pub(crate) fn set<F>(delay: Duration, work: F) -> Waker
 where
     F: FnOnce() + Send + 'static,
 {
     let alarm = Arc::new(Alarm { work: Mutex::new(Some(work)), timer: OnceLock::new() });
     let waker = Waker::from(Arc::clone(&alarm));
-    // Without a share in what the caller's task may do at a time: who has used that up is woken again,
-    // but this is polled only once.
+    // Outside of the budget that the caller's task has for one poll: a task that has used it up is
+    // woken again, but this is polled only once.
     let mut timer = Box::pin(unconstrained(sleep(delay)));
     if timer.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
         waker.wake_by_ref();
     }
-    // It has this waker until it is over, and so keeps itself.
+    // The timer has this waker until it is over, and so keeps itself alive.
     alarm.timer.get_or_init(|| timer);
     waker
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 pub struct Capabilities {
     /// What ends a hold that nobody released.
     pub liveness: Liveness,
-    /// In which order waiters are served.
+    /// The order in which waiters are served.
     pub fairness: Fairness,
     /// Whether every grant carries a fencing token.
     pub fencing: bool,
     /// Whether a waiter hears of a release without polling for it.
     pub notification: bool,
-    /// Whether the driver tells who holds and who waits, and can [break](super::driver::Inspect) a
-    /// hold.
+    /// Whether the driver can tell who holds and who waits, and can [break](super::driver::Inspect)
+    /// a hold.
     pub inspection: bool,
     /// The shortest lease the driver can keep.
     pub min_ttl: Duration,
@@ -28,7 +28,7 @@ impl Capabilities {
     /// The longest lease of any driver.
     pub const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-    /// The least any driver offers, with holds that end as `liveness` says.
+    /// The least that any driver offers, with holds that end as `liveness` says.
     pub const fn new(liveness: Liveness) -> Self {
         Self {
             liveness,
@@ -41,7 +41,7 @@ impl Capabilities {
         }
     }
 
-    /// Declares in which order waiters are served.
+    /// Declares the order in which waiters are served.
     #[must_use]
     pub const fn fairness(mut self, fairness: Fairness) -> Self {
         self.fairness = fairness;
@@ -62,7 +62,8 @@ impl Capabilities {
         self
     }
 
-    /// Declares that there is [`Driver::inspect`](super::driver::Driver::inspect).
+    /// Declares that the driver has the part behind
+    /// [`Driver::inspect`](super::driver::Driver::inspect).
     #[must_use]
     pub const fn inspection(mut self) -> Self {
         self.inspection = true;
@@ -91,14 +92,14 @@ pub enum Liveness {
     Process,
 }
 
-/// In which order waiters are served.
+/// The order in which waiters are served.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fairness {
     /// First come, first served: always.
     Fifo,
-    /// First come, first served among acquisitions that ask for it; any other waiter may win
-    /// once no such one is waiting.
+    /// First come, first served among acquisitions that ask for it; any other waiter may win once
+    /// none of those is waiting.
     OnRequest,
     /// Any waiter may win.
     Unordered,

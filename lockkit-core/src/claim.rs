@@ -8,8 +8,8 @@ use crate::{Label, LockName, hex};
 
 /// One acquisition, as drivers see it: who wants which lock, and how.
 ///
-/// The engine makes it before the first byte is sent and gives every request of the acquisition
-/// the same one.
+/// The engine makes the claim before the first byte is sent, and gives the same one to every
+/// request of the acquisition.
 #[derive(Clone, Debug)]
 pub struct Claim {
     name: LockName,
@@ -48,15 +48,15 @@ impl Claim {
         self.waiting()
     }
 
-    /// The same claim, which does not wait: what a quorum asks of nodes that would hand it a lock of
-    /// which others have a part.
+    /// The same claim, except that it does not wait: with this a quorum asks nodes that would
+    /// otherwise hand it a lock of which others have a part.
     #[must_use]
     pub fn not_waiting(mut self) -> Self {
         (self.waits, self.fair) = (false, false);
         self
     }
 
-    /// The same claim, which does not wait, but may be told of a release.
+    /// The same claim, except that it does not wait, but may be told of a release.
     #[must_use]
     pub fn listening(mut self) -> Self {
         self.listens = true;
@@ -70,7 +70,7 @@ impl Claim {
         self
     }
 
-    /// The same claim by somebody who is called otherwise.
+    /// The same claim, by somebody with another label.
     #[must_use]
     pub fn with_label(mut self, label: Label) -> Self {
         self.label = label;
@@ -84,12 +84,12 @@ impl Claim {
         self
     }
 
-    /// Which lock.
+    /// The name of the lock.
     pub fn name(&self) -> &LockName {
         &self.name
     }
 
-    /// On whose behalf; unique to this acquisition.
+    /// The owner on whose behalf the claim is made, unique to this acquisition.
     pub fn owner(&self) -> OwnerId {
         self.owner
     }
@@ -109,19 +109,20 @@ impl Claim {
         self.fair
     }
 
-    /// Whether the claim is to be told of a release although it does not wait: it has no place and is
-    /// handed nothing. A driver need not do it; one that does refuses it with
+    /// Whether the claim is to be told of a release although it does not wait: it has no place and
+    /// is handed nothing. A driver need not tell it; one that does refuses the claim with
     /// [`Taken::heard`](crate::driver::Taken::heard).
     pub fn listens(&self) -> bool {
         self.listens
     }
 
-    /// Whether the claim, refused, is there to be told of a release: it waits, or [listens](Self::listens).
+    /// Whether the claim, once refused, is to be told of a release: it waits or
+    /// [listens](Self::listens).
     pub fn is_to_be_told(&self) -> bool {
         self.waits || self.listens
     }
 
-    /// What whoever claims is called, for [inspection](crate::driver::Inspect).
+    /// What the claimant is called, for [inspection](crate::driver::Inspect).
     pub fn label(&self) -> &Label {
         &self.label
     }
@@ -137,7 +138,7 @@ impl Claim {
         &self.clock
     }
 
-    /// What time it is on that clock.
+    /// The time on that clock.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }

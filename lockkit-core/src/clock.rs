@@ -1,8 +1,8 @@
 //! The clock on which leases count.
 //!
 //! Leases are counted on a clock that goes on while the machine is suspended, which
-//! [`std::time::Instant`] does not on Linux and macOS: tokio's clock, so that tests can pause it,
-//! plus the time slept. The client's wall clock is never read.
+//! [`std::time::Instant`] does not do on Linux and macOS. It is tokio's clock, so that tests can
+//! pause it, plus the time slept. The client's wall clock is never read.
 
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// About 30 years: not every platform can tell an instant much later.
+/// About 30 years: not every platform can represent an instant much later.
 pub(crate) const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// A point in time of a [`Clock`].
@@ -45,10 +45,10 @@ pub struct Clock(Arc<Inner>);
 struct Inner {
     /// For how many nanoseconds the machine was suspended: enough for 584 years.
     slept: AtomicU64,
-    /// Told when that grows, and when a locker is shut down. Sleepers are spread over them, as
-    /// each has a lock.
+    /// Told when `slept` grows, and when a locker is shut down. There are several, to spread the
+    /// sleepers, since each of these has a lock.
     roused: [Notify; 8],
-    /// Time slept already when the clock was made; what is measured counts from there.
+    /// The clocks at the time when this one was made, from which time slept is measured.
     measured: Option<Baseline>,
 }
 
@@ -65,7 +65,7 @@ impl Inner {
 impl Clock {
     /// The clock of this machine.
     ///
-    /// One thread per process looks once a second whether the machine was suspended.
+    /// One thread per process checks once a second whether the machine was suspended.
     pub fn system() -> Self {
         static SYSTEM: LazyLock<Clock> = LazyLock::new(|| {
             let clock = Clock(Arc::new(Inner::new(Baseline::measure())));
@@ -103,9 +103,9 @@ impl Clock {
         Instant(tokio::time::Instant::now() + self.slept())
     }
 
-    /// What time it was at least: a cheaper look, which may not know yet of a suspension within the
-    /// last second. For stamps that a lease is counted from, where early is safe, and for keepers,
-    /// which a jump wakes.
+    /// What time it is at least: a cheaper look, which may not know yet of a suspension within the
+    /// last second. It is for stamps that a lease is counted from, where early is safe, and for
+    /// keepers, which a jump wakes.
     pub(crate) fn stamp(&self) -> Instant {
         Instant(tokio::time::Instant::now() + self.0.slept())
     }
@@ -130,7 +130,7 @@ impl Clock {
     ) -> impl Future<Output = ()> + Send {
         async move {
             loop {
-                // Made before the look, it misses no jump after it.
+                // Made before the look at the clock, so that no jump after it is missed.
                 let roused = self.roused();
                 let Some(timer) = instant.map(|instant| self.timer(instant)) else {
                     return std::future::pending().await;
@@ -143,24 +143,24 @@ impl Clock {
         }
     }
 
-    /// Resolves when all who sleep are to look again what time it is, and whether it is over.
+    /// Resolves when all sleepers are to look again at what time it is, and at whether all is over.
     pub(crate) fn roused(&self) -> Notified<'_> {
         self.0.roused[fastrand::usize(..self.0.roused.len())].notified()
     }
 
-    /// Has all who sleep look again.
+    /// Has all sleepers look again.
     pub(crate) fn rouse(&self) {
         self.0.roused.iter().for_each(Notify::notify_waiters);
     }
 
-    /// What tokio's timers have for `instant`, unless the machine is suspended before it.
+    /// `instant` as tokio's timers count, unless the machine is suspended before it.
     pub(crate) fn timer(&self, instant: Instant) -> tokio::time::Instant {
         // Before the start of tokio's clock: long past.
         instant.0.checked_sub(self.0.slept()).unwrap_or_else(tokio::time::Instant::now)
     }
 
     fn slept(&self) -> Duration {
-        /// Differences below this are noise of reading two clocks one after the other.
+        /// Differences below this are noise from reading two clocks one after the other.
         const NOISE: Duration = Duration::from_millis(5);
         let known = self.0.slept();
         let Some(slept) = self.0.measured.as_ref().and_then(Baseline::slept_since) else {
@@ -200,8 +200,8 @@ struct Baseline {
 
 impl Baseline {
     fn measure() -> Option<Self> {
-        // Read first, and last in the looks that follow: a delay in between then hides time slept, and
-        // adds none.
+        // Read first here, and last in the looks that follow: a delay in between then hides time
+        // slept, and adds none.
         let awake = std::time::Instant::now();
         Some(Self { awake, always: always()? })
     }
@@ -212,8 +212,8 @@ impl Baseline {
     }
 }
 
-/// What the clock says that goes on in suspend, and otherwise runs like [`std::time::Instant`]'s: one
-/// that is slewed would drift away from one that is not.
+/// The reading of the clock that goes on in suspend, and otherwise runs like
+/// [`std::time::Instant`]'s: a clock that is slewed would drift away from one that is not.
 #[cfg(target_vendor = "apple")]
 fn always() -> Option<Duration> {
     use nix::libc::CLOCK_MONOTONIC_RAW;
@@ -221,7 +221,8 @@ fn always() -> Option<Duration> {
     Some(clock_gettime(ClockId::from_raw(CLOCK_MONOTONIC_RAW)).ok()?.into())
 }
 
-/// What the clock says that goes on in suspend, and otherwise runs like [`std::time::Instant`]'s.
+/// The reading of the clock that goes on in suspend, and otherwise runs like
+/// [`std::time::Instant`]'s.
 #[cfg(not(target_vendor = "apple"))]
 fn always() -> Option<Duration> {
     use rustix::time::{ClockId, clock_gettime};
@@ -250,7 +251,7 @@ mod tests {
 
     const ASLEEP: Duration = Duration::from_secs(60);
 
-    /// Of a machine that was suspended, which nobody has seen yet.
+    /// The clock of a machine that was suspended, which nobody has noticed yet.
     fn just_awake() -> Clock {
         let mut baseline = Baseline::measure().unwrap();
         baseline.always = baseline.always.checked_sub(ASLEEP).unwrap();

@@ -1,8 +1,8 @@
 //! How many claims may be on their first request at once.
 //!
-//! A first request is made inside the caller's future, which is large enough for whatever may come of
-//! it; the task of a waiter is smaller. Of a burst, those beyond the first few become waiters before
-//! they ask at all, so that the heap does not grow by a large future for each.
+//! A first request is made inside the caller's future, which is large enough for whatever may come
+//! of it; the task of a waiter is smaller. In a burst, all claims beyond the first few become
+//! waiters before they ask at all, so that the heap does not grow by a large future for each.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +12,7 @@ const FEW: usize = 64;
 pub(crate) struct Crowd(AtomicUsize);
 
 impl Crowd {
-    /// Says no where a few ask already.
+    /// Lets the claim in, unless a few are asking already.
     pub(crate) fn join(&self) -> Option<OneOfFew<'_>> {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         let one = OneOfFew(&self.0);

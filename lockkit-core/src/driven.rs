@@ -1,10 +1,10 @@
 //! The seam between a caller's future and the work it started.
 //!
 //! The work is one owned future. As long as the caller polls, the caller drives it, so that an
-//! uncontended acquisition waits for no other task. When the caller goes away, or does not come back
-//! to it, it goes on as a task of its own. So dropping a future of this crate, at any point, abandons
-//! nothing that was sent to a backend, and leaving it alone keeps nothing from others that a driver
-//! shares out among its requests.
+//! uncontended acquisition waits for no other task. When the caller goes away, or does not come
+//! back, the work goes on as a task of its own. So dropping a future of this crate, at any point,
+//! abandons nothing that was sent to a backend; and a future that is left alone keeps from others
+//! nothing that a driver shares out among its requests.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -34,7 +34,7 @@ enum Work {
 }
 
 impl Work {
-    /// What the caller drives, which leaves it to whoever takes it.
+    /// Takes the work away from the caller, if the caller still drives it.
     fn take(&mut self) -> Option<Boxed> {
         match std::mem::replace(self, Self::Gone) {
             Self::New(work) => Some(work),
@@ -65,17 +65,18 @@ impl<T> Driven<T> {
         Self { work, report, engine: Arc::clone(engine) }
     }
 
-    /// Drives the work, if that is still up to the caller; says whether it has an end now.
+    /// Drives the work, if that is still up to the caller; says whether there is nothing left to
+    /// drive.
     fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         // Timers of the work belong to the locker's runtime, which may outlive the caller's.
         let inside = self.engine.enter();
         if inside.is_none() {
-            // They have ended, and would panic.
+            // The timers have ended, and would panic.
             drop(self.work.take());
         }
         match std::mem::replace(&mut self.work, Work::Gone) {
             Work::New(mut work) => {
-                // Until it is in the list.
+                // Held until the work is in the list.
                 let _under_way = self.engine.under_way();
                 if work.as_mut().poll(cx).is_pending() {
                     let begun = Begun::new(work, cx.waker());
@@ -97,7 +98,7 @@ impl<T> Driven<T> {
         if let Work::Gone = self.work {
             return;
         }
-        // Until a task has it.
+        // Held until a task has the work.
         let _until_then = self.engine.under_way();
         if let Some(work) = self.work.take() {
             self.engine.spawn(work);
@@ -111,8 +112,8 @@ impl<T> Future for Driven<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let this = &mut *self;
         let report = match this.drive(cx) {
-            // The work reports when it is polled, here: to listen for it would have this task wake
-            // itself, and another thread with it.
+            // The work reports when it is polled, which is here: listening for the report would
+            // have this task wake itself, and another thread with it.
             false => match this.report.try_recv() {
                 Err(TryRecvError::Empty) => return Poll::Pending,
                 report => report.ok(),
@@ -136,7 +137,7 @@ impl Begun {
         Arc::new(Self(Mutex::new(Some(Stage { work, caller: caller.clone() }))))
     }
 
-    /// Drives the work for the caller; says whether there is more of it, for the caller.
+    /// Drives the work for the caller; says whether there is more for the caller to drive.
     fn poll(&self, cx: &mut Context<'_>) -> bool {
         let mut stage = self.stage();
         let Some(Stage { work, caller }) = &mut *stage else { return false };
@@ -148,7 +149,7 @@ impl Begun {
         is_pending
     }
 
-    /// Whether there is more of it.
+    /// Whether there is more of the work.
     pub(crate) fn goes_on(&self) -> bool {
         match self.0.try_lock() {
             Ok(stage) => stage.is_some(),
@@ -156,8 +157,8 @@ impl Begun {
         }
     }
 
-    /// Has the work go on without its caller, if there is more of it; says whether that is to be
-    /// seen later, since the caller is driving it at this moment.
+    /// Has the work go on without its caller, if there is more of it. Says whether to try again
+    /// later, since the caller is driving the work at this moment.
     pub(crate) fn adopt(&self, engine: &Engine) -> bool {
         let stage = match self.0.try_lock() {
             Ok(mut stage) => stage.take(),

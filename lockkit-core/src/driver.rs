@@ -42,57 +42,58 @@ pub use turnstile::Turnstile;
 ///
 /// # Contract
 ///
-/// After each rule that can be checked stands the name of the check in `lockkit-conformance` that
-/// does so.
+/// Each rule that can be checked is followed by the name of the check in `lockkit-conformance` that
+/// enforces it.
 ///
-/// - **Idempotent.** A method repeated for one claim ends in the same state. A repeated ask gets
-///   the same token while that grant stands (`a_repeated_ask_is_the_same_grant`); after release or
-///   expiry an ask by the same claim is a new grant with a higher token
+/// - **Idempotent.** Repeating a method for one claim ends in the same state. A repeated ask gets
+///   the same token while that grant stands (`a_repeated_ask_is_the_same_grant`); after a release
+///   or an expiry, an ask by the same claim is a new grant with a higher token
 ///   (`an_ask_after_release_is_a_new_grant`, `an_ask_after_expiry_is_a_new_grant`).
-/// - **Owner-only.** `release` works after any outcome, also an unknown one, and touches nothing
-///   of another owner (`only_the_owner_releases`, `release_before_any_ask_is_harmless`). A stale
-///   claim can neither renew nor release, and `renew` never re-creates
-///   (`only_the_owner_renews`, `a_renewal_never_recreates`). The owner is compared in the step that
-///   changes something: a renewal may be under way while its claim is released, and a release that
-///   was repeated may be late (`a_renewal_is_one_step`, `a_release_is_one_step`). So it is while the
-///   hold is taken away, which a lock inside the driver keeps nobody from
-///   (`a_renewal_is_one_step_beside_a_break`, `a_release_is_one_step_beside_a_break`,
-///   `a_repeated_ask_is_one_step_beside_a_break`).
-/// - **Vouching.** An ask or renewal answered yes has, when the server processed it, set the lease
-///   to at least a full TTL (`a_renewal_is_a_full_lease`, `a_repeated_ask_refreshes`); no request
-///   ever shortens one (`no_request_shortens_a_lease`). Nobody else is granted the lock for as long
-///   as the answer [vouches](Vouch) for it (`a_lease_lasts`). Every grant and renewal is vouched for
-///   by what ends the hold: a lease by [`Vouch::FromRequest`] or [`Vouch::Lease`], a session by
-///   [`Vouch::Lease`], a process by [`Vouch::WhileAlive`] (`a_hold_is_vouched_for_as_it_ends`).
+/// - **Owner-only.** `release` works after any outcome, even an unknown one, and touches nothing of
+///   another owner (`only_the_owner_releases`, `release_before_any_ask_is_harmless`). A stale claim
+///   can neither renew nor release, and `renew` never re-creates a hold (`only_the_owner_renews`,
+///   `a_renewal_never_recreates`). The owner is compared in the very step that changes something: a
+///   renewal may be under way while its claim is released, and a repeated release may be late
+///   (`a_renewal_is_one_step`, `a_release_is_one_step`). The same goes while the hold is being
+///   taken away, which no lock inside the driver prevents (`a_renewal_is_one_step_beside_a_break`,
+///   `a_release_is_one_step_beside_a_break`, `a_repeated_ask_is_one_step_beside_a_break`).
+/// - **Vouching.** An ask or a renewal that is answered yes has, when the server processed it, set
+///   the lease to at least a full TTL (`a_renewal_is_a_full_lease`, `a_repeated_ask_refreshes`); no
+///   request ever shortens a lease (`no_request_shortens_a_lease`). Nobody else is granted the lock
+///   for as long as the answer [vouches](Vouch) for it (`a_lease_lasts`). Every grant and renewal
+///   is vouched for by what ends the hold: a lease by [`Vouch::FromRequest`] or [`Vouch::Lease`], a
+///   session by [`Vouch::Lease`], a process by [`Vouch::WhileAlive`]
+///   (`a_hold_is_vouched_for_as_it_ends`).
 /// - **Time** is the server's, or a duration. The client's wall clock is never sent and never
 ///   compared. A lease ends by itself (`a_lease_runs_out`), and not before its time
-///   (`a_lease_lasts`). Of those who ask for what ran out, one gets it
+///   (`a_lease_lasts`). Of several claims that ask for a lock whose lease ran out, one gets it
 ///   (`claims_to_what_ran_out_get_one_grant`).
 /// - **Waiting.** Only a claim that [waits](Claim::waits) leaves a place (`a_try_leaves_nothing`).
 ///   A place is bound to a lease or session and refreshed by asking, which the engine does at least
-///   every two fifths of the lease, so that a dead waiter never blocks the living, nor do many for a
-///   lease each (`a_dead_waiter_does_not_block`, `dead_waiters_run_out_together`).
-///   [`changed`](Self::changed) after a refusal misses nothing: it listens from before that ask, or
-///   answers [`Change::AskAgain`] once when its subscription has come to stand, and not once a call
-///   (`a_release_is_not_missed`, `a_release_is_heard_of_whatever_the_name`,
-///   `silence_while_nothing_changes`). Of those without a place a release need tell only one, and
-///   the next release another: [`Taken::ask_within`] bounds what the death of that one costs. A
-///   driver that tells them all answers [`Change::Freed`].
+///   every two fifths of the lease. So a dead waiter never blocks the living, nor do many dead
+///   waiters block them for a lease each (`a_dead_waiter_does_not_block`,
+///   `dead_waiters_run_out_together`). [`changed`](Self::changed) after a refusal misses nothing:
+///   it has listened since before that ask, or it answers [`Change::AskAgain`] once its
+///   subscription stands, and does so once, not at every call (`a_release_is_not_missed`,
+///   `a_release_is_heard_of_whatever_the_name`, `silence_while_nothing_changes`). Of the waiters
+///   without a place, a release need tell only one, and the next release another:
+///   [`Taken::ask_within`] bounds what the death of that one costs. A driver that tells them all
+///   answers [`Change::Freed`].
 /// - **Fair.** Order is by arrival of the first ask at the backend (`places_are_served_in_order`).
-///   Each claim has a place of its own, also among those of one connection
+///   Each claim has a place of its own, even among those of one connection
 ///   (`places_of_one_connection_are_in_order`, `who_shares_a_connection_is_told_in_turn`). Every
 ///   ask and every release respects an existing queue in the same script or statement: while a fair
-///   claim waits, a plain one is refused, also one that does not wait
+///   claim waits, a plain one is refused, even one that does not wait
 ///   (`a_try_does_not_overtake_the_queue`).
-/// - **Hand-over.** [`Change::Granted`] is good for a lease that began at the last ask of the
-///   grantee that was answered [`Attempt::Taken`], on the server's clock, never for a fresh one
+/// - **Hand-over.** [`Change::Granted`] is good for a lease that began, on the server's clock, at
+///   the grantee's last ask that was answered [`Attempt::Taken`], never for a fresh one
 ///   (`a_pushed_grant_lasts_from_the_last_ask`). A refusal voids every grant pushed before it
-///   (`a_refusal_voids_an_earlier_push`). The token is that which the next ask gets
+///   (`a_refusal_voids_an_earlier_push`). The token is the one that the next ask gets
 ///   (`a_pushed_grant_has_a_token_of_its_own`). A release may hand the lock to any claim that
 ///   waits, fair or not: where the engine has waiters take turns, as it does with all that have no
-///   place in order, only the one asks that listens. It hands nothing to a claim that only
-///   [listens](Claim::listens) (`who_only_listens_is_handed_nothing`). One that was refused with
-///   [`Taken::heard`] is told of the release, or to ask again once its news have come to stand
+///   place in order, only the one that listens asks. A release hands nothing to a claim that only
+///   [listens](Claim::listens) (`who_only_listens_is_handed_nothing`). A claim that was refused
+///   with [`Taken::heard`] is told of the release, or to ask again once its subscription stands
 ///   (`who_listens_and_is_heard_is_told`).
 /// - **Bounded.** Each request ends by itself, with [`ErrorKind::Unknown`] if it was sent and not
 ///   answered; [`Claim::call_limit`] is the default bound (`requests_end_while_nobody_answers`,
@@ -101,8 +102,8 @@ pub use turnstile::Turnstile;
 ///   subscriptions and bounded re-sends of one idempotent request are the driver's; they end in
 ///   [`close`](Self::close) or with the driver.
 ///
-/// What a request that lands after its claim was given up can leave behind is for each driver to
-/// document: at most a hold of one TTL (`an_ask_in_a_silence_leaves_at_most_a_lease`).
+/// Each driver documents what a request that lands after its claim was given up can leave behind:
+/// at most a hold of one TTL (`an_ask_in_a_silence_leaves_at_most_a_lease`).
 #[async_trait]
 pub trait Driver: fmt::Debug + Send + Sync + 'static {
     /// A short lower-case name, such as `redis`.
@@ -116,8 +117,8 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// Any [`ErrorKind`]. [`ErrorKind::Unknown`] leaves it open whether the lock was taken. A claim
-    /// whose asks all failed otherwise, or that neither waits nor [listens](Claim::listens) and was
-    /// refused, has left nothing and is not released.
+    /// whose asks all failed in other ways, or one that was refused and neither waits nor
+    /// [listens](Claim::listens), has left nothing and is not released.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError>;
 
     /// Makes what `claim` holds last for another full [`Claim::ttl`].
@@ -137,35 +138,36 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     /// Any [`ErrorKind`], if something may be left.
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError>;
 
-    /// Resolves when there is news for `claim`, which waits or holds. A hint: it may be early and
-    /// may be lost, and the engine polls beside it. There is never news for a claim that has not
-    /// asked.
+    /// Resolves when there is news for `claim`, which waits or holds. News is a hint: it may be
+    /// early and may be lost, and the engine polls as well. There is never news for a claim that
+    /// has not asked.
     ///
     /// # Cancel safety
     ///
-    /// Dropped and called again at will: what had arrived in between is answered by the next call.
+    /// The future is dropped and the method called again at will: the next call answers with what
+    /// arrived in between.
     async fn changed(&self, claim: &Claim) -> Change {
         _ = claim;
         std::future::pending().await
     }
 
-    /// The part that looks at locks from outside. Some exactly if
+    /// The part that looks at locks from outside. It is `Some` exactly if it is
     /// [declared](Capabilities::inspection).
     fn inspect(&self) -> Option<&dyn Inspect> {
         None
     }
 
-    /// The part that tells which backend it is, for a quorum. A driver without it can be part of
-    /// one, but a restart of its backend goes unnoticed there.
+    /// The part that tells a quorum which backend this is. A driver without it can be part of a
+    /// quorum, but a restart of its backend goes unnoticed there.
     fn node(&self) -> Option<&dyn Node> {
         None
     }
 
-    /// A copy of the descriptor that keeps what `claim` holds, for another process to inherit:
-    /// from now on the hold lasts until the last copy is closed, as with flock(1), and
-    /// [`release`](Self::release) only gives up this one. `None` if `claim` holds nothing, or if
-    /// no descriptor keeps it: only a hold that ends with its [process](crate::Liveness::Process)
-    /// has one.
+    /// A copy of the descriptor that keeps what `claim` holds, for another process to inherit: from
+    /// now on the hold lasts until the last copy is closed, as with flock(1), and
+    /// [`release`](Self::release) gives up only this driver's own. `None` if `claim` holds nothing,
+    /// or if no descriptor keeps it: only a hold that ends with its
+    /// [process](crate::Liveness::Process) has one.
     ///
     /// The copy is closed on `exec`, like all descriptors, unless whoever hands it on changes that.
     ///
@@ -177,11 +179,12 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Ends sessions and connections. The engine has released every claim before, as far as the
-    /// backend let it; what is left ends by itself (`a_closed_connection_leaves_nothing_for_long`).
-    /// May be called again (`a_connection_may_be_closed_again`), and what is asked afterwards is
-    /// answered or fails (`requests_end_after_closing`). It has 5 seconds: it is dropped then,
-    /// wherever it is.
+    /// Ends sessions and connections. The engine has released every claim before this, as far as
+    /// the backend let it; what is left ends by itself
+    /// (`a_closed_connection_leaves_nothing_for_long`). This may be called again
+    /// (`a_connection_may_be_closed_again`), and requests that are made afterwards are answered or
+    /// fail (`requests_end_after_closing`). It has 5 seconds, after which it is dropped, wherever
+    /// it is.
     async fn close(&self) {}
 }
 
@@ -191,7 +194,7 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
 pub enum Attempt {
     /// The claim holds the lock.
     Granted(Grant),
-    /// Another owner holds the lock, or waits before this one.
+    /// Another owner holds the lock, or waits ahead of this one.
     Taken(Taken),
 }
 
@@ -217,7 +220,8 @@ impl Grant {
         self
     }
 
-    /// Says how many replicas of the backend had acknowledged it by the time it was answered.
+    /// Says how many replicas of the backend had acknowledged the grant by the time it was
+    /// answered.
     #[must_use]
     pub fn replicas(mut self, acknowledged: u32) -> Self {
         self.replicas = Some(acknowledged);
@@ -236,7 +240,7 @@ impl Grant {
         self.token
     }
 
-    /// How many replicas had acknowledged it, if the driver waited for any.
+    /// How many replicas had acknowledged the grant, if the driver waited for any.
     pub fn acknowledged_by(&self) -> Option<u32> {
         self.replicas
     }
@@ -261,7 +265,7 @@ impl Taken {
         Self::default()
     }
 
-    /// Says for how long the holder's lease lasts unless it is renewed. The engine asks again then,
+    /// Says how long the holder's lease lasts unless it is renewed. The engine asks again then,
     /// since few backends tell of an expiry.
     #[must_use]
     pub fn free_in(mut self, duration: Duration) -> Self {
@@ -270,32 +274,33 @@ impl Taken {
     }
 
     /// Says how long a claim without a place may go without asking if it hears nothing: a driver
-    /// knows how many others ask beside it. A second if nothing is said, and never more than a third
-    /// of the lease.
+    /// knows how many others ask as well. The default is a second, and it is never more than a
+    /// third of the lease.
     #[must_use]
     pub fn ask_within(mut self, duration: Duration) -> Self {
         self.ask_within = Some(duration);
         self
     }
 
-    /// Says that this claim can be told of nothing for now, although the driver tells others. The
-    /// engine asks at its own pace, as of a driver that tells of nothing.
+    /// Says that this claim cannot be told of anything for now, although the driver tells others.
+    /// The engine then asks at its own pace, as with a driver that tells of nothing.
     #[must_use]
     pub fn unheard(mut self) -> Self {
         self.is_told = Some(false);
         self
     }
 
-    /// Says that this claim is told of what it waits for, although the driver does not tell all: who
-    /// is in its way is of this process, or it only [listens](Claim::listens). The engine asks no more
-    /// often than of a driver that [declares](Capabilities::notification) it.
+    /// Says that this claim is told of what it waits for, although the driver does not tell every
+    /// claim: whoever is in its way belongs to this process, or the claim only
+    /// [listens](Claim::listens). The engine then asks no more often than with a driver that
+    /// [declares](Capabilities::notification) notification.
     #[must_use]
     pub fn heard(mut self) -> Self {
         self.is_told = Some(true);
         self
     }
 
-    /// For how long the holder's lease lasts unless it is renewed, if that is known.
+    /// How long the holder's lease lasts unless it is renewed, if that is known.
     pub fn remaining(&self) -> Option<Duration> {
         self.free_in
     }
@@ -305,7 +310,7 @@ impl Taken {
         self.ask_within
     }
 
-    /// Whether the claim can be told of nothing for now.
+    /// Whether the claim cannot be told of anything for now.
     pub fn is_unheard(&self) -> bool {
         self.is_told == Some(false)
     }
@@ -321,12 +326,13 @@ impl Taken {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Vouch {
     /// For the [TTL](Claim::ttl) that the claim asked for, from just before the request that was
-    /// answered: what a backend says that keeps its leases itself. For [`Change::Granted`] that is
-    /// the last ask answered [`Attempt::Taken`]. Not for sessions: how long these last does not
-    /// depend on what the claim asks for, nor do they begin anew with each request.
+    /// answered; for [`Change::Granted`], that request is the last ask answered [`Attempt::Taken`].
+    /// This is for backends that keep their leases themselves. It is not for sessions: how long
+    /// these last does not depend on what the claim asks for, nor do they begin anew with each
+    /// request.
     #[default]
     FromRequest,
-    /// For `ttl` from `since`, on the [claim's clock](Claim::clock): what a driver says whose
+    /// For `ttl` from `since`, on the [claim's clock](Claim::clock). This is for drivers whose
     /// lease or session lives apart from the request.
     Lease {
         /// When the request left that last refreshed the lease or session.
@@ -334,8 +340,8 @@ pub enum Vouch {
         /// What the backend granted.
         ttl: Duration,
     },
-    /// For as long as this process lives: what a driver says whose holds end with it, and nobody
-    /// else.
+    /// For as long as this process lives. This is only for drivers whose holds end with the
+    /// process.
     WhileAlive,
 }
 
@@ -366,9 +372,9 @@ pub enum Change {
     /// To a claim that waits: asking again may give another answer. To a claim that holds: renew
     /// now, to learn whether the hold still stands.
     AskAgain,
-    /// The lock was let go, and all who wait for it, of whatever processes, were told so. The engine
-    /// asks again; once that was in vain some times, it leaves others the first try, so that a crowd
-    /// does not ask all at once.
+    /// The lock was let go, and all who wait for it, in whatever process, were told so. The engine
+    /// asks again; once that was in vain a few times, it leaves others the first try, so that a
+    /// crowd does not ask all at once.
     Freed,
     /// The lock was handed to this claim.
     Granted(Grant),
@@ -408,12 +414,12 @@ impl DriverError {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request was sent and not answered: it may have been carried out, or may be yet.
+    /// The request was sent and not answered: it may have been carried out, or may still be.
     Unknown,
     /// The request was certainly not carried out, and asking again may work: no connection, or a
     /// server that is still loading.
     Unreachable,
-    /// The backend does not let us: wrong password, missing right.
+    /// The backend denies access: a wrong password, a missing right.
     Denied,
     /// The backend has no room: memory, lock table, quota, or an exhausted token.
     Capacity,
@@ -421,12 +427,12 @@ pub enum ErrorKind {
     Misconfigured,
     /// Something else lives where the lock should be.
     Foreign,
-    /// The driver does not do this.
+    /// The driver does not support this.
     Unsupported,
 }
 
 impl ErrorKind {
-    /// Whether the same request may succeed later without anybody's doing.
+    /// Whether the same request may succeed later without anybody doing anything about it.
     pub fn is_transient(self) -> bool {
         matches!(self, Self::Unknown | Self::Unreachable)
     }

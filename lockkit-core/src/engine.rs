@@ -61,7 +61,7 @@ impl Engine {
         }
     }
 
-    /// Says no if the locker was shut down or there is no runtime to keep a lock on.
+    /// Fails if the locker was shut down or there is no runtime to keep a lock on.
     pub(crate) fn check_running(&self) -> Result<()> {
         if self.stopping.is_cancelled() {
             return Err(self.shut_down_error());
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// Polls `future` inside the locker's runtime, to which its timers then belong, so that locks
-    /// work from any executor. `None` once there is no such runtime any more.
+    /// work from any executor. `None` once that runtime is gone.
     pub(crate) async fn inside<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|cx| match self.enter() {
@@ -89,7 +89,7 @@ impl Engine {
         .await
     }
 
-    /// A request of the driver that belongs to no acquisition, and ends with its caller.
+    /// A request to the driver that belongs to no acquisition, and ends with its caller.
     pub(crate) async fn request<T: Send + 'static>(
         self: &Arc<Self>,
         operation: Operation,
@@ -109,21 +109,21 @@ impl Engine {
         answer.map_err(|error| Error::of_driver(driver, operation, name.cloned(), error))
     }
 
-    /// Enters the runtime, which does not end before that is dropped: a timer of one that has ended
-    /// panics. `None` if there is none, or if it ends.
+    /// Enters the runtime, which does not end before the returned value is dropped: a timer of a
+    /// runtime that has ended panics. `None` if there is no runtime, or if it is ending.
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
         let runtime = self.runtime.get()?;
         let alive = runtime.alive()?;
         Some(Inside { _entered: runtime.handle.enter(), _alive: alive })
     }
 
-    /// Has a shutdown that begins later wait until this is dropped: between a look at how things stand
-    /// and the task that sees to it.
+    /// Makes a shutdown that begins later wait until this is dropped: for the time between a look
+    /// at how things stand and the task that sees to it.
     pub(crate) fn under_way(&self) -> TaskTrackerToken {
         self.keepers.token()
     }
 
-    /// Without a runtime the work is dropped: nothing was ever sent.
+    /// Spawns the work. Without a runtime it is dropped: nothing was ever sent.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.runtime.get() {
             runtime.handle.spawn(self.keepers.track_future(work));
@@ -133,7 +133,7 @@ impl Engine {
     /// Ends every hold and every wait, and returns when their traces are gone, or `limit` is over.
     pub(crate) async fn shut_down(&self, limit: Duration) {
         self.stopping.cancel();
-        // Those who wait are told by nothing but their clock: a second thing to listen to would take room.
+        // Waiters learn of this only from their clock: a second thing to listen to would take room.
         self.clock.rouse();
         self.nursery.rouse();
         self.keepers.close();
@@ -143,11 +143,11 @@ impl Engine {
                 let driver = self.driver.id();
                 tracing::warn!(driver, left, "claims left to run out by themselves");
             }
-            // First, since whoever waits for the driver may leave.
+            // First, since whoever called this may leave while the driver closes.
             self.closed.cancel();
             close(&*self.driver).await;
         });
-        // Where the engine has no runtime any more it has no claims either, but perhaps holds that a file
+        // Once the runtime is gone the engine has no claims any more, but perhaps holds that a file
         // descriptor keeps.
         if closed.await.is_none() {
             self.closed.cancel();
@@ -225,9 +225,10 @@ impl Runtime {
         Ok(Self { handle, is_alive, _locker: locker })
     }
 
-    /// As long as it may not end.
+    /// Keeps the runtime from ending until the result is dropped; `None` if it is ending or has
+    /// ended.
     fn alive(&self) -> Option<RwLockReadGuard<'_, bool>> {
-        // Whoever waits to write ends it.
+        // A writer that waits means that the runtime is ending.
         self.is_alive.try_read().ok().filter(|is_alive| **is_alive)
     }
 }

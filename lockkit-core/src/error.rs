@@ -10,8 +10,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// What a client library said.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a lock operation failed. What became of a lock at its backend names the lock, the driver and
-/// what was attempted; what is wrong with a URL, an option or the whole locker names that.
+/// Why a lock operation failed. An error about a lock at its backend names the lock, the driver and
+/// what was attempted; an error about a URL, an option or the whole locker names that.
 ///
 /// ```
 /// use lockkit_core::{Error, Lock, LockGuard};
@@ -38,39 +38,39 @@ pub enum Error {
     #[error("lock `{name}` is taken ({driver})")]
     #[non_exhaustive]
     Taken {
-        /// Which lock.
+        /// The name of the lock.
         name: LockName,
-        /// Which driver.
+        /// The id of the driver.
         driver: &'static str,
     },
-    /// The lock was not acquired for as long as the caller would wait: it stayed taken, or the
-    /// backend did not answer.
+    /// The lock was not acquired within the time that the caller would wait: it stayed taken, or
+    /// the backend did not answer.
     #[error("lock `{name}` was not acquired within {waited:?} ({driver})")]
     #[non_exhaustive]
     TimedOut {
-        /// Which lock.
+        /// The name of the lock.
         name: LockName,
-        /// Which driver.
+        /// The id of the driver.
         driver: &'static str,
         /// How long the caller would wait.
         waited: Duration,
-        /// Why that is, if nobody is known to have kept the lock: what the backend's client said
-        /// last, if it failed, or that there was no answer at all.
+        /// Why the lock was not acquired, if nobody is known to have kept it: what the backend's
+        /// client last said, if it failed, or that there was no answer at all.
         source: Option<BoxError>,
     },
     /// The hold ended before it was released.
     #[error("lock `{name}` was lost before it was released ({driver})")]
     #[non_exhaustive]
     Lost {
-        /// Which lock.
+        /// The name of the lock.
         name: LockName,
-        /// Which driver.
+        /// The id of the driver.
         driver: &'static str,
     },
     /// The backend cannot be reached or does not answer.
     #[error(transparent)]
     Unreachable(Failure),
-    /// The backend does not let us: wrong password, missing right.
+    /// The backend denies access: a wrong password, a missing right.
     #[error(transparent)]
     Denied(Failure),
     /// The backend has no room.
@@ -82,11 +82,11 @@ pub enum Error {
     /// The backend cannot be used as it is set up.
     #[error(transparent)]
     Misconfigured(Failure),
-    /// The driver does not offer what was asked for, and has done nothing of it.
+    /// The driver does not offer what was asked for, and has done none of it.
     #[error("{driver} does not support {what}")]
     #[non_exhaustive]
     Unsupported {
-        /// Which driver.
+        /// The id of the driver.
         driver: &'static str,
         /// What it does not support.
         what: String,
@@ -113,7 +113,7 @@ pub enum Error {
     #[error("the {driver} locker was shut down, or its runtime has ended")]
     #[non_exhaustive]
     ShutDown {
-        /// Which driver.
+        /// The id of the driver.
         driver: &'static str,
     },
 }
@@ -129,12 +129,12 @@ impl Error {
         Self::Unsupported { driver, what: what.into() }
     }
 
-    /// What a driver said while it was being connected, before there is any lock.
+    /// What a driver said while it was being connected, before there was any lock.
     pub fn connecting(driver: &'static str, error: DriverError) -> Self {
         Self::of_driver(driver, Operation::Connect, None, error)
     }
 
-    /// Which driver said so, where one did.
+    /// The driver that the error names, if it names one.
     pub fn driver(&self) -> Option<&'static str> {
         match self {
             Self::Taken { driver, .. }
@@ -151,7 +151,7 @@ impl Error {
         }
     }
 
-    /// Which lock it is about, where it is about one.
+    /// The lock that the error is about, if it is about one.
     pub fn lock(&self) -> Option<&LockName> {
         match self {
             Self::Taken { name, .. } | Self::TimedOut { name, .. } | Self::Lost { name, .. } => {
@@ -169,7 +169,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without anybody's doing.
+    /// Whether the same call may succeed later without anybody doing anything about it.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Taken { .. } | Self::TimedOut { .. } | Self::Unreachable(_))
     }
@@ -199,7 +199,7 @@ impl Error {
     }
 }
 
-/// As much of a text as one can read in a line: what is no name may be of any length.
+/// As much of a text as can be read in one line: what is not a name may be of any length.
 fn beginning(text: &str) -> String {
     match text.char_indices().nth(100) {
         Some((end, _)) => format!("{:?}...", &text[..end]),
@@ -207,15 +207,15 @@ fn beginning(text: &str) -> String {
     }
 }
 
-/// What failed, where.
+/// What failed, and where.
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct Failure {
-    /// Which driver.
+    /// The id of the driver.
     pub driver: &'static str,
-    /// Doing what.
+    /// What was attempted.
     pub operation: Operation,
-    /// With which lock; none if it was about the backend as a whole.
+    /// The lock that it was about; `None` if it was about the backend as a whole.
     pub name: Option<LockName>,
     /// What kind of failure the driver reported.
     pub kind: ErrorKind,

@@ -30,8 +30,8 @@ use crate::FencingToken;
 /// # Ok(()) }
 /// ```
 ///
-/// A new holder that reads before it decides should [`touch`](Self::touch) first: a stale write
-/// that arrives between its reading and its first writing is refused only then.
+/// A new holder that reads before it decides should [`touch`](Self::touch) first: only then is a
+/// stale write that arrives between its read and its first write refused.
 #[derive(Debug, Default)]
 pub struct FencedCell<T> {
     inner: Mutex<Inner<T>>,
@@ -53,7 +53,7 @@ impl<T> FencedCell<T> {
     ///
     /// # Errors
     ///
-    /// [`Stale`], without a call of `change`, if a later holder has been here.
+    /// [`Stale`], without calling `change`, if a later holder has been here.
     pub fn write<R>(
         &self,
         token: FencingToken,
@@ -78,12 +78,12 @@ impl<T> FencedCell<T> {
         self.write(token, |_| ())
     }
 
-    /// Looks at the value. Anybody may.
+    /// Looks at the value, which anybody may do.
     pub fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         look(&self.lock().value)
     }
 
-    /// A writer that panicked leaves its value as it is; what to make of it is the next one's.
+    /// A writer that panicked leaves the value as it is; what to make of it is up to the next one.
     fn lock(&self) -> MutexGuard<'_, Inner<T>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,15 +11,16 @@ use crate::{Error, FencingToken, Lease, LockName, Operation, Result, keeper};
 
 /// Proof that a lock is held, until it is dropped or the hold is lost.
 ///
-/// Dropping it, on any thread, with or without a runtime, releases the lock: without blocking, by a
-/// task of the locker's runtime. [`release`](Self::release) also tells how that went. A runtime that
-/// ends drops its tasks: at the end of a program await [`release`](Self::release) or
-/// [`Locker::shutdown`](crate::Locker::shutdown), or the lock may stay taken until its lease is over.
+/// Dropping it, on any thread, with or without a runtime, releases the lock. That does not block: a
+/// task of the locker's runtime does the release. [`release`](Self::release) also tells how it
+/// went. A runtime that ends drops its tasks: at the end of a program, await
+/// [`release`](Self::release) or [`Locker::shutdown`](crate::Locker::shutdown), or the lock may
+/// stay taken until its lease is over.
 ///
 /// A guard that is [forgotten](std::mem::forget) keeps its lock renewed for as long as the locker's
 /// runtime lives; a [maximum hold](Lease::max_hold) bounds that.
 ///
-/// It can be moved to the task that does the work, and dereferences to its [`Hold`].
+/// A guard can be moved to the task that does the work, and dereferences to its [`Hold`].
 ///
 /// ```
 /// # use lockkit_core::{Locker, memory::MemoryDriver};
@@ -45,59 +46,61 @@ pub struct LockGuard {
 }
 
 impl LockGuard {
-    /// What can be handed to the work that the lock protects.
+    /// The hold, to hand to the work that the lock protects.
     pub fn hold(&self) -> Hold {
         self.hold.clone()
     }
 
-    /// Returns once the hold is lost, at the latest when it cannot be vouched for any more. Never
-    /// without cause.
+    /// Returns once the hold is lost: at the latest when it can no longer be vouched for. It never
+    /// returns without cause.
     ///
     /// # Cancel safety
     ///
     /// Cancel-safe: nothing is consumed.
     pub async fn lost(&self) {
-        // Nothing else ends it while this guard is there.
+        // Nothing else ends the hold while this guard exists.
         self.hold.ended().await;
     }
 
     /// Releases the lock and returns when it is free. Of several guards of one
-    /// [`Owner`](crate::Owner), the last one does.
+    /// [`Owner`](crate::Owner), only the last one releases.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost) if the hold had ended before, so that somebody else may
-    /// have held the lock meanwhile; [`Error::Unreachable`](crate::Error::Unreachable) if the
-    /// backend does not answer within the driver's limit for one request, and what else the driver
-    /// says, as that a right was taken away: the release is repeated in the background, and the lease
-    /// runs out at the latest.
+    /// [`Error::Lost`](crate::Error::Lost) if the hold had already ended, so that somebody else may
+    /// have held the lock meanwhile.
+    ///
+    /// [`Error::Unreachable`](crate::Error::Unreachable) if the backend does not answer within the
+    /// driver's limit for one request, and whatever else the driver reports, such as a right that
+    /// was taken away: the release is then repeated in the background, and the lease runs out at
+    /// the latest.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: dropped at any point, the release goes on in the background.
+    /// Cancel-safe: if it is dropped at any point, the release goes on in the background.
     pub async fn release(self) -> Result<()> {
         let Self { hold, seat } = self;
         if hold.tenure.glance().phase != Phase::Held {
             return Err(hold.lost_error());
         }
         let Some(seat) = Arc::into_inner(seat) else { return Ok(()) };
-        // Also if nobody drives the release any more when this is dropped.
+        // Tells those who watch even if nobody drives the release any more when this is dropped.
         let _told = Untold(&hold.tenure);
         let retired = Driven::new(&hold.tenure.engine, |caller| keeper::retire(seat, caller));
         retired.await.unwrap_or_else(|| Err(hold.lost_error()))
     }
 
-    /// A copy of the descriptor that keeps the hold, for another process to inherit, as flock(1)
-    /// does it: from now on the lock is free only when this guard is released and the last copy is
-    /// closed. `None` if no descriptor keeps the hold, which is so wherever it is not the
-    /// [process](crate::Liveness::Process) that it ends with.
+    /// A copy of the descriptor that keeps the hold, for another process to inherit, as with
+    /// flock(1): from now on the lock is free only when this guard is released and the last copy is
+    /// closed. `None` if no descriptor keeps the hold, which is the case wherever the hold does not
+    /// end with its [process](crate::Liveness::Process).
     ///
     /// The copy is closed on `exec`, like all descriptors, unless whoever hands it on changes that.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost) if the hold has ended, and what the driver says; the
-    /// hold is then as it was.
+    /// [`Error::Lost`](crate::Error::Lost) if the hold has ended; otherwise whatever the driver
+    /// reports, and the hold is then as it was.
     ///
     /// # Cancel safety
     ///
@@ -139,7 +142,7 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// A look at a hold, cheap to clone. It keeps nothing held: that is what the [`LockGuard`] does.
+/// A look at a hold, cheap to clone. It does not keep the lock held: the [`LockGuard`] does that.
 ///
 /// ```
 /// # use lockkit_core::{Hold, Locker, memory::MemoryDriver};
@@ -167,18 +170,18 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Which lock is held.
+    /// The name of the lock that is held.
     pub fn name(&self) -> &LockName {
         self.tenure.claim.name()
     }
 
-    /// Under which id the backend knows the holder; another one for each acquisition.
+    /// The id under which the backend knows the holder. Each acquisition has a new one.
     pub fn owner(&self) -> OwnerId {
         self.tenure.claim.owner()
     }
 
-    /// The number to hand to the resource that the lock protects. `None` where the driver has no
-    /// honest one to give; the same for all guards of one hold.
+    /// The number to hand to the resource that the lock protects: the same for all guards of one
+    /// hold. `None` where the driver has no honest one to give.
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.tenure.token
     }
@@ -186,8 +189,8 @@ impl Hold {
     /// How many replicas of the backend had acknowledged the grant when it was answered. `None`
     /// where the driver waits for none.
     ///
-    /// That many copies make it less likely that a failover forgets the hold, and no more: which
-    /// replica takes over is not decided by what it has acknowledged.
+    /// So many copies make it less likely that a failover forgets the hold, but no more than that:
+    /// which replica takes over is not decided by what it has acknowledged.
     pub fn acknowledged_by(&self) -> Option<u32> {
         self.tenure.replicas
     }
@@ -211,15 +214,15 @@ impl Hold {
         }
     }
 
-    /// Returns once the hold has ended: when it is lost, or when its last guard is dropped or, some
-    /// milliseconds later at most, released. Never without cause.
+    /// Returns once the hold has ended: when it is lost, when its last guard is dropped, or, at
+    /// most some milliseconds later, when that guard is released. It never returns without cause.
     ///
     /// # Cancel safety
     ///
     /// Cancel-safe: nothing is consumed.
     pub async fn ended(&self) {
         if self.tenure.engine.inside(self.tenure.ended()).await.is_none() {
-            // Its keeper ends with the runtime, and may not have come to that yet.
+            // The keeper ends with its runtime, and may not have come to that yet.
             self.tenure.lose();
         }
     }
@@ -269,19 +272,20 @@ pub struct LeasedGuard {
 }
 
 impl LeasedGuard {
-    /// Makes the hold last for `ttl` from now, and no shorter than it does already, up to its
-    /// [maximum](Lease::max_hold). A lease that is renewed is renewed for this length from then on.
+    /// Makes the hold last for `ttl` from now, but no shorter than it already does, and no longer
+    /// than its [maximum](Lease::max_hold). A lease that is renewed is renewed for this length from
+    /// then on.
     ///
     /// # Errors
     ///
     /// [`Error::Lost`](crate::Error::Lost) if the hold has ended;
-    /// [`Error::Config`](crate::Error::Config) if the driver cannot keep such a lease; what the
-    /// driver says otherwise: then the hold lasts as long as it did.
+    /// [`Error::Config`](crate::Error::Config) if the driver cannot keep such a lease; otherwise
+    /// whatever the driver reports, and the hold then lasts as long as it did.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: dropped at any point, the request goes on in the background and may or may
-    /// not lengthen the lease.
+    /// Cancel-safe: if it is dropped at any point, the request goes on in the background, and may
+    /// or may not lengthen the lease.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         let tenure = &self.guard.hold.tenure;
         let engine = &tenure.engine;
@@ -298,11 +302,11 @@ impl LeasedGuard {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Same as [`LockGuard::release`].
     ///
     /// # Cancel safety
     ///
-    /// As there.
+    /// Same as [`LockGuard::release`].
     pub async fn release(self) -> Result<()> {
         self.guard.release().await
     }
@@ -312,7 +316,7 @@ impl LeasedGuard {
     }
 }
 
-/// For what takes any guard. The hold goes on.
+/// For code that takes any guard. The hold goes on.
 impl From<LeasedGuard> for LockGuard {
     fn from(leased: LeasedGuard) -> Self {
         leased.guard
@@ -336,8 +340,8 @@ impl Seat {
         self.0.is_held()
     }
 
-    /// Ends the hold, for the caller to release and to [tell](Tenure::tell) of it, if it was held until
-    /// now.
+    /// Ends the hold if it was held until now, and leaves it to the caller to release it and to
+    /// [tell](Tenure::tell) of that.
     pub(crate) fn vacate(self) -> Option<Arc<Tenure>> {
         self.0.end_quietly(Phase::Released).then(|| Arc::clone(&self.0))
     }

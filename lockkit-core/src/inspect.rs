@@ -1,6 +1,6 @@
 //! Who holds a lock, who waits for it, and whether the backend is fit to keep it.
 //!
-//! What a driver reports is how things stood when the backend answered. Times are lengths, on the
+//! What a driver reports is how things stood when the backend answered. Times are lengths on the
 //! backend's clock; nobody's wall clock is read.
 
 use std::fmt;
@@ -13,26 +13,27 @@ use crate::{FencingToken, Label, LockName, Namespace};
 
 /// The part of a [`Driver`](crate::driver::Driver) that looks at locks from outside.
 ///
-/// Each request ends by itself, as those of the driver do. All but
-/// [`break_hold`](Self::break_hold) only read: they change nothing about a hold, a place or a request.
+/// Each request ends by itself, as the driver's other requests do. Except for
+/// [`break_hold`](Self::break_hold), the requests here only read: they change nothing about a hold,
+/// a place or a request.
 ///
 /// # Contract
 ///
-/// After each rule stands the name of the check in `lockkit-conformance` that enforces it.
+/// Each rule is followed by the name of the check in `lockkit-conformance` that enforces it.
 ///
 /// - A hold is reported with its owner, label and token, from its grant (`a_hold_is_seen`) to its
 ///   end (`a_released_lock_is_seen_free`, `a_lease_that_ran_out_is_seen_free`). Labels are kept
-///   byte by byte (`labels_are_kept_as_given`). A renewal moves the end of a lease, and not the
-///   time since when the lock is held (`times_of_a_hold_are_right`).
+///   byte for byte (`labels_are_kept_as_given`). A renewal moves the end of a lease, but not the
+///   time since which the lock is held (`times_of_a_hold_are_right`).
 /// - Places are reported in the order in which they will be served (`places_are_seen_in_order`),
-///   since the first ask (`times_of_a_place_are_right`) and as long as they last
-///   (`a_place_that_ran_out_is_not_seen`).
-/// - The list has every held lock of the namespace under its original name, sorted by name, as
-///   [`look`](Self::look) tells of it, and no other (`held_locks_are_listed`).
-/// - Looking changes nothing (`looking_changes_nothing`, `looking_keeps_nothing_alive`), and no
-///   request fails for it (`looking_disturbs_nobody`).
+///   with the time since their first ask (`times_of_a_place_are_right`), and for as long as they
+///   last (`a_place_that_ran_out_is_not_seen`).
+/// - The list has every held lock of the namespace, and no other, under its original name and as
+///   [`look`](Self::look) reports it, sorted by name (`held_locks_are_listed`).
+/// - Looking changes nothing (`looking_changes_nothing`, `looking_keeps_nothing_alive`), and makes
+///   no request fail (`looking_disturbs_nobody`).
 /// - A broken hold is over at once: its owner can neither renew nor release it, the next grant has
-///   a higher token, and whoever waits is served and told as by a release
+///   a higher token, and waiters are served and told as they are by a release
 ///   (`a_broken_hold_is_over`, `a_broken_hold_frees_the_lock_for_waiters`,
 ///   `a_break_wakes_who_listens`).
 /// - A break for one owner touches nobody else's hold, whatever happens meanwhile
@@ -45,20 +46,20 @@ pub trait Inspect: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Any [`ErrorKind`](crate::driver::ErrorKind) but `Unknown`.
+    /// Any [`ErrorKind`](crate::driver::ErrorKind) except `Unknown`.
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError>;
 
-    /// Every lock of the namespace that is held, by name.
+    /// Every held lock of the namespace, sorted by name.
     ///
     /// # Errors
     ///
-    /// Any [`ErrorKind`](crate::driver::ErrorKind) but `Unknown`.
+    /// Any [`ErrorKind`](crate::driver::ErrorKind) except `Unknown`.
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError>;
 
-    /// Ends the hold, that of `owner` only if one is named, and returns who it was; `None` if
-    /// there was no such hold.
+    /// Ends the hold and returns its holder, or `None` if there was no such hold. If an `owner` is
+    /// named, only a hold of that owner is ended.
     ///
-    /// The holder learns it at its next renewal at the latest.
+    /// The holder learns of this at its next renewal at the latest.
     ///
     /// # Errors
     ///
@@ -71,11 +72,11 @@ pub trait Inspect: Send + Sync {
     ) -> Result<Option<Holder>, DriverError>;
 
     /// Looks at how the backend is set up: rights, durability, eviction, clock, version. What
-    /// cannot be found out is a finding, too.
+    /// cannot be found out is reported as a finding, too.
     ///
     /// # Errors
     ///
-    /// Any [`ErrorKind`](crate::driver::ErrorKind) but `Unknown`, if nothing could be found out.
+    /// Any [`ErrorKind`](crate::driver::ErrorKind) except `Unknown`, if nothing could be found out.
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError>;
 }
 
@@ -94,14 +95,14 @@ impl LockStatus {
         Self { name, holder: None, waiters: Vec::new(), listeners: None }
     }
 
-    /// Says who holds it.
+    /// Adds who holds it.
     #[must_use]
     pub fn held_by(mut self, holder: Holder) -> Self {
         self.holder = Some(holder);
         self
     }
 
-    /// Adds who has a place in the queue, in the order in which they will be served.
+    /// Adds the waiters that have a place in the queue, in the order in which they will be served.
     #[must_use]
     pub fn waited_for_by(mut self, waiters: Vec<Waiter>) -> Self {
         self.waiters = waiters;
@@ -115,7 +116,7 @@ impl LockStatus {
         self
     }
 
-    /// Which lock.
+    /// The name of the lock.
     pub fn name(&self) -> &LockName {
         &self.name
     }
@@ -125,15 +126,15 @@ impl LockStatus {
         self.holder.as_ref()
     }
 
-    /// Who has a place in a queue for it, in the order in which they will be served. Waiters
-    /// without a place, those who did not ask for [order](crate::Fairness::OnRequest), leave no
-    /// trace that has their name on it.
+    /// The waiters that have a place in a queue for it, in the order in which they will be served.
+    /// Waiters without a place, which are those that did not ask for
+    /// [order](crate::Fairness::OnRequest), leave no trace with their name on it.
     pub fn waiters(&self) -> &[Waiter] {
         &self.waiters
     }
 
-    /// How many connections to the backend listen for its release, where the backend can tell:
-    /// about as many lockers as wait, with or without a place.
+    /// How many connections to the backend listen for its release, where the backend can tell. That
+    /// is about as many as there are lockers that wait, with or without a place.
     pub fn listeners(&self) -> Option<u64> {
         self.listeners
     }
@@ -176,14 +177,15 @@ impl Holder {
         self
     }
 
-    /// Adds for how long the lease lasts unless it is renewed.
+    /// Adds how long the lease lasts unless it is renewed.
     #[must_use]
     pub fn with_remaining(mut self, duration: Duration) -> Self {
         self.remaining = Some(duration);
         self
     }
 
-    /// Under which id the backend knows it; what [`Hold::owner`](crate::Hold::owner) says.
+    /// The id under which the backend knows the holder, which is what
+    /// [`Hold::owner`](crate::Hold::owner) returns.
     pub fn owner(&self) -> OwnerId {
         self.owner
     }
@@ -203,7 +205,7 @@ impl Holder {
         self.held_for
     }
 
-    /// For how long the lease lasts unless it is renewed; `None` if the hold is no lease.
+    /// How long the lease lasts unless it is renewed; `None` if the hold is not a lease.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
@@ -230,14 +232,14 @@ impl Waiter {
         self
     }
 
-    /// Adds how long ago it came.
+    /// Adds how long ago the waiter came.
     #[must_use]
     pub fn with_waiting_for(mut self, duration: Duration) -> Self {
         self.waiting_for = Some(duration);
         self
     }
 
-    /// Under which id the backend knows it.
+    /// The id under which the backend knows the waiter.
     pub fn owner(&self) -> OwnerId {
         self.owner
     }
@@ -247,7 +249,7 @@ impl Waiter {
         self.label.as_ref()
     }
 
-    /// How long ago it came.
+    /// How long ago the waiter came.
     pub fn waiting_for(&self) -> Option<Duration> {
         self.waiting_for
     }
@@ -268,7 +270,7 @@ impl Diagnosis {
         Self { grade: Grade::Good, topic, finding: finding.into(), advice: None }
     }
 
-    /// Something that one had better know; with what to do about it.
+    /// Something that one should know, with what to do about it.
     pub fn warning(
         topic: &'static str,
         finding: impl Into<String>,
@@ -303,7 +305,7 @@ impl Diagnosis {
         &self.finding
     }
 
-    /// What to do about it; `None` if nothing.
+    /// What to do about it; `None` if there is nothing to do.
     pub fn advice(&self) -> Option<&str> {
         self.advice.as_deref()
     }

@@ -1,9 +1,9 @@
 //! The keeper owns a claim from before its first request until its last trace is gone.
 //!
-//! Users never own one: they have a [`Driven`](crate::driven::Driven) future or a guard, and
-//! dropping either, anywhere, only tells the keeper. It drops no started `try_acquire`, `renew` or
-//! `release`, since a request that was sent can land at any time; what it no longer waits for, it
-//! cleans up after.
+//! Users never own a claim: they have a [`Driven`](crate::driven::Driven) future or a guard, and
+//! dropping either, anywhere, only tells the keeper. The keeper drops no `try_acquire`, `renew` or
+//! `release` that was started, since a request that was sent can land at any time; it cleans up
+//! after whatever it no longer waits for.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -49,7 +49,8 @@ pub(crate) fn keep(
         match pursuit.begin(&mut caller).await {
             Some(Asked::Won(won)) => take(engine, claim, won, progress.end(), lease, caller),
             Some(Asked::Again(next)) => {
-                // A task at once, though it might become one later: it takes less room than this.
+                // A task at once, though the work might become one later: the task takes less room
+                // than this.
                 let spawner = Arc::clone(&engine);
                 spawner.spawn(
                     wait_and_take(engine, claim, progress, next, lease, caller).in_current_span(),
@@ -64,8 +65,8 @@ pub(crate) fn keep(
     }
 }
 
-/// Waits, and takes or leaves nothing behind: the rest of the life of a claim that was not granted
-/// at once. Those who wait are many, so it is small.
+/// Waits, and then takes the lock or leaves nothing behind: the rest of the life of a claim that
+/// was not granted at once. Waiters are many, so it is small.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps its arguments twice, as captured and as moved"
@@ -108,12 +109,12 @@ fn take(
     drop(caller.report(Ok(guard)));
 }
 
-/// Releases what the last guard of a hold lets go of, and reports how that went: nothing if the hold
-/// was lost.
+/// Releases what the last guard of a hold lets go of, and reports how that went. Reports nothing if
+/// the hold was lost.
 ///
-/// Those who watch the hold hear of it when this is polled again, as the request has left then: of
-/// several tasks that become ready with the one that sends it, tokio hands some to another thread, and
-/// wakes that one first.
+/// Those who watch the hold hear of its end when this is polled again, since the request has left
+/// by then. If they became ready together with the task that sends the request, tokio would hand
+/// some of them to another thread, and wake that thread first.
 pub(crate) async fn retire(seat: Seat, mut caller: Caller<Result<()>>) {
     let Some(tenure) = seat.vacate() else { return };
     let (mut has_left, mut untold) = (false, Some(Untold(&tenure)));
@@ -164,11 +165,11 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
     let tenure = &*kept;
     let Tenure { engine, claim, .. } = tenure;
     let mut renewal: Option<Pin<Box<dyn Future<Output = Renewed> + Send + '_>>> = None;
-    // Whether to begin it, if the hold has not ended by then.
+    // Whether to begin a renewal, if the hold has not ended by then.
     let mut start = false;
     let mut retry = None;
-    // Whether there was news since the last renewal failed: of more there is nothing to be made
-    // before the next, and some drivers have them without end.
+    // Whether there was news since the last renewal failed: any more is of no use before the next
+    // one, and some drivers have news without end.
     let mut heard = false;
     let mut earliest = None;
     loop {
@@ -205,7 +206,8 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                     Ok(Renewal::Held(vouch)) => {
                         tracing::trace!(lock = %claim.name(), owner = %claim.owner(), "renewed");
                         tenure.vouch(Vouched::new(vouch, asked, wished));
-                        // A session may be vouched for from before: that is no cause to hurry.
+                        // A session may be vouched for from an earlier time: that is no cause to
+                        // hurry.
                         earliest = Some(engine.clock.stamp() + vouched.ttl / 12);
                     }
                     Ok(Renewal::Lost) => tenure.lose(),
@@ -219,7 +221,7 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                 }
                 false
             }
-            // At the end of the vouch the next look at how it stands finds it lost.
+            // At the end of the vouch, the next look at how the hold stands finds it lost.
             () = engine.clock.sleep_until_some(next) => next == due,
             change = engine.driver.changed(claim), if renewal.is_none() && !heard => match change {
                 Change::AskAgain | Change::Freed | Change::Granted(_) => {
@@ -260,11 +262,11 @@ async fn wait_for<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send +
     }
 }
 
-/// Releases until that was answered and nothing that was sent before can land any more.
+/// Repeats the release until it was answered and nothing that was sent before can land any more.
 ///
 /// A request is dead a lease after it was sent: if it took the lock then, that hold has run out,
-/// and so has any other after the longest lease that was asked for. A session goes on, so there it
-/// takes an answer.
+/// and any other hold has run out after the longest lease that was asked for. A session goes on, so
+/// there an answer is needed.
 pub(crate) async fn clear_up(
     engine: &Engine,
     claim: &Claim,
@@ -273,7 +275,7 @@ pub(crate) async fn clear_up(
     mut report: impl FnMut(Result<Release, DriverError>),
 ) {
     let bounded = engine.driver.capabilities().liveness == Liveness::Lease;
-    // A driver over several backends goes on at those that are silent for as long as it may last.
+    // A driver over several backends keeps asking the silent ones for as long as the hold may last.
     let released = claim.clone().with_ttl(longest.max(claim.ttl()));
     let started = engine.clock.stamp();
     // A release may be carried out long before it is answered.

@@ -6,7 +6,7 @@ use crate::Error;
 
 /// What a holder or waiter calls itself, for people who look at locks. It decides nothing.
 ///
-/// The host's name and the process id, `web-3:4711`, unless the locker is
+/// It is the host's name and the process id, such as `web-3:4711`, unless the locker is
 /// [told otherwise](crate::LockerBuilder::label).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Label(Arc<str>);

@@ -19,12 +19,12 @@ use crate::{
     LockName, Owner, Result, Wait, keeper, meter,
 };
 
-/// A named lock. Holds nothing until it is acquired; cheap to clone.
+/// A named lock. It holds nothing until it is acquired, and is cheap to clone.
 ///
-/// Two acquisitions exclude each other also when they come from the same `Lock`, unless they are
+/// Two acquisitions exclude each other even when they come from the same `Lock`, unless they are
 /// made [as one owner](Self::acquire_as).
 ///
-/// `Order` and `Ends` are promises that functions can ask for by type: see [`fair`](Self::fair)
+/// `Order` and `Ends` are promises that a function can ask for by type: see [`fair`](Self::fair)
 /// and [`leased`](Self::leased).
 ///
 /// ```
@@ -61,28 +61,28 @@ pub struct AnyOrder;
 #[non_exhaustive]
 pub struct Fifo;
 
-/// Holds that nobody released end as the driver has it.
+/// Holds that nobody releases end in whatever way the driver ends them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AnyEnd;
 
-/// Holds that nobody released end with a lease.
+/// Holds that nobody releases end with a lease.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Leased;
 
 impl<O: 'static, E: 'static> Lock<O, E> {
-    /// Which lock this is.
+    /// The name of this lock.
     pub fn name(&self) -> &LockName {
         &self.name
     }
 
-    /// What the driver behind it promises.
+    /// What the driver behind this lock promises.
     pub fn capabilities(&self) -> Capabilities {
         self.engine.driver.capabilities()
     }
 
-    /// The same lock, whose acquisitions are served first come, first served.
+    /// The same lock, with its acquisitions served first come, first served.
     ///
     /// ```
     /// # use lockkit_core::{Fifo, Lock, Locker, memory::MemoryDriver};
@@ -123,8 +123,9 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the driver's holds end with something else than a lease,
-    /// [`Error::Config`] if it cannot keep one of this length.
+    /// [`Error::Unsupported`] if the driver's holds end with something other than a lease;
+    /// [`Error::Config`] if the driver cannot keep a lease of this length, or if its `max_hold` is
+    /// zero.
     pub fn leased(self, lease: Lease) -> Result<Lock<O, Leased>> {
         let (driver, can) = (self.engine.driver.id(), self.capabilities());
         if can.liveness != Liveness::Lease {
@@ -136,40 +137,42 @@ impl<O: 'static, E: 'static> Lock<O, E> {
         Ok(Lock { engine, name, lease, fair, promises: PhantomData })
     }
 
-    /// Acquires the lock, for as long as it takes.
+    /// Acquires the lock, waiting for as long as it takes.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if the backend gives no answer at all for the length of a lease,
-    /// [`Error::ShutDown`] if the [locker](crate::Locker) was shut down or its runtime has ended,
-    /// [`Error::Config`] where there is none to use, and what else the driver says; see [`Error`].
+    /// [`Error::Unreachable`] if the backend gives no answer at all for the length of a lease;
+    /// [`Error::ShutDown`] if the [locker](crate::Locker) was shut down or its runtime has ended;
+    /// [`Error::Config`] if there is no runtime to use; and whatever else the driver reports. See
+    /// [`Error`].
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: dropped at any point, it leaves neither a hold nor a place in a queue. One that
-    /// is neither polled nor dropped keeps what it is granted.
+    /// Cancel-safe: dropped at any point, the future leaves neither a hold nor a place in a queue.
+    /// A future that is neither polled nor dropped keeps what it is granted.
     pub async fn acquire(&self) -> Result<LockGuard> {
         self.acquire_with(AcquireOptions::new()).await
     }
 
-    /// Acquires the lock within `patience`.
+    /// Acquires the lock, waiting no longer than `patience`.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if it was taken for so long, or if the backend did not answer for that
-    /// long, where that is shorter than a lease; otherwise as [`acquire`](Self::acquire).
+    /// [`Error::TimedOut`] if the lock was taken for that long, or if the backend did not answer
+    /// for that long and `patience` is shorter than a lease; otherwise the same as
+    /// [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn acquire_timeout(&self, patience: Duration) -> Result<LockGuard> {
         self.acquire_with(AcquireOptions::new().wait(Wait::AtMost(patience))).await
     }
 
     /// Acquires the lock if that is possible at once; `None` if somebody else holds it.
     ///
-    /// That is one request, which has the driver's limit for one: a fifth of the lease and 3 seconds
-    /// at most, unless the URL has a `call_limit`.
+    /// This sends one request, bounded by the driver's limit for a single request: a fifth of the
+    /// lease, at most 3 seconds, unless the URL has a `call_limit`.
     ///
     /// ```
     /// # use lockkit_core::{Locker, memory::MemoryDriver};
@@ -183,12 +186,12 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if the backend does not answer; otherwise as
+    /// [`Error::Unreachable`] if the backend does not answer; otherwise the same as
     /// [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>> {
         match self.acquire_with(AcquireOptions::new().wait(Wait::No)).await {
             Err(Error::Taken { .. }) => Ok(None),
@@ -196,23 +199,23 @@ impl<O: 'static, E: 'static> Lock<O, E> {
         }
     }
 
-    /// Acquires the lock as `options` say; see there for an example.
+    /// Acquires the lock as `options` say; see [`AcquireOptions`] for an example.
     ///
     /// # Errors
     ///
-    /// [`Error::Taken`] for [`Wait::No`]; [`Error::Unsupported`] and [`Error::Config`] for a
-    /// [lease](AcquireOptions::ttl) that the driver cannot keep; otherwise as
+    /// [`Error::Taken`] with [`Wait::No`]; [`Error::Unsupported`] and [`Error::Config`] for a
+    /// [lease](AcquireOptions::ttl) that the driver cannot keep; otherwise the same as
     /// [`acquire`](Self::acquire) and [`acquire_timeout`](Self::acquire_timeout).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn acquire_with(&self, options: AcquireOptions) -> Result<LockGuard> {
         self.acquire_after(options, None).await
     }
 
-    /// [`acquire_with`](Self::acquire_with) behind another claim of the same owner, which nobody has
-    /// answered since `silent_since`.
+    /// [`acquire_with`](Self::acquire_with) behind another claim of the same owner, which has had
+    /// no answer since `silent_since`.
     pub(crate) async fn acquire_after(
         &self,
         options: AcquireOptions,
@@ -260,11 +263,13 @@ impl<O: 'static, E: 'static> Lock<O, E> {
         acquired
     }
 
-    /// Acquires the lock for `owner`, or shares the hold that `owner` has already: without a
-    /// request, and with what `options` say about the lease left aside. It is released with the
-    /// last guard. While one acquisition of `owner` is under way, others of `owner` wait for it, also
-    /// for one that nobody polls any more: drop it. One with [`Wait::No`] does not wait, and is told
-    /// that the lock is taken.
+    /// Acquires the lock for `owner`, or shares the hold that `owner` already has. Sharing sends no
+    /// request, and ignores what `options` say about the lease. The lock is released with the last
+    /// guard.
+    ///
+    /// While one acquisition of `owner` is under way, its other acquisitions wait for that one,
+    /// even if nobody polls it any more: drop such a future. An acquisition with [`Wait::No`] does
+    /// not wait, and is told that the lock is taken.
     ///
     /// ```
     /// # use lockkit_core::{AcquireOptions, Lock, Locker, Owner, memory::MemoryDriver};
@@ -292,12 +297,12 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] while there are guards of a hold of `owner` that was lost; otherwise as
-    /// [`acquire_with`](Self::acquire_with).
+    /// [`Error::Lost`] while there are still guards of a hold that `owner` has lost; otherwise the
+    /// same as [`acquire_with`](Self::acquire_with).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn acquire_as(&self, owner: &Owner, options: AcquireOptions) -> Result<LockGuard> {
         owner.acquire(self, options).await
     }
@@ -307,12 +312,13 @@ impl<O: 'static, E: 'static> Lock<O, E> {
         owner.depth(self)
     }
 
-    /// Acquires the lock, for as long as it takes, does `work`, and releases.
+    /// Acquires the lock, waiting for as long as it takes, does `work`, and releases the lock.
     ///
-    /// The work is dropped at its next await when the hold is lost. It gets a [`Hold`], for the
-    /// fencing token and to hand to what it spawns, which is not dropped with it.
+    /// When the hold is lost, the work is dropped at its next await. The work gets a [`Hold`], for
+    /// the fencing token, and to hand to whatever it spawns, which is not dropped with it.
     ///
-    /// What the work returns is handed through: work that can fail makes it a result in a result.
+    /// What the work returns is passed through: if the work can fail, the outcome is a result in a
+    /// result.
     ///
     /// ```
     /// # use lockkit_core::{Hold, Locker, memory::MemoryDriver};
@@ -331,13 +337,13 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the hold ended before the lock was released, so that others may have been at
-    /// it, too. The work may have come to its end all the same: then what it returned is dropped.
-    /// Otherwise as [`acquire`](Self::acquire).
+    /// [`Error::Lost`] if the hold ended before the lock was released, so that others may have held
+    /// the lock, too. The work may have finished all the same: what it returned is then dropped.
+    /// Otherwise the same as [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire); the work is dropped with it.
+    /// Same as [`acquire`](Self::acquire); the work is dropped with the future.
     pub async fn run<T, F>(&self, work: impl FnOnce(Hold) -> F + Send) -> Result<T>
     where
         T: Send,
@@ -350,11 +356,11 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run) and [`acquire_with`](Self::acquire_with).
+    /// Same as [`run`](Self::run) and [`acquire_with`](Self::acquire_with).
     ///
     /// # Cancel safety
     ///
-    /// As [`run`](Self::run).
+    /// Same as [`run`](Self::run).
     pub async fn run_with<T, F>(
         &self,
         options: AcquireOptions,
@@ -373,7 +379,7 @@ impl<O: 'static, E: 'static> Lock<O, E> {
 }
 
 impl<O: 'static> Lock<O, Leased> {
-    /// The lease of its holds.
+    /// The lease of this lock's holds.
     pub fn lease(&self) -> Lease {
         self.lease
     }
@@ -382,11 +388,11 @@ impl<O: 'static> Lock<O, Leased> {
     ///
     /// # Errors
     ///
-    /// As [`acquire_with`](Self::acquire_with).
+    /// Same as [`acquire_with`](Self::acquire_with).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn acquire_leased(&self, options: AcquireOptions) -> Result<LeasedGuard> {
         Ok(LeasedGuard::new(self.acquire_with(options).await?))
     }

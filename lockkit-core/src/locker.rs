@@ -13,15 +13,15 @@ use crate::{
 
 /// Makes locks on one driver. Cheap to clone; clones are the same locker.
 ///
-/// Its keepers, which renew and release, run on the tokio runtime that it was made in, or else on
-/// the first one that it is used in: one with timers, which has to be running for holds to be
-/// renewed. Locks may be used from any other executor. When that runtime ends, so do the holds, and
-/// acquisitions fail with [`Error::ShutDown`](crate::Error::ShutDown).
+/// Its keepers, which renew and release, run on the tokio runtime in which the locker was made, or
+/// else on the first one in which it is used. That runtime needs timers, and must be running for
+/// holds to be renewed. Locks may be used from any other executor. When the locker's runtime ends,
+/// so do the holds, and acquisitions fail with [`Error::ShutDown`](crate::Error::ShutDown).
 ///
 /// A synchronous thread calls `block_on`, of that runtime or any other. The locker's runtime should
-/// have threads of its own then: a current-thread one renews only while a `block_on` of it runs, and
-/// a hold that is kept for longer than its lease outside of one is lost. Nor do limits of waits, or a
-/// shutdown, come to their end outside of one.
+/// then have threads of its own: a current-thread runtime renews only while a `block_on` of it
+/// runs, and a hold that is kept outside of one for longer than its lease is lost. Time limits of
+/// waits do not run out outside of one either, nor does a shutdown come to its end.
 ///
 /// ```
 /// # use lockkit_core::{Locker, memory::MemoryDriver};
@@ -44,15 +44,16 @@ pub struct Locker {
 }
 
 impl Locker {
-    /// A locker with a lease of 30 seconds, or what the driver can keep that is nearest to it, in
-    /// the namespace `lockkit`.
+    /// A locker with a lease of 30 seconds, or the nearest one that the driver can keep, in the
+    /// namespace `lockkit`.
     pub fn new(driver: impl Driver) -> Self {
         Self::from_arc(Arc::new(driver))
     }
 
-    /// Like [`new`](Self::new), for a driver that was chosen at run time, or is used beside it.
+    /// Like [`new`](Self::new), for a driver that was chosen at run time, or that is also used
+    /// beside the locker.
     ///
-    /// What the URL of the driver says of the locker, as its `namespace`, is not heeded; see
+    /// What the driver's URL says about the locker, such as its `namespace`, is ignored; see
     /// [`from_url`](Self::from_url).
     pub fn from_arc(driver: Arc<dyn Driver>) -> Self {
         let lease = Lease::default().within(&driver.capabilities());
@@ -60,8 +61,8 @@ impl Locker {
         Self { engine, namespace: Namespace::default(), lease }
     }
 
-    /// A locker of the driver that was connected to `url`, as the facade's `connect` makes it: with the
-    /// [common parameters](crate::COMMON_PARAMETERS) of the URL, which a driver does not heed.
+    /// A locker on the driver that was connected to `url`, as the facade's `connect` makes it: with
+    /// the [common parameters](crate::COMMON_PARAMETERS) of the URL, which a driver ignores.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -78,8 +79,8 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`](crate::Error::Config) for a value that cannot be used, and if the driver cannot
-    /// keep such a lease.
+    /// [`Error::Config`](crate::Error::Config) for a value that cannot be used, or if the driver
+    /// cannot keep such a lease.
     pub fn from_url(driver: Arc<dyn Driver>, url: &BackendUrl) -> Result<Self> {
         let locker = Self::builder_from_arc(driver).parameters(&url.unchecked())?;
         locker.build().map_err(|error| url.error(error.to_string()))
@@ -112,8 +113,8 @@ impl Locker {
         Ok(Lock::new(Arc::clone(&self.engine), name, self.lease))
     }
 
-    /// A locker of the same driver whose locks are in another namespace, as those of another tenant.
-    /// They share all there is, a [`shutdown`](Self::shutdown) included.
+    /// A locker on the same driver whose locks are in another namespace, such as that of another
+    /// tenant. The two share everything else, a [`shutdown`](Self::shutdown) included.
     ///
     /// ```
     /// # use lockkit_core::{Locker, Namespace, memory::MemoryDriver};
@@ -131,17 +132,17 @@ impl Locker {
         Self { namespace, ..self.clone() }
     }
 
-    /// The lease of locks that have no [other](Lock::leased).
+    /// The lease of locks that were not given [another](Lock::leased).
     pub fn lease(&self) -> Lease {
         self.lease
     }
 
-    /// The namespace of its locks.
+    /// The namespace of this locker's locks.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The driver behind it.
+    /// The driver behind this locker.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.engine.driver
     }
@@ -151,8 +152,9 @@ impl Locker {
         self.engine.driver.capabilities()
     }
 
-    /// How the lock called `name` stands: who holds it and who has a place in the queue. Changes
-    /// nothing, and is old news when it arrives: for people and for displays, not for decisions.
+    /// How the lock called `name` stands: who holds it and who has a place in the queue. Looking
+    /// changes nothing, and what it finds is already old when it arrives: it is for people and
+    /// displays, not for decisions.
     ///
     /// ```
     /// # use lockkit_core::{Locker, memory::MemoryDriver};
@@ -166,9 +168,10 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the driver cannot tell,
-    /// [`Error::InvalidName`](crate::Error::InvalidName), [`Error::ShutDown`](crate::Error::ShutDown),
-    /// [`Error::Config`](crate::Error::Config) outside of a runtime, and what the driver says.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the driver cannot tell;
+    /// [`Error::InvalidName`](crate::Error::InvalidName);
+    /// [`Error::ShutDown`](crate::Error::ShutDown); [`Error::Config`](crate::Error::Config) outside
+    /// of a runtime; and whatever the driver reports.
     ///
     /// # Cancel safety
     ///
@@ -180,11 +183,11 @@ impl Locker {
         self.engine.request(Operation::Inspect, Some(&name), status).await
     }
 
-    /// Every lock of the locker's namespace that is held, by name.
+    /// Every held lock of the locker's namespace, sorted by name.
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look).
+    /// Same as [`look`](Self::look).
     ///
     /// # Cancel safety
     ///
@@ -196,21 +199,22 @@ impl Locker {
         self.engine.request(Operation::Inspect, None, held).await
     }
 
-    /// Ends the hold of the lock called `name`, that of `owner` only if one is named, and says
-    /// whose it was; `None` if there was no such hold. Whoever waits is served.
+    /// Ends the hold of the lock called `name` and returns its holder, or `None` if there was no
+    /// such hold. If an `owner` is named, only a hold of that owner is ended. Waiters are then
+    /// served.
     ///
-    /// The holder, if it lives, learns of it at its next renewal at the latest, or when a lease that
-    /// is [not renewed](crate::Renew::Never) is over, and may go on until then: only a resource that
-    /// checks [fencing tokens](crate::FencingToken) refuses it at once.
+    /// The holder, if it lives, learns of this at its next renewal at the latest, or, if its lease
+    /// is [not renewed](crate::Renew::Never), when the lease is over. It may go on until then: only
+    /// a resource that checks [fencing tokens](crate::FencingToken) refuses it at once.
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look); [`Error::Unreachable`](crate::Error::Unreachable) leaves it open
-    /// whether the hold was broken.
+    /// Same as [`look`](Self::look); [`Error::Unreachable`](crate::Error::Unreachable) leaves it
+    /// open whether the hold was broken.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, it may or may not break the hold.
+    /// If it is dropped, it may or may not break the hold.
     pub async fn break_hold(&self, name: &str, owner: Option<OwnerId>) -> Result<Option<Holder>> {
         let name = LockName::new(&self.namespace, name)?;
         let (inspected, asked) = (self.inspected("breaking a hold")?, name.clone());
@@ -222,12 +226,12 @@ impl Locker {
         Ok(holder)
     }
 
-    /// Looks at how the backend is set up, and says what is right and what is wrong with it for
-    /// keeping locks. Changes nothing.
+    /// Looks at how the backend is set up, and reports what is right and what is wrong for keeping
+    /// locks. Changes nothing.
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look), if nothing could be found out.
+    /// Same as [`look`](Self::look), if nothing could be found out.
     ///
     /// # Cancel safety
     ///
@@ -247,19 +251,20 @@ impl Locker {
     /// closes the driver. Guards report their hold as lost; acquisitions, now and later, fail with
     /// [`Error::ShutDown`](crate::Error::ShutDown).
     ///
-    /// Returns when all of that is done: a matter of a request or two, or of the rest of a lease after
-    /// an acquisition that had no answer, whose request may land until then. While the backend cannot
-    /// be reached it gives up after a lease of the locker and 10 seconds, of which the driver has 5 to
-    /// close: what is left there ends with its own lease. Who is given less time, as by an orchestrator
-    /// that kills after 30 seconds, wraps it in a [`timeout`](tokio::time::timeout).
+    /// Returns when all of that is done. This takes a request or two, or the rest of a lease after
+    /// an acquisition that had no answer, since its request may land until then. While the backend
+    /// cannot be reached, the shutdown gives up after a lease of the locker and 10 seconds, 5 of
+    /// which are for the driver to close; what is left at the backend ends with its own lease. If
+    /// you have less time, for example under an orchestrator that kills after 30 seconds, wrap the
+    /// call in a [`timeout`](tokio::time::timeout).
     ///
     /// Work that goes on under a lock is not waited for: let it end first, or have it watch its
     /// [`Hold`](crate::Hold).
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, releasing goes on in the background; the driver is then closed when
-    /// its locker is dropped. It may be called again.
+    /// If it is dropped at any point, releasing goes on in the background, and the driver is then
+    /// closed when its locker is dropped. It may be called again.
     pub async fn shutdown(&self) {
         self.engine.shut_down(self.lease.ttl() + Duration::from_secs(5)).await;
     }
@@ -275,7 +280,7 @@ impl fmt::Debug for Locker {
     }
 }
 
-/// A driver that may tell of its locks, for a request of its own.
+/// A driver that may be able to tell of its locks, for one request.
 struct Inspected {
     driver: Arc<dyn Driver>,
     what: &'static str,
@@ -313,29 +318,29 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets the lease of locks that have no [other](Lock::leased).
+    /// Sets the lease of locks that are not given [another](Lock::leased).
     #[must_use]
     pub fn lease(mut self, lease: Lease) -> Self {
         self.lease = lease;
         self
     }
 
-    /// Sets what its holders and waiters are called where locks are
-    /// [looked at](Locker::look). Host and process id unless set.
+    /// Sets what the locker's holders and waiters are called where locks are
+    /// [looked at](Locker::look). The default is the host and process id.
     #[must_use]
     pub fn label(mut self, label: Label) -> Self {
         self.label = label;
         self
     }
 
-    /// Takes another clock, for tests.
+    /// Uses another clock, for tests.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Takes the [common parameters](crate::COMMON_PARAMETERS) of a backend URL.
+    /// Applies the [common parameters](crate::COMMON_PARAMETERS) of a backend URL.
     ///
     /// # Errors
     ///

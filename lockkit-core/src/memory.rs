@@ -1,11 +1,11 @@
-//! Locks within one process: the reference driver, and a backend for tests, with [faults](Faults) and
-//! [losses](MemoryDriver::revoke) on demand.
+//! Locks within one process: the reference driver, and a backend for tests, with [faults](Faults)
+//! and [losses](MemoryDriver::revoke) on demand.
 //!
 //! First come, first served, by hand-over: a release gives the lock to the waiter that has waited
-//! longest. Holds are leases, renewed as long as their guard lives and its runtime runs: how long a
-//! task that is stuck may block the others is bounded by a [maximum hold](crate::Lease::max_hold).
-//! Fencing tokens rise for as long as the process lives, and begin anew in the next: what remembers
-//! them for longer, as a database does, is guarded by locks of another backend.
+//! longest. Holds are leases, renewed for as long as their guard lives and its runtime runs: a
+//! [maximum hold](crate::Lease::max_hold) bounds how long a stuck task may block the others.
+//! Fencing tokens rise for as long as the process lives, and begin anew in the next process: guard
+//! what remembers them for longer, as a database does, with locks of another backend.
 //!
 //! ```
 //! use lockkit_core::{Locker, memory::MemoryDriver};
@@ -46,7 +46,7 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .notification()
     .inspection();
 
-/// The parameters of `memory:` beside the [common](crate::COMMON_PARAMETERS) ones: none.
+/// The parameters of `memory:` besides the [common](crate::COMMON_PARAMETERS) ones: none.
 pub const PARAMETERS: &[Parameter] = &[];
 
 /// Locks within one process. Clones share them.
@@ -57,7 +57,7 @@ pub struct MemoryDriver {
 
 /// What a server would be.
 struct Backend {
-    /// No other of this process has it.
+    /// No other backend of this process has it.
     number: u64,
     state: Mutex<State>,
     faults: Faults,
@@ -73,7 +73,7 @@ impl MemoryDriver {
     pub fn shared(name: &str) -> Self {
         static SHARED: LazyLock<Mutex<HashMap<String, Weak<Backend>>>> =
             LazyLock::new(Mutex::default);
-        // Tokens rise also where a name was given up by all and comes back.
+        // Tokens rise even if everybody gives up a name and it comes back.
         static LAST_TOKEN: LazyLock<Arc<AtomicU64>> = LazyLock::new(Arc::default);
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(backend) = shared.get(name).and_then(Weak::upgrade) {
@@ -107,7 +107,7 @@ impl MemoryDriver {
         self.backend.lock().break_hold(name, None);
     }
 
-    /// Lets requests to this backend go wrong, for tests.
+    /// Makes requests to this backend go wrong, for tests.
     pub fn faults(&self) -> &Faults {
         &self.backend.faults
     }
@@ -277,7 +277,7 @@ struct Place {
     deadline: Instant,
 }
 
-/// What is known of a claimant beside its id.
+/// What is known of a claimant besides its id.
 struct Who {
     label: Label,
     clock: Clock,
@@ -310,7 +310,7 @@ impl State {
             }
             return Ok(Attempt::Taken(taken));
         }
-        // What was handed over is told by this answer.
+        // This answer tells of what was handed over.
         self.mailboxes.open(owner).take();
         let expiry = now + claim.ttl();
         let token = match &mut entry.held {
@@ -348,7 +348,7 @@ impl State {
         let Some(entry) = self.locks.get_mut(claim.name()) else { return Release::NotHeld };
         let freed = entry.held.take_if(|held| held.owner == owner).is_some();
         if !freed {
-            // Who holds has no place, and there may be thousands.
+            // A holder has no place, and there may be thousands of places.
             entry.places.retain(|place| place.owner != owner);
         }
         self.serve(claim.name(), Some(claim.now()));
@@ -450,7 +450,7 @@ impl Mailboxes {
         self.0.remove(&owner);
     }
 
-    /// For an owner that may be dead, or late: then it reads what there is, or asks again.
+    /// For an owner that may be dead, or only late: it then reads what there is, or asks again.
     fn close_if_read(&mut self, owner: OwnerId) {
         if self.0.get(&owner).is_some_and(|mailbox| mailbox.is_read()) {
             self.close(owner);

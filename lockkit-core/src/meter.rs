@@ -11,11 +11,11 @@ use crate::{Error, LockName};
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// What recorders know it by.
+    /// The name by which recorders know it.
     pub name: &'static str,
     /// What is counted, or measured in seconds.
     pub what: &'static str,
-    /// Whether it is a histogram of seconds, and not a counter.
+    /// Whether it is a histogram of seconds rather than a counter.
     pub is_histogram: bool,
 }
 
@@ -50,11 +50,12 @@ const LOSSES: Metric = Metric {
     is_histogram: false,
 };
 
-/// What the feature `metrics` records, with the labels `driver` and `namespace`. Names of locks
-/// are no labels: there may be millions.
+/// What the feature `metrics` records, with the labels `driver` and `namespace`. Names of locks are
+/// not labels: there may be millions.
 ///
-/// It goes to the recorder of the [`metrics`] crate that is installed in the process, best before
-/// the first locker is made, which tells it the units.
+/// The metrics go to the recorder of the [`metrics`] crate that is installed in the process. The
+/// recorder is best installed before the first locker is made, since making it tells the recorder
+/// the units.
 pub const METRICS: &[Metric] = &[ACQUISITIONS, CONTENDED, WAIT, HOLD, RENEWAL_FAILURES, LOSSES];
 
 pub(crate) fn describe() {

@@ -11,10 +11,10 @@ use crate::{Error, hex};
 /// A valid lock name, in its namespace.
 ///
 /// A name is any non-empty UTF-8 text of at most 512 bytes without control characters. It is
-/// compared byte by byte: case matters and nothing is normalised. Two different names never
-/// exclude each other, on no driver; the same name always does. Where other software takes the
-/// locks as well (`keys=exact`, `dialect=plain` and the like), what it knows a lock by decides
-/// instead, and which names there are: the page of the driver says how.
+/// compared byte by byte: case matters and nothing is normalised. Two different names never exclude
+/// each other, on any driver; the same name always does. Where other software takes the same locks
+/// (`keys=exact`, `dialect=plain` and the like), both this and which names there are depend on what
+/// that software knows a lock by: the driver's page says how.
 #[derive(Clone)]
 pub struct LockName(Arc<Parts>);
 
@@ -61,13 +61,13 @@ impl LockName {
         &self.0.namespace
     }
 
-    /// The name as one path segment of at most `max` bytes, for backends that cannot take any
-    /// text: `[a-z0-9_-]` and inner dots stand for themselves and every other byte is `%xx`; what
-    /// would be longer is cut short and ends in `~` and the 64 hexadecimal digits of
-    /// [`digest`](Self::digest).
+    /// The name as one path segment of at most `max` bytes, for backends that cannot take arbitrary
+    /// text. `[a-z0-9_-]` and dots, except for a leading one, stand for themselves, and every other
+    /// byte is `%xx`. A segment that would be longer is cut short and ends in `~` and the 64
+    /// hexadecimal digits of [`digest`](Self::digest).
     ///
-    /// Injective, also where the backend ignores case. The namespace is not in it, except in the
-    /// digest.
+    /// Different names have different segments, even where the backend ignores case. The namespace
+    /// is not part of a segment, except through the digest.
     ///
     /// # Panics
     ///
@@ -135,7 +135,7 @@ impl Ord for LockName {
     }
 }
 
-/// What the byte at this place of a name is in a segment.
+/// Appends what the byte at this position of a name is in a segment.
 fn push_escaped(to: &mut String, at: usize, byte: u8) {
     match is_literal(at, byte) {
         true => to.push(byte.into()),
@@ -175,7 +175,7 @@ impl fmt::Debug for LockName {
 
 /// Keeps the locks of one application apart from those of another on the same backend.
 ///
-/// 1 to 64 characters of `[A-Za-z0-9._-]`; `lockkit` unless said otherwise.
+/// It has 1 to 64 characters of `[A-Za-z0-9._-]`. The default is `lockkit`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Namespace(Arc<str>);
 
@@ -184,7 +184,7 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] if it is empty, longer than 64 characters, or has others than
+    /// [`Error::Config`] if it is empty, longer than 64 characters, or has characters other than
     /// `[A-Za-z0-9._-]`.
     pub fn new(namespace: &str) -> Result<Self, Error> {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);

@@ -3,15 +3,15 @@
 //! Most holds end before there is anything to do for them, and most requests are answered while
 //! their caller waits for nothing else. A task and its timers for each would be most of what the
 //! engine costs. So both are left in a list, and one task of the locker looks at the list every now
-//! and then. It gives a keeper to the holds that are still held, and has the requests go on that are
-//! still under way, since a caller may be long in coming back to one: it may be busy elsewhere in a
-//! `select!`, while the driver keeps for that request what all others need.
+//! and then. It gives a keeper to the holds that are still held, and lets the requests that are
+//! still under way go on by themselves: a caller may be long in coming back to one, since it may be
+//! busy elsewhere in a `select!`, while the driver keeps for that request what all others need.
 //!
-//! The task ends when the list is empty, and begins by an [alarm] a while after something was put
-//! there. If it began at once, it would be ready together with the task that sends the request: of
-//! several, tokio hands some to another thread, and wakes that one first.
+//! The task ends when the list is empty, and an [alarm] begins it again a while after something was
+//! put there. If the task began at once, it would be ready together with the one that sends the
+//! request: of several such tasks, tokio hands some to another thread, and wakes that thread first.
 //!
-//! A young hold that ends otherwise than by [`release`](crate::LockGuard::release) is
+//! A young hold that ends in any other way than by [`release`](crate::LockGuard::release) is
 //! [cleared up](Tenure::end) by a task of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ use crate::options::Renew;
 use crate::tenure::{Phase, Tenure};
 use crate::{alarm, keeper};
 
-/// How often the list is looked at. Two of these are well below a third of the shortest lease.
+/// How often the list is looked at. Two periods are well below a third of the shortest lease.
 const PERIOD: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
@@ -38,17 +38,17 @@ struct Young {
     holds: Vec<(Arc<Tenure>, Renew)>,
     /// What callers have begun since the last look at the list.
     begun: Vec<Arc<Begun>>,
-    /// And before that.
+    /// What they had begun before that.
     older: Vec<Arc<Begun>>,
-    /// Whether there is the task, or the alarm that it begins by.
+    /// Whether there is the task, or the alarm that begins it.
     attended: bool,
-    /// Has that ring at once.
+    /// Makes the alarm ring at once.
     alarm: Option<Waker>,
 }
 
 impl Young {
-    /// Takes out the holds that have ended before the list grows: in a runtime that is entered for a
-    /// call at a time, whose futures are ready at once, the task never runs.
+    /// Takes out the holds that have ended, before the list grows: the task never runs in a runtime
+    /// that is entered for one call at a time, with futures that are ready at once.
     fn make_room(&mut self) -> Vec<(Arc<Tenure>, Renew)> {
         if self.holds.len() < self.holds.capacity() {
             return Vec::new();
@@ -76,8 +76,8 @@ impl Nursery {
         drop(ended);
     }
 
-    /// Sees to it that the work goes on. Until it has a task, that of the list stands for it where
-    /// keepers are waited for, or its alarm.
+    /// Sees to it that the work goes on. Until the work has a task of its own, the list's task, or
+    /// its alarm, stands for it where keepers are waited for.
     pub(crate) fn watch(&self, engine: &Arc<Engine>, begun: &Arc<Begun>) {
         let mut young = self.young();
         young.begun.push(Arc::clone(begun));
@@ -96,7 +96,7 @@ impl Nursery {
         if std::mem::replace(&mut young.attended, true) {
             return;
         }
-        // Whatever is dropped here, as where the runtime is shut down, looks at the list.
+        // Whatever is dropped from here on, as when the runtime is shut down, looks at the list.
         drop(young);
         let nurse = Nurse::on_duty(engine);
         if let Some(_inside) = engine.enter() {
@@ -111,8 +111,8 @@ impl Nursery {
         }
     }
 
-    /// All that is to be seen to now. If there is nothing in the list, the task may go: whatever
-    /// comes next has another.
+    /// Everything that is to be seen to now. If there is nothing in the list, the task may go:
+    /// whatever comes next gets another one.
     fn take(&self) -> Option<Due> {
         let mut young = self.young();
         young.begun.retain(|begun| begun.goes_on());
@@ -148,8 +148,8 @@ impl Due {
     }
 }
 
-/// Whoever looks at the list. Whatever ends it before its duty ends, the end of its runtime
-/// included, ends the holds in its care.
+/// Looks at the list. Whatever ends it before its duty ends, the end of its runtime included, ends
+/// the holds in its care.
 struct Nurse {
     engine: Arc<Engine>,
     on_duty: bool,
@@ -181,7 +181,7 @@ impl Nurse {
         }
     }
 
-    /// What to see to; none when its duty has ended.
+    /// What to see to; `None` when its duty has ended.
     fn take(&mut self) -> Option<Due> {
         let due = self.engine.nursery.take();
         // What comes from now on is in another's care.

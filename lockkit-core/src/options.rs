@@ -4,7 +4,7 @@ use crate::{Capabilities, Error, Liveness, Result};
 
 /// How to acquire a lock.
 ///
-/// Without further ado it waits for as long as it takes, with the lease of the lock.
+/// By default, an acquisition waits for as long as it takes, with the lease of the lock.
 ///
 /// ```
 /// # use lockkit_core::{AcquireOptions, Locker, Wait, memory::MemoryDriver};
@@ -29,14 +29,14 @@ impl AcquireOptions {
         Self::default()
     }
 
-    /// Sets for how long to wait.
+    /// Sets how long to wait.
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Uses a lease of this length for this acquisition. Only where holds are
+    /// Uses a lease of this length for this acquisition. This works only where holds are
     /// [leases](Liveness::Lease).
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -54,7 +54,7 @@ pub enum Wait {
     /// For as long as it takes.
     #[default]
     Forever,
-    /// No longer than this, in all. Zero is one request.
+    /// No longer than this in all. Zero is one request.
     AtMost(Duration),
 }
 
@@ -67,7 +67,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease of this length, renewed at a third of it for as long as the guard lives.
+    /// A lease of this length, renewed after a third of it for as long as the guard lives.
     ///
     /// The length is also how long a dead holder blocks the lock.
     pub const fn new(ttl: Duration) -> Self {
@@ -113,7 +113,7 @@ impl Lease {
         self.with_ttl(self.ttl.max(can.min_ttl).min(can.max_ttl))
     }
 
-    /// Says no before any request is sent.
+    /// Fails before any request is sent if the driver cannot keep this lease.
     pub(crate) fn check(&self, driver: &'static str, can: &Capabilities) -> Result<()> {
         let least = Capabilities::MIN_TTL.max(can.min_ttl);
         let most = Capabilities::MAX_TTL.min(can.max_ttl);
@@ -143,7 +143,7 @@ impl Default for Lease {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Renew {
-    /// At a third of the lease, for as long as the guard lives.
+    /// After a third of the lease, for as long as the guard lives.
     #[default]
     Auto,
     /// Only by [`LeasedGuard::extend`](crate::LeasedGuard::extend).

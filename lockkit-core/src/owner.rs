@@ -11,8 +11,9 @@ use crate::{AcquireOptions, BoxError, Error, Lock, LockGuard, LockName, Result, 
 ///
 /// It is passed explicitly because tasks have no identity that survives a spawn: whoever is given
 /// the owner is the owner. Re-entry is counted in this process, costs no request, works on every
-/// driver, and keeps the fencing token. It goes through one locker and its clones: to a locker that
-/// was connected by itself, the same owner is another one, and would wait for what it holds.
+/// driver, and keeps the fencing token. It works within one locker and its clones: to a locker that
+/// was connected separately, the same `Owner` is another owner, which would wait for what the first
+/// one holds.
 ///
 /// ```
 /// # use lockkit_core::{AcquireOptions, Locker, Owner, memory::MemoryDriver};
@@ -38,10 +39,10 @@ type Key = (usize, LockName);
 #[derive(Default)]
 struct Slot {
     /// Locked by whoever acquires for the owner, so that a second acquisition waits for the first
-    /// one, not for itself.
+    /// one, not for its own owner's hold.
     acquiring: tokio::sync::Mutex<()>,
     seat: Mutex<Weak<Seat>>,
-    /// Since when nobody has answered those who acquired, if the last of them had no answer.
+    /// Since when the owner's acquisitions have had no answer, if the last of them had none.
     silent_since: Mutex<Option<Instant>>,
 }
 
@@ -60,7 +61,7 @@ impl Slot {
 }
 
 impl Owner {
-    /// Somebody new.
+    /// A new owner.
     pub fn new() -> Self {
         Self::default()
     }
@@ -99,7 +100,7 @@ impl Owner {
                 biased;
                 held = slot.acquiring.lock() => held,
                 () = engine.stopping.cancelled() => return Err(engine.shut_down_error()),
-                // Also without a limit, since a timer ends with the runtime.
+                // Even without a limit, since a timer ends with the runtime.
                 slept = engine.inside(clock.sleep_until(deadline.unwrap_or_else(never))) => {
                     return Err(match (slept, wait) {
                         (Some(()), Wait::AtMost(waited)) => {
@@ -136,7 +137,7 @@ impl Owner {
             Err(Error::TimedOut { source, .. }) => source.is_some(),
             _ => false,
         };
-        // Those behind need not find it out one after the other, a lease each.
+        // Otherwise those behind would find it out one after the other, a lease each.
         *slot.silent_since() = is_silent.then_some(begun);
         let guard = acquired.map_err(|error| match (error, wait) {
             (Error::TimedOut { name, driver, source, .. }, Wait::AtMost(waited)) => {

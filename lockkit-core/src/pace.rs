@@ -12,7 +12,7 @@ impl Pause {
         Self { next: first }
     }
 
-    /// This one, if it is not longer than `longest`. The next is twice as long.
+    /// This pause, or `longest` if that is shorter. The next one is twice as long.
     pub(crate) fn next(&mut self, longest: Duration) -> Duration {
         let pause = self.next.min(longest);
         self.next = pause * 2;
@@ -20,10 +20,12 @@ impl Pause {
     }
 }
 
-/// Leaves others the first try: for one of many who are told together that a lock is free.
+/// How long to leave others the first try: for one of many waiters that are told together that a
+/// lock is free.
 ///
-/// Grows with the tries that were in vain, since they tell how many there are. One who has not been
-/// in vain three times may be alone with another, who would gain nothing by its patience.
+/// It grows with the tries that were in vain, since they tell how many waiters there are. A waiter
+/// that has not tried in vain three times may be alone with one other, which would gain nothing by
+/// its patience.
 pub(crate) fn courtesy(in_vain: u32) -> Duration {
     const PROMPT: u32 = 3;
     const LONGEST: u32 = 128;
@@ -41,8 +43,9 @@ pub(crate) fn jitter(duration: Duration) -> Duration {
     duration.mul_f64(1.0 - 0.2 * fastrand::f64())
 }
 
-/// Keeps those apart who have only the clock to go by, and may have begun together: 10 to 100 % of
-/// `duration`. In step they would stand in each other's way, and leave a free lock alone meanwhile.
+/// Keeps apart waiters that have only the clock to go by and may have begun together: 10 to 100 %
+/// of `duration`. In step they would stand in each other's way, and leave a free lock alone
+/// meanwhile.
 pub(crate) fn spread(duration: Duration) -> Duration {
     duration.mul_f64(0.1 + 0.9 * fastrand::f64())
 }

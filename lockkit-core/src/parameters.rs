@@ -15,7 +15,7 @@ pub struct Parameter {
     pub name: &'static str,
     /// What it does, as a phrase with units.
     pub meaning: &'static str,
-    /// What holds without it.
+    /// What applies without it.
     pub default: &'static str,
 }
 
@@ -48,7 +48,7 @@ pub(crate) const LABEL: Parameter = Parameter::new(
     "host and process id",
 );
 
-/// How long one request may take: for the tables of drivers that let their users set it.
+/// How long one request may take: for the tables of those drivers that let their users set it.
 pub const CALL_LIMIT: Parameter = Parameter::new(
     "call_limit",
     "how long one request may take, such as `500ms`; at most 30s",
@@ -71,11 +71,11 @@ impl<'a> Parameters<'a> {
         self.url.parameter(name)
     }
 
-    /// The value as anything that can be parsed.
+    /// The value, parsed as the type that is asked for.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] if it cannot.
+    /// [`Error::Config`] if it cannot be parsed.
     pub fn parsed<T: FromStr<Err: fmt::Display>>(&self, name: &str) -> Result<Option<T>> {
         self.text(name).map(str::parse).transpose().map_err(|error| self.bad(name, error))
     }
@@ -84,7 +84,7 @@ impl<'a> Parameters<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] if it is none.
+    /// [`Error::Config`] if it is not a duration.
     pub fn duration(&self, name: &str) -> Result<Option<Duration>> {
         let parse = |text| humantime::parse_duration(text).map_err(|error| self.bad(name, error));
         self.text(name).map(parse).transpose()
@@ -94,7 +94,7 @@ impl<'a> Parameters<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] if it is no duration, nothing, or more than 30 seconds.
+    /// [`Error::Config`] if it is not a duration, is zero, or is more than 30 seconds.
     pub fn call_limit(&self) -> Result<CallLimit> {
         const LONGEST: Duration = Duration::from_secs(30);
         match self.duration(CALL_LIMIT.name)? {
@@ -112,7 +112,7 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// What the [`COMMON_PARAMETERS`] ones say of a locker.
+/// What the [`COMMON_PARAMETERS`] say about a locker.
 pub(crate) struct Common {
     pub(crate) namespace: Option<Namespace>,
     pub(crate) label: Option<Label>,

@@ -13,11 +13,11 @@ pub(crate) struct Progress {
     pub(crate) wait: Wait,
     pub(crate) renew: Renew,
     pub(crate) started: Instant,
-    /// Whether it was counted as one that waits.
+    /// Whether it was counted as a waiter.
     pub(crate) contended: bool,
-    /// When the first ask left that the backend has not answered, nor any later one.
+    /// When the first unanswered ask left, if no later one was answered either.
     pub(crate) unanswered: Option<Instant>,
-    /// Whether it has answered any.
+    /// Whether the backend has answered any ask.
     pub(crate) answered: bool,
     /// When the last ask left that was answered [`Attempt::Taken`](crate::driver::Attempt::Taken).
     pub(crate) refused: Option<Instant>,
@@ -25,14 +25,14 @@ pub(crate) struct Progress {
     pub(crate) in_doubt: Option<Instant>,
     /// Whether there may be something to release.
     pub(crate) traces: bool,
-    /// What the last ask failed with. In a box, as most have none, and those who wait are many.
+    /// What the last ask failed with. Boxed, since most claims have none and waiters are many.
     pub(crate) failure: Option<Box<DriverError>>,
     /// Whether the last ask failed: news could only cut the back-off short.
     pub(crate) backs_off: bool,
-    /// How many asks in succession were refused although everybody was told to make them.
+    /// How many asks were refused although news had told everybody to make them.
     pub(crate) in_vain: u32,
     pub(crate) pause: Pause,
-    /// Where the waiters of a locker ask one after the other.
+    /// Its ticket among the waiters of a locker that ask one after the other, if it is one of them.
     pub(crate) ticket: Option<Ticket>,
 }
 
@@ -56,14 +56,14 @@ impl Progress {
         }
     }
 
-    /// Since when nobody has answered whom this one waited behind.
+    /// Says since when the claim that this one waited behind has had no answer.
     pub(crate) fn silent_since(mut self, since: Option<Instant>) -> Self {
         self.unanswered = since;
         self
     }
 
-    /// There is nothing more to ask: whose turn it was passes it on. Returns when the last ask left
-    /// whose outcome is unknown.
+    /// There is nothing more to ask: if it was this claim's turn, the turn is passed on. Returns
+    /// when the last ask left whose outcome is unknown.
     pub(crate) fn end(self) -> Option<Instant> {
         self.in_doubt
     }
@@ -79,12 +79,12 @@ impl Progress {
         self.pause.next(Duration::from_millis(100))
     }
 
-    /// The part in a queue of the process, until it is this claim's turn.
+    /// The ticket in a queue of the process, until it is this claim's turn.
     pub(crate) fn behind(&self) -> Option<&Ticket> {
         self.ticket.as_ref().filter(|ticket| !ticket.has_turn())
     }
 
-    /// Since when nobody has answered this claim, or who asks for it.
+    /// Since when this claim, or whoever asks in its stead, has had no answer.
     pub(crate) fn is_silent_since(&self) -> Option<Instant> {
         match self.behind() {
             Some(ticket) => self.silent_before(ticket),
@@ -92,21 +92,21 @@ impl Progress {
         }
     }
 
-    /// Since when nobody has answered who asked for this claim, as far as that concerns it.
+    /// Since when whoever asks in this claim's stead has had no answer, as far as that concerns it.
     pub(crate) fn silent_before(&self, ticket: &Ticket) -> Option<Instant> {
         let earliest = self.unanswered.unwrap_or(self.started);
         ticket.word().unanswered.map(|since| since.max(earliest))
     }
 
-    /// Whether it is for want of answers that there is no grant, and not because the lock is taken.
+    /// Whether there is no grant for want of answers, and not because the lock is taken.
     pub(crate) fn is_silence(&self) -> bool {
         let Word { unanswered, failed, answered } =
             self.ticket.as_ref().map_or_else(|| self.word(), Ticket::word);
-        // An ask that is under way takes back nothing of what was known until then.
+        // An ask that is under way takes back nothing that was known before it.
         failed || unanswered.is_some_and(|since| since <= self.started || !answered)
     }
 
-    /// Tells those who wait behind this claim, whose turn it is, whether the backend answers.
+    /// If it is this claim's turn, tells those who wait behind it whether the backend answers.
     pub(crate) fn tell(&self) {
         if let Some(ticket) = &self.ticket {
             ticket.tell(self.word());

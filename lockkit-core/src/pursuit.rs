@@ -27,10 +27,10 @@ pub(crate) struct Pursuit<'a> {
 }
 
 impl Pursuit<'_> {
-    /// Asks for the first time, or says at once when to [wait](Self::wait). Reports why there will
-    /// be no grant.
+    /// Asks for the first time, or says at once that the claim is to [wait](Self::wait). Reports
+    /// why, if there will be no grant.
     pub(crate) async fn begin(&mut self, caller: &mut Caller<Acquired>) -> Option<Asked> {
-        // A claim made after this is not counted by a shutdown that has begun.
+        // A shutdown that has begun does not count a claim that is made after this look.
         if self.engine.stopping.is_cancelled() {
             return self.give_up(Stop::ShutDown, caller);
         }
@@ -45,8 +45,8 @@ impl Pursuit<'_> {
         self.ask(self.progress.started, caller).await
     }
 
-    /// Asks again at news and at intervals, the next time at `next` or else at once. Returns a grant
-    /// that is still good, or reports why there is none.
+    /// Asks again when there is news and at intervals; the next time is at `next`, or at once if
+    /// that is `None`. Returns a grant that is still good, or reports why there is none.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn keeps its arguments twice, as captured and as moved"
@@ -58,7 +58,7 @@ impl Pursuit<'_> {
     ) -> impl Future<Output = Option<Won>> + Send {
         async move {
             let mut ask_at_once = next.is_none();
-            // Until it is its turn the front waiter asks for this one, too.
+            // Until it is this claim's turn, the front waiter asks for it, too.
             if let Some(ticket) = &self.progress.ticket
                 && !ticket.has_turn()
             {
@@ -67,10 +67,10 @@ impl Pursuit<'_> {
                     Some(stop) = self.stop(None, caller) => return self.give_up(stop, caller),
                     () = ticket.turn() => (),
                 }
-                // What was silent then may be silent yet.
+                // A backend that was silent until now may still be.
                 self.progress.unanswered = self.progress.silent_before(ticket);
             }
-            // When to ask because of news that everybody has: not before the courtesy is over.
+            // When to ask because of news that everybody got: not before the courtesy is over.
             let mut freed = None;
             loop {
                 let change = if std::mem::take(&mut ask_at_once) {
@@ -87,7 +87,7 @@ impl Pursuit<'_> {
                         }
                     }
                 };
-                // Another thread may have shut down, and not roused this wait yet.
+                // Another thread may have begun a shutdown, and not roused this wait yet.
                 if self.engine.stopping.is_cancelled() {
                     return self.give_up(Stop::ShutDown, caller);
                 }
@@ -101,7 +101,7 @@ impl Pursuit<'_> {
                         }
                     }
                     Change::Granted(grant) => {
-                        // A lease that nobody renews is to be a whole one: asking makes it that.
+                        // A lease that nobody renews should be a whole one: asking makes it so.
                         if self.progress.renew == Renew::Auto
                             && let Some(won) = self.won_by_news(grant)
                         {
@@ -110,7 +110,7 @@ impl Pursuit<'_> {
                     }
                     Change::AskAgain | Change::Lost => (),
                 }
-                // The poll that was due anyway says nothing about how many there are.
+                // A poll that was due anyway says nothing about how many waiters there are.
                 let is_courteous = freed.take().is_some();
                 // A suspension that is noticed only after the grant would end the hold.
                 match self.ask(self.engine.clock.now(), caller).await? {
@@ -179,7 +179,7 @@ impl Pursuit<'_> {
         }
     }
 
-    /// Takes what was granted to a claim that waits, if that is still good.
+    /// Takes what was pushed to a claim that waits, if that is still good.
     fn won_by_news(&self, grant: Grant) -> Option<Won> {
         let refused = self.progress.refused?;
         let vouched = Vouched::new(grant.vouched(), refused, self.claim.ttl());
@@ -245,8 +245,8 @@ impl Pursuit<'_> {
                 let tells = || self.engine.driver.capabilities().notification;
                 let is_told = taken.is_told.unwrap_or_else(tells);
                 let poll = match (self.has_place(), is_told) {
-                    // A place is to be refreshed, once in a third of the lease or a little more, and is
-                    // served by a push.
+                    // A place has to be refreshed, once in a third of the lease or a little more,
+                    // and is served by a push.
                     (true, true) => jitter(self.claim.ttl() * 2 / 5),
                     (false, true) => {
                         let pause = taken.ask_within.unwrap_or(Duration::from_secs(1));
@@ -254,8 +254,8 @@ impl Pursuit<'_> {
                     }
                     (_, false) => spread(self.pause()),
                 };
-                // Few backends tell of an expiry; asking a moment after it is as good. One that is
-                // said to be over, again and again, is worth no hurry.
+                // Few backends tell of an expiry; asking a moment after it is as good. An expiry
+                // that is said to be over, again and again, is worth no hurry.
                 let expiry = match taken.remaining() {
                     Some(Duration::ZERO) => self.progress.pause(),
                     Some(remaining) => remaining.saturating_add(Duration::from_millis(2)),
@@ -286,15 +286,15 @@ impl Pursuit<'_> {
         None
     }
 
-    /// How long to leave the backend alone that says nothing by itself.
+    /// How long to leave alone a backend that says nothing by itself.
     fn pause(&mut self) -> Duration {
         let pause = self.progress.pause();
-        // A place is to be refreshed.
+        // A place has to be refreshed.
         if self.has_place() { pause.min(self.claim.ttl() / 3) } else { pause }
     }
 
-    /// Returns when the claim is to be given up, or `None` at `next`: with one timer, for those who
-    /// wait are many.
+    /// Returns why the claim is to be given up, once it is, or `None` at `next`. There is only one
+    /// timer, since waiters are many.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn keeps its arguments twice, as captured and as moved"
@@ -307,7 +307,7 @@ impl Pursuit<'_> {
         async move {
             let mut has_slept = false;
             loop {
-                // Made before the look, it misses nothing after it.
+                // Made before the look, so that nothing after it is missed.
                 let roused = self.engine.clock.roused();
                 let timer = match self.look(next, has_slept) {
                     Look::Stop(stop) => return Some(stop),
@@ -324,14 +324,14 @@ impl Pursuit<'_> {
         }
     }
 
-    /// Whether to go on waiting. `Next` comes after everything else was looked at once.
+    /// Whether to go on waiting. `Next` comes only after everything else was looked at once.
     fn look(&self, next: Option<Instant>, may_be_next: bool) -> Look {
         if self.engine.stopping.is_cancelled() {
             return Look::Stop(Stop::ShutDown);
         }
         let now = self.engine.clock.stamp();
         let deadline = self.progress.deadline();
-        // If the front waiter is answered now, that is how soon to look again.
+        // The front waiter is answered for now: this is how soon to look again.
         let silent =
             self.progress.is_silent_since().or_else(|| self.progress.behind().map(|_| now));
         let silence = silent.map(|since| since + self.claim.ttl());
@@ -401,6 +401,7 @@ enum Look {
 /// What one request for the lock came to.
 pub(crate) enum Asked {
     Won(Won),
-    /// Not yet: ask again then, or at news before. Without a time, there was no ask yet.
+    /// Not yet: ask again at this time, or earlier if there is news. Without a time, there was no
+    /// ask yet.
     Again(Option<Instant>),
 }

@@ -18,9 +18,9 @@ pub(crate) struct Tenure {
     pub(crate) claim: Claim,
     pub(crate) token: Option<FencingToken>,
     pub(crate) replicas: Option<u32>,
-    /// When a request left that was never answered and may take the lock yet.
+    /// When a request left that was never answered and may still take the lock.
     pub(crate) in_doubt: Option<Instant>,
-    /// When the longest hold is over.
+    /// When the maximum hold is over.
     latest: Option<Instant>,
     standing: Mutex<Standing>,
     metered: meter::Holding,
@@ -34,7 +34,7 @@ pub(crate) struct Standing {
     pub(crate) phase: Phase,
     /// Whether there is a keeper, to clear up after the hold.
     kept: bool,
-    /// What the hold is good for.
+    /// How long the hold is good for.
     pub(crate) vouched: Vouched,
     /// The lease to wish for at the next renewal.
     pub(crate) wished: Duration,
@@ -49,7 +49,7 @@ pub(crate) enum Phase {
     Lost,
     /// Its last guard was dropped: the keeper releases.
     Dropped,
-    /// Its last guard was released: the caller does.
+    /// Its last guard was released: the caller releases.
     Released,
 }
 
@@ -64,8 +64,8 @@ pub(crate) struct Vouched {
 }
 
 impl Vouched {
-    /// What `vouch`, the answer to a request sent at `asked`, is worth: a lease less what two
-    /// clocks may drift apart, 1 % and 2 ms.
+    /// What `vouch`, the answer to a request sent at `asked`, is worth: a lease, less what two
+    /// clocks may drift apart, which is 1 % and 2 ms.
     pub(crate) fn new(vouch: Vouch, asked: Instant, wished: Duration) -> Self {
         let lease = |since: Instant, ttl: Duration| {
             let margin = ttl / 100 + Duration::from_millis(2);
@@ -111,8 +111,8 @@ impl Tenure {
         self.standing_at(self.engine.clock.now())
     }
 
-    /// The same for less, blind to a suspension within the last second: for decisions that the
-    /// backend's answer, or another look, comes after.
+    /// The same at less cost, but blind to a suspension within the last second: for decisions that
+    /// are followed by the backend's answer or by another look.
     pub(crate) fn glance(&self) -> Standing {
         self.standing_at(self.engine.clock.stamp())
     }
@@ -133,7 +133,8 @@ impl Tenure {
         *standing
     }
 
-    /// Lengthens the hold, unless it has ended: whoever saw that it had shall not see it revived.
+    /// Lengthens the hold, unless it has ended: whoever saw that it had ended must not see it
+    /// revived.
     pub(crate) fn vouch(&self, vouched: Vouched) {
         let mut standing = self.lock();
         if standing.phase != Phase::Held {
@@ -151,13 +152,13 @@ impl Tenure {
         self.tell();
     }
 
-    /// A lease of this length is asked for.
+    /// Notes that a lease of this length is asked for.
     pub(crate) fn ask_for(&self, ttl: Duration) {
         let mut standing = self.lock();
         standing.longest = standing.longest.max(ttl);
     }
 
-    /// From now on renewals ask for this.
+    /// Makes renewals ask for this from now on.
     pub(crate) fn wish(&self, ttl: Duration) {
         self.lock().wished = ttl;
     }
@@ -174,8 +175,8 @@ impl Tenure {
         }
     }
 
-    /// Ends the hold and says whether it was held until now. What is not released by a caller and
-    /// has no keeper is released by a task.
+    /// Ends the hold and says whether it was held until now. A hold that no caller releases and
+    /// that has no keeper is released by a task.
     pub(crate) fn end(&self, how: Phase) -> bool {
         let ended = self.end_quietly(how);
         if ended {
@@ -184,9 +185,9 @@ impl Tenure {
         ended
     }
 
-    /// The same, and leaves it to the caller to [tell](Self::tell) of it.
+    /// The same, but leaves it to the caller to [tell](Self::tell) of it.
     pub(crate) fn end_quietly(&self, how: Phase) -> bool {
-        // Until a task has it.
+        // Held until a task has the release.
         let _under_way = self.engine.under_way();
         let mut standing = self.lock();
         if standing.phase != Phase::Held {
@@ -211,7 +212,7 @@ impl Tenure {
         self.news.notify_waiters();
     }
 
-    /// Whether anything is to be done for the hold so soon.
+    /// Whether anything has to be done for the hold that soon.
     pub(crate) fn needs_keeper_within(&self, soon: Duration) -> bool {
         let vouched = self.lock().vouched;
         let next = earlier(Some(vouched.since + vouched.ttl / 3), vouched.until);
@@ -225,7 +226,7 @@ impl Tenure {
         standing.kept.then(|| Kept(Arc::clone(self)))
     }
 
-    /// Returns how the hold stands and a future that resolves at the next change of it.
+    /// Returns how the hold stands and a future that resolves at the next change.
     pub(crate) fn watch(&self) -> (Standing, Notified<'_>) {
         // Made first, so that it misses no change after the look.
         let change = self.news.notified();
@@ -272,7 +273,7 @@ impl Drop for Kept {
     }
 }
 
-/// News of a hold, which those who watch it are told when this is dropped.
+/// News of a hold: those who watch it are told when this is dropped.
 pub(crate) struct Untold<'a>(pub(crate) &'a Tenure);
 
 impl Drop for Untold<'_> {

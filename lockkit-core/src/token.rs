@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 /// A number that rises with every grant of a lock.
 ///
-/// Hand it to the resource that the lock protects, and let the resource refuse a smaller one
-/// than it has seen: only this keeps out a holder that was paused for longer than its lease
+/// Hand it to the resource that the lock protects, and let the resource refuse a smaller number
+/// than it has already seen: only this keeps out a holder that was paused for longer than its lease
 /// without noticing ([`FencedCell`](crate::FencedCell) is that check, in process).
 ///
 /// Tokens are comparable within one lock name on one backend. They are never 0 and never greater
@@ -74,7 +74,7 @@ impl FromStr for FencingToken {
     }
 }
 
-/// The number, or the text in decimal, is no fencing token.
+/// The number, or the decimal text, is not a fencing token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a fencing token is a decimal number from 1 to {max}", max = i64::MAX)]
 pub struct ParseTokenError(());

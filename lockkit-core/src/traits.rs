@@ -13,53 +13,53 @@ pub(crate) mod private {
     pub trait Sealed {}
 }
 
-/// A lock, whatever is behind it.
+/// A lock, whatever backend is behind it.
 ///
 /// A function that takes `&dyn DistributedLock` works with every backend. The everyday methods
 /// are in [`LockExt`]. Only lockkit implements these traits, so that they can grow; backends
 /// implement [`Driver`](crate::driver::Driver).
 #[async_trait]
 pub trait DistributedLock: private::Sealed + Debug + Send + Sync + 'static {
-    /// Which lock this is.
+    /// The name of this lock.
     fn name(&self) -> &LockName;
 
-    /// What the driver behind it promises.
+    /// What the driver behind this lock promises.
     fn capabilities(&self) -> Capabilities;
 
     /// Acquires the lock as `options` say; see [`Lock::acquire_with`](crate::Lock::acquire_with).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Same as [`Lock::acquire_with`](crate::Lock::acquire_with).
     ///
     /// # Cancel safety
     ///
-    /// As there.
+    /// Same as [`Lock::acquire_with`](crate::Lock::acquire_with).
     async fn acquire_with(&self, options: AcquireOptions) -> Result<LockGuard>;
 }
 
-/// A lock that an [`Owner`] can acquire again while holding it. Every lock is one; see
-/// [`Lock::acquire_as`](crate::Lock::acquire_as) for an example.
+/// A lock that an [`Owner`] can acquire again while holding it. Every lock can be acquired in this
+/// way; see [`Lock::acquire_as`](crate::Lock::acquire_as) for an example.
 #[async_trait]
 pub trait ReentrantLock: DistributedLock {
-    /// Acquires the lock for `owner`, or shares its hold; see
+    /// Acquires the lock for `owner`, or shares the hold that `owner` already has; see
     /// [`Lock::acquire_as`](crate::Lock::acquire_as).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Same as [`Lock::acquire_as`](crate::Lock::acquire_as).
     ///
     /// # Cancel safety
     ///
-    /// As there.
+    /// Same as [`Lock::acquire_as`](crate::Lock::acquire_as).
     async fn acquire_as(&self, owner: &Owner, options: AcquireOptions) -> Result<LockGuard>;
 
     /// How many guards of this lock `owner` has.
     fn depth(&self, owner: &Owner) -> usize;
 }
 
-/// A lock whose waiters are served first come, first served: what
-/// [`Lock::fair`](crate::Lock::fair) makes.
+/// A lock that serves its waiters first come, first served. [`Lock::fair`](crate::Lock::fair) makes
+/// one.
 ///
 /// ```
 /// # use lockkit_core::{FairLock, LockExt as _, Locker, memory::MemoryDriver};
@@ -75,26 +75,26 @@ pub trait ReentrantLock: DistributedLock {
 /// ```
 pub trait FairLock: DistributedLock {}
 
-/// A lock whose holds end with a lease: what [`Lock::leased`](crate::Lock::leased) makes. See
+/// A lock whose holds end with a lease. [`Lock::leased`](crate::Lock::leased) makes one; see
 /// [`LeasedGuard`] for an example.
 #[async_trait]
 pub trait LeasedLock: DistributedLock {
-    /// The lease of its holds.
+    /// The lease of this lock's holds.
     fn lease(&self) -> Lease;
 
     /// Acquires the lock with a guard that can be extended.
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire_with`](crate::Lock::acquire_with).
+    /// Same as [`Lock::acquire_with`](crate::Lock::acquire_with).
     ///
     /// # Cancel safety
     ///
-    /// As [`Lock::acquire`](crate::Lock::acquire).
+    /// Same as [`Lock::acquire`](crate::Lock::acquire).
     async fn acquire_leased(&self, options: AcquireOptions) -> Result<LeasedGuard>;
 }
 
-/// The everyday methods of [`Lock`](crate::Lock) for every lock, also behind `dyn`.
+/// The everyday methods of [`Lock`](crate::Lock) for every lock, even behind `dyn`.
 ///
 /// ```
 /// use lockkit_core::{DistributedLock, LockExt as _};
@@ -164,7 +164,7 @@ pub trait LockExt: DistributedLock {
             let released = guard.release().await;
             let result = result.ok_or_else(|| hold.lost_error())?;
             match released {
-                // The backend knows that the hold had ended before.
+                // The backend knows that the hold had ended before the release.
                 Err(error @ Error::Lost { .. }) => return Err(error),
                 Err(error) => {
                     let (lock, owner) = (hold.name(), hold.owner());

@@ -1,8 +1,9 @@
-//! Those of one locker who want one lock take turns: only the front one asks and listens.
+//! The waiters of one locker for one lock take turns: only the front one asks and listens.
 //!
-//! For drivers that serve waiters in no order, so that a thousand waiters of a process cost the
-//! backend as much as one, and so that who has a place there is who listens. Turns are taken in order
-//! of arrival; a waiter that goes away, for whatever reason, passes its turn on by being dropped.
+//! This is for drivers that serve waiters in no order. With turns, a thousand waiters of a process
+//! cost the backend as much as one, and the waiter that has a place there is the one that listens.
+//! Turns are taken in order of arrival; a waiter that goes away, for whatever reason, passes its
+//! turn on by being dropped.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,30 +17,30 @@ use crate::clock::Instant;
 
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// Each with the number of its tickets.
+    /// Each queue, with the number of its tickets.
     queues: Mutex<HashMap<LockName, (Arc<Queue>, usize)>>,
 }
 
 #[derive(Debug)]
 struct Queue {
-    /// Where it is to be found under its name, for as long as somebody is there.
+    /// Where the queue is found under its name, for as long as somebody is in it.
     turns: Arc<Turns>,
     name: LockName,
-    /// The turn, as a permit, if nobody has it. Semaphores of tokio are first come, first served.
+    /// The turn, as a permit, if nobody has it. Tokio's semaphores are first come, first served.
     turn: Semaphore,
-    /// Of the waiter whose turn it is. Those behind look at it when it matters; to be told of each
-    /// change would wake them all at every ask.
+    /// The word of the waiter whose turn it is. Those behind look at it when it matters; telling
+    /// them of each change would wake them all at every ask.
     word: Mutex<Word>,
 }
 
 /// What those behind know of how the front waiter fares.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Word {
-    /// Since when the backend does not answer it.
+    /// Since when the backend has not answered it.
     pub(crate) unanswered: Option<Instant>,
     /// Whether its last ask failed.
     pub(crate) failed: bool,
-    /// Whether it was ever answered, or one whose turn it was before.
+    /// Whether it was ever answered, or a waiter whose turn it was before.
     pub(crate) answered: bool,
 }
 
@@ -92,7 +93,7 @@ impl Ticket {
         self.has_turn.store(true, Ordering::Relaxed);
     }
 
-    /// What the front waiter told last.
+    /// What the front waiter last told.
     pub(crate) fn word(&self) -> Word {
         *lock(&self.queue.word)
     }

@@ -14,8 +14,8 @@ use crate::{Error, Result};
 /// ```
 ///
 /// User, password, path and the values of parameters are percent-decoded. Both
-/// [`Display`](fmt::Display) and [`Debug`](fmt::Debug) leave out the password and whatever looks like a
-/// secret among the parameters.
+/// [`Display`](fmt::Display) and [`Debug`](fmt::Debug) leave out the password and whatever looks
+/// like a secret among the parameters.
 ///
 /// ```
 /// # fn main() -> lockkit_core::Result<()> {
@@ -68,18 +68,20 @@ impl BackendUrl {
         &self.path
     }
 
-    /// The value of one parameter, unchecked: for what chooses the driver, which knows the others.
+    /// The value of one parameter, unchecked: for code that chooses the driver, which is what knows
+    /// the others.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         let (_, value) = self.query.iter().find(|(other, _)| other == name)?;
         Some(value)
     }
 
-    /// The parameters, checked against those that the driver knows beside the [`COMMON_PARAMETERS`] ones.
+    /// The parameters, checked against the [`COMMON_PARAMETERS`] and those that the driver knows
+    /// besides.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a parameter that is unknown or stands twice, with the known ones, and for
-    /// a value of a [`COMMON_PARAMETERS`] one that cannot be used.
+    /// [`Error::Config`] for a parameter that is unknown or given twice, with a list of the known
+    /// ones, and for a value of one of the [`COMMON_PARAMETERS`] that cannot be used.
     pub fn parameters(&self, known: &'static [Parameter]) -> Result<Parameters<'_>> {
         let all = || COMMON_PARAMETERS.iter().chain(known);
         for (at, (name, _)) in self.query.iter().enumerate() {
@@ -97,18 +99,18 @@ impl BackendUrl {
             ));
         }
         let parameters = self.unchecked();
-        // They are the locker's, which is made when the driver has been connected.
+        // These are for the locker, which is made only when the driver has been connected.
         Common::of(&parameters)?;
         Ok(parameters)
     }
 
-    /// What was checked when the driver was connected.
+    /// The parameters, which were checked when the driver was connected.
     pub(crate) fn unchecked(&self) -> Parameters<'_> {
         Parameters::of(self)
     }
 
-    /// The URL of one of its hosts, with another scheme and only those parameters that `known`
-    /// or [`COMMON_PARAMETERS`] names: for a driver over several drivers.
+    /// The URL of one of this URL's hosts, with another scheme and only those parameters that
+    /// `known` or [`COMMON_PARAMETERS`] names: for a driver over several drivers.
     #[must_use]
     pub fn of_host(&self, scheme: &str, host: &Host, known: &[Parameter]) -> Self {
         let mut url = self.clone();
@@ -213,13 +215,13 @@ impl FromStr for BackendUrl {
             },
             None => (None, ""),
         };
-        // The first hosts would be a part of the password.
+        // The first hosts would be taken for a part of the password.
         if user_info.and_then(|it| it.split_once('@')).is_some_and(|(_, rest)| rest.contains(',')) {
             return Err(bad(
                 "user and password stand once, before all hosts; in them `@` is written `%40`",
             ));
         }
-        // It would be shown.
+        // The rest of the password would be shown.
         if !hosts.is_empty() && path.contains('@') {
             return Err(bad("in a password `/` is written `%2F`, and in a path `@` is `%40`"));
         }
@@ -291,7 +293,8 @@ impl fmt::Debug for BackendUrl {
     }
 }
 
-/// The text as it stands in a URL where `reserved` have a meaning, so that it is one line.
+/// The text as it stands in a URL where the `reserved` characters have a meaning, so that it is one
+/// line.
 fn encoded(text: &str, reserved: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for c in text.chars() {
@@ -312,7 +315,7 @@ fn has_broken_escape(text: &str) -> bool {
     })
 }
 
-/// What follows what may be user and password, where `//` or the scheme was forgotten or has one
+/// What follows what may be a user and password, where `//` or the scheme was forgotten or has one
 /// slash too many. A path in a file system may have an `@`, too.
 fn misread_password(path: &str) -> Option<&str> {
     let (before, rest) = path.rsplit_once('@')?;

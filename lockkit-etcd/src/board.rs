@@ -14,10 +14,11 @@ use crate::queue::Ahead;
 
 /// How long a watch is kept that nobody needs.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
-/// How many of those there are at the most.
+/// How many such watches there are at most.
 const MOST_LINGERING: usize = 64;
 
-/// When a key was created that is not there yet: whatever is known of it was of another one.
+/// Stands for when a key that is not there yet was created: whatever is known of it is about
+/// another one.
 pub(crate) const NOT_YET: i64 = i64::MAX;
 
 /// What there is to know.
@@ -29,18 +30,18 @@ pub(crate) enum News {
     Moved,
     /// The one ahead held the lock, and has gone.
     Granted,
-    /// The own key is gone.
+    /// The owner's key is gone.
     Lost,
 }
 
-/// What all who hold or wait have watched, and the way to have it watched.
+/// What is watched for all who hold or wait, and the way to have it watched.
 #[derive(Debug)]
 pub(crate) struct Board {
     pub(crate) state: Mutex<State>,
     pub(crate) commands: mpsc::UnboundedSender<Command>,
 }
 
-/// What the stream is to send, of the watch with that id.
+/// What the stream is to send about the watch with that id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Command {
     Create(i64),
@@ -50,29 +51,29 @@ pub(crate) enum Command {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     last_id: i64,
-    /// By the id of the watch. Boxed like the rest, since half of a table is empty.
+    /// By the id of the watch. Boxed like the watches of owners, since half of a table is empty.
     wards: HashMap<i64, Box<Ward>>,
-    /// The ids of those watches, by the key.
+    /// The ids of those watches, by key.
     ids: HashMap<Key, i64>,
     /// How many of them nobody needs at present.
     lingering: usize,
     owners: HashMap<OwnerId, Box<Watches>>,
 }
 
-/// What a key is called. Whoever has it and whoever has it watched have it in common.
+/// The name of a key, shared by whoever has the key and whoever has it watched.
 pub(crate) type Key = Arc<[u8]>;
 
 /// A key that is watched, once for all who need to know of it: whoever has it, and whoever is
-/// behind.
+/// behind it.
 #[derive(Debug)]
 struct Ward {
     key: Key,
-    /// How far the cluster was when the server set the watch up; `None` until it has.
+    /// How far the cluster was when the server set up the watch; `None` until it has.
     begins_after: Option<i64>,
-    /// When the key was deleted last.
+    /// When the key was last deleted.
     deleted: i64,
     listeners: Vec<OwnerId>,
-    /// Since when there are none.
+    /// Since when there have been none.
     unneeded_since: Option<Instant>,
 }
 
@@ -81,7 +82,7 @@ struct Ward {
 struct Sight {
     /// The watch.
     id: i64,
-    /// When the key was created: what was put there before is none of ours.
+    /// When the key was created: what was put there before is not ours.
     created: i64,
     /// How far the cluster was at the look that told of it.
     seen: i64,
@@ -102,14 +103,14 @@ impl Sight {
         ward.deleted > self.created
     }
 
-    /// Whether the key may have been deleted after the look and before the watch.
+    /// Whether the key may have been deleted between the look and the watch.
     fn may_have_missed(self, ward: &Ward) -> bool {
         ward.begins_after.is_some_and(|begins_after| begins_after > self.seen)
     }
 }
 
 impl Watches {
-    /// Puts what there is to tell of that watch into the mailbox.
+    /// Puts what there is to tell about that watch into the mailbox.
     fn look_at(&mut self, id: i64, wards: &HashMap<i64, Box<Ward>>) {
         let Some(ward) = wards.get(&id) else { return };
         let is_it = |sight: &Sight| sight.id == id;
@@ -125,7 +126,7 @@ impl Watches {
             if ahead.is_gone(ward) {
                 self.mailbox.put(match self.ahead_holds {
                     true if self.has_place(wards) => News::Granted,
-                    // Whether the lock comes to the own key depends on whether that is there.
+                    // Whether the lock comes to the owner's key depends on whether that is there.
                     true => News::LookAgain,
                     false => News::Moved,
                 });
@@ -135,9 +136,10 @@ impl Watches {
         }
     }
 
-    /// Whether it would have been told if the own key had gone. Watches are told of in no common
-    /// order, so that this may be a moment behind; but whoever waits loses its key only with its lease,
-    /// when nothing is vouched for any more, or by a strange hand, which is told right after.
+    /// Whether the owner would have been told if its key had gone. Watches are told of in no common
+    /// order, so this may be a moment behind. But a waiter loses its key only with its lease, when
+    /// nothing is vouched for any more, or by somebody else's hand, of which it is told right
+    /// after.
     fn has_place(&self, wards: &HashMap<i64, Box<Ward>>) -> bool {
         let own = self.own.filter(|own| own.created != NOT_YET);
         let ward = own.and_then(|own| Some((own, wards.get(&own.id)?)));
@@ -181,8 +183,8 @@ impl Mailbox {
 }
 
 impl State {
-    /// Takes note that the server has set the watch up after this revision, and that the key was
-    /// deleted at that one.
+    /// Takes note that the server has set up the watch after revision `begins_after`, and that the
+    /// key was deleted at revision `deleted`.
     pub(crate) fn heard(&mut self, id: i64, begins_after: Option<i64>, deleted: Option<i64>) {
         let Some(ward) = self.wards.get_mut(&id) else { return };
         ward.begins_after = begins_after.or(ward.begins_after);
@@ -199,7 +201,7 @@ impl State {
         sight.created == created && self.ids.get(key) == Some(&sight.id)
     }
 
-    /// Keeps this copy of the key that is watched, which its owner has in any case.
+    /// Keeps this copy of the watched key's name, which its owner has in any case.
     fn share(&mut self, id: i64, key: Key) {
         if let Some(ward) = self.wards.get_mut(&id)
             && !Arc::ptr_eq(&ward.key, &key)
@@ -217,7 +219,7 @@ impl State {
         Some(ward)
     }
 
-    /// Removes the watches that nobody has needed since such a time; their ids.
+    /// Removes the watches that nobody has needed since a time that `is_over`; returns their ids.
     fn remove_lingering(&mut self, is_over: impl Fn(Instant) -> bool) -> Vec<i64> {
         let over = self.wards.iter().filter(|(_, ward)| ward.unneeded_since.is_some_and(&is_over));
         let ids: Vec<i64> = over.map(|(&id, _)| id).collect();
@@ -243,7 +245,7 @@ impl Board {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches the owner's key, which was created then.
+    /// Watches the owner's key, which was created at revision `created`.
     pub(crate) fn watch_own(&self, owner: OwnerId, key: impl Into<Key>, created: i64, seen: i64) {
         let state = &mut *self.state();
         let key = key.into();
@@ -260,7 +262,7 @@ impl Board {
         state.look_at(owner, id);
     }
 
-    /// The key just before the owner's, as far as it is watched, if it is the one created then.
+    /// The key just before the owner's, if it is watched and is the one that was created then.
     pub(crate) fn ahead(&self, owner: OwnerId, created: i64) -> Option<Ahead> {
         let state = self.state();
         let watches = state.owners.get(&owner)?;
@@ -277,7 +279,7 @@ impl Board {
         let id = self.listen(state, owner, &ahead.key);
         self.leave(state, owner, known.filter(|known| known.id != id));
         let watches = state.owners.entry(owner).or_default();
-        // Who was the first once is so until it goes.
+        // Whoever has become the first stays so until it goes.
         watches.ahead_holds = ahead.holds || is_known && watches.ahead_holds;
         // The refusal voids what was told before.
         watches.mailbox.granted = false;
@@ -291,8 +293,8 @@ impl Board {
         }
     }
 
-    /// Watches no longer who was before the owner, who has the lock; and whoever is behind has it
-    /// next.
+    /// Stops watching the key before the owner's, since the owner has the lock; whoever is behind
+    /// has it next.
     pub(crate) fn granted(&self, owner: OwnerId) {
         let state = &mut *self.state();
         let Some(watches) = state.owners.get_mut(&owner) else { return };
@@ -312,7 +314,7 @@ impl Board {
         self.leave(state, owner, ahead);
     }
 
-    /// Watches nothing for the owner any more.
+    /// Stops watching anything for the owner.
     pub(crate) fn forget(&self, owner: OwnerId) {
         let state = &mut *self.state();
         if let Some(watches) = state.owners.remove(&owner) {
@@ -353,7 +355,7 @@ impl Board {
         id
     }
 
-    /// Takes the owner from those who listen to a watch.
+    /// Removes the owner from those who listen to a watch.
     fn leave(&self, state: &mut State, owner: OwnerId, sight: Option<Sight>) {
         let Some(Sight { id, .. }) = sight else { return };
         let Some(ward) = state.wards.get_mut(&id) else { return };
@@ -370,7 +372,7 @@ impl Board {
         }
     }
 
-    /// Watches anew what a watch was on that has ended, and has those look again who listen.
+    /// Sets up anew a watch that has ended, and has those who listen to it look again.
     pub(crate) fn renew(&self, state: &mut State, id: i64) {
         let Some(ward) = state.remove(id) else { return };
         let Ward { key, listeners, .. } = *ward;
@@ -391,14 +393,14 @@ impl Board {
         _ = self.commands.send(command);
     }
 
-    /// Whether nobody needs a watch.
+    /// Whether nobody needs any watch.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.state();
         state.wards.len() == state.lingering
     }
 
-    /// All that is to be watched on a new stream. What is in the inbox by then says nothing more: a
-    /// watch that was created twice would end the stream.
+    /// All that is to be watched on a new stream. What is in the inbox by then says nothing more,
+    /// and is dropped: a watch that is created twice would end the stream.
     pub(crate) fn all(&self, inbox: &mut mpsc::UnboundedReceiver<Command>) -> VecDeque<Command> {
         // Commands are sent under the lock.
         let state = self.state();
@@ -424,7 +426,7 @@ impl Board {
     }
 
     pub(crate) fn target(&self, id: i64) -> Option<(Key, WatchOptions)> {
-        // Whether a key was put, nobody asks.
+        // Nobody asks whether a key was put.
         let options = WatchOptions::new().with_watch_id(id).with_filters([WatchFilterType::NoPut]);
         self.state().wards.get(&id).map(|ward| (Arc::clone(&ward.key), options))
     }
@@ -438,7 +440,7 @@ impl Board {
             if message.created() && message.compact_revision() == 0 {
                 return refused();
             }
-            // What was given up is no ward any more, and what lingers is missed by nobody.
+            // What was given up is no longer a ward, and what lingers is missed by nobody.
             if state.wards.get(&id).is_none_or(|ward| ward.listeners.is_empty()) {
                 _ = state.remove(id);
                 return Ok(());

@@ -29,9 +29,9 @@ pub(crate) struct Claims {
     reader: Reader,
     watch: Watch,
     entries: Mutex<Entries>,
-    /// Of those who take places, at the last of a queue.
+    /// The looks at the last keys of a queue, by those who take places.
     looks: Looks<Last>,
-    /// Should those who look not wait for one another.
+    /// Limits those who look, should they not wait for one another.
     looking: Turnstile,
 }
 
@@ -49,7 +49,7 @@ impl Claims {
         Self { members, dialect, keepalive, leases, reader, watch, entries, looks, looking }
     }
 
-    /// Where the claim stands that has a place; `None` if it has none, or has it no longer.
+    /// Where the claim stands, if it has a place; `None` if it has none, or has it no longer.
     async fn look(
         &self,
         entry: &Entry,
@@ -62,7 +62,7 @@ impl Claims {
         match seen? {
             Seen::Present(place) => {
                 if !is_alive? {
-                    // The server is about to remove it, and has let nobody pass yet.
+                    // The server is about to remove the key, and has let nobody pass yet.
                     self.hang(entry, &stands, claim, limit).await?;
                 }
                 entry.stands_at(&place);
@@ -75,8 +75,8 @@ impl Claims {
         }
     }
 
-    /// Where the key stands. As long as the one is there that was just before it at the last look, it
-    /// still is: so much is read together with what others ask.
+    /// Where the key stands. As long as the key that was just before it at the last look is there,
+    /// it still stands right behind that one: this much is read together with what others ask.
     async fn see(&self, entry: &Entry, stands: &Standing, limit: Limit) -> Result<Seen, Failure> {
         let Standing { key, created, .. } = stands;
         let (known, haste) = entry.looks();
@@ -98,7 +98,7 @@ impl Claims {
         queue::look(&self.members, &entry.queue, key, *created, limit).await.outcome
     }
 
-    /// Makes what the claim holds last for another TTL; whether it holds anything.
+    /// Makes what the claim holds last for another TTL; returns whether it holds anything.
     pub(crate) async fn renew(&self, claim: &Claim, limit: Limit) -> Result<Renewal, DriverError> {
         let Some(entry) = self.find(claim.owner()) else { return Ok(Renewal::Lost) };
         if !entry.traces().is_granted {
@@ -118,8 +118,8 @@ impl Claims {
         }
     }
 
-    /// Refreshes the lease, and makes sure that the key is there: a hold may be broken whose lease
-    /// goes on.
+    /// Refreshes the lease, and makes sure that the key is there: a hold may be broken while its
+    /// lease goes on.
     async fn keep(&self, entry: &Entry, limit: Limit) -> Result<bool, Failure> {
         let Some(Standing { key, created, lease }) = entry.standing() else { return Ok(false) };
         let stands = self.reader.stands(key, created, Haste::WithOthers, limit);
@@ -150,14 +150,14 @@ impl Claims {
         })
     }
 
-    /// Removes the key, and makes sure that nothing puts it back; whether it was there.
+    /// Removes the key, and makes sure that nothing puts it back; returns whether it was there.
     async fn remove(&self, entry: &Entry, limit: Limit) -> Result<bool, Failure> {
         let _turn = entry.turn(limit).await?;
         let traces = entry.traces().clone();
         let was_there = match traces.created {
             Some(created) => {
                 let reply = queue::leave(&self.members, &*traces.key, created, limit).await;
-                // Whether an earlier attempt had removed it, nobody can tell.
+                // Nobody can tell whether an earlier attempt had removed it.
                 reply.outcome? || reply.in_doubt
             }
             None => false,
@@ -170,7 +170,7 @@ impl Claims {
         for lease in [traces.lease, traces.longer].into_iter().flatten() {
             match was_there || traces.created.is_none() {
                 true => self.leases.give_back(lease),
-                // Its key was taken away, perhaps since it is over.
+                // Its key was taken away, perhaps because the lease is over.
                 false => self.leases.retire(&lease),
             }
         }
@@ -178,12 +178,12 @@ impl Claims {
         Ok(was_there)
     }
 
-    /// Whether it was answered that whoever waits has a place.
+    /// Whether it is known from an answer that the owner has a place.
     pub(crate) fn has_place(&self, owner: OwnerId) -> bool {
         self.find(owner).is_some_and(|entry| entry.doubts().1)
     }
 
-    /// The key of whoever holds or waits, if it was answered that there is one.
+    /// The key of an owner that holds or waits, if it is known from an answer that there is one.
     pub(crate) fn key_of(&self, owner: OwnerId) -> Option<Arc<str>> {
         Some(self.find(owner)?.standing()?.key)
     }
@@ -197,7 +197,7 @@ impl Claims {
                 && entry.traces().is_granted
             {
                 self.watch.hold(entry.owner, key, created);
-                // Of what was released just then, nobody ends the watch.
+                // If the claim was released just then, nobody else ends the watch.
                 if entry.standing().is_none() {
                     self.watch.leave(entry.owner);
                 }
@@ -232,7 +232,7 @@ impl Claims {
         self.keepalive.close();
     }
 
-    /// Makes the lease last for a full TTL from now; whether there is such a lease.
+    /// Makes the lease last for a full TTL from now; returns whether there is such a lease.
     async fn refresh(&self, lease: &Arc<Lease>, limit: Limit) -> Result<bool, Failure> {
         match lease.is_fresh() && !lease.is_gone() {
             true => Ok(true),
@@ -254,7 +254,7 @@ impl Claims {
         self.watch.leave(entry.owner);
     }
 
-    /// Forgets a claim of which nothing is left, but for a lease that no request can name.
+    /// Forgets a claim of which nothing is left, except for a lease that no request can name.
     fn forget(&self, entry: &Entry) {
         self.entries().remove(entry.owner);
         self.watch.leave(entry.owner);

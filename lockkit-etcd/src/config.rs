@@ -11,12 +11,12 @@ use crate::tls::{Files, Tls};
 
 /// What the driver is called, and the scheme of its URLs.
 pub(crate) const ID: &str = "etcd";
-/// The scheme of URLs of clusters that speak TLS.
+/// The scheme for clusters that speak TLS.
 const ID_WITH_TLS: &str = "etcds";
 
 const DEFAULT_PORT: u16 = 2379;
 
-/// The parameters of an `etcd:` URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS).
+/// The parameters of an `etcd:` URL, besides the [common ones](lockkit_core::COMMON_PARAMETERS).
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     Parameter::new(
@@ -65,9 +65,11 @@ impl Config {
             _ => return Err(url.error("a user and a password go together")),
         };
         let mut options = ConnectOptions::new()
-            // A member that is cut off from the others would keep its watchers in silence.
+            // Otherwise, a member that is cut off from the others would keep its watchers in
+            // silence.
             .with_require_leader(true)
-            // Servers hang up on whoever looks more often than every 5 s, or when nothing is going on.
+            // Servers hang up on a client that checks more often than every 5 s, or while nothing
+            // is going on.
             .with_keep_alive(Duration::from_secs(10), Duration::from_secs(5))
             .with_keep_alive_while_idle(false);
         let file = |name| match parameters.text(name) {

@@ -14,16 +14,17 @@ use crate::driver::EtcdDriver;
 use crate::error::Failure;
 use crate::versions;
 
-/// What a cluster keeps at the most unless it is told otherwise: 2 GiB.
+/// What a cluster keeps at most unless it is told otherwise: 2 GiB.
 const USUAL_QUOTA: i64 = 2 * 1024 * 1024 * 1024;
 
 /// More changes than this make a long history.
 const LONG_HISTORY: i64 = 100_000;
 
-/// A member with more than so many changes to make up for is far behind.
+/// A member with more changes than this to make up for is far behind.
 const LONG_LAG: u64 = 1000;
 
-/// A member that takes longer for a request is slow: a hundred times what is usual.
+/// A member that takes longer than this for a request is slow: this is a hundred times what is
+/// usual.
 const SLOW: Duration = Duration::from_millis(500);
 
 /// Looks, and changes nothing.
@@ -43,7 +44,7 @@ pub(crate) async fn diagnose(
         statuses.iter().filter_map(|status| status.as_ref().err()).collect();
     let refused = match failures[..] {
         [first, ..] if failures.len() == statuses.len() => {
-            // Later releases tell only who may do everything.
+            // Later releases tell only a user who may do everything.
             let refused = failures.into_iter().find(is_about_rights);
             Some(refused.ok_or_else(|| first.clone())?)
         }
@@ -75,7 +76,7 @@ pub(crate) async fn diagnose(
     Ok(findings)
 }
 
-/// By what the members say of themselves.
+/// The findings from what the members say of themselves.
 fn of_members(driver: &EtcdDriver, statuses: &[Result<StatusResponse, Failure>]) -> Vec<Diagnosis> {
     let answers: Vec<&StatusResponse> = statuses.iter().flatten().collect();
     vec![
@@ -213,8 +214,8 @@ fn quota(answers: &[&StatusResponse]) -> Diagnosis {
     }
 }
 
-/// How much of what was is kept. Whether the cluster compacts by itself cannot be asked; that it
-/// has not for long can be seen.
+/// How much of the past is kept. Whether the cluster compacts by itself cannot be asked, but it can
+/// be seen if it has not done so for long.
 async fn history_of(driver: &EtcdDriver, namespace: &Namespace) -> Diagnosis {
     let prefix = driver.dialect.prefix_of(namespace);
     let read = async |revision: i64| {
@@ -261,7 +262,7 @@ fn history(is_long: Result<bool, Failure>) -> Diagnosis {
     }
 }
 
-/// Members that carry out late what was decided answer late, and lead badly.
+/// Members that are late to carry out what was decided answer late, and lead badly.
 fn lag(driver: &EtcdDriver, statuses: &[Result<StatusResponse, Failure>]) -> Diagnosis {
     let applied = |status: &Result<StatusResponse, Failure>| {
         status.as_ref().ok().map(StatusResponse::raft_applied_index)
@@ -282,8 +283,8 @@ fn lag(driver: &EtcdDriver, statuses: &[Result<StatusResponse, Failure>]) -> Dia
     }
 }
 
-/// How long it takes each member to answer a request as locks make them, which a majority has to
-/// agree to.
+/// How long each member takes to answer a request such as locks make, which a majority has to agree
+/// to.
 async fn pace_of(
     driver: &EtcdDriver,
     namespace: &Namespace,

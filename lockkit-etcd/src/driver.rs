@@ -20,15 +20,15 @@ use crate::members::Members;
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// How long to wait before all members are asked once more.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many take places at a time, of many who do at once: each takes two buffers of 8 KiB.
+/// How many claims take places at a time, when many do at once: each takes two buffers of 8 KiB.
 const MOST_ENTRIES: usize = 8;
-/// How many ask at a time who have a place: they share their requests.
+/// How many claims that have a place ask at a time: they share their requests.
 const MOST_ASKS: usize = 64;
 
 /// What the etcd driver promises.
 ///
-/// Leases last for whole seconds, and for no less than the cluster lets them: half as long again as
-/// it takes to choose a leader, which is 2 seconds unless it is set otherwise.
+/// Leases last for whole seconds, and for no less than the cluster allows: half as long again as it
+/// takes to choose a leader, which makes 2 seconds unless it is set otherwise.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .fairness(Fairness::Fifo)
     .fencing()
@@ -38,9 +38,9 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 
 /// Locks in an etcd cluster.
 ///
-/// It keeps one connection to the member in use, and goes to another when that one fails: requests,
-/// one stream for keepalives and one for news go over it. They end with [`close`](Driver::close) or
-/// when the driver is dropped.
+/// It keeps one connection to the member in use, and goes to another member when that one fails.
+/// Requests, one stream for keepalives and one for news go over the connection. All of these end
+/// with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct EtcdDriver {
     pub(crate) members: Arc<Members>,
@@ -53,14 +53,14 @@ pub struct EtcdDriver {
 
 impl EtcdDriver {
     /// Connects to `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]`, or `etcds:` for TLS.
-    /// Tries one member after another, again and again if there are several: they have a leader to
-    /// choose now and then, for which they turn everybody away. Fails within 5 seconds.
+    /// Tries one member after another, again and again if there are several: now and then they have
+    /// a leader to choose, and turn everybody away meanwhile. Fails within 5 seconds.
     ///
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.
-    /// - [`Error::Misconfigured`] if the cluster cannot: no TLS where it is demanded, or members of
-    ///   different clusters.
+    /// - [`Error::Misconfigured`] if the cluster cannot be used: no TLS where it is demanded, or
+    ///   members of different clusters.
     /// - [`Error::Denied`] for a wrong password or a missing right.
     /// - [`Error::Unreachable`].
     ///

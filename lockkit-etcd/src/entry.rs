@@ -25,7 +25,7 @@ pub(crate) struct Entries {
 pub(crate) struct Entry {
     pub(crate) owner: OwnerId,
     pub(crate) queue: Queue,
-    /// What stands in the key.
+    /// What the key contains.
     pub(crate) value: Value,
     traces: Mutex<Traces>,
     turn: Turn,
@@ -38,21 +38,21 @@ type OnTurn<'a> = tokio::sync::MutexGuard<'a, ()>;
 /// What the cluster may know of a claim.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traces {
-    /// What the key hangs on, or may hang on yet.
+    /// The lease that the key hangs on, or may yet hang on.
     pub(crate) lease: Option<Arc<Lease>>,
-    /// A longer one that was asked for.
+    /// A longer lease that was asked for.
     pub(crate) longer: Option<Arc<Lease>>,
-    /// The key that was asked for last. It is called after the lease that it was first put with.
+    /// The key that was asked for last. It is named after the lease that it was first put with.
     pub(crate) key: Arc<str>,
     /// When the key was created, once that was answered.
     pub(crate) created: Option<i64>,
-    /// When the key was created that was just before it at the last look. What that is called, the
-    /// board knows.
+    /// When the key was created that was just before it at the last look. The board knows what that
+    /// key is called.
     pub(crate) ahead: Option<i64>,
     /// Whether something may have been missed since the last look.
     pub(crate) looks_again: bool,
     pub(crate) is_granted: bool,
-    /// Whether a request that names a lease was not answered, and may be carried out yet.
+    /// Whether a request that names a lease was not answered, and may yet be carried out.
     pub(crate) in_doubt: bool,
 }
 
@@ -90,7 +90,8 @@ impl Entries {
         self.all.remove(&owner);
     }
 
-    /// Forgets the claims whose releases were never answered, a good while after the cluster has.
+    /// Forgets the claims whose releases were never answered, a good while after the cluster has
+    /// forgotten them.
     fn sweep(&mut self) {
         const FEW: usize = 64;
         if self.all.len() >= self.many.max(FEW) {
@@ -101,7 +102,7 @@ impl Entries {
 }
 
 impl Entry {
-    /// Whether the lease must have run out long ago, and so whatever hung on it.
+    /// Whether the lease must have run out long ago, and with it whatever hung on it.
     fn is_forgotten(&self) -> bool {
         self.lease().is_some_and(|lease| lease.age() > lease.ttl() * 4 + Duration::from_secs(10))
     }
@@ -112,7 +113,7 @@ impl Entry {
         (traces.in_doubt, traces.created.is_some())
     }
 
-    /// When nobody else changes which leases the claim has.
+    /// Waits until nobody else changes which leases the claim has.
     pub(crate) async fn turn(&self, limit: Limit) -> Result<OnTurn<'_>, Failure> {
         let turn = limit.bound(self.turn.lock()).await;
         turn.ok_or_else(|| Failure::NoAnswer(limit.length()))
@@ -193,7 +194,8 @@ impl Entry {
         Some(Standing { key: Arc::clone(&traces.key), created, lease })
     }
 
-    /// Chooses the key to ask for with this lease, which no other claim has: so none has that key.
+    /// Chooses the key to ask for with this lease, which no other claim has; so no other has that
+    /// key.
     pub(crate) fn asks_with(&self, lease: &Lease) -> Arc<str> {
         let key = self.queue.key(lease.id());
         self.traces().key = Arc::clone(&key);
@@ -205,7 +207,7 @@ impl Entry {
         (!lease.is_gone()).then(|| Vouch::Lease { since: lease.since(), ttl: lease.ttl() })
     }
 
-    /// What the claim has that is first.
+    /// The grant of a claim that is first.
     pub(crate) fn grant(&self) -> Option<Result<Grant, DriverError>> {
         let created = self.traces().created?;
         let vouch = self.vouch()?;

@@ -67,7 +67,7 @@ impl Failure {
     pub(crate) fn is_about_the_member(&self) -> bool {
         match self {
             Self::NoAnswer(_) | Self::Ended | Self::LeftAlone(_) => true,
-            // What leases there are, all members agree on.
+            // All members agree on which leases there are.
             Self::Client(_) => self.kind().is_transient() && !self.is_a_lost_lease(),
             _ => false,
         }
@@ -84,8 +84,8 @@ impl Failure {
         self.is_about_space() || matches!(self, Self::OtherCluster { .. })
     }
 
-    /// Whether there is no room. To the request that fills it, etcd answers so after it has carried
-    /// it out (`quotaApplierV3` in
+    /// Whether there is no room. To the request that fills the space, etcd gives this answer after
+    /// having carried it out (`quotaApplierV3` in
     /// <https://github.com/etcd-io/etcd/blob/main/server/etcdserver/apply/apply.go>).
     pub(crate) fn is_about_space(&self) -> bool {
         self.status().is_some_and(|(code, message)| {
@@ -110,8 +110,8 @@ impl Failure {
         self.status().is_some_and(|(_, message)| message.ends_with("authentication is not enabled"))
     }
 
-    /// Whether it was refused for what the client logged in as: users are demanded since then, or
-    /// rights were changed, which a token that is signed (JWT) does not survive.
+    /// Whether the request was refused because of what the client logged in as: users have been
+    /// demanded since, or rights were changed, which a signed token (JWT) does not survive.
     pub(crate) fn needs_another_login(&self) -> bool {
         self.status().is_some_and(|(code, message)| {
             code == Code::InvalidArgument
@@ -152,7 +152,8 @@ impl Failure {
         }
     }
 
-    /// Whether the connection failed, or could not be made. What the server says has no cause.
+    /// Whether the connection failed, or could not be made. An error that the server reports has no
+    /// cause.
     pub(crate) fn is_of_the_connection(&self) -> bool {
         self.causes().nth(1).is_some()
     }
@@ -196,7 +197,7 @@ fn kind_of_answer(code: Code, message: &str) -> ErrorKind {
     match code {
         Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Denied,
         Code::ResourceExhausted if message.ends_with("too many requests") => ErrorKind::Unreachable,
-        // HTTP/2 has one of that kind, for who asks too often.
+        // HTTP/2 has an error of that kind, for a client that asks too often.
         Code::ResourceExhausted if message.starts_with("etcdserver:") => ErrorKind::Capacity,
         Code::Unavailable if message.ends_with("no leader") => ErrorKind::Unreachable,
         // A lease that is over: the next ask has another.
@@ -204,7 +205,7 @@ fn kind_of_answer(code: Code, message: &str) -> ErrorKind {
         Code::InvalidArgument if message.contains("authentication failed") => ErrorKind::Denied,
         Code::InvalidArgument if message.ends_with("user name is empty") => ErrorKind::Denied,
         Code::InvalidArgument if is_about_changed_rights(message) => ErrorKind::Unreachable,
-        // The member only learns, or leads no more.
+        // The member only learns, or no longer leads.
         Code::FailedPrecondition
             if message.ends_with("learner") || message.ends_with("not leader") =>
         {

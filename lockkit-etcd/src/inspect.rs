@@ -1,4 +1,4 @@
-//! Who holds and who waits, as the keys tell.
+//! Who holds and who waits, according to the keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::error::Failure;
 use crate::layout::Queue;
 use crate::{members, queue};
 
-/// How many leases are asked for at once.
+/// How many leases are asked about at once.
 const MOST_AT_ONCE: usize = 16;
 
 #[async_trait]
@@ -36,7 +36,7 @@ impl Inspect for EtcdDriver {
             .into_iter()
             .filter_map(|kv| self.dialect.name_at(kv.key(), namespace).map(|name| (name, kv)))
             .collect();
-        // Stable, so that each queue stays in its order.
+        // The sort is stable, so that each queue stays in its order.
         named.sort_by(|(one, _), (other, _)| one.cmp(other));
         for (name, kv) in named {
             match queues.last_mut() {
@@ -46,7 +46,7 @@ impl Inspect for EtcdDriver {
         }
         let statuses = queues.into_iter().map(|(name, queue)| async move {
             match self.status_of(name.clone(), &queue).await {
-                // Something else is among them, which does not hide the other locks.
+                // Something else is among its keys; that does not hide the other locks.
                 Err(Failure::Foreign(_)) => Ok(LockStatus::free(name)),
                 status => status,
             }
@@ -65,7 +65,8 @@ impl Inspect for EtcdDriver {
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
         let queue = Queue::of(name, self.dialect);
-        // Another may hold it by the time it is broken. This ends when one stays for long enough.
+        // Another claim may hold the lock by the time the hold is broken. This ends when one stays
+        // for long enough.
         loop {
             let keys = self.keys(queue.prefix(), 1).await.map_err(Failure::of_a_look)?;
             let Some(first) = keys.first() else { return Ok(None) };
@@ -76,7 +77,7 @@ impl Inspect for EtcdDriver {
             let (key, created) = (first.key(), first.create_revision());
             let limit = self.inspection_limit();
             let left = queue::leave(&self.members, key, created, limit).await;
-            // Gone, but for an attempt that was not answered: that has done it.
+            // If the key was gone, but an attempt was not answered, that attempt has done it.
             if left.outcome.map_err(Failure::of_a_request)? || left.in_doubt {
                 return Ok(Some(holder));
             }
@@ -89,7 +90,8 @@ impl Inspect for EtcdDriver {
 }
 
 impl EtcdDriver {
-    /// The keys that begin with `prefix`, the first created first: all, or as many as `limit` says.
+    /// The keys that begin with `prefix`, in the order of their creation: all of them, or as many
+    /// as `limit` says.
     async fn keys(&self, prefix: &str, limit: i64) -> Result<Vec<KeyValue>, Failure> {
         let options = GetOptions::new().with_prefix().with_limit(limit);
         let options = options.with_sort(SortTarget::Create, SortOrder::Ascend);
@@ -102,7 +104,7 @@ impl EtcdDriver {
         Ok(answer.take_kvs())
     }
 
-    /// How the lock stands whose keys these are.
+    /// The status of the lock whose keys these are.
     async fn status_of(&self, name: LockName, keys: &[KeyValue]) -> Result<LockStatus, Failure> {
         let status = LockStatus::free(name);
         let Some((first, others)) = keys.split_first() else { return Ok(status) };
@@ -125,9 +127,9 @@ impl EtcdDriver {
         })
     }
 
-    /// How long a lease lasts yet; `None` for a key without one.
+    /// How much longer a lease lasts; `None` for a key without one.
     async fn remaining(&self, lease: i64) -> Result<Option<Duration>, Failure> {
-        /// The server counts in seconds that are over: this is the middle of what is meant.
+        /// The server counts only seconds that are over: this is the middle of what is meant.
         const HALF: Duration = Duration::from_millis(500);
         if lease == 0 {
             return Ok(None);
@@ -137,7 +139,7 @@ impl EtcdDriver {
         };
         let answer = self.members.call(self.inspection_limit(), ask).await.outcome?;
         let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        // Below nothing is one that is over, whose keys go any moment.
+        // Below zero is a lease that is over, whose keys go any moment.
         Ok(Some(match answer.ttl() {
             ..0 => Duration::ZERO,
             left => (seconds(left) + HALF).min(seconds(answer.granted_ttl())),
@@ -153,7 +155,7 @@ impl EtcdDriver {
         })
     }
 
-    /// For one request, from now on.
+    /// The limit for one request, from now on.
     pub(crate) fn inspection_limit(&self) -> Limit {
         Limit::new(self.call_limit.of_a_look())
     }

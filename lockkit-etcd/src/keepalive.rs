@@ -18,9 +18,9 @@ const MOST_AT_ONCE: usize = 64;
 
 /// The stream on which leases are kept alive, shared by all leases of a driver.
 ///
-/// It is opened when it is needed and opened anew, on another member, when it ends or falls silent:
-/// what was asked on it is asked again, while there is time. An answer counts from when the request
-/// left that it answers.
+/// It is opened when it is needed, and opened anew, on another member, when it ends or falls
+/// silent: what was asked on it is asked again, while there is time. An answer counts from when its
+/// request left.
 #[derive(Debug)]
 pub(crate) struct Keepalive {
     asks: mpsc::UnboundedSender<Ask>,
@@ -40,7 +40,7 @@ impl Ask {
     }
 
     fn report(self, outcome: Result<bool, Failure>) {
-        // Whoever asked may not wait for the answer.
+        // Whoever asked need not be waiting for the answer.
         _ = self.answer.send(outcome);
     }
 }
@@ -55,15 +55,16 @@ impl Keepalive {
     /// Makes the lease last for another TTL, and returns whether there is such a lease.
     pub(crate) async fn renew(&self, lease: &Arc<Lease>, limit: Limit) -> Result<bool, Failure> {
         let answer = limit.bound(self.begin(lease, limit).answer()).await;
-        // The stream may still wait for what was asked before, and longer.
+        // The stream may still wait for what was asked before, and for longer.
         answer.unwrap_or(Err(Failure::NoAnswer(limit.length())))
     }
 
-    /// The same: it is on its way when this returns, also if nobody waits for the answer.
+    /// As [`renew`](Self::renew), but without waiting: the request is on its way when this returns,
+    /// even if nobody waits for the answer.
     pub(crate) fn begin(&self, lease: &Arc<Lease>, limit: Limit) -> Refresh {
         let (answer, answered) = oneshot::channel();
         let lease = Arc::clone(lease);
-        // After the end of the task the answer's channel breaks, which says so.
+        // Once the task has ended, the answer's channel breaks, which says so.
         _ = self.asks.send(Ask { lease, limit, answer });
         Refresh(answered)
     }
@@ -106,7 +107,8 @@ async fn supervise(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask
                     line.members.leave(member);
                 }
             }
-            // The stream ended with the answer that there is no such lease, or another is to be opened.
+            // The stream ended with the answer that there is no such lease, or another is to be
+            // opened.
             Ok(None) => (),
             Err(failure) => {
                 tracing::debug!(member = line.members.name(member), %failure, "no keepalives");
@@ -142,7 +144,7 @@ struct Line {
 
 impl Line {
     /// Opens a stream, which takes an ask to begin with, unless another connection is in use before
-    /// it is open: others, who have less time, have given up this one then.
+    /// the stream is open: then others, who have less time, have given up this connection.
     async fn open(&mut self, current: Current, ask: Ask) -> Result<Option<Stream>, Failure> {
         let (member, mut changes) = (current.member, self.members.changes());
         let stamp = ask.lease.now();
@@ -163,12 +165,12 @@ impl Line {
         let failure = match outcome {
             Ok(Ok((Ok((keeper, answers)), client))) => {
                 self.members.heard(member, &client);
-                // Which cluster has answered, the library does not tell. The next answer does.
+                // The library does not tell which cluster has answered. The next answer does.
                 ask.lease.refreshed(stamp);
                 ask.answered(true);
                 return Ok(Some(Stream { client, keeper, answers }));
             }
-            // This is how the library says it of the first answer.
+            // This is how the library reports a lost lease in the first answer.
             Ok(Ok((Err(etcd_client::Error::LeaseKeepAliveError(reason)), _)))
                 if reason == "lease not found" =>
             {
@@ -231,8 +233,8 @@ impl Line {
                     None => std::future::pending().await,
                 }
             };
-            // Whoever has less time than the first has something else asked beside it, and leaves a
-            // silent member by that.
+            // Whoever has less time than the first has something else asked alongside, and leaves a
+            // silent member because of that.
             let silence = sent.front().map(|sent| sent.patience);
             select! {
                 message = answers.message() => match message {
@@ -244,7 +246,7 @@ impl Line {
                             let alive = is_ours.map(|()| answer.ttl() > 0);
                             match alive {
                                 Ok(true) => ask.lease.refreshed(stamp),
-                                // One of another cluster is none of ours, and is left to run out.
+                                // A lease of another cluster is not ours, and is left to run out.
                                 Ok(false) | Err(_) => ask.lease.is_over(),
                             }
                             ask.report(alive);
@@ -288,9 +290,9 @@ impl Line {
         outcome
     }
 
-    /// How long an answer is waited for, rather than asking another member. However little is left
-    /// of the time of whoever asks, who does not wait for longer than that anyway: others are on the
-    /// stream as well.
+    /// How long an answer is waited for before another member is asked. It does not matter how
+    /// little time whoever asks has left, since it does not wait for longer than that anyway:
+    /// others are on the stream as well.
     fn patience(&self, limit: Limit) -> Duration {
         match self.members.len() {
             1 => limit.length(),

@@ -1,5 +1,5 @@
-//! Where a lock's keys are, what they are called and what stands in them. `docs/etcd.md` describes
-//! it; a change here is a change of layout.
+//! Where a lock's keys are, what they are called and what they contain. `docs/etcd.md` describes
+//! this; a change here is a change of layout.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use percent_encoding::percent_decode_str;
 
 use crate::error::Failure;
 
-/// What all keys begin with that are lockkit's own. Another layout takes another one.
+/// What all of lockkit's own keys begin with. Another layout takes another root.
 const ROOT: &str = "lockkit/v1/";
 
-/// The longest segment of a legal name: nothing is ever cut, so that a key tells its name.
+/// The longest segment of a legal name: nothing is ever cut, so that a key tells the name of its
+/// lock.
 const LONGEST_SEGMENT: usize = 3 * LockName::MAX_LEN;
 
 /// Whose keys they are.
@@ -40,7 +41,7 @@ impl FromStr for Dialect {
 }
 
 impl Dialect {
-    /// What all keys of a namespace begin with, and no other key of a lock.
+    /// The prefix of all keys of a namespace, and of no other key of a lock.
     pub(crate) fn prefix_of(self, namespace: &Namespace) -> String {
         let root = match self {
             Self::Lockkit => ROOT,
@@ -49,17 +50,17 @@ impl Dialect {
         [root, &namespace.segment(), "/"].concat()
     }
 
-    /// Which lock of the namespace it is whose queue this key is in.
+    /// The lock of the namespace whose queue this key is in.
     pub(crate) fn name_at(self, key: &[u8], namespace: &Namespace) -> Option<LockName> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix_of(namespace))?;
         let (segment, _) = rest.split_once('/')?;
         let name = percent_decode_str(segment).decode_utf8().ok()?;
         let name = LockName::new(namespace, &name).ok()?;
-        // The same text can be encoded otherwise; that is no key of ours.
+        // The same text can be encoded in other ways; such a key is not ours.
         (name.segment(LONGEST_SEGMENT) == segment).then_some(name)
     }
 
-    /// Who has this key, and what it is called if that is told.
+    /// Who has this key, and the owner's label if that is told.
     pub(crate) fn owner_of(self, kv: &KeyValue) -> Result<(OwnerId, Option<Label>), Failure> {
         if let Some(told) = Value::read(kv.value()) {
             return Ok(told);
@@ -71,7 +72,7 @@ impl Dialect {
     }
 }
 
-/// Foreign clients have no owners: this one is good for telling them apart, also by its first digits,
+/// Foreign clients have no owner ids. This one serves to tell them apart, even by its first digits,
 /// which people take to name it (Knuth's multiplicative hash).
 fn stand_in(created: i64) -> String {
     let hash = u128::from(created.unsigned_abs());
@@ -79,7 +80,7 @@ fn stand_in(created: i64) -> String {
     format!("{hash:032x}")
 }
 
-/// The keys of a lock: its queue, with a key for each who holds or waits.
+/// The keys of a lock: its queue, with a key for each claim that holds or waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Queue {
     prefix: String,
@@ -89,23 +90,23 @@ impl Queue {
     pub(crate) fn of(name: &LockName, dialect: Dialect) -> Self {
         let (namespace, segment) =
             (dialect.prefix_of(name.namespace()), name.segment(LONGEST_SEGMENT));
-        // No segment has a slash in it, so that no lock's prefix holds another's.
+        // No segment has a slash in it, so no lock's prefix is within another's.
         Self { prefix: [&namespace, &*segment, "/"].concat() }
     }
 
-    /// What all keys of the queue begin with, and no other key.
+    /// The prefix of all keys of the queue, and of no other key.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The key that is put with this lease. Leases are used again, and so are the keys: the server
-    /// visits each that ever was in the queue until its history is compacted.
+    /// The key that is put with this lease. Leases are used again, and so are the keys: until its
+    /// history is compacted, the server visits each key that ever was in the queue.
     pub(crate) fn key(&self, lease: i64) -> Arc<str> {
         format!("{}{lease:x}", self.prefix).into()
     }
 }
 
-/// What stands in a key: the owner, and what it is called.
+/// What a key contains: the owner, and its label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value(Box<[u8]>);
 
@@ -118,7 +119,7 @@ impl Value {
         &self.0
     }
 
-    /// A label decides nothing, so one that is none is only left out.
+    /// A label decides nothing, so an invalid one is simply left out.
     fn read(value: &[u8]) -> Option<(OwnerId, Option<Label>)> {
         let (owner, label) = std::str::from_utf8(value).ok()?.split_once(' ')?;
         Some((owner.parse().ok()?, Label::new(label).ok()))

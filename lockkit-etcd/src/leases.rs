@@ -13,7 +13,7 @@ use crate::error::Failure;
 use crate::keepalive::Keepalive;
 use crate::members::{Members, Reply};
 
-/// How many leases are kept for the next ones to come.
+/// How many leases are kept for the next claims.
 const MOST_IDLE: usize = 64;
 /// How long a lease is kept that nobody uses.
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
@@ -52,7 +52,7 @@ impl Lease {
         self.state().since
     }
 
-    /// Whether it would last for a full TTL if it was asked for now, but for half a percent.
+    /// Whether it still lasts for a full TTL, to within half a percent.
     pub(crate) fn is_fresh(&self) -> bool {
         self.age() < self.ttl / 200
     }
@@ -102,13 +102,13 @@ struct Pool {
     keepalive: Arc<Keepalive>,
     clock: Clock,
     idle: Mutex<Idle>,
-    /// Something is to be done sooner than was planned.
+    /// Told when something is to be done sooner than was planned.
     sooner: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Idle {
-    /// By what was asked for.
+    /// By the length that was asked for.
     leases: HashMap<i64, Vec<IdleLease>>,
     count: usize,
     /// When the next look is due.
@@ -119,7 +119,7 @@ struct Idle {
 #[derive(Debug)]
 struct IdleLease {
     lease: Arc<Lease>,
-    /// Since when nobody uses it.
+    /// Since when nobody has used it.
     unused_since: Instant,
 }
 
@@ -137,7 +137,7 @@ impl Leases {
         Self { pool, retired, upkeep }
     }
 
-    /// A lease that nobody else has, of at least `ttl`: from the pool, else a new one.
+    /// A lease that nobody else has, of at least `ttl`: from the pool, or else a new one.
     pub(crate) async fn take(&self, ttl: Duration, limit: Limit) -> Result<Arc<Lease>, Failure> {
         let idle = self.pool.idle().take(seconds(ttl));
         match idle {
@@ -153,7 +153,7 @@ impl Leases {
         let granted = members
             .call(limit, |client| async move { client.lease_client().grant(seconds, None).await })
             .await
-            // What was granted and not answered runs out, and nobody knows it.
+            // A lease that was granted but not answered runs out, and nobody knows of it.
             .outcome?;
         members.check(granted.header())?;
         let Ok(ttl) = u64::try_from(granted.ttl()) else {
@@ -175,7 +175,7 @@ impl Leases {
             self.retire(&lease);
             return;
         }
-        // Leases of a length that is no longer asked for leave room to others.
+        // Leases of a length that is no longer asked for make room for others.
         if idle.count >= MOST_IDLE
             && let Some(oldest) = idle.take_oldest()
         {
@@ -190,10 +190,10 @@ impl Leases {
         }
     }
 
-    /// Ends a lease, some time.
+    /// Ends a lease, sooner or later.
     pub(crate) fn retire(&self, lease: &Lease) {
         lease.is_over();
-        // The task has ended if the driver is closed; the lease runs out then.
+        // If the driver is closed, the task has ended; then the lease runs out.
         _ = self.retired.send(lease.id);
     }
 
@@ -205,7 +205,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Gives all leases back to the server, those that were retired before included.
+    /// Gives all leases back to the server, including those that were retired before.
     pub(crate) async fn close(&self) {
         const LIMIT: Duration = Duration::from_secs(1);
         {
@@ -237,8 +237,8 @@ impl Pool {
         }
     }
 
-    /// Keeps alive what is due, lets go of what nobody used for long, and returns until when there
-    /// is nothing more to do.
+    /// Keeps alive what is due, lets go of what nobody has used for long, and returns until when
+    /// there is nothing more to do.
     fn look_after(&self) -> (Vec<i64>, Option<Instant>) {
         let now = self.clock.now();
         let mut idle = self.idle();
@@ -252,7 +252,7 @@ impl Pool {
                 if is_old {
                     retired.push(lease.id);
                 } else if lease.age() >= lease.ttl / 3 {
-                    // Its answer is noted by the lease.
+                    // The lease takes note of the answer.
                     let limit = Limit::new((lease.ttl / 5).min(UPKEEP_LIMIT));
                     drop(self.keepalive.begin(lease, limit));
                 }
@@ -281,7 +281,7 @@ impl Idle {
         let leases = self.leases.get_mut(&seconds)?;
         while let Some(IdleLease { lease, .. }) = leases.pop() {
             self.count -= 1;
-            // One that could not be kept alive is left to run out.
+            // A lease that could not be kept alive is left to run out.
             if !lease.is_gone() && lease.age() < lease.ttl / 2 {
                 return Some(lease);
             }
@@ -291,7 +291,7 @@ impl Idle {
 
     /// The one that nobody has used for the longest.
     fn take_oldest(&mut self) -> Option<Arc<Lease>> {
-        // Each came behind those before it.
+        // Each came after those before it.
         let unused_since = |leases: &&mut Vec<IdleLease>| leases.first().map(|it| it.unused_since);
         let some = self.leases.values_mut().filter(|leases| !leases.is_empty());
         let oldest = some.min_by_key(unused_since)?.remove(0);

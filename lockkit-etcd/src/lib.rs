@@ -1,11 +1,11 @@
-//! etcd driver of lockkit: locks in an etcd cluster, first come, first served.
+//! The etcd driver of lockkit: locks in an etcd cluster, first come, first served.
 //!
 //! Whoever wants a lock puts a key of its own into the lock's queue, in the one transaction that
-//! also reads the queue; who was first holds the lock. Keys hang on leases from a pool that is kept
-//! alive, so that an uncontended acquisition is one request. A waiter watches the key before its
-//! own. The fencing token is the revision at which the key was created.
+//! also reads the queue; whoever is first in the queue holds the lock. Keys hang on leases from a
+//! pool that is kept alive, so that an uncontended acquisition is one request. A waiter watches the
+//! key before its own. The fencing token is the revision at which the key was created.
 //!
-//! Applications reach it through the facade crate `lockkit` and its feature `etcd`. To build it
+//! Applications use it through the facade crate `lockkit`, with the feature `etcd`. Building it
 //! takes `protoc`, the compiler of protocol buffers.
 //!
 //! ```no_run
@@ -16,7 +16,7 @@
 //! # }
 //! ```
 //!
-//! What it guarantees, and what it stores, is told in `docs/etcd.md`.
+//! `docs/etcd.md` says what it guarantees and what it stores.
 
 mod board;
 mod claims;

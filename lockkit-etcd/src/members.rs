@@ -1,6 +1,6 @@
-//! The members of the cluster: a client for each, and one of them at a time in use.
+//! The members of the cluster: a client for each, one of which is in use at a time.
 //!
-//! The client library can balance over several members, but then goes on to send requests to those
+//! The client library can balance over several members, but then goes on sending requests to those
 //! that are down.
 
 mod connection;
@@ -29,11 +29,11 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 pub(crate) struct Members {
     members: Vec<Member>,
     options: ConnectOptions,
-    /// What to encrypt with, if files tell it.
+    /// What to encrypt with, if that is in files.
     tls: Option<Tls>,
     /// Logs in with these, if the cluster wants a user.
     credentials: Option<(String, String)>,
-    /// What is in use. All go elsewhere when it fails.
+    /// What is in use. When it fails, all go elsewhere.
     current: watch::Sender<Current>,
     /// The cluster that the members belong to; 0 while it is not known.
     cluster: AtomicU64,
@@ -52,7 +52,8 @@ pub(crate) struct Current {
 struct Member {
     url: String,
     connection: Mutex<Connection>,
-    /// Whoever connects has it, so that many do not log in at once; why it failed last, and when.
+    /// Held by whoever connects, so that many do not log in at once: when connecting last failed,
+    /// and why.
     connecting: tokio::sync::Mutex<Option<(Instant, Failure)>>,
 }
 
@@ -60,12 +61,12 @@ struct Member {
 #[derive(Debug)]
 pub(crate) struct Reply<T> {
     pub(crate) outcome: Result<T, Failure>,
-    /// Whether something that was sent was not answered, and may be carried out yet.
+    /// Whether something that was sent was not answered, and may yet be carried out.
     pub(crate) in_doubt: bool,
 }
 
 impl<T> Reply<T> {
-    /// Whether it may be carried out, or has been, although it is not known to be.
+    /// Whether the request may be carried out, or has been, although that is not known.
     pub(crate) fn may_be_carried_out(&self) -> bool {
         self.in_doubt || self.outcome.as_ref().is_err_and(Failure::may_be_carried_out)
     }
@@ -83,7 +84,7 @@ impl Members {
             Member { url, connection, connecting }
         };
         let members: Vec<_> = urls.into_iter().map(member).collect();
-        // So that the clients of an application do not all go to the same.
+        // So that the clients of an application do not all go to the same member.
         let first = fastrand::usize(..members.len().max(1));
         let current = watch::Sender::new(Current { member: first, connection: 0 });
         let cluster = AtomicU64::new(0);
@@ -111,7 +112,7 @@ impl Members {
         url.split_once("://").map_or(url, |(_, host)| host)
     }
 
-    /// Goes to the next member, unless somebody has already gone from this one.
+    /// Goes to the next member, unless somebody has already left this one.
     pub(crate) fn leave(&self, member: usize) {
         self.current.send_if_modified(|current| {
             let leaves = current.member == member && self.members.len() > 1;
@@ -127,7 +128,7 @@ impl Members {
         });
     }
 
-    /// Takes note that something came back.
+    /// Takes note that something came back from a member.
     pub(crate) fn heard(&self, member: usize, client: &Arc<Client>) {
         if let Some(mut connection) = self.connection(member, client) {
             connection.heard = Some(Instant::now());
@@ -158,9 +159,9 @@ impl Members {
         }
     }
 
-    /// Takes note that what was sent then got no answer. Of a connection that is silent nobody can
-    /// tell whether it is cut or the server is slow: it is given up, and the next one is not before
-    /// something came over it, which makes one attempt of each silence.
+    /// Takes note that what was sent then got no answer. Nobody can tell whether a silent
+    /// connection is cut or its server is slow: it is given up. The next one is not given up before
+    /// something has come over it, so that each silence leads to one attempt.
     pub(crate) fn unheard(&self, member: usize, client: &Arc<Client>, sent: Instant) {
         let connection = self.connection(member, client);
         if connection.is_some_and(|mut connection| connection.is_silent_since(sent)) {
@@ -168,8 +169,8 @@ impl Members {
         }
     }
 
-    /// Has the next request log in anew, if there is a user, and returns whether there is: what a
-    /// connection's user may do is settled when it logs in.
+    /// Has the next request log in anew, if there is a user, and returns whether there is one: what
+    /// a connection's user may do is settled when it logs in.
     pub(crate) fn log_out(&self, member: usize, client: &Arc<Client>) -> bool {
         if self.credentials.is_some() {
             self.give_up(member, client);
@@ -177,8 +178,8 @@ impl Members {
         self.credentials.is_some()
     }
 
-    /// Has the next request connect anew, unless somebody has already seen to it, and the streams
-    /// that are open go over that connection.
+    /// Has the next request connect anew, unless somebody has already seen to it, and has the open
+    /// streams move to that connection.
     fn give_up(&self, member: usize, client: &Arc<Client>) {
         let Some(mut connection) = self.connection(member, client) else { return };
         let outage = connection.outage.take();
@@ -203,8 +204,9 @@ impl Members {
         is_it.then_some(connection)
     }
 
-    /// Sends a request that may be sent twice: if the member in use does not answer while there is
-    /// patience with it, or says that it cannot, to the next one, and so on while there is time.
+    /// Sends a request that may be sent twice. If the member in use does not answer while there is
+    /// patience with it, or says that it cannot, the request goes to the next one, and so on while
+    /// there is time.
     pub(crate) async fn call<T, F>(
         &self,
         wait: impl Into<Wait>,
@@ -221,9 +223,10 @@ impl Members {
             let member = self.current().member;
             let is_last = tried + 1 == self.members.len();
             let given = if is_last { limit.left() } else { limit.left().min(wait.patience()) };
-            // In a box: it is large, and who waits for the lock later is no smaller for it.
+            // Boxed: it is large, and the future of a claim that waits for the lock later is no
+            // smaller for it.
             let answer = Box::pin(self.attempt(member, [wait.shortest, given], &request)).await;
-            // Everybody goes along, for which it is no reason that somebody came late.
+            // Everybody goes along, so it is no reason to leave that one call came late.
             let leaves = answer.is_some() || wait.is_over_after(given);
             failure = match answer {
                 Some(Ok(answer)) => return Reply { outcome: Ok(answer), in_doubt },
@@ -244,7 +247,7 @@ impl Members {
         Reply { outcome: Err(failure), in_doubt }
     }
 
-    /// As [`call`](Self::call), to one member and no other.
+    /// As [`call`](Self::call), to one member only.
     pub(crate) async fn ask<T, F>(
         &self,
         member: usize,
@@ -258,8 +261,8 @@ impl Members {
         answer.unwrap_or(Err(Failure::NoAnswer(limit.length())))
     }
 
-    /// The answer of one member, if there is one within the longer time; after the shorter one it is
-    /// noted that there is none.
+    /// The answer of one member, if there is one within the longer time. If there is none within
+    /// the shorter time, that is noted.
     async fn attempt<T, F>(
         &self,
         member: usize,
@@ -284,7 +287,7 @@ impl Members {
                     return answer;
                 };
                 self.failed(member, &client, asked, failure);
-                // Such a request was refused, so that it is not carried out twice.
+                // Such a request was refused, so it is not carried out twice.
                 if is_again || !failure.needs_another_login() || !self.log_out(member, &client) {
                     return answer;
                 }
@@ -303,8 +306,8 @@ impl Members {
         None
     }
 
-    /// The client of a member, which is connected when it is first used. One whose connections fail
-    /// is left alone for a moment, and then tried by one at a time.
+    /// The client of a member, which is connected when it is first used. A member whose connections
+    /// fail is left alone for a moment, and then tried by one request at a time.
     pub(crate) async fn client(&self, member: usize) -> Result<Arc<Client>, Failure> {
         let member = self.members.get(member).filter(|_| !self.is_closed.load(Ordering::Relaxed));
         let Some(member) = member else { return Err(Failure::Closed) };
@@ -345,7 +348,7 @@ impl Members {
 
     /// Takes note of the cluster that an answer comes from.
     pub(crate) fn check(&self, header: Option<&ResponseHeader>) -> Result<(), Failure> {
-        // The proxy that comes with etcd leaves it out of some answers.
+        // The proxy that comes with etcd leaves the id out of some answers.
         let told = header.map(ResponseHeader::cluster_id).filter(|&cluster| cluster != 0);
         let Some(cluster) = told else { return Ok(()) };
         let known = self.cluster.compare_exchange(0, cluster, Ordering::Relaxed, Ordering::Relaxed);
@@ -382,8 +385,8 @@ impl Members {
     }
 }
 
-/// For reads that find as much as there is: unless it is told otherwise, the client library takes no
-/// answer that is longer than 4 MiB.
+/// For reads that find as much as there is: unless it is told otherwise, the client library takes
+/// no answer longer than 4 MiB.
 pub(crate) fn kv(client: &Client) -> KvClient {
     client.kv_client().max_decoding_message_size(usize::MAX)
 }
@@ -395,7 +398,7 @@ impl Member {
     }
 }
 
-/// Without the password, which the options would print.
+/// Leaves out the password, which the options would print.
 impl fmt::Debug for Members {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.members.iter().map(|member| &member.url)).finish()
@@ -423,7 +426,7 @@ mod tests {
         Members::new(urls, ConnectOptions::new(), None, None)
     }
 
-    /// Of a call that has spent so much of it.
+    /// The limit of a call that has spent so much of it.
     async fn limit_after(spent: Duration) -> Limit {
         let limit = Limit::new(LENGTH);
         sleep(spent).await;

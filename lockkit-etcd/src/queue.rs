@@ -1,4 +1,4 @@
-//! The requests about one lock, each one transaction.
+//! The requests about one lock, each of them one transaction.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) enum Seen {
 pub(crate) struct Own<'a> {
     pub(crate) key: &'a Arc<str>,
     pub(crate) value: &'a Value,
-    /// What it is to hang on.
+    /// The lease that it is to hang on.
     pub(crate) lease: i64,
 }
 
@@ -37,7 +37,7 @@ impl Own<'_> {
         TxnOp::put(&**self.key, self.value.as_bytes(), Some(options))
     }
 
-    /// That this is the own key, and not one of the same name.
+    /// Whether this is the own key, and not another of the same name.
     fn is_at(&self, kv: &KeyValue) -> Result<bool, Failure> {
         let is_named_so = kv.key() == self.key.as_bytes();
         match is_named_so && kv.value() != self.value.as_bytes() {
@@ -54,7 +54,7 @@ pub(crate) struct Place {
     pub(crate) key: Arc<str>,
     /// When the own key was created: the fencing token.
     pub(crate) created: i64,
-    /// Who is just before it; none if it holds the lock.
+    /// Who is just before it; `None` if it holds the lock.
     pub(crate) ahead: Option<Ahead>,
     /// How far the cluster was when this was so.
     pub(crate) revision: i64,
@@ -69,10 +69,10 @@ pub(crate) struct Ahead {
     pub(crate) holds: bool,
 }
 
-/// The last of a queue.
+/// The last keys of a queue.
 #[derive(Debug)]
 pub(crate) struct Last {
-    /// Each with when it was created, the last one first.
+    /// Each key with when it was created, the last one first.
     keys: Vec<(Key, i64)>,
     /// Whether there are others before them.
     has_more: bool,
@@ -81,7 +81,7 @@ pub(crate) struct Last {
 }
 
 impl Last {
-    /// Where the own key stands, if it is among these with whoever is before it.
+    /// Where the own key stands, if it is among these together with whoever is before it.
     pub(crate) fn place(&self, key: &Arc<str>, created: i64) -> Option<Place> {
         let at = self.keys.iter().position(|(_, other)| *other == created)?;
         let ahead = match self.keys.get(at + 1) {
@@ -96,7 +96,7 @@ impl Last {
     }
 }
 
-/// Puts the own key unless it is there; when it was created.
+/// Puts the own key unless it is there; returns when it was created.
 pub(crate) async fn put(members: &Members, own: Own<'_>, limit: Limit) -> Reply<i64> {
     let is_new = Compare::create_revision(&**own.key, CompareOp::Equal, 0);
     let read = TxnOp::get(&**own.key, None);
@@ -113,7 +113,8 @@ pub(crate) async fn put(members: &Members, own: Own<'_>, limit: Limit) -> Reply<
     })
 }
 
-/// Reads the last keys of the queue. It costs the server as much as the queue is long.
+/// Reads the last keys of the queue. This costs the server in proportion to the length of the
+/// queue.
 pub(crate) async fn last(members: &Members, queue: &Queue, limit: Limit) -> Result<Last, Failure> {
     /// More than come while one look is under way, from here and elsewhere.
     const MOST: i64 = 256;
@@ -168,7 +169,8 @@ pub(crate) async fn enter(
     })
 }
 
-/// Puts the own key if there is no other, so that a refusal leaves nothing. `None` is a refusal.
+/// Puts the own key if there is no other, so that a refusal leaves nothing behind. `None` is a
+/// refusal.
 pub(crate) async fn try_enter(
     members: &Members,
     queue: &Queue,
@@ -196,8 +198,8 @@ pub(crate) async fn try_enter(
     })
 }
 
-/// Reads where the own key, which was created then, stands in the queue. It costs the server as much
-/// as the queue is long.
+/// Reads where the own key, which was created then, stands in the queue. This costs the server in
+/// proportion to the length of the queue.
 pub(crate) async fn look(
     members: &Members,
     queue: &Queue,
@@ -223,7 +225,7 @@ pub(crate) async fn look(
     })
 }
 
-/// Hangs the own key, which was created then, on its lease; whether it was there.
+/// Hangs the own key, which was created then, on its lease; returns whether it was there.
 pub(crate) async fn change_lease(
     members: &Members,
     own: Own<'_>,
@@ -235,7 +237,7 @@ pub(crate) async fn change_lease(
     reply.and_then(|answer| Ok(answer.succeeded()))
 }
 
-/// Removes the key if it was created then; whether it was there.
+/// Removes the key if it was created then; returns whether it was there.
 pub(crate) async fn leave(
     members: &Members,
     key: impl Into<Vec<u8>>,

@@ -23,8 +23,8 @@ const MOST_UNDER_WAY: usize = 16;
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Looks whether keys are there. While a read is under way, and for a moment after it has begun,
-/// others gather for the next, so that a thousand locks, or a thousand who wait for one, are no
-/// thousand requests.
+/// others gather for the next, so that a thousand locks, or a thousand waiters for one, do not make
+/// a thousand requests.
 #[derive(Debug)]
 pub(crate) struct Reader {
     asks: mpsc::UnboundedSender<Ask>,
@@ -34,9 +34,9 @@ pub(crate) struct Reader {
 /// How soon to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// Somebody may have the lock by it.
+    /// Somebody may get the lock by it.
     AtOnce,
-    /// It is as good a moment later.
+    /// A moment later is as good.
     WithOthers,
 }
 
@@ -62,7 +62,7 @@ impl Reader {
         Self { asks, task: AbortOnDropHandle::new(tokio::spawn(read(members, inbox))) }
     }
 
-    /// Whether the key is there that was created then: how far the cluster was when it was.
+    /// Whether the key that was created then is there; if so, how far the cluster was at that time.
     pub(crate) async fn stands(
         &self,
         key: impl Into<Key>,
@@ -81,7 +81,7 @@ impl Reader {
         }
     }
 
-    /// Reads no more.
+    /// Stops reading.
     pub(crate) fn close(&self) {
         self.task.abort();
     }
@@ -91,12 +91,12 @@ async fn read(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
     let mut asks: Vec<Ask> = Vec::new();
     let mut under_way = FuturesUnordered::new();
     let mut next = Instant::now();
-    // When all that is under way has ended at the latest.
+    // By when all that is under way has ended, at the latest.
     let mut end = next;
     loop {
         let has_room = under_way.len() < MOST_UNDER_WAY;
         let is_full = asks.len() == MOST_AT_ONCE && has_room;
-        // Nor for those who are read for already.
+        // Whoever has less time does not wait for those who are read for already.
         let is_pressed = || has_room && asks.iter().any(|ask| ask.end() + GATHER < end);
         let is_due = !asks.is_empty() && (under_way.is_empty() || is_pressed());
         let hurries = || asks.iter().any(|ask| ask.haste == Haste::AtOnce);
@@ -119,8 +119,8 @@ async fn read(members: Arc<Members>, mut inbox: mpsc::UnboundedReceiver<Ask>) {
     }
 }
 
-/// How long to wait for what all of them ask: for as long as any of them does, since each gives up by
-/// itself, and with no more patience than fits who is given the least time.
+/// How long to wait for what all of them ask: for as long as any of them does, since each gives up
+/// by itself, and with no more patience than suits the one that is given the least time.
 fn wait(asks: &[Ask]) -> Option<Wait> {
     let limits = asks.iter().map(|ask| ask.limit);
     let shortest = limits.clone().map(Limit::length).min()?;

@@ -1,4 +1,4 @@
-//! Which servers to trust, and what to show them, as files tell it that may be replaced.
+//! Which servers to trust and what to show them, according to files that may be replaced.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(crate) struct Tls {
 pub(crate) struct Files {
     /// Certificates to trust, instead of those that the system trusts.
     pub(crate) roots: Option<PathBuf>,
-    /// The client's certificate, and the key to it.
+    /// The client's certificate, and its key.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -24,14 +24,15 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// Says what cannot be read, as a text that names the file.
+    /// Says what cannot be read, in a text that names the file.
     pub(crate) async fn of(files: Files) -> Result<Self, String> {
         let last = LastGood::new(files.read().await?);
         Ok(Self { files, last })
     }
 
-    /// What to connect with. The files are read again, since certificates are replaced before they
-    /// run out; one that is just being written leaves what there was.
+    /// What to connect with. The files are read again each time, since certificates are replaced
+    /// before they expire. If one of them is just being written, what there was before remains in
+    /// use.
     pub(crate) async fn options(&self) -> TlsOptions {
         let read = self.files.read().await.and_then(|options| match check(&options) {
             Ok(()) => Ok(options),
@@ -65,7 +66,7 @@ async fn read(file: &Path) -> Result<Vec<u8>, String> {
     tokio::fs::read(file).await.map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Whether there are certificates in it, and the key to that of the client.
+/// Whether there are certificates in it, and the key to the client's.
 fn check(options: &TlsOptions) -> Result<(), tonic::transport::Error> {
     Endpoint::from_static("https://localhost").tls_config(options.clone()).map(drop)
 }

@@ -3,8 +3,8 @@
 use etcd_client::StatusResponse;
 use lockkit_core::Diagnosis;
 
-/// Releases with faults that locks notice, and those that mend them, as etcd's list of changes has
-/// it (<https://github.com/etcd-io/etcd/tree/main/CHANGELOG>).
+/// Faults that locks notice, and the releases that mend them, according to etcd's changelog
+/// (<https://github.com/etcd-io/etcd/tree/main/CHANGELOG>).
 const FAULTS: &[Fault] = &[
     Fault {
         mended_in: &[(3, 4, 31), (3, 5, 13)],
@@ -31,7 +31,7 @@ impl Fault {
         let mended = self.mended_in.iter().find(|mended| (mended.0, mended.1) == (major, minor));
         match mended {
             Some(mended) => patch < mended.2,
-            // Older lines were never mended; newer ones began after it.
+            // Older lines were never mended; newer ones began after that.
             None => self.mended_in.iter().all(|mended| (major, minor) < (mended.0, mended.1)),
         }
     }

@@ -16,22 +16,22 @@ use crate::queue::{Ahead, Place};
 
 /// How long opening the stream may take.
 const OPEN_LIMIT: Duration = Duration::from_secs(3);
-/// How long the stream is kept that nobody needs.
+/// How long a stream is kept that nobody needs.
 const IDLE: Duration = Duration::from_secs(30);
 /// A stream that broke sooner counts as a failed attempt.
 const CALM: Duration = Duration::from_secs(5);
-/// How long to leave the cluster alone that lets us watch nothing.
+/// How long to leave a cluster alone that lets us watch nothing.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 /// The stream on which keys are watched, shared by all who hold or wait.
 ///
-/// It is opened when it is needed and opened anew, on another member, when it breaks. A watch begins
-/// with the moment at which the server sets it up, since one that begins earlier is served by a loop
-/// that runs ten times a second; if something was written since the look that it follows, whoever
-/// looked is told to look again.
+/// It is opened when it is needed, and opened anew, on another member, when it breaks. A watch
+/// begins at the moment at which the server sets it up, since one that begins earlier is served by
+/// a loop that runs ten times a second. If something was written since the look that the watch
+/// follows, whoever looked is told to look again.
 ///
-/// A key is watched once, for whoever has it and for whoever is behind. Keys come again, and where a
-/// lock is contended they do so soon: a watch lingers for whoever needs the next one of that key.
+/// A key is watched once, for whoever has it and for whoever is behind it. Keys come again, and
+/// soon where a lock is contended: a watch lingers for whoever needs the next one of that key.
 #[derive(Debug)]
 pub(crate) struct Watch {
     board: Arc<Board>,
@@ -57,31 +57,32 @@ impl Watch {
         self.board.watch_own(owner, Arc::clone(key), NOT_YET, NOT_YET);
     }
 
-    /// The key before that of `owner` which is watched for it, if it is the one created then.
+    /// The key before the one of `owner`, if it is watched for it and is the one that was created
+    /// then.
     pub(crate) fn ahead(&self, owner: OwnerId, created: i64) -> Option<Ahead> {
         self.board.ahead(owner, created)
     }
 
-    /// Watches for `owner`, who holds the lock by this key, unless it does already.
+    /// Watches for `owner`, who holds the lock with this key, unless it does already.
     pub(crate) fn hold(&self, owner: OwnerId, key: Arc<str>, created: i64) {
         self.board.watch_own(owner, key, created, created);
     }
 
-    /// Watches the own key alone from now on: the lock is held.
+    /// Watches only the owner's key from now on: the lock is held.
     pub(crate) fn granted(&self, owner: OwnerId) {
         self.board.granted(owner);
     }
 
-    /// Watches no longer for `owner`.
+    /// Stops watching for `owner`.
     pub(crate) fn leave(&self, owner: OwnerId) {
         self.board.forget(owner);
     }
 
-    /// The next news for `owner`; none ever if nothing is watched for it.
+    /// The next news for `owner`; never returns if nothing is watched for it.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: news are taken only when they are returned.
+    /// Cancel-safe: news is taken only when it is returned.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn keeps its arguments twice, as captured and as moved"
@@ -90,7 +91,7 @@ impl Watch {
         async move {
             loop {
                 let arrival = match self.board.state().mailbox(owner) {
-                    // Nobody tells of anything by this.
+                    // Nobody ever notifies this one.
                     None => Arc::default(),
                     Some(mailbox) => match mailbox.take() {
                         Some(news) => return news,
@@ -144,7 +145,7 @@ async fn supervise(
         let was_refused = std::mem::take(&mut refused) && !was_calm;
         let member_name = members.name(member);
         if matches!(failure, Failure::WatchRefused(_)) || failure.needs_another_login() {
-            // The token may have run out, which a stream does not say otherwise.
+            // The token may have run out, which a stream does not say in any other way.
             refused = !was_refused && client.is_ok_and(|client| members.log_out(member, &client));
             if !refused {
                 tracing::warn!(member = member_name, %failure, "etcd tells no news; waiters poll");
@@ -226,7 +227,7 @@ async fn open(
     Ok(None)
 }
 
-/// Sends a command, unless it has become needless.
+/// Sends a command, unless it has become unnecessary.
 ///
 /// # Cancel safety
 ///
@@ -316,12 +317,13 @@ mod tests {
         assert_eq!(news(&watch, first), Some(News::Granted));
         watch.leave(first);
 
-        // The keys come again. Of the key ahead it is heard first that it has gone.
+        // The keys come again. This time, the first thing heard of the key ahead is that it has
+        // gone.
         heard(&watch, ahead, None, Some(22));
         let second = wait(&watch, 20);
         assert_eq!(news(&watch, second), Some(News::Granted));
         watch.leave(second);
-        // What was heard of the keys before is none of ours.
+        // What was heard of the earlier keys is not about ours.
         let third = wait(&watch, 30);
         assert_eq!(news(&watch, third), None);
         heard(&watch, own, None, Some(32));
@@ -350,7 +352,7 @@ mod tests {
             watch.leave(first);
             assert_eq!(news(&watch, second), None);
             heard(&watch, b, None, Some(14));
-            // Who was just before it is the first only if it was granted the lock.
+            // Whoever was just before it is the first only if it was granted the lock.
             let expected = if is_granted { News::Granted } else { News::Moved };
             assert_eq!(news(&watch, second), Some(expected));
         }
@@ -373,7 +375,7 @@ mod tests {
         let owner = wait(&watch, 10);
         let [own, ahead] = created(&mut sent)[..] else { panic!() };
         heard(&watch, ahead, Some(11), None);
-        // The own key may go before it is watched.
+        // The owner's key may go before it is watched.
         heard(&watch, ahead, None, Some(15));
         assert_eq!(news(&watch, owner), Some(News::LookAgain));
         heard(&watch, own, Some(13), None);

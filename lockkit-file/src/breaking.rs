@@ -1,12 +1,13 @@
-//! Ending somebody's hold: another file takes the place of the one that is locked, by which the
-//! holder finds out.
+//! Ending somebody's hold: another file takes the place of the one that is locked, and the holder
+//! finds out by that.
 //!
-//! The new file is made beside, under a name that begins with a dot, and whoever makes it has a
-//! shared lock on it: the mark. A taker writes its token first, then looks for a mark, then whether
-//! its file is still in its place. So while a mark is there nobody is granted the lock who was not
-//! before, a record that is read then has every token that was granted in the old file, and who
-//! holds the lock by it can only have let go, not have been followed, when the new file takes the
-//! place of the old one. That is one step, and before it nothing has changed.
+//! The new file is made beside the old one, under a name that begins with a dot, and its maker has
+//! a shared lock on it: it is the mark. A taker writes its token first, then looks for a mark, then
+//! checks whether its file is still in its place. So while a mark is there, nobody is granted the
+//! lock who was not before, and a record that is read then has every token that was granted in the
+//! old file. Whoever holds the lock by that record can only have let go, not have been followed,
+//! when the new file takes the place of the old one. That is one step, and before it nothing has
+//! changed.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind as IoErrorKind};
@@ -27,9 +28,9 @@ use crate::record::{Record, State};
 /// How long until somebody else's break is looked at again.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Ends the hold, that of `owner` only if one is named, and returns its record.
+/// Ends the hold, or only that of `owner` if one is named, and returns its record.
 ///
-/// Waits until `limit` for others who break it.
+/// Waits until `limit` for others who are breaking it.
 pub(crate) fn break_hold(
     folder: &Folder,
     name: &LockName,
@@ -47,20 +48,20 @@ pub(crate) fn break_hold(
     };
     let Some(lock) = place.open_to_look(&path)? else { return Ok(None) };
     let mark = Mark::set(&place, &path, &lock, limit)?;
-    // It may have been replaced until then.
+    // It may have been replaced meanwhile.
     let Some(old) = place.open_to_look(&path)? else { return Ok(None) };
     let Some(held) = look::holder_in(&old, name)?.filter(is_meant) else { return Ok(None) };
     mark.replace(&path, &old, &Record { state: State::Free, ..held.clone() })?;
-    // It may have let go until then.
+    // The holder may have let go meanwhile.
     Ok(look::latest(&old, name)?.filter(|record| *record == held))
 }
 
 /// Whether somebody is breaking a hold in the file at `path`.
 pub(crate) fn is_under_way(path: &Path) -> io::Result<bool> {
     let path = mark_of(path);
-    // A look takes no descriptor, and there may be none left.
+    // Looking at the path first takes no descriptor, and there may be none left.
     match std::fs::symlink_metadata(&path).and_then(|_| Folder::open_aside(&path)) {
-        // Not locked, it was left behind by somebody who died, or is not yet a mark.
+        // If it is not locked, it was left behind by somebody who died, or is not a mark yet.
         Ok(mark) => is_marked(&mark),
         Err(error) if error.kind() == IoErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
@@ -75,7 +76,7 @@ fn is_marked(mark: &File) -> io::Result<bool> {
     }
 }
 
-/// The file that is to take the place of another. It is gone when dropped.
+/// The file that is to take the place of another. If dropped before it does, it is removed.
 struct Mark<'a> {
     place: &'a Place,
     file: File,
@@ -90,7 +91,7 @@ impl<'a> Mark<'a> {
         while Instant::now() < limit {
             match place.make_mark(&path, lock) {
                 Ok(file) => {
-                    // Another may have thought that it was left behind.
+                    // Somebody may have taken it for one that was left behind.
                     if file.try_lock_shared().is_ok() && is_at(id(&file)?, &path)? {
                         return Ok(Self { place, file, path, is_published: false });
                     }
@@ -111,8 +112,8 @@ impl<'a> Mark<'a> {
     fn replace(mut self, path: &Path, old: &File, last: &Record) -> Result<(), Problem> {
         Folder::make_alike(&self.file, old)?;
         last.write(&self.file, 0)?;
-        // The name need not be on the disk: the next grant sees to it, and until then the old file
-        // is as good.
+        // The name need not be on the disk yet: the next grant sees to it, and until then the old
+        // file is as good.
         self.file.sync_data()?;
         self.place.replace(path, &self.path)?;
         self.is_published = true;
@@ -128,7 +129,7 @@ impl Drop for Mark<'_> {
         {
             tracing::debug!(path = %self.path.display(), %error, "an unused lock file is left");
         }
-        // As for holds.
+        // Unlocked, and not only closed, as holds are.
         if let Err(error) = self.file.unlock() {
             tracing::debug!(%error, "a new lock file is unlocked by closing it only");
         }

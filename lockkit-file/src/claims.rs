@@ -14,8 +14,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::hold::Hold;
 
-/// How many of the runtime's blocking threads, 512 by default, a driver uses at once: a disk that
-/// hangs leaves the others to the rest of the program.
+/// How many of the runtime's blocking threads, 512 by default, a driver uses at once: if a disk
+/// hangs, the others are left to the rest of the program.
 const THREADS: usize = 32;
 
 /// How long closing may take.
@@ -28,7 +28,7 @@ pub(crate) struct Claims {
     threads: Arc<Semaphore>,
 }
 
-/// Tokio's mutex, which serves in order: a release never overtakes the ask that it undoes.
+/// Tokio's mutex serves in order: a release never overtakes the ask that it undoes.
 type Slot = tokio::sync::Mutex<Option<Hold>>;
 
 impl Claims {
@@ -43,7 +43,8 @@ impl Claims {
     ///
     /// Those of the work; [`ErrorKind::Unreachable`] if it did not begin by the deadline,
     /// [`ErrorKind::Capacity`] if there is no thread for it, and [`ErrorKind::Unknown`] if it began
-    /// and has not ended. It then goes on by itself, and later work for the claim waits for it.
+    /// and has not ended. In that case it goes on by itself, and later work for the claim waits for
+    /// it.
     pub(crate) async fn work<T: Send + 'static>(
         self: &Arc<Self>,
         owner: OwnerId,
@@ -67,7 +68,7 @@ impl Claims {
         finish(deadline, working?).await
     }
 
-    /// Works on what no claim holds, on one of the same threads.
+    /// Works on something that no claim holds, on one of the same threads.
     ///
     /// # Errors
     ///
@@ -86,10 +87,10 @@ impl Claims {
         finish(deadline, working?).await
     }
 
-    /// Ends all holds; one that work goes on for ends with that.
+    /// Ends all holds; a hold that is being worked on ends when that work does.
     pub(crate) async fn close(&self) {
         let slots = std::mem::take(&mut *self.slots());
-        // Where there is no thread for it, they are dropped here.
+        // If there is no thread for it, they are dropped here.
         let Ok(closing) = start_blocking(move || {
             drop(slots);
             Ok(())
@@ -107,10 +108,10 @@ impl Claims {
     }
 }
 
-/// Has one of the runtime's threads for blocking work do it.
+/// Does the work on one of the runtime's threads for blocking work.
 ///
-/// Where the system has no thread to give, the runtime panics and yet keeps the work, for whenever it
-/// has one. Nobody would know of what is held by then, so it is taken back.
+/// If the system has no thread to give, the runtime panics and yet keeps the work until it has one.
+/// By then nobody would know of what is held, so the work is taken back.
 ///
 /// # Errors
 ///
@@ -131,7 +132,7 @@ pub(crate) fn start_blocking<T: Send + 'static>(
     catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(begin))).map_err(|_| {
         match take(&place) {
             Some(_) => no_thread(),
-            // Another thread came to be free at this moment.
+            // Another thread became free at this moment.
             None => still_carried_out(),
         }
     })
@@ -183,7 +184,7 @@ impl Drop for Visit {
     fn drop(&mut self) {
         let mut slots = self.claims.slots();
         let Entry::Occupied(entry) = slots.entry(self.owner) else { return };
-        // Others come by the map only, which is locked.
+        // Others get to the slot only through the map, which is locked.
         let is_last = Arc::strong_count(&self.slot) == 2;
         let is_empty = || self.slot.try_lock().is_ok_and(|hold| hold.is_none());
         if Arc::ptr_eq(entry.get(), &self.slot) && is_last && is_empty() {
@@ -222,7 +223,7 @@ mod tests {
         (wake, hang)
     }
 
-    /// The thread of earlier work may not have come to its end.
+    /// The thread of earlier work may not have come to its end yet.
     async fn no_trace_is_left(claims: &Claims) {
         let gone = async {
             while !claims.slots().is_empty() {
@@ -280,7 +281,7 @@ mod tests {
         no_trace_is_left(&claims).await;
     }
 
-    /// The stack of each would be larger than any memory.
+    /// Each thread's stack would be larger than any memory.
     #[test]
     fn where_there_is_no_thread_nothing_is_left_for_later() {
         let mut runtime = Builder::new_current_thread();

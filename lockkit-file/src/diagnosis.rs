@@ -25,7 +25,7 @@ const FEW_INODES: u64 = 1000;
 const FEW_DESCRIPTORS: u64 = 100;
 const MANY_FILES: usize = 10_000;
 
-/// Microseconds: what the wall clock of a host in order may have been set back by.
+/// How far the wall clock of a host that is in order may have been set back, in microseconds.
 const SET_BACK: u64 = 1_000_000;
 
 pub(crate) fn diagnose(folder: &Folder, namespace: &Namespace) -> Vec<Diagnosis> {
@@ -100,7 +100,7 @@ fn persistence(path: &Path) -> Diagnosis {
 fn is_in_memory(path: &Path) -> io::Result<bool> {
     /// From `linux/magic.h`: tmpfs and ramfs.
     const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
-    // Magic numbers have 32 bits, whatever the type is.
+    // Magic numbers have 32 bits, whatever the type of the field.
     Ok(IN_MEMORY.contains(&(rustix::fs::statfs(path)?.f_type as u32)))
 }
 
@@ -112,7 +112,7 @@ fn is_in_memory(_: &Path) -> io::Result<bool> {
 fn space(path: &Path) -> Diagnosis {
     match statvfs(path) {
         Ok(system) => {
-            // Some file systems have as many as they need, and say that they have none.
+            // Some file systems make inodes as they need them, and say that they have none.
             let inodes = (system.f_files > 0).then_some(system.f_favail);
             room(system.f_bavail.saturating_mul(system.f_frsize), inodes)
         }
@@ -147,7 +147,7 @@ fn room(bytes: u64, inodes: Option<u64>) -> Diagnosis {
 
 fn descriptors() -> Diagnosis {
     let most = getrlimit(Resource::Nofile).current;
-    // One of them is there to count them.
+    // One of them is open only to count them.
     match std::fs::read_dir("/dev/fd").map(|open| open.count().saturating_sub(1) as u64) {
         Ok(open) => descriptors_of(open, most),
         Err(error) => not_known(

@@ -21,8 +21,8 @@ use crate::news::{self, Listening, News, PATIENCE};
 
 /// What the file driver promises.
 ///
-/// There are no leases. The `ttl` says how often a hold is looked at; the least leaves 40 ms for a
-/// request, of which syncing the disk is a part.
+/// There are no leases. The `ttl` says how often a hold is looked at; the least one leaves 40 ms
+/// for a request, which includes syncing the disk.
 ///
 /// Waiters are told of a release on Linux and Android, and poll elsewhere.
 pub const CAPABILITIES: Capabilities = {
@@ -33,7 +33,8 @@ pub const CAPABILITIES: Capabilities = {
     if news::ARE_TOLD { everywhere.notification() } else { everywhere }
 };
 
-/// How often to begin to listen, and then how long not to: the lock changes hands all the time.
+/// How many times to begin to listen, and how soon to ask again if the lock changes hands each
+/// time.
 const TRIES: usize = 8;
 const BUSY: Duration = Duration::from_millis(5);
 
@@ -43,7 +44,7 @@ const OPENING_LIMIT: Duration = Duration::from_secs(5);
 /// Locks in a folder, for the processes of one host.
 ///
 /// Each hold is an open file of this process. Work on files is done on threads of the runtime that
-/// may block, so that a slow disk keeps no task waiting but those that need it.
+/// may block, so that a slow disk holds up only the tasks that need it.
 pub struct FileDriver {
     pub(crate) folder: Arc<Folder>,
     pub(crate) claims: Arc<Claims>,
@@ -61,7 +62,7 @@ impl FileDriver {
     /// # Errors
     ///
     /// [`Error::Config`] if the URL names no folder or has parameters that the driver does not
-    /// know, and whatever [`open`](Self::open) answers.
+    /// know, and the errors of [`open`](Self::open).
     ///
     /// # Cancel safety
     ///
@@ -73,12 +74,12 @@ impl FileDriver {
 
     /// Opens the folder at `path`.
     ///
-    /// Its users are its owner, and its group if that may write there. All of them can take any
-    /// lock in it, and keep others from it.
+    /// Its users are its owner and, if the group may write there, its group. All of them can take
+    /// any lock in it, and keep others from it.
     ///
     /// # Errors
     ///
-    /// - [`Error::Misconfigured`] if there is no such folder, if it belongs to somebody else than
+    /// - [`Error::Misconfigured`] if there is no such folder, if it belongs to somebody other than
     ///   root or the user of this process, if everybody may replace files in it, or if its file
     ///   system is shared between hosts.
     /// - [`Error::Denied`] if this process may not look at it.
@@ -129,7 +130,7 @@ impl FileDriver {
     }
 }
 
-/// Until when a request waits for somebody else who is at the file: there has to be time to say so.
+/// How long a request waits for somebody else who is at the file: there has to be time to say so.
 pub(crate) fn patience(call_limit: Duration) -> std::time::Instant {
     std::time::Instant::now() + call_limit * 3 / 4
 }
@@ -142,7 +143,8 @@ enum Asked {
 
 /// Takes the lock. A claim that waits and is refused hears of what comes after that.
 ///
-/// Only then it begins to listen, and asks once more: who need not wait pays nothing for it.
+/// It begins to listen only once it is refused, and then asks once more: a claim that need not wait
+/// pays nothing for it.
 fn take(
     folder: &Folder,
     claim: &Claim,
@@ -197,7 +199,7 @@ impl Driver for FileDriver {
             };
             match held {
                 Some(hold) if hold.stands()? => return Ok(granted(hold)),
-                // First lets go of a file that is not there any more.
+                // First lets go of a file that is no longer there.
                 _ => *held = None,
             }
             Ok(match take(&folder, &asking, limit, &news)? {
@@ -222,7 +224,7 @@ impl Driver for FileDriver {
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
         let (news, owner) = (Arc::clone(&self.news), claim.owner());
         self.request(claim, move |held| {
-            // Not before an ask that is still being carried out.
+            // In here, so that it comes after an ask that is still being carried out.
             news.leave(owner);
             Ok(match held.take().is_some_and(Hold::end) {
                 true => Release::Freed,

@@ -23,9 +23,9 @@ use crate::place::{
 
 pub(crate) const OTHERS_WRITE: u32 = 0o002;
 pub(crate) const GROUP_WRITES: u32 = 0o020;
-/// Reads and writes.
+/// The group reads and writes.
 pub(crate) const GROUP_USES: u32 = 0o060;
-/// The same of a folder, and what is in it.
+/// The same for a folder, and what is in it.
 const GROUP_ENTERS: u32 = 0o070;
 /// Only the owner of an entry may remove or rename it.
 const STICKY: u32 = 0o1000;
@@ -33,7 +33,7 @@ const STICKY: u32 = 0o1000;
 /// A file name has at most 255 bytes, and other programs add to it.
 const LONGEST_NAME: usize = 200;
 
-/// A folder of locks: in it a folder for each namespace, in that a file for each lock.
+/// A folder of locks: in it is a folder for each namespace, and in that a file for each lock.
 ///
 /// All calls block.
 #[derive(Debug)]
@@ -41,13 +41,13 @@ pub(crate) struct Folder {
     path: PathBuf,
     /// What was at the path when the system was last asked about it, and all was well.
     trusted: Mutex<Option<Seen>>,
-    /// Those that locks were taken in, which stay open: a process may have no descriptor to spare but
-    /// that of the lock.
+    /// The folders that locks were taken in, which stay open: a process may have no descriptor to
+    /// spare except that of the lock.
     entered: Mutex<HashMap<PathBuf, Arc<File>>>,
 }
 
-/// Which folder it is, and whose. While this is the same, so is its file system: where locks were
-/// taken, a folder is open, and no other device comes to have the number.
+/// Which folder it is, and whose. As long as this is the same, so is its file system: where locks
+/// were taken, a folder is open, so no other device comes to have the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     id: FileId,
@@ -57,8 +57,8 @@ struct Seen {
 impl Folder {
     /// Checks the folder at `path`.
     pub(crate) fn open(path: &Path) -> Result<Self, DriverError> {
-        // Relative paths stay where they are when the process changes its directory. A slash at the end
-        // would have a link followed.
+        // Absolute, so that it stays where it is when the process changes its directory. Without a
+        // slash at the end, which would have a link followed.
         let path = std::path::absolute(path).map_err(|error| Problem::from(error).at(path))?;
         let path: PathBuf = path.components().collect();
         let folder = Self { path, trusted: Mutex::default(), entered: Mutex::default() };
@@ -84,21 +84,20 @@ impl Folder {
         self.path.join(namespace.segment())
     }
 
-    /// Whether the folder is still one that can be trusted. Takes nothing for granted that was found
-    /// before.
+    /// Whether the folder can still be trusted. Takes nothing for granted that was found before.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         *self.trusted() = None;
         self.judge("it", filesystem::shared).map(drop)
     }
 
-    /// The folder around those of the namespaces, if it is still one that can be trusted.
+    /// The folder around those of the namespaces, if it can still be trusted.
     fn around(&self) -> Result<Metadata, Problem> {
-        // Whoever tells of it names the path of a lock or a namespace.
+        // Errors come with the path of a lock or a namespace, so the folder is named here.
         self.judge(format_args!("the folder {}", self.path.display()), filesystem::shared)
     }
 
-    /// Judges the folder by its metadata. The system is asked for more only if another folder is at the
-    /// path, as when something was mounted over it.
+    /// Judges the folder by its metadata. The system is asked for more only if there is another
+    /// folder at the path, as when something was mounted over it.
     fn judge(
         &self,
         what: impl Display + Copy,
@@ -152,7 +151,7 @@ impl Folder {
             }
             Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
             Err(error) => {
-                // It may be no folder, which says more.
+                // If it is not a folder, that says more.
                 check_namespace(&std::fs::symlink_metadata(path)?, &around)?;
                 Err(error.into())
             }
@@ -199,21 +198,21 @@ impl Folder {
         open(CWD, path, OFlags::RDWR)
     }
 
-    /// Whether who asks for a lock that is taken could hold it.
+    /// Whether somebody who asks for a lock that is taken could hold it.
     pub(crate) fn check_right_to_write(&self, path: &Path) -> io::Result<()> {
         match accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
             Err(error @ (Errno::ACCESS | Errno::ROFS)) => Err(error.into()),
-            // It was replaced meanwhile, or that cannot be asked here: the next ask tells.
+            // It was replaced meanwhile, or this cannot be asked here: the next ask tells.
             _ => Ok(()),
         }
     }
 
-    /// Lets those use a file, and no others, who may use the one whose place it takes.
+    /// Lets exactly those use a file who may use the file whose place it takes.
     pub(crate) fn make_alike(file: &File, old: &File) -> io::Result<()> {
         let (made, old) = (file.metadata()?, old.metadata()?);
         if (made.uid(), made.gid()) != (old.uid(), old.gid()) {
             match fchown(file, Some(old.uid()), Some(old.gid())) {
-                // Only root gives files away; for a group its rights are enough.
+                // Only root gives files away; for a group, its rights are enough.
                 Err(error)
                     if error.kind() == IoErrorKind::PermissionDenied
                         && old.mode() & GROUP_USES == GROUP_USES =>
@@ -229,7 +228,7 @@ impl Folder {
         }
     }
 
-    /// Sees to it that the name of a new lock file is on the disk.
+    /// Makes sure that the name of a new lock file is on the disk.
     pub(crate) fn sync_name(&self, place: &Place) -> io::Result<()> {
         place.reopen()?.sync_all()?;
         File::open(&self.path)?.sync_all()
@@ -239,13 +238,13 @@ impl Folder {
 fn check_namespace(folder: &Metadata, around: &Metadata) -> Result<(), Problem> {
     check_rights("its folder", folder)?;
     match around.mode() & OTHERS_WRITE {
-        // Who may make a folder here may use the locks.
+        // Whoever may make a folder here may use the locks.
         0 => Ok(()),
         _ => check_owner("its folder", folder),
     }
 }
 
-/// Refuses what is no folder, and one whose entries everybody may replace.
+/// Refuses what is not a folder, and a folder whose entries everybody may replace.
 fn check_rights(what: impl Display, folder: &Metadata) -> Result<(), Problem> {
     let text = if folder.is_symlink() {
         format!("{what} is a symbolic link; name the folder that it leads to")
@@ -262,7 +261,7 @@ fn check_rights(what: impl Display, folder: &Metadata) -> Result<(), Problem> {
     Err(Problem::found(ErrorKind::Misconfigured, text))
 }
 
-/// Refuses a folder of somebody who need not mean well. The owner may do anything with it.
+/// Refuses a folder of somebody who might not mean well. The owner may do anything with it.
 fn check_owner(what: impl Display, folder: &Metadata) -> Result<(), Problem> {
     let owner = folder.uid();
     if owner == 0 || owner == rustix::process::geteuid().as_raw() {
@@ -275,7 +274,7 @@ fn check_owner(what: impl Display, folder: &Metadata) -> Result<(), Problem> {
     Err(Problem::found(ErrorKind::Misconfigured, text))
 }
 
-/// Makes the folder of a namespace, unless another does so meanwhile.
+/// Makes the folder of a namespace, unless somebody else does so meanwhile.
 fn make_namespace(path: &Path, around: &Metadata) -> io::Result<()> {
     let create = |path: &Path| DirBuilder::new().mode(0o700).create(path);
     let made = match is_for_group(around) {
@@ -283,7 +282,7 @@ fn make_namespace(path: &Path, around: &Metadata) -> io::Result<()> {
             let apart = apart_from(path);
             create(&apart)?;
             let shared = open_own(&apart).and_then(|new| share(&new, GROUP_ENTERS, around));
-            // One that is empty gives way to this one, which is as good.
+            // An empty folder at the path gives way to this one, which is as good.
             let made = shared.and_then(|()| std::fs::rename(&apart, path));
             if made.is_err() {
                 tell_of_rest(&apart, std::fs::remove_dir(&apart));
@@ -292,14 +291,14 @@ fn make_namespace(path: &Path, around: &Metadata) -> io::Result<()> {
         }
         false => create(path),
     };
-    // Whatever another's that is there says to that, it is looked at next.
+    // If somebody else's folder is there, it is looked at next, whatever the error.
     match made {
         Err(_) if std::fs::symlink_metadata(path).is_ok() => Ok(()),
         made => made,
     }
 }
 
-/// Opens a folder that was just made, and nothing that another has put in its place.
+/// Opens a folder that was just made, and nothing that somebody else has put in its place.
 fn open_own(path: &Path) -> io::Result<File> {
     let folder = open(CWD, path, OFlags::DIRECTORY)?;
     match folder.metadata()?.uid() == rustix::process::geteuid().as_raw() {
@@ -342,7 +341,7 @@ mod tests {
         (root, folder, namespace)
     }
 
-    /// One of the group may put a link to where others may not write in its place.
+    /// Somebody in the group may put a link in its place, to where others may not write.
     #[test]
     fn what_takes_the_place_of_a_namespace_is_left_alone() {
         let (_root, folder, namespace) = shared();

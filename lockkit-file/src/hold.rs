@@ -23,11 +23,11 @@ use crate::time;
 /// How often a lock file may be replaced while a claim asks for it.
 const TRIES: usize = 8;
 
-/// How long until a claim asks again because somebody looks at the lock, which takes microseconds,
-/// or breaks a hold of it, which takes as long as the disk does.
+/// How long until a claim asks again because somebody is looking at the lock, which takes
+/// microseconds, or breaking a hold of it, which takes as long as the disk does.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// A lock that is held. Dropped, it is free.
+/// A lock that is held. Dropping this frees it.
 ///
 /// All calls block.
 #[derive(Debug)]
@@ -35,14 +35,14 @@ pub(crate) struct Hold {
     lock: KernelLock,
     path: PathBuf,
     id: FileId,
-    /// What was granted, and where it is noted that this ended.
+    /// What was granted; `loose` is where its end is noted.
     record: Record,
     loose: usize,
 }
 
 impl Hold {
-    /// Takes the lock, unless somebody has it. Waits until `limit` for those who only look at it
-    /// or break a hold of it.
+    /// Takes the lock, unless somebody has it. Waits until `limit` for those who are only looking
+    /// at it or breaking a hold of it.
     pub(crate) fn take(
         folder: &Folder,
         claim: &Claim,
@@ -69,13 +69,13 @@ impl Hold {
         Ok(copy.into())
     }
 
-    /// Lets go, and says whether the hold stood until now. That of the process that this one was
-    /// forked from is none of ours.
+    /// Lets go, and says whether the hold stood until now. A hold of the process that this one was
+    /// forked from is not ours.
     pub(crate) fn end(self) -> bool {
         if !self.lock.is_ours() {
             return false;
         }
-        // If that cannot be found out, nobody has found out the contrary.
+        // If this cannot be found out, nobody has found otherwise.
         let stood = self.stands().unwrap_or(true);
         let Self { lock, path, record, loose, .. } = self;
         let noted = if !stood {
@@ -88,17 +88,17 @@ impl Hold {
             free.write(&lock.file, loose).map_err(Problem::from)
         };
         if let Err(problem) = noted {
-            // It is there to be looked at; the lock is free all the same.
+            // The note is there to be looked at; the lock is free all the same.
             tracing::debug!(path = %path.display(), %problem, "the release is not noted");
         }
         stood
     }
 }
 
-/// Notes that a hold has ended of which copies were given away, if they are all closed by now. Else
-/// whoever comes next would take it for one that died, and skip its reserve.
+/// Notes the end of a hold of which copies were given away, if they are all closed by now. Without
+/// the note, whoever comes next would take the holder for one that died, and skip its reserve.
 fn note_unless_kept(path: &Path, record: Record, slot: usize) -> Result<(), Problem> {
-    // Not to write: who waits would take it for a release.
+    // Not opened for writing: waiters would take the close for a release.
     let file = Folder::open_aside(path)?;
     note_if_free(&file, record, slot, || Folder::open_to_note(path))
 }
@@ -109,13 +109,14 @@ fn note_if_free(
     slot: usize,
     open_to_note: impl FnOnce() -> io::Result<File>,
 ) -> Result<(), Problem> {
-    // Whoever waits is told of the note, and finds the lock free: it is closed last.
+    // Waiters are told of the note, and find the lock free: the noted file is closed last.
     let _noted = while_free(file, || {
         if look::records(file)?.latest() != Some(&record) {
             return Ok(None);
         }
         let noted = open_to_note()?;
-        // Another one, which a break has put in its place, may be held.
+        // The file at the path may be another one, which a break has put there and which may be
+        // held.
         if FileId::of(&noted.metadata()?) != FileId::of(&file.metadata()?) {
             return Ok(None);
         }
@@ -139,9 +140,9 @@ fn try_take(
             Ask::Disturbed => pause(limit, "looking at it")?,
             Ask::Granted(lock) => {
                 let hold = grant(folder, &place, claim, path, lock)?;
-                // Only now that the token is stored: whoever puts another file in place of this
-                // one and then reads its tokens finds all that were ever granted. And in this
-                // order: a break may have come to its end in between.
+                // Only now that the token is stored: whoever puts another file in place of this one
+                // and then reads its tokens finds all that were ever granted. And in this order,
+                // since a break may have come to its end in between.
                 let is_broken = breaking::is_under_way(path)?;
                 if !is_broken && is_at(hold.id, path)? {
                     return Ok(Some(hold));
@@ -160,8 +161,8 @@ fn try_take(
 
 /// Asks for the kernel's lock.
 ///
-/// Whoever closes a file that it could have written to is heard by all who wait for the lock. So
-/// only who finds it free opens it for that.
+/// Whenever a file that was open for writing is closed, all waiters of the lock hear it. So only a
+/// claim that finds the lock free opens the file for writing.
 fn ask(folder: &Folder, place: &Place, path: &Path) -> Result<Ask, Problem> {
     let Some(file) = place.open_to_look(path)? else {
         return Ok(KernelLock::ask(place.open_to_hold(path)?)?);
@@ -169,7 +170,7 @@ fn ask(folder: &Folder, place: &Place, path: &Path) -> Result<Ask, Problem> {
     match KernelLock::ask(file)? {
         Ask::Granted(probe) => match place.open_to_hold(path) {
             Err(problem) if problem.kind() == ErrorKind::Capacity => {
-                // It may be the last descriptor that this process has.
+                // The probe may have the last descriptor of this process.
                 drop(probe);
                 Ok(KernelLock::ask(place.open_to_hold(path)?)?)
             }
@@ -183,7 +184,7 @@ fn ask(folder: &Folder, place: &Place, path: &Path) -> Result<Ask, Problem> {
     }
 }
 
-/// Lets somebody come to an end.
+/// Gives somebody time to come to an end.
 fn pause(limit: Instant, what: &str) -> Result<(), Problem> {
     if Instant::now() > limit {
         let text = format!("the lock is not held, but somebody is {what} all the time");
@@ -250,7 +251,7 @@ mod tests {
     use crate::record::{self, Record, State};
     use crate::time;
 
-    /// Here no test starts a process, which would have copies of its own for a moment.
+    /// No test here starts a process, which would have copies of its own for a moment.
     #[tokio::test]
     async fn holds_whose_copies_are_closed_leave_tokens_with_the_clock() {
         let root = tempfile::tempdir().unwrap();
@@ -317,7 +318,8 @@ mod tests {
         assert_eq!(holder, Some(next.record.clone()));
     }
 
-    /// A fork without `exec` takes what Rust calls unsafe, so the taker is only said to be another.
+    /// A fork without `exec` takes what Rust calls unsafe, so the taker is only made to look like
+    /// another.
     #[test]
     fn a_process_that_was_forked_ends_nobodys_hold() {
         let root = tempfile::tempdir().unwrap();

@@ -1,14 +1,15 @@
 //! Removing the files of locks that nobody has used for over a day.
 //!
-//! - Nobody holds the lock of a file that is removed, nor comes to hold it: it has a shared lock on
-//!   it, as one who looks. Whoever asks meanwhile asks again, and whoever had the file open finds,
-//!   after its token is stored and before it is granted, that the path does not lead there.
-//! - The file that is made next has no tokens, so the first one is the time of day, which has left
-//!   all those behind that were granted or reserved in the old one.
+//! - Nobody holds the lock of a file that is removed, nor comes to hold it: the sweeper has a
+//!   shared lock on it, like one who looks. Whoever asks meanwhile asks again, and whoever had the
+//!   file open finds, after its token is stored and before it is granted, that the path does not
+//!   lead there.
+//! - The file that is made next has no tokens, so its first token is the time of day, which has
+//!   left behind all those that were granted or reserved in the old file.
 //! - The path is not that of a file that was made meanwhile. Only sweepers and breaks take a file
-//!   from its place. Sweepers keep each other out by a lock on the folder. A break that has found a
-//!   hold had its mark set by then, which is looked for once the shared lock is there; one that comes
-//!   later finds none, since nobody has the lock.
+//!   from its place. Sweepers keep each other out by a lock on the folder. A break that found a
+//!   hold had set its mark by then, and the mark is looked for once the shared lock is there; a
+//!   break that comes later finds no hold, since nobody has the lock.
 
 use std::fs::{DirEntry, File, Metadata, ReadDir, TryLockError};
 use std::io::{self, ErrorKind as IoErrorKind};
@@ -32,10 +33,10 @@ use crate::place::Place;
 use crate::record::State;
 use crate::time;
 
-/// How long nobody has used what is removed. By less than this the clock may be set back after.
+/// How long nobody has used what is removed. The clock may later be set back by less than this.
 const IDLE: Duration = Duration::from_secs(25 * 60 * 60);
 
-/// Not at once: many processes are never that old.
+/// Not at once: many processes never get that old.
 const FIRST: Duration = Duration::from_secs(10 * 60);
 const EVERY: Duration = Duration::from_secs(60 * 60);
 
@@ -93,7 +94,7 @@ async fn sweep(folder: &Arc<Folder>) -> Result<(), DriverError> {
     }
 }
 
-/// One way through all files of a folder. All calls block.
+/// One pass through all files of a folder. All calls block.
 struct Sweep {
     folders: ReadDir,
     files: Option<Files>,
@@ -105,7 +106,7 @@ impl Sweep {
         Ok(Self { folders: std::fs::read_dir(folder.path())?, files: None })
     }
 
-    /// Goes through some more of them. Whether there may be others.
+    /// Goes through some more of the files. Returns whether there may be others.
     fn go_on(&mut self, folder: &Folder) -> Result<bool, Problem> {
         let files = match &mut self.files {
             Some(files) => files,
@@ -127,7 +128,7 @@ impl Sweep {
     fn next_folder(&mut self, folder: &Folder) -> Result<Option<Files>, Problem> {
         for entry in &mut self.folders {
             let Some(namespace) = namespace_of(&entry?.file_name()) else { continue };
-            // What is no folder, or is somebody else's, is none of ours.
+            // What is not a folder, or is somebody else's, is not one of ours.
             let Ok(Some(path)) = folder.find(&namespace) else { continue };
             match std::fs::read_dir(&path) {
                 Ok(entries) => return Ok(Some(Files { namespace, path, entries })),
@@ -151,12 +152,12 @@ impl Files {
         let lock = place.reopen()?;
         match lock.try_lock() {
             Ok(()) => (),
-            // Somebody else is at it.
+            // Somebody else is sweeping it.
             Err(TryLockError::WouldBlock) => return Ok(false),
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
         let are_more = self.go_on_alone(&place);
-        // As for holds.
+        // Unlocked, and not only closed, as holds are.
         lock.unlock()?;
         are_more
     }
@@ -203,30 +204,30 @@ impl Files {
             && records.are_settled()
             && records.highest().is_some_and(|token| is_behind(token, time::of_day()))
             && is_old(&metadata)?
-            // In this order: a break may have come to its end in between.
+            // In this order, since a break may have come to its end in between.
             && !breaking::is_under_way(path)?
             && is_at(FileId::of(&metadata), path)?)
     }
 }
 
-/// One that keeps nobody from the others.
+/// A problem with one path, which does not keep the sweep from the others.
 fn left_alone(path: &Path, problem: &Problem) {
     tracing::debug!(path = %path.display(), %problem, "idle lock files are not removed");
 }
 
 fn is_old(file: &Metadata) -> io::Result<bool> {
     let age = SystemTime::now().duration_since(file.modified()?);
-    // Else the clock was set back.
+    // Otherwise the clock was set back.
     Ok(age.is_ok_and(|age| age > IDLE))
 }
 
-/// Whether all tokens up to this one are so far behind the time of day in microseconds, that a file
-/// without tokens begins with a higher one.
+/// Whether all tokens up to this one are so far behind the time of day, in microseconds, that a
+/// file without tokens begins with a higher one.
 fn is_behind(token: FencingToken, time_of_day: u64) -> bool {
     u128::from(token.get()) + IDLE.as_micros() < u128::from(time_of_day)
 }
 
-/// Not so a mark: a shared lock on it would look like a break.
+/// A mark is not: a shared lock on it would look like a break.
 fn is_of_a_lock(path: &Path) -> bool {
     path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.'))
 }
@@ -268,8 +269,8 @@ mod tests {
         while sweep.go_on(folder).unwrap() {}
     }
 
-    /// Puts a file in its place, or alters the one that is there, as if nobody had used the lock for
-    /// long. Returns its token.
+    /// Puts a file in its place, or alters the one that is there, as if nobody had used the lock
+    /// for a long time. Returns its token.
     fn age(path: &Path) -> u64 {
         let idle = IDLE + Duration::from_secs(60);
         let token = time::of_day() - u64::try_from(idle.as_micros()).unwrap();
@@ -288,7 +289,7 @@ mod tests {
         (root, folder)
     }
 
-    /// Counts a thread that has come to its end, be it by a panic.
+    /// Counts a thread that has come to its end, even by a panic.
     struct Ending<'a>(&'a AtomicUsize);
 
     impl Drop for Ending<'_> {
@@ -346,7 +347,8 @@ mod tests {
         assert!(removed > 0, "no race");
     }
 
-    /// Who is broken may still believe that it holds the lock; the tokens tell them apart.
+    /// A claim whose hold is broken may still believe that it holds the lock; the tokens tell them
+    /// apart.
     #[test]
     fn sweepers_and_breaks_and_looks_leave_each_grant_its_token() {
         const ROUNDS: usize = 60;
@@ -370,7 +372,7 @@ mod tests {
                         start.wait();
                         let _end = Ending(&ended);
                         for _ in 0..3 {
-                            // It is an error if the file was replaced over and over.
+                            // This is an error if the file was replaced over and over.
                             let limit = Instant::now() + HANG;
                             let Ok(Some(hold)) = Hold::take(&folder, &claim(), limit) else {
                                 continue;
@@ -451,7 +453,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// The second would remove what somebody made after the first.
+    /// A second one would remove what somebody made after the first.
     #[test]
     fn one_sweeps_at_a_time() {
         let (_root, folder) = place();
@@ -466,7 +468,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Which the clock may be set back by without a token that falls.
+    /// The clock may be set back by that much without a token that falls.
     #[test]
     fn what_is_removed_is_25_hours_behind_the_clock() {
         let idle = u64::try_from(IDLE.as_micros()).unwrap();

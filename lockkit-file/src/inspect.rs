@@ -86,7 +86,7 @@ fn held(folder: &Folder, namespace: &Namespace) -> Result<Vec<LockStatus>, Drive
         match entry.content {
             Ok(Some((name, _))) if holder.is_some() => held.push(look::status(name, holder)),
             Ok(_) => (),
-            // What is no lock file holds no lock. A diagnosis tells of it.
+            // What is not a lock file holds no lock. A diagnosis tells of it.
             Err(problem) if problem.kind() == ErrorKind::Foreign => (),
             Err(problem) => return Err(problem.at(&entry.path)),
         }

@@ -1,9 +1,9 @@
-//! File driver of [lockkit](lockkit_core), the distributed-lock framework: locks between the
+//! The file driver of [lockkit](lockkit_core), the distributed-lock framework: locks between the
 //! processes of one host, in a folder.
 //!
 //! A lock is the kernel's lock on an open file, flock(2). It ends when it is released or when its
-//! process does, however that comes about, and there is no clock in it. The fencing token is in
-//! the file, and cannot be granted again after a loss of power.
+//! process ends, however that comes about, and there is no clock in it. The fencing token is in the
+//! file, and cannot be granted again after a loss of power.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

@@ -15,8 +15,8 @@ use crate::kernel;
 use crate::record::{Record, Records, SLOT, State};
 use crate::time;
 
-/// How often a lock may change hands while it is looked at. Each time takes a taker longer than a
-/// look.
+/// How often a lock may change hands while it is looked at. Each change takes the taker longer than
+/// a look takes.
 const TRIES: usize = 100;
 
 /// The record of the grant that holds the lock.
@@ -30,11 +30,11 @@ pub(crate) fn holder(folder: &Folder, name: &LockName) -> Result<Option<Record>,
     }
 }
 
-/// As [`holder`], in this file.
+/// Like [`holder`], in this file.
 ///
 /// The kernel's lock alone decides, and the record says whose it is: a holder that died has left
-/// its record. When it is seen in the moments in which another takes the lock, before that one has
-/// written its own, the lock is still seen as that of the dead one.
+/// its record. In the moments in which somebody else takes the lock and has not written its own
+/// record yet, the lock is still seen as that of the dead holder.
 pub(crate) fn holder_in(file: &File, name: &LockName) -> Result<Option<Record>, Problem> {
     for _ in 0..TRIES {
         let before = read(file)?;
@@ -79,8 +79,8 @@ fn read(file: &File) -> io::Result<Vec<u8>> {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) path: PathBuf,
-    /// The lock whose file it is and what was written last, if anything ever was; or why it is no
-    /// lock file.
+    /// The lock whose file it is and what was written last, if anything ever was; or why it is not
+    /// a lock file.
     pub(crate) content: Result<Option<(LockName, Record)>, Problem>,
     file: Option<File>,
 }
@@ -97,7 +97,7 @@ impl Entry {
     }
 }
 
-/// Goes through the files of a namespace, but for those that begin with a dot.
+/// Goes through the files of a namespace, except those that begin with a dot.
 pub(crate) fn entries(
     folder: &Folder,
     namespace: &Namespace,
@@ -131,7 +131,7 @@ pub(crate) fn entries(
     Ok(entries)
 }
 
-/// Whose file it is that has these records, and the last of them.
+/// The lock whose file has these records, and the last of them.
 pub(crate) fn identify(
     records: &Records,
     namespace: &Namespace,
@@ -154,11 +154,11 @@ pub(crate) fn status(name: LockName, holder: Option<Record>) -> LockStatus {
 
 pub(crate) fn holder_of(record: &Record) -> Holder {
     let mut holder = Holder::new(record.owner).with_token(record.token);
-    // A label decides nothing, so one that is none is only left out.
+    // A label decides nothing, so a text that is not one is only left out.
     if let Ok(label) = Label::new(&record.label) {
         holder = holder.with_label(label);
     }
-    // Else it was granted in another time namespace.
+    // Otherwise it was granted in another time namespace.
     if let Some(micros) = time::since_boot().checked_sub(record.since) {
         holder = holder.with_held_for(Duration::from_micros(micros));
     }

@@ -1,4 +1,4 @@
-//! News for those who wait: that a lock was let go, as far as the kernel tells.
+//! News for waiters: that a lock was let go, as far as the kernel tells.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) use silence::News;
 /// Whether a release is told of on this system.
 pub(crate) const ARE_TOLD: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
-/// How long who waits may go without asking if it hears nothing. Not every end of a hold is told of.
+/// How long a waiter that hears nothing may go without asking. Not every end of a hold is told of.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What came of listening for a release.
@@ -23,9 +23,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
     expect(dead_code, reason = "nothing is told of")
 )]
 pub(crate) enum Listening {
-    /// It has been listened for since the call before, at the file that is at the path.
+    /// A release has been listened for since the call before, at the file that is at the path.
     Still,
-    /// It is listened for from now on.
+    /// A release is listened for from now on.
     FromNow,
     /// Nothing is heard for now.
     Deaf,

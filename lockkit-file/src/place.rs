@@ -18,9 +18,9 @@ use crate::folder::{Folder, GROUP_USES, GROUP_WRITES, OTHERS_WRITE};
 
 /// The folder of a namespace, opened and checked.
 ///
-/// Who may write to the folder around it can put something else in its place at any time, such as a
-/// link to a folder that only the user of this process may write to. What is made, renamed or removed
-/// is so in the folder that was checked. Paths are those of files in it.
+/// Whoever may write to the folder around it can put something else in its place at any time, such
+/// as a link to a folder that only the user of this process may write to. So everything is made,
+/// renamed and removed in the folder that was checked. Paths are those of files in it.
 #[derive(Debug)]
 pub(crate) struct Place {
     folder: Arc<File>,
@@ -28,7 +28,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// One that was checked, and what was found.
+    /// A folder that was checked, and what was found.
     pub(crate) fn new(folder: Arc<File>, metadata: &Metadata) -> Self {
         Self { folder, is_for_group: is_for_group(metadata) }
     }
@@ -37,7 +37,7 @@ impl Place {
         Arc::clone(&self.folder)
     }
 
-    /// To lock the folder, or to bring it to the disk.
+    /// Opens the folder again, to lock it or to bring it to the disk.
     pub(crate) fn reopen(&self) -> io::Result<File> {
         open(&self.folder, Path::new("."), OFlags::DIRECTORY)
     }
@@ -52,7 +52,7 @@ impl Place {
         let open = || open(&self.folder, name(path), OFlags::RDWR);
         let opened = match open() {
             Err(error) if error.kind() == IoErrorKind::NotFound => match self.make_file(path) {
-                // Another has made it meanwhile.
+                // Somebody else has made it meanwhile.
                 Err(error) if error.kind() == IoErrorKind::AlreadyExists => open(),
                 made => made,
             },
@@ -61,7 +61,7 @@ impl Place {
         check_file(opened?)
     }
 
-    /// Makes a file that is to take the place of `lock`, for those who may use that.
+    /// Makes a file that is to take the place of `lock`, for those who may use `lock`.
     pub(crate) fn make_mark(&self, path: &Path, lock: &File) -> io::Result<File> {
         self.make_apart(path, |mark| Folder::make_alike(mark, lock))
     }
@@ -86,8 +86,8 @@ impl Place {
         }
     }
 
-    /// Makes a file that is there only once it is `prepared`. So nobody finds one that he may not use
-    /// yet, and if this process is killed, nobody ever does.
+    /// Makes a file that is there only once it is `prepared`. So nobody finds a file that they may
+    /// not use yet, and if this process is killed, nobody ever does.
     fn make_apart(
         &self,
         path: &Path,
@@ -95,13 +95,13 @@ impl Place {
     ) -> io::Result<File> {
         let apart = apart_from(path);
         let file = self.create(&apart)?;
-        // Unlike a renaming, a link leaves alone what another has made meanwhile.
+        // Unlike a rename, a link leaves alone what somebody else has made meanwhile.
         let (folder, link) = (&self.folder, AtFlags::empty());
         let linked =
             prepare(&file).map(|()| linkat(folder, name(&apart), folder, name(path), link));
         tell_of_rest(&apart, self.remove(&apart));
         match linked? {
-            // The file system knows no links, and so no users either.
+            // A file system without links has no users either.
             Err(Errno::NOSYS | Errno::NOTSUP | Errno::PERM) => {
                 let file = self.create(path)?;
                 prepare(&file).map(|()| file)
@@ -119,12 +119,12 @@ fn name(path: &Path) -> &OsStr {
     path.file_name().unwrap_or_default()
 }
 
-/// Opens a file that need not be what it should be: without following, waiting or writing.
+/// Opens a file that might not be what it should be: without following, waiting or writing.
 pub(crate) fn open_aside(at: impl AsFd, path: impl Arg + Copy) -> io::Result<File> {
     open(at, path, OFlags::NONBLOCK)
 }
 
-/// Opens a folder to be gone on from, which takes no right to read it.
+/// Opens a folder to go on from, which does not take the right to read it.
 pub(crate) fn open_folder(path: &Path) -> io::Result<File> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let how = OFlags::PATH;
@@ -133,7 +133,7 @@ pub(crate) fn open_folder(path: &Path) -> io::Result<File> {
     open(CWD, path, how | OFlags::DIRECTORY)
 }
 
-/// Without following a link.
+/// Opens a path without following a link.
 pub(crate) fn open(at: impl AsFd, path: impl Arg + Copy, how: OFlags) -> io::Result<File> {
     let (how, mode) = (how | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     Ok(retry_on_intr(|| openat(&at, path, how, mode))?.into())
@@ -165,12 +165,13 @@ pub(crate) fn tell_of_rest(path: &Path, removed: io::Result<()>) {
 }
 
 /// Whether the group that may use a folder is to use what is made in it. Where everybody may write,
-/// that is for its maker alone: everybody could hold the locks for ever, or forge their tokens.
+/// what is made is for its maker alone: otherwise everybody could hold the locks for ever, or forge
+/// their tokens.
 pub(crate) fn is_for_group(around: &Metadata) -> bool {
     around.mode() & (GROUP_WRITES | OTHERS_WRITE) == GROUP_WRITES
 }
 
-/// Lets the group use a new entry that may use the folder around it.
+/// Lets the group that may use the folder around a new entry use the entry, too.
 pub(crate) fn share(entry: &File, rights: u32, around: &Metadata) -> io::Result<()> {
     fchown(entry, None, Some(around.gid()))?;
     let mode = entry.metadata()?.mode() | rights;
@@ -192,7 +193,7 @@ mod tests {
         let place = Folder::open(root.path()).unwrap().enter(&namespace).unwrap();
         let path = namespace.join("a");
         let entries = || fs::read_dir(&namespace).unwrap().count();
-        // Whoever is killed at this step has made no more than whom it fails.
+        // A process killed at this step has made no more than one for which the step fails.
         let killed = place.make_apart(&path, |_| {
             assert!(!path.exists() && entries() == 1);
             Err(io::Error::other("killed"))

@@ -1,8 +1,8 @@
 //! What a lock file has in it: who was granted the lock last, and under which token.
 //!
-//! Two slots, so that one is whole while the other is written: what was synced last is never written
-//! over. Each is text that ends in its own checksum, padded with zeros to a block, so that a block
-//! that is torn by a loss of power takes one slot with it and not both.
+//! There are two slots, so that one is whole while the other is written: what was synced last is
+//! never overwritten. Each slot is text that ends in its own checksum, padded with zeros to a
+//! block, so that a block torn by a loss of power takes one slot with it and not both.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -40,7 +40,7 @@ pub(crate) struct Record {
     pub(crate) name: String,
 }
 
-/// Whether a grant stands, as far as its holder could tell: one that died tells nothing.
+/// Whether a grant stands, as far as its holder could tell: a holder that died tells nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
     Held,
@@ -53,7 +53,7 @@ impl Record {
         file.write_all_at(&self.encode(), offset(slot) as u64)
     }
 
-    /// Why a file with this record is none of the lock's.
+    /// Why a file with this record is not the lock's.
     pub(crate) fn is_of_another_lock(&self) -> Problem {
         let text = format!("it is the file of another lock, {:?}", self.name);
         Problem::found(ErrorKind::Foreign, text)
@@ -157,7 +157,7 @@ impl Records {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Foreign`] if it is about another one.
+    /// [`ErrorKind::Foreign`] if it is about another lock.
     pub(crate) fn latest_of(&self, name: &LockName) -> Result<Option<&Record>, Problem> {
         match self.latest() {
             Some(other) if other.name != name.as_str() => Err(other.is_of_another_lock()),
@@ -165,7 +165,7 @@ impl Records {
         }
     }
 
-    /// The highest token that may have been granted, whatever was lost that was not synced.
+    /// The highest token that may have been granted, whatever was lost for not being synced.
     pub(crate) fn highest(&self) -> Option<FencingToken> {
         self.0.iter().flatten().map(Record::highest).max()
     }
@@ -176,15 +176,16 @@ impl Records {
         (self.are_settled() && Some(&reserve.boot) == boot).then_some(reserve)
     }
 
-    /// Whether the last reserve is on the disk, and so is the name of the file: both slots have it, of
-    /// which the second is written once the first was synced. Else whoever wrote it may have died
-    /// before, or could not sync it, or the file has just been made or put here.
+    /// Whether the last reserve is on the disk, and with it the name of the file: both slots have
+    /// the reserve, and the second is written only once the first was synced. Otherwise whoever
+    /// wrote it may have died before that, or could not sync it, or the file has just been made or
+    /// put here.
     pub(crate) fn are_settled(&self) -> bool {
         matches!(&self.0, [Some(one), Some(other)] if one.reserve == other.reserve)
     }
 
     /// Which slot is written next: not that of the last record that was synced, which has to be
-    /// there if this one is torn. What came after that one is not worth as much: nobody saw to it
+    /// there if this write is torn. What came after that record is worth less: nobody made sure
     /// that it reached the disk.
     pub(crate) fn loose(&self) -> usize {
         let rank = |slot: usize| {
@@ -212,8 +213,8 @@ fn whole(slot: &[u8]) -> Option<&str> {
     (found.strip_suffix('\n')? == checksum(text)).then_some(text)
 }
 
-/// Whether nothing was ever granted under the file: what there is of it is what a first record
-/// leaves behind that was not written to its end.
+/// Whether nothing was ever granted under the file: what there is of it is what is left of a first
+/// record that was not written to its end.
 fn is_unborn(content: &[u8]) -> bool {
     let heading = [HEADING, VERSION, "\n"].concat().into_bytes();
     let end = content.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -251,7 +252,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// In the reserve of token 5.
+    /// A record in the reserve of token 5.
     fn reserved(token: u64, state: State) -> Record {
         let boot = Boot::new("8d3c2a10-52d1-4d6e-9a70-0c1f5b1f2e3d").unwrap();
         let reserve = Reserve { until: FencingToken::new(1_000_005).unwrap(), boot };
@@ -406,7 +407,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Else its tokens would be given again.
+    /// Otherwise its tokens would be granted again.
     #[test]
     fn a_later_layout_is_refused_also_beside_one_that_is_known() {
         let later = String::from_utf8(record(2, State::Held).encode()).unwrap();

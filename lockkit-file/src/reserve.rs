@@ -1,13 +1,15 @@
 //! Which token is next, and whether it has to be on the disk before it is granted.
 //!
-//! Syncing takes several times as long as all the rest. So a grant that does it reserves the tokens of
-//! the next second along with its own: the [`Reserve`] stands in its record. Of these, as long as
-//! the kernel runs on, each is written without being synced, since all processes see what one of
-//! them wrote. If the kernel stops, such writes may be lost, and with them which tokens were granted.
-//! The reserve is not: whoever finds one of an earlier run of the kernel goes on behind its end.
+//! Syncing takes several times as long as all the rest. So a grant that syncs reserves the tokens
+//! of the next second along with its own: the [`Reserve`] stands in its record. As long as the
+//! kernel runs on, each of these tokens is written without being synced, since all processes see
+//! what one of them wrote. If the kernel stops, such writes may be lost, and with them which tokens
+//! were granted. The reserve is not lost: whoever finds one of an earlier run of the kernel goes on
+//! behind its end.
 //!
-//! That it was synced is shown by a second record of it in the other slot, which nobody writes before:
-//! the note that the grant has ended. A holder that died has left none, so the next one syncs too.
+//! That the reserve was synced is shown by a second record of it in the other slot, which nobody
+//! writes before that: the note that the grant has ended. A holder that died has left no such note,
+//! so the next one syncs, too.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +19,7 @@ use lockkit_core::FencingToken;
 
 use crate::record::Records;
 
-/// How many tokens are reserved: a second's, where they are microseconds of the clock.
+/// How many tokens are reserved: those of one second, where tokens are microseconds of the clock.
 const LENGTH: u64 = 1_000_000;
 
 /// Tokens that may be granted without syncing each.
@@ -25,7 +27,7 @@ const LENGTH: u64 = 1_000_000;
 pub(crate) struct Reserve {
     /// The last of them.
     pub(crate) until: FencingToken,
-    /// As long as the kernel runs under which they were reserved.
+    /// The run of the kernel under which they were reserved: they may be granted while it goes on.
     pub(crate) boot: Boot,
 }
 
@@ -34,8 +36,8 @@ pub(crate) struct Reserve {
 pub(crate) struct Next {
     pub(crate) token: FencingToken,
     pub(crate) reserve: Option<Reserve>,
-    /// Whether what is in the file has to be on the disk before this is written: the one record that
-    /// is there for sure would be written over.
+    /// Whether what is in the file has to be on the disk before this is written: otherwise the one
+    /// record that is there for sure would be overwritten.
     pub(crate) is_preceded_by_a_sync: bool,
     /// Whether the token has to be on the disk before it is granted.
     pub(crate) is_to_be_synced: bool,
@@ -43,10 +45,11 @@ pub(crate) struct Next {
 
 impl Next {
     /// One more than the last token that may have been granted, and no less than the time of day in
-    /// microseconds: so tokens also rise when the file was deleted. No other time is compared with
-    /// it. `None` if there is no higher one.
+    /// microseconds, so that tokens rise even if the file was deleted. The time of day is compared
+    /// with no other time. `None` if there is no higher token.
     ///
-    /// `boot` is the run of the kernel, if there is a way to know it: else each token is synced.
+    /// `boot` is the run of the kernel, if there is a way to know it; otherwise each token is
+    /// synced.
     pub(crate) fn after(records: &Records, boot: Option<&Boot>, time_of_day: u64) -> Option<Self> {
         let reserve = records.reserve_in_use(boot);
         let last = match reserve {
@@ -62,7 +65,7 @@ impl Next {
                 Self { token, reserve, is_preceded_by_a_sync: false, is_to_be_synced: false }
             }
             None => {
-                // Where no more are left, each of the last ones is synced.
+                // Where no more are left to reserve, each of the last ones is synced.
                 let until = FencingToken::new(token.get() + LENGTH).unwrap_or(token);
                 let reserve = boot.map(|boot| Reserve { until, boot: boot.clone() });
                 let is_preceded_by_a_sync = last.is_some() && !records.are_settled();
@@ -98,7 +101,7 @@ pub(crate) struct NoReserve;
 pub(crate) struct Boot(String);
 
 impl Boot {
-    /// This one. `None` where the system does not tell.
+    /// The current run; `None` where the system does not tell.
     pub(crate) fn current() -> Option<&'static Self> {
         static CURRENT: OnceLock<Option<Boot>> = OnceLock::new();
         CURRENT.get_or_init(|| Self::new(&tell_boot()?)).as_ref()
@@ -295,7 +298,7 @@ mod tests {
             assert_eq!((next.token, next.reserve), (token(number), None));
             assert!(next.is_to_be_synced && (number == 5_000_000 || !next.is_preceded_by_a_sync));
         }
-        // Nor is a reserve used that was made where it is.
+        // Nor is a reserve used that was made where the run is known.
         let this = boot('1');
         let reserved = disk.grant(Some(&this), 7, Fate::Ends).reserve.unwrap();
         let next = next(&disk.content, None, 7);

@@ -4,12 +4,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time of day, which only lets tokens rise over a file that was lost.
+/// The time of day, which only lets tokens rise past those of a file that was lost.
 pub(crate) fn of_day() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
 }
 
-/// What time it is on the host's boot-time clock.
+/// The time on the host's boot-time clock.
 pub(crate) fn since_boot() -> u64 {
     // Apple's CLOCK_MONOTONIC goes on in suspend.
     #[cfg(target_vendor = "apple")]

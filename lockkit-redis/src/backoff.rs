@@ -3,8 +3,8 @@ use std::time::Duration;
 use lockkit_core::driver;
 use tokio::time::{Instant, sleep};
 
-/// After so long without an attempt, the next is the first again. Longer than any pause and an
-/// attempt together, so that an outage counts as one.
+/// After this long without an attempt, the next one counts as the first again. It is longer than
+/// any pause and an attempt together, so that an outage counts as one.
 const CALM: Duration = Duration::from_secs(5);
 
 /// Spaces attempts to connect: the first at once, then with pauses.

@@ -13,7 +13,7 @@ use crate::sentinel::Sentinels;
 use crate::target::Target;
 use crate::tls::{Files, Tls};
 
-/// The parameters of a `redis:` URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS).
+/// The parameters of a `redis:` URL, besides the [common ones](lockkit_core::COMMON_PARAMETERS).
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     Parameter::new(
@@ -44,11 +44,11 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
 ];
 
-/// Those of them that one server has, as a node of a quorum is.
+/// Those of the [`PARAMETERS`] that apply to a single server, such as a node of a quorum.
 pub const NODE_PARAMETERS: &[Parameter] =
     PARAMETERS.split_at(PARAMETERS.len() - OF_SENTINELS.len()).0;
 
-/// The last ones.
+/// The last of the [`PARAMETERS`], which are for sentinels only.
 const OF_SENTINELS: [&str; 2] = ["sentinel_user", "sentinel_password"];
 
 const DEFAULT_PORT: u16 = 6379;
@@ -198,8 +198,8 @@ fn address(host: &Host, default_port: u16, tls: Option<Tls>) -> Address {
     Address::Network { host: host.name().into(), port, tls }
 }
 
-/// How to greet the server: as the user of the URL, for the database of this number, or of that of
-/// the parameter.
+/// How to greet the server: as the user of the URL, and for the database with this number or, if
+/// there is none, with the number in the parameter `db`.
 fn greeting(
     url: &BackendUrl,
     parameters: &Parameters<'_>,
@@ -227,7 +227,7 @@ fn greet(user: Option<&str>, password: Option<&str>) -> Result<RedisConnectionIn
     }
     if let Some(user) = user {
         if password.is_none() {
-            // It may be the password, with the colon before it forgotten.
+            // It may be the password, if the colon before it was forgotten.
             let reason =
                 "a user needs a password: `USER:PASSWORD@`, or `:PASSWORD@` without a user";
             return Err(Error::config("backend URL", reason));

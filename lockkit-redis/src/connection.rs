@@ -20,11 +20,12 @@ use crate::target::Target;
 
 /// The connection for requests: one at a time, shared by all calls.
 ///
-/// It is replaced when it breaks, when a call on it gets no answer in time (of a call in a hurry: when
-/// a question after it gets none either), when the server turns out to be a replica, and when
+/// It is replaced when it breaks, when a call on it gets no answer in time (for a call in a hurry:
+/// when a question after it gets none either), when the server turns out to be a replica, and when
 /// sentinels call another server the primary. Calls that are under way on a replaced connection may
-/// still be answered there, unless sentinels are the cause. It is made when a call needs it, by a task
-/// of its own, so that a call that gives up waiting does not undo what the next one waits for.
+/// still be answered there, unless sentinels are the cause. A task of its own makes the connection
+/// when a call needs it, so that a call that gives up waiting does not undo what the next one waits
+/// for.
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -41,7 +42,7 @@ impl Connection {
     }
 
     /// Connects when there is something to ask. `trouble` is told whenever there is no connection
-    /// any more, or none to be had.
+    /// any more, or none can be had.
     pub(crate) fn on_demand(target: Target, trouble: Arc<Notify>) -> Self {
         Self::over(target, Shared::new(trouble))
     }
@@ -55,13 +56,13 @@ impl Connection {
         Self { shared, supervisor: AbortOnDrop(supervisor), watch }
     }
 
-    /// Where the last connection led to, now and later.
+    /// Where the last connection led to, and where later ones lead.
     pub(crate) fn place(&self) -> watch::Receiver<Option<Endpoint>> {
         self.shared.place.subscribe()
     }
 
-    /// Sends a request and waits for its answer, and for a connection before that, for `limit` in
-    /// all.
+    /// Sends a request and waits for its answer, for `limit` in all, including the wait for a
+    /// connection.
     pub(crate) async fn call(
         &self,
         request: &impl Request,
@@ -71,8 +72,8 @@ impl Connection {
         answer.map_err(Failure::of_a_call)
     }
 
-    /// The same, with what went wrong. `stage` tells how far the request has come; with `asking`,
-    /// it is for a slot that is just being moved to the server.
+    /// As [`call`](Self::call), but says what went wrong. `stage` tells how far the request has
+    /// come; with `asking`, the request is for a slot that is just being moved to the server.
     pub(crate) async fn attempt(
         &self,
         request: &impl Request,
@@ -89,7 +90,7 @@ impl Connection {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => failure,
                 };
-                // What was the primary has done nothing, and its successor is there or will be.
+                // The former primary has done nothing, and its successor is there or will be.
                 if !(open.follows_sentinels() && failure.spoils_the_connection()) {
                     return Err(failure);
                 }
@@ -104,14 +105,14 @@ impl Connection {
             Ok(Err(failure)) => failure,
             Err(_) if used.is_some() && stage.is_sent() => Failure::NoAnswer(limit),
             Err(_) => match (self.shared.last_failure(), refused) {
-                // Of its successor, that says nothing.
+                // Nothing is known of the successor, so what the former primary said counts.
                 (None, Some(refused)) if used.is_none() => refused,
                 (last, _) => Failure::NoConnection { limit, last },
             },
         };
         let is_useless = match &failure {
             Failure::NoAnswer(_) => true,
-            // Who had not even its turn knows nothing of the server.
+            // A call that did not even get its turn knows nothing of the server.
             Failure::NoConnection { .. } => stage.is_connecting(),
             _ => failure.is_end(),
         };
@@ -123,7 +124,7 @@ impl Connection {
         Err(failure)
     }
 
-    /// Which run of the server the calls go to. Asked once a connection.
+    /// Which run of the server the calls go to. It is asked for once per connection.
     pub(crate) async fn run(&self, limit: Duration) -> Result<Run, DriverError> {
         if let Link::Up(open) = &*self.shared.link.borrow()
             && let Some(run) = open.run.get()
@@ -138,7 +139,7 @@ impl Connection {
                 None => open.ask_run().await,
             }
         };
-        // In a box, as most never come here.
+        // Boxed, since most calls never come here.
         let failure = match timeout(limit, Box::pin(asking)).await {
             Ok(Ok(run)) => return run,
             Ok(Err(failure)) => failure,
@@ -175,7 +176,7 @@ async fn supervise(target: Target, shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     loop {
         shared.wanted.notified().await;
-        // A wish that the last connection has fulfilled already.
+        // The last connection has already fulfilled this wish.
         if matches!(&*shared.link.borrow(), Link::Up(_)) {
             continue;
         }
@@ -213,7 +214,8 @@ mod tests {
         AbortOnDrop(tokio::spawn(std::future::pending::<()>()).abort_handle())
     }
 
-    /// A connection to a server, what runs it, and the server's end. More of them are made elsewhere.
+    /// A connection to a server, what runs it, and the server's end. Spare ones are made to
+    /// `spare_at`.
     async fn connected(spare_at: Address) -> (Connection, Running, DuplexStream) {
         let (stream, mut server) = tokio::io::duplex(1024);
         server.write_all(b"+OK\r\n+OK\r\n").await.unwrap();
@@ -249,7 +251,7 @@ mod tests {
         matches!(*connection.shared.link.borrow(), Link::Up(_))
     }
 
-    /// What keeps a connection for itself.
+    /// A request that keeps a connection for itself.
     struct Blocking;
 
     impl Request for Blocking {
@@ -278,7 +280,7 @@ mod tests {
             let failure = failure(&connection, limit).await;
             assert!(matches!(failure, Failure::NoAnswer(_)), "{failure:?}");
             assert!(is_up(&connection));
-            // To the call, and to the question after it.
+            // The answers to the call and to the question after it.
             sleep(limit.max(SHORTEST) / 2).await;
             server.write_all(b"+PONG\r\n+OK\r\n").await.unwrap();
             sleep(2 * SILENCE).await;
@@ -286,7 +288,7 @@ mod tests {
         }
         failure(&connection, 2 * SHORTEST).await;
         assert!(is_up(&connection));
-        // Soon enough for another attempt of what is in a hurry.
+        // Soon enough for a call in a hurry to make another attempt.
         sleep(2 * SHORTEST + Duration::from_millis(2)).await;
         assert!(!is_up(&connection), "nothing came");
     }
@@ -301,7 +303,7 @@ mod tests {
         let stage = Stage::default();
         let failure = connection.attempt(&Blocking, SHORTEST, &stage, false).await.unwrap_err();
         assert!(matches!(failure, Failure::NoConnection { .. }), "{failure:?}");
-        // To the question.
+        // The answer to the question.
         sleep(SHORTEST / 2).await;
         server.write_all(b"+OK\r\n").await.unwrap();
         sleep(2 * SILENCE).await;

@@ -1,4 +1,5 @@
-//! Whether a server is fit to keep locks. Only asks; what it does not tell is a finding, too.
+//! Finds out whether a server is fit to keep locks. It only asks; what the server does not tell is
+//! a finding, too.
 
 mod cluster;
 mod pace;
@@ -53,7 +54,7 @@ pub(crate) async fn diagnose(
         let server = server(driver, member.as_ref(), &mut found).await?;
         wants_all = server.and_then(|server| server.wants_all_slots()).or(wants_all);
         match member {
-            // What is well is told once.
+            // What is good is told once.
             Some(member) => merge(&mut findings, found, &member.address()),
             None => findings.extend(found),
         }
@@ -67,8 +68,8 @@ pub(crate) async fn diagnose(
     Ok(findings)
 }
 
-/// Adds what was found out about one of several servers: with its address where it is not good, and
-/// once where it is.
+/// Adds what was found out about one of several servers: what is not good with its address, and
+/// what is good only once.
 fn merge(findings: &mut Vec<Diagnosis>, found: Vec<Diagnosis>, address: &str) {
     for it in found {
         let advice = it.advice().unwrap_or_default();
@@ -84,7 +85,7 @@ fn merge(findings: &mut Vec<Diagnosis>, found: Vec<Diagnosis>, address: &str) {
     }
 }
 
-/// What the server says about itself, if it does.
+/// What the server says about itself, if it says anything.
 async fn server(
     driver: &RedisDriver,
     member: Option<&Endpoint>,
@@ -139,7 +140,7 @@ async fn rights(
     };
     let keys = match driver.dialect {
         Dialect::Lockkit => format!(" ~{{{namespace}:*"),
-        // Names of locks may be anything, and nothing may follow what means all keys.
+        // Lock names may be anything, and nothing may follow the pattern that means all keys.
         Dialect::Plain if *namespace == Namespace::default() => " ~*".into(),
         Dialect::Plain => format!(" ~{{{namespace}:* ~{}", plain::pattern(namespace)),
     };
@@ -167,8 +168,8 @@ async fn rights(
         let rights = rights.join(" +");
         format!("user `{user}` lacks +{rights}, or the keys and channels of `{namespace}`: {so}")
     };
-    // Where a key may be read or written, it is not for want of keys that the rest is missing. A server
-    // refuses a pattern for those who have all.
+    // If a key may be read or written, it is not for want of keys that the rest is missing. A
+    // server refuses a further pattern for a user who has all of them.
     let has =
         |rights: &[String], none: [&str; 2]| none.iter().any(|it| !rights.contains(&(*it).into()));
     if !locks.is_empty() {
@@ -197,13 +198,13 @@ async fn rights(
     Ok(())
 }
 
-/// The rights that are missing for locks, for waiting without polling and for looking; nothing where
+/// The rights that are missing for locks, for waiting without polling and for looking; `None` if
 /// the server cannot tell.
 async fn missing(
     driver: &RedisDriver,
     namespace: &Namespace,
 ) -> Result<Result<Option<[Vec<String>; 3]>, String>, DriverError> {
-    // Rights are given for a namespace, so that any lock in it will do.
+    // Rights are given for a namespace, so any lock in it will do.
     let name = LockName::new(namespace, "any").expect("this is a good name");
     match driver.dialect {
         Dialect::Lockkit => {
@@ -220,7 +221,7 @@ async fn missing(
     }
 }
 
-/// How far away the server is, and how its clock goes.
+/// How far away the server is, and how its clock runs.
 async fn pace(driver: &RedisDriver, findings: &mut Vec<Diagnosis>) -> Result<(), DriverError> {
     let mut first: Option<Reading> = None;
     for _ in 0..ROUND_TRIPS {
@@ -249,7 +250,7 @@ async fn ask<T: FromRedisValue>(
     ask_at(driver, None, request).await
 }
 
-/// The same, of one member of a cluster.
+/// The same, from one member of a cluster.
 async fn ask_at<T: FromRedisValue>(
     driver: &RedisDriver,
     member: Option<&Endpoint>,

@@ -10,8 +10,8 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .inspection()
     .ttl(Capabilities::MIN_TTL, Capabilities::MAX_TTL);
 
-/// What the Redis driver promises with `dialect=plain`. Other software that takes the lock leaves no
-/// place in a queue, respects none, and tells nobody of a release.
+/// What the Redis driver promises with `dialect=plain`. Other software that takes the lock leaves
+/// no place in a queue, respects none, and tells nobody of a release.
 pub const PLAIN_CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .fencing()
     .inspection()
@@ -23,7 +23,7 @@ pub(crate) enum Dialect {
     /// Those of lockkit alone.
     #[default]
     Lockkit,
-    /// Those of whoever sets the key where it is missing, with an expiry.
+    /// Those of any software that sets the key if it is missing, with an expiry.
     Plain,
 }
 

@@ -21,16 +21,17 @@ use crate::subscription::{Joined, Subscription};
 use crate::target::Target;
 
 const ID: &str = "redis";
-/// How often somebody asks of those who wait for a lock in no order, without being told to.
+/// How often one of those who wait for a lock in no order asks without being told to.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How many ask at a time, of many who ask at once.
+/// How many claims ask at a time, when many do at once.
 const MOST_ASKS: usize = 64;
 
 /// Locks on one Redis server, on the primary that sentinels watch over, or in a cluster.
 ///
-/// It keeps one connection for requests and, once somebody waits, one for news; in a cluster, to
-/// each member that has something of ours. One to each sentinel tells of failovers, and up to 16
-/// more wait for replicas, where that is wanted. All are made anew when they break; they end with [`close`](Driver::close) or when the driver is dropped.
+/// It keeps one connection for requests and, once somebody waits, one for news; in a cluster, it
+/// keeps these to each member that has something of ours. One more to each sentinel tells of
+/// failovers, and up to 16 more wait for replicas where that is wanted. All are made anew when they
+/// break; they end with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct RedisDriver {
     pub(crate) target: Target,
@@ -44,16 +45,16 @@ pub struct RedisDriver {
 }
 
 impl RedisDriver {
-    /// Connects to `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, or with TLS to `rediss://…`,
-    /// or to `redis+unix://[USER:PASSWORD@]/PATH[?db=DATABASE]`; to the primary that sentinels name,
-    /// `redis+sentinel://HOST[,HOST]…/NAME[/DATABASE]`; or to a cluster, `redis+cluster://HOST[,HOST]…`.
-    /// Tries once, and fails within 5 seconds.
+    /// Connects to one server: `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, `rediss://…` for
+    /// TLS, or `redis+unix://[USER:PASSWORD@]/PATH[?db=DATABASE]` for a socket; to the primary that
+    /// sentinels name: `redis+sentinel://HOST[,HOST]…/NAME[/DATABASE]`; or to a cluster:
+    /// `redis+cluster://HOST[,HOST]…`. Tries once, and fails within 5 seconds.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] if the URL cannot be used, [`Error::Misconfigured`] if the server cannot,
-    /// as a replica or one whose certificate is not trusted, [`Error::Denied`] for a wrong password
-    /// or a client's certificate that the server refuses, and [`Error::Unreachable`].
+    /// [`Error::Config`] if the URL cannot be used; [`Error::Misconfigured`] if the server cannot,
+    /// such as a replica or one whose certificate is not trusted; [`Error::Denied`] for a wrong
+    /// password or a client certificate that the server refuses; and [`Error::Unreachable`].
     ///
     /// # Cancel safety
     ///
@@ -113,15 +114,15 @@ impl RedisDriver {
         let token = token.parse().map_err(unintelligible)?;
         if !granted {
             let remaining = Duration::from_millis(remaining);
-            // One is told of a release. Should it be dead, the first who asks finds the lock
-            // free: somebody does every second, however many there are.
+            // One waiter is told of a release. Should it be dead, the first that asks finds the
+            // lock free: one of them does every second, however many there are.
             let pause = PAUSE.saturating_mul(waiters.max(1));
             return Ok(Answer::Taken { holder: token, remaining, pause });
         }
         match replicas {
             Ok(replicas) => Ok(Answer::Granted { token, replicas }),
-            // Left as it is, since the claim asks again: a release from here that came late would end
-            // what it is granted then.
+            // The hold is left as it is, since the claim asks again: a release from here that came
+            // late would end what it is granted then.
             Err(error) if claim.is_to_be_told() && error.kind().is_transient() => Err(error),
             // Nobody asks again.
             Err(error) => {
@@ -137,8 +138,8 @@ impl RedisDriver {
         }
     }
 
-    /// Runs a script that writes, and waits for replicas where that is wanted: what it says, and
-    /// how many acknowledged it or why they are too few.
+    /// Runs a script that writes, and waits for replicas where that is wanted. Returns what the
+    /// script says, and how many replicas acknowledged or why they are too few.
     async fn call_replicated(
         &self,
         claim: &Claim,
@@ -150,7 +151,8 @@ impl RedisDriver {
         let limit = self.call_limit.of(claim);
         let (wanted, timeout) = (replicas.wanted, replicas.timeout(limit));
         let request = Acknowledged { invocation, wanted, timeout };
-        // Twice, since the server waits as well before it asks for a script that it does not know.
+        // Twice the timeout, since the server also waits before it is sent a script that it does
+        // not know.
         let answers = Box::pin(self.servers.call(&request, limit + 2 * timeout)).await?;
         let (answer, acknowledged) = request.read(answers)?;
         Ok((answer, acknowledged.map(Some)))
@@ -164,7 +166,7 @@ impl RedisDriver {
         self.servers.call(&request, self.call_limit.of(claim)).await
     }
 
-    /// Whose claim it is, as the scripts have it: `OWNER INBOX LABEL`, or `OWNER?INBOX LABEL` of one that
+    /// The claim as the scripts know it: `OWNER INBOX LABEL`, or `OWNER?INBOX LABEL` for one that
     /// only listens.
     fn claimant(&self, claim: &Claim) -> String {
         let owner = claim.owner().to_string();
@@ -202,7 +204,7 @@ impl Driver for RedisDriver {
         match (parse(answer)?, replicas) {
             (false, _) => Ok(Renewal::Lost),
             (true, Ok(_)) => Ok(Renewal::Held(Vouch::FromRequest)),
-            // A failover may have the lease end as if it had not been renewed.
+            // After a failover, the lease may end as if it had not been renewed.
             (true, Err(error)) => Err(error),
         }
     }
@@ -226,7 +228,7 @@ impl Driver for RedisDriver {
         let channel = Layout::of(claim.name()).channel(&self.inbox);
         let change = self.subscription.changed(&channel, claim.owner()).await;
         match change {
-            // No replica was waited for when the lock was handed over. Asking does that.
+            // No replica was waited for when the lock was handed over. Asking again does that.
             Change::Granted(_) if self.replicas.is_some() => Change::AskAgain,
             change => change,
         }
@@ -249,7 +251,7 @@ impl Driver for RedisDriver {
     }
 }
 
-/// What the script for taking says.
+/// What the script [`TAKE`] answers.
 enum Answer {
     Granted {
         token: FencingToken,
@@ -258,7 +260,7 @@ enum Answer {
     Taken {
         holder: FencingToken,
         remaining: Duration,
-        /// How long one that waits in no order may go without asking.
+        /// How long a waiter in no order may go without asking.
         pause: Duration,
     },
 }
@@ -286,7 +288,7 @@ pub(crate) fn parse<T: FromRedisValue>(answer: Value) -> Result<T, DriverError> 
     from_redis_value(answer).map_err(unintelligible)
 }
 
-/// The script was carried out, so this is no unknown outcome but a server that is not one.
+/// The script was carried out, so the outcome is not unknown: what answers is not a Redis server.
 pub(crate) fn unintelligible(error: impl std::error::Error + Send + Sync + 'static) -> DriverError {
     DriverError::new(ErrorKind::Misconfigured, error)
 }

@@ -18,7 +18,7 @@ use crate::tls::Tls;
 /// How long connecting may take, greeting included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// What a server is to answer.
+/// What a server is expected to answer.
 const GREETING: &str = "a greeting";
 
 /// Where the server is, and how to greet it.
@@ -29,7 +29,7 @@ pub(crate) struct Endpoint {
     mode: Mode,
 }
 
-/// What kind of server there is to be.
+/// What kind of server is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Single,
@@ -40,9 +40,9 @@ pub(crate) enum Mode {
 /// Where a server is.
 #[derive(Clone, Debug)]
 pub(crate) enum Address {
-    /// Encrypted if there is something to encrypt with.
+    /// Encrypted if `tls` is given.
     Network { host: String, port: u16, tls: Option<Tls> },
-    /// A socket of this host, by its path.
+    /// A socket on this host, by its path.
     Socket(PathBuf),
 }
 
@@ -55,18 +55,18 @@ impl Endpoint {
         Self { mode, ..self }
     }
 
-    /// Where it is, in words.
+    /// Where it is, as text.
     pub(crate) fn address(&self) -> String {
         let whole = self.to_string();
         whole.rsplit_once('/').map_or(whole.clone(), |(address, _)| address.into())
     }
 
-    /// What is to be there.
+    /// What kind of server is expected there.
     pub(crate) fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The same at another port of the host.
+    /// The same endpoint at another port of the host.
     pub(crate) fn at_port(&self, port: u16) -> Self {
         match &self.address {
             Address::Network { host, .. } => self.at(host, port),
@@ -74,7 +74,7 @@ impl Endpoint {
         }
     }
 
-    /// The same at another address of the network.
+    /// The same endpoint at another network address.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
         let tls = match &self.address {
             Address::Network { tls, .. } => tls.clone(),
@@ -95,21 +95,21 @@ impl Endpoint {
         }
     }
 
-    /// As whom it greets.
+    /// The user to greet the server as.
     pub(crate) fn user(&self) -> &str {
         self.greeting.username().unwrap_or("default")
     }
 
-    /// Opens a connection for requests, to a server that has answered and takes writes. The
-    /// second part must be run for the first to work, and ends when the connection breaks.
+    /// Opens a connection for requests, to a server that has answered and takes writes. The second
+    /// part must be run for the first to work; it ends when the connection breaks.
     ///
-    /// The socket is our own since the client's managed connection does not tell when it breaks,
-    /// and leaves `TCP_NODELAY` off.
+    /// The socket is our own, since the managed connection of the client library does not tell when
+    /// it breaks, and leaves `TCP_NODELAY` off.
     pub(crate) async fn connect(&self) -> Result<(MultiplexedConnection, Running), Failure> {
         self.multiplexed(&client(), AsyncConnectionConfig::new()).await
     }
 
-    /// Opens a connection by which the server pushes news, of channels of a cluster too.
+    /// Opens a connection on which the server pushes news, including that on channels of a cluster.
     pub(crate) async fn listen(
         &self,
         push: impl redis::aio::AsyncPushSender,
@@ -122,7 +122,7 @@ impl Endpoint {
     /// Opens a connection for news.
     pub(crate) async fn subscribe(&self) -> Result<PubSub, Failure> {
         let until = Instant::now() + CONNECT_LIMIT;
-        // Channels are of no database.
+        // Channels belong to no database.
         let greeting = self.greeting.clone().set_db(0);
         let stream = self.open(until, &greeting).await?;
         by(until, Some(GREETING), PubSub::new(&client(), stream)).await
@@ -141,7 +141,7 @@ impl Endpoint {
         Ok((connection, Box::pin(running)))
     }
 
-    /// A connection to a server that was greeted.
+    /// A connection to a server that has been greeted.
     async fn open(
         &self,
         until: Instant,
@@ -164,7 +164,7 @@ impl Endpoint {
                     let stream = by(until, Some("TLS"), settings.over(stream, host)).await?;
                     self.greeted(until, greeting, stream).await
                 };
-                // A server may say only when it is greeted what it does not accept.
+                // A server may not say what it does not accept until it is greeted.
                 connecting.await.map_err(|failure| settings.blame(failure))
             }
         }
@@ -182,12 +182,13 @@ impl Endpoint {
     }
 }
 
-/// What the client library says about itself. The rest of the greeting is [`greet`]'s.
+/// What the client library says about itself. The rest of the greeting is up to [`greet`].
 fn client() -> RedisConnectionInfo {
     RedisConnectionInfo::default().set_lib_name("lockkit", env!("CARGO_PKG_VERSION"))
 }
 
-/// A step of connecting, which is to be done by then, and what the server is to answer in it.
+/// Runs a step of connecting, which must be done by `until`. `what` is the answer that the step
+/// expects from the server.
 async fn by<T, E>(
     until: Instant,
     what: Option<&'static str>,
@@ -221,7 +222,7 @@ impl fmt::Display for Endpoint {
 async fn dial(host: &str, port: u16) -> Result<TcpStream, Failure> {
     let stream = dial_first(lookup_host((host, port)).await?, TcpStream::connect).await?;
     stream.set_nodelay(true)?;
-    // A peer that vanished is noticed within half a minute, also where nothing is sent.
+    // A peer that vanished is noticed within half a minute, even where nothing is sent.
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(15))
         .with_interval(Duration::from_secs(5))

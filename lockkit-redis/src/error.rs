@@ -89,7 +89,7 @@ impl Failure {
         DriverError::new(self.known_kind().unwrap_or(ErrorKind::Unknown), self)
     }
 
-    /// The error of waiting for replicas: what was written may be there or not.
+    /// The error of waiting for replicas: what was written may or may not be there.
     pub(crate) fn of_a_wait(self) -> DriverError {
         let kind = match self.known_kind() {
             Some(kind @ ErrorKind::Denied) => kind,
@@ -98,8 +98,8 @@ impl Failure {
         DriverError::new(kind, self)
     }
 
-    /// What became of a request that was sent: where the connection failed, nobody knows, whatever
-    /// the last thing was that the server said about the connection.
+    /// What became of a request that was sent. If the connection failed, nobody knows, whatever the
+    /// server last said about the connection.
     pub(crate) fn of_what_was_sent(error: RedisError) -> Self {
         match is_fatal_alert(&error) {
             true => Self::Broken,
@@ -107,7 +107,7 @@ impl Failure {
         }
     }
 
-    /// Whether to wait for another connection does not help.
+    /// Whether waiting for another connection does not help.
     pub(crate) fn is_lasting(&self) -> bool {
         // A replica may become a primary, or the host's name come to mean another server.
         !matches!(self, Self::Replica) && self.known_kind().is_some_and(|kind| !kind.is_transient())
@@ -121,12 +121,12 @@ impl Failure {
     /// Whether the connection is no good for another call, although it answers.
     pub(crate) fn spoils_the_connection(&self) -> bool {
         match self {
-            // Where the server answers that it takes no more, those that there are still work.
+            // If the server answers that it takes no more connections, those that exist still work.
             Self::NoSpare(failure) => match &**failure {
                 Self::Redis(_) => failure.known_kind().is_none() || failure.spoils_the_connection(),
                 _ => true,
             },
-            // Either is what only a replica says.
+            // Only a replica says either.
             Self::Redis(error) => matches!(code(error), Some("READONLY" | "MASTERDOWN")),
             _ => false,
         }
@@ -155,7 +155,7 @@ impl Failure {
         matches!(self, Self::Database(_))
     }
 
-    /// What the server's answer, or our own refusal, says about the request; none if there was no
+    /// What the server's answer, or our own refusal, says about the request; `None` if there was no
     /// answer.
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
@@ -173,7 +173,7 @@ impl Failure {
                 Some(kind.unwrap_or(ErrorKind::Unreachable))
             }
             Self::NoSpare(failure) => Some(match &**failure {
-                // A demoted primary, as if it had refused what was asked for.
+                // A demoted primary: as if it had refused what was asked for.
                 Self::Replica => ErrorKind::Unreachable,
                 failure => failure.known_kind().unwrap_or(ErrorKind::Unreachable),
             }),
@@ -183,7 +183,7 @@ impl Failure {
             | Self::UnknownGroup(_)
             | Self::Tls(_)
             | Self::OldCluster => Some(ErrorKind::Misconfigured),
-            // What a server says of a client's certificate, after the client is done connecting.
+            // What a server says about a client's certificate, after the client is done connecting.
             Self::Redis(error) if is_fatal_alert(error) => Some(ErrorKind::Denied),
             Self::Redis(error) => match error.kind() {
                 redis::ErrorKind::Io | redis::ErrorKind::Parse => None,
@@ -193,7 +193,7 @@ impl Failure {
     }
 }
 
-/// Whether TLS was ended by the server, with a reason.
+/// Whether the server ended TLS and gave a reason.
 fn is_fatal_alert(error: &RedisError) -> bool {
     error.to_string().contains("received fatal alert")
 }
@@ -206,13 +206,13 @@ fn kind_of_answer(error: &RedisError) -> ErrorKind {
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "NOREPLICAS" => ErrorKind::Unreachable,
         "ERR" if detail.starts_with("max number of clients") => ErrorKind::Unreachable,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => ErrorKind::Denied,
-        // A password for a server that has none, or, in Redis 5, another one.
+        // A password for a server that has none or, in Redis 5, a different one.
         "ERR" if detail.starts_with("AUTH ") || detail.starts_with("Client sent AUTH") => {
             ErrorKind::Denied
         }
         "ERR" if detail == "invalid password" => ErrorKind::Denied,
         "ERR" if detail.contains("The user executing the script can't") => ErrorKind::Denied,
-        // Redis 7 has `NOPERM` before it.
+        // Redis 7 puts `NOPERM` before it.
         "ERR" if detail.starts_with("ACL failure in script") => ErrorKind::Denied,
         "OOM" | "CAPACITY" => ErrorKind::Capacity,
         "WRONGTYPE" | "FOREIGN" => ErrorKind::Foreign,
@@ -220,8 +220,8 @@ fn kind_of_answer(error: &RedisError) -> ErrorKind {
     }
 }
 
-/// The error as it is to who can wait: a server that could not save takes no writes until it has
-/// tried again, which it does by itself.
+/// The error as it is for a claim that can wait: a server that could not save takes no writes until
+/// it has tried again, which it does by itself.
 pub(crate) fn to_who_waits(error: DriverError) -> DriverError {
     let kind = error.kind();
     let source = error.into_source();
@@ -232,7 +232,7 @@ pub(crate) fn to_who_waits(error: DriverError) -> DriverError {
     DriverError::new(kind, source)
 }
 
-/// The code of a server's error. Redis 6 wraps that of a command inside a script:
+/// The code of a server's error. For a command inside a script, Redis 6 wraps it:
 /// `ERR Error running script (call to f_SHA): @user_script:LINE: WRONGTYPE Operation against ...`.
 pub(crate) fn code(error: &RedisError) -> Option<&str> {
     let is_code = |word: &&str| word.len() > 2 && word.bytes().all(|b| b.is_ascii_uppercase());
@@ -306,8 +306,8 @@ mod tests {
         let broken = redis::RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
         assert_eq!(Failure::from(broken.clone()).of_a_call().kind(), ErrorKind::Unknown);
         assert_eq!(Failure::from(broken).while_connecting().kind(), ErrorKind::Unreachable);
-        // Of a connection that is made it says that a certificate is refused; of one that stands,
-        // nothing about what was sent on it.
+        // While a connection is made, this says that a certificate is refused; on one that stands,
+        // it says nothing about what was sent.
         let alert = || redis::RedisError::from(std::io::Error::other("received fatal alert: X"));
         assert_eq!(Failure::from(alert()).while_connecting().kind(), ErrorKind::Denied);
         let sent = Failure::of_what_was_sent(alert());

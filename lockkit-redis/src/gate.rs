@@ -1,8 +1,9 @@
-//! A gate for fencing tokens in Redis: what a holder writes there is refused if a later holder has
-//! been here.
+//! A gate for fencing tokens in Redis, which refuses what a holder writes if a later holder has
+//! been there.
 //!
-//! A holder can be paused for longer than its lease without noticing, and write when it goes on. It
-//! is refused if every write that a lock protects [passes](pass) a gate, with the token of the guard:
+//! A holder can be paused for longer than its lease without noticing, and write when it goes on.
+//! Such a write is refused if every write that the lock protects [passes](pass) a gate, with the
+//! token of the guard:
 //!
 //! ```no_run
 //! use lockkit_core::{BoxError, LockGuard};
@@ -21,25 +22,26 @@
 //! # }
 //! ```
 //!
-//! It is one script, one request: nothing comes between the comparison and the writes. The lock may be
-//! on any backend that has tokens, also on another server. The gate is a key of yours, the highest token
-//! in decimal; it has no expiry, and is not to be deleted while somebody may hold an older token.
+//! Passing a gate is one script and one request: nothing comes between the comparison and the
+//! writes. The lock may be on any backend that has tokens, even on another server. The gate is a
+//! key of yours that holds the highest token in decimal. It has no expiry, and must not be deleted
+//! while somebody may hold an older token.
 //!
-//! On a cluster, the gate and all keys that are written are to be in one slot: give them one hash tag,
-//! as above.
+//! In a cluster, the gate and all keys that are written must be in one slot: give them the same
+//! hash tag, as above.
 
 use std::sync::LazyLock;
 
 use lockkit_core::FencingToken;
-/// The client whose connections these are.
+/// The client library whose connections a gate takes.
 pub use redis;
 use redis::aio::ConnectionLike;
 use redis::{Arg, FromRedisValue, Pipeline, RedisError, Script, Value, from_redis_value};
 
-/// The check alone, in Lua, to be put before a script of your own.
+/// The check alone, in Lua, to be put in front of a script of your own.
 ///
-/// Its first key is the gate, its first argument the token. Where the token is stale, the script ends
-/// with an error whose code is `STALE`; [`Error::of`] understands it.
+/// The first key of that script is the gate, and its first argument is the token. If the token is
+/// stale, the script ends with an error whose code is `STALE`; [`Error::of`] understands it.
 ///
 /// ```
 /// use lockkit_redis::gate::{self, redis};
@@ -50,31 +52,31 @@ use redis::{Arg, FromRedisValue, Pipeline, RedisError, Script, Value, from_redis
 /// ```
 pub const CHECK: &str = include_str!("scripts/gate/check.lua");
 
-/// The most words of one command.
+/// The most words that one command may have.
 const MOST_WORDS: usize = 7_000;
 
-/// Refuses the fencing token if it is lower than the highest that the gate has seen; else remembers it
-/// and carries out the commands, all in one step.
+/// Refuses the fencing token if it is lower than the highest that the gate has seen; otherwise
+/// remembers it and carries out the commands, all in one step.
 ///
-/// Answers what the commands did, as a pipeline does; without commands, take `()`. An answer that
-/// the pipeline is told to ignore is not left out.
+/// Returns what the commands answer, as a pipeline does; without commands, take `()`. An answer
+/// that the pipeline is told to ignore is not left out.
 ///
-/// An empty pipeline only tells that the token is not stale, and keeps older ones out from then on: a
-/// holder that first reads, and then writes what follows from it, begins with that.
+/// An empty pipeline only tells that the token is not stale, and keeps older ones out from then on.
+/// A holder that first reads, and then writes what follows from that, begins with one.
 ///
-/// The user of the connection needs the rights `+evalsha +script|load +get +set`, beside those to the
-/// commands.
+/// The user of the connection needs the rights `+evalsha +script|load +get +set`, besides those for
+/// the commands.
 ///
 /// # Errors
 ///
-/// [`Error::Stale`] if a later holder has been here: nothing was written, and nothing of this holder may
-/// be. [`Error::Redis`] for all else, with what the server said. Where that is about one of the commands,
-/// those before it were carried out: Redis takes nothing back. A request that was not answered may
-/// have been carried out, and passes again with the same token.
+/// [`Error::Stale`] if a later holder has been there: nothing was written, and nothing of this
+/// holder's may be. [`Error::Redis`] for everything else, with what the server said. If that is
+/// about one of the commands, those before it were carried out: Redis takes nothing back. A request
+/// that was not answered may have been carried out, and passes again with the same token.
 ///
 /// # Cancel safety
 ///
-/// Not cancel-safe: whether the commands are carried out is unknown then.
+/// Not cancel-safe: it is then unknown whether the commands are carried out.
 pub async fn pass<T: FromRedisValue>(
     connection: &mut impl ConnectionLike,
     gate: &str,
@@ -100,7 +102,7 @@ pub async fn pass<T: FromRedisValue>(
         for word in words {
             match word {
                 Arg::Simple(word) => script.arg(word),
-                // It stands for the beginning.
+                // A cursor, which stands for the beginning.
                 _ => script.arg("0"),
             };
         }
@@ -117,7 +119,7 @@ pub async fn pass<T: FromRedisValue>(
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A later holder has been here: nothing was written. Do not try again.
+    /// A later holder has been there: nothing was written. Do not try again.
     #[error("fencing token {token} is stale: {highest} was at the gate `{gate}` already")]
     #[non_exhaustive]
     Stale {
@@ -128,7 +130,7 @@ pub enum Error {
         /// The highest token so far.
         highest: FencingToken,
     },
-    /// What else the server or the connection to it said.
+    /// Anything else that the server or the connection to it said.
     #[error("fencing token {token} could not pass the gate `{gate}`")]
     #[non_exhaustive]
     Redis {
@@ -142,7 +144,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the error of a script means that begins with [`CHECK`].
+    /// What the error of a script that begins with [`CHECK`] means.
     pub fn of(gate: &str, token: FencingToken, source: RedisError) -> Self {
         let highest = match source.code() {
             Some("STALE") => source.detail().and_then(|detail| detail.parse().ok()),

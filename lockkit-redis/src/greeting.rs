@@ -13,8 +13,8 @@ use crate::error::{Failure, code};
 
 /// Says who we are, asks the server what it is, and chooses the database, all in one go.
 ///
-/// Our own, since the client's takes whatever a server answers for a wrong password or database,
-/// and hears nothing from one that says why it hangs up at once.
+/// It is our own, since that of the client library takes whatever the server answers to mean a
+/// wrong password or database, and hears nothing from a server that says why it hangs up at once.
 pub(crate) async fn greet(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     greeting: &RedisConnectionInfo,
@@ -24,14 +24,14 @@ pub(crate) async fn greet(
     let mut all = Pipeline::with_capacity(3);
     if let Some(password) = password {
         let mut auth = cmd("AUTH");
-        // Who is not named is that one.
+        // A user that is not named is `default`.
         if let Some(user) = greeting.username().filter(|user| *user != "default") {
             auth.arg(user);
         }
         auth.arg(password);
         all.add_command(auth);
     }
-    // It is what any user may send, also before anything else.
+    // Any user may send this, even before anything else.
     all.cmd("HELLO");
     if database != 0 {
         all.cmd("SELECT").arg(database);
@@ -42,7 +42,7 @@ pub(crate) async fn greet(
     let mut answers = Answers { stream, bytes: Vec::with_capacity(512), taken: 0 };
     if let Some(password) = password {
         answers.next().await?.extract_error().map_err(|error| match error.detail() {
-            // What is repeated there is what was sent.
+            // The detail repeats what was sent.
             Some(detail) if is_unknown_command(&error) || detail.contains(password) => {
                 Failure::NoAuth
             }
@@ -59,7 +59,7 @@ pub(crate) async fn greet(
     if database != 0 {
         answers.next().await?.extract_error().map_err(|error| match code(&error) {
             Some("ERR") => Failure::Database(error),
-            // Of the user or the server.
+            // This is about the user or the server.
             _ => error.into(),
         })?;
     }
@@ -80,11 +80,11 @@ fn check(server: &HashMap<String, Value>, wanted: Mode) -> Result<(), Failure> {
     };
     match () {
         () if mode != wanted => Err(Failure::Mode { is: mode.name(), wanted: wanted.name() }),
-        // Before, channels did not live in slots.
+        // Before Redis 7, channels did not live in slots.
         () if mode == Mode::ClusterNode && major.is_some_and(|major| major < 7) => {
             Err(Failure::OldCluster)
         }
-        // In a cluster it is the replica that says where the primary is.
+        // In a cluster, it is the replica itself that says where the primary is.
         () if mode == Mode::Single && matches!(text("role"), Some("replica" | "slave")) => {
             Err(Failure::Replica)
         }
@@ -124,8 +124,9 @@ impl<S: AsyncRead + Unpin> Answers<'_, S> {
         }
     }
 
-    /// The next one in what has come; an error of input where there is more to it. From the
-    /// beginning each time, since the parser does not tell how far it has read: they are short.
+    /// The next answer in what has come; an input error if more of it is to come. It parses from
+    /// the beginning each time, since the parser does not tell how far it has read: answers are
+    /// short.
     fn parse(&self) -> RedisResult<Value> {
         let (mut parser, mut bytes) = (Parser::new(), &*self.bytes);
         for _ in 0..self.taken {

@@ -18,7 +18,7 @@ use crate::script::{BREAK, LOOK};
 
 /// How many keys the server goes through at a time.
 const PAGE: usize = 1_000;
-/// After how many times the search is given up: a hundred million keys.
+/// After how many pages the search is given up: a hundred million keys.
 const PAGES: usize = 100_000;
 /// How many locks are looked at in one go.
 const LOOKS: usize = 64;
@@ -47,13 +47,13 @@ impl Inspect for RedisDriver {
         for names in names.chunks(LOOKS) {
             let looks = names.iter().map(|name| async move {
                 match self.look(name).await {
-                    // Something of somebody else, at a key that a lock would have.
+                    // Something of somebody else's, at a key that a lock would have.
                     Err(error) if error.kind() == ErrorKind::Foreign => Ok(None),
                     status => status.map(Some),
                 }
             });
             let found = try_join_all(looks).await?.into_iter().flatten();
-            // What has ended since it was found is left out.
+            // A hold that has ended since it was found is left out.
             held.extend(found.filter(|status| status.holder().is_some()));
         }
         Ok(held)
@@ -84,12 +84,12 @@ impl RedisDriver {
         self.servers.call(&request, self.inspection_limit()).await
     }
 
-    /// Asks for something that changes nothing, so that it is never unknown what it has done.
+    /// Asks for something that changes nothing, so that its outcome is never unknown.
     pub(crate) async fn read(&self, request: impl Request) -> Result<Value, DriverError> {
         self.read_at(None, request).await
     }
 
-    /// The same, of one member of a cluster.
+    /// As [`read`](Self::read), from one member of a cluster.
     pub(crate) async fn read_at(
         &self,
         member: Option<&Endpoint>,
@@ -106,7 +106,7 @@ impl RedisDriver {
         self.call_limit.of_a_look()
     }
 
-    /// The locks of the namespace that have a key. The server may come by one twice.
+    /// The locks of the namespace that have a key. The server may name one twice.
     async fn names(&self, namespace: &Namespace) -> Result<BTreeSet<LockName>, DriverError> {
         let pattern = match self.dialect {
             Dialect::Lockkit => Layout::pattern(namespace),
@@ -146,8 +146,8 @@ impl RedisDriver {
     }
 }
 
-/// A hold as the scripts tell of it: owner, token, label, milliseconds since the grant,
-/// milliseconds left.
+/// A hold as the scripts report it: owner, token, label, milliseconds since the grant, milliseconds
+/// left.
 type Told = (String, String, Option<String>, Option<u64>, u64);
 
 fn holder((owner, token, label, since, remaining): Told) -> Result<Holder, DriverError> {
@@ -171,7 +171,7 @@ fn waiter((claimant, since): (String, u64)) -> Result<Waiter, DriverError> {
     let waiter = waiter.with_waiting_for(Duration::from_millis(since));
     Ok(match Label::new(label) {
         Ok(label) => waiter.with_label(label),
-        // It decides nothing, so whoever put another text there hides no waiter.
+        // A label decides nothing, so whoever put another text there hides no waiter.
         Err(_) => waiter,
     })
 }

@@ -5,19 +5,20 @@ use lockkit_core::{LockName, Namespace};
 /// is a change of layout.
 ///
 /// All begin with the same hash tag, so that a cluster keeps them on one node. The tag is not that
-/// of the lock but of its bucket, one of 1,024, since the token counter must outlive the lock and
-/// a counter per lock would stay behind for every name ever used.
+/// of the lock but that of its bucket, one of 1,024: the token counter must outlive the lock, and a
+/// counter per lock would stay behind for every name ever used.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// All of them, one after the other: made for every request, so in one piece.
+    /// All keys, one after the other: they are made for every request, so in one piece.
     text: String,
-    /// Where in the text each ends.
+    /// Where each key ends in the text.
     ends: [usize; 5],
-    /// How long the tag is that each begins with: `{NAMESPACE:BUCKET}`.
+    /// The length of the tag that each begins with: `{NAMESPACE:BUCKET}`.
     tag: usize,
 }
 
-/// Where one locker hears its news, beside the bucket: 16 hexadecimal digits, which no two share.
+/// Where one locker hears its news, together with the bucket: 16 hexadecimal digits, which no two
+/// lockers share.
 #[derive(Debug)]
 pub(crate) struct Inbox(String);
 
@@ -52,32 +53,32 @@ impl Layout {
         Self { text, ends, tag: tag.len() }
     }
 
-    /// What a `SCAN` must look for, to find the keys of all locks that are held in a namespace. It
+    /// The pattern with which a `SCAN` finds the keys of all locks that are held in a namespace. It
     /// finds others, too.
     pub(crate) fn pattern(namespace: &Namespace) -> String {
-        // No character of a namespace means anything in a pattern, nor does a brace.
+        // No character of a namespace has a meaning in a pattern, nor has a brace.
         format!("{{{namespace}:*}}:lock:*")
     }
 
-    /// Which lock of the namespace it is whose key this is.
+    /// The lock of the namespace whose key this is.
     pub(crate) fn lock_at(key: &[u8], namespace: &Namespace) -> Option<LockName> {
         let (_, name) = std::str::from_utf8(key).ok()?.split_once("}:lock:")?;
         let name = LockName::new(namespace, name).ok()?;
         (Self::of(&name).lock().as_bytes() == key).then_some(name)
     }
 
-    /// What the scripts for taking, releasing, breaking and looking are given.
+    /// The keys that the scripts for taking, releasing, breaking and looking are given.
     pub(crate) fn keys(&self) -> [&str; 5] {
         [self.lock(), self.queue(), self.unordered(), self.deadlines(), self.bucket()]
     }
 
-    /// A further key of the lock, beside those that this dialect has.
+    /// A further key of the lock, besides those of this dialect.
     pub(crate) fn sibling(&self, kind: &str, name: &LockName) -> String {
         format!("{tag}:{kind}:{name}", tag = self.tag(), name = name.as_str())
     }
 
-    /// The channel on which a locker hears that the lock is free or was handed to it, and the same
-    /// of all locks of the bucket: `free OWNER`, or `granted OWNER TOKEN`.
+    /// The channel on which a locker hears that the lock is free or was handed to it: `free OWNER`,
+    /// or `granted OWNER TOKEN`. All locks of the bucket share it.
     pub(crate) fn channel(&self, inbox: &Inbox) -> String {
         [self.tag(), ":inbox:", inbox.as_str()].concat()
     }
@@ -92,20 +93,22 @@ impl Layout {
         &self.text[..self.ends[0]]
     }
 
-    /// A sorted set of those who wait for their turn, `OWNER INBOX LABEL`, or `OWNER?INBOX LABEL` of one who
-    /// is only told and never handed anything, by the server's time of their
-    /// arrival in microseconds; later where somebody came before who has that time or a later one.
+    /// A sorted set of those who wait for their turn: `OWNER INBOX LABEL`, or `OWNER?INBOX LABEL`
+    /// for one who is only told and never handed anything. They are sorted by the server's time of
+    /// their arrival in microseconds, or by a later one if somebody who came before has that time
+    /// or a later one.
     fn queue(&self) -> &str {
         &self.text[self.ends[0]..self.ends[1]]
     }
 
-    /// A sorted set of those who wait and may be overtaken, in the same way; before all others
-    /// whoever was told that the lock is free and found it taken, or was passed over.
+    /// A sorted set, in the same way, of those who wait and may be overtaken. Whoever was told that
+    /// the lock is free and found it taken, or was passed over, comes before all others.
     fn unordered(&self) -> &str {
         &self.text[self.ends[1]..self.ends[2]]
     }
 
-    /// A sorted set of all who wait, by the server's time at which their place ends, in milliseconds.
+    /// A sorted set of all who wait, by the server's time at which their place ends, in
+    /// milliseconds.
     fn deadlines(&self) -> &str {
         &self.text[self.ends[2]..self.ends[3]]
     }

@@ -1,11 +1,11 @@
-//! Redis driver of lockkit: one Redis server or one that speaks its protocol, the primary that sentinels
-//! watch over, or a cluster.
+//! The Redis driver of lockkit: for one Redis server, or another that speaks its protocol; for the
+//! primary that sentinels watch over; or for a cluster.
 //!
-//! A lock is a hash with an expiry, taken, renewed and released by a script each, one request an
-//! operation. Waiters hear of a release by publish and subscribe; acquisitions that ask for it are
-//! served first come, first served. Hundreds of locks share two connections.
+//! A lock is a hash with an expiry. It is taken, renewed and released by one script each, with one
+//! request per operation. Waiters hear of a release by publish and subscribe; acquisitions that ask
+//! for it are served first come, first served. Hundreds of locks share two connections.
 //!
-//! Applications reach it through the facade crate `lockkit` and its feature `redis`.
+//! Applications use it through the facade crate `lockkit`, with the feature `redis`.
 //!
 //! ```no_run
 //! # async fn example() -> lockkit_core::Result<()> {
@@ -14,7 +14,7 @@
 //! # }
 //! ```
 //!
-//! What it guarantees, and what it stores, is told in `docs/redis.md`.
+//! `docs/redis.md` says what it guarantees and what it stores.
 
 mod backoff;
 mod cluster;

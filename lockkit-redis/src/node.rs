@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::driver::{RedisDriver, parse};
 
-/// What tells a run of a server from others, since when it runs, and what it keeps.
+/// What tells one run of a server from others, since when it has been running, and what it keeps.
 #[async_trait]
 impl Node for RedisDriver {
     async fn run(&self, limit: Duration) -> Result<Run, DriverError> {

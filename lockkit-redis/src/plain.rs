@@ -1,5 +1,6 @@
 //! The dialect `plain`: the key is the name of the lock, and whoever sets it where it is missing
-//! holds the lock until it is deleted or expires. So do most libraries for locks on Redis.
+//! holds the lock until the key is deleted or expires. Most libraries for locks on Redis work this
+//! way.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,9 +19,9 @@ use crate::script::plain::{BREAK, LOOK, RELEASE, RENEW, SEARCH, TAKE};
 pub(crate) struct PlainLayout {
     /// A string, `OWNER.TOKEN` if the holder is lockkit. Its expiry is the end of the lease.
     lock: String,
-    /// A string, `OWNER SINCE LABEL`, for those who look. Ends with the lease.
+    /// A string, `OWNER SINCE LABEL`, for those who look. It ends with the lease.
     holder: String,
-    /// Of the dialect `lockkit`, which has the bucket.
+    /// The layout of the dialect `lockkit`, which has the bucket.
     layout: Layout,
 }
 
@@ -37,8 +38,8 @@ impl PlainLayout {
     }
 }
 
-/// What stands before a name: nothing for the namespace that all are in who name none, since other
-/// software knows none.
+/// What stands before a name: nothing for the default namespace, since other software knows no
+/// namespaces.
 fn prefix(namespace: &Namespace) -> String {
     match *namespace == Namespace::default() {
         true => String::new(),
@@ -46,9 +47,10 @@ fn prefix(namespace: &Namespace) -> String {
     }
 }
 
-/// What a `SCAN` must look for, to find the keys of all locks in a namespace. It finds others, too.
+/// The pattern with which a `SCAN` finds the keys of all locks in a namespace. It finds others,
+/// too.
 pub(crate) fn pattern(namespace: &Namespace) -> String {
-    // No character of a namespace means anything in a pattern.
+    // No character of a namespace has a meaning in a pattern.
     prefix(namespace) + "*"
 }
 
@@ -108,8 +110,8 @@ pub(crate) async fn break_hold(
     parse::<Option<Told>>(answer)?.map(holder).transpose()
 }
 
-/// Which of these keys are of locks of the namespace that lockkit holds. What others hold looks like
-/// any other data.
+/// The locks of the namespace that have one of these keys and are held by lockkit. What others hold
+/// looks like any other data.
 pub(crate) async fn locks_at(
     driver: &RedisDriver,
     keys: &[Vec<u8>],
@@ -117,7 +119,7 @@ pub(crate) async fn locks_at(
 ) -> Result<BTreeSet<LockName>, DriverError> {
     let prefix = prefix(namespace);
     let name = |key: &str| LockName::new(namespace, key.strip_prefix(&prefix)?).ok();
-    // Other keys than a lock's need not be text.
+    // Keys other than a lock's need not be text.
     let keys: Vec<&str> = keys.iter().filter_map(|key| std::str::from_utf8(key).ok()).collect();
     let keys: Vec<&str> = keys.into_iter().filter(|key| name(key).is_some()).collect();
     if keys.is_empty() {
@@ -127,7 +129,7 @@ pub(crate) async fn locks_at(
     Ok(found.iter().filter_map(|key| name(key)).collect())
 }
 
-/// A hold as the scripts tell of it: owner, token, label, milliseconds since the grant, milliseconds
+/// A hold as the scripts report it: owner, token, label, milliseconds since the grant, milliseconds
 /// left or -1.
 type Told = (String, Option<String>, Option<String>, Option<u64>, i64);
 
@@ -152,7 +154,7 @@ fn holder((owner, token, label, since, remaining): Told) -> Result<Holder, Drive
     })
 }
 
-/// None for what never expires.
+/// `None` for what never expires.
 fn milliseconds_left(remaining: i64) -> Option<Duration> {
     u64::try_from(remaining).ok().map(Duration::from_millis)
 }

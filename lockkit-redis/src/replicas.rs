@@ -12,12 +12,13 @@ use crate::request::{Request, To};
 use crate::script::Invocation;
 
 /// Fewer replicas than wanted have acknowledged a grant or a renewal in time: the source of the
-/// error that says so. A claim that waits keeps a grant, and asks again; another has given it back.
+/// error that says so. A claim that waits keeps such a grant, and asks again; any other claim has
+/// given it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{acknowledged} of {wanted} replicas acknowledged within {timeout:?}")]
 #[non_exhaustive]
 pub struct TooFewReplicas {
-    /// How many were to acknowledge.
+    /// How many replicas were to acknowledge.
     pub wanted: u32,
     /// How many did.
     pub acknowledged: u32,
@@ -35,13 +36,13 @@ pub(crate) struct Replicas {
 impl Replicas {
     /// How long they have.
     pub(crate) fn timeout(&self, limit: Duration) -> Duration {
-        // Nothing would mean for ever.
+        // Zero would mean for ever.
         self.timeout.unwrap_or(limit / 2).max(Duration::from_millis(1))
     }
 }
 
-/// A script, and in one go the wait for replicas to have what the server had written by then: also
-/// where the script itself has written nothing, or is not known there.
+/// A script and, in one go, the wait for replicas to have what the server had written by then: even
+/// if the script itself has written nothing, or the server does not know it.
 ///
 /// It keeps a connection for itself, since the server answers nothing else on it meanwhile.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl Request for Acknowledged<'_> {
         self.invocation.slot()
     }
 
-    /// Answers with what the script says and what the wait says, which may be an error.
+    /// Answers with what the script says and with what the wait says; the latter may be an error.
     async fn send(&self, connection: &mut MultiplexedConnection, to: To) -> RedisResult<Value> {
         let answers = self.ask(connection, self.invocation.by_hash(to), to).await?;
         let is_unknown = |error: &RedisError| error.kind() == ServerErrorKind::NoScript.into();
@@ -93,8 +94,8 @@ impl Acknowledged<'_> {
         answers.try_into().map_err(|_| (redis::ErrorKind::Parse, "two answers were due").into())
     }
 
-    /// What the script said, and whether enough replicas have acknowledged what it wrote: how many,
-    /// or why not.
+    /// What the script said, and how many replicas have acknowledged what it wrote, or why too few
+    /// have.
     pub(crate) fn read(
         &self,
         answers: Value,
@@ -102,7 +103,8 @@ impl Acknowledged<'_> {
         let (answer, count): (Value, Value) = parse(answers)?;
         let acknowledged = match count.extract_error() {
             Ok(count) => parse::<u32>(count)?,
-            // As by a primary that became a replica: the wait ended, and the write is lost or not.
+            // As from a primary that became a replica: the wait has ended, and the write may or may
+            // not be lost.
             Err(error) => return Ok((answer, Err(Failure::from(error).of_a_wait()))),
         };
         if acknowledged >= self.wanted {

@@ -10,12 +10,12 @@ pub(crate) trait Request: Send + Sync {
     /// Whether the server answers nothing else on the connection until this is answered.
     const BLOCKS: bool = false;
 
-    /// The slot of what it is about, where a cluster has such; none if any server will do.
+    /// In a cluster, the slot of what the request is about; `None` if any server will do.
     fn slot(&self) -> Option<u16> {
         None
     }
 
-    /// Asks, and returns the answer. An error of the server is an error.
+    /// Asks, and returns the answer. An error from the server is returned as an error.
     fn send(
         &self,
         connection: &mut MultiplexedConnection,
@@ -33,7 +33,7 @@ impl Request for Cmd {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct To {
     pub(crate) mode: Mode,
-    /// Whether the server is to know that the slot is just being moved to it.
+    /// Whether to tell the server that the slot is just being moved to it.
     pub(crate) asking: bool,
 }
 
@@ -41,11 +41,11 @@ pub(crate) struct To {
 #[derive(Debug, Default)]
 pub(crate) struct Stage(AtomicU8);
 
-/// It waits for its turn,
+/// It waits for its turn.
 const QUEUED: u8 = 0;
-/// for a connection of its own,
+/// It waits for a connection of its own.
 const CONNECTING: u8 = 1;
-/// or for its answer.
+/// It waits for its answer.
 const SENT: u8 = 2;
 
 impl Stage {
@@ -57,7 +57,7 @@ impl Stage {
         self.set(SENT);
     }
 
-    /// It was certainly not carried out.
+    /// Takes note that the request was certainly not carried out.
     pub(crate) fn reset(&self) {
         self.set(QUEUED);
     }

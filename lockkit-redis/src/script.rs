@@ -7,7 +7,7 @@ use crate::cluster::slots;
 use crate::endpoint::Mode;
 use crate::request::{Request, To};
 
-/// A script that begins with how news travel, which is otherwise in a cluster.
+/// A script that begins with how news travels, which differs in a cluster.
 macro_rules! with_news {
     ($($file:literal),*) => {
         Script::with_news(
@@ -67,7 +67,7 @@ pub(crate) static LOOK: LazyLock<Script> = LazyLock::new(|| {
 pub(crate) static RIGHTS: LazyLock<Script> =
     LazyLock::new(|| with_news!("scripts/missing.lua", "scripts/rights.lua"));
 
-/// Those of the dialect `plain`: `scripts/plain/`.
+/// The scripts of the dialect `plain`: `scripts/plain/`.
 pub(crate) mod plain {
     use std::sync::LazyLock;
 
@@ -125,11 +125,11 @@ pub(crate) mod plain {
     });
 }
 
-/// A script, known to a server by its hash once it was run there.
+/// A script, known to a server by its hash once it has run there.
 #[derive(Debug)]
 pub(crate) struct Script {
     text: Text,
-    /// What a cluster is given instead, if it is another.
+    /// What a cluster is given instead, if that differs.
     of_cluster: Option<Text>,
 }
 
@@ -154,7 +154,7 @@ impl Script {
         Self { text: Text::new(code), of_cluster: Some(Text::new(of_cluster)) }
     }
 
-    /// Its text for a server that is no member of a cluster.
+    /// Its text for a server that is not a member of a cluster.
     pub(crate) fn code(&self) -> &'static str {
         self.text.code
     }
@@ -184,8 +184,8 @@ pub(crate) struct Invocation<'a> {
     arguments: &'a [&'a str],
 }
 
-/// Runs the script by its hash, and by its text if the server does not know it: it forgets scripts
-/// when it restarts or is told to.
+/// Runs the script by its hash, and by its text if the server does not know it: a server forgets
+/// scripts when it restarts or is told to.
 impl Request for Invocation<'_> {
     fn slot(&self) -> Option<u16> {
         self.keys.first().map(|key| slots::slot(key))

@@ -1,4 +1,4 @@
-//! Which server is the primary, as sentinels have it.
+//! Which server is the primary, according to sentinels.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::error::Failure;
 
 /// How long one sentinel may take to say where the primary is.
 const LIMIT: Duration = Duration::from_secs(1);
-/// How long to wait for others when a majority has said so.
+/// How long to wait for the others once a majority has said where the primary is.
 const GRACE: Duration = Duration::from_millis(50);
 /// What a sentinel publishes when it has learnt of a new primary.
 const SWITCH: &str = "+switch-master";
@@ -44,17 +44,17 @@ impl Sentinels {
         &self.sentinels
     }
 
-    /// How servers are greeted; its address is nobody's.
+    /// How to greet its servers; the address in it is nobody's.
     pub(crate) fn server(&self) -> &Endpoint {
         &self.server
     }
 
-    /// Where the primary is. All sentinels are asked at once; when a majority of those that the URL
-    /// names has answered, the others have a moment left. Of what they say the latest counts, for
-    /// one that was cut off, or has not heard of a failover yet, tells of the primary before.
+    /// Where the primary is. All sentinels are asked at once; once a majority of those that the URL
+    /// names has answered, the others have a moment left. The latest of their answers counts, since
+    /// a sentinel that was cut off, or has not heard of a failover yet, names the primary before.
     pub(crate) async fn primary(&self) -> Result<Endpoint, Failure> {
         let mut asking = Vec::from_iter(&self.sentinels);
-        // Each connection of each client begins with another one.
+        // Each connection of each client begins with a different one.
         fastrand::shuffle(&mut asking);
         let mut answers: FuturesUnordered<_> =
             asking.into_iter().map(|sentinel| self.ask(sentinel)).collect();
@@ -70,7 +70,7 @@ impl Sentinels {
                         latest = Some(said);
                     }
                 }
-                // That others do not know the group says more than that one is down.
+                // That one does not know the group says more than that another is down.
                 Err(failure) => match (&last, &failure) {
                     (Some(Failure::UnknownGroup(_)), _) => (),
                     _ => last = Some(failure),
@@ -86,7 +86,8 @@ impl Sentinels {
         }
     }
 
-    /// How those see the group that the URL names, or why they do not say, each with its address.
+    /// How each sentinel that the URL names sees the group, or why it does not say, with its
+    /// address.
     pub(crate) async fn sights(&self) -> Vec<(String, Result<Sight, String>)> {
         let asking = self.sentinels.iter().map(|sentinel| async {
             let sight = self.ask(sentinel).await.map_err(|failure| failure.to_string());
@@ -95,8 +96,7 @@ impl Sentinels {
         futures_util::future::join_all(asking).await
     }
 
-    /// Calls `moved` with where the primary is whenever that may have become another place.
-    /// Never returns.
+    /// Calls `moved` with where the primary is, whenever that may have changed. Never returns.
     pub(crate) async fn watch(&self, moved: impl Fn(&Endpoint)) {
         let watching: FuturesUnordered<_> =
             self.sentinels.iter().map(|sentinel| self.watch_one(sentinel, &moved)).collect();
@@ -120,7 +120,7 @@ impl Sentinels {
                 Ok(subscribed) => subscribed?,
                 Err(_) => return Err(Failure::NoAnswer(LIMIT)),
             }
-            // What was published before is made up for.
+            // This makes up for what was published before.
             if let Ok(primary) = self.primary().await {
                 moved(&primary);
             }
@@ -151,7 +151,7 @@ impl Sentinels {
             let (mut connection, mut running) = sentinel.connect().await?;
             let ask = |what| redis::cmd("SENTINEL").arg(what).arg(&self.group).clone();
             let mut both = redis::Pipeline::with_capacity(2);
-            // Of a failover that is not over yet, only the first tells the new address.
+            // While a failover is not over yet, only the first of these tells the new address.
             both.add_command(ask("GET-MASTER-ADDR-BY-NAME")).add_command(ask("MASTER"));
             let mut answers = tokio::select! {
                 answers = connection.send_packed_commands(&both, 0, 2) => answers?.into_iter(),

@@ -35,12 +35,12 @@ impl Servers {
     ) -> Result<Value, DriverError> {
         match self {
             Self::One(connection) => connection.call(request, limit).await,
-            // In a box, as it is larger, and not what most have.
+            // Boxed, since this future is larger, and most have no cluster.
             Self::Cluster(cluster) => Box::pin(cluster.call(request, limit)).await,
         }
     }
 
-    /// The same, to one of the [`members`](Self::members).
+    /// As [`call`](Self::call), to one of the [`members`](Self::members).
     pub(crate) async fn call_at(
         &self,
         member: Option<&Endpoint>,
@@ -53,7 +53,7 @@ impl Servers {
         }
     }
 
-    /// Those that have keys; one that is not named if there are no several.
+    /// The servers that have keys; one `None` if there is only one server.
     pub(crate) fn members(&self) -> Vec<Option<Endpoint>> {
         match self {
             Self::One(_) => vec![None],
@@ -61,7 +61,7 @@ impl Servers {
         }
     }
 
-    /// The connection for news of them.
+    /// The connection for their news.
     pub(crate) fn subscription(&self) -> Subscription {
         match self {
             Self::One(connection) => Subscription::new(connection.place()),
@@ -69,7 +69,7 @@ impl Servers {
         }
     }
 
-    /// Which run of the server the calls go to, if it is one.
+    /// Which run of the server the calls go to, if there is only one server.
     pub(crate) async fn run(&self, limit: Duration) -> Result<Run, DriverError> {
         match self {
             Self::One(connection) => connection.run(limit).await,

@@ -9,25 +9,25 @@ use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::node;
 
-/// How many there are at most.
+/// How many spare connections there are at most.
 const MOST: usize = 16;
 
-/// Connections for requests that keep the connection for themselves: one for each that is under
-/// way. They are made as they are needed, to one server, and kept.
+/// Connections for requests that keep a connection for themselves: one for each that is under way.
+/// They are made as they are needed, to one server, and kept.
 #[derive(Debug)]
 pub(crate) struct Spares {
     permits: Semaphore,
     idle: Mutex<Vec<Spare>>,
 }
 
-/// One of them, closed when it is dropped.
+/// A spare connection, closed when it is dropped.
 #[derive(Debug)]
 struct Spare {
     connection: MultiplexedConnection,
     running: AbortOnDrop,
 }
 
-/// One of them in use.
+/// A spare connection in use.
 #[derive(Debug)]
 pub(crate) struct Lent<'a> {
     spares: &'a Spares,
@@ -45,9 +45,10 @@ impl Spares {
         self.permits.acquire().await.map_err(|_| Failure::Closed)
     }
 
-    /// One that nobody uses, made to `endpoint` if there is none. It fails if it leads to another `run`
-    /// of the server than the one that is known, which would be taken for the one that has answered
-    /// for as long as the connection for other requests is half open.
+    /// A connection that nobody uses; if there is none, one is made to `endpoint`. That fails if it
+    /// leads to another run of the server than `run`, the one that is known: for as long as the
+    /// connection for other requests is half open, the other run would be taken for the one that
+    /// has answered.
     pub(crate) async fn lend<'a>(
         &'a self,
         permit: SemaphorePermit<'a>,
@@ -89,8 +90,8 @@ impl Lent<'_> {
         &mut self.spare.connection
     }
 
-    /// Leaves it to the next who needs one. One that is dropped instead is closed, since an answer
-    /// may still come by it.
+    /// Leaves it to the next request that needs one. One that is dropped instead is closed, since
+    /// an answer may still arrive on it.
     pub(crate) fn give_back(self) {
         let Self { spares, spare, .. } = self;
         spares.idle.lock().unwrap_or_else(PoisonError::into_inner).push(spare);

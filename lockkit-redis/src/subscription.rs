@@ -1,4 +1,4 @@
-//! What waiters hear of: who waits, and what each was told, is `board.rs`.
+//! What waiters hear of. Who waits, and what each was told, is in `board.rs`.
 
 mod board;
 
@@ -24,16 +24,16 @@ use crate::error::Failure;
 
 /// How long the server may take to confirm a subscription.
 pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_secs(3);
-/// How long to leave the server alone that has refused a subscription.
+/// How long to leave a server alone that has refused a subscription.
 pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
-/// The connection for news, shared by all waiters: one channel for each bucket of locks that
+/// The connection for news, shared by all waiters. It has one channel for each bucket of locks that
 /// somebody waits for, on which nobody but us is told anything.
 ///
 /// It is made when the first waiter needs it, to where the connection for requests leads, and made
-/// anew when that is: it may lead to another server, by the same address. Whenever a channel is
-/// subscribed to, for the first time or again, its waiters are told to ask again, since what was
-/// published before is lost.
+/// anew whenever that one is: it may lead to another server, at the same address. Whenever a
+/// channel is subscribed to, for the first time or again, its waiters are told to ask again, since
+/// what was published before is lost.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     board: Arc<Board>,
@@ -56,7 +56,7 @@ impl Subscription {
     }
 
     /// Listens for `owner` from now on, in a `crowd` if it waits in no order, provided that others
-    /// listen to the channel already. To be called before an ask.
+    /// listen to the channel already. It is to be called before an ask.
     pub(crate) fn join(&self, channel: &str, owner: OwnerId, crowd: Option<LockDigest>) -> Joined {
         let channels = &mut *self.board.channels();
         match channels.by_name.get_mut(channel) {
@@ -76,8 +76,8 @@ impl Subscription {
         }
     }
 
-    /// Listens for `owner`, whose ask was refused in favour of a holder with this token. `joined` is
-    /// what [`join`](Self::join) said before that ask. Returns how many listen in crowds by now.
+    /// Listens for `owner`, whose ask was refused in favour of a holder with this token. `joined`
+    /// is what [`join`](Self::join) said before that ask. Returns how many now listen in crowds.
     pub(crate) fn wait(
         &self,
         channel: String,
@@ -103,21 +103,21 @@ impl Subscription {
             }
         };
         mailbox.holder = Some(holder);
-        // The subscription came to stand between the ask and now: something may be missed.
+        // The subscription has come to stand since the ask: something may have been missed.
         mailbox.ask_again |= state.stands && joined == Joined::NotYet;
         channels.crowds
     }
 
-    /// Listens no longer for `owner`.
+    /// Stops listening for `owner`.
     pub(crate) fn leave(&self, channel: &str, owner: OwnerId) {
         self.board.remove(&mut self.board.channels(), channel, owner);
     }
 
-    /// The next news for `owner`; none ever if it does not listen.
+    /// The next news for `owner`; never returns if it does not listen.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: news are taken only when they are returned.
+    /// Cancel-safe: news is taken only when it is returned.
     pub(crate) async fn changed(&self, channel: &str, owner: OwnerId) -> Change {
         loop {
             let arrival = {
@@ -160,7 +160,7 @@ pub(crate) enum Joined {
     NotYet,
 }
 
-/// Keeps a connection from when somebody listens for the first time.
+/// Keeps a connection, from when somebody listens for the first time.
 async fn supervise(mut place: watch::Receiver<Option<Endpoint>>, board: Arc<Board>) {
     let mut backoff = Backoff::default();
     loop {
@@ -186,11 +186,11 @@ async fn supervise(mut place: watch::Receiver<Option<Endpoint>>, board: Arc<Boar
         board.fall();
         if failure.is_lasting() {
             tracing::warn!(%endpoint, %failure, "Redis refuses to tell news; waiters poll");
-            // Another may take them.
+            // Another server may accept subscriptions.
             let elsewhere = |place: &Option<Endpoint>| {
                 place.as_ref().is_some_and(|place| !place.is_where(&endpoint))
             };
-            // It is gone only with all who listen.
+            // The sender is gone only with all who listen.
             _ = timeout(REFUSED_PAUSE, place.wait_for(elsewhere)).await;
         } else {
             tracing::debug!(%endpoint, %failure, "no news from Redis for now; waiters poll");
@@ -242,7 +242,7 @@ impl Alterations {
     /// Returns when the server has confirmed.
     async fn carry_out(&self, sink: &PubSubSink) -> Result<(), Failure> {
         let (mut one, mut other) = (sink.clone(), sink.clone());
-        // Without a name, the second would mean all.
+        // Without a name, the second would mean all channels.
         let subscribing = async {
             match &*self.subscribe {
                 [] => Ok(()),

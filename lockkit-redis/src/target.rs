@@ -5,14 +5,14 @@ use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::sentinel::Sentinels;
 
-/// Which server connections go to.
+/// The server that connections go to.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// Always the same.
+    /// Always this one.
     Server(Endpoint),
     /// The one that sentinels call the primary.
     Primary(Arc<Sentinels>),
-    /// Members of a cluster, of which these are known at first.
+    /// A cluster, of which these members are known at first.
     Cluster(Vec<Endpoint>),
 }
 
@@ -22,12 +22,12 @@ impl Target {
         match self {
             Self::Server(endpoint) => Ok(endpoint.clone()),
             Self::Primary(sentinels) => sentinels.primary().await,
-            // Connections of a cluster have members as their targets.
+            // In a cluster, each connection has a member as its target.
             Self::Cluster(members) => members.first().cloned().ok_or(Failure::NoOwner),
         }
     }
 
-    /// Those who tell when it has become another one.
+    /// The sentinels that tell when another server has become the primary.
     pub(crate) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
         match self {
             Self::Server(_) | Self::Cluster(_) => None,
@@ -35,7 +35,7 @@ impl Target {
         }
     }
 
-    /// As whom servers are greeted.
+    /// The user that servers are greeted as.
     pub(crate) fn user(&self) -> &str {
         match self {
             Self::Server(endpoint) => endpoint.user(),

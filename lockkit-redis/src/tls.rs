@@ -14,19 +14,19 @@ use tokio_rustls::rustls::{self, AlertDescription, ClientConfig, RootCertStore};
 
 use crate::error::Failure;
 
-/// Which servers to trust, and what to show them, as files tell it that may be replaced.
+/// Which servers to trust and what to show them, according to files that may be replaced.
 #[derive(Clone)]
 pub(crate) struct Tls {
     files: Arc<Files>,
     last: Arc<LastGood<Settings>>,
 }
 
-/// What the files tell at a time.
+/// What the files say at one time.
 #[derive(Clone)]
 pub(crate) struct Settings {
     connector: TlsConnector,
     shows_itself: bool,
-    /// Why they tell nothing now, and this is what they told before.
+    /// Why the files say nothing usable now; if set, the rest is what they said before.
     problem: Option<String>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Settings {
 pub(crate) struct Files {
     /// Certificates to trust, instead of those that the system trusts.
     pub(crate) roots: Option<PathBuf>,
-    /// The client's certificate, with those between it and a root, and the key to it.
+    /// The client's certificate, along with those between it and a root, and its key.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -44,15 +44,16 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// Says what cannot be used, as a text that names the file.
+    /// Says what cannot be used, in a text that names the file.
     pub(crate) async fn of(files: Files) -> Result<Self, String> {
         let files = Arc::new(files);
         let settings = load(&files).await?;
         Ok(Self { files, last: Arc::new(LastGood::new(settings)) })
     }
 
-    /// What to connect with. The files are read again, since certificates are replaced before they
-    /// run out; one that is just being written leaves what there was.
+    /// What to connect with. The files are read again each time, since certificates are replaced
+    /// before they expire. If one of them is just being written, what there was before remains in
+    /// use.
     pub(crate) async fn settings(&self) -> Settings {
         let (settings, problem) = self.last.or_last(load(&self.files).await);
         Settings { problem, ..settings }
@@ -66,7 +67,7 @@ async fn load(files: &Arc<Files>) -> Result<Settings, String> {
 }
 
 impl Settings {
-    /// Reads the files, and what the system trusts, which may take some milliseconds of work.
+    /// Reads the files, and what the system trusts. This may take some milliseconds of work.
     fn load(files: &Files) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         match &files.roots {
@@ -75,7 +76,8 @@ impl Settings {
                     roots.add(certificate).map_err(|error| about(file, error))?;
                 }
             }
-            // Of a system's many, some may be of a kind that rustls does not know.
+            // Among the many certificates of a system, some may be of a kind that rustls does not
+            // know.
             None => {
                 let found = rustls_native_certs::load_native_certs();
                 let (usable, _) = roots.add_parsable_certificates(found.certs);
@@ -86,7 +88,8 @@ impl Settings {
                 }
             }
         }
-        // Named, so that it does not matter which providers an application has, or how many.
+        // The provider is named, so that it does not matter which ones an application has, or how
+        // many.
         let provider = Arc::new(ring::default_provider());
         let settings = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -106,8 +109,8 @@ impl Settings {
         Ok(Self { connector, shows_itself, problem: None })
     }
 
-    /// Why the server was not connected to with these: where they are old, the files may tell soon
-    /// what is accepted.
+    /// Why connecting to the server with these settings failed. If they are old, the files may soon
+    /// say what is accepted.
     pub(crate) fn blame(&self, failure: Failure) -> Failure {
         match &self.problem {
             Some(problem) if failure.is_about_certificates() => {
@@ -117,7 +120,7 @@ impl Settings {
         }
     }
 
-    /// Encrypts a connection, to a server that has shown a certificate for `host`.
+    /// Encrypts a connection to a server, once that has shown a certificate for `host`.
     pub(crate) async fn over(
         &self,
         stream: TcpStream,
@@ -126,14 +129,14 @@ impl Settings {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| Failure::Tls(format!("no certificate can be for the host `{host}`")))?;
         self.connector.connect(name, stream).await.map_err(|error| match cause(&error) {
-            // What TLS 1.2 has it say at once to who shows no certificate; it says the same if there
-            // is no cipher in common.
+            // What TLS 1.2 has a server say at once to a client that shows no certificate; it says
+            // the same if there is no cipher in common.
             Some(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure))
                 if !self.shows_itself =>
             {
                 Failure::Redis(error.into())
             }
-            // And of one that was shown.
+            // And what it says about one that was shown.
             Some(rustls::Error::AlertReceived(
                 AlertDescription::BadCertificate
                 | AlertDescription::UnsupportedCertificate
@@ -149,7 +152,7 @@ impl Settings {
     }
 }
 
-/// Without what it holds: there is a key in it.
+/// Prints nothing of what it holds, since there is a key in it.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tls")
@@ -168,7 +171,7 @@ fn about(file: &Path, problem: impl fmt::Display) -> String {
     format!("{}: {problem}", file.display())
 }
 
-/// What the two ends did not agree on; nothing if the connection broke.
+/// What the two ends did not agree on; `None` if the connection broke.
 fn cause(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }

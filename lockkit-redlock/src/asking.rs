@@ -15,11 +15,11 @@ use crate::failure::{does_not_answer, silent, strange, unreachable};
 use crate::lanes::{Lane, Lanes};
 use crate::waiting::{self, Waiter};
 
-/// One time that all nodes are asked.
+/// One round, in which all nodes are asked.
 struct Round {
     claim: Claim,
     lanes: Arc<Lanes>,
-    /// Of a claim that waits.
+    /// Only for a claim that waits.
     waiter: Option<Arc<Waiter>>,
     asked: Instant,
     is_given_up: AtomicBool,
@@ -33,8 +33,8 @@ enum Vote {
     Failed(DriverError),
 }
 
-/// A vote, and the lane on which it came: if it is not wanted after all, nothing comes between it
-/// and its undoing.
+/// A vote, and the lane on which it came: if the vote is not wanted after all, nothing comes
+/// between it and its undoing.
 struct Cast {
     vote: Vote,
     lane: Option<Lane>,
@@ -110,9 +110,9 @@ impl Quorum {
             || granted + taken + open < quorum;
         match is_clear {
             true => Settled::Yes,
-            // Somebody else is at it, and what we have is in the way meanwhile: a slow node is
-            // not waited for. Or somebody has released it, which the nodes that refuse are the
-            // last to hear: then the others decide.
+            // Somebody else is trying, and what we have is in the way meanwhile: a slow node is not
+            // waited for. Or somebody has released the lock, and the nodes that refuse are the last
+            // to hear of it: then the others decide.
             false if taken > 0 && granted + taken >= quorum => {
                 let delay = patience / 8;
                 let is_prompt = |(at, vote): &(usize, &Option<_>)| {
@@ -125,7 +125,7 @@ impl Quorum {
         }
     }
 
-    /// What a claim learns whose round came to nothing, as others have the lock.
+    /// What a claim learns whose round came to nothing because others have the lock.
     fn refused(&self, round: &Round, votes: &Votes<Cast>, granted: usize) -> Taken {
         let refusals = || {
             votes.iter().flatten().filter_map(|cast| match &cast.vote {
@@ -133,7 +133,8 @@ impl Quorum {
                 _ => None,
             })
         };
-        // Where several share the nodes they are free again as soon as the others undo it.
+        // Where several claims share the nodes, these are free again as soon as the others undo
+        // their rounds.
         let free_in = match granted {
             0 => free_in(refusals(), self.nodes.quorum()),
             _ => None,
@@ -149,12 +150,12 @@ impl Quorum {
             None if telling >= self.nodes.quorum() => {
                 taken.ask_within(waiting::ask_within(refusals(), waiting))
             }
-            // A release may pass it by.
+            // A release may go unheard.
             None => taken.unheard(),
         }
     }
 
-    /// Asks a node for its vote, unless it has not answered an earlier request by the time at which
+    /// Asks a node for its vote, unless the node has not answered an earlier request by the time
     /// the round is given up.
     async fn ask(&self, at: usize, round: &Round) -> Cast {
         let not_asked = |error| Cast { vote: Vote::Failed(error), lane: None };
@@ -172,7 +173,7 @@ impl Quorum {
             if self.is_silent(at, claim) {
                 return not_asked(does_not_answer());
             }
-            // What it granted could be undone.
+            // What the node granted could be undone.
             return Cast { vote: Vote::Taken(Taken::new().free_in(left)), lane: None };
         }
         let Some(pass) = self.pass(at, claim) else { return not_asked(does_not_answer()) };
@@ -209,10 +210,10 @@ impl Quorum {
         Ok(attempt)
     }
 
-    /// Gives back what a round without a majority has got, or may yet get; whether that is all gone.
-    /// The places of a claim that was refused stay.
+    /// Gives back what a round without a majority has got, or may yet get; returns whether all of
+    /// that is gone. The places of a claim that was refused stay.
     ///
-    /// Waits for the nodes that have answered, and not for those that have not.
+    /// Waits for the nodes that have answered, but not for those that have not.
     async fn undo(
         self: &Arc<Self>,
         round: &Arc<Round>,
@@ -236,7 +237,7 @@ impl Quorum {
                 let (this, round) = (Arc::clone(&this), Arc::clone(&round));
                 async move {
                     if let Some(lane) = lane {
-                        // Who failed at it has said so.
+                        // A failure to clear has been reported already.
                         _ = this.clear(at, &round.claim, lane).await;
                     }
                 }
@@ -276,7 +277,7 @@ impl Cast {
     }
 }
 
-/// When so many nodes will be free that there can be a majority.
+/// How soon so many nodes will be free that there can be a majority.
 fn free_in<'a>(refusals: impl Iterator<Item = &'a Taken>, quorum: usize) -> Option<Duration> {
     let mut free: Vec<Duration> = refusals.filter_map(Taken::remaining).collect();
     free.sort_unstable();

@@ -17,8 +17,8 @@ pub(crate) type Votes<T> = Vec<Option<T>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     No,
-    /// It would be as well to have the others, if they are not slow: they have as long again, and
-    /// at least that.
+    /// The other votes would be good to have, if they are not slow: they have as long again, and at
+    /// least this.
     Nearly(Duration),
     Yes,
 }
@@ -29,7 +29,7 @@ impl From<bool> for Settled {
     }
 }
 
-/// For nodes that are about to answer, unless they are slow.
+/// The least time for nodes that are about to answer, unless they are slow.
 pub(crate) const A_MOMENT: Duration = Duration::from_millis(1);
 
 /// Runs one request to each node and returns when the votes settle the matter, when all are in, or
@@ -48,7 +48,7 @@ pub(crate) async fn hold<T: Send + 'static, S: Into<Settled>>(
     votes
 }
 
-/// As [`hold`], for those who want to know what comes late.
+/// As [`hold`], for callers that want to know what comes late.
 pub(crate) async fn open<T: Send + 'static, S: Into<Settled>>(
     requests: Vec<BoxFuture<'static, T>>,
     patience: Duration,
@@ -111,7 +111,7 @@ impl<T: Send + 'static> Late<T> {
     }
 }
 
-/// A request, and to which node.
+/// A request, and the node that it goes to.
 struct Numbered<T> {
     at: usize,
     request: BoxFuture<'static, T>,
@@ -126,7 +126,7 @@ impl<T> Future for Numbered<T> {
     }
 }
 
-/// How many votes are like that.
+/// How many of the votes `is` accepts.
 pub(crate) fn count<T>(votes: &Votes<T>, is: impl Fn(&T) -> bool) -> usize {
     votes.iter().flatten().filter(|vote| is(vote)).count()
 }

@@ -27,22 +27,22 @@ pub struct RedlockBuilder {
 }
 
 impl RedlockBuilder {
-    /// How the nodes are treated.
+    /// Sets how the nodes are treated.
     #[must_use]
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// Adds a node that is connected already. The name is for messages.
+    /// Adds a node that is already connected. The name is for messages.
     #[must_use]
     pub fn node(mut self, name: impl Into<String>, driver: impl Driver) -> Self {
         self.members.push(Member::connected(name.into(), Arc::new(driver)));
         self
     }
 
-    /// Adds a node that is to be connected to, again and again in the background where that fails:
-    /// a node may be down when the others are not.
+    /// Adds a node that is yet to be connected to. Where that fails, it is tried again and again in
+    /// the background: a node may be down when the others are not.
     #[must_use]
     pub fn node_at<F, D>(
         mut self,
@@ -61,13 +61,14 @@ impl RedlockBuilder {
         self
     }
 
-    /// Connects to the nodes, and is done when a majority is there: within 5 seconds.
+    /// Connects to the nodes, and is done when a majority is there, within 5 seconds.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] for a number of nodes that makes no sense; [`Error::Misconfigured`] if a
-    /// node is a replica, is another node by another name, or does not keep leases;
-    /// [`Error::Unreachable`] without a majority; what a node says that does not pass by itself.
+    /// node is a replica, is another node under a different name, or does not keep leases;
+    /// [`Error::Unreachable`] without a majority; and any error of a node that does not pass by
+    /// itself.
     ///
     /// # Cancel safety
     ///
@@ -100,7 +101,7 @@ impl RedlockBuilder {
         };
         let meetings = (0..nodes).map(|at| meet(Arc::clone(&quorum.nodes), at)).collect();
         let meetings = ballot::hold(meetings, LIMIT, &quorum.stragglers, is_settled).await;
-        // Those that are only a little slower.
+        // Wait for those that are only a little slower.
         quorum.stragglers.close();
         _ = timeout(GRACE, quorum.stragglers.wait()).await;
         quorum.stragglers.reopen();
@@ -157,7 +158,8 @@ fn tells(driver: &dyn Driver) -> bool {
     capabilities.notification && capabilities.fairness != Fairness::Fifo
 }
 
-/// What does not pass by itself, with which node says it. Of a URL that is wrong, it is told already.
+/// An error that does not pass by itself, with the node that reports it. The error of a wrong URL
+/// tells that already.
 fn said_by(member: &Member, error: Error) -> Error {
     let kind = match &error {
         Error::Denied(failure)
@@ -174,7 +176,7 @@ fn is_lasting(meeting: &Result<()>) -> bool {
     meeting.as_ref().is_err_and(|error| !error.is_transient())
 }
 
-/// Connects to a node, unless that was done, and finds out what it is.
+/// Connects to a node, unless it is connected already, and finds out what it is.
 fn meet(nodes: Arc<Electorate>, at: usize) -> BoxFuture<'static, Result<()>> {
     Box::pin(async move {
         let member = &nodes.members[at];

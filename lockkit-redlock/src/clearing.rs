@@ -12,7 +12,7 @@ use crate::failure::{does_not_answer, silent};
 use crate::lanes::{Lane, Lanes};
 use crate::waiting::as_asked_of_nodes;
 
-/// Between two attempts to release what a node has not let go of.
+/// The longest pause between two attempts to release what a node has not let go of.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a node answers to a release.
@@ -43,7 +43,7 @@ impl Quorum {
         };
         let clearing = (0..nodes).map(|at| self.clear_in_turn(at, claim, &lanes)).collect();
         let limit = claim.call_limit();
-        // Else whoever comes next may find too few nodes free.
+        // Otherwise, whoever comes next may find too few nodes free.
         let votes = ballot::hold(clearing, limit, &self.stragglers, is_settled).await;
         let (freed, not_held) = (freed(&votes), not_held(&votes));
         if not_held > nodes - quorum {
@@ -60,7 +60,7 @@ impl Quorum {
         Err(self.no_majority(freed + not_held, failures, false))
     }
 
-    /// Removes the claim from a node, once what is under way there was answered.
+    /// Removes the claim from a node, once what is under way there has been answered.
     pub(crate) fn clear_in_turn(
         self: &Arc<Self>,
         at: usize,
@@ -74,10 +74,10 @@ impl Quorum {
         })
     }
 
-    /// Removes the claim from a node: with as many requests as it takes for as long as a hold can
-    /// last there. Of those that were not answered one may arrive late, and undo what is granted by
-    /// then: that is kept in mind for as long as it matters. So is that the hold has run out there,
-    /// lest a release that is repeated takes as long again.
+    /// Removes the claim from a node, with as many requests as it takes, for as long as a hold can
+    /// last there. One of those that were not answered may arrive late, and undo what is granted by
+    /// then: that is kept in mind for as long as it matters. So is the fact that the hold has run
+    /// out there, lest a repeated release take as long again.
     pub(crate) async fn clear(&self, at: usize, claim: &Claim, lane: Lane) -> Cleared {
         let now = claim.now();
         let before = lane.clears(now);
@@ -117,7 +117,7 @@ impl Quorum {
         };
         let claim = as_asked_of_nodes(claim);
         let patience = self.nodes.settings.patience(claim.ttl());
-        // Its driver listens until it is told of a release.
+        // The driver of the node listens until it is told of a release.
         has_left |= !claim.listens();
         if has_left && claim.now() >= gone_by_itself && self.is_silent(at, &claim) {
             return Err(does_not_answer());
@@ -129,7 +129,7 @@ impl Quorum {
                 () = self.over.cancelled() => return Err(does_not_answer()),
                 () = claim.clock().sleep_until(gone_by_itself) => None,
             };
-            // Where too many wait, it runs out by itself.
+            // Where too many wait, the hold runs out by itself.
             if pass.is_none() && has_left {
                 return Err(does_not_answer());
             }
@@ -158,16 +158,16 @@ impl Quorum {
     }
 }
 
-/// When the first and the last of some releases left that were not answered.
+/// The times at which the first and the last of the unanswered releases left.
 struct Unanswered {
     first: Instant,
     last: Instant,
 }
 
 impl Unanswered {
-    /// Until when one of them may arrive. Nothing is believed to be on its way for longer than a lease;
-    /// where another one was answered since, for as long again as that took: TCP repeats what was not
-    /// acknowledged after pauses that double (RFC 6298).
+    /// Until when one of them may arrive. Nothing is believed to be on its way for longer than a
+    /// lease; if another one has been answered since, for as long again as that took at most: TCP
+    /// repeats what was not acknowledged after pauses that double (RFC 6298).
     fn end(&self, is_answered: bool, claim: &Claim) -> Instant {
         let (now, end) = (claim.now(), self.last + claim.ttl());
         match is_answered {

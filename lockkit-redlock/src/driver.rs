@@ -20,23 +20,23 @@ use crate::waiting::Waiters;
 
 pub(crate) const ID: &str = "redlock";
 
-/// What the Redlock driver promises. Its longest lease is what it was
-/// [told](RedlockBuilder::settings): 60 seconds here. It tells of a release if a majority of its nodes
-/// tells claims that only [listen](lockkit_core::driver::Claim::listens), as those on Redis do, and
-/// says with each refusal whether that is so.
+/// What the Redlock driver promises. Its longest lease is the one that it was
+/// [told](RedlockBuilder::settings): 60 seconds here. It tells of a release if a majority of its
+/// nodes does so to claims that only [listen](lockkit_core::driver::Claim::listens), as nodes on
+/// Redis do; each refusal says whether that is so.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .notification()
     .inspection()
     .ttl(Capabilities::MIN_TTL, Duration::from_secs(60));
 
-/// How many ask at a time, of many who ask at once: each has a request under way to every node.
+/// How many claims ask at a time, when many do at once: each has a request under way to every node.
 const MOST_ASKS: usize = 16;
 
 /// Locks that a majority of nodes grants.
 ///
 /// All nodes are asked at once, and the answer is there when a majority has given it: a node that
-/// is slow or down holds nobody up. What it answers later is collected by tasks of the driver,
-/// which end with [`close`](Driver::close) or when the driver is dropped.
+/// is slow or down holds nobody up. Its later answer is collected by tasks of the driver, which end
+/// with [`close`](Driver::close) or when the driver is dropped.
 pub struct RedlockDriver {
     pub(crate) quorum: Arc<Quorum>,
     capabilities: Capabilities,
@@ -73,7 +73,7 @@ impl RedlockDriver {
         Self { quorum, capabilities, asks, _ends: over.drop_guard() }
     }
 
-    /// Those who wait have to poll.
+    /// Waiters have to poll.
     pub(crate) fn tells_nothing(&mut self) {
         self.capabilities.notification = false;
     }
@@ -141,7 +141,7 @@ impl Quorum {
         self.nodes.voter(at, claim.clock(), claim.call_limit()).await
     }
 
-    /// Whether it was that run of the backend that has answered.
+    /// Checks that the answer came from the run of the backend that `voter` stands for.
     pub(crate) async fn confirmed(
         &self,
         at: usize,
@@ -155,7 +155,7 @@ impl Quorum {
     }
 }
 
-/// Until when a node vouches, that was asked at `asked` at the earliest.
+/// Until when a node vouches for a hold, if it was asked at `asked` at the earliest.
 pub(crate) fn good_until(vouch: Vouch, asked: Instant, ttl: Duration) -> Instant {
     match vouch {
         Vouch::Lease { since, ttl } => since + ttl,

@@ -21,7 +21,7 @@ pub(crate) struct Electorate {
 #[derive(Clone, Debug, Default)]
 struct Standing {
     run: Option<Run>,
-    /// When it told of that run last. It may have remembered: then it has ended before.
+    /// When it last told of that run. It may have told from memory: then the run had ended before.
     seen: Option<Instant>,
     /// How many runs there were before.
     earlier: u64,
@@ -43,7 +43,7 @@ pub(crate) enum Bar {
 
 /// Why a node gives no vote.
 pub(crate) enum NoVote {
-    /// It may not, or not now.
+    /// It may not vote, or not now.
     Barred(DriverError),
     /// It did not answer as it should.
     Failed(DriverError),
@@ -60,7 +60,7 @@ impl From<NoVote> for DriverError {
 /// A node that may vote.
 pub(crate) struct Voter {
     pub(crate) driver: Arc<dyn Driver>,
-    /// Which of the runs that we saw it is, if it tells.
+    /// Which of the runs that we have seen this is, if the node tells.
     run: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ impl Electorate {
         self.members.len()
     }
 
-    /// How many make a majority: of all nodes, whatever became of them.
+    /// How many nodes make a majority of all, whatever became of them.
     pub(crate) fn quorum(&self) -> usize {
         self.len() / 2 + 1
     }
@@ -126,7 +126,7 @@ impl Electorate {
         Ok(Voter { driver, run: Some(standing.earlier) })
     }
 
-    /// What keeps a node from voting for good, as far as is known.
+    /// What bars a node from voting permanently, as far as is known.
     pub(crate) fn bar(&self, at: usize) -> Option<Bar> {
         let driver = self.members[at].driver();
         if driver.is_ok_and(|driver| driver.capabilities().liveness != Liveness::Lease) {
@@ -135,7 +135,7 @@ impl Electorate {
         self.standings()[at].bar.clone()
     }
 
-    /// Notes that a node is in another run of its backend than it was.
+    /// Notes that the backend of a node is in another run than it was.
     fn note(&self, standings: &mut [Standing], at: usize, run: Run, now: Instant) {
         let Standing { run: earlier, seen, .. } = &standings[at];
         let (earlier, seen) = (earlier.as_ref(), *seen);
@@ -143,9 +143,10 @@ impl Electorate {
         // What the earlier run did not keep, this one cannot have.
         let remembers = run.is_durable() && earlier.is_none_or(Run::is_durable);
         let sits_out_until = match earlier {
-            // It sits out for as long as the run before had to.
+            // It sits out for as long as the run before it had to.
             _ if remembers => standings[at].sits_out_until,
-            // The backend's clock may have been set, but its run is no older than that by ours.
+            // The backend's clock may have been set; but by our clock, its run is no older than
+            // this.
             Some(_) => {
                 let since = seen.map_or(Duration::ZERO, |seen| now.saturating_duration_since(seen));
                 Some(now + silence.saturating_sub(run.age().min(since)))
@@ -162,7 +163,8 @@ impl Electorate {
         standings[at] = Standing { run: Some(run), seen: None, earlier, sits_out_until, bar };
     }
 
-    /// Why a node may not vote that is in this run. Of several that are in it the first has the vote.
+    /// Why a node that is in this run may not vote. Of several nodes that are in it, the first has
+    /// the vote.
     fn bar_of(&self, standings: &[Standing], at: usize, run: &Run) -> Option<Bar> {
         let twin = standings.iter().enumerate().find(|&(other, Standing { run: its, bar, .. })| {
             let is_in_it = its.as_ref().is_some_and(|its| its.id() == run.id());

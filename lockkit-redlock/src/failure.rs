@@ -6,7 +6,7 @@ use crate::driver::Quorum;
 use crate::member::causes;
 
 impl Quorum {
-    /// Why there is no answer. `failures` has one entry a node.
+    /// Why there is no answer. `failures` has one entry per node.
     pub(crate) fn no_majority(
         &self,
         answered: usize,

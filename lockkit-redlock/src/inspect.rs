@@ -15,11 +15,12 @@ use crate::member::{Member, causes};
 
 /// How long to wait for the nodes.
 const LIMIT: Duration = Duration::from_secs(3);
-/// And for their lists. The more locks there are, the more requests a node's driver needs, each of
-/// which has its own limit.
+/// How long to wait for their lists. The more locks there are, the more requests a node's driver
+/// needs, each of which has its own limit.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
-/// And for the others, once most agree on who holds what: a node that lags behind the holder's last
-/// renewal makes a lease look shorter, unless those are heard that have it.
+/// How long to wait for the others, once most agree on who holds what. A node that lags behind the
+/// holder's last renewal makes a lease look shorter, unless the nodes that have the renewal are
+/// heard.
 const FOR_THE_OTHERS: Duration = Duration::from_millis(100);
 
 type Answer<T> = Result<T, DriverError>;
@@ -77,7 +78,7 @@ impl Inspect for RedlockDriver {
         let votes = self.quorum.ask_all(break_it, LIMIT, |_| Settled::No).await;
         let broken = count(&votes, |vote| matches!(vote, Ok(Some(_))));
         let answered = count(&votes, Result::is_ok);
-        // The nodes that have not answered are too few to keep it.
+        // The nodes that have not answered are too few to keep the hold.
         if answered > self.quorum.nodes.len() - self.quorum.nodes.quorum() {
             return Ok((broken > 0).then(|| holder.clone()));
         }
@@ -92,7 +93,7 @@ impl Inspect for RedlockDriver {
             let examination = async move { examined(&nodes, at, &namespace).await };
             Box::pin(examination) as BoxFuture<'static, Examined>
         });
-        // Who takes much longer than most is not waited for.
+        // A node that takes much longer than most is not waited for.
         let is_settled = |votes: &Votes<Examined>| match count(votes, |_| true) >= needed {
             true => Settled::Nearly(A_MOMENT),
             false => Settled::No,
@@ -162,8 +163,8 @@ async fn examined(nodes: &Electorate, at: usize, namespace: &Namespace) -> Exami
     Examined { votes, findings }
 }
 
-/// Whether the nodes that have not answered yet cannot change who a majority says holds what, but
-/// for how long.
+/// Whether the nodes that have not answered yet can no longer change who holds what according to a
+/// majority, but only for how long.
 fn is_agreed<T>(
     votes: &Votes<Answer<T>>,
     quorum: usize,
@@ -211,7 +212,7 @@ fn failures<T>(votes: Votes<Answer<T>>) -> impl Iterator<Item = Option<DriverErr
 }
 
 impl Quorum {
-    /// Asks every node and returns what those have said that answered: a majority.
+    /// Asks every node, and returns what the ones that answered have said, if they are a majority.
     async fn poll<T: Send + 'static>(
         &self,
         ask: impl Fn(Arc<dyn Driver>) -> BoxFuture<'static, Answer<T>>,

@@ -34,8 +34,8 @@ impl Quorum {
         let limit = claim.call_limit();
         let votes = ballot::hold(renewals, limit, &self.stragglers, is_settled).await;
         if let Some(lasts) = reached(votes.iter().flatten().filter_map(Kept::good_until), quorum) {
-            // Where it was lost it is taken again, beside: that is worth a vote at the next renewal,
-            // not at this one, for which it was not there all the time.
+            // Where the hold was lost, it is taken again in the background: that is worth a vote at
+            // the next renewal, but not at this one, for which the hold was not there all the time.
             let lost =
                 votes.iter().enumerate().filter(|(_, vote)| vote.as_ref().is_some_and(is_lost));
             let retake = |(at, _)| Arc::clone(self).retake(at, holding.clone(), lanes.clone());
@@ -45,7 +45,8 @@ impl Quorum {
             return Ok(Renewal::Held(Vouch::Lease { since: asked, ttl }));
         }
         if count(&votes, is_lost) > nodes - quorum {
-            // Nobody releases a lost hold; a minority may still have it, or a place from the wait.
+            // Nobody releases a lost hold; a minority may still have it, or a place from when the
+            // claim waited.
             let clearing = (0..nodes).map(|at| self.clear_in_turn(at, claim, &lanes)).collect();
             ballot::hold(clearing, Duration::ZERO, &self.stragglers, |_| true).await;
             return Ok(Renewal::Lost);
@@ -59,7 +60,8 @@ impl Quorum {
         Err(self.no_majority(answered, failures, false))
     }
 
-    /// Renews at a node. One that may not vote is asked as well: that it has lost the hold counts.
+    /// Renews the hold at a node. A node that may not vote is asked as well: if it has lost the
+    /// hold, that counts.
     fn keep(
         self: Arc<Self>,
         at: usize,

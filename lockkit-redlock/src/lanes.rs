@@ -38,8 +38,8 @@ impl AllLanes {
     }
 }
 
-/// The lanes of one claim: what is sent to a node is sent after the answer to what was sent before.
-/// Otherwise the end of one round could undo the grant of the next.
+/// The lanes of one claim: what is sent to a node is sent only after the answer to what was sent
+/// before. Otherwise the end of one round could undo the grant of the next.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     tracks: Box<[Track]>,
@@ -58,7 +58,7 @@ struct Track {
 struct Past {
     /// Until when a release may arrive that the node has not answered.
     doubtful_until: Option<Instant>,
-    /// Since when there is nothing to be sent but releases.
+    /// Since when nothing but releases has been sent.
     clears_since: Option<Instant>,
 }
 
@@ -72,12 +72,12 @@ impl Default for Track {
 #[derive(Debug)]
 pub(crate) struct Lane {
     at: usize,
-    /// For as long as one is in use, all go by the same.
+    /// While one of them is in use, all requests of the claim go by the same lanes.
     lanes: Arc<Lanes>,
 }
 
 impl Lanes {
-    /// What is sent from now on would come after the end of the claim.
+    /// Takes note that the claim has ended: what is sent from now on would come after that.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
     }
@@ -92,7 +92,7 @@ impl Lanes {
         Some(Lane { at, lanes: Arc::clone(self) })
     }
 
-    /// The lane to a node, once what is under way there was answered.
+    /// The lane to a node, once what is under way there has been answered.
     pub(crate) async fn enter(self: Arc<Self>, at: usize) -> Lane {
         self.tracks[at].turn.acquire().await.expect("the semaphore is never closed").forget();
         Lane { at, lanes: self }
@@ -100,13 +100,13 @@ impl Lanes {
 }
 
 impl Lane {
-    /// Something is sent that may begin a hold, or make one last.
+    /// Takes note that something is sent that may begin a hold, or make one last.
     pub(crate) fn asks(&self) {
         self.past().clears_since = None;
     }
 
-    /// The claim is removed from the node: since when that is so, without anything else that was
-    /// sent, if it was so before.
+    /// Takes note that the claim is removed from the node. Returns since when it has been, if it
+    /// was so before and nothing else has been sent since.
     pub(crate) fn clears(&self, now: Instant) -> Option<Instant> {
         let mut past = self.past();
         let before = past.clears_since;
@@ -114,20 +114,20 @@ impl Lane {
         before
     }
 
-    /// A release was sent that is not answered, and may arrive until then.
+    /// Takes note that a release was not answered, and may arrive until then.
     pub(crate) fn doubt(&self, until: Instant) {
         let mut past = self.past();
         past.doubtful_until = past.doubtful_until.max(Some(until));
     }
 
-    /// For how long something may arrive that would undo what the node grants, if that is so.
+    /// For how long something may arrive that would undo what the node grants, if anything may.
     pub(crate) fn doubtful_for(&self, clock: &Clock) -> Option<Duration> {
         let until = self.past().doubtful_until?;
         let left = until.saturating_duration_since(clock.now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// The lanes that it is one of, which keep what is known of them.
+    /// The lanes that this is one of; they keep what is known of each.
     pub(crate) fn lanes(&self) -> Arc<Lanes> {
         Arc::clone(&self.lanes)
     }

@@ -1,12 +1,14 @@
-//! Redlock driver of lockkit: a lock that a majority of independent nodes grants.
+//! The Redlock driver of lockkit: a lock that a majority of independent nodes grants.
 //!
-//! Good for locks that are to go on while a node is down, where two holders at once would cost
-//! something and break nothing: it gives **no fencing token**, and its exclusion rests on clocks.
-//! For more, take one backend that replicates by consensus, such as ZooKeeper or etcd.
+//! It is good for locks that must go on working while a node is down, and where two holders at once
+//! would cost something but break nothing: it gives **no fencing token**, and its exclusion rests
+//! on clocks. If you need more, use one backend that replicates by consensus, such as ZooKeeper or
+//! etcd.
 //!
-//! The algorithm is [Redlock](https://redis.io/docs/latest/develop/use/patterns/distributed-locks/),
-//! all of it, the delayed restart included. The nodes are usually Redis servers, and may be any
-//! driver whose holds are leases:
+//! The algorithm is
+//! [Redlock](https://redis.io/docs/latest/develop/use/patterns/distributed-locks/), all of it,
+//! including the delayed restart. The nodes are usually Redis servers, but may be any driver whose
+//! holds are leases:
 //!
 //! ```
 //! use lockkit_core::{Locker, memory::MemoryDriver};
@@ -23,7 +25,7 @@
 //! # guard.release().await }
 //! ```
 //!
-//! What it guarantees is told in `docs/redlock.md`.
+//! `docs/redlock.md` says what it guarantees.
 
 mod asking;
 mod ballot;

@@ -15,10 +15,10 @@ pub(crate) type Connect =
 /// How long to leave a node alone that cannot be connected to: the first time, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// The same where the node is there and is not what it is to be: somebody has to change that.
+/// The same for a node that is there but is not what it should be: somebody has to change that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
-/// A node: what it is called, and its driver once it was connected to.
+/// A node: what it is called, and its driver once it has been connected to.
 pub(crate) struct Member {
     pub(crate) name: String,
     pub(crate) pulse: Arc<Pulse>,
@@ -29,7 +29,7 @@ pub(crate) struct Member {
 #[derive(Clone)]
 enum Link {
     Up(Arc<dyn Driver>),
-    /// Not yet, and why.
+    /// Not connected yet, and why.
     Down(Arc<str>),
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        // Some only repeat what is behind them.
+        // Some errors only repeat what is behind them.
         let more = error.to_string();
         if !text.ends_with(&more) {
             text = format!("{text}: {more}");

@@ -1,4 +1,4 @@
-//! Whether a node answers: one that does not is left alone, but for one request at a time.
+//! Whether a node answers: one that does not is left alone, except for one request at a time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use lockkit_core::driver::{Clock, DriverError, ErrorKind, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What is known of a node by the requests to it.
+/// What is known of a node from the requests to it.
 ///
-/// Without this every claim would have its own requests at a node that is down, to be repeated for
-/// as long as its lease: the more locks are taken, the more they slow down those that are.
+/// Without this, every claim would have its own requests at a node that is down, to be repeated for
+/// as long as its lease lasts: the more locks are taken, the more they would slow one another down.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     state: Mutex<State>,
     /// The right to be the one request at a silent node.
     probe: Arc<Semaphore>,
-    /// Room for those who wait for that.
+    /// Room for those who wait for that right.
     room: Semaphore,
 }
 
 #[derive(Debug, Default)]
 struct State {
     under_way: usize,
-    /// Since when none of those under way was answered.
+    /// Since when none of the requests under way has been answered.
     unanswered_since: Option<Instant>,
-    /// How many of the last have failed.
+    /// How many of the last requests have failed in a row.
     failures: u32,
     /// Until when it is left alone after the last failure.
     rests_until: Option<Instant>,
@@ -59,8 +59,8 @@ impl Pulse {
         self.state().pace <= limit
     }
 
-    /// Lets a request to the node begin, unless it is silent, and is being asked or was a moment
-    /// ago.
+    /// Lets a request to the node begin, unless the node is silent and is being asked, or was asked
+    /// a moment ago.
     pub(crate) fn pass(self: &Arc<Self>, clock: &Clock, patience: Duration) -> Option<Pass> {
         let mut probe = None;
         if self.is_silent(clock, patience) {
@@ -72,7 +72,8 @@ impl Pulse {
         Some(self.begin(clock, probe))
     }
 
-    /// Waits until the node is not silent, or it is time to ask it again. `None` if too many do.
+    /// Waits until the node is not silent, or it is time to ask it again. `None` if too many wait
+    /// already.
     ///
     /// Cancel-safe.
     pub(crate) async fn passed(
@@ -83,7 +84,7 @@ impl Pulse {
         let mut probe = None;
         if self.is_silent(clock, patience) {
             let _place = self.room.try_acquire().ok()?;
-            // It is never closed.
+            // The semaphore is never closed.
             probe = Arc::clone(&self.probe).acquire_owned().await.ok();
             // Whoever had it before may have got an answer, which ends the rest.
             let rests_until = self.state().rests_until;
@@ -119,7 +120,7 @@ impl Pulse {
         }
     }
 
-    /// Nothing is known of how a request has ended.
+    /// Takes note that a request has ended, without knowing how.
     fn forget(&self) {
         let mut state = self.state();
         state.under_way -= 1;
@@ -153,7 +154,7 @@ impl Pass {
         }
     }
 
-    /// As [`answered`](Self::answered): whether the node has failed, and how.
+    /// As [`answered`](Self::answered), given only how the node has failed, if it has.
     pub(crate) fn ended(mut self, now: Instant, failure: Option<&DriverError>) {
         let is_dead = |kind| matches!(kind, ErrorKind::Unreachable | ErrorKind::Unknown);
         self.has_ended = true;

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use lockkit_core::{BackendUrl, Capabilities, Parameter, Result};
 
-/// The parameters of a Redlock URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS) and those of
-/// its nodes.
+/// The parameters of a Redlock URL, besides the [common ones](lockkit_core::COMMON_PARAMETERS) and
+/// those of its nodes.
 pub const PARAMETERS: &[Parameter] = &[
     Parameter::new(
         "max_ttl",
@@ -39,9 +39,9 @@ pub struct Settings {
 /// What is refused unless it is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Odd {
-    /// One more node than is of use: an even number needs as many as the next odd one.
+    /// One node more than is of use: an even number needs as many votes as the next odd one.
     Even,
-    /// One node: no majority, only one server by a roundabout way.
+    /// One node: no majority, only one server in a roundabout way.
     Single,
     /// One server that counts as several nodes.
     Duplicates,
@@ -69,7 +69,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What the parameters of `url` say. `known` are all that it may have beside the common ones:
+    /// What the parameters of `url` say. `known` are all that it may have besides the common ones:
     /// [ours](PARAMETERS) and those of its nodes.
     ///
     /// # Errors

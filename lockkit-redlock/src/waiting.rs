@@ -1,9 +1,11 @@
-//! Waiting by push: each node tells of what was released there, and a majority of them makes news.
+//! Waiting by push: each node tells of what was released there, and what a majority of them tells
+//! is news.
 //!
-//! A claim that waits listens at each node that refuses it. Nothing is handed over: nodes would hand
-//! one lock to several, each of them a part. Of those who listen a node tells one, which
-//! asks all nodes as ever. Whoever hears it from a majority asks at once. Where nodes tell several,
-//! whoever hears it from fewer leaves the others a moment, and asks then: it may be the only one.
+//! A claim that waits listens at each node that refuses it. Nothing is handed over: the nodes would
+//! hand one lock to several claims, a part of it to each. Of the claims that listen, a node tells
+//! one, which asks all nodes as ever. A claim that hears of a release from a majority asks at once.
+//! Where nodes tell several, a claim that hears of it from fewer leaves the others a moment and
+//! then asks: it may be the only one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,25 +19,25 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::driver::Quorum;
 
-/// How long to stay out of the way of others: at most that, the first time, and ever.
+/// How long to stay out of the way of others, at most: the first time, and ever.
 const WINDOWS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
-/// How long a node that does not say lets those who wait go without asking.
+/// How long those who wait may go without asking if a node does not say.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The claim as the nodes get it, which hand it nothing.
+/// The claim as the nodes get it: they hand it nothing.
 pub(crate) fn as_asked_of_nodes(claim: &Claim) -> Claim {
     let waits = claim.waits();
     let claim = claim.clone().not_waiting();
     if waits { claim.listening() } else { claim }
 }
 
-/// How long those who were refused may go without asking, where so many wait. There is more that can
-/// be lost on the way than there is from one node.
+/// How long claims that were refused may go without asking, when so many wait. More can be lost on
+/// the way than from one node.
 pub(crate) fn ask_within<'a>(
     refusals: impl Iterator<Item = &'a Taken>,
     waiting: usize,
 ) -> Duration {
-    // A node that says goes by how many wait there, who are the same.
+    // A node that does say goes by how many wait there, and they are the same.
     let said = refusals.filter_map(Taken::asks_within).min().unwrap_or(PAUSE);
     said.max(pause_among(PAUSE, waiting)) / 10
 }
@@ -70,7 +72,7 @@ impl Waiters {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     state: Mutex<State>,
-    /// There is a place more.
+    /// Told when there is one place more.
     placed: Notify,
 }
 
@@ -79,7 +81,7 @@ struct State {
     places: Vec<Place>,
     /// When to ask because of what was heard.
     due: Option<Instant>,
-    /// At most so long to stay out of the way of others.
+    /// How long to stay out of the way of others, at most.
     window: Duration,
 }
 
@@ -99,21 +101,22 @@ impl Waiter {
         Self { state: Mutex::new(state), placed: Notify::new() }
     }
 
-    /// It is about to ask, which makes up for what was heard before.
+    /// Takes note that it is about to ask, which makes up for what was heard before.
     pub(crate) fn asks(&self) {
         let mut state = self.state();
         state.places.fill(Place::None);
         state.due = None;
     }
 
-    /// A node has refused it.
+    /// Takes note that a node has refused it.
     pub(crate) fn is_placed(&self, at: usize) {
         self.state().places[at] = Place::Waits;
         self.placed.notify_one();
     }
 
-    /// Its round came to nothing, after so long. Where it was granted a part, it is among others
-    /// that were in each other's way, or the holder is not known everywhere: how soon to try again.
+    /// Takes note that its round came to nothing, after so long. If it was granted a part, it is
+    /// one of several that were in one another's way, or the holder is not known everywhere: then
+    /// returns how soon to try again.
     pub(crate) fn is_refused(&self, granted: usize, took: Duration) -> Option<Duration> {
         let mut state = self.state();
         let first = WINDOWS.0.max(took).min(WINDOWS.1);
@@ -125,7 +128,7 @@ impl Waiter {
         Some(spread(state.window))
     }
 
-    /// A node has told of a release.
+    /// Takes note that a node has told of a release.
     fn hears(&self, at: usize, quorum: usize) {
         let mut state = self.state();
         state.places[at] = Place::Told;
@@ -139,7 +142,7 @@ impl Waiter {
         self.state().due
     }
 
-    /// The nodes to listen to, beside those that it listens to already.
+    /// The nodes to listen to, besides those that it listens to already.
     fn unheard(&self, listens: &mut [bool]) -> Vec<usize> {
         let state = self.state();
         let is_unheard = |&at: &usize| {
@@ -166,7 +169,7 @@ impl Quorum {
         let mut news = FuturesUnordered::new();
         loop {
             for at in waiter.unheard(&mut listens) {
-                // It was there when it refused.
+                // The driver was there when the node refused.
                 let Ok(driver) = self.nodes.members[at].driver() else { continue };
                 news.push(async move {
                     driver.changed(&as_asked_of_nodes(claim)).await;
@@ -191,7 +194,7 @@ impl Quorum {
     }
 }
 
-/// 10 to 100 % of it, which keeps those apart who have only the clock to go by.
+/// 10 to 100 % of the window, to keep claims apart that have only the clock to go by.
 fn spread(window: Duration) -> Duration {
     window.mul_f64(0.1 + 0.9 * fastrand::f64())
 }

@@ -1,4 +1,4 @@
-//! When to remove what nobody has used for long.
+//! When to remove what nobody has used for a long time.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,18 +8,19 @@ use tokio_util::task::AbortOnDropHandle;
 
 const EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// How many rows of a table a sweep removes at most; the statements have it, too.
+/// The most rows of a table that a sweep removes; the statements contain the same number.
 const PART: u64 = 1000;
 
-/// How long others have the server to themselves where a sweep has left some.
+/// How long others have the server to themselves after a sweep that has left some rows.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// When to try again what failed.
+/// How long to wait before a failed sweep is tried again.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(5 * 60);
 
-/// Sweeps every hour; and one time in fifty at once, for applications whose processes never get
-/// that old. A sweep removes some rows and says how many it has found: it is repeated each second while
-/// that is about as many as it may remove. Ends when the handle is dropped.
+/// Sweeps every hour. One time in fifty the first sweep comes at once, for applications whose
+/// processes never get that old. A sweep removes some rows and returns how many it has found; it is
+/// repeated each second while that is about as many as it may remove. Ends when the handle is
+/// dropped.
 pub(crate) fn keep_house<F, E>(sweep: impl Fn() -> F + Send + 'static) -> AbortOnDropHandle<()>
 where
     F: Future<Output = Result<u64, E>> + Send,
@@ -31,7 +32,7 @@ where
         }
         loop {
             sleep(match sweep().await {
-                // What somebody has used meanwhile was left.
+                // Rows that somebody has used in the meantime were left.
                 Ok(found) if found >= PART / 2 => PAUSE.mul_f64(0.5 + fastrand::f64()),
                 Ok(_) => EVERY,
                 Err(failure) => {
@@ -53,7 +54,7 @@ mod tests {
 
     use super::{EVERY, PART, keep_house};
 
-    /// What sweeps came to.
+    /// What the sweeps came to.
     #[derive(Clone, Copy, Debug, Default)]
     struct Rows {
         removed: u64,
@@ -62,8 +63,8 @@ mod tests {
         most: u64,
     }
 
-    /// How many rows are left after so many hours, of those that were there and those that arrive each
-    /// second.
+    /// How many rows are left after that many hours, if `at_first` were there and `arriving` more
+    /// come each second; and what the sweeps came to.
     async fn after_hours(hours: u32, at_first: u64, arriving: u64) -> (u64, Rows) {
         let start = Instant::now();
         let rows = Arc::new(Mutex::new(Rows::default()));

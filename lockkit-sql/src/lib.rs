@@ -1,12 +1,13 @@
-//! SQL drivers of [lockkit](lockkit_core), the distributed-lock framework.
+//! SQL drivers for [lockkit](lockkit_core), the distributed-lock framework.
 //!
-//! Each database is a feature; none is on by default.
+//! Each database has its own feature; none is enabled by default.
 //!
 //! - `sqlite`: locks between the processes of one host, in a database file.
-//! - `postgres`: locks between hosts, in tables of a PostgreSQL database or kept by a session with it.
-//! - `mysql`: the same with MySQL and MariaDB.
+//! - `postgres`: locks between hosts, in tables of a PostgreSQL database or kept by a session with
+//!   it.
+//! - `mysql`: the same for MySQL and MariaDB.
 //!
-//! With each of them: locks inside the user's own [transactions](transaction).
+//! Each of them also provides locks inside the user's own [transactions](transaction).
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod housekeeping;

@@ -1,4 +1,4 @@
-//! Lengths of time as databases have them: whole microseconds.
+//! Durations as databases keep them: in whole microseconds.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
-/// None if there are fewer than none.
+/// Zero if the number is negative.
 pub(crate) fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }

@@ -1,9 +1,10 @@
-//! Those who wait in order tell each other, as far as they are of one process.
+//! Waiters that are served in order tell each other of changes, as far as they are in one process.
 //!
-//! A database that tells nobody of a release is asked again and again. Who has a place just behind
-//! another of the same process need not: nothing changes for it before that one goes, and then it is
-//! told. Only who is next after the holder asks on, since a hold can end in other ways. As long as
-//! the other's place stands, it is enough to keep one's own.
+//! A database that tells nobody of a release has to be asked again and again. A waiter whose place
+//! is just behind another one of the same process need not ask: nothing changes for it until the
+//! waiter ahead goes, and then it is told. Only the waiter next after the holder keeps asking,
+//! since a hold can end in other ways. As long as the place ahead stands, it is enough for a waiter
+//! to keep its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,13 +21,13 @@ pub(crate) struct Neighbours(Mutex<HashMap<OwnerId, Neighbour>>);
 struct Neighbour {
     /// Its place, as far as this process knows.
     place: Option<Place>,
-    /// Who was found just before it.
+    /// The owner that was found just ahead of it.
     ahead: Option<OwnerId>,
     /// Whom to tell when this one goes.
     behind: Option<OwnerId>,
-    /// It was found behind a place, and told nothing since.
+    /// Whether it was found behind a place and has been told nothing since.
     relies: bool,
-    /// It stood just behind a claim that held the lock and has gone.
+    /// Whether it stood just behind a claim that held the lock and has gone.
     is_next: bool,
     /// Keeps one piece of news until it is fetched.
     news: Arc<Notify>,
@@ -37,7 +38,7 @@ struct Neighbour {
 struct Place {
     /// Greater than that of every place before it.
     arrival: i64,
-    /// Until when it stands at least, unless it is removed.
+    /// It stands at least until then, unless it is removed.
     until: Instant,
 }
 
@@ -45,20 +46,20 @@ struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(crate) arrival: i64,
-    /// Who is just before it.
+    /// The claim just ahead of it.
     pub(crate) ahead: Option<Ahead>,
 }
 
-/// Who is just before a claim that has a place.
+/// The claim just ahead of one that has a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
     pub(crate) owner: OwnerId,
-    /// It has a place, too; otherwise it holds the lock.
+    /// Whether it has a place, too; otherwise it holds the lock.
     pub(crate) waits: bool,
 }
 
 impl Neighbours {
-    /// Takes note of a claim that is about to ask; whether it was noted already.
+    /// Takes note of a claim that is about to ask; returns whether it was noted already.
     pub(crate) fn come(&self, owner: OwnerId) -> bool {
         let mut claims = self.claims();
         let is_known = claims.contains_key(&owner);
@@ -66,8 +67,8 @@ impl Neighbours {
         is_known
     }
 
-    /// Takes note of where `owner` was found, which stands there until then, and has it told when
-    /// who is before it goes; whether it need not ask until then.
+    /// Takes note of where `owner` was found and until when its place stands, and has it told when
+    /// the claim ahead of it goes. Returns whether it need not ask before that.
     pub(crate) fn stand(&self, owner: OwnerId, standing: Standing, until: Instant) -> bool {
         let mut claims = self.claims();
         let Some(own) = claims.get_mut(&owner) else { return false };
@@ -76,7 +77,7 @@ impl Neighbours {
         (own.relies, own.is_next) = (false, false);
         let is_behind = |owner| standing.ahead.is_none_or(|ahead| Some(ahead.owner) == owner);
         if before != Some(place.arrival) || !is_behind(own.ahead) {
-            // Its place may be no more before that of who stood behind it.
+            // Its place may no longer be ahead of the claim that stood behind it.
             let behind = own.behind.take();
             tell(&mut claims, behind);
         }
@@ -86,7 +87,7 @@ impl Neighbours {
         }
         let Some(neighbour) = claims.get_mut(&ahead.owner) else { return false };
         let before = neighbour.behind.replace(owner).filter(|before| *before != owner);
-        // Somebody else stands there by now.
+        // Another claim stands there by now.
         tell(&mut claims, before);
         if let Some(own) = claims.get_mut(&owner) {
             own.relies = ahead.waits;
@@ -94,30 +95,31 @@ impl Neighbours {
         ahead.waits
     }
 
-    /// Takes note that the place of `owner` was kept, and stands until then.
+    /// Takes note that the place of `owner` was kept and stands `until` then.
     pub(crate) fn keep(&self, owner: OwnerId, until: Instant) {
         if let Some(place) = self.claims().get_mut(&owner).and_then(|own| own.place.as_mut()) {
             place.until = until;
         }
     }
 
-    /// Takes note that `owner` holds the lock, and has no place any more.
+    /// Takes note that `owner` holds the lock and no longer has a place.
     pub(crate) fn hold(&self, owner: OwnerId) {
         if let Some(own) = self.claims().get_mut(&owner) {
             (own.place, own.relies) = (None, false);
         }
     }
 
-    /// Whether `owner` may have a place: of who has gone, nothing is known.
+    /// Whether `owner` may have a place. Nothing is known of a claim that has gone, so that one
+    /// may.
     #[cfg(feature = "mysql")]
     pub(crate) fn may_have_place(&self, owner: OwnerId) -> bool {
         self.claims().get(&owner).is_none_or(|own| own.place.is_some())
     }
 
-    /// Whether `owner` was found behind a place that stands still, and has been told nothing since.
+    /// Whether `owner` was found behind a place that still stands, and has been told nothing since.
     ///
-    /// Of places that are each behind another, none is behind itself: whatever was heard late, a
-    /// place counts as behind only those that came before it.
+    /// In a chain of places, each behind another, none is ever behind itself: however late
+    /// something was heard, a place counts as behind only those that came before it.
     pub(crate) fn relies(&self, owner: OwnerId) -> bool {
         let claims = self.claims();
         let Some(own) = claims.get(&owner).filter(|own| own.relies) else { return false };
@@ -128,7 +130,8 @@ impl Neighbours {
         }
     }
 
-    /// Whether it is probably the turn of `owner`. Only once: who is refused then had better look.
+    /// Whether it is probably `owner`'s turn. Says so only once: a claim that is then refused had
+    /// better look.
     pub(crate) fn is_next(&self, owner: OwnerId) -> bool {
         let mut claims = self.claims();
         claims.get_mut(&owner).is_some_and(|own| std::mem::take(&mut own.is_next))
@@ -143,11 +146,11 @@ impl Neighbours {
         tell(&mut claims, gone.behind)
     }
 
-    /// The next news for `owner`; none ever if it is not known.
+    /// The next news for `owner`; if it is not known, there never is any.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: news are taken only when this returns.
+    /// Cancel-safe: news is taken only when this returns.
     pub(crate) async fn changed(&self, owner: OwnerId) -> Change {
         let news = self.claims().get(&owner).map(|neighbour| Arc::clone(&neighbour.news));
         match news {
@@ -158,12 +161,12 @@ impl Neighbours {
     }
 
     fn claims(&self) -> MutexGuard<'_, HashMap<OwnerId, Neighbour>> {
-        // Every change is one call of the map, or of one entry.
+        // Every change is one call on the map, or on one entry.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Tells `owner`, if it is there still.
+/// Tells `owner`, if it is still there.
 fn tell(claims: &mut HashMap<OwnerId, Neighbour>, owner: Option<OwnerId>) -> Option<OwnerId> {
     let owner = owner?;
     let told = claims.get_mut(&owner)?;
@@ -266,7 +269,7 @@ mod tests {
         assert!(has_news(&neighbours, c).await);
     }
 
-    /// The place of the first one ran out, and it has another one.
+    /// The place of the first claim ran out, and it has another one.
     #[tokio::test]
     async fn who_comes_back_tells_who_stood_behind_it() {
         let neighbours = Neighbours::default();
@@ -277,7 +280,7 @@ mod tests {
         assert!(has_news(&neighbours, b).await);
         stand(&neighbours, a, 4, c);
         assert!(!has_news(&neighbours, b).await && !has_news(&neighbours, c).await);
-        // Behind the same one, and not where it was.
+        // It is behind the same claim, but not where it was.
         stand(&neighbours, b, 2, a);
         stand(&neighbours, a, 5, c);
         assert!(has_news(&neighbours, b).await);
@@ -293,7 +296,7 @@ mod tests {
         assert!(stand(&neighbours, a, 4, c) && stand(&neighbours, b, 5, a));
         assert!(has_news(&neighbours, c).await);
         assert!(neighbours.relies(a) && neighbours.relies(b) && !neighbours.relies(c));
-        // What was read before they came back arrives late.
+        // An answer that was read before they came back arrives late.
         stand(&neighbours, c, 3, b);
         assert!(!neighbours.relies(c));
     }

@@ -1,7 +1,7 @@
-//! Renewals of holds, those that are due at about the same time in one request.
+//! Renewals of holds: those that are due at about the same time go in one request.
 //!
-//! Of ten thousand holds with leases of six seconds five thousand are renewed in each second, and
-//! a transaction each, with its write to the disk, is more than many databases carry out.
+//! Of ten thousand holds with leases of six seconds, five thousand are renewed each second. With a
+//! transaction for each, and its write to the disk, that is more than many databases carry out.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,18 +12,19 @@ use tokio::time::{Instant, timeout};
 
 use crate::together::{BatchWindow, Gathered, Outcome, Together, longest};
 
-/// Those who gather at present, by their lease.
+/// The claims that are gathering at present, by their lease.
 #[derive(Debug)]
 pub(crate) struct Renewals {
     together: Together<Duration>,
-    /// Who comes while a request is under way gathers until it is done, if that is soon.
+    /// A claim that comes while a request is under way gathers until that is done, if it is soon.
     turn: Semaphore,
-    /// So does who comes soon after one for several, which shows that there are many.
+    /// So does a claim that comes soon after a request for several, which shows that there are
+    /// many.
     crowd: BatchWindow,
 }
 
 impl Renewals {
-    /// For `most` in one request.
+    /// For at most `most` claims in one request.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             together: Together::new(most),
@@ -32,19 +33,20 @@ impl Renewals {
         }
     }
 
-    /// Makes the claim's hold last for another lease; whether there is one. At once where no other
-    /// is being renewed; else with whoever comes within a sixty-fourth of a lease, 20 ms at most.
+    /// Makes the claim's hold last for another lease; returns whether there is one. This happens at
+    /// once if no other hold is being renewed, and otherwise together with those that come within a
+    /// sixty-fourth of a lease, 20 ms at most.
     ///
-    /// `several` says whose holds it renewed for sure. A hold that it left out is left to `one`: what
-    /// keeps one lock's row busy does not hold up the others.
+    /// `several` returns whose holds it has certainly renewed. A hold that it left out is left to
+    /// `one`: whatever keeps one lock's row busy does not hold up the others.
     ///
     /// # Errors
     ///
-    /// Those of `one` and `several`; an error of the same kind where another one's request failed.
+    /// Those of `one` and `several`; if another claim's request failed, an error of the same kind.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: if the request was this one's, the others ask by themselves.
+    /// Cancel-safe: if the request was this claim's, the others ask by themselves.
     pub(crate) async fn renew<O, S>(
         &self,
         claim: &Claim,
@@ -161,7 +163,7 @@ mod tests {
             },
         );
         assert_eq!(start.elapsed(), TRIP + longest(LEASE) + TRIP);
-        // Nobody waits for long for whoever is not there.
+        // Nobody waits for long for claims that do not come.
         let [claim] = claims();
         for _ in 0..3 {
             assert!(renewals.renew(&claim, LIMIT, held, fails).await.unwrap());
@@ -220,7 +222,7 @@ mod tests {
             );
             assert!(first.unwrap());
             assert!(!second.unwrap());
-            // They are no crowd any more.
+            // They are no longer a crowd.
             sleep(longest(LEASE)).await;
         }
     }

@@ -1,4 +1,4 @@
-//! A few connections to a server, each used for one request after the other.
+//! A few connections to a server, each used for one request after another.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,7 +9,7 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tokio::time::{Duration, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-/// No pause is cut shorter than this for who is in a hurry.
+/// However much of a hurry a request is in, no pause is cut shorter than this.
 const LEAST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Where connections come from.
@@ -17,13 +17,14 @@ pub(crate) trait Source: Clone + fmt::Debug + fmt::Display + Send + Sync + 'stat
     type Connection: fmt::Debug + Send + 'static;
     type Failure: Clone + fmt::Debug + fmt::Display + From<NoSeat> + Send + 'static;
 
-    /// What to say when there was no connection in time, and how the last attempt went.
+    /// The failure to report when there was no connection in time; `last` is how the last attempt
+    /// went.
     fn late(limit: Duration, last: Option<Self::Failure>) -> Self::Failure;
 
-    /// Whether to wait for another connection does not help.
+    /// Whether waiting for another connection does not help.
     fn is_lasting(failure: &Self::Failure) -> bool;
 
-    /// Opens a connection. Ends by itself.
+    /// Opens a connection, or gives up by itself.
     fn connect(&self) -> impl Future<Output = Result<Self::Connection, Self::Failure>> + Send;
 
     /// Says goodbye.
@@ -35,33 +36,33 @@ pub(crate) trait Source: Clone + fmt::Debug + fmt::Display + Send + Sync + 'stat
 pub(crate) enum NoSeat {
     /// All seats are taken.
     Busy,
-    /// There are none any more.
+    /// There are no seats any more.
     Closed,
 }
 
 /// The connections of one driver.
 ///
-/// Nobody keeps one while waiting for a lock. One is left for renewals and releases, so that these
-/// wait for no ask. A connection is made when a request needs it, by a task of its own: a request
-/// that gives up waiting does not undo what the next one waits for.
+/// Nobody keeps a connection while waiting for a lock. One is left for renewals and releases, so
+/// that these never wait for an ask. A connection is made when a request needs it, by a task of its
+/// own: a request that gives up waiting does not undo what the next one waits for.
 #[derive(Debug)]
 pub(crate) struct Seats<S: Source> {
     shared: Arc<Shared<S>>,
-    /// One less than there are seats.
+    /// One fewer than there are seats.
     permits_of_asks: Semaphore,
 }
 
-/// Who may use all connections.
+/// Whether a request may use all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
     /// Renewals and releases.
     Keeps,
-    /// Whatever else: asks and looks, which come to the same when they are sent twice.
+    /// Everything else: asks and looks, which come to the same if they are sent twice.
     Asks,
 }
 
 impl<S: Source> Seats<S> {
-    /// As many as `number`, of which one has a connection already.
+    /// `number` seats, of which one has a connection already.
     pub(crate) fn new(source: S, first: S::Connection, number: usize) -> Self {
         let seats = Self::empty(source, number);
         if let Some(seat) = seats.shared.seats().back_mut() {
@@ -70,7 +71,7 @@ impl<S: Source> Seats<S> {
         seats
     }
 
-    /// As many as `number`, without a connection until there is a request.
+    /// `number` seats, without connections until there is a request.
     pub(crate) fn empty(source: S, number: usize) -> Self {
         let mut seats = VecDeque::new();
         seats.resize_with(number, || State::Empty);
@@ -82,7 +83,7 @@ impl<S: Source> Seats<S> {
         }
     }
 
-    /// A seat with a connection, as soon as there is one; after `limit` none.
+    /// A seat with a connection, as soon as there is one; fails after `limit`.
     pub(crate) async fn sit(
         &self,
         urgency: Urgency,
@@ -98,8 +99,8 @@ impl<S: Source> Seats<S> {
         &self.shared.source
     }
 
-    /// Gives up the connections on which nobody sits: what ended one of them has probably ended
-    /// the others that nobody looks at.
+    /// Gives up the idle connections: what has ended one connection has probably ended the others,
+    /// which nobody looks at.
     pub(crate) fn leave_idle_ones(&self) {
         for state in &mut *self.shared.seats() {
             if matches!(state, State::Ready(_)) {
@@ -108,7 +109,7 @@ impl<S: Source> Seats<S> {
         }
     }
 
-    /// Closes the connections. Nobody sits down from now on.
+    /// Closes the connections. No request gets a seat from now on.
     pub(crate) async fn close(&self) {
         self.shared.permits.close();
         self.permits_of_asks.close();
@@ -126,7 +127,7 @@ impl<S: Source> Seats<S> {
             Urgency::Asks => Some(self.permits_of_asks.acquire().await?),
         };
         let permit = self.shared.permits.acquire().await?;
-        // There is one for each permit, until the seats are taken away.
+        // There is a seat for each permit, until the seats are taken away.
         let state = self.shared.seats().pop_back().unwrap_or(State::Empty);
         Ok(Seat { shared: &self.shared, state, was_idle: false, _permits: (permit, of_asks) })
     }
@@ -135,7 +136,7 @@ impl<S: Source> Seats<S> {
 impl<S: Source> Drop for Seats<S> {
     fn drop(&mut self) {
         self.shared.permits.close();
-        // Also those that are being made.
+        // This also drops the connections that are being made.
         self.shared.seats().clear();
     }
 }
@@ -145,12 +146,12 @@ struct Shared<S: Source> {
     source: S,
     /// As many as there are seats.
     permits: Semaphore,
-    /// Those that nobody sits on, the ready ones last.
+    /// The seats that nobody sits on, the ready ones last.
     seats: Mutex<VecDeque<State<S>>>,
     attempts: Mutex<Attempts<S>>,
 }
 
-/// How connecting went lately.
+/// How recent attempts to connect went.
 #[derive(Debug)]
 struct Attempts<S: Source> {
     backoff: Backoff,
@@ -170,8 +171,8 @@ enum State<S: Source> {
     Ready(S::Connection),
 }
 
-/// The right to use one connection. Left with whatever [`State`] it has by then: empty, unless the
-/// connection was given back.
+/// The right to use one connection. When it is dropped, the seat is left with whatever [`State`] it
+/// has by then: empty, unless the connection was given back.
 #[derive(Debug)]
 pub(crate) struct Seat<'a, S: Source> {
     shared: &'a Arc<Shared<S>>,
@@ -187,14 +188,14 @@ impl<S: Source> Seat<'_, S> {
         self.state = State::Ready(connection);
     }
 
-    /// A new connection for one that has ended, if nobody would have seen that before there was a
-    /// request: it was lying idle. `None` if there is none in time.
+    /// A new connection in place of one that has ended, if that one was lying idle, so that nobody
+    /// could have seen its end before there was a request. `None` if there is none in time.
     pub(crate) async fn another(&mut self, limit: Limit) -> Option<S::Connection> {
         if !self.was_idle {
             return None;
         }
         let made = self.connection(limit).await;
-        // So that there is no third.
+        // So that no third one is made.
         self.was_idle = false;
         match made {
             Ok(connection) => Some(connection),
@@ -219,7 +220,7 @@ impl<S: Source> Seat<'_, S> {
                     Ok(Ok(connection)) => return Ok(connection),
                     Ok(Err(failure)) if S::is_lasting(&failure) && !is_old => return Err(failure),
                     Ok(Err(_)) => (),
-                    // Only the end of the runtime takes the task away.
+                    // Only the end of the runtime cancels the task.
                     Err(_) => return Err(NoSeat::Closed.into()),
                 }
             }
@@ -260,8 +261,8 @@ impl<S: Source> Shared<S> {
     }
 }
 
-/// Makes a connection, after a pause if the last attempt failed. It leaves time to connect within
-/// `limit`, since an outage that made pauses long may be over by now.
+/// Makes a connection, after a pause if the last attempt failed. The pause leaves time to connect
+/// within `limit`, since an outage that made pauses long may be over by now.
 async fn open<S: Source>(
     shared: Arc<Shared<S>>,
     limit: Duration,

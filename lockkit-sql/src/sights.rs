@@ -1,4 +1,5 @@
-//! What this process has seen of leases that ran out, for those who do not trust the server's clock.
+//! What this process has seen of leases that ran out, for users who do not trust the server's
+//! clock.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use lockkit_core::driver::{Claim, Instant};
 use lockkit_core::{LockName, Parameter};
 
-/// Whether the server's clock decides alone when a lease has run out.
+/// Whether a lease that ran out on the server's clock is also to be seen to run out here.
 pub(crate) const OBSERVE: Parameter = Parameter::new(
     "observe",
     "`true`: take over a lease that ran out only after having seen it unchanged for as long, in case \
@@ -15,20 +16,20 @@ pub(crate) const OBSERVE: Parameter = Parameter::new(
     "false",
 );
 
-/// How many locks are remembered at most. Of one that is forgotten the waiting begins anew.
+/// How many locks are remembered at most. For one that is forgotten, the wait begins anew.
 const MOST: usize = 10_000;
 
-/// A hold that has run out on the server's clock, as its row tells. Another grant has another token,
-/// and each renewal another beat.
+/// A hold that has run out on the server's clock, as its row tells. Each grant has a token of its
+/// own, and each renewal a beat of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunOut {
     pub(crate) token: i64,
     pub(crate) beat: i64,
-    /// How long the holder believes after each renewal.
+    /// For how long after each renewal the holder believes in its hold.
     pub(crate) lease: Duration,
 }
 
-/// Which holds of others may be taken over that have run out.
+/// Which of the others' holds that have run out may be taken over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Takeover {
     Any,
@@ -36,8 +37,8 @@ pub(crate) enum Takeover {
 }
 
 impl Takeover {
-    /// Whether the server's clock does not decide alone, and token and beat of the one that may be
-    /// taken over: no row has 0 of both.
+    /// Whether the server's clock does not decide alone, and the token and beat of the hold that
+    /// may be taken over; 0 and 0, which no row has, stand for none.
     pub(crate) fn parts(self) -> (bool, i64, i64) {
         match self {
             Self::Any => (false, 0, 0),
@@ -54,7 +55,7 @@ impl Takeover {
         }
     }
 
-    /// What may be taken over for `claim`; anything where nothing is remembered.
+    /// What `claim` may take over: any hold, where nothing is remembered.
     pub(crate) fn of(sights: Option<&Sights>, claim: &Claim) -> Self {
         match sights {
             None => Self::Any,
@@ -63,7 +64,7 @@ impl Takeover {
     }
 }
 
-/// The holds that have run out, each since when this process has seen it unchanged.
+/// The holds that have run out, each with the time since which this process has seen it unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Sights {
     by_lock: Mutex<HashMap<LockName, Sight>>,
@@ -76,11 +77,12 @@ struct Sight {
 }
 
 impl Sights {
-    /// Takes note of what was seen, in an answer that has arrived by `now`; how long to wait until
-    /// it may be taken over.
+    /// Takes note of what was seen in an answer that has arrived by `now`. Returns how long to wait
+    /// until the hold may be taken over.
     ///
-    /// The holder's last renewal was carried out before that answer, and it believes for a lease
-    /// from before it asked for that renewal. So a lease after the answer it believes no more.
+    /// The holder's last renewal was carried out before that answer, and the holder believes in its
+    /// hold for a lease, counted from before it asked for that renewal. So a lease after the
+    /// answer, it no longer does.
     pub(crate) fn note(&self, name: &LockName, of: RunOut, now: Instant) -> Duration {
         let mut by_lock = self.by_lock();
         let since = match by_lock.get(name) {
@@ -103,7 +105,7 @@ impl Sights {
         (now.saturating_duration_since(since) >= of.lease).then_some(of)
     }
 
-    /// The lock has another holder.
+    /// Forgets what was seen of the lock, which has another holder.
     pub(crate) fn forget(&self, name: &LockName) {
         self.by_lock().remove(name);
     }

@@ -1,8 +1,8 @@
-//! Places that are only to be kept, those of one lock in one request.
+//! Places that are only to be kept: those of one lock go in one request.
 //!
-//! Who waits in order has to refresh its place about once in a third of its lease. Of ten thousand
-//! waiters with leases of ten seconds that is three thousand transactions a second, if each has one
-//! of its own: more than most databases carry out.
+//! A waiter that is served in order has to refresh its place about once in a third of its lease.
+//! For ten thousand waiters with leases of ten seconds, that is three thousand transactions a
+//! second if each has its own: more than most databases carry out.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::together::{Gathered, MOST, Outcome, Together, longest};
 
-/// Those who gather at present, by what they have in common: the lock and their lease.
+/// The claims that are gathering at present, by what they have in common: the lock and their lease.
 #[derive(Debug)]
 pub(crate) struct Stays(Together<(LockName, Duration)>);
 
@@ -24,17 +24,18 @@ impl Default for Stays {
 }
 
 impl Stays {
-    /// Keeps the claim's place, by a request with whoever is due at about the same time: within a
-    /// sixty-fourth of a lease, 20 ms at most. Returns whether it is known to stand. `keep` is told
-    /// whose places to keep, and says which of them stand; it has to end within `limit`.
+    /// Keeps the claim's place, in one request with all that are due at about the same time: within
+    /// a sixty-fourth of a lease, 20 ms at most. Returns whether the place is known to stand.
+    /// `keep` is given the owners whose places to keep, and returns those whose places stand; it
+    /// has to end within `limit`.
     ///
     /// # Errors
     ///
-    /// That of `keep`, for the one whose request it was; for the others an error of the same kind.
+    /// That of `keep` for the claim whose request it was; an error of the same kind for the others.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: if the request was this one's, the others learn that nothing is known.
+    /// Cancel-safe: if the request was this claim's, the others learn that nothing is known.
     pub(crate) async fn keep<F>(
         &self,
         claim: &Claim,
@@ -81,7 +82,7 @@ mod tests {
         Claim::new(LockName::new(&Namespace::default(), name).unwrap(), LEASE).fair()
     }
 
-    /// Keeps all places but that one.
+    /// Keeps all places except that one.
     async fn all_but(places: Vec<OwnerId>, gone: OwnerId) -> Answer {
         Ok(places.into_iter().filter(|place| *place != gone).collect())
     }
@@ -111,7 +112,7 @@ mod tests {
         assert!(kept.unwrap() && others.unwrap() && apart.unwrap());
         assert!(!lost.unwrap());
         assert_eq!(start.elapsed(), longest(LEASE));
-        // Whoever comes later has a request of its own.
+        // A claim that comes later has a request of its own.
         let asked = stays.keep(&second, LIMIT, async |places| all_but(places, nobody).await);
         assert!(asked.await.unwrap());
     }
@@ -143,7 +144,7 @@ mod tests {
             kept = stays.keep(&second, LIMIT, alone) => assert!(!kept.unwrap()),
         }
         assert_eq!(start.elapsed(), longest(LEASE) + LIMIT);
-        // That request goes on, and holds up no other.
+        // The silent request goes on, and holds up no other.
         let asked =
             stays.keep(&second, LIMIT, async |places| all_but(places, OwnerId::random()).await);
         assert!(asked.await.unwrap());

@@ -17,32 +17,32 @@ pub(crate) use board::Listing;
 use board::Mailbox;
 pub(crate) use board::{Board, News, key};
 
-/// For how long nobody listens before the connection is given up. Where somebody waits now and then,
-/// it is worth a connection.
+/// How long nobody has to listen before the connection is given up. Where somebody waits now and
+/// then, the connection is worth keeping.
 const IDLE: Duration = Duration::from_secs(15);
 /// A connection that broke sooner counts as a failed attempt.
 const CALM: Duration = Duration::from_secs(5);
-/// How long to leave the server alone that tells no news.
+/// How long to leave a server alone that tells no news.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
-/// How news come from a server.
+/// How news comes from a server.
 pub(crate) trait Wire: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {
     type Listener: Listener<Failure = Self::Failure>;
     type Failure: fmt::Display + Send;
 
-    /// Opens a connection on which news arrive. Ends by itself.
+    /// Opens a connection on which news arrives, or gives up by itself.
     fn listen(&self) -> impl Future<Output = Result<Self::Listener, Self::Failure>> + Send;
 
-    /// Whether to try again soon does not help.
+    /// Whether trying again soon does not help.
     fn is_lasting(failure: &Self::Failure) -> bool;
 }
 
-/// A connection on which news arrive.
+/// A connection on which news arrives.
 pub(crate) trait Listener: Send {
     type Failure;
 
     /// Delivers what arrives. Returns every few seconds, having made sure that the other end is
-    /// there: a peer that vanished says nothing.
+    /// still there: a peer that has vanished says nothing.
     fn hear(&mut self, board: &Board) -> impl Future<Output = Result<(), Self::Failure>> + Send;
 
     /// Says goodbye.
@@ -52,8 +52,8 @@ pub(crate) trait Listener: Send {
 /// The connection for news, shared by all waiters, for all locks.
 ///
 /// It is made when the first waiter needs it, and given up some time after the last has gone.
-/// Whenever it comes to stand, the waiters are told to ask again, since what was told before is
-/// lost.
+/// Whenever the subscription comes to stand, the waiters are told to ask again, since whatever was
+/// told before that is lost.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     board: Arc<Board>,
@@ -77,7 +77,8 @@ impl Subscription {
         match waiters.of(name).entry(owner) {
             Entry::Occupied(mut mailbox) => {
                 let mailbox = mailbox.get_mut();
-                // What the last answer said tells nothing of this ask, whose answer may be lost.
+                // What the last answer said does not apply to this ask, whose own answer may be
+                // lost.
                 mailbox.holder = None;
                 // The ask makes up for what was heard before it.
                 (mailbox.ask_again, mailbox.freed) = (false, false);
@@ -90,9 +91,9 @@ impl Subscription {
         }
     }
 
-    /// Listens for `owner`, whose ask was refused in favour of a holder with this token, where
-    /// grants are pushed at all and that ask kept the place which they are for. `joined` is what
-    /// [`join`](Self::join) said before it.
+    /// Listens for `owner`, whose ask was refused in favour of a holder with this token. There is a
+    /// token only where grants are pushed at all and that ask has kept the place that they are for.
+    /// `joined` is what [`join`](Self::join) returned before the ask.
     pub(crate) fn wait(
         &self,
         name: &LockName,
@@ -104,14 +105,14 @@ impl Subscription {
         let are_told = waiters.are_told;
         let mailbox = waiters.of(name).entry(owner).or_default();
         (mailbox.holder, mailbox.ask_at) = (holder, None);
-        // The subscription came to stand between the ask and now: something may be missed.
+        // The subscription came to stand between the ask and now: something may have been missed.
         mailbox.ask_again |= are_told && joined == Joined::NotYet;
         drop(waiters);
         self.board.wanted.notify_one();
     }
 
-    /// Whether the server will tell `owner` of a release, and knows that until then. To be called
-    /// before an ask, which makes up for what was heard before it.
+    /// Whether the server will tell `owner` of a release, at least until then. To be called before
+    /// an ask, which makes up for what was heard before it.
     #[cfg(feature = "mysql")]
     pub(crate) fn is_listed(&self, name: &LockName, owner: OwnerId, until: Instant) -> bool {
         let mut waiters = self.board.waiters();
@@ -127,7 +128,7 @@ impl Subscription {
         are_told && matches!(mailbox.listing, Listing::Until(end) if end > until)
     }
 
-    /// How the server knows of `owner`, if that one listens.
+    /// What the server knows of `owner`, if that one listens.
     #[cfg(feature = "mysql")]
     pub(crate) fn listing(&self, name: &LockName, owner: OwnerId) -> Option<Listing> {
         let waiters = self.board.waiters();
@@ -138,8 +139,8 @@ impl Subscription {
         Some(waiters.by_lock.get(&key(name))?.get(&owner)?.listing)
     }
 
-    /// Notes how the server knows of `owner`. It is asked to tell it afterwards: news may arrive
-    /// before its answer.
+    /// Notes what the server knows of `owner`. The server is asked to tell `owner` only afterwards,
+    /// since news may arrive before the server's answer.
     #[cfg(feature = "mysql")]
     pub(crate) fn list(&self, name: &LockName, owner: OwnerId, listing: Listing) {
         let mut waiters = self.board.waiters();
@@ -149,14 +150,14 @@ impl Subscription {
         }
     }
 
-    /// Where news are delivered.
+    /// Where news is delivered.
     #[cfg(feature = "mysql")]
     pub(crate) fn board(&self) -> &Board {
         &self.board
     }
 
-    /// Notes when `owner` is to ask because the hold ends, unless it is renewed; or that another one
-    /// will.
+    /// Notes when `owner` is to ask because the hold ends then, unless it is renewed; `None` if
+    /// another claim will ask.
     #[cfg(feature = "postgres")]
     pub(crate) fn ask_at(&self, name: &LockName, owner: OwnerId, end: Option<Instant>) {
         let mut waiters = self.board.waiters();
@@ -166,8 +167,8 @@ impl Subscription {
         }
     }
 
-    /// Whether `owner`, which has been refused, will be told of what it waits for, and has not been
-    /// told anything yet, nor come to where it is to ask all the same.
+    /// Whether `owner`, which has been refused, will be told of what it waits for, has not been
+    /// told anything yet, and has not reached the time at which it is to ask all the same.
     #[cfg(feature = "postgres")]
     pub(crate) fn relies(&self, name: &LockName, owner: OwnerId) -> bool {
         let waiters = self.board.waiters();
@@ -176,7 +177,7 @@ impl Subscription {
             && mailbox.is_some_and(|mailbox| mailbox.holder.is_some() && !mailbox.is_to_ask())
     }
 
-    /// Tells who waits in this process that the lock was let go.
+    /// Tells the waiters of this process that the lock was let go.
     #[cfg(feature = "postgres")]
     pub(crate) fn tell(&self, name: &LockName) {
         if let Some(mailboxes) = self.board.waiters().by_lock.get_mut(&key(name)) {
@@ -184,13 +185,13 @@ impl Subscription {
         }
     }
 
-    /// The same, where a name is one lock in all namespaces.
+    /// The same, where a name means one lock in all namespaces.
     #[cfg(feature = "postgres")]
     pub(crate) fn tell_in_all_namespaces(&self, name: &LockName) {
         self.board.free_in_all_namespaces(name.as_str());
     }
 
-    /// Listens no longer for `owner`.
+    /// Stops listening for `owner`.
     pub(crate) fn leave(&self, name: &LockName, owner: OwnerId) {
         let mut waiters = self.board.waiters();
         // Mostly nobody waits for anything.
@@ -199,11 +200,11 @@ impl Subscription {
         }
     }
 
-    /// The next news for `owner`; none ever if it does not listen.
+    /// The next news for `owner`; if it does not listen, there never is any.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: news are taken only when they are returned.
+    /// Cancel-safe: news is taken only when it is returned.
     pub(crate) async fn changed(&self, name: &LockName, owner: OwnerId) -> Change {
         let key = key(name);
         loop {
@@ -230,14 +231,14 @@ impl Subscription {
         }
     }
 
-    /// Ends the connection; whether there was one.
+    /// Ends the connection; returns whether there was one.
     pub(crate) fn close(&self) -> bool {
         self.supervisor.abort();
         self.board.waiters().are_told
     }
 }
 
-/// Whether news of an ask that is about to be sent will arrive.
+/// Whether news will arrive for an ask that is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Joined {
     /// The owner listens already.
@@ -260,8 +261,8 @@ async fn supervise<W: Wire>(wire: W, board: Arc<Board>) {
         let began = Instant::now();
         let failure = listen(&wire, &board).await;
         let stood = board.fall();
-        // Those who rely on it are told that they have to poll. Mostly it stands again at once, which they
-        // are told then.
+        // Waiters that rely on the subscription are told that they have to poll. Mostly, however,
+        // it stands again at once, and they are told that instead.
         if stood_before && !stood {
             board.rouse();
         }

@@ -3,13 +3,13 @@ use std::fs::File;
 use lockkit_core::{Parameters, Result};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 
-/// Names the cryptography of this process, unless somebody has.
+/// Names the cryptography provider of this process, unless somebody has done so.
 ///
-/// To check a certificate and not the host's name, sqlx asks for that of the process, and where two
-/// are compiled in and none is named, that panics. It names the one that it uses otherwise.
+/// To check a certificate but not the host's name, sqlx asks for the provider of the process; where
+/// two are compiled in and none is named, that panics. This names the one that sqlx uses otherwise.
 pub(crate) fn name_a_provider() {
     if CryptoProvider::get_default().is_none() {
-        // Whoever was faster has named one as well.
+        // If somebody else was faster, one is named as well.
         _ = ring::default_provider().install_default();
     }
 }
@@ -29,8 +29,9 @@ pub(crate) fn check_authorities(
     }
 }
 
-/// The file that a parameter names. It is read whenever a connection is made, by the client, whose
-/// error would not say which file that was, and would pass for one of the network.
+/// The file that a parameter names, opened here to see that it can be. The client reads it whenever
+/// it makes a connection; its error would not say which file it was, and would pass for one of the
+/// network.
 pub(crate) fn file<'p>(parameters: &'p Parameters<'_>, name: &str) -> Result<Option<&'p str>> {
     let Some(path) = parameters.text(name) else { return Ok(None) };
     match File::open(path) {

@@ -1,4 +1,4 @@
-//! Claims that want the same at about the same time, and ask for it in one request.
+//! Claims that want the same thing at about the same time, and ask for it in one request.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -9,22 +9,22 @@ use lockkit_core::driver::{Claim, DriverError, ErrorKind, OwnerId};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// For how long those gather at most who are due at about the same time, of that lease: they hear
+/// How long claims with this lease that are due at about the same time gather at most: they hear
 /// nothing meanwhile.
 pub(crate) fn longest(lease: Duration) -> Duration {
     (lease / 64).min(Duration::from_millis(20))
 }
 
-/// How many gather at most, unless a statement has room for fewer: their request keeps others from
-/// the rows.
+/// How many claims gather at most, unless a statement has room for fewer: their request keeps
+/// others from the rows.
 pub(crate) const MOST: usize = 512;
 
-/// Whether many want the same at present. Then they leave one another time to come.
+/// Whether many claims want the same thing at present. If so, they leave one another time to come.
 #[derive(Debug, Default)]
 pub(crate) struct BatchWindow(Mutex<Option<Instant>>);
 
 impl BatchWindow {
-    /// There are many, and more may come within `longest`.
+    /// Notes that there are many, and that more may come within `longest`.
     pub(crate) fn note(&self, longest: Duration) {
         *self.until() = Some(Instant::now() + longest);
     }
@@ -43,27 +43,27 @@ impl BatchWindow {
     }
 }
 
-/// Those who gather at present, by what they have in common.
+/// The claims that are gathering at present, by what they have in common.
 #[derive(Debug)]
 pub(crate) struct Together<K> {
     open: Mutex<HashMap<K, Arc<Gathering>>>,
     most: usize,
 }
 
-/// Those who gather for one request.
+/// The claims that gather for one request.
 #[derive(Debug)]
 struct Gathering {
     since: Instant,
-    /// Who has come after the first one. None once it asks, or has gone.
+    /// The claims that have come after the first one. `None` once the first one asks, or has gone.
     others: Mutex<Option<Vec<Member>>>,
 }
 
-/// One of those who gather, and where to tell it what came of it.
+/// A claim that gathers, and where to tell it what came of the request.
 type Member = (Claim, oneshot::Sender<Outcome>);
 
 /// What it means for a claim to have gathered.
 pub(crate) enum Gathered {
-    /// It is to ask, for all of them.
+    /// The claim is to ask, for all of them.
     First(Party),
     /// The first one has asked.
     Later(Outcome),
@@ -80,17 +80,18 @@ pub(crate) enum Outcome {
 }
 
 impl<K: Clone + Eq + Hash> Together<K> {
-    /// For `most` at a time.
+    /// For at most `most` claims at a time.
     pub(crate) fn new(most: usize) -> Self {
         Self { open: Mutex::default(), most }
     }
 
-    /// Gathers with whoever comes until `all_are_there`, which is the first one's, and within
-    /// `longest`. The others wait for that and for `limit` to be told what came of it.
+    /// Gathers with the claims that come within `longest` and before the `all_are_there` of the
+    /// first one is done. The others wait for `longest` and `limit` together, at most, to be told
+    /// what came of the request.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: whoever gathers with a first one that goes learns that nothing is known.
+    /// Cancel-safe: if the first claim goes, those that gather with it learn that nothing is known.
     pub(crate) async fn gather(
         &self,
         kind: K,
@@ -117,8 +118,8 @@ impl<K: Clone + Eq + Hash> Together<K> {
         Gathered::First(Party { claims, others })
     }
 
-    /// Joins those who gather, or is the first one: also where the one before it should have asked
-    /// by now, which may not be polled for a while.
+    /// Joins the claims that gather, or becomes the first one: even where an earlier first one
+    /// should have asked by now, since that one may not be polled for a while.
     fn join(
         &self,
         kind: &K,
@@ -142,7 +143,7 @@ impl<K: Clone + Eq + Hash> Together<K> {
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<K, Arc<Gathering>>> {
-        // Every change is one call of the map.
+        // Every change is one call on the map.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -154,7 +155,8 @@ impl Gathering {
     }
 }
 
-/// A gathering that one can join. Dropped before it is closed, it lets those go who did.
+/// A gathering that can be joined. If it is dropped before it is closed, it lets those go that have
+/// joined it.
 struct Open<'a, K: Eq + Hash + Clone> {
     together: &'a Together<K>,
     kind: K,
@@ -162,7 +164,7 @@ struct Open<'a, K: Eq + Hash + Clone> {
 }
 
 impl<K: Clone + Eq + Hash> Open<'_, K> {
-    /// Who has come. Whoever comes from now on gathers anew.
+    /// Returns the claims that have come. Those that come from now on gather anew.
     fn close(self) -> Vec<Member> {
         self.gathering.others().take().unwrap_or_default()
     }
@@ -172,16 +174,16 @@ impl<K: Clone + Eq + Hash> Drop for Open<'_, K> {
     fn drop(&mut self) {
         self.gathering.others().take();
         let mut open = self.together.open();
-        // It was full, or too old, if there is another by now.
+        // If there is another by now, this one was full or too old.
         if open.get(&self.kind).is_some_and(|gathering| Arc::ptr_eq(gathering, &self.gathering)) {
             open.remove(&self.kind);
         }
     }
 }
 
-/// Those for whom one of them asks.
+/// Claims for which one of them asks.
 pub(crate) struct Party {
-    /// The one who asks, and then the others.
+    /// The one that asks, and then the others.
     claims: Vec<Claim>,
     others: Vec<oneshot::Sender<Outcome>>,
 }
@@ -194,7 +196,7 @@ impl Party {
     /// Tells the others what came of it.
     pub(crate) fn tell(self, done: Result<&HashSet<OwnerId>, &DriverError>) {
         for (claim, tell) in self.claims.iter().skip(1).zip(self.others) {
-            // It may have gone.
+            // The claim may have gone.
             _ = tell.send(match done {
                 Ok(done) if done.contains(&claim.owner()) => Outcome::Done,
                 Ok(_) => Outcome::Unknown,

@@ -28,13 +28,13 @@ struct State {
     trace: Trace,
     /// When it was last asked for.
     asked: Instant,
-    /// Whether what it has is being removed, unless it is asked for again.
+    /// Whether what it has is being removed, unless it is asked for again meanwhile.
     is_given_up: bool,
-    /// How many losses of the connection its holder was told of.
+    /// How many losses of the connection its holder has been told of.
     losses: u64,
     /// Whether a delete was sent and not answered.
     is_leaving: bool,
-    /// Whether its node still tells when it was asked for, and not when it was granted.
+    /// Whether its node still tells when the lock was asked for, not when it was granted.
     is_dated: bool,
 }
 
@@ -42,7 +42,7 @@ struct State {
 #[derive(Clone, Debug)]
 pub(crate) enum Trace {
     Nothing,
-    /// A create was sent in that session and not answered.
+    /// A create was sent in this session and not answered.
     Doubt(Arc<Session>),
     /// A node that is not the first.
     Place(Node, Option<Ahead>),
@@ -53,7 +53,7 @@ pub(crate) enum Trace {
 /// A node of a claim.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    /// In which it was made, and with which it ends.
+    /// The session in which it was made, and with which it ends.
     pub(crate) session: Arc<Session>,
     pub(crate) path: Arc<str>,
     /// The number of the transaction that made it.
@@ -61,7 +61,7 @@ pub(crate) struct Node {
     pub(crate) rank: Rank,
 }
 
-/// The node before that of a claim, when it was last looked for.
+/// The node before that of a claim, as it was when last looked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Ahead {
     pub(crate) path: Arc<str>,
@@ -69,19 +69,19 @@ pub(crate) struct Ahead {
 }
 
 impl Node {
-    /// That was made just now.
+    /// A node that was made just now.
     pub(crate) fn new(session: Arc<Session>, path: impl Into<Arc<str>>, czxid: i64) -> Self {
         Self { session, path: path.into(), czxid, rank: Rank::of_place() }
     }
 
-    /// What it is called among those of the lock.
+    /// Its name among the nodes of the lock.
     pub(crate) fn name(&self) -> &str {
         self.path.rsplit_once('/').map_or(&self.path, |(_, name)| name)
     }
 }
 
 impl Claims {
-    /// The claim's, a new one if it has none.
+    /// The entry of a claim; a new one if it has none.
     pub(crate) fn enter(&self, claim: &Claim) -> Arc<Entry> {
         let make = || Arc::new(Entry::new(claim.clone()));
         self.all().entry(claim.owner()).or_insert_with(make).clone()
@@ -98,13 +98,13 @@ impl Claims {
         }
     }
 
-    /// Those that wait, or may, and have not asked for a lease's time.
+    /// The claims that wait, or may wait, and have not asked for as long as a lease lasts.
     pub(crate) fn abandoned(&self) -> Vec<Arc<Entry>> {
         let is_abandoned = |entry: &&Arc<Entry>| entry.is_abandoned(&entry.state());
         self.all().values().filter(is_abandoned).cloned().collect()
     }
 
-    /// Nobody waits any more as it did: the session has ended.
+    /// The session has ended, so no claim waits as it did.
     pub(crate) fn move_on(&self) {
         for entry in self.all().values() {
             entry.state().moves_on();
@@ -144,7 +144,7 @@ impl State {
         self.trace = trace;
     }
 
-    /// It does not wait any more, or not for long.
+    /// The claim no longer waits, or not for long.
     fn moves_on(&self) {
         if let Trace::Place(node, _) = &self.trace {
             node.rank.moves_on();
@@ -190,7 +190,7 @@ impl Entry {
         }
     }
 
-    /// What is just before it, if that waits, too, and tells when it does not any more.
+    /// The node just before it, if that one waits, too, and tells when it no longer does.
     pub(crate) fn waits_behind(&self) -> Option<Rank> {
         match &self.state().trace {
             Trace::Place(_, Some(ahead)) if ahead.rank.waits() => Some(ahead.rank.clone()),
@@ -198,7 +198,7 @@ impl Entry {
         }
     }
 
-    /// In which session it waits, and for the end of what.
+    /// The session in which it waits, and the node whose end it waits for.
     pub(crate) fn place(&self) -> Option<(Arc<Session>, Ahead)> {
         match &self.state().trace {
             Trace::Place(node, Some(ahead)) => Some((node.session.clone(), ahead.clone())),
@@ -219,8 +219,9 @@ impl Entry {
         state.is_leaving = false;
     }
 
-    /// Gives up what was not asked for during a lease, which is to be removed: from then on, nobody
-    /// takes its node for the first, an ask that is late included. Says what that was.
+    /// Gives up what has not been asked for during a lease and is to be removed: from then on
+    /// nobody takes its node for the first, not even an ask that comes late. Returns what there
+    /// was.
     pub(crate) fn abandon(&self) -> Option<Trace> {
         let mut state = self.state();
         let left = self.is_abandoned(&state).then(|| state.trace.clone())?;
@@ -236,9 +237,9 @@ impl Entry {
             && state.asked.elapsed() > self.claim.ttl()
     }
 
-    /// Its node, which was there when it was looked at, is the first, unless it was given up
-    /// meanwhile. Says whether it holds now. Where it was not the first, once, the servers do not know
-    /// since when it is.
+    /// Notes that its node, which was there when it was looked at, is the first, unless the claim
+    /// was given up meanwhile. Returns whether it holds now. If the node was once not the first,
+    /// the servers do not know since when it has been.
     pub(crate) fn advance(&self, node: Node, losses: u64) -> bool {
         let mut state = self.state();
         let is_it = matches!(
@@ -262,7 +263,8 @@ impl Entry {
         has_left
     }
 
-    /// Says once that the node is to be written to, so that it tells when it was granted.
+    /// Says once that its node is to be written to, so that the node tells when the lock was
+    /// granted.
     pub(crate) fn is_to_be_dated(&self) -> bool {
         std::mem::take(&mut self.state().is_dated)
     }
@@ -271,7 +273,7 @@ impl Entry {
         matches!(self.state().trace, Trace::Nothing)
     }
 
-    /// It is asked for now.
+    /// Notes that it is asked for now.
     pub(crate) fn asks(&self) {
         let mut state = self.state();
         (state.asked, state.is_given_up) = (Instant::now(), false);
@@ -281,7 +283,7 @@ impl Entry {
         self.state().is_given_up
     }
 
-    /// A delete of its node is sent. Says whether one was before and was not answered.
+    /// Notes that a delete of its node is sent. Returns whether an earlier one was not answered.
     pub(crate) fn leaves(&self) -> bool {
         let mut state = self.state();
         state.moves_on();
@@ -292,7 +294,7 @@ impl Entry {
         self.state().losses
     }
 
-    /// Its holder knows of so many losses of the connection.
+    /// Notes how many losses of the connection its holder knows of.
     pub(crate) fn set_losses(&self, losses: u64) {
         self.state().losses = losses;
     }

@@ -12,8 +12,8 @@ pub(crate) const ID: &str = "zookeeper";
 /// The scheme of URLs of servers that speak TLS.
 const ID_WITH_TLS: &str = "zookeepers";
 
-/// The parameters of a `zookeeper:` URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS). The `ttl`
-/// among those is how long the session is to be.
+/// The parameters of a `zookeeper:` URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS).
+/// Of those, `ttl` is how long the session is to be.
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     Parameter::new(
@@ -36,7 +36,7 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 const DEFAULT_PORT: u16 = 2181;
-/// Of the path in a URL, in bytes. A request may have a million.
+/// The longest path in a URL, in bytes. A request may have a million.
 const LONGEST_ROOT: usize = 1024;
 
 /// What a URL says.
@@ -132,7 +132,7 @@ fn root(url: &BackendUrl) -> Result<&str> {
             && segment.chars().all(|c| {
                 !c.is_control()
                     && !('\u{e000}'..='\u{f8ff}').contains(&c)
-                    // Of what is beyond, the servers see halves, which they do not take.
+                    // Of characters beyond this, the servers see halves, which they do not take.
                     && c < '\u{fff0}'
             })
     };

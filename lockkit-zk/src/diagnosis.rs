@@ -1,4 +1,5 @@
-//! Whether the servers are fit to keep locks. Leaves nothing; what they do not tell is a finding, too.
+//! Whether the servers are fit to keep locks. A diagnosis leaves nothing behind; what the servers
+//! do not tell is a finding, too.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::session::{Session, within};
 
 /// How often to measure a round trip; the quickest counts.
 const ROUND_TRIPS: usize = 3;
-/// What is slow for one.
+/// A round trip that takes this long is slow.
 const SLOW: Duration = Duration::from_millis(100);
 
 /// What is right and what is wrong with the servers, for locks of `namespace`.
@@ -116,7 +117,7 @@ async fn ensemble(
     Ok(strength(voters, in_step(figures), shared.sessions.endpoint().hosts()))
 }
 
-/// What that many voters stand, of which the leader says how many others are in step with it.
+/// How much that many voters can stand, given how many others the leader says are in step with it.
 fn strength(voters: usize, in_step: Option<usize>, named: usize) -> Diagnosis {
     const TOPIC: &str = "ensemble";
     let majority = voters / 2 + 1;
@@ -148,7 +149,7 @@ fn strength(voters: usize, in_step: Option<usize>, named: usize) -> Diagnosis {
     }
 }
 
-/// How many voters follow the leader and are not behind, if it is among those that were asked.
+/// How many voters follow the leader and are not behind, if the leader was among those asked.
 fn in_step(figures: &[String]) -> Option<usize> {
     let figure = |line: &str| {
         let number = line.strip_prefix("zk_synced_followers")?.trim();
@@ -157,7 +158,7 @@ fn in_step(figures: &[String]) -> Option<usize> {
     figures.iter().flat_map(|answer| answer.lines()).find_map(figure)
 }
 
-/// Whether the tick is known, on which it depends until when a hold is known to stand.
+/// Whether the tick is known: how long a hold is known to stand depends on it.
 async fn tick(shared: &Shared, settings: &[String], session: &Session) -> Diagnosis {
     const TOPIC: &str = "tick";
     let used = session.tick();
@@ -201,7 +202,7 @@ fn length(session: &Session, wish: Duration) -> Diagnosis {
     }
 }
 
-/// Whether each server treats sessions in its own way: they are cut short then by moving.
+/// Whether each server treats sessions in its own way: sessions that move are then cut short.
 fn bounds(settings: &[String]) -> Option<Diagnosis> {
     let told = |answer: &String| {
         let names = ["tickTime", "minSessionTimeout", "maxSessionTimeout"];
@@ -222,8 +223,7 @@ fn bounds(settings: &[String]) -> Option<Diagnosis> {
     })
 }
 
-/// Whether locks can be taken and let go, which is found out by doing it in one step that leaves
-/// nothing.
+/// Whether locks can be taken and released, found out by doing it in one step that leaves nothing.
 async fn rights(
     shared: &Shared,
     session: &Session,
@@ -248,7 +248,7 @@ async fn rights(
         }
         Err(failure) => return Err(failure),
     }
-    // What is missing above a lock is made in what there is.
+    // What is missing above a lock is made inside what there is.
     let mut place = folder.as_str();
     loop {
         match try_out(shared, session, place).await {
@@ -276,7 +276,7 @@ async fn rights(
     }
 }
 
-/// Makes an ephemeral node and removes it, without anybody's seeing it.
+/// Makes an ephemeral node and removes it, without anybody seeing it.
 async fn try_out(shared: &Shared, session: &Session, place: &str) -> Result<(), Failure> {
     let path = [place.trim_end_matches('/'), "/", &OwnerId::random().to_string()].concat();
     let mut writer = session.client().new_multi_writer();

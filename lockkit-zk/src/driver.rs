@@ -29,16 +29,18 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
     .inspection()
     .ttl(Duration::from_millis(500), Capabilities::MAX_TTL);
 
-/// For how long a hold is not watched: most end before, and are spared a request and its event.
+/// How long a hold is not watched at first: most end before, and are spared a request and its
+/// event.
 const YOUNG: Duration = Duration::from_millis(50);
-/// How many ask at a time, of many who ask at once: those who do share what lists the nodes, and the
+/// How many ask at a time when many ask at once: these share the listing of the nodes, and the
 /// others take less room.
 const MOST_ASKS: usize = 32;
 
 /// Locks in ZooKeeper.
 ///
-/// It has one session, which all its locks share and which it keeps alive; when it ends, another
-/// one is begun. It ends with [`close`](Driver::close) or when the driver is dropped.
+/// The driver has one session, which all its locks share and which it keeps alive; when that
+/// session ends, another one is begun. The session ends with [`close`](Driver::close) or when the
+/// driver is dropped.
 #[derive(Debug)]
 pub struct ZooKeeperDriver {
     pub(crate) shared: Arc<Shared>,
@@ -56,12 +58,12 @@ pub(crate) struct Shared {
 }
 
 impl ZooKeeperDriver {
-    /// Connects to `zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/PATH]`. Tries one
-    /// server once, several again and again, and fails within 5 seconds.
+    /// Connects to `zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/PATH]`. Tries a
+    /// single server once, several servers again and again, and fails within 5 seconds.
     ///
     /// The locks are below `/PATH`, which is made when it is needed. A user is one of the scheme
-    /// `digest`, and then nobody else can use the locks. The session is to last for the `ttl` of
-    /// the URL; the servers have bounds for it.
+    /// `digest`; nobody else can then use the locks. The session is to last for the `ttl` of the
+    /// URL; the servers have bounds for it.
     ///
     /// # Errors
     ///
@@ -72,7 +74,7 @@ impl ZooKeeperDriver {
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: a session that was begun is ended, or ends by itself.
+    /// Cancel-safe: a session that has begun is ended, or ends by itself.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
         let Config { endpoint, layout, call_limit } = Config::from_url(url).await?;
         let opened = Sessions::open(endpoint).await;
@@ -85,7 +87,7 @@ impl ZooKeeperDriver {
 }
 
 impl Shared {
-    /// For a request about the claim.
+    /// The limit of a request about the claim.
     fn limit(&self, claim: &Claim) -> Limit {
         Limit::new(self.call_limit.of(claim))
     }
@@ -97,7 +99,7 @@ impl Shared {
     }
 
     async fn take(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        // Also while it cannot be sent: who asks has not given up.
+        // Even while the request cannot be sent: a claim that asks has not given up.
         if let Some(entry) = self.claims.find(claim.owner()) {
             entry.asks();
         }
@@ -111,18 +113,18 @@ impl Shared {
         answer
     }
 
-    /// Whether the session has ended in which a claim has, or may have, a node.
+    /// Whether the session of the node that a claim has, or may have, has ended.
     fn has_ended(&self, entry: Option<&Entry>) -> bool {
         match entry.map_or(Trace::Nothing, Entry::trace) {
-            // Of whichever session there was.
+            // Then it is about whichever session there was.
             Trace::Nothing => !self.sessions.is_any(),
             Trace::Doubt(session) => session.has_ended(),
             Trace::Place(node, _) | Trace::Hold(node) => node.session.has_ended(),
         }
     }
 
-    /// Waits for the end of the node before that of a waiting claim. Those who wait are many: what
-    /// is known of the claim is looked up again then, rather than kept.
+    /// Waits for the end of the node before that of a waiting claim. Waiters are many, so what is
+    /// known of the claim is looked up again afterwards rather than kept.
     async fn turn(&self, entry: &Entry) -> Change {
         while let Some(ahead) = entry.waits_behind() {
             ahead.moved().await;
@@ -143,7 +145,7 @@ impl Shared {
         }
         if news == News::Blind {
             news = match self.watch(&mut watch, entry, &session, &path, Watcher::Waiter) {
-                // It also hears of the session's end.
+                // The watch also hears of the session's end.
                 Some(watch) => watch.news().await,
                 None => told(PAUSE).await,
             };
@@ -159,14 +161,14 @@ impl Shared {
                 }
             }
             _ => {
-                // Once, and not at every call.
+                // So that it is said once, not at every call.
                 entry.moves(node);
                 Change::AskAgain
             }
         }
     }
 
-    /// Waits for the end of what a claim holds, or for a cause to doubt it.
+    /// Waits for the end of what a claim holds, or for a reason to doubt it.
     async fn doubt(&self, entry: &Entry, node: Node) -> Change {
         let mut watch = entry.watch.lock().await;
         let session = node.session.clone();
@@ -187,7 +189,7 @@ impl Shared {
                 }
                 match self.watch(&mut watch, entry, &session, &node.path, Watcher::Holder) {
                     Some(watch) => watch.news().await,
-                    // Each renewal looks for it.
+                    // Each renewal looks at the node instead.
                     None => std::future::pending().await,
                 }
             } => {
@@ -200,13 +202,13 @@ impl Shared {
         }
     }
 
-    /// Whether a watch says that the node of a hold stands, so that nobody has to be asked: the
-    /// heartbeats of the session then keep all its holds.
+    /// Whether a watch says that the node of a hold stands, so that the servers need not be asked:
+    /// the heartbeats of the session then keep all its holds.
     async fn sees(&self, entry: &Entry, node: &Node) -> bool {
         if self.sessions.losses() != entry.losses() {
             return false;
         }
-        // Otherwise its news are being waited for, and are told there.
+        // If the watch is in use, its news is being waited for, and is told there.
         let Ok(mut watch) = entry.watch.try_lock() else { return false };
         let Some(on_node) = watch.as_mut().filter(|on| on.is_on(&node.session, &node.path)) else {
             return false;
@@ -218,7 +220,7 @@ impl Shared {
         sees
     }
 
-    /// Writes to the node of a hold that was waited for. The servers keep when that was.
+    /// Writes to the node of a hold that was waited for. The servers keep the time of the write.
     async fn date(&self, entry: &Entry, node: &Node) {
         if !entry.is_to_be_dated() {
             return;
@@ -226,13 +228,13 @@ impl Shared {
         let (limit, path) = (self.limit(entry.claim()), &node.path);
         let label = entry.claim().label().as_str().as_bytes();
         let dating = node.session.send(|| node.session.client().set_data(path, label, None));
-        // It is for people, and what matters is found out by the watch.
+        // The time is for people; what matters is found out by the watch.
         if let Err(failure) = node.session.write(limit, dating).await {
             tracing::debug!(%failure, "the time of a grant was not written down");
         }
     }
 
-    /// The watch on a node, a new one unless there is one; none if there is no room for it.
+    /// The watch on a node: a new one unless there is one; none if there is no room for it.
     fn watch<'a>(
         &self,
         watch: &'a mut Option<Watch>,
@@ -242,7 +244,7 @@ impl Shared {
         watcher: Watcher,
     ) -> Option<&'a mut Watch> {
         if !watch.as_ref().is_some_and(|watch| watch.is_on(session, path)) {
-            // First, for its room.
+            // Dropped first, to give back its room.
             *watch = None;
             let limit = self.limit(entry.claim()).length();
             *watch = Watch::new(session.clone(), path.clone(), limit, watcher);
@@ -250,10 +252,11 @@ impl Shared {
         watch.as_mut()
     }
 
-    /// Removes what those have left who have stopped to ask.
+    /// Removes what is left of claims that have stopped asking.
     async fn remove_abandoned(&self) {
         for entry in self.claims.abandoned() {
-            // Without a connection nobody can ask, and the client library would send it with the next one.
+            // Without a connection nobody can ask, and the client library would send the removal
+            // with the next one.
             if self.sessions.connected(self.limit(entry.claim())).await.is_err() {
                 return;
             }
@@ -264,7 +267,7 @@ impl Shared {
                         self.claims.remove(entry.claim().owner());
                     }
                 }
-                // The next time, then.
+                // Next time, then.
                 Err(failure) => tracing::debug!(%failure, "a place was not removed"),
             }
         }
@@ -276,7 +279,7 @@ impl Shared {
                 let removed = queue::remove(&node, self.limit(entry.claim())).await;
                 removed.map_err(Failure::of_a_request)
             }
-            // With another session it goes by itself.
+            // A node of another session goes by itself.
             Trace::Place(..) => Ok(()),
             _ => {
                 let request = self.request(entry.claim()).await?;
@@ -311,7 +314,7 @@ impl Driver for ZooKeeperDriver {
             Ok(session) if is_same(&session, &node.session) => session,
             Ok(_) => return Ok(Renewal::Lost),
         };
-        // What this is worth is known before the look at the watch.
+        // Taken before the look at the watch, which speaks only for what was answered before it.
         let vouch = session.vouch();
         if shared.sees(&entry, &node).await {
             return Ok(Renewal::Held(vouch));
@@ -328,7 +331,8 @@ impl Driver for ZooKeeperDriver {
         let entry = self.shared.claims.find(claim.owner());
         let request = match self.shared.request(claim).await {
             Ok(request) => request,
-            // With its session all of it has gone, or goes by itself: nobody has to answer that.
+            // With the session, all that the claim had is gone or goes by itself: no answer is
+            // needed.
             Err(_) if self.shared.has_ended(entry.as_deref()) => {
                 self.shared.claims.remove(claim.owner());
                 return Ok(Release::NotHeld);
@@ -346,7 +350,7 @@ impl Driver for ZooKeeperDriver {
         let Some(entry) = self.shared.claims.find(claim.owner()) else {
             return std::future::pending().await;
         };
-        // In a box, since those who wait are many and this is large.
+        // Boxed, since waiters are many and this future is large.
         match entry.hold() {
             Some(node) => Box::pin(self.shared.doubt(&entry, node)).await,
             None => self.shared.turn(&entry).await,
@@ -364,7 +368,7 @@ impl Driver for ZooKeeperDriver {
     }
 }
 
-/// Keeps the session alive, and nobody's place for whom nobody asks.
+/// Keeps the session alive, and removes the places of claims that nobody asks for any more.
 async fn keep(shared: Arc<Shared>) {
     let period = shared.sessions.endpoint().wish() / 4;
     let removing = async {

@@ -15,26 +15,26 @@ use crate::error::Failure;
 use crate::session::{Session, within};
 use crate::tls::{self, Tls};
 
-/// How long one attempt to begin a session may take. All of connecting ends within 5 seconds.
+/// How long one attempt to begin a session may take. Connecting as a whole ends within 5 seconds.
 const CONNECT_LIMIT: Duration = Duration::from_millis(4500);
-/// After how long a server that falls silent is left for another one, at most.
+/// How long a server may be silent before it is left for another one, at most.
 const SILENCE: Duration = Duration::from_secs(3);
-/// For how long other servers are waited for once one has said what it grants, at most.
+/// How long the other servers are waited for once one has said what it grants, at most.
 const LAG: Duration = Duration::from_millis(500);
 /// How long to wait before the next attempt.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a server may take to answer a command of four letters.
+/// How long a server may take to answer a four-letter command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(2);
-/// The same when connecting, unless both have to agree on TLS first: one server that hangs is not
-/// to take the time that is left for another one, and without an answer there are the bounds.
+/// The same while connecting, unless both ends have to agree on TLS first: a server that hangs must
+/// not take the time that is left for another one, and if none answers, there are the bounds.
 const COMMAND_LIMIT_WHILE_CONNECTING: Duration = Duration::from_millis(500);
-/// How much of an answer to one is read.
+/// How much of the answer to such a command is read.
 const LONGEST_ANSWER: u64 = 1 << 20;
-/// How often the one server that there is stands in the list: with so many, most pauses are below a
-/// second for some seconds, and none is longer than what went before.
+/// How often a lone server stands in the list: with so many entries, most pauses are below a second
+/// for some seconds, and none is longer than the time before it.
 const LOOKS_AT_THE_ONE: usize = 16;
-/// How many ticks a session takes for holds to be provable: two writes a tick apart, one tick of
-/// doubt, and some time to live.
+/// How many ticks a session must last for holds to be provable: two writes a tick apart, one tick
+/// of doubt, and some time to live.
 const LEAST_TICKS: u32 = 3;
 
 /// Where the servers are, and how to begin a session with them.
@@ -44,7 +44,7 @@ pub(crate) struct Endpoint {
     credentials: Option<Credentials>,
     /// How long sessions are to be.
     wish: Duration,
-    /// What the user says that the servers' tick is.
+    /// What the user says the servers' tick is.
     tick: Option<Duration>,
     tls: Option<Tls>,
 }
@@ -70,8 +70,8 @@ impl Endpoint {
         Self { hosts, credentials, wish, tick, tls }
     }
 
-    /// Begins a session: with one attempt where there is one server. Several have a leader to
-    /// choose now and then, for which they turn everybody away, so they are tried for a while.
+    /// Begins a session: with one attempt if there is one server. Several servers have to choose a
+    /// leader now and then, and turn everybody away meanwhile, so they are tried for a while.
     pub(crate) async fn open(&self) -> Result<Session, Failure> {
         let mut last = Failure::NoAnswer(CONNECT_LIMIT);
         let opening = async {
@@ -121,7 +121,7 @@ impl Endpoint {
         self.wish
     }
 
-    /// The servers' answers to a command of four letters, those of them that answered.
+    /// The answers to a four-letter command, of those servers that answered.
     pub(crate) async fn ask_all(&self, command: &'static str) -> Vec<String> {
         self.ask_each(command, COMMAND_LIMIT).await.into_iter().flatten().collect()
     }
@@ -142,7 +142,7 @@ impl Endpoint {
         self.ask_at(lookup_host((host, port)).await?, host, command).await
     }
 
-    /// The answer of whichever of the host's addresses connects first.
+    /// The answer from whichever of the host's addresses connects first.
     async fn ask_at(
         &self,
         addresses: impl Iterator<Item = SocketAddr>,
@@ -166,7 +166,7 @@ impl Endpoint {
             None => COMMAND_LIMIT_WHILE_CONNECTING,
         };
         let answers = self.ask_each("conf", limit).await;
-        // The client library would not say why.
+        // The client library would not say why there was no agreement.
         let refusal = || answers.iter().find_map(|answer| tls::refusal(answer.as_ref().err()?));
         if let (true, Some(refusal)) = (answers.iter().all(Result::is_err), refusal()) {
             return Err(Failure::Tls(refusal));
@@ -181,11 +181,11 @@ impl Endpoint {
         }
     }
 
-    /// Whether a session that was reconnected is as long as when it began, and ticks are.
+    /// Whether, after a reconnect, a session and the tick are as long as when the session began.
     ///
     /// At each reconnect the server sets the length anew, within its own bounds, and the client
-    /// library tells neither that nor which server it is. So each of them is asked for another
-    /// session of that length. Those that are away, or late, do not count unless all are.
+    /// library tells neither the length nor which server it is. So each server is asked for another
+    /// session of that length. Servers that are away, or late, do not count unless all are.
     pub(crate) async fn still_grants(&self, session: &Session) -> Result<bool, Failure> {
         let length = session.timeout();
         let ask = async |host: String| {
@@ -228,7 +228,7 @@ impl Endpoint {
         const LONG: Duration = Duration::from_secs(24 * 60 * 60);
         let (short, long) = tokio::join!(self.connect(SHORT), self.connect(LONG));
         let (short, long) = (short?.session_timeout(), long?.session_timeout());
-        // One that is as short as asked for says nothing: the bound is anywhere below.
+        // A session as short as asked for says nothing: the bound may be anywhere below.
         Ok(Bounds { least: Some(short).filter(|&least| least > SHORT), greatest: long })
     }
 
@@ -239,10 +239,11 @@ impl Endpoint {
 
     async fn connect(&self, session: Duration) -> Result<Client, Failure> {
         let hosts = self.to_string();
-        // The library's pauses between rounds through the list double each time, so that it would
-        // look for the one server, after a minute of its absence, no sooner than in the next one.
-        // Several are not repeated: it shuffles the list, so that one which swallows what is sent to
-        // it would be tried twice, and there is no time for that when connecting.
+        // The library's pauses between rounds through the list double each time, so that a lone
+        // server that had been away for a minute would be looked for again no sooner than in the
+        // next minute. Several servers are not repeated: the library shuffles the list, so a server
+        // that swallows what is sent to it would be tried twice, and there is no time for that when
+        // connecting.
         let hosts = match self.hosts.len() {
             1 => [&*hosts; LOOKS_AT_THE_ONE].join(","),
             _ => hosts,
@@ -252,7 +253,7 @@ impl Endpoint {
 
     async fn connect_to(&self, hosts: &str, session: Duration) -> Result<Client, Failure> {
         let connector = self.connector().with_session_timeout(session);
-        // There is to be time left then, to prove the session to another one.
+        // After that silence there must be time left to prove the session to another server.
         let silence = SILENCE.min(session / 3);
         let connector = connector.with_connection_timeout(silence).with_fail_eagerly();
         Ok(match &self.tls {
@@ -269,7 +270,7 @@ impl Endpoint {
     }
 }
 
-/// Between which lengths sessions are.
+/// The shortest and the longest session that is granted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     least: Option<Duration>,
@@ -277,13 +278,13 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// What the tick is where they follow from it, which is so unless they are set: two ticks at
-    /// least and twenty at most. The larger is taken, so that it takes both set, and low, to err.
+    /// The tick that the bounds follow from, as they do unless they are set: two ticks at least and
+    /// twenty at most. The larger result is taken, so that it errs only if both are set, and low.
     fn tick(self) -> Duration {
         self.least.map_or(Duration::ZERO, |least| least / 2).max(self.greatest / 20)
     }
 
-    /// Whether both follow from that tick.
+    /// Whether both bounds follow from that tick.
     pub(crate) fn agree_on(self, tick: Duration) -> bool {
         self.least == Some(2 * tick) && self.greatest == 20 * tick
     }
@@ -322,19 +323,19 @@ async fn exchange(
     stream.flush().await?;
     let mut answer = Vec::new();
     match stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await {
-        // A server that speaks TLS hangs up without saying so.
+        // A server that speaks TLS closes the connection without saying so.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !answer.is_empty() => (),
         read => _ = read?,
     }
     String::from_utf8(answer).map_err(io::Error::other)
 }
 
-/// Of the answers to `conf`.
+/// The longest tick in the answers to `conf`.
 pub(crate) fn longest_tick(answers: &[String]) -> Option<Duration> {
     answers.iter().filter_map(|answer| millis(answer, "tickTime")).max()
 }
 
-/// A setting of so many milliseconds, in the answer to `conf`.
+/// A setting in milliseconds, from the answer to `conf`.
 pub(crate) fn millis(answer: &str, setting: &str) -> Option<Duration> {
     let value = |line: &str| line.strip_prefix(setting)?.strip_prefix('=')?.trim().parse().ok();
     answer.lines().find_map(value).filter(|&millis| millis > 0).map(Duration::from_millis)

@@ -44,12 +44,12 @@ impl Failure {
         DriverError::new(self.known_kind().unwrap_or(ErrorKind::Unknown), self)
     }
 
-    /// The error of whatever leaves something behind.
+    /// The error of a request that leaves something behind.
     pub(crate) fn with_traces(self) -> DriverError {
         DriverError::new(ErrorKind::Unknown, self)
     }
 
-    /// Whether to wait for another session does not help.
+    /// Whether waiting for another session does not help.
     pub(crate) fn is_lasting(&self) -> bool {
         self.known_kind().is_some_and(|kind| !kind.is_transient())
     }
@@ -62,7 +62,8 @@ impl Failure {
         }
     }
 
-    /// Whether a majority has agreed on the answer, as on that to a write that was carried out.
+    /// Whether a majority has agreed on the answer, as it has on the answer to a write that was
+    /// carried out.
     pub(crate) fn is_agreed(&self) -> bool {
         use Error::{BadVersion, NoAuth, NoNode, NodeExists};
         matches!(self, Self::Client(NoNode | NoAuth | NodeExists | BadVersion))
@@ -73,7 +74,7 @@ impl Failure {
         matches!(self, Self::Client(Error::NoNode))
     }
 
-    /// What the answer, or our own refusal, says about the request; none if there was no answer.
+    /// What the answer, or our own refusal, says about the request; `None` if there was no answer.
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
             Self::NoAnswer(_) | Self::Removed => None,
@@ -85,16 +86,16 @@ impl Failure {
     }
 }
 
-/// What a server that does local sessions, and does not make them global, says to an ephemeral
-/// node.
+/// What a server that has local sessions, and does not make them global, answers to the creation of
+/// an ephemeral node.
 const EPHEMERAL_ON_LOCAL_SESSION: i32 = -120;
 
-/// What a server's answer says about the request that it answers. Whatever ends a connection has
-/// many names, so all that is not known for an answer is none.
+/// What a server's answer says about the request that it answers. Whatever ends a connection goes
+/// by many names, so an error that is not known to be an answer counts as none.
 fn known_kind(error: &Error) -> Option<ErrorKind> {
     Some(match error {
         Error::NoAuth | Error::AuthFailed | Error::InvalidAcl => ErrorKind::Denied,
-        // Removed by somebody else, or a leader that is changing: asking again helps.
+        // Removed by somebody else, or the leader is changing: asking again helps.
         Error::NoNode | Error::Throttled | Error::NotReadOnly | Error::SessionMoved => {
             ErrorKind::Unreachable
         }

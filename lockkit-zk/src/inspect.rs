@@ -42,7 +42,7 @@ impl Inspect for ZooKeeperDriver {
         for names in names.chunks(AT_ONCE) {
             let looks = names.iter().map(|name| async move {
                 match shared.look(name, shared.queue(name).await, now).await {
-                    // Something of somebody else, where a lock would be.
+                    // Something of somebody else's, where a lock would be.
                     Err(error) if error.kind() == ErrorKind::Foreign => Ok(None),
                     status => status.map(Some),
                 }
@@ -71,7 +71,7 @@ impl Inspect for ZooKeeperDriver {
         let holder = holder(first, &data, &stat, now)?;
         let (limit, path) = (shared.inspection_limit(), [&folder, "/", &first.node].concat());
         let session = shared.sessions.connected(limit).await.map_err(Failure::without_effect)?;
-        // The name of a node is used once, so this is nobody else's.
+        // The name of a node is used only once, so this is nobody else's.
         let delete = session.send(|| session.client().delete(&path, None));
         match session.write(limit, delete).await {
             Ok(()) => Ok(Some(holder)),
@@ -99,7 +99,7 @@ impl Shared {
             let read = contenders.iter().map(|contender| self.node(&folder, contender));
             nodes.extend(try_join_all(read).await.map_err(Failure::without_effect)?);
         }
-        // Who has left meanwhile is left out.
+        // Whoever has left meanwhile is left out.
         let mut there =
             queue.iter().zip(nodes).filter_map(|(contender, node)| Some((contender, node?)));
         let mut status = LockStatus::free(name.clone());
@@ -110,10 +110,10 @@ impl Shared {
         Ok(status.waited_for_by(waiters.collect::<Result<_, _>>()?))
     }
 
-    /// What the time is on the servers' clock, in milliseconds, if they say so.
+    /// The time on the servers' clock, in milliseconds, if they say so.
     ///
-    /// They tell of times only when something is written. This makes a node and removes it again
-    /// in one step, so that nobody sees it, beside the locks and not among anybody's nodes.
+    /// The servers tell the time only when something is written. So this makes a node and removes
+    /// it again in one step, which nobody sees, beside the locks and not among anybody's nodes.
     async fn now(&self, namespace: &Namespace) -> Option<i64> {
         let told = async {
             let limit = self.inspection_limit();
@@ -129,13 +129,13 @@ impl Shared {
                 | MultiWriteError::OperationFailed { source, .. } => Failure::from(source),
             })?;
             Ok(results.into_iter().find_map(|result| match result {
-                // The answer to the creation has a time only from some versions on.
+                // Only from some versions on does the answer to the creation have a time.
                 MultiWriteResult::SetData { stat } => Some(stat.mtime),
                 _ => None,
             }))
         };
         told.await.unwrap_or_else(|failure: Failure| {
-            // Where there are no locks, or only others may use them, the rest says so.
+            // Where there are no locks, or only others may use them, the other requests say so.
             tracing::debug!(%failure, "the servers' time is not known");
             None
         })
@@ -152,14 +152,14 @@ impl Shared {
         Ok(nodes.into_iter().map(contender).collect())
     }
 
-    /// The nodes in a folder when the leader is asked, or later.
+    /// The nodes in a folder at the time the leader is asked, or later.
     pub(crate) async fn list(&self, folder: &str) -> Result<Vec<String>, Failure> {
         let limit = self.inspection_limit();
         let session = self.sessions.connected(limit).await?;
         list(&session, folder, limit).await
     }
 
-    /// What a node has, if it is still there.
+    /// The data and the stat of a node, if it is still there.
     async fn node(
         &self,
         folder: &str,
@@ -199,7 +199,7 @@ fn holder(
     if let Some(label) = label(data) {
         holder = holder.with_label(label);
     }
-    // Whoever had to wait has written to the node once it was granted.
+    // A holder that had to wait wrote to its node once the lock was granted.
     if let Some(now) = now {
         holder = holder.with_held_for(since(stat.mtime, now));
     }
@@ -222,8 +222,8 @@ fn waiter(
     Ok(waiter)
 }
 
-/// How long a time is past. What came after the clock was asked is new, and so is what another
-/// server's clock calls later.
+/// How long ago `time` was. Whatever came after the clock was asked is new, and so is whatever is
+/// later by another server's clock.
 fn since(time: i64, now: i64) -> Duration {
     Duration::from_millis(u64::try_from(now.saturating_sub(time)).unwrap_or(0))
 }
@@ -232,7 +232,7 @@ fn owner(contender: &Contender) -> Result<OwnerId, DriverError> {
     contender.owner.ok_or_else(|| Failure::Foreign(contender.node.clone()).without_effect())
 }
 
-/// It decides nothing, so whoever put something else there hides nobody.
+/// The label decides nothing, so whoever put something else there is not hidden.
 fn label(data: &[u8]) -> Option<Label> {
     Label::new(std::str::from_utf8(data).ok()?).ok()
 }

@@ -12,8 +12,8 @@ use crate::error::Failure;
 /// Room for the longest name with every byte escaped, so that each name can be read back.
 const LONGEST_SEGMENT: usize = 3 * LockName::MAX_LEN;
 
-/// The nodes of a lock in the order in which they are served, unless something is there that is none
-/// of them.
+/// The nodes of a lock in the order in which they are served, unless there is something that is not
+/// one of them.
 pub(crate) type Queue = Result<Vec<String>, Failure>;
 
 /// `ROOT/NAMESPACE/NAME/NODE`.
@@ -49,7 +49,7 @@ impl FromStr for Dialect {
 }
 
 impl Layout {
-    /// Below `root`, which is empty or begins with a slash and ends with none.
+    /// Below `root`, which is empty, or begins with a slash and does not end with one.
     pub(crate) fn new(root: impl Into<String>, dialect: Dialect) -> Self {
         Self { root: root.into(), dialect }
     }
@@ -62,7 +62,7 @@ impl Layout {
     /// Where the locks of a namespace are.
     pub(crate) fn namespace(&self, namespace: &Namespace) -> String {
         let segment = match namespace.as_str() {
-            // The servers' own.
+            // That node is the servers' own.
             "zookeeper" => "%7aookeeper".into(),
             _ => namespace.segment(),
         };
@@ -75,7 +75,7 @@ impl Layout {
         [&namespace, "/", &name.segment(LONGEST_SEGMENT)].concat()
     }
 
-    /// Which lock of the namespace has its nodes there.
+    /// Which lock of the namespace has its nodes at `segment`.
     pub(crate) fn name(&self, namespace: &Namespace, segment: &str) -> Option<LockName> {
         let text = percent_decode_str(segment).decode_utf8().ok()?;
         let name = LockName::new(namespace, &text).ok()?;
@@ -108,28 +108,29 @@ impl Layout {
                 }
                 nodes.sort_by_cached_key(|node| sequence(node));
             }
-            // Every child counts, by what stands behind the last `lock-`, as text.
+            // Every child counts, ordered as text by what follows the last `lock-`.
             Dialect::Curator => nodes.sort_by_cached_key(|node| match node.rsplit_once("lock-") {
                 Some((_, sequence)) => sequence.to_owned(),
                 None => node.clone(),
             }),
-            // Whatever is called otherwise is no contender.
+            // A node that is named otherwise is not a contender.
             Dialect::Kazoo => {
                 let sequence = |node: &str| {
                     let (_, text) = node.rsplit_once("__lock__")?;
                     text.parse::<i32>().is_ok().then(|| text.to_owned())
                 };
                 nodes.retain(|node| sequence(node).is_some());
-                // As text, which tells another order at the end of two billion.
+                // As text, which gives another order at the end of the two billion.
                 nodes.sort_by_cached_key(|node| sequence(node));
             }
         }
         Ok(nodes)
     }
 
-    /// Whether the names of a queue tell its order. At the end of two billion the servers let the
-    /// sequence stand where it is, except for nodes that are made at about the same time, of which all
-    /// but the first have one that begins anew below zero. Other software goes by the names even so.
+    /// Whether the names of a queue tell its order. At the end of the two billion, the servers
+    /// leave the sequence where it is, except for nodes that are made at about the same time: of
+    /// these, all but the first get a sequence that begins anew below zero. Other software goes by
+    /// the names even so.
     pub(crate) fn is_told_by_names(&self, nodes: &[String]) -> bool {
         let is_before = |end: i32| (0..i32::MAX).contains(&end);
         match self.dialect {
@@ -138,7 +139,7 @@ impl Layout {
         }
     }
 
-    /// Whose node it is. A foreign client may call its nodes as it likes.
+    /// Whose node it is. A foreign client may name its nodes as it likes.
     pub(crate) fn owner(&self, node: &str) -> Option<OwnerId> {
         match self.dialect {
             Dialect::Lockkit => node.get(..32)?.parse().ok(),
@@ -151,7 +152,7 @@ impl Layout {
     }
 }
 
-/// Of a node of lockkit's own.
+/// The sequence of one of lockkit's own nodes.
 fn sequence(node: &str) -> Option<i32> {
     node.get(32..)?.strip_prefix('-')?.parse().ok()
 }

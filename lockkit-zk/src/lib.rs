@@ -1,8 +1,8 @@
-//! ZooKeeper driver of lockkit: locks that end with a session, and queues in order of arrival.
+//! The ZooKeeper driver of lockkit: locks that end with a session, and queues in order of arrival.
 //!
-//! A claim is an ephemeral sequential node; the first of a lock's nodes holds it, and each waiter
-//! watches the one before its own. Taking a free lock is one round trip. All locks of a locker
-//! share one session, which one heartbeat keeps alive.
+//! A claim is an ephemeral sequential node. The first of a lock's nodes holds the lock, and each
+//! waiter watches the node before its own. Taking a free lock is one round trip. All locks of a
+//! locker share one session, which one heartbeat keeps alive.
 //!
 //! Applications reach it through the facade crate `lockkit` and its feature `zookeeper`.
 //!
@@ -13,7 +13,7 @@
 //! # }
 //! ```
 //!
-//! What it guarantees, and what it stores, is told in `docs/zookeeper.md`.
+//! `docs/zookeeper.md` says what it guarantees and what it stores.
 
 mod claims;
 mod config;

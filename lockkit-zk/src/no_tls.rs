@@ -1,4 +1,4 @@
-//! In place of `tls.rs` where its feature is off: the same, of which there is none.
+//! In place of `tls.rs` where its feature is off: the same interface, to a `Tls` that cannot exist.
 
 use std::io;
 

@@ -8,18 +8,19 @@ use lockkit_core::driver::Instant;
 /// What answered writes prove about a session.
 ///
 /// A server that follows answers for the leader before the leader knows that the session lives: it
-/// tells of the sessions that it has heard of whenever the leader pings it, which is every half
-/// tick. So a write proves nothing by its answer. It does once another one was answered that left
-/// more than a tick later: in between the server was pinged, its answer went the same way ahead
-/// of the second write, and the leader counts the session's time-out from then or later.
+/// reports the sessions that it has heard of whenever the leader pings it, which is every half
+/// tick. So the answer to a write proves nothing by itself. It does once another write, which left
+/// more than a tick after that answer, is answered as well: in between, the server was pinged, its
+/// report went the same way ahead of the second write, and the leader counts the session's time-out
+/// from then or later.
 #[derive(Debug)]
 pub(crate) struct Proof {
     tick: Duration,
-    /// When the last write left that is known to have reached the leader's count.
+    /// When the last write left, of those that are known to have reached the leader's count.
     followed: Instant,
-    /// The same when doubt came up, until it is gone.
+    /// The same at the time doubt came up, until the doubt is gone.
     doubted: Option<Instant>,
-    /// Answered writes that are not followed yet, the oldest first.
+    /// Answered writes that no write has followed late enough yet, the oldest first.
     waiting: VecDeque<Write>,
 }
 
@@ -30,23 +31,24 @@ struct Write {
 }
 
 impl Proof {
-    /// Of a session that was asked for at `asked` and granted: the leader counts it from there.
+    /// The proof of a session that was asked for at `asked` and granted: the leader counts from
+    /// there.
     pub(crate) fn new(asked: Instant, tick: Duration) -> Self {
         Self { tick, followed: asked, doubted: None, waiting: VecDeque::new() }
     }
 
-    /// When the session was last heard of at the leader, at the earliest.
+    /// When the leader last heard of the session, at the earliest.
     pub(crate) fn since(&self) -> Instant {
         self.doubted.unwrap_or(self.followed)
     }
 
-    /// It is not known for how long the leader lets the session live from now on: until that is
-    /// known again, nothing more is proven.
+    /// From now on it is not known how long the leader lets the session live: until that is known
+    /// again, nothing more is proven.
     pub(crate) fn doubt(&mut self) {
         self.doubted = Some(self.since());
     }
 
-    /// For as long as before: what was answered meanwhile counts, too.
+    /// The session lives for as long as before, so what was answered meanwhile counts, too.
     pub(crate) fn trust(&mut self) {
         self.doubted = None;
     }
@@ -55,7 +57,7 @@ impl Proof {
         self.doubted.is_some()
     }
 
-    /// Takes notice of an answered write.
+    /// Takes note of an answered write.
     pub(crate) fn add(&mut self, sent: Instant, answered: Instant) {
         while let Some(write) = self.waiting.front() {
             if sent <= write.answered + self.tick {

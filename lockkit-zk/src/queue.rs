@@ -14,7 +14,7 @@ use crate::rank::Rank;
 use crate::session::{Session, is_same};
 use crate::sessions::Sessions;
 
-/// How often a folder is made that is removed meanwhile.
+/// How many times to try with a folder that is removed meanwhile.
 const TRIES: usize = 5;
 
 /// One request, which may take several messages, about one claim.
@@ -30,7 +30,7 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Once there is a connection.
+    /// Waits until there is a connection.
     pub(crate) async fn new(
         sessions: &'a Sessions,
         claims: &'a Claims,
@@ -53,7 +53,7 @@ impl<'a> Request<'a> {
                 {
                     return Ok(Attempt::Taken(Taken::new()));
                 }
-                // What our server has not heard of yet can only be that others have left.
+                // All that our server may not have heard of yet is that others have left.
                 let seen = self.list().await.map_err(Failure::with_traces)?;
                 let first = seen.as_ref().as_ref().ok().and_then(|queue| queue.first());
                 if first.is_some_and(|first| first == node.name()) {
@@ -82,8 +82,8 @@ impl<'a> Request<'a> {
         self.judge(entry, node, &queue).await
     }
 
-    /// Whether the node stands, and the one that was before it. It still is then, and those two are
-    /// looked at whatever the length of the queue.
+    /// Whether the node stands, and the one that was before it. If so, that one still is before it,
+    /// and only these two are looked at, however long the queue.
     async fn waits_yet(&self, node: &Node, ahead: &Ahead) -> Result<bool, Failure> {
         let (client, path) = (self.session.client(), &node.path);
         let synced = client.sync(path);
@@ -97,13 +97,13 @@ impl<'a> Request<'a> {
         let stands = own?.is_some_and(|stat| stat.czxid == node.czxid);
         match ahead {
             Ok(ahead) => Ok(ahead.is_some() && stands),
-            // From ZooKeeper 3.8.4 on one has to be allowed to read it.
+            // From ZooKeeper 3.8.4 on, this takes the right to read the node.
             Err(failure) if failure.is_answer() => Ok(false),
             Err(failure) => Err(failure),
         }
     }
 
-    /// How a node stands that was there before; none if it was removed by somebody else: what
+    /// How a node that was there before stands now; `None` if somebody else removed it, and what
     /// follows is a new claim.
     async fn look_again(&self, entry: &Entry, node: Node) -> Result<Option<Attempt>, DriverError> {
         let queue = self.list_synced().await.map_err(Failure::with_traces)?;
@@ -152,7 +152,7 @@ impl<'a> Request<'a> {
         Err(Failure::Client(Error::NoNode).without_effect())
     }
 
-    /// Removes what the claim has left from a session before.
+    /// Removes what the claim has left from an earlier session.
     async fn remove_older(
         &self,
         node: &Node,
@@ -165,10 +165,10 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// The node whose creation was not answered, if it came to be, and the queue.
+    /// The node whose creation was not answered, if it was made after all, and the queue.
     ///
     /// Nothing that was sent before can land later: the servers take the requests of a session in
-    /// order, and refuse those that come by a way that the session has left.
+    /// order, and refuse those that arrive by a connection that the session has left.
     async fn adopt(&self) -> Result<Option<(Node, Queue)>, Failure> {
         let nodes = self.nodes().await?;
         let mut adopted: Option<Node> = None;
@@ -180,7 +180,7 @@ impl<'a> Request<'a> {
                 Some(stat) if stat.ephemeral_owner == self.session.id() && adopted.is_none() => {
                     adopted = Some(Node::new(self.session.clone(), path, stat.czxid));
                 }
-                // Of a session that is about to end, and takes its node along.
+                // It is of a session that is about to end, and that takes its node along.
                 Some(_) => self.delete(&path).await?,
                 None => (),
             }
@@ -201,7 +201,7 @@ impl<'a> Request<'a> {
         let queue = match queue {
             Ok(queue) => queue,
             Err(failure) => {
-                // Where there is something else, nothing of ours is to stay.
+                // Nothing of ours is to stay where there is something else.
                 remove(&node, self.limit).await.map_err(Failure::with_traces)?;
                 entry.set(Trace::Nothing);
                 return Err(failure.clone().of_a_request());
@@ -211,7 +211,7 @@ impl<'a> Request<'a> {
             return Err(Failure::Removed.with_traces());
         };
         let prefix = self.layout.prefix(self.claim.owner());
-        // What was left from before is removed by now.
+        // What was left from before has been removed by now.
         let mut before = queue[..at].iter().filter(|name| !is_older(name, &prefix, &node));
         let Some(first) = before.next() else { return self.grant(entry, node) };
         if !self.claim.waits() {
@@ -227,7 +227,7 @@ impl<'a> Request<'a> {
         Ok(Attempt::Taken(Taken::new()))
     }
 
-    /// Whoever is just before a claim. What becomes of its node is known here if it is of ours.
+    /// The node just before that of a claim. What becomes of it is known here if it is one of ours.
     fn ahead(&self, name: &str) -> Ahead {
         let entry = self.layout.owner(name).and_then(|owner| self.claims.find(owner));
         let node = entry.and_then(|entry| entry.node());
@@ -276,7 +276,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Removes what the claim may have left, in whatever session, as long as that is to go.
+    /// Removes what the claim may have left, in whatever session, as long as `is_to_go` says so.
     pub(crate) async fn sweep(&self, is_to_go: impl Fn() -> bool) -> Result<Release, DriverError> {
         let nodes = self.nodes().await.map_err(Failure::of_a_request)?;
         for name in self.own(&nodes).take_while(|_| is_to_go()) {
@@ -291,7 +291,7 @@ impl<'a> Request<'a> {
         nodes.iter().filter(move |name| name.starts_with(&prefix))
     }
 
-    /// The queue at a time after this was called, as far as our server has heard.
+    /// The queue at some time after this is called, as far as our server has heard.
     async fn list(&self) -> Result<Arc<Queue>, Failure> {
         let look = async {
             let client = self.session.client();
@@ -302,7 +302,7 @@ impl<'a> Request<'a> {
         self.session.read(self.limit, line.look(self.limit.length() / 2, look)).await
     }
 
-    /// The queue as it is when the leader is asked, or later: a server that follows may be behind.
+    /// The queue at the time the leader is asked, or later: a server that follows may be behind.
     async fn list_synced(&self) -> Result<Arc<Queue>, Failure> {
         let synced = self.session.client().sync(&self.folder);
         let (synced, queue) = tokio::join!(self.session.read(self.limit, synced), self.list());
@@ -310,7 +310,7 @@ impl<'a> Request<'a> {
         queue
     }
 
-    /// All that stands beside the claim's node when the leader is asked, or later.
+    /// All nodes in the folder of the lock at the time the leader is asked, or later.
     async fn nodes(&self) -> Result<Vec<String>, Failure> {
         let client = self.session.client();
         let (synced, listed) = (client.sync(&self.folder), client.list_children(&self.folder));
@@ -327,7 +327,7 @@ impl<'a> Request<'a> {
         delete(&self.session, path, self.limit).await
     }
 
-    /// Makes what is missing above the nodes, as containers, which the servers remove when they
+    /// Makes what is missing above the nodes, as containers, which the servers remove once they
     /// have become empty.
     async fn make_folder(&self) -> Result<(), Failure> {
         let acls = self.sessions.endpoint().acls();
@@ -345,8 +345,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The nodes of a lock in the order in which they are served. Where their names do not tell it, it
-/// takes a look at each.
+/// The nodes of a lock in the order in which they are served. Where their names do not tell the
+/// order, each node is looked at.
 pub(crate) async fn in_order(
     client: &Client,
     layout: &Layout,
@@ -369,14 +369,14 @@ async fn in_order_of_creation(
 ) -> Result<Vec<String>, Error> {
     let stat = |name| client.check_stat(&[folder, "/", name].concat());
     let stats = try_join_all(nodes.iter().map(|name| stat(name))).await?;
-    // Who has left meanwhile is left out.
+    // Whoever has left meanwhile is left out.
     let there = nodes.into_iter().zip(stats).filter_map(|(name, stat)| Some((stat?.czxid, name)));
     let mut there: Vec<_> = there.collect();
     there.sort_unstable();
     Ok(there.into_iter().map(|(_, name)| name).collect())
 }
 
-/// The children of a node, which are none if it is not there.
+/// The children of a node; none if the node is not there.
 fn or_none(listed: Result<Vec<String>, Error>) -> Result<Vec<String>, Error> {
     match listed {
         Err(Error::NoNode) => Ok(Vec::new()),
@@ -384,12 +384,12 @@ fn or_none(listed: Result<Vec<String>, Error>) -> Result<Vec<String>, Error> {
     }
 }
 
-/// Whether it is another node of the owner whose nodes begin so.
+/// Whether it is another node of the owner whose nodes begin with `prefix`.
 fn is_older(name: &str, prefix: &str, node: &Node) -> bool {
     name.starts_with(prefix) && name != node.name()
 }
 
-/// Removes the node of a claim, and tells whoever is behind.
+/// Removes the node of a claim, and tells whoever is behind it.
 pub(crate) async fn remove(node: &Node, limit: Limit) -> Result<(), Failure> {
     delete(&node.session, &node.path, limit).await?;
     node.rank.goes();
@@ -419,7 +419,7 @@ pub(crate) fn token(czxid: i64) -> Result<FencingToken, DriverError> {
     })
 }
 
-/// Whether the node is there when the leader is asked, or later.
+/// Whether the node is there at the time the leader is asked, or later.
 pub(crate) async fn stands(session: &Session, node: &Node, limit: Limit) -> Result<bool, Failure> {
     let (client, path) = (session.client(), &node.path);
     let (synced, stat) = (client.sync(path), client.check_stat(path));

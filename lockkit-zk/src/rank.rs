@@ -18,12 +18,12 @@ struct Known {
 }
 
 impl Rank {
-    /// Of a node that this driver has made.
+    /// The rank of a node that this driver has made.
     pub(crate) fn of_place() -> Self {
         Self::new(true)
     }
 
-    /// Of a node of somebody else, who tells nothing.
+    /// The rank of a node of somebody else, who tells nothing.
     pub(crate) fn of_a_stranger() -> Self {
         Self::new(false)
     }
@@ -38,13 +38,13 @@ impl Rank {
         }))
     }
 
-    /// Whether it is of a claim of this driver.
+    /// Whether the node is that of a claim of this driver.
     pub(crate) fn is_ours(&self) -> bool {
         self.0.is_ours
     }
 
-    /// Whether it is known to be the first of its queue, or to have been. From then on nothing comes
-    /// before it: the servers put each new node behind all others.
+    /// Whether the node is known to be, or to have been, the first of its queue. From then on
+    /// nothing comes before it: the servers put each new node behind all others.
     pub(crate) fn is_first(&self) -> bool {
         self.0.is_first.load(Ordering::Acquire)
     }
@@ -53,25 +53,25 @@ impl Rank {
         self.0.is_first.store(true, Ordering::Release);
     }
 
-    /// Whether its claim is known to wait. Until it does not, there is no need to watch the node: both
-    /// are of one session, and end with it together.
+    /// Whether its claim is known to wait. While it does, there is no need to watch the node: it
+    /// and the one behind it are of one session, and end with it together.
     pub(crate) fn waits(&self) -> bool {
         self.0.waits.load(Ordering::Acquire)
     }
 
-    /// It has the lock, or leaves, or nobody knows.
+    /// Its claim has the lock, or leaves, or nobody knows.
     pub(crate) fn moves_on(&self) {
         self.0.waits.store(false, Ordering::Release);
         self.0.news.notify_waiters();
     }
 
-    /// The servers have removed it.
+    /// The servers have removed the node.
     pub(crate) fn goes(&self) {
         self.0.is_gone.store(true, Ordering::Release);
         self.0.news.notify_waiters();
     }
 
-    /// Returns when it does not wait any more.
+    /// Returns when its claim no longer waits.
     ///
     /// # Cancel safety
     ///
@@ -80,7 +80,7 @@ impl Rank {
         self.until(|known| !known.waits.load(Ordering::Acquire)).await;
     }
 
-    /// Returns when its claim has removed it.
+    /// Returns when its claim has removed the node.
     ///
     /// # Cancel safety
     ///

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many bytes the paths may have that a session watches. After a reconnect the client library
-/// sends those of more than 128 KiB in several requests, all with the same number, takes the second
-/// answer for a fault, and reconnects, until the session has ended. Some that were dropped may be
-/// among them still.
+/// How many bytes the paths that a session watches may have. After a reconnect, the client library
+/// sends paths of more than 128 KiB in several requests, all with the same number, takes the second
+/// answer for a fault, and reconnects, until the session has ended. Paths of watches that were
+/// dropped may still be among them.
 const MOST: usize = 96 << 10;
-/// With how many a hold is watched. Who waits is to find room even so: it has more use of it.
+/// Up to how many a hold is watched. Even then a waiter must find room: it has more use for it.
 const MOST_FOR_A_HOLD: usize = 64 << 10;
 
-/// For the watches of one session.
+/// The room for the watches of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Room(Arc<AtomicUsize>);
 
-/// That of one watch. Dropping it gives it back.
+/// The room of one watch. Dropping it gives the room back.
 #[derive(Debug)]
 pub(crate) struct Part {
     taken: Arc<AtomicUsize>,
@@ -30,7 +30,7 @@ pub(crate) enum Watcher {
 }
 
 impl Room {
-    /// For a watch on that path, if there is room.
+    /// Room for a watch on that path, if there is any.
     pub(crate) fn take(&self, path: &str, watcher: Watcher) -> Option<Part> {
         let most = match watcher {
             Watcher::Holder => MOST_FOR_A_HOLD,
@@ -38,7 +38,7 @@ impl Room {
         };
         let bytes = path.len();
         let more = |taken: usize| taken.checked_add(bytes).filter(|&taken| taken <= most);
-        // What has given back was taken off before, and its removal is sent first.
+        // A watch that gave its room back was taken off before, and its removal is sent first.
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(Part { taken: self.0.clone(), bytes })
     }

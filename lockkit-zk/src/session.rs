@@ -12,8 +12,8 @@ use crate::room::Room;
 
 /// A session with the servers, from its grant to its end.
 ///
-/// The client library sends a request when its future is made, in the order of the calls, puts no
-/// limit to the answer, and carries out later what it cannot send now.
+/// The client library sends a request when its future is made, in the order of the calls. It puts
+/// no limit on the answer, and carries out later what it cannot send now.
 #[derive(Debug)]
 pub(crate) struct Session {
     client: Client,
@@ -24,7 +24,7 @@ pub(crate) struct Session {
     given_up: CancellationToken,
 }
 
-/// Waits for an answer no longer than that.
+/// Waits for an answer, but no longer than `limit`.
 pub(crate) async fn within<T>(
     limit: Limit,
     request: impl Future<Output = T>,
@@ -39,7 +39,7 @@ pub(crate) struct Sent<F> {
 }
 
 impl Session {
-    /// One that was asked for at `asked` and granted.
+    /// A session that was asked for at `asked` and granted.
     pub(crate) fn new(client: Client, asked: Instant, tick: Duration) -> Self {
         let (proof, looks) = (Mutex::new(Proof::new(asked, tick)), Looks::default());
         let (room, given_up) = (Room::default(), CancellationToken::new());
@@ -51,12 +51,12 @@ impl Session {
         &self.client
     }
 
-    /// Those at queues: each has seen what was sent in this session before it was begun.
+    /// The looks at queues: each has seen what was sent in this session before the look was begun.
     pub(crate) fn looks(&self) -> &Looks<Queue> {
         &self.looks
     }
 
-    /// For watches.
+    /// The room for watches.
     pub(crate) fn room(&self) -> &Room {
         &self.room
     }
@@ -65,8 +65,8 @@ impl Session {
         self.client.session_id().0
     }
 
-    /// How long it lives after the leader last heard of it, as granted when it began: what a server
-    /// grants at a reconnect, the client library does not tell.
+    /// How long the session lives after the leader last heard of it, as granted when it began: the
+    /// client library does not tell what a server grants at a reconnect.
     pub(crate) fn timeout(&self) -> Duration {
         self.client.session_timeout()
     }
@@ -83,7 +83,7 @@ impl Session {
         self.given_up.is_cancelled() || self.client.state().is_terminated()
     }
 
-    /// It has ended for us. For the servers it does when nobody has its client any more.
+    /// The session has ended for us. For the servers it ends when nobody has its client any more.
     pub(crate) fn give_up(&self) {
         self.given_up.cancel();
     }
@@ -97,12 +97,12 @@ impl Session {
         self.given_up.cancelled().await;
     }
 
-    /// The connection was lost: the servers may count another length from now on.
+    /// The connection was lost: from now on the servers may count another length.
     pub(crate) fn doubt(&self) {
         self.proof().doubt();
     }
 
-    /// They do not.
+    /// The servers still count the same length.
     pub(crate) fn trust(&self) {
         self.proof().trust();
     }
@@ -122,20 +122,20 @@ impl Session {
         Vouch::Lease { since: self.proof().since(), ttl }
     }
 
-    /// How far apart heartbeats are: a quarter of the session, or less where ticks are long, so
-    /// that one is proven well before the last proof is used up.
+    /// The time between heartbeats: a quarter of the session, or less where ticks are long, so that
+    /// a heartbeat is proven well before the last proof is used up.
     pub(crate) fn beat_interval(&self) -> Duration {
         let spare = self.timeout().saturating_sub(2 * self.tick);
         (self.timeout() / 4).min(spare / 6)
     }
 
-    /// Writes nothing, which takes a majority as any write does.
+    /// Writes nothing, which takes a majority like any other write.
     pub(crate) async fn beat(&self, path: &str, limit: Limit) -> Result<(), Failure> {
         let at = Clock::system().now();
         let writer = self.client.new_check_writer(path, None)?;
         let request = async {
             match writer.commit().await {
-                // That the path is not there, or not for us, is an answer as well.
+                // That the path is missing, or not for us, is an answer as well.
                 Ok(_)
                 | Err(CheckWriteError::CheckFailed { source: Error::NoNode | Error::NoAuth }) => {
                     Ok(())
@@ -150,13 +150,13 @@ impl Session {
         self.write(limit, Sent { at, request }).await
     }
 
-    /// Makes a write of a request, which is sent by making it.
+    /// Makes a write out of a request, which is sent by being made.
     pub(crate) fn send<F>(&self, request: impl FnOnce() -> F) -> Sent<F> {
         let at = Clock::system().now();
         Sent { at, request: request() }
     }
 
-    /// Waits for the answer to a write, and takes notice of what it proves.
+    /// Waits for the answer to a write, and takes note of what it proves.
     pub(crate) async fn write<T>(
         &self,
         limit: Limit,

@@ -35,13 +35,13 @@ struct Standing {
 /// What has happened to a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The connection was lost, so many times by now.
+    /// The connection was lost, this many times by now.
     Disconnected(u64),
     Ended,
 }
 
 impl Sessions {
-    /// Begins the first session, with one attempt.
+    /// Begins the first session.
     pub(crate) async fn open(endpoint: Endpoint) -> Result<Self, Failure> {
         let session = Some(Arc::new(endpoint.open().await?));
         let standing = Standing { session, is_connected: true, losses: 0, is_closed: false };
@@ -55,7 +55,7 @@ impl Sessions {
 
     /// The session, once it is connected.
     ///
-    /// What cannot be sent is not asked for: the client library would send it later.
+    /// What cannot be sent now is not asked for: the client library would send it later.
     pub(crate) async fn connected(&self, limit: Limit) -> Result<Arc<Session>, Failure> {
         if let Some(session) = self.current().filter(|session| session.is_connected()) {
             return Ok(session);
@@ -63,7 +63,7 @@ impl Sessions {
         let mut standing = self.standing.subscribe();
         let settled = standing.wait_for(|standing| standing.is_closed || standing.is_connected);
         match within(limit, settled).await {
-            // The sender lives as long as this.
+            // The sender lives as long as `self`.
             Ok(Ok(standing)) => standing.session.clone().ok_or(Failure::Closed),
             Ok(Err(_)) => Err(Failure::Closed),
             Err(_) => match self.last_failure() {
@@ -80,12 +80,12 @@ impl Sessions {
         self.current().is_some_and(|session| !session.has_ended())
     }
 
-    /// Whether that session is the one there is.
+    /// Whether that session is the current one.
     pub(crate) fn is_current(&self, session: &Arc<Session>) -> bool {
         self.standing.borrow().session.as_ref().is_some_and(|current| is_same(current, session))
     }
 
-    /// Waits for the end of a session, or for a loss of connection after the first `known`.
+    /// Waits for the end of a session, or for a loss of the connection after the first `known`.
     ///
     /// # Cancel safety
     ///
@@ -110,7 +110,7 @@ impl Sessions {
         self.standing.borrow().losses
     }
 
-    /// Keeps the session alive, and begins a new one when it has ended, which is told. Never returns.
+    /// Keeps the session alive; when it has ended, says so and begins a new one. Never returns.
     pub(crate) async fn keep(&self, path: &str, ended: impl Fn()) {
         let mut backoff = Backoff::default();
         loop {
@@ -142,8 +142,8 @@ impl Sessions {
         let mut states = session.states();
         while !session.has_ended() {
             self.stand(Some(session.clone()));
-            // At once after the connection is back, and not while it is away: what is sent then
-            // is sent later.
+            // As soon as the connection is back, and not while it is away: what is sent then would
+            // only be sent later.
             let beats = async {
                 let mut backoff = Backoff::default();
                 while session.is_connected() {
@@ -174,7 +174,7 @@ impl Sessions {
             };
             select! {
                 biased;
-                // Whatever was connected is so by another connection now, if it is.
+                // If the session is connected now, it is so by another connection.
                 _ = states.changed() => session.doubt(),
                 () = beats => (),
             }

@@ -1,4 +1,4 @@
-//! Connections that are encrypted, to servers that have shown who they are.
+//! Encrypted connections, to servers that have shown who they are.
 
 use std::fmt;
 use std::io;
@@ -13,8 +13,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 use zookeeper_client::{Client, Connector, Error, TlsOptions};
 
-/// Which servers to trust, and what to show them: as the client library takes it, and for what is
-/// asked beside a session.
+/// Which servers to trust and what to show them, both for the client library and for what is asked
+/// outside a session.
 #[derive(Clone)]
 pub(crate) struct Tls {
     options: TlsOptions,
@@ -29,9 +29,9 @@ impl Tls {
     /// Says what cannot be used.
     pub(crate) fn from_pem(ca: &str, identity: Option<(&str, &str)>) -> Result<Self, String> {
         // The client library asks for the provider of the process. It brings a second one, and
-        // where there are two, there is none of the process unless somebody has named it.
+        // where there are two, the process has none unless somebody has named one.
         if CryptoProvider::get_default().is_none() {
-            // Whoever was faster has named one as well.
+            // If somebody else was faster, one has been named all the same.
             _ = ring::default_provider().install_default();
         }
         let mut options = TlsOptions::new().with_pem_ca(ca).map_err(|error| error.to_string())?;
@@ -43,7 +43,7 @@ impl Tls {
         Ok(Self { options, beside: TlsConnector::from(Arc::new(beside)) })
     }
 
-    /// Begins a session by it.
+    /// Begins a session over TLS.
     pub(crate) async fn connect(&self, connector: Connector, hosts: &str) -> Result<Client, Error> {
         connector.with_tls(self.options.clone()).secure_connect(hosts).await
     }
@@ -59,19 +59,19 @@ impl Tls {
     }
 }
 
-/// Without what it holds: there is a key in it.
+/// Without what it holds, since there is a key in it.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tls")
     }
 }
 
-/// Whether there can be a certificate for it.
+/// Whether there can be a certificate for `host`.
 pub(crate) fn is_name(host: &str) -> bool {
     ServerName::try_from(host).is_ok()
 }
 
-/// What the two ends did not agree on; nothing if the connection broke.
+/// What the two ends did not agree on; `None` if the connection broke.
 pub(crate) fn refusal(error: &io::Error) -> Option<String> {
     error.get_ref()?.downcast_ref::<rustls::Error>().map(ToString::to_string)
 }

@@ -31,8 +31,8 @@ use crate::driver::ZooKeeperDriver;
 use crate::error::Failure;
 use crate::session::{is_same, within};
 
-/// The longest transaction, in bytes: servers close the connection at a longer one, unless they
-/// are set up otherwise (`jute.maxbuffer`).
+/// The longest transaction, in bytes: servers close the connection on a longer one, unless they are
+/// configured otherwise (`jute.maxbuffer`).
 pub const LONGEST: usize = 1_000_000;
 
 /// What an operation takes beside its path and data, at most.
@@ -40,7 +40,7 @@ const OVERHEAD: usize = 128;
 
 /// Operations that are carried out all together, if the hold stands, or not at all.
 ///
-/// Paths are those of the server: the path in the driver's URL is not put before them.
+/// Paths are those of the server: the path in the driver's URL is not prepended.
 #[derive(Clone, Debug)]
 pub struct Transaction<'a> {
     owner: OwnerId,
@@ -82,13 +82,13 @@ pub enum Refused {
 }
 
 impl<'a> Transaction<'a> {
-    /// Nothing yet, for whoever holds a lock as `owner`: see
+    /// An empty transaction for whoever holds a lock as `owner`: see
     /// [`Hold::owner`](lockkit_core::Hold::owner), which a guard has as well.
     pub fn new(owner: OwnerId) -> Self {
         Self { owner, operations: Vec::new() }
     }
 
-    /// Checks that a node is there and its data are of that version.
+    /// Checks that a node is there and that its data is of that version.
     pub fn check(&mut self, path: impl Into<String>, version: i32) -> &mut Self {
         self.add(Operation::Check { path: path.into(), version })
     }
@@ -126,7 +126,7 @@ impl<'a> Transaction<'a> {
     ///
     /// # Cancel safety
     ///
-    /// Dropped, it may or may not be carried out, as a whole.
+    /// If dropped, the transaction may or may not be carried out, as a whole.
     pub async fn commit(&self, driver: &ZooKeeperDriver) -> Result<Vec<MultiWriteResult>, Refused> {
         let length = self.operations.iter().map(Operation::len).sum();
         if length > LONGEST {
@@ -150,7 +150,7 @@ impl<'a> Transaction<'a> {
             Ok(answer) => answer.map_err(CheckWriteError::from),
         };
         match answer {
-            // The first says that the hold stands.
+            // The first result says that the hold stands.
             Ok(mut results) => Ok(results.split_off(1.min(results.len()))),
             Err(CheckWriteError::CheckFailed { source: Error::NoNode }) => Err(Refused::Lost),
             Err(CheckWriteError::OperationFailed { index, source }) => Err(bad(index)(source)),

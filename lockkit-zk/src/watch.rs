@@ -20,11 +20,11 @@ pub(crate) struct Watch {
     path: Arc<str>,
     is_set: Arc<AtomicBool>,
     news: Pin<Box<dyn Future<Output = News> + Send>>,
-    /// Below what it is for, so that it is dropped after that.
+    /// Declared after `news`, so that it is dropped after it.
     _part: Part,
 }
 
-/// Between attempts to set a watch that cannot be set.
+/// The pause between attempts to set a watch that cannot be set.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
 /// How a watch ended.
@@ -39,7 +39,8 @@ pub(crate) enum News {
 }
 
 impl Watch {
-    /// It is set when its news are first waited for. None if the session has no room for it.
+    /// The watch is set when its news is first waited for. `None` if the session has no room for
+    /// it.
     pub(crate) fn new(
         session: Arc<Session>,
         path: Arc<str>,
@@ -56,11 +57,11 @@ impl Watch {
         is_same(&self.session, session) && *self.path == *path
     }
 
-    /// Whether the node was there when the watch was set, and no news have come until now. If so,
-    /// it stood at every moment that an answer of the servers proves which came before: they tell
-    /// a session of what has happened in order. If not, the watch is not to be asked again.
+    /// Whether the node was there when the watch was set, and no news has come until now. If so,
+    /// the node stood at every moment that an earlier answer of the servers proves: they tell a
+    /// session what has happened in order. If not, the watch must not be asked again.
     pub(crate) async fn sees(&mut self) -> bool {
-        // It would be set by asking it for news.
+        // Asking it for news would set it.
         if !self.is_set.load(Ordering::Acquire) {
             return false;
         }
@@ -71,7 +72,7 @@ impl Watch {
         }
     }
 
-    /// What becomes of the node. To be asked no more after it was told.
+    /// What becomes of the node. Must not be asked again once it has told.
     ///
     /// # Cancel safety
     ///
@@ -99,11 +100,11 @@ fn watch(
 ) -> impl Future<Output = News> {
     async move {
         loop {
-            // Not `exists`, which would leave a watch also where there is no node, and where servers
-            // keep its news from who may not read the node. In a box, for those who wait are many
-            // and wait for long.
+            // Not `exists`, which would leave a watch even where there is no node, and whose news
+            // servers keep from those who may not read the node. Boxed, since waiters are many and
+            // wait for long.
             let request = session.client().get_and_watch_data(&path);
-            // What is read with it is let go of before the wait.
+            // What is read along with the watch is dropped before the wait.
             let answer = Box::pin(within(Limit::new(limit), request)).await;
             match answer.map(|answer| answer.map(|(_, _, watcher)| watcher)) {
                 Ok(Ok(watcher)) => {
@@ -116,7 +117,7 @@ fn watch(
                     is_set.store(false, Ordering::Release);
                     match event.event_type {
                         EventType::NodeDeleted => return News::Gone,
-                        // One watch hears of no other state of a session than its end.
+                        // A watch on one node hears of no state of a session except its end.
                         EventType::Session => return News::Ended,
                         // Somebody wrote to the node: it is there.
                         _ => (),
@@ -126,7 +127,8 @@ fn watch(
                 _ if session.has_ended() => return News::Ended,
                 Ok(Err(error)) => {
                     if Failure::from(error).is_answer() {
-                        // As to who may not read the node: asking at once leads here again.
+                        // The answer to whoever may not read the node, for one: asking at once
+                        // leads here again.
                         sleep(PAUSE).await;
                     }
                     return News::Blind;

@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let promised = locker.capabilities();
     println!("{} holds end with the {}", locker.driver().id(), promised.liveness);
 
-    // A backend that serves waiters in no order still locks: the type says which it is.
+    // A backend that serves waiters in no order can still lock: the type says which kind it is.
     let lock = locker.lock("report")?;
     let guard = match lock.clone().fair() {
         Ok(fair) => in_order(Arc::new(fair)).await?,

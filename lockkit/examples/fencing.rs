@@ -1,7 +1,8 @@
 //! A stale holder is refused by the database: the fencing token is a column and a condition.
 //!
 //! `cargo run --example fencing --features sqlite`: the first holder is paused for longer than its
-//! lease, as a process is by a debugger, a suspended machine or a full disk, and wakes up unaware.
+//! lease, as a debugger, a suspended machine or a full disk can pause a process, and wakes up
+//! unaware.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;
@@ -17,7 +18,7 @@ async fn main() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = |file: &str| folder.path().join(file).display().to_string();
     let locker = lockkit::connect(&format!("sqlite:{}", path("locks.db"))).await?;
-    // Not renewed: what a pause of the whole process does.
+    // Not renewed, just as when the whole process is paused.
     let lease = Lease::new(Duration::from_millis(200)).renew(Renew::Never);
     let lock = locker.lock("balance/7")?.leased(lease)?;
 
@@ -51,7 +52,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// One statement compares, remembers and writes. Says whether it was let in.
+/// One statement compares, remembers and writes. Returns whether the write was let in.
 async fn withdraw(
     data: &mut SqliteConnection,
     amount: i64,

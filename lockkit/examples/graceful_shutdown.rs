@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-/// Less than what is left of the 30 seconds after which Kubernetes kills, unless it is told otherwise.
+/// Less than what is left of the 30 seconds after which Kubernetes kills, unless told otherwise.
 const GRACE: Duration = Duration::from_secs(20);
 
 #[tokio::main]
@@ -24,20 +24,20 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let locker = lockkit::connect(&url).await?;
     let leader = locker.lock("leader")?;
 
-    // Another instance, which comes while this one serves, and takes over.
+    // Another instance, which arrives while this one serves, and takes over.
     let successor = lockkit::connect(&url).await?;
     let (begins, begun) = oneshot::channel();
     let next = tokio::spawn({
         let leader = successor.lock("leader")?;
         async move {
-            // If this one never gets to serve, it comes all the same.
+            // If this instance never gets to serve, the other comes all the same.
             _ = begun.await;
             leader.acquire().await
         }
     });
 
     let serving = leader.run(|hold| {
-        // Nobody listens any more if all is coming to its end.
+        // Nobody listens any more if everything is coming to its end.
         _ = begins.send(());
         serve(hold)
     });
@@ -51,8 +51,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         _ = terminated.recv() => println!("told to end"),
         () = sleep(Duration::from_secs(1)) => println!("time to end"),
     }
-    // Dropping the work let go of the lock already; this waits until the backend knows, so that
-    // nobody has to wait for a lease to run out. What it cannot give back runs out by itself.
+    // Dropping the work has already let go of the lock; this waits until the backend knows, so that
+    // nobody has to wait for a lease to run out. What cannot be given back runs out by itself.
     if timeout(GRACE, locker.shutdown()).await.is_err() {
         println!("the backend does not answer");
     }

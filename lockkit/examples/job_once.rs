@@ -1,9 +1,9 @@
-//! A service of which many instances run, and which does each job once.
+//! A service that runs in many instances, and does each job once.
 //!
-//! `cargo run --example job_once [URL]`: three workers, which stand for the instances, find the same
-//! ten jobs. The lock keeps two from doing one job at the same time; the note beside the job, read
-//! under the lock, keeps a job that is done from being done again. The notes are in this process
-//! here; instances that are processes have them where the jobs are.
+//! `cargo run --example job_once [URL]`: three workers, which stand for the instances, find the
+//! same ten jobs. The lock keeps two workers from doing one job at the same time; the note beside
+//! the job, read under the lock, keeps a job that is done from being done again. Here the notes are
+//! in this process; instances that are processes have them where the jobs are.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ async fn main() -> Result<()> {
 async fn work(id: u32, locker: Locker, done: Done) -> Result<()> {
     for job in 1..=JOBS {
         let lock_of_job = locker.lock(&format!("jobs/{job}"))?;
-        // Whoever finds a job taken goes on to the next: somebody is at it.
+        // A worker that finds a job taken goes on to the next: somebody is at it.
         let Some(guard) = lock_of_job.try_acquire().await? else { continue };
         if !lock(&done).contains_key(&job) {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -22,12 +22,14 @@ const LIMIT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 ///
-/// [`Error::Config`] for a URL that cannot be used, a scheme that is unknown, one whose feature, of
-/// the same name, is off, and outside a tokio runtime; [`Error::Unreachable`] after 5 seconds at the latest; what else the driver says.
+/// [`Error::Config`] for a URL that cannot be used, a scheme that is unknown, a scheme whose
+/// feature (of the same name) is off, and outside a tokio runtime; [`Error::Unreachable`] after 5
+/// seconds at the latest; and whatever else the driver says.
 ///
 /// # Panics
 ///
-/// In a tokio runtime whose timers are not enabled, or its I/O where the backend is a server.
+/// In a tokio runtime whose timers are not enabled, or, if the backend is a server, whose I/O is
+/// not.
 ///
 /// # Cancel safety
 ///
@@ -55,7 +57,7 @@ pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
         let known: Vec<_> = BACKENDS.iter().map(|backend| backend.scheme).collect();
         return Err(url.error(format!("the scheme is unknown; known are: {}", known.join(", "))));
     };
-    // Without one there are no timers, which would panic.
+    // Without a runtime there are no timers, and using one would panic.
     Handle::try_current().map_err(|error| Error::config("tokio runtime", error.to_string()))?;
     let driver = tokio::time::timeout(LIMIT, driver(url)).await.unwrap_or_else(|_| {
         let late = format!("no answer within {LIMIT:?}");
@@ -64,7 +66,7 @@ pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
     Locker::from_url(driver, url)
 }
 
-/// What stands in the table of backends for the scheme of the URL.
+/// The scheme under which the backend of the URL stands in the table.
 fn scheme(url: &BackendUrl) -> &str {
     match url.scheme() {
         "etcds" => "etcd",
@@ -78,7 +80,7 @@ fn scheme(url: &BackendUrl) -> &str {
     }
 }
 
-/// Whether holds are to be kept by a session, where the backend has such.
+/// Whether holds are to be kept by a session, if the backend has such holds.
 fn wants_session(url: &BackendUrl) -> bool {
     url.parameter("hold") == Some("session")
         && SESSION_BACKENDS.iter().any(|backend| backend.scheme == scheme(url))
@@ -113,7 +115,7 @@ async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
         "sqlite" => Arc::new(lockkit_sql::sqlite::SqliteDriver::connect(url).await?),
         #[cfg(feature = "zookeeper")]
         "zookeeper" => Arc::new(lockkit_zk::ZooKeeperDriver::connect(url).await?),
-        // Every scheme that stands in the table has a driver, unless its feature is off.
+        // Every scheme in the table has a driver, unless its feature is off.
         off => {
             return Err(url.error(format!(
                 "the feature `{off}` is off: `cargo add lockkit -F {off}` turns it on"
@@ -138,7 +140,7 @@ async fn redlock(url: &BackendUrl) -> Result<lockkit_redlock::RedlockDriver> {
     driver.connect().await
 }
 
-/// Those of the quorum and those of its nodes.
+/// The parameters of the quorum and those of its nodes.
 #[cfg(feature = "redlock")]
 static REDLOCK: [Parameter; {
     lockkit_redlock::PARAMETERS.len() + lockkit_redis::NODE_PARAMETERS.len()
@@ -163,12 +165,12 @@ pub struct Backend {
     pub feature: Option<&'static str>,
     /// What its driver promises; `None` while the feature is off.
     pub capabilities: Option<Capabilities>,
-    /// The parameters of its URLs beside the [common](crate::COMMON_PARAMETERS) ones; none while the feature
-    /// is off.
+    /// The parameters of its URLs beside the [common](crate::COMMON_PARAMETERS) ones; none while
+    /// the feature is off.
     pub parameters: &'static [Parameter],
 }
 
-/// The backends, those whose feature is off included.
+/// The backends, including those whose feature is off.
 pub static BACKENDS: &[Backend] = &[
     Backend {
         scheme: "memory",
@@ -250,8 +252,8 @@ pub static BACKENDS: &[Backend] = &[
     Backend::off("zookeeper"),
 ];
 
-/// Those of them whose holds may be kept by a session, and what is otherwise with `hold=session` in
-/// the URL.
+/// Those of the [`BACKENDS`] whose holds may be kept by a session, and what is different about them
+/// with `hold=session` in the URL.
 pub static SESSION_BACKENDS: &[Backend] = &[
     #[cfg(feature = "postgres")]
     Backend {
@@ -283,7 +285,7 @@ pub static SESSION_BACKENDS: &[Backend] = &[
     feature = "zookeeper"
 )))]
 impl Backend {
-    /// Whose scheme is called as its feature is.
+    /// A backend whose feature, named like its scheme, is off.
     const fn off(scheme: &'static str) -> Self {
         Self { scheme, feature: Some(scheme), capabilities: None, parameters: &[] }
     }

@@ -1,7 +1,7 @@
 //! Guides, compiled with the crate.
 //!
-//! Each begins with `links.md`, where the links between the pages lead to here: of two definitions of
-//! a link the first counts, so the one at the end of a page is for readers of the file.
+//! Each begins with `links.md`, in which the links between the pages lead here: of two definitions
+//! of a link, the first counts, so the one at the end of a page is for readers of the file.
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../docs/safety.md")]

@@ -13,7 +13,7 @@
 //!
 //! let guard = lock.acquire_timeout(Duration::from_secs(3)).await?;
 //! tokio::select! {
-//!     // Whoever writes hands on the token, by which the other end refuses who was overtaken.
+//!     // Whoever writes passes on the token, by which the other end refuses a stale holder.
 //!     () = work(guard.fencing_token()) => (),
 //!     () = guard.lost() => eprintln!("somebody else may hold it now"),
 //! }
@@ -22,16 +22,16 @@
 //! # }
 //! ```
 //!
-//! - **Backends** are features of this crate, and none is on from the start but that in memory:
-//!   [`BACKENDS`] has them, [`connect`] takes the URL of any, and [`guide::urls`] has the parameters.
-//!   The guides tell what each promises, and how it does it.
-//! - **Locks** are made by a [`Locker`], of which a process has one for each backend. A [`Lock`] gives
-//!   out [`LockGuard`]s; [`Lock::run`] cancels the work when the hold is lost. [`AcquireOptions`] say
-//!   how long to wait and for how long to hold.
+//! - **Backends** are features of this crate, and none except the in-memory one is on by default:
+//!   [`BACKENDS`] lists them, [`connect`] takes the URL of any, and [`guide::urls`] has the
+//!   parameters. The guides say what each promises, and how it does so.
+//! - **Locks** are made by a [`Locker`], of which a process has one for each backend. A [`Lock`]
+//!   gives out [`LockGuard`]s; [`Lock::run`] cancels the work when the hold is lost.
+//!   [`AcquireOptions`] say how long to wait and for how long to hold.
 //! - **Kinds** of locks are types: [`FairLock`], [`LeasedLock`], and [`ReentrantLock`] with an
-//!   explicit [`Owner`]. All are a [`DistributedLock`], with [`LockExt`] beside it.
-//! - **What a lock cannot do** is in [`guide::safety`], with what each backend promises and how to
-//!   fence.
+//!   explicit [`Owner`]. Each is a [`DistributedLock`], with [`LockExt`] beside it.
+//! - **What a lock cannot do** is in [`guide::safety`], along with what each backend promises and
+//!   how to fence.
 //! - **A driver of your own** begins with [`driver`]. The crate `lockkit-conformance` tests it.
 
 mod connect;
@@ -48,7 +48,7 @@ pub mod zookeeper;
 pub use connect::{BACKENDS, Backend, SESSION_BACKENDS, connect, connect_url};
 pub use lockkit_core::*;
 
-/// Its examples are run with the others.
+/// Its examples are run along with the others.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -30,15 +30,15 @@ pub struct Backend {
     pub(crate) prepare: fn(program: &Path, data: &Path, user: Option<User>) -> io::Result<()>,
     /// Whether the program does not run as root.
     pub(crate) refuses_root: bool,
-    /// What ends the program at once, and the processes that it has started.
+    /// What ends the program at once, along with the processes that it has started.
     pub(crate) kill: Signal,
-    /// What makes the program serve at 127.0.0.1 and that port, in the foreground, with its data in
+    /// What makes the program serve on that port of 127.0.0.1, in the foreground, with its data in
     /// that folder and no durability. May write what it needs to its folder.
     pub(crate) arguments: fn(port: u16, data: &Path) -> io::Result<Vec<String>>,
-    /// Whether the process of that id, with its data in that folder, answers at that port.
+    /// Whether the process with that id, and with its data in that folder, answers on that port.
     pub(crate) is_ready: fn(port: u16, pid: u32, data: &Path) -> io::Result<bool>,
     pub(crate) url: fn(port: u16) -> String,
-    /// How several of it make one backend, if they can.
+    /// How several of these servers make one backend, if they can.
     pub(crate) ensemble: Option<Joining>,
     /// The server that this process started for whoever calls [`Backend::url`].
     pub(crate) shared: OnceLock<Result<Server, Unavailable>>,
@@ -83,14 +83,15 @@ impl Backend {
         self.id
     }
 
-    /// The name of the variable with which [`Backend::url`] is given a server, for example
+    /// The name of the variable that gives [`Backend::url`] a server, for example
     /// `LOCKKIT_TEST_REDIS_URL`.
     pub fn url_variable(&self) -> &'static str {
         self.url_variable
     }
 
     /// The URL of a server that is shared with other tests: the one that `LOCKKIT_TEST_<ID>_URL`
-    /// names, else one that this process starts at the first call and that ends with the process.
+    /// names, or else one that this process starts at the first call and that ends with the
+    /// process.
     ///
     /// A test that uses it takes names of its own and neither stops nor reconfigures the server.
     ///
@@ -110,7 +111,7 @@ impl Backend {
     /// Starts a server for the caller alone, without persistence. It ends when it is dropped.
     ///
     /// Blocks until the server answers (Redis: some 20 ms, etcd: some 200, PostgreSQL: some 600,
-    /// MariaDB: a second or two), on purpose: so it works under a paused clock too.
+    /// MariaDB: a second or two). It blocks on purpose, so that it works under a paused clock, too.
     ///
     /// # Errors
     /// [`Unavailable`] if the program is missing or does not come up.
@@ -118,8 +119,8 @@ impl Backend {
         self.start_with(&[])
     }
 
-    /// As [`Backend::start`], with more arguments, which override the usual ones. `{port}` in them is
-    /// the server's port.
+    /// Like [`Backend::start`], with more arguments, which override the usual ones. `{port}` in
+    /// them is the server's port.
     ///
     /// # Errors
     /// [`Unavailable`] if the program is missing or does not come up.
@@ -128,8 +129,8 @@ impl Backend {
         Server::start(self, self.program()?, arguments, Wall::True)
     }
 
-    /// As [`Backend::start`], with a wall clock that can be [stepped](Server::step_clock). Not all
-    /// programs take their time from the C library, which is where it is stepped: MariaDB and
+    /// Like [`Backend::start`], with a wall clock that can be [stepped](Server::step_clock). Not
+    /// all programs take their time from the C library, which is where it is stepped: MariaDB and
     /// PostgreSQL do.
     ///
     /// # Errors
@@ -146,7 +147,7 @@ impl Backend {
         Server::start(self, self.program()?, Vec::new(), Wall::Stepped)
     }
 
-    /// Starts an ensemble of so many members for the caller alone. It ends when it is dropped.
+    /// Starts an ensemble of that many members for the caller alone. It ends when it is dropped.
     ///
     /// Blocks until all members serve.
     ///

@@ -8,7 +8,8 @@ use crate::process::Watchdog;
 use crate::{Backend, Unavailable};
 
 /// An authority of one's own that signs certificates, for servers that speak TLS and for their
-/// clients. All are files in a folder that goes with it, or with this process; made by `openssl`.
+/// clients. All are files, made by `openssl`, in a folder that goes when this is dropped or this
+/// process ends.
 #[derive(Debug)]
 pub struct Authority {
     folder: PathBuf,
@@ -38,7 +39,7 @@ subjectKeyIdentifier = hash
 ";
 
 impl Authority {
-    /// Another one at each call.
+    /// A new authority at each call.
     ///
     /// # Errors
     /// [`Unavailable`] if `openssl` is missing, which the tests of `backend` need, or fails.
@@ -47,7 +48,7 @@ impl Authority {
             let (watchdog, folder) = Watchdog::with_folder()?;
             let authority = Self { folder, _watchdog: watchdog };
             let settings = authority.write("authority.conf", OF_THE_AUTHORITY)?;
-            // No two have the same name, as it is with real ones.
+            // No two have the same name, as with real ones.
             let name = format!("authority {:016x}", fastrand::u64(..));
             let mut request = authority.request("authority", &name);
             request.args(["-x509", "-days", "2", "-config"]).arg(settings);

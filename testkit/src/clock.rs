@@ -7,8 +7,8 @@ use std::process::Command;
 /// What comes between a program and the wall clock.
 const SHIM: &str = include_str!("clockshim.c");
 
-/// The wall clock of one server, which is stepped by what stands in a file. Needs a C compiler, and a
-/// system that loads a library before the others (`LD_PRELOAD`).
+/// The wall clock of one server, stepped by the content of a file. Needs a C compiler, and a system
+/// that can load a library before the others (`LD_PRELOAD`).
 #[derive(Debug)]
 pub(crate) struct SteppedClock {
     shim: PathBuf,
@@ -39,7 +39,7 @@ impl SteppedClock {
         [("LD_PRELOAD", self.shim.clone().into()), ("LOCKKIT_CLOCK", self.step.clone().into())]
     }
 
-    /// Sets it so many nanoseconds before the true time, or behind it if negative.
+    /// Sets it that many nanoseconds ahead of the true time, or behind it if negative.
     pub(crate) fn step(&self, nanoseconds: i64) -> io::Result<()> {
         // In place: the server has the file in its memory.
         OpenOptions::new().write(true).open(&self.step)?.write_all(&nanoseconds.to_ne_bytes())

@@ -19,12 +19,12 @@ pub struct Ensemble {
     members: Vec<Server>,
 }
 
-/// How servers of a backend find together.
+/// How servers of a backend find one another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Joining {
-    /// How many ports a member has beside that for clients.
+    /// How many ports a member has beside the one for clients.
     pub(crate) peer_ports: usize,
-    /// As [`Backend::arguments`], for a member.
+    /// Like [`Backend::arguments`], for a member.
     pub(crate) arguments: fn(&Seat, data: &Path) -> io::Result<Vec<String>>,
     /// Whether the member at that port leads the others.
     pub(crate) is_leader: fn(port: u16) -> io::Result<bool>,
@@ -39,7 +39,7 @@ pub(crate) struct Seat {
     pub(crate) index: usize,
     /// The ports of all of them: the one for clients first.
     pub(crate) ports: Arc<[Vec<u16>]>,
-    /// No other ensemble has it.
+    /// A number that no other ensemble has.
     pub(crate) tag: u64,
     joining: Joining,
 }
@@ -70,8 +70,8 @@ impl Ensemble {
         (self.joining.url)(ports)
     }
 
-    /// The index of the member that leads the others. Waits for one to be chosen, and looks only at
-    /// those that run and answer.
+    /// The index of the member that leads the others. Waits until one is chosen, and looks only at
+    /// members that run and answer.
     ///
     /// # Panics
     /// If there is none within 120 s.
@@ -133,7 +133,7 @@ impl fmt::Debug for Ensemble {
     }
 }
 
-/// Different ones, so many for each member.
+/// Different ports, `each` of them for every member.
 fn free_ports(members: usize, each: usize) -> io::Result<Arc<[Vec<u16>]>> {
     let mut all: Vec<u16> = Vec::new();
     while all.len() < members * each {

@@ -33,10 +33,10 @@ fn url(ports: &[u16]) -> String {
 }
 
 fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
-    // No other server has the folder, and so its name.
+    // No other server has this folder, so none has its name.
     let folder = data.parent().and_then(Path::file_name).unwrap_or_default();
     let name = folder.to_string_lossy().into_owned();
-    // It never hears of another member. Any port will do.
+    // It never hears of another member, so any port will do.
     let peer = "http://127.0.0.1:0".to_owned();
     let cluster = format!("{name}={peer}");
     Ok(arguments_of(port, data, &name, &name, &peer, &cluster))
@@ -48,14 +48,14 @@ fn arguments_of_member(seat: &Seat, data: &Path) -> io::Result<Vec<String>> {
     let all: Vec<_> =
         (0..seat.ports.len()).map(|at| format!("{}={}", name(at), peer(at))).collect();
     let (own, own_peer) = (name(seat.index), peer(seat.index));
-    // By its name `is_ready` knows it.
+    // `is_ready` knows it by its name.
     fs::write(data.join("name"), &own)?;
-    // The times of elections are left alone: a busy machine keeps no shorter ones.
+    // The times of elections are left alone: a busy machine cannot keep shorter ones.
     let token = format!("{:x}", seat.tag);
     Ok(arguments_of(seat.port(), data, &own, &token, &own_peer, &all.join(",")))
 }
 
-/// Of the token and the peers the cluster's id is made.
+/// The cluster's id is made from the token and the peers.
 fn arguments_of(
     port: u16,
     data: &Path,
@@ -94,12 +94,12 @@ fn is_ready(port: u16, _: u32, data: &Path) -> io::Result<bool> {
         }
     };
     let health = ask(port, "GET", "/health")?;
-    // A server that wants to be spoken to in TLS hangs up; who it is cannot be asked.
+    // A server that wants to be spoken to in TLS hangs up, so it cannot be asked who it is.
     if health.is_empty() || health.contains("HTTP request to an HTTPS server") {
         return Ok(true);
     }
     let members = ask(port, "POST", "/v3/cluster/member/list")?;
-    // Where users are demanded, later ones do not tell strangers.
+    // Where users are required, later versions do not tell strangers.
     if members.contains("user name is empty") {
         return Ok(true);
     }

@@ -1,9 +1,10 @@
 //! Private servers and a fault proxy for lockkit's own tests.
 //!
-//! - A [`Backend`] such as [`REDIS`] finds its program and starts [`Server`]s on free loopback ports.
-//!   They end with the process that started them, also when that is killed.
-//! - [`Backend::start_ensemble`] starts several that are one backend, each to be killed, stopped and
-//!   restarted by itself. [`RedisSentinels`] and [`RedisCluster`] are what that is for Redis.
+//! - A [`Backend`] such as [`REDIS`] finds its program and starts [`Server`]s on free loopback
+//!   ports. They end with the process that started them, even when that is killed.
+//! - [`Backend::start_ensemble`] starts several servers that are one backend, each of which can be
+//!   killed, stopped and restarted by itself. [`RedisSentinels`] and [`RedisCluster`] are the same
+//!   for Redis.
 //! - A [`Proxy`] stands between a client and a server and delays, swallows, holds or cuts.
 //! - An [`Authority`] signs certificates for servers that speak TLS.
 //! - [`trial`] makes a test that shows as ignored, with the reason, where its server is missing.

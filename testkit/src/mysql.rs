@@ -70,7 +70,7 @@ fn prepare_mariadb(_: &Path, data: &Path, _: Option<User>) -> io::Result<()> {
     let mut command = Command::new("mariadb-install-db");
     command.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
     command.arg(format!("--datadir={}", data.display())).args(as_whom());
-    // It runs a server, too, which removes what it takes for its own remains.
+    // This runs a server, too, which removes what it takes for its own remains.
     command.arg(format!("--tmpdir={}", data.display()));
     make(command, data)
 }
@@ -94,7 +94,7 @@ fn make(mut command: Command, data: &Path) -> io::Result<()> {
 
 fn arguments_of_mariadb(port: u16, data: &Path) -> io::Result<Vec<String>> {
     let mut arguments = arguments(port, data)?;
-    // From 11.4 on it makes itself a certificate, and a proxy would not see what is said.
+    // From 11.4 on it makes a certificate for itself, and a proxy would not see what is said.
     arguments.push("--skip-ssl".into());
     Ok(arguments)
 }
@@ -112,7 +112,7 @@ fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
         format!("--init-file={data}/first.sql"),
         format!("--pid-file={data}/pid"),
         format!("--socket={data}/socket"),
-        // A server that starts removes what it takes for its own remains: also its neighbours'.
+        // A server that starts removes what it takes for its own remains, even its neighbours'.
         format!("--tmpdir={data}"),
         "--bind-address=127.0.0.1".into(),
         format!("--port={port}"),
@@ -125,12 +125,12 @@ fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
     Ok(settings.into_iter().chain(as_whom()).collect())
 }
 
-/// They refuse to be root unless they are told to.
+/// The servers refuse to be root unless they are told to.
 fn as_whom() -> Option<String> {
     geteuid().is_root().then(|| "--user=root".into())
 }
 
-/// Its own note tells the process id, and a greeting that it takes connections.
+/// Its own note tells the process id, and its greeting that it takes connections.
 fn is_ready(port: u16, pid: u32, data: &Path) -> io::Result<bool> {
     const PATIENCE: Duration = Duration::from_secs(1);
     match fs::read_to_string(data.join("pid")) {

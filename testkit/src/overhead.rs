@@ -3,18 +3,18 @@
 use std::io;
 use std::time::Duration;
 
-/// Whether this part was asked for by an argument of the process, or nothing was.
+/// Whether an argument of the process asked for this part, or no argument asked for any.
 #[must_use]
 pub fn is_wanted(part: &str) -> bool {
     let mut parts = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
     parts.peek().is_none() || parts.any(|word| word == part)
 }
 
-/// Binds this thread to one CPU, which the threads and servers share that are started from here on.
+/// Binds this thread to one CPU, which the threads and servers that are started from here on share.
 ///
 /// # Errors
 ///
-/// The system refuses it, or is none in which this crate can do it: all but Linux.
+/// If the system refuses it, or is one on which this crate cannot do it: all but Linux.
 pub fn share_one_cpu() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
@@ -29,27 +29,27 @@ pub fn share_one_cpu() -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "a thread is bound to a CPU on Linux alone"))
 }
 
-/// The middle one; they are in order afterwards.
+/// The middle value; the values are in order afterwards.
 ///
 /// # Panics
 ///
-/// There is none, or one is no number.
+/// If there is none, or one is not a number.
 pub fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
     values.sort_by(|one, other| one.partial_cmp(other).expect("no value is NaN"));
     values[values.len() / 2]
 }
 
-/// How often the other goes into the one.
+/// How many times `other` goes into `one`.
 #[must_use]
 pub fn ratio(one: Duration, other: Duration) -> f64 {
     one.as_secs_f64() / other.as_secs_f64()
 }
 
-/// The middle one with the least and the greatest, for people.
+/// The middle value with the least and the greatest, for people.
 ///
 /// # Panics
 ///
-/// There is none, or one is no number.
+/// If there is none, or one is not a number.
 pub fn spread(ratios: &mut [f64]) -> String {
     let middle = median(ratios);
     format!("{middle:.2} ({:.2} to {:.2})", ratios[0], ratios[ratios.len() - 1])

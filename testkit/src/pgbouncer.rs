@@ -13,8 +13,8 @@ use crate::port::at_free_port;
 use crate::process::{Process, User, Watchdog};
 use crate::{Server, Unavailable};
 
-/// A PgBouncer in front of a [`POSTGRES`](crate::POSTGRES). Killed, and its folder removed, when it
-/// is dropped or when this process ends in whatever way.
+/// A PgBouncer in front of a [`POSTGRES`](crate::POSTGRES). It is killed, and its folder removed,
+/// when it is dropped or when this process ends, in whatever way.
 #[derive(Debug)]
 pub struct PgBouncer {
     port: u16,
@@ -36,11 +36,11 @@ pub enum PoolMode {
 
 const PROGRAM: &str = "pgbouncer";
 
-/// In its folder, with its process id.
+/// The file in its folder that has its process id.
 const NOTE: &str = "pid";
 
 impl PgBouncer {
-    /// Starts one. Whoever calls itself `postgres` gets in.
+    /// Starts one. Whoever uses the name `postgres` gets in.
     ///
     /// # Errors
     /// [`Unavailable`] if the program is missing, which goes with `postgres` in `LOCKKIT_REQUIRE`,
@@ -66,7 +66,8 @@ impl PgBouncer {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Whether what one session of the server has prepared is known in all: by 1.21 and later.
+    /// Whether what one session of the server has prepared is known in all of them, as it is from
+    /// 1.21 on.
     pub fn carries_prepared_statements(&self) -> bool {
         self.carries_prepared_statements
     }
@@ -83,9 +84,9 @@ impl PgBouncer {
     ) -> io::Result<PgBouncer> {
         let (watchdog, folder) = Watchdog::with_folder()?;
         let carries_prepared_statements = version(program)? >= (1, 21);
-        // An earlier one refuses a setting that it does not know.
+        // An earlier version refuses a setting that it does not know.
         let more = if carries_prepared_statements { "max_prepared_statements = 100\n" } else { "" };
-        // It writes a note there.
+        // It writes its note there.
         let data = folder.join("data");
         fs::create_dir(&data)?;
         let settings = write_settings(&data, port, upstream, mode, more)?;
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
     use crate::or_skip;
 
-    /// No server is behind them: it connects only when it is asked to.
+    /// No server is behind these: PgBouncer connects only when it is asked to.
     const NOBODY: u16 = 1;
 
     #[test]

@@ -2,8 +2,8 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 
-/// Below what any system hands out by itself, so that no outgoing connection takes a server's port
-/// while it is down.
+/// Below all ports that any system hands out by itself, so that no outgoing connection takes a
+/// server's port while it is down.
 const PORTS: Range<u16> = 20_000..32_000;
 
 /// A loopback port that was free a moment ago. Whoever binds it must be ready to lose the race.
@@ -18,7 +18,7 @@ pub fn free_port() -> io::Result<u16> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "no free loopback port"))
 }
 
-/// Makes something at a free port, and at another one where it fails because another process was
+/// Makes something at a free port, or at another one if that fails because another process was
 /// faster.
 pub(crate) fn at_free_port<T, E>(
     failed: impl Fn(io::Error) -> E,

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::Backend;
 use crate::process::User;
 
-/// One PostgreSQL. Whoever comes from this machine gets in without a password, but for the role
+/// One PostgreSQL. Whoever comes from this machine gets in without a password, except the role
 /// `lockkit_password`, which tests make.
 pub static POSTGRES: Backend = Backend {
     id: "postgres",

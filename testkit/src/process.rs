@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 /// Keeps a folder and the process that runs in it from outliving this process, however this one
 /// ends.
 ///
-/// A small shell reads a pipe of which only this process and, until it has told its id, the child
-/// hold the other end. When the pipe ends, the shell ends the child and removes the folder. That
+/// A small shell reads a pipe whose other end is held only by this process and, until it has told
+/// its id, the child. When the pipe ends, the shell ends the child and removes the folder. That
 /// needs neither `unsafe` code nor a facility of Linux.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -30,7 +30,7 @@ pub(crate) struct Process {
     kill: Signal,
 }
 
-/// As whom a program runs.
+/// The user that a program runs as.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct User {
     pub(crate) id: u32,
@@ -55,9 +55,9 @@ impl User {
     }
 }
 
-/// `$1` is the folder. A line is the id of the child and the signal that ends it, or empty when there
-/// is none any more. A child that is not killed outright has some seconds to clear up: a PostgreSQL
-/// gives back memory that else stays until the machine is started anew.
+/// `$1` is the folder. A line is the id of the child and the signal that ends it, or empty when
+/// there no longer is a child. A child that is not killed outright has some seconds to clear up: a
+/// PostgreSQL gives back memory that would otherwise stay until the machine is started anew.
 const WATCH: &str = r#"
 pid= signal=
 while read -r line; do
@@ -76,9 +76,9 @@ fi
 rm -rf -- "$1"
 "#;
 
-/// `$1` is the signal, and what follows the program. Standard input is the watchdog's pipe: given up
-/// only after the id is told, so that there is no moment at which the child lives and the watchdog
-/// cannot know it.
+/// `$1` is the signal, and the program follows. Standard input is the watchdog's pipe: it is given
+/// up only after the id is told, so that there is no moment at which the child lives and the
+/// watchdog cannot know of it.
 const RUN: &str = r#"echo "$$ $1" >&0 && shift && exec "$@" </dev/null"#;
 
 impl Watchdog {
@@ -140,7 +140,7 @@ impl Process {
         self.child.try_wait()
     }
 
-    /// Freezes the child (SIGSTOP). When this returns, it runs no more.
+    /// Freezes the child (SIGSTOP). When this returns, the child no longer runs.
     pub(crate) fn stop(&self) -> io::Result<()> {
         const TRIES: u32 = 5_000;
         self.signal(Signal::STOP)?;
@@ -167,7 +167,7 @@ impl Process {
 impl Drop for Process {
     /// The watchdog is told before the child is reaped, because afterwards its id may be another's.
     fn drop(&mut self) {
-        // None can fail in a way that matters: the child has not been reaped.
+        // None of these can fail in a way that matters: the child has not been reaped.
         let _ = self.signal(self.kill);
         let _ = self.signal(Signal::CONT);
         let _ = writeln!(self.pipe);

@@ -2,8 +2,8 @@ use tokio::runtime::Runtime;
 
 use crate::{Proxy, Server};
 
-/// A server that is reached through a [`Proxy`]. That runs in a runtime of its own, since those of
-/// single tests end with them.
+/// A server that is reached through a [`Proxy`]. The proxy runs in a runtime of its own, since the
+/// runtimes of single tests end with them.
 #[derive(Debug)]
 pub struct Proxied {
     server: Server,
@@ -32,7 +32,7 @@ impl Proxied {
         &self.server
     }
 
-    /// What is before it.
+    /// The proxy before it.
     pub fn proxy(&self) -> &Proxy {
         &self.proxy
     }

@@ -19,8 +19,8 @@ use crate::port::free_port;
 ///
 /// It forwards until told otherwise. What happens to bytes is set per direction, with
 /// [`Proxy::requests`] and [`Proxy::answers`], for all connections, from the next byte on. The end
-/// of a connection is passed on in its place among the bytes, so that a request which is delayed or
-/// held still lands after its client has gone. Wants real time, not a paused clock.
+/// of a connection is passed on in its place among the bytes, so that a request that is delayed or
+/// held still lands after its client has gone. Needs real time, not a paused clock.
 pub struct Proxy {
     addr: SocketAddr,
     shared: Arc<Shared>,
@@ -218,7 +218,7 @@ async fn connection(mut client: TcpStream, ended: oneshot::Receiver<End>, shared
         how = forward(&mut client, &mut server, &shared) => how,
     };
     for mut stream in [Some(client), server].into_iter().flatten() {
-        // An error says that the other side was faster to end the connection.
+        // An error means that the other side was faster to end the connection.
         let _ = match how {
             End::Close => stream.shutdown().await,
             End::Reset => stream.set_zero_linger(),

@@ -15,7 +15,7 @@ pub use self::cluster::RedisCluster;
 pub use self::sentinel::RedisSentinels;
 use crate::Backend;
 
-/// The fork is as good.
+/// The fork will do as well.
 const PROGRAMS: &[&str] = &["redis-server", "valkey-server"];
 
 /// One Redis, or its fork Valkey.
@@ -35,7 +35,7 @@ pub static REDIS: Backend = Backend {
     shared: OnceLock::new(),
 };
 
-/// In the server's folder, to be reached whatever its port asks for: TLS, say.
+/// In the server's folder, to reach the server whatever its port asks for, such as TLS.
 const SOCKET: &str = "redis.sock";
 
 fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
@@ -54,7 +54,7 @@ fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
     Ok(arguments.map(String::from).collect())
 }
 
-/// Asks over the socket, which nobody else's server has. A server that cannot have its port as well
+/// Asks over the socket, which no other server has. A server that cannot have its port as well
 /// ends.
 fn is_ready(_: u16, _: u32, data: &Path) -> io::Result<bool> {
     const PATIENCE: Duration = Duration::from_secs(1);
@@ -62,6 +62,6 @@ fn is_ready(_: u16, _: u32, data: &Path) -> io::Result<bool> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(b"PING\r\n")?;
     let answer = BufReader::new(stream).lines().next().transpose()?;
-    // A server that wants a password first serves.
+    // A server that first wants a password is serving.
     Ok(answer.is_some_and(|answer| answer == "+PONG" || answer.starts_with("-NOAUTH")))
 }

@@ -5,7 +5,7 @@ use crate::{BACKENDS, Unavailable};
 /// Backends that need no server: every test binary has them.
 const SERVERLESS: [&str; 3] = ["memory", "file", "sqlite"];
 
-/// Hands on what was found, or the reason to skip the test.
+/// Passes on what was found, or the reason to skip the test.
 ///
 /// In a suite of libtest-mimic (or use [`trial`](crate::trial), which does this):
 ///
@@ -26,9 +26,9 @@ const SERVERLESS: [&str; 3] = ["memory", "file", "sqlite"];
 /// The reason to skip the test, if the program is missing.
 ///
 /// # Panics
-/// To fail the test: if `LOCKKIT_REQUIRE` names the backend whose program is missing, or
-/// `LOCKKIT_REQUIRE_TOOLS` the tool, if `LOCKKIT_REQUIRE` names an unknown backend, or if the program
-/// is there and does not come up.
+/// To fail the test: if `LOCKKIT_REQUIRE` names the backend, or `LOCKKIT_REQUIRE_TOOLS` the tool,
+/// whose program is missing; if `LOCKKIT_REQUIRE` names an unknown backend; or if the program is
+/// there and does not come up.
 pub fn or_skip<T>(found: Result<T, Unavailable>) -> Result<T, String> {
     let listed = |variable| env::var(variable).unwrap_or_default();
     sort_out(found, &listed("LOCKKIT_REQUIRE"), &listed("LOCKKIT_REQUIRE_TOOLS"))

@@ -16,8 +16,8 @@ use crate::port::at_free_port;
 use crate::process::{Process, User, Watchdog};
 use crate::{Backend, Unavailable};
 
-/// A private server on a loopback port, made by [`Backend::start`]. Killed, and its folder removed,
-/// when it is dropped or when this process ends in whatever way.
+/// A private server on a loopback port, made by [`Backend::start`]. It is killed, and its folder
+/// removed, when it is dropped or when this process ends, in whatever way.
 pub struct Server {
     backend: &'static Backend,
     program: PathBuf,
@@ -40,12 +40,12 @@ pub(crate) enum Wall {
 }
 
 impl Server {
-    /// Where it serves, also while it is killed.
+    /// Where it serves, even while it is killed.
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
 
-    /// The port at which it serves, also while it is killed.
+    /// The port at which it serves, even while it is killed.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -70,7 +70,7 @@ impl Server {
         self.folder.join("data")
     }
 
-    /// Copies a file into that folder, for the server alone to read, and says where it is.
+    /// Copies a file into that folder, for the server alone to read, and returns where it is.
     ///
     /// # Errors
     /// If it cannot be read or written.
@@ -89,14 +89,16 @@ impl Server {
         tail(&self.log_path())
     }
 
-    /// Kills the server (SIGKILL; PostgreSQL, which has children: SIGQUIT, which it does not survive
-    /// in better order) and waits until it is gone. Does nothing if it is.
+    /// Kills the server and waits until it is gone. Does nothing if it is gone already. The signal
+    /// is SIGKILL; for PostgreSQL, which has children, it is SIGQUIT, which it does not survive in
+    /// better order.
     pub fn kill(&self) {
         drop(self.process().take());
     }
 
-    /// Freezes the server (SIGSTOP): its connections stay open and nothing is answered. Not the
-    /// children of PostgreSQL, which go on to answer on the connections that there are.
+    /// Freezes the server (SIGSTOP): its connections stay open and nothing is answered. This does
+    /// not freeze the children of PostgreSQL, which go on answering on the connections that there
+    /// are.
     ///
     /// # Errors
     /// If it is killed, or cannot be signalled.
@@ -112,9 +114,9 @@ impl Server {
         self.process().as_ref().ok_or_else(killed)?.cont()
     }
 
-    /// Kills the server if it runs and starts it on the same port, with the data that it had written
-    /// to its folder: by default Redis writes none, with `--appendonly yes` each change, as
-    /// PostgreSQL and etcd do.
+    /// Kills the server if it runs and starts it on the same port, with the data that it had
+    /// written to its folder. By default Redis writes none; with `--appendonly yes` it writes each
+    /// change, as PostgreSQL and etcd do.
     ///
     /// # Errors
     /// [`Unavailable::Failed`] if it does not come up.
@@ -125,7 +127,7 @@ impl Server {
         Ok(())
     }
 
-    /// As [`Server::restart`], but with all its data gone.
+    /// Like [`Server::restart`], but with all its data gone.
     ///
     /// # Errors
     /// [`Unavailable::Failed`] if it does not come up.
@@ -135,8 +137,8 @@ impl Server {
         self.restart()
     }
 
-    /// Sets the server's wall clock so many seconds before the true time, or behind it if negative:
-    /// of a server that was [started with one](Backend::start_with_clock).
+    /// Sets the server's wall clock that many seconds ahead of the true time, or behind it if
+    /// negative. The server must have been [started with one](Backend::start_with_clock).
     ///
     /// # Errors
     /// If it has none, or cannot be reached.
@@ -254,7 +256,7 @@ impl Server {
         }
     }
 
-    /// As whom the server runs, if not as this process.
+    /// The user that the server runs as, if not that of this process.
     fn user(&self) -> io::Result<Option<User>> {
         match self.backend.refuses_root && geteuid().is_root() {
             true => User::instead_of_root().map(Some),

@@ -6,11 +6,11 @@ use tokio::runtime;
 
 use crate::{Unavailable, or_skip};
 
-/// A test of that name which gets what `find` finds, and shows as ignored with the reason where the
+/// A test of that name that gets what `find` finds, and shows as ignored with the reason where the
 /// server is missing (see [`or_skip`]).
 ///
 /// It runs in a runtime of its own, fails by panicking, and fails if it has not ended after 300 s:
-/// a guard against hanging, and no measure of anything.
+/// a guard against hanging, not a measure of anything.
 pub fn trial<T, F>(
     name: &str,
     find: impl FnOnce() -> Result<T, Unavailable> + Send + 'static,

@@ -30,7 +30,7 @@ pub static ZOOKEEPER: Backend = Backend {
     shared: OnceLock::new(),
 };
 
-/// Where Debian has it. What it needs is found beside it, but for TLS.
+/// Where Debian has it. What it needs is found beside it, except for TLS.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const CLASS_PATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:\
                           /usr/share/java/netty-resolver.jar:/usr/share/java/netty-tcnative.jar";
@@ -76,7 +76,7 @@ fn command(port: u16, data: &Path, members: &str) -> io::Result<Vec<String>> {
     Ok(words.chain([file.display().to_string()]).collect())
 }
 
-/// What a test wants beside ours.
+/// What a test wants beside our settings.
 fn own_settings(data: &Path) -> io::Result<String> {
     match fs::read_to_string(data.join("settings")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
@@ -84,9 +84,9 @@ fn own_settings(data: &Path) -> io::Result<String> {
     }
 }
 
-/// Asks where its data are, because another test's server may have been faster at this port. One
-/// that is set up not to tell serves; which one it is cannot be asked. A second port, for TLS, is opened
-/// after the first one serves.
+/// Asks where its data is, because another test's server may have been faster at this port. A
+/// server that is set up not to tell is serving; which one it is cannot be asked. A second port,
+/// for TLS, is opened after the first one serves.
 fn is_ready(port: u16, _: u32, data: &Path) -> io::Result<bool> {
     if !ask(port, "srvr")?.contains("Mode: ") {
         return Ok(false);
@@ -114,7 +114,7 @@ fn connect(port: u16) -> io::Result<TcpStream> {
     TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), PATIENCE)
 }
 
-/// A command of four letters.
+/// Sends a command of four letters.
 fn ask(port: u16, command: &str) -> io::Result<String> {
     let mut stream = connect(port)?;
     stream.set_read_timeout(Some(PATIENCE))?;

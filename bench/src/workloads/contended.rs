@@ -68,9 +68,10 @@ async fn contend(
                 if start >= end {
                     break;
                 }
-                // Those who wait at the end are those who wait for the longest: they are waited for.
+                // Those who still wait at the end are those who wait longest, so they are waited
+                // for.
                 let granted = timeout_at(end + slice, lock.acquire()).await;
-                // Of one that is still not over, this is the least that it takes.
+                // For a wait that is still not over, this is the least that it takes.
                 waits.note(start.elapsed())?;
                 let Ok(guard) = granted else { break };
                 let guard = guard?;
@@ -80,7 +81,7 @@ async fn contend(
                     sleep(section).await;
                 }
                 guard.release().await?;
-                // They are clients of their own, and none of them has this thread for itself.
+                // They are clients of their own, and none of them has this thread to itself.
                 yield_now().await;
             }
             Result::Ok((waits, grants, in_time))

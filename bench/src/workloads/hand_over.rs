@@ -43,7 +43,7 @@ impl Workload for HandOver {
             guard.release().await?;
             let (guard, granted) = waiting.await??;
             guard.release().await?;
-            // The first makes connections and subscriptions.
+            // The first one makes connections and subscriptions.
             let Some(begun) = begun else {
                 begun = Some(Instant::now());
                 continue;

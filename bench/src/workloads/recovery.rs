@@ -17,7 +17,7 @@ pub struct Recovery {
 
 type MakeHolder = dyn Fn(&Holder<'_>) -> Command + Send + Sync;
 
-/// What a program is to hold that can be killed.
+/// What a program that can be killed is to hold.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct Holder<'a> {
@@ -74,7 +74,7 @@ impl Workload for Recovery {
             Ok::<_, lockkit::Error>((guard, Instant::now()))
         });
         until_refused(refused, &mut waiting).await?;
-        // Renewals are due at a third: the holder is killed at any time between two.
+        // Renewals are due at a third: the holder is killed at any time between two of them.
         sleep(client.lease().min(scale.lease) / 3 * fastrand::u32(0..100) / 100).await;
         let killed = Instant::now();
         holder.start_kill()?;

@@ -6,8 +6,8 @@ use lockkit::driver::{Attempt, Driver as _};
 use crate::load::Times;
 use crate::{Client, Figure, Reading, Result, Scale, Subject, Unit, Workload};
 
-/// Acquire and release, nobody else about, in turn with the same requests to the driver alone: what
-/// the engine adds to them is the ratio.
+/// Acquire and release, with nobody else about, in turn with the same requests to the driver alone:
+/// the ratio is what the engine adds to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Uncontended;
 
@@ -25,7 +25,7 @@ impl Workload for Uncontended {
         let client = subject.client().await?;
         let (name, other) = ("uncontended", "uncontended/driver");
         let lock = client.lock(name)?;
-        // What is done once for a name or a connection is no part of it.
+        // What is done once for a name or a connection is not part of it.
         lock.acquire().await?.release().await?;
         by_driver(&client, other).await?;
         let [mut locks, mut driver] = [Times::new()?, Times::new()?];

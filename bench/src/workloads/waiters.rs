@@ -33,7 +33,7 @@ impl Workload for Waiters {
         }
         tokio::select! {
             () = refused => (),
-            // One that ends while another holds has failed.
+            // A waiter that ends while another holds has failed.
             Some(ended) = waiting.join_next() => {
                 ended??;
                 return Err(GRANTED_TWICE.into());

@@ -3,8 +3,9 @@ use std::time::Duration;
 const SHORTEST: Duration = Duration::from_millis(25);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Spaces attempts to connect: none after a success, then pauses that double up to a second, with
-/// jitter, so that clients who lost a server together do not all come back at once.
+/// Spaces attempts to connect. There is no pause after a success; after failures, pauses double up
+/// to a second, with jitter, so that clients that lost a server together do not all come back at
+/// once.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,7 +40,7 @@ impl Backoff {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// The attempt succeeded, so that the next is made without a pause.
+    /// The attempt succeeded: the next one is made without a pause.
     pub fn succeeded(&mut self) {
         self.failures = 0;
     }

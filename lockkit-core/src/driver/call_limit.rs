@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::driver::Claim;
 
-/// For how long one request may take: as the user has [set](crate::Parameters::call_limit), else as
-/// fits what is asked.
+/// How long one request may take: as long as the user has [set](crate::Parameters::call_limit), or
+/// else as long as suits the request.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,22 +17,23 @@ use crate::driver::Claim;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallLimit(Option<Duration>);
 
-/// Of whatever is asked, unless the user has set another.
+/// The longest that any request may take, unless the user has set another limit.
 pub(crate) const LONGEST: Duration = Duration::from_secs(3);
 
 impl CallLimit {
-    /// The same for all requests.
+    /// The same limit for all requests.
     pub fn new(limit: Duration) -> Self {
         Self(Some(limit))
     }
 
-    /// Of a request about that claim: unless it is set, as [`Claim::call_limit`] has it.
+    /// The limit for a request about that claim: [`Claim::call_limit`], unless the user has set
+    /// another.
     pub fn of(self, claim: &Claim) -> Duration {
         self.0.unwrap_or(claim.call_limit())
     }
 
-    /// Of a request by [`Inspect`](crate::driver::Inspect): 3 seconds unless it is set, since there is
-    /// no lease to go by.
+    /// The limit for a request by [`Inspect`](crate::driver::Inspect): 3 seconds, since there is no
+    /// lease to go by, unless the user has set another.
     pub fn of_a_look(self) -> Duration {
         self.0.unwrap_or(LONGEST)
     }

@@ -6,15 +6,15 @@ use tokio::select;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// How long an address is tried before the next one is, too.
+/// How long an address is tried before the next one is tried, too.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// Connects to whichever address of a host is there first. The next is tried when one fails, or after
-/// a while, since the one before may swallow what is sent to it.
+/// Connects to whichever address of a host is there first. The next address is tried when one
+/// fails, or after a while, since the one before may swallow what is sent to it.
 ///
 /// # Errors
 ///
-/// None could be connected to: that of the last attempt to fail.
+/// If no address could be connected to: the error of the last attempt to fail.
 ///
 /// # Cancel safety
 ///

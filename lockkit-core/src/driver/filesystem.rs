@@ -1,5 +1,5 @@
-//! Which file it is, and whether its file system can be trusted with locks: for drivers whose
-//! locks are files.
+//! Which file a path leads to, and whether its file system can be trusted with locks: for drivers
+//! whose locks are files.
 
 use std::fs::Metadata;
 use std::io;
@@ -12,7 +12,7 @@ use super::ErrorKind;
 
 /// A file, under whatever path.
 ///
-/// Nobody else has its id for as long as it is open, even if it was deleted.
+/// No other file has its id for as long as it is open, even if it was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     device: u64,
@@ -26,8 +26,8 @@ impl FileId {
     }
 }
 
-/// What an error of the operating system says wherever it comes up: that there is no room, or no right.
-/// `None` for all that means one thing here and another there.
+/// What an error of the operating system means wherever it comes up: that there is no room, or no
+/// right. `None` for errors whose meaning depends on where they come up.
 pub fn error_kind(error: &io::Error) -> Option<ErrorKind> {
     match Errno::from_io_error(error)? {
         Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOLCK => {
@@ -43,7 +43,7 @@ pub fn error_kind(error: &io::Error) -> Option<ErrorKind> {
 ///
 /// # Errors
 ///
-/// What the operating system says: `path` may not be there, say.
+/// What the operating system reports, for example if there is nothing at `path`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn shared(path: &Path) -> io::Result<Option<&'static str>> {
     // The type is a signed or unsigned word of 32 or 64 bits; magic numbers have 32.
@@ -52,7 +52,8 @@ pub fn shared(path: &Path) -> io::Result<Option<&'static str>> {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn shared_by_magic(magic: u32) -> Option<&'static str> {
-    /// From `linux/magic.h`, statfs(2), and the headers of those that are not in the kernel.
+    /// From `linux/magic.h`, statfs(2), and the headers of the file systems that are not in the
+    /// kernel.
     const SHARED: &[(u32, &str)] = &[
         (0x0000_564c, "NCP"),
         (0x0000_517b, "SMB"),
@@ -84,7 +85,7 @@ fn shared_by_magic(magic: u32) -> Option<&'static str> {
 ///
 /// # Errors
 ///
-/// What the operating system says: `path` may not be there, say.
+/// What the operating system reports, for example if there is nothing at `path`.
 #[cfg(target_vendor = "apple")]
 pub fn shared(path: &Path) -> io::Result<Option<&'static str>> {
     /// From `sys/mount.h`: the file system is stored locally.

@@ -1,7 +1,7 @@
 use std::sync::{Mutex, PoisonError};
 
-/// The last value that could be used, of a file that is replaced while a driver runs, as certificates
-/// are before they run out. It stands in when a read falls into the middle of a write.
+/// The last usable value of a file that is replaced while a driver runs, as certificates are before
+/// they run out. It stands in when a read falls into the middle of a write.
 ///
 /// ```
 /// use lockkit_core::driver::LastGood;
@@ -15,12 +15,12 @@ use std::sync::{Mutex, PoisonError};
 pub struct LastGood<T>(Mutex<T>);
 
 impl<T: Clone> LastGood<T> {
-    /// What was read first.
+    /// Starts with what was read first.
     pub fn new(first: T) -> Self {
         Self(Mutex::new(first))
     }
 
-    /// What was read now, if it can be used; otherwise what was read last, and why that is so.
+    /// What was read now, if it can be used; otherwise the last usable value, and the reason.
     pub fn or_last<E>(&self, read: Result<T, E>) -> (T, Option<E>) {
         // A panic in a clone leaves what there was.
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);

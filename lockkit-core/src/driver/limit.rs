@@ -22,27 +22,27 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// From now on, and for 30 years at most.
+    /// A limit of this length from now on, of 30 years at most.
     pub fn new(length: Duration) -> Self {
         let length = length.min(FAR);
         Self { length, end: Instant::now() + length }
     }
 
-    /// In all.
+    /// How long all requests may take together.
     pub fn length(self) -> Duration {
         self.length
     }
 
-    /// For the next request.
+    /// How long the next request may take.
     pub fn left(self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Waits for an answer no longer than that; `None` if there is none by then.
+    /// Waits for the answer until the limit is over; `None` if there is none by then.
     ///
     /// # Cancel safety
     ///
-    /// What was asked is dropped with the wait for it.
+    /// The request is dropped with the wait for it.
     pub async fn bound<T>(self, request: impl Future<Output = T>) -> Option<T> {
         timeout_at(self.end, request).await.ok()
     }

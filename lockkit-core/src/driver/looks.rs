@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-/// Looks at the queues of locks, or at whatever has a key, each for all who ask at the same time: a
-/// queue is as long as those who ask are many.
+/// Looks at the queues of locks, or at whatever has a key, with each look shared by all who ask at
+/// the same time: the more of them there are, the longer the queue that they look at.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -27,20 +27,20 @@ use tokio::time::timeout;
 /// ```
 pub struct Looks<T>(Mutex<HashMap<Box<str>, Weak<Look<T>>>>);
 
-/// A place in the line of those who look at the same.
+/// A place in the line of those who look at the same key.
 #[derive(Debug)]
 pub struct Line<T>(Arc<Look<T>>);
 
 #[derive(Debug)]
 struct Look<T> {
-    /// How many were begun.
+    /// How many looks were begun.
     begun: Mutex<u64>,
-    /// What the last one found that was answered, and its number.
+    /// What the last look that was answered has found, and its number.
     last: tokio::sync::Mutex<Option<(u64, Arc<T>)>>,
 }
 
 impl<T> Looks<T> {
-    /// Joins those who look at what has that key, until the line is dropped.
+    /// Joins those who look at what has this key, until the line is dropped.
     pub fn join(&self, key: &str) -> Line<T> {
         let mut looks = self.all();
         if let Some(look) = looks.get(key).and_then(Weak::upgrade) {
@@ -64,13 +64,14 @@ impl<T> Line<T> {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// What there is to see, by a look that was begun after this was called. While another one is
-    /// under way, those who ask gather for the next, but none for longer than its `patience`: then
-    /// it looks by itself. Whoever looks for the others may not be polled for a while.
+    /// What there is to see, by a look that was begun after this was called. While another look is
+    /// under way, those who ask gather for the next one, but nobody for longer than its `patience`:
+    /// after that it looks by itself, since whoever looks for the others may not be polled for a
+    /// while.
     ///
     /// # Errors
     ///
-    /// That of `look`; the others in line look themselves.
+    /// The error of `look`; the others in line look for themselves.
     ///
     /// # Cancel safety
     ///

@@ -8,17 +8,17 @@ use async_trait::async_trait;
 use super::DriverError;
 
 /// The part of a [`Driver`](super::Driver) that tells which backend it talks to, and since when
-/// that remembers: for drivers over several drivers.
+/// that backend remembers: for drivers over several drivers.
 #[async_trait]
 pub trait Node: Send + Sync {
-    /// Which run of the backend the requests go to.
+    /// The run of the backend that the requests go to.
     ///
-    /// If it is the same before and after a request, that run has answered the request. Asks the
-    /// backend only where the connection is a new one, and takes `limit` at most.
+    /// If it is the same before and after a request, that run has answered the request. This asks
+    /// the backend only where the connection is a new one, and takes `limit` at most.
     ///
     /// # Errors
     ///
-    /// Any [`ErrorKind`](super::ErrorKind) but `Unknown`.
+    /// Any [`ErrorKind`](super::ErrorKind) except `Unknown`.
     async fn run(&self, limit: Duration) -> Result<Run, DriverError>;
 }
 
@@ -32,13 +32,14 @@ pub struct Run {
 }
 
 impl Run {
-    /// The run of this id, which no other has, of this or another backend. Taken to have just
-    /// begun, on a primary that forgets everything when it ends, unless more is said.
+    /// The run with this id, which no other run has, of this backend or another. Unless more is
+    /// said, it is taken to have just begun, on a primary that forgets everything when the run
+    /// ends.
     pub fn new(id: impl Into<Arc<str>>) -> Self {
         Self { id: id.into(), age: Duration::ZERO, durable: false, primary: true }
     }
 
-    /// Says how long it has lasted, at least.
+    /// Says how long the run has lasted, at least.
     #[must_use]
     pub fn lasting(mut self, age: Duration) -> Self {
         self.age = age;
@@ -59,12 +60,12 @@ impl Run {
         self
     }
 
-    /// What tells it from all others.
+    /// What tells this run from all others.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// How long it had lasted, at least, when the backend was asked.
+    /// How long the run had lasted, at least, when the backend was asked.
     pub fn age(&self) -> Duration {
         self.age
     }

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-/// How many ask at the pace of one.
+/// How many claims may poll at the pace of one.
 const MOST: usize = 100;
 
-/// The polling interval of each of `waiting` claims of one driver, where one that is alone polls every
-/// `pause`. Up to a hundred keep that pace; where more wait, each polls less often, so that the
-/// requests of a process do not grow with the locks that it waits for.
+/// The polling interval of each of `waiting` claims of one driver, where a claim that is alone
+/// polls every `pause`. Up to 199 keep that pace; where more wait, each polls less often, so that
+/// the requests of a process do not grow with the number of locks that it waits for.
 ///
 /// ```
 /// use std::time::Duration;

@@ -9,18 +9,18 @@ use tokio::time::{Instant, sleep};
 
 use crate::driver::Claim;
 
-/// For how long a slow request keeps the next from passing: twice what the last one took that was
-/// done, within these bounds.
+/// How long a slow request keeps the next one from passing: twice what the last finished one took,
+/// within these bounds.
 const LEAST_PATIENCE: Duration = Duration::from_millis(10);
 const MOST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Lets the asks of a crowd of waiters through a few at a time, first come, first served.
 ///
-/// A request that is under way takes more room than one who waits for the lock, most of it in client
-/// libraries. A thousand that are sent at once leave the process as much larger as they took
-/// together; sent a few at a time they are done as soon. None holds up the others: what is not
-/// done after 10 ms, or up to 100 ms where a server is that busy, lets the next one pass. Who tries
-/// only once does not wait, and passes at once.
+/// A request that is under way takes more room than a waiter, most of it in client libraries. A
+/// thousand that are sent at once leave the process larger by as much as they took together; sent a
+/// few at a time, they are done just as soon. None holds up the others: a request that is not done
+/// after 10 ms, or up to 100 ms where a server is that busy, lets the next one pass. A claim that
+/// tries only once does not wait, and passes at once.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,28 +42,28 @@ const MOST_PATIENCE: Duration = Duration::from_millis(100);
 pub struct Turnstile {
     passes: Semaphore,
     abreast: usize,
-    /// In milliseconds, how long one of a crowd took.
+    /// How long one of a crowd took, in milliseconds.
     pace: AtomicU32,
 }
 
 impl Turnstile {
-    /// For so many at a time.
+    /// Lets this many pass at a time.
     pub fn new(abreast: usize) -> Self {
         Self { passes: Semaphore::new(abreast), abreast, pace: AtomicU32::new(0) }
     }
 
-    /// Makes the claim's request when it is its turn, and sees it through. It is in a box, and takes
-    /// no room before.
+    /// Makes the claim's request when it is its turn, and sees it through. The request is boxed,
+    /// and takes no room before that.
     ///
     /// # Cancel safety
     ///
-    /// As the request; nobody behind is held up.
+    /// That of the request; nobody behind is held up.
     pub async fn pass<F: Future>(&self, claim: &Claim, request: impl FnOnce() -> F) -> F::Output {
         if !claim.is_to_be_told() {
             return Box::pin(request()).await;
         }
         let pass = self.passes.acquire().await.expect("the semaphore is never closed");
-        // Most requests are no crowd, and are spared the timer.
+        // Most requests are not part of a crowd, and are spared the timer.
         let is_crowded = self.passes.available_permits() <= self.abreast / 2;
         let under_way = async {
             let mut request = pin!(request());

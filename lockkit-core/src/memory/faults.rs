@@ -13,8 +13,8 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Lets one request of this kind go wrong: the next one for which nothing is planned yet. Only
-    /// what the engine asks for goes wrong: acquiring, renewing and releasing.
+    /// Makes one request of this kind go wrong: the next one for which nothing is planned yet. Only
+    /// the engine's requests go wrong: acquiring, renewing and releasing.
     pub fn inject(&self, operation: Operation, fault: Fault) {
         self.lock().entry(operation).or_default().push_back(fault);
     }
@@ -50,7 +50,7 @@ pub enum Fault {
     LoseRequest,
     /// It is carried out and its answer is lost: [`ErrorKind::Unknown`] after the call limit.
     LoseAnswer,
-    /// It is carried out this much later, also when the call limit is over by then.
+    /// It is carried out this much later, even if the call limit is over by then.
     Delay(Duration),
     /// It is carried out at once and answered this much later, if the call limit allows.
     DelayAnswer(Duration),

@@ -11,16 +11,16 @@ use crate::keepalive::Refresh;
 use crate::leases::Lease;
 use crate::queue::{self, Last, Own, Place, Seen};
 
-/// What an ask has come to, which is to go on by [`Claims::find_place`] if nothing is said yet.
+/// What an ask has come to. If nothing is said yet, it goes on with [`Claims::find_place`].
 pub(crate) enum Begun {
     Answered(Attempt),
     Arrived(Arrival),
 }
 
-/// A key that was put among many others, and stands nobody knows where.
+/// A key that was put among many others, and whose place nobody knows yet.
 pub(crate) struct Arrival {
     entry: Arc<Entry>,
-    /// Those of before.
+    /// What was in doubt before.
     doubts: (bool, bool),
     put: Put,
     limit: Limit,
@@ -31,20 +31,21 @@ struct Put {
     line: Line<Last>,
     key: Arc<str>,
     created: i64,
-    /// Of its lease, if that is under way.
+    /// The refresh of its lease, if one is under way.
     refresh: Option<Refresh>,
 }
 
 enum Asked {
     /// The claim does not wait, and leaves nothing.
     Refused,
-    /// The lease may still be on its way to be refreshed.
+    /// The refresh of the lease may still be under way.
     At(Place, Option<Refresh>),
     Put(Put),
 }
 
 impl Claims {
-    /// Takes the lock if it is free and the claim's turn; else leaves a place if the claim waits.
+    /// Takes the lock if it is free and it is the claim's turn; otherwise, leaves a place if the
+    /// claim waits.
     pub(crate) async fn take(&self, claim: &Claim, limit: Limit) -> Result<Attempt, DriverError> {
         match self.begin(claim, limit).await? {
             Begun::Answered(attempt) => Ok(attempt),
@@ -52,7 +53,7 @@ impl Claims {
         }
     }
 
-    /// The same, but for the last step of one who takes a place among many.
+    /// As [`take`](Self::take), except for the last step of a claim that takes a place among many.
     pub(crate) async fn begin(&self, claim: &Claim, limit: Limit) -> Result<Begun, DriverError> {
         let entry = self.entry(claim);
         let doubts = entry.doubts();
@@ -87,7 +88,7 @@ impl Claims {
             if let Some(place) = line.look(limit.left() / 2, last).await?.place(&key, created) {
                 return Ok(Seen::Present(place));
             }
-            // It is gone again, or others came in between.
+            // The key is gone again, or others came in between.
             let look = || queue::look(members, queue, &key, created, limit);
             self.looking.pass(claim, look).await.outcome
         };
@@ -125,7 +126,7 @@ impl Claims {
         }
     }
 
-    /// The failure of an ask, before which it was known so much.
+    /// The failure of an ask, given what was known before it.
     fn failed(&self, entry: &Entry, doubts: (bool, bool), failure: Failure) -> DriverError {
         let ((was_in_doubt, had_place), (is_in_doubt, has_place)) = (doubts, entry.doubts());
         // Nobody releases a claim that was not carried out.
@@ -157,7 +158,7 @@ impl Claims {
             if let Err(failure) = &asked
                 && failure.may_be_carried_out()
             {
-                // What it has put goes with its lease.
+                // What the ask has put goes with its lease.
                 let is_revoked = self.leases.revoke(&lease, limit).await.is_ok();
                 let mut traces = entry.traces();
                 match is_revoked {
@@ -173,7 +174,7 @@ impl Claims {
                 && failure.is_a_lost_lease()
             {
                 lease.is_over();
-                // A cluster that lost its data has lost those in the pool, too.
+                // A cluster that lost its data has lost the leases in the pool, too.
                 if std::mem::take(&mut from_pool) {
                     continue;
                 }
@@ -186,8 +187,8 @@ impl Claims {
         }
     }
 
-    /// The lease of the claim, and the request that refreshes it, if it takes one. That is on its way
-    /// beside those of the ask.
+    /// The lease of the claim, and the request that refreshes it, if one is needed. The request is
+    /// under way beside those of the ask.
     async fn lease(
         &self,
         entry: &Entry,
@@ -233,8 +234,9 @@ impl Claims {
     }
 }
 
-/// Waits until the lease of whoever is granted the lock there lasts for a full TTL from the ask: who
-/// does not renew has nothing else. After a failure it is good for what is known from before.
+/// Waits until the lease of a claim that is granted the lock there lasts for a full TTL from the
+/// ask: a claim that does not renew has nothing else. After a failure, the lease is good for what
+/// is known from before.
 async fn refreshed(place: &Place, refresh: Option<Refresh>, limit: Limit) {
     if place.ahead.is_none()
         && let Some(refresh) = refresh

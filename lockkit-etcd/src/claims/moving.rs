@@ -1,4 +1,4 @@
-//! A key that is hung on another lease than it was put with.
+//! Hanging a key on a lease other than the one it was put with.
 
 use std::sync::Arc;
 
@@ -11,10 +11,11 @@ use crate::leases::Lease;
 use crate::queue::{self, Own};
 
 impl Claims {
-    /// Hangs the key on a lease of the length that the claim wishes for; whether it is there.
+    /// Hangs the key on a lease of the length that the claim wishes for; returns whether the key is
+    /// there.
     ///
     /// Renewals of one claim may overlap. One of them moves the key, and the others find it moved:
-    /// else the second would end the lease that the first has moved it to.
+    /// otherwise, the second would end the lease that the first has moved it to.
     pub(super) async fn lengthen(
         &self,
         entry: &Entry,
@@ -26,13 +27,14 @@ impl Claims {
             return self.keep(entry, limit).await;
         }
         while !self.is_long_enough(entry, claim) {
-            // One that was asked for before comes first, of whatever length: the key may hang on it.
+            // A lease that was asked for before comes first, whatever its length: the key may hang
+            // on it.
             let begun = entry.traces().longer.clone();
             let is_moved = match begun {
                 Some(longer) => self.move_to(entry, longer, true, limit).await?,
                 None => {
                     let longer = self.leases.take(claim.ttl(), limit).await?;
-                    // One from the pool may have less left than the hold is vouched for.
+                    // A lease from the pool may have less left than the hold is vouched for.
                     match self.refresh(&longer, limit).await {
                         Ok(true) => self.move_to(entry, longer, false, limit).await?,
                         Ok(false) => continue,
@@ -50,8 +52,8 @@ impl Claims {
         Ok(true)
     }
 
-    /// Hangs the key on another lease, which a request before may have done, and lets go of the one
-    /// that it hung on; whether the key is there.
+    /// Hangs the key on another lease, which an earlier request may have done already, and lets go
+    /// of the lease that it hung on. Returns whether the key is there.
     async fn move_to(
         &self,
         entry: &Entry,
@@ -65,7 +67,7 @@ impl Claims {
         let (changed, is_alive, was_alive) = tokio::join!(
             queue::change_lease(&self.members, own, stands.created, limit),
             self.refresh(&longer, limit),
-            // What the key hangs on until then, and after a failure.
+            // The lease that the key hangs on until then, and after a failure.
             self.refresh(&stands.lease, limit),
         );
         let may_be_carried_out = changed.may_be_carried_out();
@@ -96,19 +98,20 @@ impl Claims {
             return Ok(false);
         }
         if is_in_doubt {
-            // An ask that was not answered may name it.
+            // An ask that was not answered may name that lease.
             self.leases.revoke(&stands.lease, limit).await?;
             entry.moves_to(longer);
         } else {
             entry.moves_to(longer);
-            // The key is called after it: another claim would take that for its own.
+            // The key is named after that lease: another claim with it would take the key for its
+            // own.
             self.leases.retire(&stands.lease);
         }
         Ok(true)
     }
 
-    /// Hangs the key, which is there although its lease is over, on another one. That is the claim's
-    /// when the server has said so: until then the key may hang on either.
+    /// Hangs the key, which is there although its lease is over, on another lease. That is the
+    /// claim's once the server has said so: until then, the key may hang on either.
     pub(super) async fn hang(
         &self,
         entry: &Entry,

@@ -10,20 +10,22 @@ use crate::error::Failure;
 /// After how long a silence a connection is given up. A server is slower than this now and then.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// To a member, if there is one, and how it fares.
+/// The connection to a member, if there is one, and how it fares.
 #[derive(Default)]
 pub(super) struct Connection {
     /// Shared, since it is many clients, one for each service.
     pub(super) client: Option<Arc<Client>>,
     /// When the last answer came, if one ever did.
     pub(super) heard: Option<Instant>,
-    /// When the first request was sent that got no answer, and after which none came to any other.
+    /// When the first request was sent that got no answer, and since which no other has got one
+    /// either.
     pub(super) silent_since: Option<Instant>,
     pub(super) outage: Option<Outage>,
 }
 
 impl Connection {
-    /// Takes note that what was sent then got no answer; whether it is to be given up for that.
+    /// Takes note that what was sent then got no answer; returns whether to give up the connection
+    /// for that.
     pub(super) fn is_silent_since(&mut self, sent: Instant) -> bool {
         if self.heard.is_none_or(|heard| heard >= sent) {
             return false;
@@ -33,13 +35,14 @@ impl Connection {
         since.elapsed() >= SILENCE
     }
 
-    /// Takes note that a connection failed, on which something was sent then or was to be.
+    /// Takes note that a connection failed on which something was sent, or was to be sent, then.
     pub(super) fn fails(&mut self, sent: Instant, failure: &Failure) {
         let now = Instant::now();
         // A connection may break once: the next is made at once.
         let mut backoff = Backoff::default();
         if let Some(outage) = &self.outage {
-            // Of many that were sent on one connection, or waited for one, one counts.
+            // Of many requests that were sent on one connection, or waited for one, only one
+            // counts.
             if sent < outage.noted {
                 return;
             }
@@ -52,7 +55,8 @@ impl Connection {
     }
 }
 
-/// Of a member whose connections fail. The client library makes another for each request.
+/// The outage of a member whose connections fail. The client library makes another connection for
+/// each request.
 pub(super) struct Outage {
     failure: Failure,
     noted: Instant,
@@ -72,7 +76,7 @@ impl Outage {
         Ok(())
     }
 
-    /// Shorter than others', since leases may last for no more than two seconds.
+    /// The pause is shorter than elsewhere, since leases may last for no more than two seconds.
     fn pause(&self) -> Duration {
         self.backoff.pause() / 4
     }

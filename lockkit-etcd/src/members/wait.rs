@@ -7,7 +7,7 @@ use lockkit_core::driver::Limit;
 pub(crate) struct Wait {
     /// In all.
     pub(crate) limit: Limit,
-    /// How long the call may take that is given the least, of those that share the request.
+    /// How long the call with the least time may take, of those that share the request.
     pub(crate) shortest: Duration,
 }
 
@@ -18,14 +18,14 @@ impl From<Limit> for Wait {
 }
 
 impl Wait {
-    /// For one member, while there are others to ask. What a call has spent before does not count: a
-    /// member is no worse for being asked late.
+    /// How long to wait for one member, while there are others to ask. What a call has spent before
+    /// does not count: a member is no worse for being asked late.
     pub(crate) fn patience(self) -> Duration {
         self.shortest / 2
     }
 
-    /// Whether a member that says nothing for so long is to be gone from. The second one that a call
-    /// asks gets a little less than the first, since only so much is left.
+    /// Whether to leave a member that says nothing for so long. The second member that a call asks
+    /// gets a little less time than the first, since only so much is left.
     pub(super) fn is_over_after(self, given: Duration) -> bool {
         given >= self.patience() * 4 / 5
     }

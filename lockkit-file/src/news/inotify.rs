@@ -1,15 +1,15 @@
 //! News by inotify(7): the file of each lock that is waited for is watched.
 //!
-//! Who holds a lock has its file open for writing, and who asks for one that is taken never has.
-//! So when a file that was open for writing is closed, its lock was let go: by a release, by the
-//! death of the holder, or by the end of the last program that had inherited it.
+//! Whoever holds a lock has its file open for writing, and whoever asks for one that is taken never
+//! has. So when a file that was open for writing is closed, its lock was let go: by a release, by
+//! the death of the holder, or by the end of the last program that had inherited it.
 //!
-//! A watch is for one event, so that a crowd is not woken again while it leaves others the first try.
-//! Each ask that is refused makes another.
+//! A watch is for one event, so that a crowd is not woken again while it leaves others the first
+//! try. Each ask that is refused makes another watch.
 //!
-//! Unheard go a release while a process that was forked has a copy of the descriptor, and a death
-//! that is told of so early that the lock is not free when it is asked for. So there is a
-//! [`PATIENCE`](super::PATIENCE).
+//! Two things go unheard: a release while a process that was forked has a copy of the descriptor,
+//! and a death that is told of so early that the lock is not free yet when it is asked for. That is
+//! why there is a [`PATIENCE`](super::PATIENCE).
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -31,8 +31,8 @@ use tokio::task::AbortHandle;
 use super::Listening;
 use crate::claims::start_blocking;
 
-/// A close after writing is the end of a hold; the others tell that the path may lead to another
-/// file. None of them comes of asking for a lock that is taken, or of looking at one.
+/// A close after writing is the end of a hold; the other events tell that the path may lead to
+/// another file. None of them comes from asking for a lock that is taken, or from looking at one.
 const EVENTS: WatchFlags = WatchFlags::CLOSE_WRITE
     .union(WatchFlags::ATTRIB)
     .union(WatchFlags::DELETE_SELF)
@@ -40,15 +40,15 @@ const EVENTS: WatchFlags = WatchFlags::CLOSE_WRITE
     .union(WatchFlags::DONT_FOLLOW)
     .union(WatchFlags::ONESHOT);
 
-/// How often to remove the watches that have not been used since the last time.
+/// How often to remove the watches that have not been used since the last sweep.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How long to leave it alone after the news could not be read.
+/// How long to leave inotify alone after the news could not be read.
 const REST: Duration = Duration::from_secs(30);
 
 /// The news of a driver, shared by all waiters: one inotify instance, and a watch for each file.
 ///
-/// It is made when the first waiter needs it, and given up some time after the last has gone. Where
-/// none is to be had, waiters poll.
+/// The instance is made when the first waiter needs it, and given up some time after the last has
+/// gone. Where none is to be had, waiters poll.
 #[derive(Debug)]
 pub(crate) struct News {
     board: Arc<Board>,
@@ -59,8 +59,9 @@ impl News {
         Self { board: Arc::default() }
     }
 
-    /// Listens for `owner`, whose ask for the lock at `path` was refused. It has missed nothing if
-    /// it has been listening [since before](Listening::Still) that ask; else it has to ask again.
+    /// Listens for `owner`, whose ask for the lock at `path` was refused. The owner has missed
+    /// nothing if it has been listening [since before](Listening::Still) that ask; otherwise it has
+    /// to ask again.
     ///
     /// Blocks as the disk does, and is called where there is a runtime.
     pub(crate) fn listen(&self, owner: OwnerId, path: &Path) -> Listening {
@@ -79,27 +80,27 @@ impl News {
 
     fn watch(&self, owner: OwnerId, path: &Path) -> io::Result<Listening> {
         let inotify = self.instance()?;
-        // Not while the waiters are locked: the disk may hang. What is told of a new watch until it
-        // is noted came before the ask that is to follow.
+        // Not while the waiters are locked, since the disk may hang. What is told of a new watch
+        // before it is noted came before the ask that is to follow.
         let watch = inotify::add_watch(&*inotify, path, EVENTS)?;
         Ok(self.board.waiters().settle(owner, &inotify, watch))
     }
 
-    /// Whether `owner` was refused over and over, so that it does well to listen before it asks.
+    /// Whether `owner` was refused over and over, so that it had better listen before it asks.
     pub(crate) fn are_in_vain(&self, owner: OwnerId) -> bool {
         self.board.waiters().mailboxes.get(&owner).is_some_and(|mailbox| mailbox.refusals > 1)
     }
 
-    /// Listens no longer for `owner`.
+    /// Stops listening for `owner`.
     pub(crate) fn leave(&self, owner: OwnerId) {
         self.board.waiters().remove(owner);
     }
 
-    /// The next news for `owner`; none ever if it does not listen.
+    /// The next news for `owner`; never any if it does not listen.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: news are taken only when they are returned.
+    /// Cancel-safe: news is taken only when it is returned.
     pub(crate) async fn changed(&self, owner: OwnerId) -> Change {
         loop {
             let arrival = {
@@ -184,7 +185,7 @@ struct Waiters {
 #[derive(Debug, Default)]
 struct Watch {
     owners: HashSet<OwnerId>,
-    /// Whether nobody needed it when there was a sweep.
+    /// Whether a sweep has found that nobody needed it.
     is_idle: bool,
 }
 
@@ -197,7 +198,7 @@ struct Mailbox {
     refusals: u32,
 }
 
-/// The greater counts.
+/// The greater one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Told {
     Freed,
@@ -216,11 +217,11 @@ impl Waiters {
     fn settle(&mut self, owner: OwnerId, inotify: &Arc<OwnedFd>, watch: i32) -> Listening {
         let mailbox = self.mailboxes.entry(owner).or_default();
         if !self.inotify.as_ref().is_some_and(|standing| Arc::ptr_eq(standing, inotify)) {
-            // It fell meanwhile.
+            // The instance fell meanwhile.
             return Listening::FromNow;
         }
         self.are_deaf = false;
-        // A number is not used again.
+        // The number of a watch is not used again.
         let before = mailbox.watch.replace(watch);
         if before == Some(watch) {
             mailbox.refusals = mailbox.refusals.saturating_add(1);
@@ -260,7 +261,7 @@ impl Waiters {
             true => Told::Freed,
             false => Told::AskAgain,
         };
-        // After the one event comes another: that the watch is over.
+        // After the one event comes another, which says that the watch is over.
         let Some(over) = self.watches.remove(&watch) else { return };
         for owner in &over.owners {
             if let Some(mailbox) = self.mailboxes.get_mut(owner) {
@@ -274,13 +275,13 @@ impl Waiters {
         self.mailboxes.values_mut().for_each(|mailbox| mailbox.tell(Told::AskAgain));
     }
 
-    /// Removes the watches that nobody needs any more; whether with them the instance went.
+    /// Removes the watches that nobody needs any more. Returns whether the instance went with them.
     fn sweep(&mut self) -> bool {
         let Some(inotify) = &self.inotify else { return true };
         self.watches.retain(|number, watch| {
             let stays = !watch.owners.is_empty() || !std::mem::replace(&mut watch.is_idle, true);
             if !stays && let Err(error) = inotify::remove_watch(&**inotify, *number) {
-                // It went with its file.
+                // The watch went with its file.
                 tracing::trace!(%error, "a watch was not there any more");
             }
             stays
@@ -292,7 +293,7 @@ impl Waiters {
         is_empty
     }
 
-    /// The instance stands no more.
+    /// Notes that the instance no longer stands.
     fn fall(&mut self) {
         self.inotify = None;
         self.watches.clear();
@@ -301,7 +302,7 @@ impl Waiters {
     }
 }
 
-/// Delivers news until nobody needs them any more.
+/// Delivers news until nobody needs it any more.
 async fn read_all(inotify: Arc<OwnedFd>, mut standing: Standing) {
     if let Err(error) = read_on(inotify, &standing.board).await {
         standing.has_failed = true;
@@ -347,7 +348,7 @@ fn deliver(inotify: &OwnedFd, board: &Board) -> io::Result<()> {
     }
 }
 
-/// That an instance is read. When it is not any more, whoever listens is told so.
+/// Stands for an instance that is being read. Once it is not any more, whoever listens is told so.
 #[derive(Debug)]
 struct Standing {
     board: Arc<Board>,
@@ -360,14 +361,14 @@ impl Drop for Standing {
         let Some(inotify) = self.inotify.take() else { return };
         let mut waiters = self.board.waiters();
         if waiters.inotify.as_ref().is_some_and(|standing| Arc::ptr_eq(standing, &inotify)) {
-            // Else the runtime has ended, and another is as good. One without I/O panics.
+            // Otherwise the runtime has ended, and another is as good. One without I/O panics.
             if self.has_failed || std::thread::panicking() {
                 waiters.rests_until = Some(Instant::now() + REST);
             }
             waiters.fall();
         }
         drop(waiters);
-        // That takes the kernel ten milliseconds.
+        // Closing it takes the kernel ten milliseconds.
         if Handle::try_current().is_ok() {
             drop(start_blocking(move || {
                 drop(inotify);
@@ -392,7 +393,7 @@ mod tests {
         format!("{number:032x}").parse().unwrap()
     }
 
-    /// With so many waiters, each of whom listens to a file of its own.
+    /// With this many waiters, each of which listens to a file of its own.
     fn news(waiters: u8) -> News {
         let news = News::new();
         let inotify = Arc::new(init(CreateFlags::CLOEXEC).unwrap());

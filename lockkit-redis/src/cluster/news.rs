@@ -1,5 +1,5 @@
-//! News of a cluster: a connection to each member that has a channel of ours, which lives in the
-//! slot of its lock.
+//! News of a cluster: a connection to each member that has a channel of ours. A channel lives in
+//! the slot of its lock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::subscription::{Board, CONFIRM_LIMIT, REFUSED_PAUSE};
 
-/// How long to leave a channel alone whose member does not answer, or knows another.
+/// How long to leave a channel alone whose member does not answer, or names another.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A member that fails again within this time of an attempt is left alone for longer.
@@ -65,7 +65,7 @@ struct News {
     pushes: mpsc::UnboundedSender<(u64, PushInfo)>,
     links: Vec<Link>,
     placed: HashMap<String, Place>,
-    /// How often we have unsubscribed from a channel by a link and not heard of it yet.
+    /// How often we have unsubscribed from a channel on a link without having heard back yet.
     leaving: HashMap<(u64, String), u32>,
     under_way: FuturesUnordered<BoxFuture<'static, Step>>,
     /// How many links there have been.
@@ -76,7 +76,7 @@ struct News {
     retry: Option<Instant>,
 }
 
-/// By which link a channel is or will be subscribed to.
+/// The link on which a channel is or will be subscribed to.
 struct Place {
     link: u64,
     is_confirmed: bool,
@@ -86,7 +86,7 @@ struct Place {
 struct Failing {
     member: Endpoint,
     backoff: Backoff,
-    /// When it is tried again, whatever else is news.
+    /// When it is tried again, whatever the news until then.
     until: Instant,
 }
 
@@ -94,14 +94,14 @@ struct Failing {
 struct Link {
     id: u64,
     endpoint: Endpoint,
-    /// None while it is being made.
+    /// `None` while it is being made.
     open: Option<(MultiplexedConnection, AbortOnDrop)>,
 }
 
-/// Something that has come to its end.
+/// Something that was under way and has ended.
 enum Step {
     Connected(u64, Result<(MultiplexedConnection, AbortOnDrop), Failure>),
-    /// Sent for a channel and answered, or not.
+    /// A command for a channel that was sent, and answered or not.
     Asked(u64, String, Result<(), Failure>),
 }
 
@@ -150,7 +150,8 @@ impl News {
         id
     }
 
-    /// Sends a command for a channel, if there is a connection; else it is sent once there is.
+    /// Sends a command for a channel, if there is a connection; otherwise, it is sent once there is
+    /// one.
     fn ask(&mut self, id: u64, verb: &'static str, name: String) {
         let link = self.links.iter().find(|link| link.id == id);
         let Some((connection, _)) = link.and_then(|link| link.open.as_ref()) else { return };
@@ -181,7 +182,7 @@ impl News {
                 }
             }
             Step::Asked(_, _, Ok(())) => (),
-            // The slot has gone to another member before we came.
+            // The slot went to another member before we came.
             Step::Asked(id, name, Err(failure)) if failure.is_redirection() => {
                 if self.placed.get(&name).is_some_and(|place| place.link == id) {
                     self.placed.remove(&name);
@@ -220,15 +221,15 @@ impl News {
                     self.leaving.remove(&(id, name));
                 }
             }
-            // Nobody has asked for it: the slot has gone to another member. What else is under way
-            // on the connection may have been mistaken for answered by that.
+            // We have not asked for it: the slot has gone to another member. What else is under way
+            // on the connection may have been taken to be answered by that.
             PushKind::SUnsubscribe if is_placed_here => self.drop_link(id, &Failure::Deposed),
             PushKind::Disconnection => self.drop_link(id, &Failure::Broken),
             _ => (),
         }
     }
 
-    /// What was to be heard by a link is not heard any more.
+    /// Drops a link: what was to be heard on it is not heard any more.
     fn drop_link(&mut self, id: u64, failure: &Failure) {
         let Some(at) = self.links.iter().position(|link| link.id == id) else { return };
         let link = self.links.swap_remove(at);
@@ -252,7 +253,7 @@ impl News {
         self.try_again(pause);
     }
 
-    /// Asks no more of a member for now; for how long.
+    /// Leaves a member alone for now; returns for how long.
     fn leave_alone(&mut self, member: Endpoint, refuses: bool) -> Duration {
         let now = Instant::now();
         self.failing.retain(|failing| failing.until + CALM > now);
@@ -298,10 +299,10 @@ impl News {
             }
         }
         self.board.fall_silent(&astray);
-        // Who has no channel any more keeps no connection.
+        // A member that has no channel any more keeps no connection.
         self.links.retain(|link| self.placed.values().any(|place| place.link == link.id));
         self.leaving.retain(|(id, _), _| self.links.iter().any(|link| link.id == *id));
-        // Also those that could not be placed.
+        // Including those that could not be placed before.
         let wanted = self.board.wanted();
         self.place(wanted.into_iter().filter(|name| !self.placed.contains_key(name)).collect());
     }

@@ -4,8 +4,8 @@ use crate::error::Failure;
 /// How many slots keys are spread over.
 pub(crate) const SLOTS: usize = 16_384;
 
-/// In which slot a key is: that of its hash tag, which is what stands between the first brace and
-/// the next closing one, if anything does.
+/// The slot that a key is in: that of its hash tag, which is what stands between the first opening
+/// brace and the next closing one, if anything does.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let tag = tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty());
@@ -25,17 +25,17 @@ fn crc16(bytes: &[u8]) -> u16 {
 /// Who has which slot, as far as is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Map {
-    /// An index of `primaries` for each slot, or nobody's.
+    /// An index of `primaries` for each slot, or [`NOBODY`].
     owners: Vec<u16>,
     primaries: Vec<Endpoint>,
-    /// Those who copy them, to be asked when primaries are down.
+    /// The servers that copy them, to be asked when primaries are down.
     replicas: Vec<Endpoint>,
 }
 
 const NOBODY: u16 = u16::MAX;
 
-/// What `CLUSTER SLOTS` answers: for each range its first and last slot, and then its primary and
-/// the replicas of that.
+/// What `CLUSTER SLOTS` answers: for each range, its first and last slot, then its primary, and
+/// then the replicas of that primary.
 pub(crate) type Told = Vec<Vec<redis::Value>>;
 
 impl Map {
@@ -43,7 +43,7 @@ impl Map {
         Self { owners: vec![NOBODY; SLOTS], primaries: Vec::new(), replicas: Vec::new() }
     }
 
-    /// The map of a member, which gives no address where it means its own host.
+    /// The map as a member tells it, which gives no address where it means its own host.
     pub(crate) fn told_by(member: &Endpoint, told: Told) -> Result<Self, Failure> {
         let mut map = Self::empty();
         for range in told {
@@ -91,7 +91,7 @@ impl Map {
         self.owners.iter().filter(|&&owner| owner == NOBODY).count()
     }
 
-    /// The same, except that one slot is another's.
+    /// The same map, except that one slot is another member's.
     pub(crate) fn moved(&self, slot: u16, to: &Endpoint) -> Self {
         let mut map = self.clone();
         let owner = map.index_of(to);
@@ -120,7 +120,7 @@ impl Map {
     }
 }
 
-/// Host and port, and more that is of no use here.
+/// Host and port; the rest is of no use here.
 struct Node(Option<String>, u16);
 
 impl From<Node> for (Option<String>, u16) {

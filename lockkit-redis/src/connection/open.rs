@@ -13,26 +13,27 @@ use crate::node;
 use crate::request::{Request, Stage, To};
 use crate::spares::Spares;
 
-/// A connection that works as far as we know. It is closed when the last call on it has ended
-/// and it was replaced.
+/// A connection that works, as far as we know. It is closed once it has been replaced and the last
+/// call on it has ended.
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) id: u64,
     pub(super) endpoint: Endpoint,
     pub(super) connection: MultiplexedConnection,
-    /// Whether sentinels have made another server the primary since; none if there are none.
+    /// Whether sentinels have made another server the primary since; `None` if there are no
+    /// sentinels.
     pub(super) deposed: Option<watch::Sender<bool>>,
     pub(super) spares: Spares,
     /// Which run of the server it leads to, once somebody has asked.
     pub(super) run: OnceLock<Run>,
-    /// Whether it is being found out if it answers at all.
+    /// Whether somebody is finding out if it answers at all.
     pub(super) is_probed: AtomicBool,
     pub(super) _running: AbortOnDrop,
 }
 
 impl Open {
-    /// Sends a request and waits for its answer, for as long as it takes. `stage` tells how far it
-    /// has come.
+    /// Sends a request and waits for its answer, for as long as it takes. `stage` tells how far the
+    /// request has come.
     pub(super) async fn send<R: Request>(
         &self,
         request: &R,
@@ -68,7 +69,7 @@ impl Open {
         self.deposed.is_some()
     }
 
-    /// Which run of the server it leads to: remembered if the server says so.
+    /// Asks which run of the server it leads to, and remembers it if the server tells.
     pub(super) async fn ask_run(&self) -> Result<Result<Run, DriverError>, Failure> {
         let mut connection = self.connection.clone();
         let info = connection.send_packed_command(&redis::cmd("INFO")).await?.extract_error()?;

@@ -11,23 +11,24 @@ use crate::error::Failure;
 use crate::spares::Spares;
 use crate::target::Target;
 
-/// A call that waits for less, as one for a short lease, does not take the connection from others
-/// because it has no answer. A question is sent after it, which has as long again,
+/// A call that waits for less than this, such as one for a short lease, does not cost others the
+/// connection when it gets no answer. Instead, a question is sent after it, which has as long
+/// again, but at least [`SHORTEST`].
 pub(super) const SILENCE: Duration = Duration::from_millis(200);
-/// and this long at least.
+/// How long the question after a call in a hurry has at least.
 pub(super) const SHORTEST: Duration = Duration::from_millis(50);
 
-/// What all calls go by, and what makes it anew.
+/// The connection that all calls go by, and what makes it anew.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) link: watch::Sender<Link>,
     /// Where the last connection led to.
     pub(super) place: watch::Sender<Option<Endpoint>>,
-    /// Where the primary is, as sentinels have said last without being asked.
+    /// Where the primary is, according to what sentinels last said without being asked.
     said: watch::Sender<Option<Endpoint>>,
     /// A call waits for a connection.
     pub(super) wanted: Notify,
-    /// To be told when there is no connection any more, or none to be had.
+    /// Told when there is no connection any more, or none can be had.
     trouble: Arc<Notify>,
     /// How many connections there have been.
     opened: AtomicU64,
@@ -81,7 +82,7 @@ impl Shared {
         let connecting = async {
             loop {
                 let endpoint = target.locate().await?;
-                // One that hung may answer after all, when another has long taken its place.
+                // A server that hung may answer after all, when another has long taken its place.
                 tokio::select! {
                     made = endpoint.connect() => return Ok((endpoint, made?)),
                     () = is_elsewhere(&mut said, &endpoint) => (),
@@ -101,12 +102,12 @@ impl Shared {
         let shared = self.clone();
         let running = tokio::spawn(async move {
             running.await;
-            // It may break before it is there to be dropped.
+            // The connection may break before it is there to be dropped.
             _ = is_up.await;
             shared.drop_connection(id);
         });
         let running = AbortOnDrop(running.abort_handle());
-        // One address may lead to another server than before.
+        // The same address may lead to another server than before.
         self.place.send_replace(Some(endpoint.clone()));
         let open = Arc::new(Open {
             id,
@@ -120,7 +121,8 @@ impl Shared {
         });
         self.set(Link::Up(open.clone()));
         _ = up.send(());
-        // `follow` says it first and looks at the link then: one of the two sees the other.
+        // `follow` notes the primary first and then looks at the link: one of the two sees the
+        // other.
         let is_left = said.has_changed().is_ok_and(|is_news| is_news)
             && said.borrow().as_ref().is_some_and(|primary| !primary.is_where(&open.endpoint));
         if is_left {
@@ -130,7 +132,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives up a connection to a server that is the primary no longer, and what was asked on it.
+    /// Gives up a connection to a server that is no longer the primary, and what was asked on it.
     fn leave(&self, open: &Open) {
         self.drop_connection(open.id);
         if let Some(deposed) = &open.deposed {
@@ -138,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Gives up a connection on which something went wrong, or finds out whether it is to be.
+    /// Gives up a connection on which something went wrong, or finds out whether to.
     pub(super) fn blame(self: &Arc<Self>, open: &Arc<Open>, failure: &Failure) {
         match failure {
             Failure::NoAnswer(limit) | Failure::NoConnection { limit, .. } if *limit < SILENCE => {
@@ -155,14 +157,14 @@ impl Shared {
         }
     }
 
-    /// Gives up a connection if it still does not answer, within `limit`.
+    /// Gives up a connection if it does not answer within `limit` either.
     fn probe(self: &Arc<Self>, open: &Arc<Open>, limit: Duration) {
         if open.is_probed.swap(true, Ordering::Relaxed) {
             return;
         }
         let (shared, open) = (self.clone(), open.clone());
         tokio::spawn(async move {
-            // Whoever may run scripts may ask for that.
+            // A user who may run scripts may ask for the time.
             let question = redis::cmd("TIME");
             let mut connection = open.connection.clone();
             let answer = connection.send_packed_command(&question);
@@ -174,7 +176,8 @@ impl Shared {
         });
     }
 
-    /// Gives up connection `id`, unless another has taken its place. Whether it was still there.
+    /// Gives up connection `id`, unless another has taken its place; returns whether it was still
+    /// there.
     pub(super) fn drop_connection(&self, id: u64) -> bool {
         self.link.send_if_modified(|link| {
             let is_it = matches!(link, Link::Up(open) if open.id == id);
@@ -186,8 +189,8 @@ impl Shared {
         })
     }
 
-    /// The primary is there, say the sentinels. Connects at once, also where nobody calls: whoever
-    /// waits for news follows the connection.
+    /// Takes note that, say the sentinels, the primary is there. Connects at once, even if nobody
+    /// calls: whoever waits for news follows the connection.
     pub(super) fn follow(&self, primary: &Endpoint) {
         self.said.send_replace(Some(primary.clone()));
         let left = match &*self.link.borrow() {
@@ -221,9 +224,9 @@ impl Shared {
     }
 }
 
-/// Returns when sentinels say that the primary is another than this one.
+/// Returns when sentinels say that another server than this one is the primary.
 async fn is_elsewhere(said: &mut watch::Receiver<Option<Endpoint>>, here: &Endpoint) {
-    // It cannot end: whoever waits has the other end as well.
+    // The channel cannot close: whoever waits has the other end as well.
     while said.changed().await.is_ok() {
         let primary = said.borrow_and_update();
         if primary.as_ref().is_some_and(|primary| !primary.is_where(here)) {

@@ -10,7 +10,7 @@ pub(super) struct Sight {
     pub(super) primaries: usize,
     /// Slots that nobody has.
     pub(super) uncovered: usize,
-    /// Whether no slot is served where one is nobody's; none if the member does not tell.
+    /// Whether no slot is served while one is nobody's; `None` if the member does not tell.
     pub(super) wants_all: Option<bool>,
 }
 

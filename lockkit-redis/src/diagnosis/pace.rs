@@ -1,4 +1,4 @@
-//! How far away a server is, and how its clock goes.
+//! How far away a server is, and how its clock runs.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::driver::RedisDriver;
 const ROOM: u32 = 50;
 /// With a slower round trip, leases of several seconds have too little room.
 const SLOW: Duration = Duration::from_millis(100);
-/// What may be between two clocks that both go right: 1 % and this.
+/// How far apart two clocks may be that both run right: 1 % and this.
 const SLACK: Duration = Duration::from_millis(1);
 
 /// What the server's clock said, and between which moments of ours.
@@ -26,7 +26,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// None if this user may not know the time, which is a missing right.
+    /// `None` if this user may not ask for the time, which is a missing right.
     pub(super) async fn take(driver: &RedisDriver) -> Result<Option<Self>, DriverError> {
         let asked = Instant::now();
         let time = ask::<(u64, u64)>(driver, cmd("TIME")).await?;
@@ -53,7 +53,7 @@ pub(super) fn latency(round_trip: Duration) -> Diagnosis {
     }
 }
 
-/// The duration, rounded up to whole units of that many nanoseconds.
+/// The duration, rounded up to whole units of `unit` nanoseconds.
 fn whole(duration: Duration, unit: u64) -> Duration {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     Duration::from_nanos(nanos.div_ceil(unit).saturating_mul(unit))

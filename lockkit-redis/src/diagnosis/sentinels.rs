@@ -6,7 +6,7 @@ use crate::sentinel::Sight;
 
 const TOPIC: &str = "sentinels";
 
-/// `sights` are what those say that the URL names, or why they say nothing.
+/// `sights` are what the sentinels that the URL names say, or why they say nothing.
 pub(super) fn findings(group: &str, sights: &[(String, Result<Sight, String>)]) -> Vec<Diagnosis> {
     let mut findings = Vec::new();
     for (sentinel, sight) in sights {
@@ -35,7 +35,7 @@ pub(super) fn findings(group: &str, sights: &[(String, Result<Sight, String>)]) 
             "wait for a failover; if there is none, look at the log of the sentinel",
         ));
     }
-    // Each knows the others, the named ones and more.
+    // Each knows the others, those that the URL names and more.
     let known = told.iter().map(|sight| sight.others + 1).max().unwrap_or_default();
     let quorum = told.iter().map(|sight| sight.quorum).max().unwrap_or_default();
     if quorum > known {

@@ -18,7 +18,8 @@ pub(super) const SETTINGS: [&str; 7] = [
     "timeout",
 ];
 
-/// Idle connections that are closed sooner, in seconds, are closed between two renewals.
+/// If idle connections are closed sooner than this, in seconds, they are closed between two
+/// renewals.
 const SHORT_TIMEOUT: u64 = 60;
 
 /// What a server says about itself: the fields of `INFO`, and those of [`SETTINGS`] that it tells.
@@ -55,7 +56,7 @@ impl Server {
     }
 
     fn version(&self) -> Diagnosis {
-        // The others say which Redis they resemble in the field of Redis.
+        // The others say in Redis's field which Redis they resemble.
         if let Some(version) = self.says("valkey_version") {
             return Diagnosis::good("version", format!("Valkey {version}"));
         }
@@ -155,7 +156,7 @@ impl Server {
         let (used, most) = (self.number("used_memory")?, self.number("maxmemory")?);
         let advice = "raise `maxmemory`, or keep locks on a server of their own";
         let used_up = format!("{used} of {most} bytes are used");
-        // What is evicted makes room, and is an error by itself.
+        // Eviction makes room, and is an error by itself.
         let is_full = used >= most && self.says("maxmemory_policy") == Some("noeviction");
         match most {
             0 => None,
@@ -259,7 +260,7 @@ impl Server {
         }
     }
 
-    /// Whether it goes on granting where nobody follows who might take over.
+    /// Whether it goes on granting while no replica follows that might take over.
     fn cut_off(&self, is_watched: bool) -> Option<Diagnosis> {
         let wanted = self.number("min-replicas-to-write").filter(|_| is_watched)?;
         (wanted == 0).then(|| {
@@ -273,7 +274,7 @@ impl Server {
         })
     }
 
-    /// Whether no slot is served where one is nobody's, if it says so.
+    /// Whether no slot is served while one is nobody's, if it says so.
     pub(super) fn wants_all_slots(&self) -> Option<bool> {
         Some(self.says("cluster-require-full-coverage")? == "yes")
     }
@@ -341,7 +342,8 @@ mod tests {
         ("timeout", "0"),
     ];
 
-    /// The findings about a sound server of which some is otherwise, without those that are good.
+    /// The findings about a sound server that differs in some of its answers, without those that
+    /// are good.
     fn bad(otherwise: &[(&str, &str)]) -> Vec<(Grade, &'static str, String)> {
         bad_for(WISH, otherwise)
     }

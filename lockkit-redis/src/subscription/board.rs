@@ -11,19 +11,19 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Alterations;
 
-/// How long a channel stays subscribed to that nobody listens to. Where waiters take turns, the next
-/// need not subscribe again, and ask again for that reason.
+/// How long a channel stays subscribed to once nobody listens to it. Where waiters take turns, the
+/// next one thus need not subscribe again, nor ask again for that reason.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Those of us who wait for one lock in no order, by the digest of its name. Only one of them
-/// listens at a time, and it may be another than the server has heard of.
+/// listens at a time, and it need not be the one that the server has heard of.
 pub(crate) type LockDigest = [u8; 32];
 
 /// Who listens to what.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     pub(super) channels: Mutex<Channels>,
-    /// A channel got its first listener, or is the first that has lost its last.
+    /// A channel has got its first listener, or is the first to have lost its last.
     pub(super) altered: Notify,
 }
 
@@ -31,7 +31,8 @@ pub(crate) struct Board {
 pub(super) struct Channels {
     /// Those with listeners, and those that had some lately.
     pub(super) by_name: HashMap<String, Channel>,
-    /// Those that have lost their last listener, and when to look whether to unsubscribe from them.
+    /// Those that have lost their last listener, and when to check whether to unsubscribe from
+    /// them.
     pub(super) idle: VecDeque<(Instant, String)>,
     /// Those that may have to be subscribed to or unsubscribed from.
     pub(super) altered: Vec<String>,
@@ -43,9 +44,9 @@ pub(super) struct Channels {
 pub(super) struct Channel {
     /// Whether the server has confirmed the subscription.
     pub(super) stands: bool,
-    /// Since when nobody listens.
+    /// Since when nobody has listened.
     pub(super) silent_since: Option<Instant>,
-    /// Whether it is among those to be looked at.
+    /// Whether it is noted in [`Channels::idle`].
     pub(super) is_noted: bool,
     pub(super) mailboxes: HashMap<OwnerId, Mailbox>,
 }
@@ -74,9 +75,9 @@ impl Mailbox {
         };
         match self.holder {
             Some(holder) if token > holder => Some(Change::Granted(Grant::new().token(token))),
-            // It was over before the last ask was refused: this message was late.
+            // The grant was over before the last ask was refused: this message was late.
             Some(_) => ask_again.then_some(Change::AskAgain),
-            // No ask was answered, so nothing tells how long the grant is good. Asking does.
+            // No ask was answered, so nothing tells how long the grant lasts. Asking does.
             None => Some(Change::AskAgain),
         }
     }
@@ -126,7 +127,7 @@ impl Board {
         std::mem::take(&mut self.channels().altered)
     }
 
-    /// Returns when there are such.
+    /// Returns when there are such channels.
     pub(crate) async fn altered(&self) {
         loop {
             let next = {
@@ -144,7 +145,7 @@ impl Board {
         }
     }
 
-    /// The subscription to these channels does not stand any more.
+    /// Takes note that the subscription to these channels does not stand any more.
     pub(crate) fn fall_silent(&self, names: &[String]) {
         let mut channels = self.channels();
         for name in names {
@@ -173,7 +174,8 @@ impl Board {
                         Some(crowd) => {
                             *listener == owner || crowd.is_some() && mailbox.crowd == crowd
                         }
-                        // Refused, and we have not heard of that yet. Or gone: asking does no harm.
+                        // It was refused, and we have not heard of that yet; or it is gone, and
+                        // asking does no harm.
                         None => mailbox.crowd.is_some(),
                     };
                     if concerns {
@@ -181,12 +183,12 @@ impl Board {
                     }
                 }
             }
-            // Of whatever kind: asking does no harm.
+            // A message of another kind: asking does no harm.
             None => channel.mailboxes.values_mut().for_each(Mailbox::ask_again),
         }
     }
 
-    /// The subscription to these channels stands.
+    /// Takes note that the subscription to these channels stands.
     pub(crate) fn confirm(&self, names: &[String]) {
         let mut channels = self.channels();
         for name in names {
@@ -197,7 +199,7 @@ impl Board {
         }
     }
 
-    /// No subscription stands any more.
+    /// Takes note that no subscription stands any more.
     pub(super) fn fall(&self) {
         let mut channels = self.channels();
         channels.by_name.retain(|_, channel| !channel.mailboxes.is_empty());

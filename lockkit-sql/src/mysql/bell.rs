@@ -1,20 +1,22 @@
 //! How one process tells another that a lock was let go.
 //!
-//! The server has no news of its own. But one session may end another's statement: while somebody of
-//! a process waits, one of its sessions sleeps, and who lets go of a lock ends the sleep by `KILL
-//! QUERY`, for which a user needs no right to what is its own. What for is noted in a row before
-//! that, which the statement that sleeps reads first: so nothing is missed that is told between two
-//! sleeps. The sleeper is found by a lock of `GET_LOCK` that it holds, under a name that nobody else
-//! has: the number of a session may be another one's by now, or on another server.
+//! The server has no news of its own. But one session may end another's statement: while somebody
+//! in a process waits, one of the process's sessions sleeps, and whoever lets go of a lock ends
+//! that sleep by `KILL QUERY`. A user needs no right for that if the session is its own. Before
+//! that, a row notes what the sleep is ended for; the statement that sleeps reads such rows first,
+//! so nothing is missed that is told between two sleeps. The sleeper is found by a lock of
+//! `GET_LOCK` that it holds under a name that nobody else has: the session's number may by now be
+//! that of another session, or of one on another server.
 //!
-//! It sleeps by waiting for another such lock, which a connection for requests keeps. What `SLEEP`
-//! waits by is one for all sessions of a MariaDB, and where several of them sleep and are woken, who
-//! wakes one can take seconds.
+//! The sleeper sleeps by waiting for another such lock, which a connection for requests keeps. It
+//! does not call `SLEEP`: what that waits on is shared by all sessions of a MariaDB server, and
+//! where several of them sleep and are woken, waking one can take seconds.
 //!
-//! A process whose waiters all want one lock need not read which one is meant, and has them ask at once.
+//! A process whose waiters all want the same lock need not read which one is meant: it has them ask
+//! at once.
 //!
-//! A process is told of a lock once, and notes that it waits anew when it is refused again. Of several
-//! the one is told that has waited longest, or whose place is the first.
+//! A process is told of a lock once; when it is refused again, it notes anew that it waits. Of
+//! several processes, the one that has waited longest is told, or the one with the first place.
 
 mod sleeper;
 
@@ -41,18 +43,18 @@ const LIST: &str = include_str!("sql/list.sql");
 const TELL: &str = include_str!("sql/tell.sql");
 const DROP_DEAD: &str = "DELETE FROM lockkit_bell WHERE inbox = LAST_INSERT_ID() \
      AND IS_USED_LOCK(CONCAT('lockkit ', inbox)) IS NULL";
-/// The connection is of no use once it has said nothing for so long.
+/// The connection is of no use once it has said nothing for this long.
 const END_BY_ITSELF: &str = "SET SESSION wait_timeout = 20";
 const MARK: &str = "SELECT COALESCE(GET_LOCK(?, 1), 0) AS is_ours";
-/// The one whose inbox the last reply was.
+/// The session whose inbox was the id of the last reply.
 const RING: &str = "SET @lockkit_session = COALESCE(IS_USED_LOCK(CONCAT('lockkit ', LAST_INSERT_ID())), 0); \
      KILL QUERY @lockkit_session";
 const FIND: &str = "SET @lockkit_session = COALESCE(IS_USED_LOCK(?), 0)";
 
-/// By when whoever was told has asked.
+/// Within this time, whoever was told has asked.
 const A_MOMENT: Duration = Duration::from_millis(20);
 
-/// How long telling somebody may take. Who waits asks by itself after a second.
+/// How long telling a waiter may take. A waiter asks by itself after a second.
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// The bell of one driver, and the way to those of others.
@@ -60,7 +62,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 pub(super) struct Bell {
     line: Line,
     subscription: Subscription,
-    /// When which lock was let go for another process to have.
+    /// Which locks were let go for another process to have, and when.
     handed_over: Mutex<HashMap<LockName, Instant>>,
 }
 
@@ -82,7 +84,7 @@ impl Bell {
         self.subscription.is_listed(claim.name(), claim.owner(), until)
     }
 
-    /// Has the claim told of a release, from an ask on that follows; whether that can be done now.
+    /// Has the claim told of a release, from its next ask on; returns whether that can be done now.
     pub(super) async fn listen(&self, claim: &Claim, within: Limit) -> Result<bool, Failure> {
         let (name, owner) = (claim.name(), claim.owner());
         let listing = self.subscription.listing(name, owner);
@@ -100,14 +102,14 @@ impl Bell {
         let listed = self.line.connections.write(LIST, &values, Urgency::Asks, within).await;
         match (&listed, joined) {
             (Ok(_), _) => (),
-            // Nobody releases a claim that was not carried out.
+            // Nobody releases a claim whose ask was not carried out.
             (Err(_), Joined::Now) => self.subscription.leave(name, owner),
             (Err(_), _) => self.subscription.list(name, owner, Listing::Told),
         }
         listed.map(|_| true)
     }
 
-    /// Whether it is the claim that was told of a release, and it has not asked since.
+    /// Whether it is this claim that was told of a release, and it has not asked since.
     pub(super) fn has_told(&self, claim: &Claim) -> bool {
         self.subscription.board().is_told(claim.name(), claim.owner())
     }
@@ -117,16 +119,17 @@ impl Bell {
         self.subscription.listing(claim.name(), claim.owner()).is_some()
     }
 
-    /// Forgets a claim that waits no more; whether the next may have to be told. So it is if this one
-    /// was told of a release that nobody else was; of who has left before, nothing is known.
+    /// Forgets a claim that no longer waits; returns whether the next one may have to be told. That
+    /// is so if this claim, and nobody else, was told of a release; or if the claim has left
+    /// before, since nothing is known of it then.
     pub(super) fn leave(&self, claim: &Claim) -> bool {
         let listing = self.subscription.listing(claim.name(), claim.owner());
         self.subscription.leave(claim.name(), claim.owner());
         listing.is_none_or(|listing| listing == Listing::Told)
     }
 
-    /// Tells one who waits that the lock was let go: whose place is the first, if somebody has one, or
-    /// who has waited longest, if somebody listens.
+    /// Tells one waiter that the lock was let go: the one with the first place, if somebody has a
+    /// place, or else the one that has waited longest, if somebody listens.
     pub(super) async fn ring(
         &self,
         name: &LockName,
@@ -160,11 +163,11 @@ impl Bell {
         self.handed_over.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next news for the claim; none ever if it does not listen.
+    /// The next news for the claim; if it does not listen, there never is any.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: news are taken only when this returns.
+    /// Cancel-safe: news is taken only when this returns.
     pub(super) async fn changed(&self, claim: &Claim) -> Change {
         self.subscription.changed(claim.name(), claim.owner()).await
     }
@@ -180,7 +183,7 @@ impl Bell {
     }
 }
 
-/// Where one process is reached, and reaches others.
+/// Where one process is reached, and how it reaches others.
 #[derive(Clone, Debug)]
 struct Line {
     endpoint: Endpoint,
@@ -191,8 +194,8 @@ struct Line {
 }
 
 impl Line {
-    /// Tells the process of the first place, or that which has waited longest. Returns who was told,
-    /// as far as that is known.
+    /// Tells the process that has the first place, or the one that has waited longest. Returns who
+    /// was told, as far as that is known.
     async fn ring(
         &self,
         name: &LockName,
@@ -240,19 +243,20 @@ struct Ring<'a> {
     name: &'a LockName,
     is_for_first: bool,
     own: i64,
-    /// Else the own process comes last: it has begun to listen, and had the lock without being told.
+    /// If not, this process comes last: it has begun to listen, and had the lock without being
+    /// told.
     is_awaited_here: bool,
 }
 
 /// Who was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rung {
-    /// There is nobody to be told.
+    /// There is nobody to tell.
     Nobody,
     Other,
     /// This process, which need not be woken.
     Own,
-    /// Somebody who is not there any more.
+    /// Somebody who is no longer there.
     Dead,
     /// Somebody whose session this user may not wake, and who finds the note later.
     Stranger,
@@ -287,7 +291,7 @@ impl Steps for Ring<'_> {
     }
 }
 
-/// Ends the session of that inbox.
+/// Ends the session that listens at this inbox.
 struct HangUp(i64);
 
 impl Steps for HangUp {
@@ -312,7 +316,7 @@ impl Wire for Line {
                 let mut connection = self.endpoint.greeted().await?;
                 sqlx::raw_sql(END_BY_ITSELF).execute(&mut connection).await?;
                 let (mark, gate) = (mark(self.inbox), gate(self.inbox));
-                // That of a connection that was cut may not have noticed.
+                // The session of a connection that was cut may not have noticed.
                 self.hang_up().await?;
                 // All rows, so that nothing of the answer is left on the connection.
                 let rows = sqlx::query(MARK).bind(&mark).fetch_all(&mut connection).await?;
@@ -331,24 +335,25 @@ impl Wire for Line {
     }
 }
 
-/// A number that no other process has. A shorter one than an owner's: a reply has room for it.
+/// A number that no other process has. It is shorter than an owner's, so that a reply has room for
+/// it.
 fn inbox() -> i64 {
     let digits = OwnerId::random().to_string();
     let digits = digits.chars().filter_map(|digit| digit.to_digit(16)).take(15);
     digits.fold(1, |number, digit| number << 4 | i64::from(digit))
 }
 
-/// The lock by which the session is found that listens there.
+/// The lock by which the session that listens there is found.
 fn mark(inbox: i64) -> String {
     format!("lockkit {inbox}")
 }
 
-/// The lock that it waits for.
+/// The lock that this session waits for.
 fn gate(inbox: i64) -> String {
     format!("lockkit {inbox} gate")
 }
 
-/// Tells who waits here; whether anybody does.
+/// Tells the waiters of this process; returns whether there are any.
 fn deliver(board: &Board, name: &LockName) -> bool {
     board.deliver(name.namespace().as_str(), name.as_str(), News::Free)
 }

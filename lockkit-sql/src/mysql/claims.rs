@@ -19,24 +19,24 @@ pub(super) const RENEW: &str = include_str!("sql/renew.sql");
 const RENEW_TOGETHER: &str = include_str!("sql/renew_together.sql");
 pub(super) const RELEASE: &str = include_str!("sql/release.sql");
 
-/// What is asked of every connection for requests.
+/// The statements that every connection for requests sends.
 pub(super) const REQUESTS: &[&str] = &[TAKE, RENEW, RELEASE];
 
-/// How many there is room for in a statement about several. One for each number would be prepared
-/// anew each time.
+/// How many claims a statement about several has room for. A statement for each number of claims
+/// would be prepared anew each time.
 pub(super) const TOGETHER: usize = 64;
 
 const RUN_OUT: &str = "SELECT token, beat, lease FROM lockkit_lock \
      WHERE namespace = ? AND name = ? AND owner IS NOT NULL \
        AND expires <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
 
-/// For how long releases look for who listens. Whoever does asks once a second.
+/// For how long releases look for listeners. A listener asks once a second.
 const AWAITED: Duration = Duration::from_secs(4);
 
-/// What a refusal says is left where nothing is.
+/// What a refusal says is left where nothing is left.
 const NONE_LEFT: Duration = Duration::from_micros(1);
 
-/// What a claim finds that asks.
+/// What a claim finds when it asks.
 #[derive(Debug)]
 pub(super) enum Answer {
     Granted {
@@ -51,7 +51,7 @@ pub(super) enum Answer {
     },
 }
 
-/// What a claim finds that lets go.
+/// What a claim finds when it lets go.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Released {
     pub(super) hold: Ended,
@@ -71,8 +71,8 @@ pub(super) enum Ended {
     Nothing,
 }
 
-/// Takes the lock if nobody holds it and nobody has a place. `listens` is whether the claim is to be
-/// told of a release.
+/// Takes the lock if nobody holds it and nobody has a place. `listens` says whether the claim is to
+/// be told of a release.
 pub(super) async fn take(
     connections: &Connections,
     claim: &Claim,
@@ -105,7 +105,7 @@ pub(super) async fn take(
         awaited,
     ];
     let answer = connections.write(TAKE, &values, Urgency::Asks, within).await?;
-    // A number without a sign on its way, which was negative.
+    // The number travels without a sign, and was negative if the claim was refused.
     match answer.last_insert_id().cast_signed() {
         number @ 1.. => Ok(Answer::Granted { token: token(number)? }),
         number => {
@@ -136,7 +136,7 @@ async fn run_out(
         .transpose()
 }
 
-/// Makes what the claim holds last for another TTL; whether it holds anything.
+/// Makes what the claim holds last for another TTL; returns whether it holds anything.
 pub(super) async fn renew(
     connections: &Connections,
     claim: &Claim,
@@ -146,8 +146,8 @@ pub(super) async fn renew(
     Ok(answer.rows_affected() > 0)
 }
 
-/// Makes what these claims hold last for another TTL, which they have in common with `claim`;
-/// returns for which of them that was done for sure. There are [`TOGETHER`] at most.
+/// Makes what these claims hold last for another TTL, which is that of `claim` for all of them.
+/// Returns for which of them this was certainly done. There are at most [`TOGETHER`] claims.
 pub(super) async fn renew_together(
     connections: &Connections,
     claim: &Claim,
@@ -159,14 +159,15 @@ pub(super) async fn renew_together(
     if !renewed.is_empty() || claims.len() <= FEW {
         return Ok(renewed);
     }
-    // The server does not tell which it left out: again in parts, of which most have none.
+    // The server does not tell which ones it left out. So all are sent again in parts, most of
+    // which contain none of those.
     for part in claims.chunks(FEW) {
         renewed.extend(renew_all(connections, claim, part, within).await?);
     }
     Ok(renewed)
 }
 
-/// The same, but returns none if it was not done for all.
+/// The same, but returns none if it was not done for all of them.
 async fn renew_all(
     connections: &Connections,
     claim: &Claim,
@@ -179,7 +180,7 @@ async fn renew_all(
     let leases = [lease(claim), lease(claim)];
     let values = names.chain(owners).chain(leases).collect::<Vec<_>>();
     let renewed = connections.write(RENEW_TOGETHER, &values, Urgency::Keeps, within).await?;
-    // One may be there twice.
+    // An owner may be there twice.
     let owners: HashSet<_> = claims.iter().map(Claim::owner).collect();
     let are_all = renewed.rows_affected() == owners.len() as u64;
     Ok(if are_all { owners } else { HashSet::new() })
@@ -201,7 +202,7 @@ pub(super) async fn release(
     Ok(Released { hold, is_queued: found & 4 != 0, is_awaited: found & 8 != 0 })
 }
 
-/// What a renewal is told.
+/// The parameters of a renewal.
 pub(super) fn renewal(claim: &Claim) -> [Value<'_>; 5] {
     let ([namespace, name, owner], lease) = (of_claim(claim), lease(claim));
     [lease, lease, namespace, name, owner]

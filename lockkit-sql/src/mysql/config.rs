@@ -7,10 +7,11 @@ use super::endpoint::Endpoint;
 use crate::session::hold::{self, Hold};
 use crate::sights::OBSERVE;
 
-/// What the driver is called, and the scheme of its URLs.
+/// The id of the driver, and the scheme of its URLs.
 pub(super) const ID: &str = "mysql";
 
-/// The parameters of a MySQL or MariaDB URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS).
+/// The parameters of a MySQL or MariaDB URL, besides the
+/// [common ones](lockkit_core::COMMON_PARAMETERS).
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     HOLD,
@@ -27,7 +28,7 @@ pub const PARAMETERS: &[Parameter] = &[
     SSL_KEY,
 ];
 
-/// The parameters of one with `hold=session`.
+/// The same for a URL with `hold=session`.
 pub const SESSION_PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     HOLD,

@@ -8,11 +8,11 @@ use super::endpoint::Endpoint;
 use super::error::Failure;
 use crate::seats::{Seat, Seats, Urgency};
 
-/// How often a request is sent again that met another one.
+/// How often, at most, a request that met another one is sent again.
 const MOST_CONFLICTS: u32 = 20;
 
-/// For how long a request must have time to be sent again that waited in vain for a row: for longer
-/// than the server waits (`sql/greeting.sql`).
+/// How much time a request that waited in vain for a row must have left to be sent again: more than
+/// the server waits (`sql/greeting.sql`).
 const PATIENCE: Duration = Duration::from_millis(1_250);
 
 /// The connections of one driver.
@@ -36,11 +36,11 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Statements of which each depends on the answers before.
+/// Statements, each of which depends on the answers to those before it.
 pub(super) trait Steps: Sync {
     type Answer: Send;
 
-    /// Carries them out. Repeated where they met others.
+    /// Carries the statements out. This is repeated if they met others.
     fn take(
         &self,
         transaction: &mut Transaction<'_>,
@@ -54,17 +54,17 @@ impl Connections {
         Ok(Self { seats: Seats::new(endpoint, first, number) })
     }
 
-    /// Connects when there is a request, for the first time too.
+    /// Connects when there is a request, even for the first time.
     pub(super) fn new(endpoint: Endpoint, number: usize) -> Self {
         Self { seats: Seats::empty(endpoint, number) }
     }
 
-    /// Sends a statement that writes, a transaction by itself, and waits for its answer, and for a
-    /// connection before that.
+    /// Waits for a connection, sends a statement that writes, which is a transaction by itself, and
+    /// waits for its answer.
     ///
-    /// Sent again where the server says that it met another one and was not carried out; and on a
-    /// new connection, where the one that was lying idle has ended: unless it may have been carried
-    /// out, and that twice is not the same as once.
+    /// The statement is sent again if the server says that it met another one and was not carried
+    /// out. It is also sent again, on a new connection, if a connection that was lying idle has
+    /// ended; but not if it may have been carried out and twice is not the same as once.
     pub(super) async fn write(
         &self,
         statement: &'static str,
@@ -152,8 +152,8 @@ impl Connections {
     }
 }
 
-/// Requests on one connection. It is closed with whatever was begun on it, unless the last answer
-/// shows that nothing is left open.
+/// Requests on one connection. The connection is closed, with whatever was begun on it, unless the
+/// last answer shows that nothing is left open.
 pub(super) struct Transaction<'a> {
     seats: &'a Seats<Endpoint>,
     seat: Seat<'a, Endpoint>,
@@ -188,7 +188,7 @@ impl Transaction<'_> {
         match &answer {
             Ok(_) => self.say("COMMIT").await?,
             Err(failure) if failure.spoils_the_connection() => (),
-            // A time-out leaves the transaction open, a deadlock does not.
+            // A time-out leaves the transaction open; a deadlock does not.
             Err(_) => self.say("ROLLBACK").await?,
         }
         answer
@@ -199,7 +199,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Whether to send again what failed, now.
+    /// Whether what failed is worth sending again, now.
     async fn is_worth_another_try(&mut self, failure: &Failure) -> bool {
         let is_doubtful = failure.leaves_a_doubt();
         if failure.is_end() && (self.urgency == Urgency::Asks || !is_doubtful) {
@@ -229,7 +229,7 @@ impl Transaction<'_> {
             }
             _ => self.seat.give_back(self.connection),
         }
-        // However what was sent again fared.
+        // What was sent first may have been carried out, however the second attempt fared.
         answer.map_err(|failure| self.doubt.unwrap_or(failure))
     }
 }

@@ -20,7 +20,7 @@ const TOKENS: &str = "SELECT MAX(token) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01
      FROM lockkit_lock WHERE namespace = ?";
 const PROCESSES: &str = "SHOW PROCESSLIST";
 
-/// Each needs one right, and is only explained.
+/// Each statement needs one right, and is only explained.
 const RIGHTS: [(&str, &str); 12] = [
     ("lockkit_lock: SELECT", "EXPLAIN SELECT token FROM lockkit_lock"),
     ("lockkit_lock: INSERT", "EXPLAIN INSERT INTO lockkit_lock (name) VALUES ('')"),
@@ -36,7 +36,7 @@ const RIGHTS: [(&str, &str); 12] = [
     ("lockkit_bell: DELETE", "EXPLAIN DELETE FROM lockkit_bell"),
 ];
 
-/// The oldest versions that have what is asked for here and that are still mended.
+/// The oldest versions that have what is asked for here and still get fixes.
 const OLDEST_MARIADB: (u32, u32) = (10, 6);
 const OLDEST_MYSQL: (u32, u32) = (8, 0);
 
@@ -60,8 +60,8 @@ pub(super) async fn diagnose(
     ])
 }
 
-/// The server's variables and figures that matter here, as text. Which there are depends on what
-/// it is.
+/// The server's variables and figures that matter here, as text. Which ones there are depends on
+/// the server.
 pub(super) struct Settings(HashMap<String, String>);
 
 impl Settings {
@@ -196,7 +196,7 @@ async fn replication(settings: &Settings, driver: &MysqlDriver) -> Diagnosis {
     }
 }
 
-/// How many there are, as far as this user may see the sessions of others.
+/// How many replicas there are, as far as this user may see the sessions of others.
 async fn replicas(driver: &MysqlDriver) -> Result<usize, Failure> {
     let mut replicas = 0;
     for row in driver.read(PROCESSES, &[]).await? {

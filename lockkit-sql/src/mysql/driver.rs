@@ -23,18 +23,19 @@ use crate::renewals::Renewals;
 use crate::sights::{Sights, Takeover};
 use crate::stays::Stays;
 
-/// How many ask at a time, of many who ask at once.
+/// How many claims ask at a time, when many ask at once.
 const MOST_ASKS: usize = 32;
 
-/// How long who was told takes to ask, as a rule.
+/// How long a waiter that was told takes to ask, as a rule.
 const A_CHANCE: Duration = Duration::from_millis(2);
 
-/// For how long a claim relies on being told by another process, whose user may not have the right to.
+/// For how long a claim relies on being told by another process, whose user may lack the right to
+/// do so.
 const ASK_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the driver for MySQL and MariaDB promises.
 ///
-/// A lease of 200 ms leaves 40 ms for a request, of which syncing the server's log is a part.
+/// A lease of 200 ms leaves 40 ms for a request, which includes syncing the server's log.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .fairness(Fairness::OnRequest)
     .fencing()
@@ -44,34 +45,34 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 
 /// Locks in a MySQL or MariaDB database.
 ///
-/// It keeps a few connections for requests and, while somebody waits, one that sleeps until it is told
-/// of a release. They are made when they are needed and made anew when they break; they end with
-/// [`close`](Driver::close) or when the driver is dropped.
+/// It keeps a few connections for requests and, while somebody waits, one that sleeps until it is
+/// told of a release. They are made when they are needed and made anew when they break; they end
+/// with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct MysqlDriver {
     pub(super) connections: Arc<Connections>,
     pub(super) call_limit: CallLimit,
     /// What was seen of leases that ran out, where the server's clock does not decide alone.
     pub(super) sights: Option<Sights>,
-    /// Who wants to be served in order.
+    /// The claims that want to be served in order.
     pub(super) neighbours: Neighbours,
     pub(super) bell: Bell,
     stays: Stays,
     renewals: Renewals,
-    /// Asks that are made together would leave the process much larger.
+    /// Asks made all at once would leave the process much larger.
     asks: Turnstile,
     housekeeping: AbortOnDropHandle<()>,
 }
 
 impl MysqlDriver {
     /// Connects to `mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE`, and makes the tables if there
-    /// are none. Tries once, and fails within 5 seconds.
+    /// are none. Tries once, and gives up within 5 seconds.
     ///
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.
-    /// - [`Error::Misconfigured`] if the server cannot: it is read-only, has no such database, an
-    ///   unknown layout version, or no way to keep the password secret.
+    /// - [`Error::Misconfigured`] if the server cannot be used: it is read-only, has no such
+    ///   database, has an unknown layout version, or has no way to keep the password secret.
     /// - [`Error::Denied`] for a wrong password or a missing right.
     /// - [`Error::Foreign`] if the tables are not as lockkit makes them.
     /// - [`Error::Capacity`] if the server has no connection left.
@@ -100,16 +101,17 @@ impl MysqlDriver {
         })
     }
 
-    /// A claim that is refused and waits is told of a release, and asks once more when that is sure:
-    /// else it might miss one in between.
+    /// A claim that is refused and waits is told of a release from then on. It asks once more when
+    /// that is sure, since it might otherwise miss a release in between.
     async fn ask(&self, claim: &Claim, stood_before: bool) -> Result<Attempt, Failure> {
         let within = self.within(claim);
         let mut is_heard = claim.waits() && self.bell.is_heard_by(claim);
-        // Who has just told another and comes again lets that one have its chance.
+        // If this process has just told another one, a claim that comes now lets that one have its
+        // chance.
         let comes = claim.waits() && !claim.is_fair() && !self.bell.knows(claim);
         if comes && self.bell.has_handed_over(claim.name()) {
             is_heard = self.listen(claim, within).await;
-            // Who is told by then need not wait for longer, and is told nothing more.
+            // A claim that is told by then need not wait any longer, and is told nothing more.
             is_heard &= timeout(A_CHANCE, self.bell.changed(claim)).await.is_err();
         }
         let attempt = self.ask_once(claim, stood_before, is_heard, within).await?;
@@ -131,7 +133,7 @@ impl MysqlDriver {
         }
     }
 
-    /// Has a claim told of a release; whether that is sure. It is not needed.
+    /// Has a claim told of a release; returns whether that is sure. The claim can do without it.
     async fn listen(&self, claim: &Claim, within: Limit) -> bool {
         let listened = self.bell.listen(claim, within).await;
         listened.unwrap_or_else(|failure| {
@@ -140,7 +142,7 @@ impl MysqlDriver {
         })
     }
 
-    /// Who has stood in the queue before stands there again, and has no other way in.
+    /// A claim that has stood in the queue before stands there again, and has no other way in.
     async fn ask_once(
         &self,
         claim: &Claim,
@@ -148,7 +150,7 @@ impl MysqlDriver {
         is_heard: bool,
         within: Limit,
     ) -> Result<Attempt, Failure> {
-        // It may have been refreshed a quarter of a lease ago.
+        // The place may have been refreshed a quarter of a lease ago.
         let place_ends = Instant::now() + claim.ttl() / 4 * 3;
         let takeover = Takeover::of(self.sights.as_ref(), claim);
         let answer = match stood_before {
@@ -195,7 +197,8 @@ impl MysqlDriver {
         within: Limit,
     ) -> Result<Option<Answer>, Failure> {
         let connections = &*self.connections;
-        // Who is told has the first place, but for who is told that news have come to stand.
+        // A claim that is told has the first place, unless what it is told is that the subscription
+        // has come to stand.
         let is_told = self.neighbours.is_next(claim.owner()) || self.bell.has_told(claim);
         let looked = match is_told {
             true => Looked::Next,
@@ -212,7 +215,8 @@ impl MysqlDriver {
         }
     }
 
-    /// Keeps the place of a claim for which nothing can have changed; whether it stands.
+    /// Keeps the place of a claim for which nothing can have changed; returns whether the place
+    /// stands.
     async fn stay(&self, claim: &Claim) -> Result<bool, DriverError> {
         let (limit, until) = (self.call_limit.of(claim), Instant::now() + claim.ttl());
         let keep = async |owners| {
@@ -226,7 +230,8 @@ impl MysqlDriver {
         Ok(stands)
     }
 
-    /// Takes note of a hold that has run out; who is refused for it learns when to ask again.
+    /// Takes note of a hold that has run out. A claim that is refused because of it learns when to
+    /// ask again.
     fn observe(
         &self,
         claim: &Claim,
@@ -255,7 +260,8 @@ impl MysqlDriver {
                 Taken::new().free_in(sights.note(claim.name(), run_out, claim.now()))
             }
             _ if is_told => Taken::new(),
-            // A place does not ask sooner for what it is told by another process.
+            // `ask_within` makes no claim with a place ask sooner, so one that is told by another
+            // process gets its limit here.
             _ if is_heard && claim.is_fair() => {
                 Taken::new().free_in(remaining.unwrap_or(ASK_WITHIN).min(ASK_WITHIN))
             }
@@ -273,17 +279,17 @@ impl MysqlDriver {
         let is_to_tell = self.bell.leave(claim);
         let released = claims::release(&self.connections, claim, within).await?;
         let mut is_free = released.hold != Ended::Nothing;
-        // Who was granted the lock has no place, unless that could not be removed.
+        // A claim that was granted the lock has no place, unless the place could not be removed.
         let leaves =
             || released.hold != Ended::Freed || self.neighbours.may_have_place(claim.owner());
         if claim.is_fair() && leaves() {
             is_free = queue::leave(&self.connections, claim, within).await?;
         }
-        // Who stands just behind is told by now.
+        // The claim that stands just behind has been told by now.
         let next = self.neighbours.go(claim.owner());
         let (is_queued, is_awaited) = match (released.hold, claim.is_fair()) {
             (Ended::Nothing, true) => (is_free, is_free),
-            // An earlier release may have ended the hold, and not have come to tell of it.
+            // An earlier release may have ended the hold without getting as far as telling of it.
             (Ended::Nothing, false) => (false, is_to_tell),
             _ => (released.is_queued, released.is_awaited),
         };
@@ -296,7 +302,7 @@ impl MysqlDriver {
         })
     }
 
-    /// How long the requests about the claim may take together.
+    /// How long the requests about the claim may take in all.
     fn within(&self, claim: &Claim) -> Limit {
         Limit::new(self.call_limit.of(claim))
     }
@@ -322,7 +328,7 @@ impl Driver for MysqlDriver {
         match self.asks.pass(claim, || self.ask(claim, stood_before)).await {
             Ok(attempt) => Ok(attempt),
             Err(failure) => {
-                // It may be the last of its claim, without a release.
+                // This may be the claim's last ask, with no release to follow.
                 if !stood_before {
                     self.neighbours.go(claim.owner());
                 }
@@ -356,7 +362,7 @@ impl Driver for MysqlDriver {
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
         let released = self.let_go(claim).await;
-        // Also if that failed: who comes next finds out.
+        // Even if that failed: whoever comes next finds out.
         self.neighbours.go(claim.owner());
         released.map_err(Failure::of_a_request)
     }

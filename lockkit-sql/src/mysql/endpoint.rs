@@ -18,13 +18,13 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 #[derive(Clone)]
 pub(super) struct Endpoint {
     options: MySqlConnectOptions,
-    /// What will be asked most.
+    /// The statements that will be sent most.
     requests: &'static [&'static str],
 }
 
 impl Endpoint {
     pub(super) fn new(options: MySqlConnectOptions, requests: &'static [&'static str]) -> Self {
-        // What the client would set by itself stands in the greeting.
+        // The greeting sets what the client would set by itself.
         let options = options
             .disable_statement_logging()
             .pipes_as_concat(false)
@@ -34,7 +34,7 @@ impl Endpoint {
         Self { options, requests }
     }
 
-    /// The same, of which other things will be asked most.
+    /// The same, where other statements will be sent most.
     pub(super) fn with_requests(&self, requests: &'static [&'static str]) -> Self {
         Self { requests, ..self.clone() }
     }
@@ -62,7 +62,7 @@ impl Endpoint {
         }
     }
 
-    /// So that each request is one round trip, from the first on.
+    /// Makes each request one round trip, from the first on.
     async fn prepare_requests(&self, connection: &mut MySqlConnection) -> Result<(), Failure> {
         for request in self.requests {
             connection.prepare(sqlx::SqlStr::from_static(request)).await?;
@@ -70,8 +70,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Makes sure that locks of a session are those of all that use the database; then makes the
-    /// tables if there are none.
+    /// Makes sure that a session's locks bind all who use the database; then makes the tables if
+    /// there are none.
     pub(super) async fn found_for_sessions(&self) -> Result<(), Failure> {
         const CLUSTER: &str = "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'";
         self.within_limit(async {

@@ -64,7 +64,8 @@ impl Failure {
     /// The error of an attempt to connect: nothing was asked for yet.
     pub(super) fn while_connecting(self) -> DriverError {
         let kind = match &self {
-            // Not a MySQL at all, no TLS where it is demanded, or a certificate not to be trusted.
+            // Not a MySQL server at all, no TLS where it is demanded, or a certificate that is not
+            // to be trusted.
             Self::Client(error) if is_about_the_set_up(error) => ErrorKind::Misconfigured,
             other if other.number().is_some_and(|number| FULL.contains(&number)) => {
                 ErrorKind::Capacity
@@ -95,7 +96,7 @@ impl Failure {
         matches!(self.known_kind(), None | Some(ErrorKind::Unknown))
     }
 
-    /// Whether to wait for another connection does not help.
+    /// Whether waiting for another connection does not help.
     pub(super) fn is_lasting(&self) -> bool {
         // A replica may be promoted, or the host's name come to mean another server.
         !matches!(self, Self::ReadOnly)
@@ -123,7 +124,7 @@ impl Failure {
         matches!(self.number(), Some(1142 | 1143))
     }
 
-    /// Whether the connection had ended, or did so under the request.
+    /// Whether the connection had ended, or ended during the request.
     pub(super) fn is_end(&self) -> bool {
         match self.number() {
             Some(number) => ENDED.contains(&number),
@@ -189,30 +190,32 @@ fn is_about_the_set_up(error: &sqlx::Error) -> bool {
 const DEADLOCK: u16 = 1213;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const CHANGED_SINCE_READ: u16 = 1020;
-/// A node of group replication has rolled the transaction back, for that of another one.
+/// A node of group replication has rolled the transaction back in favour of another node's.
 const COMMITTED_BY_ANOTHER_NODE: u16 = 3101;
 
-/// Too many connections, of all, of the user, of the user within an hour; or threads.
+/// Too many connections: in all, of the user, or of the user within an hour; or too many threads.
 const FULL: [u16; 4] = [1040, 1203, 1226, 1135];
 /// The server takes no writes: read-only in five ways, or a node outside its cluster.
 pub(super) const NO_WRITES: [u16; 6] = [1290, 1792, 1836, 1036, 1874, 1047];
-/// The server ends, has ended the session or is offline, perhaps since after the commit; or a proxy
-/// has no server: MySQL Router 2003 before it sent anything and 2013 otherwise, ProxySQL 9001.
+/// The server is shutting down, has ended the session or is offline, perhaps only since after the
+/// commit; or a proxy has no server: MySQL Router says 2003 before it has sent anything and 2013
+/// otherwise, ProxySQL says 9001.
 pub(super) const ENDED: [u16; 8] = [1053, 1927, 3032, 3169, 4031, 2003, 2013, 9001];
 
-/// What an answer of that number means
+/// What an answer with that number means
 /// (<https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html>,
 /// <https://mariadb.com/kb/en/mariadb-error-code-reference/>). A statement that failed has done
 /// nothing.
 fn kind_of_answer(number: u16, message: &str) -> ErrorKind {
     match number {
-        // It was idle for too long, so that no request was heard.
+        // The session was idle for too long, or a router had not sent anything: no request was
+        // heard.
         4031 | 2003 => ErrorKind::Unreachable,
         number if ENDED.contains(&number) => ErrorKind::Unknown,
         number if FULL.contains(&number) || NO_WRITES.contains(&number) => ErrorKind::Unreachable,
-        // In the course of a commit, or after it: for want of a disk, or a plugin's.
+        // In the course of a commit, or after it: for want of a disk, or because of a plugin.
         1180 | 3100 => ErrorKind::Unknown,
-        // Cancelled, or stopped by a limit of the administrator's.
+        // Cancelled, or stopped by a limit that the administrator has set.
         DEADLOCK
         | LOCK_WAIT_TIMEOUT
         | CHANGED_SINCE_READ
@@ -222,12 +225,13 @@ fn kind_of_answer(number: u16, message: &str) -> ErrorKind {
         | 3024 => ErrorKind::Unreachable,
         // Too many transactions, or a server that is not available for now.
         1637 | 3168 => ErrorKind::Unreachable,
-        // No such user, wrong password, not from there, missing right, locked, to be renewed.
+        // No such user, a wrong password, the wrong host, a missing right, a locked account, or a
+        // password that has to be renewed.
         1044 | 1045 | 1129 | 1130 | 1142 | 1143 | 1227 | 1370 | 1698 | 1820 | 1862 | 3118
         | 4151 => ErrorKind::Denied,
         // A table or column that is not there, or not ours.
         1050 | 1054 | 1136 | 1146 | 1364 => ErrorKind::Foreign,
-        // The one number that can grow too great is a token.
+        // A token is the one number that can grow too large.
         1264 | 1690 => ErrorKind::Capacity,
         // Disk, memory, table space, lock table, a file that cannot be written.
         1021 | 1026 | 1037 | 1038 | 1041 | 1114 | 1206 => ErrorKind::Capacity,

@@ -1,4 +1,4 @@
-//! Who holds and who waits, as the rows tell.
+//! Who holds a lock and who waits for it, as the rows tell.
 
 use async_trait::async_trait;
 use lockkit_core::driver::{DriverError, ErrorKind, Inspect, Limit, OwnerId};
@@ -72,11 +72,11 @@ impl MysqlDriver {
     }
 }
 
-/// Ends the hold, if it is that of `owner` or none is named, and says whose it was.
+/// Ends the hold, if it is that of `owner` or no owner is named, and says whose it was.
 struct Break<'a> {
     name: &'a LockName,
     owner: Option<OwnerId>,
-    /// Also a hold that has run out, which nobody may take over yet.
+    /// Whether to end even a hold that has run out, which nobody may take over yet.
     run_out: bool,
 }
 
@@ -103,7 +103,7 @@ impl Steps for Break<'_> {
     }
 }
 
-/// How the lock stands whose rows these are.
+/// The status of the lock whose rows these are.
 fn status_of(name: LockName, rows: &[MySqlRow]) -> Result<LockStatus, Failure> {
     let mut status = LockStatus::free(name);
     let mut waiters = Vec::new();
@@ -128,7 +128,7 @@ fn status_of(name: LockName, rows: &[MySqlRow]) -> Result<LockStatus, Failure> {
     Ok(status.waited_for_by(waiters))
 }
 
-/// Whose hold it is; `times` are its age and what remains of it.
+/// Who holds the lock; the last parameter is the age of the hold and what remains of it.
 fn holder(
     owner: OwnerId,
     label: Option<&[u8]>,
@@ -150,7 +150,7 @@ pub(super) fn owner_of(bytes: &[u8]) -> Result<OwnerId, Failure> {
     owner.ok_or(Failure::found(ErrorKind::Foreign, "an owner in a row is none"))
 }
 
-/// A label decides nothing, so one that is none is only left out.
+/// A label decides nothing, so an invalid one is merely left out.
 pub(super) fn label_of(bytes: &[u8]) -> Option<Label> {
     Label::new(std::str::from_utf8(bytes).ok()?).ok()
 }

@@ -44,7 +44,7 @@ const TABLES: [(&str, &str); 5] = [
     ),
 ];
 
-/// Which tables leases and sessions need. Whoever has no right to a table does not see it.
+/// The tables that leases and sessions need. A user that has no right to a table does not see it.
 pub(super) const OF_LEASES: &[&str] =
     &["lockkit_layout", "lockkit_lock", "lockkit_place", "lockkit_bell"];
 pub(super) const OF_SESSIONS: &[&str] = &["lockkit_layout", "lockkit_session"];
@@ -59,7 +59,7 @@ pub(super) async fn prepare(
     while !check(connection, needed).await? {
         let made = sqlx::raw_sql(LAYOUT).execute(&mut *connection).await;
         match made.map_err(Failure::from) {
-            // Somebody else is at it. Who connects has a limit.
+            // Somebody else is making them. Connecting has a time limit.
             Err(failure) if failure.is_conflict() || failure.is_impatience() => sleep(PAUSE).await,
             made => _ = made.map_err(explain)?,
         }
@@ -75,7 +75,7 @@ async fn check(connection: &mut MySqlConnection, needed: &[&str]) -> Result<bool
     for object in &objects {
         let (name, made_of): (&str, &str) = (object.try_get("name")?, object.try_get("made_of")?);
         missing.retain(|expected| *expected != name);
-        // Other engines keep no row locked, or nothing over a crash.
+        // Other engines keep no rows locked, or nothing across a crash.
         if !TABLES.contains(&(name, made_of)) || object.try_get::<&str, _>("engine")? != "InnoDB" {
             altered.push(name);
         }
@@ -95,7 +95,7 @@ async fn check(connection: &mut MySqlConnection, needed: &[&str]) -> Result<bool
             ErrorKind::Foreign,
             format!("tables are not there any more, or not for this user: {}", missing.join(", ")),
         )),
-        // Without a version, whoever began to make them has not ended.
+        // Without a version, whoever began to make the tables has not finished.
         version => Ok(version.is_some()),
     }
 }
@@ -105,7 +105,7 @@ async fn version(connection: &mut MySqlConnection) -> Result<Option<i32>, Failur
     Ok(row.try_get("version")?)
 }
 
-/// Says what to do for want of a right.
+/// Says what to do when a right is missing.
 fn explain(failure: Failure) -> Failure {
     match failure.number() {
         Some(1044 | 1142) => Failure::found(

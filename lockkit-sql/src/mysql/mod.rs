@@ -1,9 +1,9 @@
 //! Locks between hosts, in a MySQL or MariaDB database.
 //!
-//! A lock is a lease, kept as a row. Taking, renewing and releasing is one statement each, which
+//! A lock is a lease, kept as a row. Taking, renewing and releasing take one statement each, which
 //! decides with the row locked and tells what it did in its reply: one round trip. Leases count on
-//! the server's clock. Who lets go tells one who waits, by ending the sleep of a session of its;
-//! acquisitions that ask for it are served first come, first served.
+//! the server's clock. A release tells one waiter, by ending the sleep of a session of the waiter's
+//! process; acquisitions that ask for it are served first come, first served.
 //!
 //! ```no_run
 //! # async fn example() -> lockkit_core::Result<()> {
@@ -15,7 +15,7 @@
 //! # }
 //! ```
 //!
-//! What it guarantees, and what it stores, is told in `docs/mysql.md`.
+//! `docs/mysql.md` says what the driver guarantees and what it stores.
 
 mod bell;
 mod claims;

@@ -1,11 +1,12 @@
-//! The places of those who want to be served in order.
+//! The places of claims that want to be served in order.
 //!
-//! A statement that takes a lock sees in the lock's own row whether anybody has a place. Whoever is
-//! refused and wants one changes both tables, in a transaction that locks the lock's row first: so
-//! places come one at a time, and each reads what is committed at every isolation. Who has taken its
-//! turn removes its place afterwards, which no longer counts while its owner holds the lock.
+//! A statement that takes a lock sees in the lock's own row whether anybody has a place. A claim
+//! that is refused and wants a place changes both tables, in a transaction that locks the lock's
+//! row first: so places come one at a time, and each transaction reads what is committed, whatever
+//! the isolation level. A claim that has taken its turn removes its place afterwards; the place no
+//! longer counts while its owner holds the lock.
 //!
-//! Whoever has a place looks before it asks for more: most find that it is not their turn.
+//! A claim that has a place looks before it asks for more: most find that it is not their turn.
 
 use std::collections::HashSet;
 
@@ -40,7 +41,7 @@ const LEAVE: &str = "DELETE FROM lockkit_place WHERE namespace = ? AND name = ? 
 const REQUEUE: &str = include_str!("sql/requeue.sql");
 const GRANT: &str = include_str!("sql/grant.sql");
 
-/// What a claim finds that has asked before. Changes nothing, and locks nothing.
+/// What a claim that has asked before finds. Changes nothing and locks nothing.
 pub(super) async fn look(
     connections: &Connections,
     claim: &Claim,
@@ -65,17 +66,17 @@ pub(super) async fn look(
     })
 }
 
-/// What a claim finds that has asked before and only looks.
+/// What a claim that has asked before finds when it only looks.
 #[derive(Debug)]
 pub(super) enum Looked {
-    /// It is its turn.
+    /// It is the claim's turn.
     Next,
     Refused(Answer),
     /// Its place has to be refreshed, or is gone.
     Stale,
 }
 
-/// Takes the lock if it is free and the turn of the claim, which has a place.
+/// Takes the lock if it is free and it is the turn of the claim, which has a place.
 pub(super) async fn take_turn(
     connections: &Connections,
     claim: &Claim,
@@ -102,13 +103,14 @@ pub(super) async fn take_turn(
         return Ok(None);
     }
     let token = token(taken.last_insert_id().cast_signed())?;
-    // If that fails, the next ask finds the hold, or the release both.
+    // If this fails, the next ask finds the hold, or the release finds both hold and place.
     connections.write(LEAVE, &[namespace, name, owner], Urgency::Keeps, within).await?;
     Ok(Some(Answer::Granted { token }))
 }
 
-/// Takes the lock if it is free and the claim's turn; else leaves a place, or keeps it for another
-/// lease. `None` if there is no such lock, not even a free one: the next who asks makes it.
+/// Takes the lock if it is free and it is the claim's turn; otherwise leaves a place, or keeps it
+/// for another lease. `None` if there is no such lock, not even a free one: the next claim that
+/// asks makes it.
 pub(super) async fn stand(
     connections: &Connections,
     claim: &Claim,
@@ -119,8 +121,8 @@ pub(super) async fn stand(
     connections.transact(&Stand { claim, inbox, takeover }, Urgency::Asks, within).await
 }
 
-/// Keeps the places of these claims of one lock for another lease, as [`stand`] would; returns
-/// whose of them stand.
+/// Keeps the places of these claims of one lock for another lease, as [`stand`] would. Returns the
+/// owners whose places stand.
 pub(super) async fn stay(
     connections: &Connections,
     claim: &Claim,
@@ -130,7 +132,7 @@ pub(super) async fn stay(
     connections.transact(&Stay { claim, owners: &owners }, Urgency::Asks, within).await
 }
 
-/// Removes the claim's place; whether nobody holds the lock.
+/// Removes the claim's place; returns whether nobody holds the lock.
 pub(super) async fn leave(
     connections: &Connections,
     claim: &Claim,
@@ -141,7 +143,7 @@ pub(super) async fn leave(
 
 struct Stand<'a> {
     claim: &'a Claim,
-    /// Where its process listens.
+    /// Where the claim's process listens.
     inbox: Value<'static>,
     takeover: Takeover,
 }
@@ -154,10 +156,10 @@ impl Steps for Stand<'_> {
         let [namespace, name, owner] = claims::of_claim(claim);
         let Some(lock) = Lock::locked(transaction, claim.name()).await? else { return Ok(None) };
         if lock.is_held_by(claim.owner()) {
-            // An ask that was given up has landed late.
+            // An ask that was given up has arrived late.
             let renewed = transaction.write(claims::RENEW, &claims::renewal(claim)).await?;
             if renewed.rows_affected() == 0 {
-                // It has just run out.
+                // The hold has just run out.
                 return Ok(None);
             }
             transaction.write(LEAVE, &[namespace, name, owner]).await?;
@@ -200,7 +202,7 @@ impl Steps for Stand<'_> {
 }
 
 struct Stay<'a> {
-    /// One of them, which tells name and lease of all.
+    /// One of the claims, which has the name and lease of all of them.
     claim: &'a Claim,
     owners: &'a [OwnerId],
 }
@@ -245,7 +247,7 @@ impl Steps for Leave<'_> {
 
     async fn take(&self, transaction: &mut Transaction<'_>) -> Result<bool, Failure> {
         let name = self.claim.name();
-        // First of all, as everybody does who changes places.
+        // This comes first, as in everything that changes places.
         let lock = Lock::locked(transaction, name).await?;
         transaction.write(LEAVE, &claims::of_claim(self.claim)).await?;
         requeue(transaction, name).await?;
@@ -294,14 +296,14 @@ impl Lock {
         self.is_held() && self.owner.as_deref() == Some(owner.to_string().as_bytes())
     }
 
-    /// The hold of somebody else that has run out.
+    /// Somebody else's hold, if it has run out.
     fn run_out(&self, but_of: OwnerId) -> Option<RunOut> {
         let owner = self.owner.as_deref()?;
         let is_one = !self.is_held() && owner != but_of.to_string().as_bytes();
         is_one.then(|| RunOut { token: self.token, beat: self.beat, lease: duration(self.lease) })
     }
 
-    /// What to tell whose place is behind `ahead`.
+    /// What to tell a claim whose place is behind `ahead`.
     fn refusal(&self, run_out: Option<RunOut>, arrival: i64, ahead: Option<&[u8]>) -> Answer {
         let remaining = self.is_held().then(|| duration(self.expires - self.time));
         let holder = self.owner.as_deref().filter(|_| self.is_held());

@@ -1,4 +1,4 @@
-//! Removes what nobody has used for long.
+//! Removes what nobody has used for a long time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +23,16 @@ const SWEEP_OF_SESSIONS: &str = include_str!("sql/session_sweep.sql");
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Removes some of the rows that nobody has used for over a day, and says how many it has found; those
-/// of locks one at a time: whoever comes for one of them waits for no other. What is found, others
-/// may remove at the same time: if only what is removed counted, all of them would take it for little.
-/// Of who observes none with an owner: that its hold is over is not for the server's clock to say, and
-/// whoever finds no row takes the lock at once.
+/// Removes some of the rows that nobody has used for over a day, and returns how many it has found.
+/// Rows of locks are removed one at a time, so that whoever comes for one of them does not wait for
+/// the others. What one sweep finds, others may remove at the same time: if only what is removed
+/// counted, all of them would take it for little. A sweep that `observes` removes no row with an
+/// owner: that its hold is over is not for the server's clock to say, and whoever finds no row
+/// takes the lock at once.
 pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<u64, Failure> {
     let observes = Value::Integer(observes.into());
     let mut found = 0;
-    // Who waits for a lock leaves a bell, and nobody removes it sooner.
+    // A waiter leaves a bell behind, and nobody removes it sooner.
     for statement in [DROP_DEAD, DROP_UNHEARD] {
         found += remove(&connections, statement, &[]).await?;
     }
@@ -43,8 +44,8 @@ pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Resu
     Ok(found)
 }
 
-/// The same of sessions, over a connection that is closed afterwards: on the session, all its locks
-/// would wait for it.
+/// The same for sessions, over a connection that is closed afterwards: on the session, all its
+/// locks would wait for the sweep.
 pub(super) async fn sweep_of_sessions(endpoint: Endpoint) -> Result<u64, Failure> {
     let connections = Connections::new(endpoint, 2);
     let swept = remove(&connections, SWEEP_OF_SESSIONS, &[]).await;

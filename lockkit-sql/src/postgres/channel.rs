@@ -11,10 +11,10 @@ use super::endpoint::{Endpoint, pid_of};
 use super::error::Failure;
 use crate::subscription::{Board, Listener, News, Wire};
 
-/// How often to look whether the server is still there.
+/// How often to check that the server is still there.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
-/// Where news are told.
+/// Where news is told.
 #[derive(Clone, Debug)]
 pub(super) struct Channel {
     endpoint: Endpoint,
@@ -27,7 +27,7 @@ impl Channel {
         Self { endpoint, name: name.into(), has_namespaces: true }
     }
 
-    /// The same, where a name is one lock in all namespaces.
+    /// The same, where a name means one lock in all namespaces.
     pub(super) fn without_namespaces(self) -> Self {
         Self { has_namespaces: false, ..self }
     }
@@ -36,8 +36,8 @@ impl Channel {
         &self.name
     }
 
-    /// What its listener keeps locked, where others want to know whether there is one: as
-    /// `lockkit_listens` in `layout.sql` has it.
+    /// What the channel's listener keeps locked where others want to know whether there is one;
+    /// `lockkit_listens` in `layout.sql` derives it in the same way.
     fn sign_of_life(&self) -> Option<[i32; 2]> {
         let digits = self.name.strip_prefix("lockkit_")?;
         let key = |part| u32::from_str_radix(digits.get(part)?, 16).ok();
@@ -82,7 +82,7 @@ impl Listener for ChannelListener {
     type Failure = Failure;
 
     async fn hear(&mut self, board: &Board) -> Result<(), Failure> {
-        // News of others' locks may leave no pause.
+        // The news of others' locks may come without a pause.
         tokio::select! {
             biased;
             _ = self.looks.tick() => self.check().await,
@@ -92,7 +92,7 @@ impl Listener for ChannelListener {
                     Some((namespace, name, news)) if self.has_namespaces => {
                         board.deliver(namespace, name, news);
                     }
-                    // That of the holder.
+                    // The namespace is that of the holder.
                     Some((_, name, _)) => board.free_in_all_namespaces(name),
                     None => (),
                 }
@@ -101,12 +101,12 @@ impl Listener for ChannelListener {
         }
     }
 
-    /// Its client has a task that ends what is dropped.
+    /// The client has a task that ends a listener that is dropped.
     async fn close(self) {}
 }
 
 impl ChannelListener {
-    /// Makes sure that the other end is there, and still the one that listens.
+    /// Makes sure that the other end is there, and is still the session that listens.
     async fn check(&mut self) -> Result<(), Failure> {
         const LIMIT: Duration = Duration::from_secs(3);
         let asking = pid_of(&mut self.listener);
@@ -118,8 +118,8 @@ impl ChannelListener {
     }
 }
 
-/// `NAMESPACE`, `NAME` and the news, a line each: `granted OWNER TOKEN` or `released`. What is not
-/// known is taken for the latter: asking does no harm.
+/// `NAMESPACE`, `NAME` and the news, one line each; the news is `granted OWNER TOKEN` or
+/// `released`. Anything else is taken for `released`: asking does no harm.
 fn parse(message: &str) -> Option<(&str, &str, News)> {
     let (key, news) = message.rsplit_once('\n')?;
     let (namespace, name) = key.split_once('\n')?;

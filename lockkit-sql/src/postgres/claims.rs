@@ -1,4 +1,4 @@
-//! The requests about one claim, each one call of a function of the layout.
+//! The requests about one claim, each a call of one function of the layout.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::seats::Urgency;
 use crate::sights::{RunOut, Takeover};
 
 const TAKE: &str = include_str!("sql/take.sql");
-// With types: a function of the same name for others is somebody else's.
+// The types are given, since a function of the same name for other types is somebody else's.
 const RENEW: &str = "SELECT lockkit_renew($1::text, $2::text, $3::text, $4::bigint, $5::integer) \
      AS is_held";
 const RELEASE: &str = "SELECT lockkit_release($1::text, $2::text, $3::text, $4::boolean, \
@@ -28,7 +28,7 @@ const RENEW_TOGETHER: &str = "SELECT owner \
 const STAY: &str = "SELECT owner, remaining \
      FROM lockkit_stay($1::text, $2::text, $3::text[], $4::bigint, $5::integer)";
 
-/// What is asked of every connection for requests.
+/// The statements that every connection for requests sends.
 pub(super) const REQUESTS: &[&str] = &[TAKE, RENEW, RELEASE];
 
 /// What [`take`] finds.
@@ -37,7 +37,7 @@ pub(super) enum Answer {
     Granted {
         token: FencingToken,
     },
-    /// With the hold in the way, if it has run out and may not be taken over.
+    /// `run_out` is the hold in the way, if it has run out and may not be taken over.
     Taken {
         holder: FencingToken,
         remaining: Duration,
@@ -45,8 +45,8 @@ pub(super) enum Answer {
     },
 }
 
-/// Takes the lock if it is free and the claim's turn; else leaves a place, if there is an inbox for
-/// its news.
+/// Takes the lock if it is free and it is the claim's turn; otherwise leaves a place, if there is
+/// an inbox for its news.
 pub(super) async fn take(
     connections: &Connections,
     claim: &Claim,
@@ -91,8 +91,8 @@ pub(super) async fn take(
     })
 }
 
-/// Keeps the places of these claims for another TTL, which is that of `claim`; returns whose of them
-/// stand, and what is left of the hold.
+/// Keeps the places of these owners for another TTL, which is that of `claim`. Returns the owners
+/// whose places stand, and what is left of the hold.
 pub(super) async fn stay(
     connections: &Connections,
     claim: &Claim,
@@ -110,7 +110,7 @@ pub(super) async fn stay(
     Ok((owners, duration(remaining)))
 }
 
-/// Makes what the claim holds last for another TTL; whether it holds anything.
+/// Makes what the claim holds last for another TTL; returns whether it holds anything.
 pub(super) async fn renew(
     connections: &Connections,
     claim: &Claim,
@@ -123,8 +123,8 @@ pub(super) async fn renew(
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("is_held")?))
 }
 
-/// Makes what these claims hold last for another TTL, which they have in common with `claim`;
-/// returns for which of them that was done for sure.
+/// Makes what these claims hold last for another TTL, which is that of `claim` for all of them.
+/// Returns for which of them this was certainly done.
 pub(super) async fn renew_together(
     connections: &Connections,
     claim: &Claim,
@@ -147,7 +147,7 @@ pub(super) async fn renew_together(
     owners.map_err(Failure::of_a_request)
 }
 
-/// Removes hold and place; whether there was a hold.
+/// Removes the claim's hold and place; returns whether there was a hold.
 pub(super) async fn release(
     connections: &Connections,
     claim: &Claim,
@@ -161,7 +161,7 @@ pub(super) async fn release(
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("was_held")?))
 }
 
-/// What every request about a lock begins its parameters with.
+/// The parameters that every request about a lock begins with.
 pub(super) fn of(name: &LockName) -> [Value<'_>; 2] {
     [Value::Text(name.namespace().as_str()), Value::Text(name.as_str())]
 }
@@ -171,7 +171,7 @@ pub(super) fn token(number: i64) -> Result<FencingToken, Failure> {
     FencingToken::try_from(number).map_err(|_| Failure::found(ErrorKind::Foreign, reason))
 }
 
-/// Reads an answer that was given, so that what cannot be read is no unknown outcome.
+/// Reads an answer. Since the answer was given, one that cannot be read is no unknown outcome.
 fn read<T>(
     rows: &[PgRow],
     read: impl FnOnce(&PgRow) -> Result<T, Failure>,
@@ -182,7 +182,7 @@ fn read<T>(
         .map_err(Failure::of_a_request)
 }
 
-/// What the claim asks for.
+/// The TTL that the claim asks for.
 fn ttl(claim: &Claim) -> Value<'static> {
     Value::Integer(micros(claim.ttl()))
 }

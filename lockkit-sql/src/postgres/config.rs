@@ -9,10 +9,10 @@ use super::endpoint::Endpoint;
 use crate::session::hold::{self, Hold};
 use crate::sights::OBSERVE;
 
-/// What the driver is called, and the scheme of its URLs.
+/// The id of the driver, and the scheme of its URLs.
 pub(super) const ID: &str = "postgres";
 
-/// The parameters of a PostgreSQL URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS).
+/// The parameters of a PostgreSQL URL, besides the [common ones](lockkit_core::COMMON_PARAMETERS).
 pub const PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     HOLD,
@@ -29,7 +29,7 @@ pub const PARAMETERS: &[Parameter] = &[
     SSLKEY,
 ];
 
-/// The same, of one with `hold=session`.
+/// The same for a URL with `hold=session`.
 pub const SESSION_PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
     HOLD,
@@ -122,8 +122,8 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<PgConnectOpt
     let [host] = url.hosts() else {
         return Err(url.error("one host is needed, as in `postgres://localhost/shop`"));
     };
-    // What is not set here comes from the variables of libpq. Its password file is left alone:
-    // the client would look there for another host's.
+    // What is not set here comes from the variables of libpq. Its password file is left alone: the
+    // client would look there for the password of another host.
     let mut options = PgConnectOptions::new_without_pgpass()
         .host(host.name())
         .application_name("lockkit")
@@ -173,7 +173,8 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<PgConnectOpt
     Ok(options)
 }
 
-/// The client takes a mode that it does not know for none, and would check no certificate.
+/// The client takes a mode that it does not know for no mode at all, and would check no
+/// certificate.
 fn check_mode_of_the_variable(url: &BackendUrl) -> Result<()> {
     let mode = env::var("PGSSLMODE").ok().filter(|mode| !mode.is_empty());
     match mode.map(|mode| mode.parse::<PgSslMode>()) {
@@ -225,7 +226,8 @@ mod tests {
         assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
     }
 
-    /// In processes of its own, since a variable is the whole process's, and so is what is named.
+    /// In processes of its own, since a variable belongs to the whole process, and so does the
+    /// provider that is named.
     #[test]
     fn the_mode_that_a_variable_has_counts() {
         const VARIABLE: &str = "PGSSLMODE";

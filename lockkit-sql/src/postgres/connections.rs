@@ -37,18 +37,17 @@ impl Connections {
         Ok(Self { seats: Seats::new(endpoint, first, number) })
     }
 
-    /// Connects when there is a request, for the first time too.
+    /// Connects when there is a request, even for the first time.
     pub(super) fn new(endpoint: Endpoint, number: usize) -> Self {
         Self { seats: Seats::empty(endpoint, number) }
     }
 
-    /// Sends a request and waits for its answer, and for a connection before that, for `limit` in
-    /// all.
+    /// Waits for a connection, sends a request and waits for its answer, for `limit` in all.
     ///
-    /// Sent again within that time where the server says that it met another one and was not carried
-    /// out, which it does where transactions are `REPEATABLE READ` by default; and on a new connection,
-    /// where the one that was lying idle has ended: unless it may have been carried out, and that twice
-    /// is not the same as once.
+    /// Within that time, the request is sent again if the server says that it met another one and
+    /// was not carried out, which it does where transactions are `REPEATABLE READ` by default. It
+    /// is also sent again, on a new connection, if a connection that was lying idle has ended; but
+    /// not if it may have been carried out and twice is not the same as once.
     pub(super) async fn request(
         &self,
         statement: &'static str,
@@ -79,7 +78,7 @@ impl Connections {
                         continue;
                     }
                     conflicts += 1;
-                    // The more often, the more there are who meet.
+                    // The more often it meets others, the more of them there are.
                     let longest = 1_000 * u64::from(conflicts.min(10));
                     let pause = Duration::from_micros(fastrand::u64(0..longest));
                     if !failure.is_conflict() || pause >= limit.left() {
@@ -96,7 +95,7 @@ impl Connections {
         } else {
             seat.give_back(connection);
         }
-        // What was sent first may have been carried out, however the second fared.
+        // What was sent first may have been carried out, however the second attempt fared.
         Err(doubt.unwrap_or(failure))
     }
 
@@ -124,8 +123,8 @@ fn bind<'a>(query: Query<'a>, value: &Value<'a>, left: Duration) -> Query<'a> {
         Value::Texts(texts) => query.bind(texts),
         Value::Integer(integer) => query.bind(integer),
         Value::Boolean(boolean) => query.bind(boolean),
-        // The server counts each wait anew, and a row takes two: until this is the first in line for
-        // it, and until whoever keeps it locked is done. 0 would mean for ever.
+        // The server times each wait separately, and a row takes two: until this request is first
+        // in line for it, and until whoever keeps it locked is done. 0 would mean for ever.
         Value::Patience => {
             let patience = (left / 8 * 3).as_millis();
             query.bind(i32::try_from(patience).unwrap_or(i32::MAX).max(1))

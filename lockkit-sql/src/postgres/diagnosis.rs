@@ -12,9 +12,9 @@ const HEALTH: &str = include_str!("sql/health.sql");
 const TOKENS: &str =
     "SELECT max(token) - lockkit_now() AS ahead FROM lockkit_lock WHERE namespace = $1";
 
-/// The oldest major version that its makers still mend.
+/// The oldest major version that still gets fixes from its makers.
 const OLDEST: i32 = 14;
-/// What a request must be able to take, in milliseconds.
+/// How long a request must be able to take, in milliseconds.
 const LONG_REQUEST: i64 = 5_000;
 /// An hour, in microseconds: more than servers' clocks should ever differ by.
 const FAR_AHEAD: i64 = 60 * 60 * 1_000_000;
@@ -57,7 +57,7 @@ fn version(row: &PgRow) -> Result<Diagnosis, Failure> {
     })
 }
 
-/// Those that locks need, on these tables among others.
+/// The rights that locks need, on these tables among others.
 pub(super) fn rights(row: &PgRow, tables: &str) -> Result<Diagnosis, Failure> {
     if row.try_get("is_read_only")? {
         return Ok(Diagnosis::error(
@@ -150,7 +150,7 @@ fn timeouts(row: &PgRow) -> Result<Diagnosis, Failure> {
     Ok(Diagnosis::good("timeouts", "none that is in the way of requests"))
 }
 
-/// What the tokens of a table tell, and what to do if they are ahead.
+/// What the tokens of a table tell, with `advice` for when they are ahead.
 pub(super) fn clock(
     tokens: Result<Vec<PgRow>, Failure>,
     table: &str,

@@ -22,15 +22,15 @@ use crate::stays::Stays;
 use crate::subscription::{Joined, Subscription};
 use crate::together::MOST;
 
-/// How many ask at a time, of many who ask at once.
+/// How many claims ask at a time, when many ask at once.
 const MOST_ASKS: usize = 32;
 
-/// For how long a claim in order goes without asking whose turn may come unheard.
+/// For how long a claim in order goes without asking if its turn may come unheard.
 const ASK_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the PostgreSQL driver promises.
 ///
-/// A lease of 200 ms leaves 40 ms for a request, of which syncing the server's log is a part.
+/// A lease of 200 ms leaves 40 ms for a request, which includes syncing the server's log.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .fairness(Fairness::OnRequest)
     .fencing()
@@ -46,7 +46,7 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 #[derive(Debug)]
 pub struct PostgresDriver {
     pub(super) connections: Arc<Connections>,
-    /// Where the news of this driver alone are told.
+    /// Where the news for this driver alone is told.
     inbox: Channel,
     subscription: Subscription,
     pub(super) call_limit: CallLimit,
@@ -60,16 +60,16 @@ pub struct PostgresDriver {
 
 impl PostgresDriver {
     /// Connects to `postgres://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, and makes the tables if
-    /// there are none. Tries once, and fails within 5 seconds.
+    /// there are none. Tries once, and gives up within 5 seconds.
     ///
-    /// What the URL leaves out comes from the variables of libpq: `PGPORT`, `PGUSER`, `PGPASSWORD`,
-    /// `PGDATABASE`, `PGSSLMODE` and the like.
+    /// What the URL leaves out comes from the environment variables of libpq: `PGPORT`, `PGUSER`,
+    /// `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE` and the like.
     ///
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.
-    /// - [`Error::Misconfigured`] if the server cannot: a standby, no such database, an unknown
-    ///   layout version, a pooler that pools transactions.
+    /// - [`Error::Misconfigured`] if the server cannot be used: it is a standby, has no such
+    ///   database, has an unknown layout version, or is behind a pooler that pools transactions.
     /// - [`Error::Denied`] for a wrong password or a missing right.
     /// - [`Error::Foreign`] if the tables are not as lockkit makes them.
     /// - [`Error::Capacity`] if the server has no connection left.
@@ -103,13 +103,14 @@ impl PostgresDriver {
         let limit = self.call_limit.of(claim);
         let takeover = Takeover::of(self.sights.as_ref(), claim);
         if !claim.waits() {
-            // Nor is one that listens told: news are for places, and who has one is handed the lock.
+            // Even one that listens is not told: news is for places, and a claim that has one is
+            // handed the lock.
             let answer = claims::take(&self.connections, claim, None, takeover, limit).await?;
             return Ok(self.observe(claim, answer));
         }
         let (name, owner) = (claim.name(), claim.owner());
         let joined = self.subscription.join(name, owner);
-        // Who would not hear of it is handed nothing, but in order.
+        // A claim that would not hear of it is handed nothing, unless it waits in order.
         let has_place = claim.is_fair() || joined != Joined::NotYet;
         let inbox = has_place.then_some(self.inbox.name());
         let answer = claims::take(&self.connections, claim, inbox, takeover, limit).await;
@@ -123,24 +124,25 @@ impl PostgresDriver {
                 self.subscription.wait(name, owner, Some(*holder), joined);
                 self.subscription.ask_at(name, owner, Some(Instant::now() + *remaining));
             }
-            // Nobody releases a claim that was not carried out.
+            // Nobody releases a claim whose ask was not carried out.
             Err(_) if joined == Joined::Now => self.subscription.leave(name, owner),
             Err(_) => (),
         }
         Ok(match self.observe(claim, answer?) {
-            // Its turn comes without its being told.
+            // Its turn comes without it being told.
             Attempt::Taken(taken) if has_place && joined == Joined::NotYet => {
                 let remaining = taken.remaining().unwrap_or(ASK_WITHIN);
                 Attempt::Taken(taken.free_in(remaining.min(ASK_WITHIN)))
             }
-            // It is only to keep its place.
+            // It only has to keep its place.
             Attempt::Taken(taken) if has_place => Attempt::Taken(taken.ask_within(claim.ttl())),
             attempt => attempt,
         })
     }
 
-    /// Keeps the place of a claim that is told when it is its turn, with those of others. `None` if
-    /// it has to ask: it may have no place, or somebody has to find that the hold is over.
+    /// Keeps the place of a claim that is told when its turn comes, together with those of others.
+    /// `None` if the claim has to ask: it may have no place, or somebody has to find that the hold
+    /// is over.
     async fn stay(&self, claim: &Claim) -> Result<Option<Taken>, DriverError> {
         let limit = self.call_limit.of(claim);
         let mut ends_in = None;
@@ -156,13 +158,14 @@ impl PostgresDriver {
         if !self.stays.keep(claim, limit, keep).await? {
             return Ok(None);
         }
-        // One of them asks at the end of the hold.
+        // One of the claims asks at the end of the hold.
         let end = ends_in.map(|ends_in| Instant::now() + ends_in);
         self.subscription.ask_at(claim.name(), claim.owner(), end);
         Ok(Some(ends_in.into_iter().fold(Taken::new(), Taken::free_in)))
     }
 
-    /// Takes note of a hold that has run out; who is refused for it learns when to ask again.
+    /// Takes note of a hold that has run out. A claim that is refused because of it learns when to
+    /// ask again.
     fn observe(&self, claim: &Claim, answer: Answer) -> Attempt {
         match (answer, &self.sights) {
             (Answer::Granted { token }, sights) => {

@@ -14,7 +14,7 @@ use super::layout;
 use crate::seats::Source;
 
 const GREETING: &str = include_str!("sql/greeting.sql");
-/// Locks nothing in another session than the one that listens: there it would be left behind.
+/// Locks nothing in a session other than the one that listens: there the lock would be left behind.
 const LIVE: &str = "SELECT pg_advisory_lock_shared($1, $2)::text WHERE pg_backend_pid() = $3";
 
 /// How long connecting may take, greeting included.
@@ -24,9 +24,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 #[derive(Clone)]
 pub(super) struct Endpoint {
     options: PgConnectOptions,
-    /// What will be asked most.
+    /// The statements that will be sent most.
     requests: &'static [&'static str],
-    /// Whether a new connection had a session that was used before.
+    /// Whether a new connection got a session that had been used before.
     is_pooled: Arc<AtomicBool>,
 }
 
@@ -36,7 +36,7 @@ impl Endpoint {
         Self { options, requests, is_pooled: Arc::default() }
     }
 
-    /// The same, of which other things will be asked most.
+    /// The same, where other statements will be sent most.
     pub(super) fn with_requests(&self, requests: &'static [&'static str]) -> Self {
         Self::new(self.options.clone(), requests)
     }
@@ -58,13 +58,13 @@ impl Endpoint {
     }
 
     /// Makes sure that no pooler gives sessions to whoever has a request, before anything is set in
-    /// one that others would meet; then makes the tables if there are none.
+    /// a session that others would meet; then makes the tables if there are none.
     pub(super) async fn found_for_sessions(&self) -> Result<(), Failure> {
         self.within_limit(async {
             let mut one = self.options.connect().await?;
             let mut other = self.options.connect().await?;
             let pid = self.greet(&mut one).await?;
-            // What a pooler gives to the next request is what it got back last.
+            // A pooler gives the next request the session that it got back last.
             let is_shared = pid == self.greet(&mut other).await?;
             if is_shared || self.is_pooled() || pid != pid_of(&mut one).await? {
                 return Err(Failure::Pooled);
@@ -78,19 +78,20 @@ impl Endpoint {
         .await
     }
 
-    /// Opens a connection that listens, and says which session of the server that is. It keeps
-    /// `sign_of_life` locked for as long as it lives, if there is one.
+    /// Opens a connection that listens, and says which session of the server that is. The
+    /// connection keeps `sign_of_life`, if there is one, locked for as long as it lives.
     pub(super) async fn listen(
         &self,
         channel: &str,
         sign_of_life: Option<[i32; 2]>,
     ) -> Result<(PgListener, i32), Failure> {
         self.within_limit(async {
-            // Greeted before there is a listener: one that is dropped says goodbye in a task that
-            // waits for the answer without a limit, and keeps the connection until then.
+            // The connection is greeted before there is a listener: a listener that is dropped says
+            // goodbye in a task that waits for the answer without a limit, and keeps the connection
+            // until then.
             let (greets, mut greeted) = mpsc::unbounded_channel();
             let endpoint = self.clone();
-            // The listener takes its connection from a pool; this one makes no second.
+            // The listener takes its connection from a pool; this pool makes no second one.
             let pool = PgPoolOptions::new()
                 .max_connections(1)
                 .max_lifetime(None)
@@ -101,7 +102,7 @@ impl Endpoint {
                     Box::pin(async move {
                         let greeting = endpoint.greet_to_listen(connection).await;
                         let is_fit = greeting.is_ok();
-                        // Who asked has gone otherwise, and drops this soon.
+                        // If this fails, whoever asked has gone, and drops this soon.
                         _ = greets.send(greeting);
                         match is_fit {
                             true => Ok(()),
@@ -117,7 +118,7 @@ impl Endpoint {
             listener.eager_reconnect(false);
             listener.listen(channel).await?;
             if let Some([high, low]) = sign_of_life {
-                // What others see locked is heard by then.
+                // By the time others see this locked, the channel is listened to.
                 let locking = sqlx::query(LIVE).persistent(false).bind(high).bind(low);
                 if locking.bind(session).fetch_all(&mut listener).await?.is_empty() {
                     return Err(Failure::Pooled);
@@ -156,7 +157,7 @@ impl Endpoint {
         Ok(row.try_get("pid")?)
     }
 
-    /// The same for a connection that is to listen, which takes a session of its own.
+    /// The same for a connection that is to listen, which needs a session of its own.
     async fn greet_to_listen(&self, connection: &mut PgConnection) -> Result<i32, Failure> {
         let session = self.greet(connection).await?;
         match self.is_pooled() {
@@ -165,7 +166,7 @@ impl Endpoint {
         }
     }
 
-    /// So that each request is one round trip, from the first on.
+    /// Makes each request one round trip, from the first on.
     async fn prepare_requests(&self, connection: &mut PgConnection) -> Result<(), Failure> {
         for request in self.requests {
             connection.prepare(sqlx::SqlStr::from_static(request)).await?;
@@ -222,7 +223,7 @@ impl fmt::Display for Endpoint {
             false => f.write_str(host)?,
         }
         write!(f, ":{}", self.options.get_port())?;
-        // Without one, the server takes that of the user's name.
+        // If no database is named, the server takes the one with the user's name.
         write!(f, "/{}", self.options.get_database().unwrap_or(self.options.get_username()))
     }
 }

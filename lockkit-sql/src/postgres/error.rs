@@ -41,7 +41,7 @@ pub(super) enum Failure {
     Client(Arc<sqlx::Error>),
 }
 
-/// The client adds the line of the server's source.
+/// The client's own text adds the line of the server's source code.
 fn said(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(answer) => {
@@ -54,7 +54,7 @@ fn said(error: &sqlx::Error) -> String {
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         match &error {
-            // Said where a statement was prepared on another session than it is run on.
+            // Said where a statement was prepared on a session other than the one it is run on.
             sqlx::Error::Database(answer)
                 if matches!(answer.code().as_deref(), Some("26000" | "42P05")) =>
             {
@@ -83,7 +83,7 @@ impl Failure {
     /// The error of an attempt to connect: nothing was asked for yet.
     pub(super) fn while_connecting(self) -> DriverError {
         let kind = match &self {
-            // Not a PostgreSQL at all, or no TLS where it is demanded.
+            // Not a PostgreSQL server at all, or no TLS where it is demanded.
             Self::Client(error)
                 if matches!(**error, sqlx::Error::Protocol(_) | sqlx::Error::Tls(_)) =>
             {
@@ -92,7 +92,7 @@ impl Failure {
             // A certificate that is not to be trusted.
             Self::Client(error) if is_invalid_data(error) => ErrorKind::Misconfigured,
             other if other.code() == Some(TOO_MANY_CONNECTIONS) => ErrorKind::Capacity,
-            // Some poolers have this code for all that they say: here to a setting that they do not
+            // Some poolers use this code for all that they say: here for a setting that they do not
             // pass on, and when they are full.
             other if other.is_violation("unsupported startup parameter") => {
                 ErrorKind::Misconfigured
@@ -124,7 +124,7 @@ impl Failure {
         matches!(self.known_kind(), None | Some(ErrorKind::Unknown))
     }
 
-    /// Whether to wait for another connection does not help.
+    /// Whether waiting for another connection does not help.
     pub(super) fn is_lasting(&self) -> bool {
         // A standby may be promoted, or the host's name come to mean another server.
         !matches!(self, Self::Standby) && self.known_kind().is_some_and(|kind| !kind.is_transient())
@@ -135,7 +135,7 @@ impl Failure {
         matches!(self.code(), Some("40001" | "40P01"))
     }
 
-    /// Whether the connection had ended, or did so under the request.
+    /// Whether the connection had ended, or ended during the request.
     pub(super) fn is_end(&self) -> bool {
         match self.answer() {
             Some(answer) => answer.severity() != PgSeverity::Error,
@@ -201,7 +201,7 @@ impl Failure {
     }
 }
 
-/// As which the TLS library reports what it does not accept.
+/// The TLS library reports what it does not accept as this kind of error.
 fn is_invalid_data(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData)
 }
@@ -209,22 +209,23 @@ fn is_invalid_data(error: &sqlx::Error) -> bool {
 const TOO_MANY_CONNECTIONS: &str = "53300";
 const PROTOCOL_VIOLATION: &str = "08P01";
 
-/// What an answer means whose code (<https://www.postgresql.org/docs/current/errcodes-appendix.html>)
-/// this is. A statement that failed has done nothing.
+/// What an answer with this code (<https://www.postgresql.org/docs/current/errcodes-appendix.html>)
+/// means. A statement that failed has done nothing.
 fn kind_of_answer(code: &str, severity: PgSeverity) -> ErrorKind {
     match code {
-        // The server ends, or the administrator has ended the session: perhaps after the commit.
+        // The server is shutting down, or the administrator has ended the session: perhaps after
+        // the commit.
         "57P01" | "57P02" => ErrorKind::Unknown,
-        // Cancelled, or stopped by a time-out (that of transactions is PostgreSQL 17's), starting up,
-        // no connection left, a row that somebody keeps locked, requests that met, a standby by
-        // now: all of them pass.
+        // Cancelled, stopped by a time-out (the one for transactions is PostgreSQL 17's), starting
+        // up, no connection left, a row that somebody keeps locked, requests that met, a server
+        // that is a standby by now: all of these pass.
         "57014" | "25P04" | "57P03" | "57P05" | "53300" | "55P03" | "40001" | "40P01" | "25006" => {
             ErrorKind::Unreachable
         }
         "42501" => ErrorKind::Denied,
         // A table, column or function that is not there, or not ours.
         "42P01" | "42703" | "42883" | "42804" | "42P07" | "42723" => ErrorKind::Foreign,
-        // The one number that can grow too great is a token.
+        // A token is the one number that can grow too large.
         "22003" => ErrorKind::Capacity,
         _ => match &code[..2.min(code.len())] {
             // The connection, or the server's disk.

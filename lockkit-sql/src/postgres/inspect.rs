@@ -1,4 +1,4 @@
-//! Who holds and who waits, as the rows tell.
+//! Who holds a lock and who waits for it, as the rows tell.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl PostgresDriver {
     }
 }
 
-/// How the lock stands whose rows these are.
+/// The status of the lock whose rows these are.
 fn status_of(name: LockName, rows: &[PgRow]) -> Result<LockStatus, Failure> {
     let mut status = LockStatus::free(name);
     let mut waiters = Vec::new();
@@ -94,7 +94,7 @@ fn leased_by(row: &PgRow) -> Result<Holder, Failure> {
     Ok(holder_of(row)?.with_remaining(duration(row.try_get("remaining")?)))
 }
 
-/// Who holds a lock whose row this is, whatever ends the hold.
+/// Who holds the lock whose row this is, whatever it is that ends the hold.
 pub(super) fn holder_of(row: &PgRow) -> Result<Holder, Failure> {
     let holder = Holder::new(owner_of(row)?)
         .with_token(claims::token(row.try_get("token")?)?)
@@ -119,7 +119,7 @@ pub(super) fn owner_of(row: &PgRow) -> Result<OwnerId, Failure> {
         .map_err(|error| Failure::found(ErrorKind::Foreign, format!("an owner in a row: {error}")))
 }
 
-/// A label decides nothing, so one that is none is only left out.
+/// A label decides nothing, so an invalid one is merely left out.
 fn label_of(row: &PgRow) -> Result<Option<Label>, Failure> {
     let text: Option<&str> = row.try_get("label")?;
     Ok(text.and_then(|text| Label::new(text).ok()))

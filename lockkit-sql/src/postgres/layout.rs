@@ -58,8 +58,8 @@ const FUNCTIONS: [&str; 18] = [
     "lockkit_take",
 ];
 
-/// Makes sure that the tables are ours; where there are none, makes them. However many processes
-/// do this at once, one makes them.
+/// Makes sure that the tables are ours; where there are none, makes them. However many processes do
+/// this at once, only one makes them.
 pub(super) async fn prepare(connection: &mut PgConnection) -> Result<(), Failure> {
     if !check(connection).await? {
         make(connection).await?;
@@ -68,7 +68,7 @@ pub(super) async fn prepare(connection: &mut PgConnection) -> Result<(), Failure
 }
 
 async fn make(connection: &mut PgConnection) -> Result<(), Failure> {
-    // Whoever had to wait sees what was made meanwhile.
+    // A process that had to wait sees what was made meanwhile.
     let mut transaction = connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     // CREATE TABLE IF NOT EXISTS fails where two do it at once.
     sqlx::query("SELECT pg_advisory_xact_lock($1)")
@@ -120,7 +120,7 @@ pub(super) async fn check(connection: &mut PgConnection) -> Result<bool, Failure
         }
     }
     let names = FUNCTIONS.into_iter().chain(TABLES.map(|(table, _)| table));
-    // One that is there twice, for other arguments, may be what a call means.
+    // If one is there twice, with other arguments, a call may mean the other.
     let strange: Vec<&str> =
         names.filter(|name| !ours.contains(name) || others.contains(name)).collect();
     if !strange.is_empty() {
@@ -140,7 +140,7 @@ fn is_our_function(name: &str, body: &str) -> bool {
     ours.and_then(|function| function.split("$$").nth(1)) == Some(body)
 }
 
-/// Says what to do for want of a right.
+/// Says what to do when a right is missing.
 fn explain(error: sqlx::Error) -> Failure {
     let denied = error.as_database_error().and_then(|error| error.code()) == Some("42501".into());
     match denied {

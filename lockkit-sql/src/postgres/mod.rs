@@ -1,6 +1,6 @@
 //! Locks between hosts, in a PostgreSQL database.
 //!
-//! A lock is a lease, kept as a row. Taking, renewing and releasing is one statement each: a call
+//! A lock is a lease, kept as a row. Taking, renewing and releasing take one statement each: a call
 //! of a function that the driver has put into the database, so that each decides with the row
 //! locked and in one round trip. Leases count on the server's clock. Waiters listen for news
 //! (`LISTEN`) on one connection for all locks; acquisitions that ask for it are served first come,
@@ -16,7 +16,7 @@
 //! # }
 //! ```
 //!
-//! What it guarantees, and what it stores, is told in `docs/postgres.md`.
+//! `docs/postgres.md` says what the driver guarantees and what it stores.
 
 mod channel;
 mod claims;

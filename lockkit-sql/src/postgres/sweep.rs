@@ -1,4 +1,4 @@
-//! Removes what nobody has used for long.
+//! Removes what nobody has used for a long time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ const SWEEP_OF_SESSIONS: &str = "SELECT lockkit_session_sweep()";
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Removes some of the rows of leases that nobody has used for over a day, and says how many; of who
-/// observes, none with an owner.
+/// Removes some of the rows of leases that nobody has used for over a day, and returns how many. A
+/// sweep that `observes` removes no row with an owner.
 pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<u64, Failure> {
     count(&connections, if observes { SWEEP_OBSERVED } else { SWEEP }).await
 }
 
-/// The same of sessions, over a connection that is closed afterwards: on the session, all its locks
-/// would wait for it.
+/// The same for sessions, over a connection that is closed afterwards: on the session, all its
+/// locks would wait for the sweep.
 pub(super) async fn sweep_of_sessions(endpoint: Endpoint) -> Result<u64, Failure> {
     let connections = Connections::new(endpoint, 2);
     let swept = count(&connections, SWEEP_OF_SESSIONS).await;

@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// How far a request has come, as its caller and whoever sees it through have to know. They never
-/// run at the same time.
+/// How far a request has come, which both its caller and whoever sees it through have to know. They
+/// never run at the same time.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     is_sent: AtomicBool,

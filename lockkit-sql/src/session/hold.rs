@@ -25,7 +25,7 @@ pub(crate) struct Hold {
 pub(crate) enum Keys {
     /// A hash of namespace and name.
     Hashed,
-    /// What the name is, so that other software can lock it too.
+    /// The name as it is, so that other software can lock it too.
     Exact,
 }
 
@@ -51,7 +51,7 @@ impl Hold {
     }
 }
 
-/// Whether the driver that was asked to connect is the one that the URL means.
+/// Checks that the driver that was asked to connect is the one that the URL means.
 pub(crate) fn check(parameters: &Parameters<'_>, ours: &str) -> Result<()> {
     match parameters.text("hold").unwrap_or("lease") {
         hold if hold == ours => Ok(()),

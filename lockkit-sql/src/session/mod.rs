@@ -1,12 +1,13 @@
 //! Locks that a session with a database server holds: what is the same for every server.
 //!
 //! A driver has one session, over a connection of its own, for all its locks. The server ends a
-//! session that was idle for longer than a time-out, which makes it a lease for all locks at once;
-//! whatever is sent on it, at the least a heartbeat, refreshes the lease. When the session ends, all
-//! its locks are lost, and a new one is opened when it is asked for.
+//! session that has been idle for longer than a time-out, which makes the session a lease for all
+//! locks at once; whatever is sent on it, at the least a heartbeat, refreshes the lease. When the
+//! session ends, all its locks are lost, and a new one is opened when one is asked for.
 //!
-//! Who waits does so on another session, of which there are a few: a session that sleeps in the
-//! server's own queue can be asked for nothing else. What it is granted there, it holds.
+//! A claim that waits does so on another session, of which there are a few: a session that sleeps
+//! in the server's own queue can be asked for nothing else. What such a session is granted, it
+//! holds.
 
 mod begun;
 mod heart;

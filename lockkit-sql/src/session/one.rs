@@ -16,12 +16,12 @@ use super::shared::Shared;
 use super::turn::Turn;
 use crate::seats::NoSeat;
 
-/// How many ask for a lock at a time, of many who do.
+/// How many claims ask for a lock at a time, when many do.
 const MOST_ASKS: usize = 16;
 
 /// A session.
 ///
-/// Statements go over it one after the other, driven by whoever asks. One that is not answered in
+/// Statements go over it one after another, driven by whoever asks. One that is not answered in
 /// time is seen through by a task, until the session is over by the clock: until then nobody can
 /// tell whether the lock is held, and afterwards it does not matter.
 pub(super) struct Session<S: Server> {
@@ -31,25 +31,25 @@ pub(super) struct Session<S: Server> {
 }
 
 impl<S: Server> Session<S> {
-    /// One that is opened when it is needed.
+    /// A session that is opened when it is needed.
     pub(super) fn new(server: Arc<S>, ttl: Duration, runtime: Handle) -> Self {
         let shared = Arc::new(Shared::new(server, ttl, runtime));
         let heart = AbortOnDropHandle::new(shared.runtime.spawn(heart::beat(shared.clone())));
         Self { shared, asks: Semaphore::new(MOST_ASKS), heart }
     }
 
-    /// Opens it, with one attempt. It may stand already.
+    /// Opens the session, with one attempt. It may stand already.
     pub(super) async fn open(&self) -> Result<(), S::Failure> {
         self.turn().await.open().await
     }
 
-    /// After how long without an answer it is over.
+    /// After how long without an answer the session is over.
     pub(super) fn ttl(&self) -> Duration {
         let life = self.shared.registry().life();
         life.map_or(self.shared.ttl, |life| life.ttl)
     }
 
-    /// Takes the lock if it is free or the claim's already. A claim that `listens` is to be told of
+    /// Takes the lock if it is free or already the claim's. A claim that `listens` is to be told of
     /// the next release.
     pub(super) async fn take(
         &self,
@@ -60,7 +60,7 @@ impl<S: Server> Session<S> {
         let key = self.shared.server.key(claim.name())?;
         let (claim, asked) = (claim.clone(), self.shared.clock.now());
         let until = tokio::time::Instant::now() + limit;
-        // What is held is renewed and released in between.
+        // So that what is held is renewed and released in between.
         let asking = timeout_at(until, self.asks.acquire());
         let _asking = asking.await.map_err(|_| NoSeat::Busy)?;
         let left = until.saturating_duration_since(tokio::time::Instant::now());
@@ -68,8 +68,9 @@ impl<S: Server> Session<S> {
     }
 
     /// Takes the lock once it is free, or gives up when the server does, which is well before the
-    /// session's TTL is over. Nobody else can use the session meanwhile. It has to stand, and is for
-    /// that claim alone: who it is, is asked at its turn. `None` if it is nobody.
+    /// session's TTL is over. Nobody else can use the session meanwhile. It has to stand, and is
+    /// for that claim alone; which claim that is, is asked when its turn comes. `None` if there is
+    /// no such claim.
     pub(super) async fn wait(
         &self,
         claim: impl FnOnce() -> Option<Claim>,
@@ -101,7 +102,7 @@ impl<S: Server> Session<S> {
         key.is_ok_and(|key| self.shared.registry().holds(&key, claim.owner()))
     }
 
-    /// Breaks off what `other` waits for, if it does.
+    /// Breaks off the wait of `other`, if it waits.
     pub(super) async fn interrupt(&self, other: &Self, limit: Duration) -> Result<(), S::Failure> {
         let trace = other.shared.traces().alive.clone();
         match trace {
@@ -110,8 +111,8 @@ impl<S: Server> Session<S> {
         }
     }
 
-    /// Finds out whether the session stands that holds the claim's lock: by one statement for all who
-    /// renew at about the same time.
+    /// Finds out whether the session that holds the claim's lock stands, by one statement for all
+    /// claims that are renewed at about the same time.
     pub(super) async fn renew(
         &self,
         claim: &Claim,
@@ -127,7 +128,7 @@ impl<S: Server> Session<S> {
             return Ok(Renewal::Held(vouch));
         }
         match self.ask(limit, |turn| turn.renew(key.clone(), claim.clone(), asked)).await {
-            // Its turn may not have come, when those before it have found out.
+            // Its turn may not have come, but those before it may have found out.
             Err(failure) => match self.shared.vouch_of_another(&key, &claim, asked) {
                 Some(vouch) => Ok(Renewal::Held(vouch)),
                 None => Err(failure),
@@ -153,7 +154,7 @@ impl<S: Server> Session<S> {
         self.shared.registry().is_in_doubt(owner)
     }
 
-    /// Sees to it that none has.
+    /// Sees to it that no session that ended has one.
     pub(super) async fn settle(&self, owner: OwnerId, limit: Duration) -> Result<(), S::Failure> {
         match self.is_in_doubt(owner) {
             true => self.ask(limit, move |turn| turn.settle(owner)).await,
@@ -161,17 +162,18 @@ impl<S: Server> Session<S> {
         }
     }
 
-    /// Notes how a release went that is to be repeated, since something else may be left.
+    /// Notes how a release went that is to be repeated because something else may be left.
     pub(super) fn note_release(&self, owner: OwnerId, release: Release) {
         self.shared.registry().note_release(owner, release);
     }
 
-    /// Returns when the claim's hold has ended with the session; never for one that holds nothing.
+    /// Returns when the claim's hold has ended with the session; never for a claim that holds
+    /// nothing.
     pub(super) async fn lost(&self, claim: &Claim) {
         loop {
             let ended = self.shared.ended.notified();
             tokio::pin!(ended);
-            // From here on it misses nothing.
+            // From here on, no notification is missed.
             ended.as_mut().enable();
             if self.shared.registry().has_lost(claim.owner()) {
                 return;
@@ -180,7 +182,7 @@ impl<S: Server> Session<S> {
         }
     }
 
-    /// Ends a session that holds nothing until it is opened again.
+    /// Ends the session, and with it whatever it holds, until it is opened again.
     pub(super) async fn rest(&self) {
         self.turn().await.rest().await;
     }
@@ -205,8 +207,8 @@ impl<S: Server> Session<S> {
         Turn { shared: self.shared.clone(), line, progress: Arc::default() }
     }
 
-    /// Has `work` done at its turn. What has been begun is seen through, also when the time is over
-    /// or the caller goes away.
+    /// Has `work` done when its turn comes. What has been begun is seen through, even when the time
+    /// is over or the caller goes away.
     async fn ask<T, W>(
         &self,
         limit: Duration,

@@ -13,13 +13,13 @@ use super::server::{Failing, Server};
 
 /// After how long without a claim the session is ended.
 const IDLE: Duration = Duration::from_secs(15);
-/// How long to leave the server alone that has no session for us.
+/// How long to leave a server alone that has no session for us.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
 /// A session that waits for one lock at a time, in the server's own queue, and then holds it.
 ///
-/// While it waits it can be asked for nothing else: [its attendant](attend) waits on behalf of the
-/// claim, and whoever needs the session breaks that off by another one.
+/// While it waits, it can be asked for nothing else: [its attendant](attend) waits on behalf of the
+/// claim, and whoever needs the session breaks the wait off through another one.
 #[derive(Debug)]
 pub(super) struct Post<S: Server> {
     session: Session<S>,
@@ -30,7 +30,7 @@ pub(super) struct Post<S: Server> {
 #[derive(Debug)]
 struct Desk<K> {
     served: Option<Served<K>>,
-    /// Not to be used before.
+    /// The post is not to be used before then.
     rests_until: Option<Instant>,
 }
 
@@ -39,9 +39,9 @@ struct Desk<K> {
 struct Served<K> {
     key: K,
     claim: Claim,
-    /// When it last did something. Who ceases to ask is not waited for.
+    /// When the claim last did something. A claim that ceases to ask is not waited for.
     asked: Instant,
-    /// Whether it hears of news since it asked.
+    /// Whether the claim has listened for news since it asked.
     listens: bool,
     phase: Phase,
 }
@@ -53,11 +53,11 @@ type Displaceable = bool;
 enum Phase {
     /// The session is to wait, once it stands.
     Wanted,
-    /// The session waits, one statement after the other.
+    /// The session waits, one statement after another.
     Waits,
-    /// A request for the claim is under way, and is not to be waited for.
+    /// A request for the claim is under way, and the session is not to wait on its behalf.
     Aside,
-    /// The session has the lock, and the claim has not heard of it.
+    /// The session has the lock, but the claim has not heard of it.
     Granted(Grant),
     /// The claim holds the lock, as far as it knows.
     Holds,
@@ -82,8 +82,8 @@ impl<S: Server> Post<S> {
         self.desk().is_free(self.now())
     }
 
-    /// Whether it waits for that lock, or did and nobody has heard of it; and whether a claim that
-    /// asks now can take its place.
+    /// Whether the post waits for that lock, or has waited and nobody has heard of the outcome; and
+    /// whether a claim that asks now can take the place of the one that is served.
     pub(super) fn is_for(&self, key: &S::Key) -> Option<Displaceable> {
         let desk = self.desk();
         let served = desk.served.as_ref().filter(|served| served.key == *key)?;
@@ -94,7 +94,7 @@ impl<S: Server> Post<S> {
         }
     }
 
-    /// Has the session wait for the claim, which was refused just now, if it is free.
+    /// If the post is free, has its session wait for the claim, which was refused just now.
     pub(super) fn queue(&self, claim: &Claim, key: &S::Key) -> bool {
         let (asked, mut desk) = (self.now(), self.desk());
         let is_free = desk.is_free(asked);
@@ -108,14 +108,14 @@ impl<S: Server> Post<S> {
         is_free
     }
 
-    /// Serves this claim instead of another one for the same lock, which does not listen. Returns
-    /// that one.
+    /// Serves this claim instead of another one for the same lock that does not listen. Returns the
+    /// owner of the other.
     pub(super) fn displace(&self, claim: &Claim) -> Option<OwnerId> {
         let (asked, mut desk) = (self.now(), self.desk());
         let served = desk.served.as_mut().filter(|served| !served.listens)?;
         served.phase = match served.phase {
             Phase::Waits => Phase::Waits,
-            // What it was granted is released before the next wait.
+            // What the other claim was granted is released before the next wait.
             Phase::Wanted | Phase::Granted(_) => Phase::Wanted,
             Phase::Aside | Phase::Holds | Phase::Fell | Phase::Leaves => return None,
         };
@@ -126,8 +126,8 @@ impl<S: Server> Post<S> {
         Some(displaced.owner())
     }
 
-    /// Asks for the claim by this session, unless it is the main one that is to be asked. If it
-    /// waits, that is broken off, and goes on afterwards.
+    /// Asks for the claim by this session; `None` if the main one is to be asked instead. If this
+    /// session waits, the wait is broken off, and goes on afterwards.
     pub(super) async fn ask(
         &self,
         main: &Session<S>,
@@ -152,13 +152,14 @@ impl<S: Server> Post<S> {
         let next = match &outcome {
             Ok(Outcome::Granted { .. }) => Phase::Holds,
             Ok(Outcome::Taken) => Phase::Wanted,
-            // It may be carried out yet, as long as the session stands.
+            // The request may yet be carried out, as long as the session stands.
             Err(_) if self.session.stands() => Phase::Aside,
             Err(_) => Phase::Fell,
         };
         match self.come_to(owner, next) {
             Some(_) => Some(outcome),
-            // It took so long that nobody is served any more. What it came to goes with the session.
+            // The request took so long that nobody is served any more. What it came to goes with
+            // the session.
             None => {
                 self.changed.notify_waiters();
                 Some(Err(S::Failure::no_answer(limit)))
@@ -166,7 +167,7 @@ impl<S: Server> Post<S> {
         }
     }
 
-    /// Waits again for the claim, which the main session was asked for in vain.
+    /// Waits again for the claim, for which the main session was asked in vain.
     pub(super) fn go_on(&self, claim: &Claim) -> bool {
         self.come_to(claim.owner(), Phase::Wanted).is_some()
     }
@@ -209,7 +210,7 @@ impl<S: Server> Post<S> {
         self.session.is_in_doubt(owner)
     }
 
-    /// Sees to it that none has, whoever is served.
+    /// Sees to it that no such session has one, whoever is served.
     pub(super) async fn settle(&self, owner: OwnerId, limit: Duration) -> Result<(), S::Failure> {
         self.session.settle(owner, limit).await
     }
@@ -219,7 +220,7 @@ impl<S: Server> Post<S> {
         let owner = claim.owner();
         loop {
             let mut news = pin!(self.changed.notified());
-            // From here on it misses nothing.
+            // From here on, no notification is missed.
             news.as_mut().enable();
             let phase = self.desk().served_for(owner).map(|served| {
                 served.listens = true;
@@ -229,7 +230,7 @@ impl<S: Server> Post<S> {
                 Some(Phase::Granted(grant)) => {
                     let stands = self.session.holds_for(claim);
                     let next = if stands { Phase::Holds } else { Phase::Fell };
-                    // It may be dismissed by now.
+                    // The claim may have been dismissed by now.
                     if self.come_to(owner, next).is_some() && stands {
                         return Change::Granted(grant);
                     }
@@ -247,7 +248,7 @@ impl<S: Server> Post<S> {
         }
     }
 
-    /// Serves the claim no more, of which nothing is left here.
+    /// Stops serving the claim, of which nothing is left here.
     pub(super) fn dismiss(&self, owner: OwnerId) {
         let mut desk = self.desk();
         if desk.served_for(owner).is_some() {
@@ -261,9 +262,9 @@ impl<S: Server> Post<S> {
         self.session.close().await;
     }
 
-    /// Breaks off what the session waits for, and returns when it waits no more, with what is left of
-    /// the limit. More than once: it may only just be about to wait. Nothing that comes after the wait
-    /// is broken off.
+    /// Breaks off the session's wait, and returns when it no longer waits, with what is left of the
+    /// limit. Tries more than once, since the session may only just be about to wait. Nothing that
+    /// comes after the wait is broken off.
     async fn break_off(&self, main: &Session<S>, limit: Duration) -> Duration {
         const AGAIN: Duration = Duration::from_millis(100);
         let until = tokio::time::Instant::now() + limit;
@@ -277,12 +278,12 @@ impl<S: Server> Post<S> {
                 pause = AGAIN;
             }
         };
-        // If it cannot be, whoever asks for the session learns it.
+        // If it cannot be broken off, whoever asks for the session learns that.
         _ = timeout_at(until, is_idle).await;
         until.saturating_duration_since(tokio::time::Instant::now())
     }
 
-    /// Has the claim come to that phase, and says which it was in.
+    /// Has the claim come to that phase, and returns the one it was in.
     fn come_to(&self, owner: OwnerId, phase: Phase) -> Option<Phase> {
         let (now, mut desk) = (self.now(), self.desk());
         let served = desk.served_for(owner)?;
@@ -293,13 +294,13 @@ impl<S: Server> Post<S> {
         Some(before)
     }
 
-    /// The session cannot wait for now.
+    /// Notes that the session cannot wait for now.
     fn fail(&self, from: &Phase) {
         self.desk().rests_until = Some(self.now() + REFUSED_PAUSE);
         self.go(from, Phase::Fell);
     }
 
-    /// From one phase to the next, whoever is served.
+    /// Goes from one phase to the next, whoever is served.
     fn go(&self, from: &Phase, to: Phase) {
         let mut desk = self.desk();
         if let Some(served) = desk.served.as_mut().filter(|served| served.phase == *from) {
@@ -309,10 +310,11 @@ impl<S: Server> Post<S> {
         }
     }
 
-    /// What the claim waited for was locked for it.
+    /// Notes that what the claim waited for was locked for it.
     fn grant(&self, claim: &Claim, grant: Grant) {
         let mut desk = self.desk();
-        // Otherwise a request has found out, or what is locked is released before the next wait.
+        // Otherwise a request has found that out, or what is locked is released before the next
+        // wait.
         if let Some(served) = desk.served_for(claim.owner())
             && served.phase == Phase::Waits
         {
@@ -332,7 +334,8 @@ impl<S: Server> Post<S> {
         }
     }
 
-    /// Whom the session is to wait for. A claim that has not asked for long is dismissed.
+    /// The claim that the session is to wait for. One that has not asked for a long time is
+    /// dismissed.
     fn awaited(&self) -> Option<Claim> {
         let (now, mut desk) = (self.now(), self.desk());
         let served = desk.served.as_ref().filter(|served| served.phase == Phase::Waits)?;
@@ -364,13 +367,13 @@ impl<K> Desk<K> {
 }
 
 impl<K> Served<K> {
-    /// When it is given up unless it does something.
+    /// When the claim is given up, unless it does something.
     fn end(&self) -> Instant {
         self.asked + self.claim.ttl()
     }
 }
 
-/// Waits on behalf of one claim after the other.
+/// Waits on behalf of one claim after another.
 pub(super) async fn attend<S: Server>(post: Arc<Post<S>>) {
     loop {
         until_wanted(&post).await;
@@ -392,12 +395,12 @@ pub(super) async fn attend<S: Server>(post: Arc<Post<S>>) {
     }
 }
 
-/// Returns when a claim is to be waited for. Until then a session is ended that is not needed, or
-/// that holds what nobody knows of.
+/// Returns when a claim is to be waited for. Until then, ends a session that is not needed, or that
+/// holds what nobody knows of.
 async fn until_wanted<S: Server>(post: &Post<S>) {
     loop {
         let mut news = pin!(post.changed.notified());
-        // From here on it misses nothing.
+        // From here on, no notification is missed.
         news.as_mut().enable();
         let (is_served, silent_at) = match &post.desk().served {
             Some(Served { phase: Phase::Wanted, .. }) => return,

@@ -5,21 +5,22 @@ use std::time::Duration;
 use lockkit_core::driver::{Instant, OwnerId, Release, Vouch};
 use lockkit_core::{FencingToken, LockName};
 
-/// For how long at most a hold is believed in that ended with its session, where the server has seen
-/// the end of it and we have not: nobody reads what comes from a server of which nothing was asked.
+/// For how long, at most, a hold that ended with its session is still believed in, where the server
+/// has seen the session's end and we have not: nobody reads what comes from a server that was asked
+/// nothing.
 pub(super) const LONGEST_BELIEF: Duration = Duration::from_secs(1);
 
 /// What this process knows of its session and of who holds what by it.
 ///
-/// It stands in front of the server: a session lets itself in twice, and two names that come to the
-/// same key rather exclude each other than both get in.
+/// The registry stands in front of the server, which would let one session in twice; and two names
+/// that come to the same key exclude each other rather than both getting in.
 #[derive(Debug)]
 pub(super) struct Registry<K> {
     life: Option<Life>,
     holds: HashMap<K, Hold>,
-    /// Whose hold ended with a session, until they have released.
+    /// The owners whose hold ended with a session, until they have released.
     lost: HashSet<OwnerId>,
-    /// Who may have a lock by a session that the server may not know to be over.
+    /// The owners that may have a lock by a session that the server may not know to be over.
     in_doubt: HashSet<OwnerId>,
     /// How releases went that nobody waited for any more, until they are repeated.
     released: HashMap<OwnerId, Release>,
@@ -28,11 +29,11 @@ pub(super) struct Registry<K> {
 /// How long the session is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
-    /// When the last statement left that was answered.
+    /// When the last statement that was answered was sent.
     pub(super) since: Instant,
-    /// When the last one of them left that asked whether the server takes writes.
+    /// When the last answered statement that asked whether the server takes writes was sent.
     pub(super) proven: Instant,
-    /// What the server has set.
+    /// The time-out that the server has set.
     pub(super) ttl: Duration,
 }
 
@@ -42,13 +43,14 @@ impl Life {
         self.since + self.ttl
     }
 
-    /// When it is to be refreshed, so that holds that are renewed at a third of the lease find it fresh.
+    /// When the session is to be refreshed, so that holds that are renewed at a third of the lease
+    /// find it fresh.
     pub(super) fn stale(self) -> Instant {
         self.since + self.ttl / 4
     }
 
-    /// When to ask again whether the server takes writes, if nothing is held: who is refused writes
-    /// nothing, and does not notice.
+    /// When to ask again whether the server takes writes, if nothing is held: a claim that is
+    /// refused writes nothing, and does not notice.
     fn unproven(self) -> Instant {
         self.proven + self.ttl / 4
     }
@@ -92,18 +94,18 @@ impl<K: Clone + Eq + Hash> Registry<K> {
         })
     }
 
-    /// There is a session.
+    /// Notes that there is a session.
     pub(super) fn begin(&mut self, life: Life) {
         self.life = Some(life);
     }
 
-    /// The server knows that all sessions before are over.
+    /// Notes that the server knows all earlier sessions to be over.
     pub(super) fn settle(&mut self) {
         self.in_doubt.clear();
     }
 
-    /// The session ended while it was asked for a lock, or to unlock it, and did not say what became
-    /// of that.
+    /// Notes that the session ended while it was asked for a lock, or to unlock it, and did not say
+    /// what became of that.
     pub(super) fn doubt(&mut self, owner: OwnerId) {
         self.in_doubt.insert(owner);
     }
@@ -112,21 +114,21 @@ impl<K: Clone + Eq + Hash> Registry<K> {
         self.in_doubt.contains(&owner)
     }
 
-    /// A statement was answered that left then.
+    /// Notes that a statement that was sent then was answered.
     pub(super) fn answered(&mut self, sent: Instant) {
         if let Some(life) = &mut self.life {
             life.since = life.since.max(sent);
         }
     }
 
-    /// A heartbeat was answered that left then.
+    /// Notes that a heartbeat that was sent then was answered.
     pub(super) fn proven(&mut self, sent: Instant) {
         if let Some(life) = &mut self.life {
             life.proven = life.proven.max(sent);
         }
     }
 
-    /// The session is over, and all its locks are lost. Returns which.
+    /// Notes that the session is over and all its locks are lost. Returns which.
     pub(super) fn end(&mut self) -> Vec<LockName> {
         self.life = None;
         let holds = self.holds.drain().map(|(_, hold)| {
@@ -136,7 +138,8 @@ impl<K: Clone + Eq + Hash> Registry<K> {
         holds.collect()
     }
 
-    /// What needs no server to answer an ask: none if the session holds nothing there.
+    /// The answer to an ask, if it takes no server to give it; `None` if the session holds nothing
+    /// there.
     pub(super) fn known(&self, key: &K, owner: OwnerId) -> Option<Outcome> {
         let (hold, life) = (self.holds.get(key)?, self.life?);
         Some(match hold.owner == owner {
@@ -159,7 +162,7 @@ impl<K: Clone + Eq + Hash> Registry<K> {
         self.holds.is_empty()
     }
 
-    /// A lock that is held for another owner than this one.
+    /// A lock that is held for an owner other than this one.
     pub(super) fn stray(&self, owner: OwnerId) -> Option<K> {
         self.holds.iter().find(|(_, hold)| hold.owner != owner).map(|(key, _)| key.clone())
     }
@@ -168,17 +171,17 @@ impl<K: Clone + Eq + Hash> Registry<K> {
         self.lost.contains(&owner)
     }
 
-    /// The server does not hold it for us any more.
+    /// Notes that the server no longer holds it for us.
     pub(super) fn let_go(&mut self, key: &K) {
         self.holds.remove(key);
     }
 
-    /// How the release went whose answer came when nobody waited for it.
+    /// Notes how the release went whose answer came when nobody was waiting for it.
     pub(super) fn note_release(&mut self, owner: OwnerId, release: Release) {
         self.released.insert(owner, release);
     }
 
-    /// Forgets the owner, who holds nothing, and says how its release went.
+    /// Forgets the owner, which holds nothing, and returns how its release went.
     pub(super) fn forget(&mut self, owner: OwnerId) -> Release {
         self.lost.remove(&owner);
         self.released.remove(&owner).unwrap_or(Release::NotHeld)

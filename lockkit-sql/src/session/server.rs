@@ -9,10 +9,10 @@ use lockkit_core::{FencingToken, LockName};
 
 use crate::seats::NoSeat;
 
-/// A server that locks can be held on by a session.
+/// A server on which a session can hold locks.
 #[async_trait]
 pub(crate) trait Server: Debug + Send + Sync + 'static {
-    /// A session. Dropping it closes the connection, by which the server ends it.
+    /// A session. Dropping it closes the connection, whereupon the server ends the session.
     type Connection: Send + 'static;
     /// What the server knows a lock by.
     type Key: Clone + Debug + Eq + Hash + Send + Sync + 'static;
@@ -26,15 +26,15 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
     /// Connects, within a limit of its own.
     async fn connect(&self) -> Result<Self::Connection, Self::Failure>;
 
-    /// Has the server end the session after being idle for `ttl`, and returns what it has set,
-    /// which is not less, and which session it is.
+    /// Has the server end the session once it has been idle for `ttl`. Returns the time-out that
+    /// the server has set, which is not less, and which session it is.
     async fn begin(
         &self,
         connection: &mut Self::Connection,
         ttl: Duration,
     ) -> Result<(Duration, Self::Trace), Self::Failure>;
 
-    /// Sends one statement, or what cannot be one.
+    /// Sends one statement, or several where one cannot do it.
     async fn send(
         &self,
         connection: &mut Self::Connection,
@@ -44,33 +44,35 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
     /// Says goodbye.
     async fn close(&self, connection: Self::Connection);
 
-    /// Somebody in this process may get the lock now.
+    /// Called when somebody in this process may get the lock.
     fn freed(&self, name: &LockName);
 }
 
 /// A statement of a session.
 #[derive(Debug)]
 pub(crate) enum Request<'a, K, T> {
-    /// Lock and token. Only where the session does not hold the lock, since it would let itself in.
+    /// Lock, and get a token. Only where the session does not hold the lock, since the server would
+    /// let it in again.
     Take {
         key: &'a K,
         claim: &'a Claim,
-        /// Whether a release is to be told, by a server that can.
+        /// Whether a release is to be told, where the server can.
         #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "MySQL cannot"))]
         listens: bool,
     },
-    /// The same, once the lock is free: in the server's own queue, for a part of the session's TTL.
+    /// The same, once the lock is free: wait in the server's own queue, for a part of the session's
+    /// TTL.
     Wait { key: &'a K, claim: &'a Claim },
-    /// Unlock, and tell who waits.
+    /// Unlock, and tell the waiters.
     Release { key: &'a K },
     /// Unlock, and nothing else that could fail.
     GiveBack { key: &'a K },
-    /// Break off what another session of ours waits for.
+    /// Break off the wait of another session of ours.
     Interrupt { trace: &'a T },
-    /// End an earlier session of ours, if the server does not know yet that it is over: a connection
-    /// can break at one end alone.
+    /// End an earlier session of ours, if the server does not know yet that it is over: a
+    /// connection can break at one end alone.
     Bury { trace: &'a T },
-    /// Nothing, but an answer; of a server that takes writes.
+    /// Do nothing but answer, as a server that takes writes.
     Beat,
 }
 
@@ -78,8 +80,8 @@ pub(crate) enum Request<'a, K, T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Granted(FencingToken),
-    /// Somebody else holds it. Worth another ask at once if the holder was told only now that
-    /// somebody waits: it may have released before.
+    /// Somebody else holds the lock. Another ask at once is worthwhile if the holder was told only
+    /// now that somebody waits: it may have released before.
     Taken {
         ask_again: bool,
     },
@@ -87,7 +89,7 @@ pub(crate) enum Reply {
     Unlocked(bool),
     Alive,
     Interrupted,
-    /// Whether the session is over, and its locks free. Else it is about to end.
+    /// Whether the session is over and its locks are free. If not, it is about to end.
     Buried(bool),
 }
 
@@ -95,9 +97,9 @@ pub(crate) enum Reply {
 pub(crate) trait Failing:
     std::error::Error + Clone + From<NoSeat> + Send + Sync + 'static
 {
-    /// Sent, and not answered for so long.
+    /// A statement was sent, and not answered for that long.
     fn no_answer(limit: Duration) -> Self;
-    /// There was no connection for so long.
+    /// There was no connection for that long.
     fn no_connection(limit: Duration, last: Option<Self>) -> Self;
 
     /// Whether the statement may have been carried out.
@@ -117,18 +119,18 @@ pub(crate) trait Failing:
 pub(crate) enum After {
     /// The statement failed, and the session goes on.
     Stands,
-    /// The server has said that it ends the session, or takes no writes any more: who connects is
-    /// given locks by another one.
+    /// The server has said that it ends the session, or that it takes no writes any more: whoever
+    /// connects is then given locks by another server.
     Ended,
     /// The connection broke: the server may not know it yet.
     Broken,
 }
 
 impl After {
-    /// After an error that is no answer of the server's.
+    /// What is left after an error that is not an answer of the server's.
     pub(crate) fn error_of_the_client(error: &sqlx::Error) -> Self {
         match error {
-            // What was answered cannot be read.
+            // The answer cannot be read.
             sqlx::Error::ColumnNotFound(_)
             | sqlx::Error::ColumnDecode { .. }
             | sqlx::Error::Decode(_)

@@ -25,7 +25,7 @@ pub(crate) struct Sessions<S: Server> {
 #[derive(Debug)]
 struct Posts<S: Server> {
     all: Vec<Attended<S>>,
-    /// Those whose post serves another claim by now, until they ask again.
+    /// The owners whose post serves another claim by now, until they ask again.
     displaced: HashSet<OwnerId>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Answer {
         token: FencingToken,
         vouch: Vouch,
     },
-    /// Somebody else holds it.
+    /// Somebody else holds the lock.
     Taken {
         /// Whether a session waits for the claim in the server's queue.
         is_queued: bool,
@@ -57,7 +57,7 @@ impl Answer {
             Self::Granted { token, vouch } => {
                 Attempt::Granted(Grant::new().token(token).vouch(vouch))
             }
-            // To ask is to break the wait off, so there is no hurry.
+            // Asking would break the wait off, so there is no hurry.
             Self::Taken { is_queued: true } => {
                 Attempt::Taken(Taken::new().ask_within(Duration::MAX))
             }
@@ -85,8 +85,8 @@ impl<S: Server> Sessions<S> {
         self.main.ttl()
     }
 
-    /// Takes the lock if it is free or the claim's already. If it is not, and the claim waits, a
-    /// session waits for it from now on, unless all are in use.
+    /// Takes the lock if it is free or already the claim's. If it is not, and the claim waits, a
+    /// session waits for the lock from now on, unless all are in use.
     pub(crate) async fn take(&self, claim: &Claim, limit: Duration) -> Result<Answer, S::Failure> {
         let post = self.posts().for_a_request_of(claim.owner());
         if let Some(post) = &post
@@ -97,7 +97,7 @@ impl<S: Server> Sessions<S> {
         let key = self.server().key(claim.name())?;
         let post = post.filter(|post| post.serves(claim.owner()));
         let may_queue = claim.waits() && (post.is_some() || self.has_room(&key));
-        // Who waits in the server's queue need not be told.
+        // A claim that waits in the server's queue need not be told.
         let mut outcome = self.main.take(claim, claim.waits() && !may_queue, limit).await;
         if may_queue && matches!(outcome, Ok(Outcome::Taken)) {
             let is_queued = match &post {
@@ -115,7 +115,7 @@ impl<S: Server> Sessions<S> {
         Ok(answer(outcome?, false))
     }
 
-    /// Finds out whether the session stands that holds the claim's lock.
+    /// Finds out whether the session that holds the claim's lock stands.
     pub(crate) async fn renew(
         &self,
         claim: &Claim,
@@ -128,7 +128,7 @@ impl<S: Server> Sessions<S> {
         }
     }
 
-    /// Unlocks what the claim holds, and has nobody wait for it any more.
+    /// Unlocks what the claim holds, and no longer has a session wait for it.
     pub(crate) async fn release(
         &self,
         claim: &Claim,
@@ -151,8 +151,8 @@ impl<S: Server> Sessions<S> {
         Ok(release)
     }
 
-    /// Sees to it that nothing is left of an owner on sessions that broke: of a post's, too, that
-    /// serves the owner no more.
+    /// Sees to it that nothing of an owner is left on sessions that broke, including that of a post
+    /// that no longer serves the owner.
     async fn settle(&self, owner: OwnerId, limit: Limit) -> Result<(), S::Failure> {
         self.main.settle(owner, limit.left()).await?;
         let posts = self.posts().in_doubt_about(owner);
@@ -162,12 +162,13 @@ impl<S: Server> Sessions<S> {
         Ok(())
     }
 
-    /// News for a claim: that it was granted the lock for which a session waited, that it is not
-    /// waited for any more, or that the session ended which held it. Of others there are none.
+    /// News for a claim: that it was granted the lock for which a session waited, that no session
+    /// waits for it any more, or that the session that held the lock has ended. For other claims
+    /// there is none.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: news are taken only when they are returned.
+    /// Cancel-safe: news is taken only when it is returned.
     pub(crate) async fn changed(&self, claim: &Claim) -> Change {
         let owner = claim.owner();
         let (post, was_displaced) = {
@@ -211,8 +212,8 @@ impl<S: Server> Sessions<S> {
 
     /// Has a session wait for the claim: one that waits for the lock already, or a free one.
     ///
-    /// Of the waiters of a locker only the one whose turn it is asks again, and no other listens: so
-    /// the last who asked is waited for, until it listens.
+    /// Of a locker's waiters, only the one whose turn it is asks again, and no other listens. So
+    /// the session waits for the one that asked last, until that one listens.
     fn queue(&self, claim: &Claim, key: &S::Key) -> bool {
         let mut posts = self.posts();
         if let Some(post) = posts.find(|post| post.is_for(key).is_some()) {
@@ -246,7 +247,7 @@ impl<S: Server> Posts<S> {
         self.find(|post| post.serves(owner))
     }
 
-    /// The same, for an owner that does not wait to be told to ask again.
+    /// The same, for an owner that asks without waiting to be told so.
     fn for_a_request_of(&mut self, owner: OwnerId) -> Option<Arc<Post<S>>> {
         self.displaced.remove(&owner);
         self.of(owner)

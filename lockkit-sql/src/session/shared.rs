@@ -18,7 +18,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// What a driver's requests and tasks share.
 pub(super) struct Shared<S: Server> {
     pub(super) server: Arc<S>,
-    /// What is wished of the server.
+    /// The TTL that is asked of the server.
     pub(super) ttl: Duration,
     pub(super) clock: Clock,
     /// The connection, while there is a session and no statement is under way.
@@ -26,7 +26,7 @@ pub(super) struct Shared<S: Server> {
     pub(super) registry: Mutex<Registry<S::Key>>,
     pub(super) traces: Mutex<Traces<S::Trace>>,
     pub(super) attempts: Mutex<Attempts<S::Failure>>,
-    /// Those who renew.
+    /// The claims that renew.
     pub(super) crowd: BatchWindow,
     pub(super) ended: Notify,
     pub(super) began: Notify,
@@ -34,10 +34,10 @@ pub(super) struct Shared<S: Server> {
     pub(super) runtime: Handle,
 }
 
-/// Which sessions the server may have of ours.
+/// The sessions of ours that the server may have.
 pub(super) struct Traces<T> {
     pub(super) alive: Option<T>,
-    /// Those that ended without a goodbye, until the server has ended them; the last one last.
+    /// Those that ended without a goodbye, until the server has ended them; the latest one is last.
     pub(super) dead: Vec<T>,
 }
 
@@ -47,7 +47,7 @@ impl<T> Default for Traces<T> {
     }
 }
 
-/// How connecting went lately.
+/// How recent attempts to connect went.
 pub(super) struct Attempts<F> {
     pub(super) backoff: Backoff,
     pub(super) last: Option<F>,
@@ -77,7 +77,7 @@ impl<S: Server> Shared<S> {
         }
     }
 
-    /// Nothing panics while it holds this, or the next.
+    /// Nothing panics while it holds this lock, or those that follow.
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry<S::Key>> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,8 +90,8 @@ impl<S: Server> Shared<S> {
         self.traces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the claim's hold is good for, if another's statement that was sent since then has found
-    /// out: many renew at about the same time.
+    /// What the claim's hold is good for, if a statement of another claim that was sent since then
+    /// has found that out: many renew at about the same time.
     pub(super) fn vouch_of_another(
         &self,
         key: &S::Key,
@@ -119,7 +119,8 @@ impl<S: Server> Shared<S> {
         life.filter(|life| life.since >= asked).map(Life::vouch)
     }
 
-    /// The server has locked `key` for the claim; nothing if the session is over by now.
+    /// Notes that the server has locked `key` for the claim; returns `None` if the session is over
+    /// by now.
     pub(super) fn granted(&self, key: S::Key, claim: &Claim, token: FencingToken) -> Option<Vouch> {
         let mut registry = self.registry();
         let vouch = registry.life()?.vouch();
@@ -134,8 +135,8 @@ impl<S: Server> Shared<S> {
         }
     }
 
-    /// The failure of a request about a lock. Notes the doubt, if a session that ended may have the
-    /// lock for that owner.
+    /// Passes on the failure of a request about a lock, and notes the doubt if a session that ended
+    /// may have the lock for that owner.
     pub(super) fn in_doubt(&self, owner: OwnerId, failure: S::Failure) -> S::Failure {
         if failure.leaves_a_doubt() && self.last_dead().is_some() {
             self.registry().doubt(owner);
@@ -143,12 +144,12 @@ impl<S: Server> Shared<S> {
         failure
     }
 
-    /// The last session that ended, and that the server may not know to be over.
+    /// The last session that ended and that the server may not know to be over.
     pub(super) fn last_dead(&self) -> Option<S::Trace> {
         self.traces().dead.last().cloned()
     }
 
-    /// The session is over.
+    /// Notes that the session is over.
     pub(super) fn end(&self) {
         let lost = self.registry().end();
         let mut traces = self.traces();

@@ -13,10 +13,10 @@ use super::shared::{Attempts, Shared};
 use crate::seats::NoSeat;
 
 /// How long opening a session may take, from connecting on. All others stand in line meanwhile, and
-/// a path that went silent says nothing by itself.
+/// a network path that has gone silent does not say so.
 const OPENING_LIMIT: Duration = Duration::from_secs(4);
 
-/// For how long of that a session before is waited for that the server was told to end.
+/// How much of that is spent waiting for an earlier session that the server was told to end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The right to use the session.
@@ -36,11 +36,11 @@ impl<S: Server> Turn<S> {
     ) -> Result<Outcome, S::Failure> {
         let (owner, mut doubt) = (claim.owner(), None);
         let answer = self.try_to_take(key, claim, listens, asked, &mut doubt).await;
-        // What was sent first may have been carried out, however the second fared.
+        // What was sent first may have been carried out, however the second attempt fared.
         answer.map_err(|failure| self.shared.in_doubt(owner, doubt.unwrap_or(failure)))
     }
 
-    /// The same. `doubt` is how a session broke that may have the lock.
+    /// The same. `doubt` is set to how a session broke that may have the lock.
     async fn try_to_take(
         &mut self,
         key: S::Key,
@@ -53,7 +53,8 @@ impl<S: Server> Turn<S> {
         let (mut has_asked_again, mut was_interrupted, mut broken) = (false, false, None);
         loop {
             self.stand().await?;
-            // Nobody would hear of what is taken now, or it may be that session which has it.
+            // Either nobody would hear of what is taken now, or the session that broke may be the
+            // one that has the lock.
             if (self.progress.is_left() || shared.last_dead().is_some())
                 && let Some(failure) = broken.take()
             {
@@ -62,7 +63,8 @@ impl<S: Server> Turn<S> {
             let known = shared.registry().known(&key, claim.owner());
             let request = match known {
                 None => Request::Take { key: &key, claim: &claim, listens },
-                // Also what an earlier ask of the same claim came to, after its caller had left.
+                // This includes what an earlier ask of the same claim came to, after its caller had
+                // left.
                 Some(known) if shared.has_answered_since(asked) => return Ok(known),
                 // The session may have ended without our knowing.
                 Some(_) => Request::Beat,
@@ -70,7 +72,7 @@ impl<S: Server> Turn<S> {
             match self.send(&request).await {
                 Ok(Reply::Alive) => (),
                 Ok(Reply::Granted(token)) => {
-                    // It may be over by the clock since the answer came.
+                    // The session may be over by the clock since the answer came.
                     if let Some(vouch) = shared.granted(key.clone(), &claim, token) {
                         return Ok(Outcome::Granted { token, vouch });
                     }
@@ -80,7 +82,7 @@ impl<S: Server> Turn<S> {
                 Err(failure) => match failure.after() {
                     After::Stands => {
                         match known {
-                            // What failed may have been what came after the lock.
+                            // What failed may have been what came after the locking.
                             None => {
                                 if let Err(failure) = self.give_back(&key).await
                                     && failure.leaves_a_doubt()
@@ -91,7 +93,7 @@ impl<S: Server> Turn<S> {
                             // A beat locks nothing, and one that failed answers nobody's ask.
                             Some(_) => asked = shared.clock.now(),
                         }
-                        // An interruption that was meant for a wait before may come late.
+                        // An interruption that was meant for an earlier wait may come late.
                         if !failure.is_interruption() || was_interrupted {
                             return Err(failure);
                         }
@@ -120,7 +122,7 @@ impl<S: Server> Turn<S> {
         claim: Claim,
     ) -> Result<Option<Grant>, S::Failure> {
         let shared = self.shared.clone();
-        // What was left by claims before, whose answers came late or which were never heard of.
+        // What earlier claims have left behind, whose answers came late or were never heard of.
         loop {
             let stray = shared.registry().stray(claim.owner());
             let Some(stray) = stray else { break };
@@ -132,7 +134,7 @@ impl<S: Server> Turn<S> {
             self.send(&Request::Beat).await?;
         }
         let grant = |token, vouch| Some(Grant::new().token(token).vouch(vouch));
-        // An ask that nobody waited for may have been granted it.
+        // An ask that nobody waited for may have been granted the lock.
         let known = shared.registry().known(&key, claim.owner());
         if let Some(Outcome::Granted { token, vouch }) = known {
             return Ok(grant(token, vouch));
@@ -143,7 +145,7 @@ impl<S: Server> Turn<S> {
                 None => Err(shared.in_doubt(claim.owner(), S::Failure::no_answer(shared.ttl))),
             },
             Ok(_) => self.end_of_a_vain_wait().await,
-            // It may have been locked just then.
+            // The lock may have been taken just then.
             Err(failure) if failure.after() == After::Stands => {
                 let is_over = failure.is_interruption() || failure.is_impatience();
                 match self.give_back(&key).await {
@@ -164,7 +166,7 @@ impl<S: Server> Turn<S> {
         }
     }
 
-    /// Breaks off what the session of that trace waits for, if it does.
+    /// Breaks off the wait of the session with that trace, if it waits.
     pub(super) async fn interrupt(mut self, trace: S::Trace) -> Result<(), S::Failure> {
         self.stand().await?;
         self.send(&Request::Interrupt { trace: &trace }).await.map(drop)
@@ -175,7 +177,7 @@ impl<S: Server> Turn<S> {
         self.stand().await
     }
 
-    /// Ends a session that holds nothing, until it is needed again.
+    /// Ends the session, and with it whatever it holds, until it is needed again.
     pub(super) async fn rest(mut self) {
         if let Some(connection) = self.line.take() {
             self.shared.traces().alive = None;
@@ -218,12 +220,12 @@ impl<S: Server> Turn<S> {
             Ok(Reply::Unlocked(true)) => Release::Freed,
             Ok(_) => Release::NotHeld,
             Err(failure) => match failure.after() {
-                // It may have been unlocked, or not; afterwards it is.
+                // It may have been unlocked or not; after this, it is.
                 After::Stands => match self.give_back(&key).await {
                     Ok(()) => Release::Freed,
                     Err(failure) => return Err(shared.in_doubt(claim.owner(), failure)),
                 },
-                // The session took the lock along, as soon as the server knows.
+                // The session takes the lock along, as soon as the server knows.
                 After::Ended | After::Broken => {
                     let failure = shared.in_doubt(claim.owner(), failure);
                     match self.begin().await {
@@ -251,15 +253,16 @@ impl<S: Server> Turn<S> {
         }
     }
 
-    /// Sees to it that no session before has a lock for that owner.
+    /// Sees to it that no earlier session has a lock for that owner.
     pub(super) async fn settle(mut self, owner: OwnerId) -> Result<(), S::Failure> {
         let shared = self.shared.clone();
         self.stand().await?;
-        // Whoever had a turn before may have seen to it, or opening a session just now.
+        // An earlier turn may have seen to it, or the opening of a session just now.
         while shared.registry().is_in_doubt(owner) {
             match shared.last_dead() {
                 None => shared.registry().settle(),
-                // Its end is not waited for, as others need this session: the call is repeated.
+                // The end of that session is not waited for, as others need this one: the call is
+                // repeated.
                 Some(trace) => match self.send(&Request::Bury { trace: &trace }).await? {
                     Reply::Buried(true) => drop(shared.traces().dead.pop()),
                     _ => return Err(S::Failure::no_answer(PATIENCE)),
@@ -269,7 +272,7 @@ impl<S: Server> Turn<S> {
         Ok(())
     }
 
-    /// Unlocks, whether it is locked or not; a session on which that fails is given up.
+    /// Unlocks, whether it is locked or not. A session on which that fails is given up.
     async fn give_back(&mut self, key: &S::Key) -> Result<(), S::Failure> {
         let mut answer = self.send(&Request::GiveBack { key }).await;
         if answer.as_ref().is_err_and(Failing::is_interruption) {
@@ -340,7 +343,8 @@ impl<S: Server> Turn<S> {
         Ok(())
     }
 
-    /// Ends the sessions before, as far as the server does that soon; else their time-out will.
+    /// Ends the earlier sessions, as far as the server does that soon; otherwise their time-out
+    /// will.
     async fn bury(&mut self, connection: &mut S::Connection) -> Result<(), S::Failure> {
         const PAUSE: Duration = Duration::from_millis(2);
         let (server, until) = (&self.shared.server, Instant::now() + PATIENCE);
@@ -393,7 +397,7 @@ impl<S: Server> Turn<S> {
         let Some(life) = shared.registry().life() else { return Err(NoSeat::Closed.into()) };
         let Some(mut connection) = self.line.take() else { return Err(NoSeat::Closed.into()) };
         self.progress.send();
-        // Whatever takes this away takes the session along.
+        // If this is cancelled, the session goes with it.
         let under_way = UnderWay { shared: &shared, is_answered: false };
         let sent = shared.clock.now();
         let answer = tokio::select! {
@@ -420,7 +424,7 @@ impl<S: Server> Turn<S> {
         if let Err(failure) = &answer {
             tracing::debug!(server = ?shared.server, %failure, "the session is over");
         }
-        // Closed before the others learn of it, so that the server does too.
+        // Closed before the others learn of the end, so that the server learns of it, too.
         drop(connection);
         drop(under_way);
         match stands {

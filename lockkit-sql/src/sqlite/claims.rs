@@ -1,4 +1,4 @@
-//! The requests about one claim, each one script that SQLite runs in one go.
+//! The requests about one claim, each a script that SQLite runs in one go.
 
 use std::collections::HashSet;
 
@@ -22,11 +22,12 @@ const RELEASE: &str = include_str!("release.sql");
 const STAY: &str = include_str!("stay.sql");
 const FORGET: &str = include_str!("forget.sql");
 
-/// Takes the lock if it is free and the claim's turn; else leaves a place if the claim is fair.
+/// Takes the lock if it is free and it is the claim's turn; otherwise leaves a place, if the claim
+/// is fair.
 ///
-/// Time is read before the script waits for the database, so it may lag behind: then a hold looks
-/// alive for a little longer than it is, and the lease granted counts from a little earlier, but
-/// not from before the ask.
+/// The time is read before the script waits for the database, so it may lag behind. A hold then
+/// looks alive for a little longer than it is, and the lease that is granted counts from a little
+/// earlier, but not from before the ask.
 pub(super) async fn take(
     database: &Database,
     claim: &Claim,
@@ -52,8 +53,8 @@ pub(super) async fn look(
     database.read(|| Answer::read(&rows))
 }
 
-/// Keeps the places of these claims for another TTL, which is that of `claim`; returns whose of them
-/// stand.
+/// Keeps the places of these owners for another TTL, which is that of `claim`. Returns the owners
+/// whose places stand.
 pub(super) async fn stay(
     database: &Database,
     claim: &Claim,
@@ -71,8 +72,8 @@ pub(super) async fn stay(
     database.read(|| rows.iter().map(owner).collect())
 }
 
-/// Makes what these claims hold last for another TTL, which they have in common with `claim`;
-/// returns which of them hold anything.
+/// Makes what these claims hold last for another TTL, which is that of `claim` for all of them.
+/// Returns which of them hold anything.
 pub(super) async fn renew_together(
     database: &Database,
     claim: &Claim,
@@ -94,7 +95,7 @@ pub(super) async fn renew_together(
     database.read(|| rows.iter().map(owner).collect())
 }
 
-/// Makes what the claim holds last for another TTL; whether it holds anything.
+/// Makes what the claim holds last for another TTL; returns whether it holds anything.
 pub(super) async fn renew(
     database: &Database,
     claim: &Claim,
@@ -107,7 +108,7 @@ pub(super) async fn renew(
     Ok(!rows.is_empty())
 }
 
-/// Removes hold and place.
+/// Removes the claim's hold and place.
 pub(super) async fn release(
     database: &Database,
     claim: &Claim,
@@ -126,7 +127,7 @@ pub(super) async fn release(
     })
 }
 
-/// Removes a hold or place, if it is still exactly this one; whether it was.
+/// Removes a hold or place, if it is still exactly this one; returns whether it was.
 pub(super) async fn forget(
     database: &Database,
     claim: &Claim,
@@ -142,12 +143,12 @@ pub(super) async fn forget(
     Ok(!rows.is_empty())
 }
 
-/// As JSON, which SQLite reads.
+/// A list as JSON, which SQLite reads.
 fn list(items: impl Iterator<Item = impl Into<serde_json::Value>>) -> Value {
     Value::Text(items.collect::<serde_json::Value>().to_string())
 }
 
-/// What every script begins its parameters with.
+/// The parameters that every script begins with.
 fn about(database: &Database, claim: &Claim) -> [Value; 5] {
     [
         Value::Text(claim.name().namespace().as_str().into()),
@@ -161,9 +162,9 @@ fn about(database: &Database, claim: &Claim) -> [Value; 5] {
 /// What [`release`] found.
 #[derive(Debug)]
 pub(super) struct Released {
-    /// The claim held the lock until now.
+    /// Whether the claim held the lock until now.
     pub(super) stood: bool,
-    /// Whose place is the first one now.
+    /// The owner whose place is the first one now.
     pub(super) next: Option<OwnerId>,
 }
 
@@ -171,7 +172,8 @@ pub(super) struct Released {
 #[derive(Debug)]
 pub(super) struct Answer {
     hold: Option<Entry>,
-    /// In order of arrival: the first one, the claim's own and that before it, and those in doubt.
+    /// In order of arrival: the first one, the claim's own and the one before it, and those in
+    /// doubt.
     places: Vec<Entry>,
 }
 
@@ -205,7 +207,7 @@ impl Answer {
     }
 
     /// Whether asking would change nothing: the claim is refused, and its place, if it is to have
-    /// one, has been refreshed in the last quarter of its TTL.
+    /// one, was refreshed at most a quarter of its TTL ago.
     pub(super) fn is_final_for(&self, claim: &Claim, now: i64) -> bool {
         let own_place = || self.places.iter().find(|place| place.owner == claim.owner());
         let is_fresh = |place: &Entry| place.expires.saturating_sub(now) >= place.ttl / 4 * 3;
@@ -257,7 +259,7 @@ impl Entry {
         })
     }
 
-    /// The token of a hold; none if it is not one that the driver gave.
+    /// The token of a hold; `None` if it is not one that the driver gave.
     pub(super) fn fencing_token(&self) -> Option<FencingToken> {
         FencingToken::try_from(self.token).ok()
     }

@@ -3,10 +3,10 @@ use std::path::PathBuf;
 use lockkit_core::driver::{CALL_LIMIT, CallLimit};
 use lockkit_core::{BackendUrl, Parameter, Result};
 
-/// What the driver is called, and the scheme of its URLs.
+/// The id of the driver, and the scheme of its URLs.
 pub(super) const ID: &str = "sqlite";
 
-/// The parameters of an SQLite URL, beside the [common ones](lockkit_core::COMMON_PARAMETERS).
+/// The parameters of an SQLite URL, besides the [common ones](lockkit_core::COMMON_PARAMETERS).
 pub const PARAMETERS: &[Parameter] = &[CALL_LIMIT];
 
 /// What a URL says.

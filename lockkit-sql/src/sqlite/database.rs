@@ -1,4 +1,4 @@
-//! One connection to the database file, used for one request after the other.
+//! One connection to the database file, used for one request after another.
 
 use std::fs::File;
 use std::io;
@@ -46,10 +46,10 @@ pub(super) enum Value {
 }
 
 impl Database {
-    /// Opens the database at `path`; an empty file, or none, becomes one.
+    /// Opens the database at `path`; a file that is empty or missing becomes one.
     pub(super) async fn open(path: &Path) -> Result<Self, DriverError> {
         let deadline = Instant::now() + OPENING_LIMIT;
-        // Relative paths stay where they are when the process changes its directory.
+        // A relative path keeps its meaning when the process changes its directory.
         let path = std::path::absolute(path).map_err(|error| Problem::from(error).at(path))?;
         let opened = timeout_at(deadline, open_first(&path)).await.unwrap_or_else(|_| {
             Err(Problem::found(
@@ -65,7 +65,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Removes what has run out under names that nobody asks for any more. Nobody needs that now:
+    /// Removes what has run out under names that nobody asks for any more. Nobody needs this now:
     /// if others keep the database busy, it is left to whoever opens it next.
     async fn sweep(&self) -> Result<(), DriverError> {
         let values = [Value::Text(self.clock.id().into()), Value::Integer(self.clock.now())];
@@ -101,14 +101,14 @@ impl Database {
         self.location.check().map_err(|problem| problem.at(self.path()))
     }
 
-    /// A request did not begin in time.
+    /// The error of a request that did not begin in time.
     pub(super) fn busy(&self) -> DriverError {
         let text = "earlier requests are still being carried out";
         self.at(Problem::found(ErrorKind::Unreachable, text))
     }
 
-    /// Whether what was written just now binds anybody: whether the path still leads to the file that
-    /// is open. Who does not know that does not know what came of the request.
+    /// Whether what was written just now binds anybody: whether the path still leads to the file
+    /// that is open. If that is unknown, so is what came of the request.
     pub(super) fn binds(&self) -> Result<bool, DriverError> {
         self.location.is_there().map_err(|error| {
             let text = format!("whether the file is still there cannot be found out: {error}");
@@ -116,7 +116,7 @@ impl Database {
         })
     }
 
-    /// The same, where it has to.
+    /// The same, but an error if it does not.
     pub(super) fn check_written(&self) -> Result<(), DriverError> {
         match self.binds()? {
             true => Ok(()),
@@ -127,7 +127,7 @@ impl Database {
     /// Runs a script, and returns the rows of all its statements once the last one is done.
     ///
     /// While another process writes, the script is tried again until the deadline: SQLite's own
-    /// waiting would keep its thread busy past it. The runtime never stands in the middle of a
+    /// waiting would keep its thread busy past it. The runtime is never in the middle of a
     /// transaction, since the thread runs all of the script in one go.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl Database {
         let Ok(mut slot) = timeout_at(deadline, Arc::clone(&self.slot).lock_owned()).await else {
             return Err(self.busy());
         };
-        // What begins later could not be expected to end in time.
+        // What begins later cannot be expected to end in time.
         let last_start = deadline - deadline.saturating_duration_since(Instant::now()) / 4;
         loop {
             let location = Arc::clone(&self.location);
@@ -158,8 +158,8 @@ impl Database {
                 Ok(rows) => return Ok(rows),
                 Err(problem) => problem,
             };
-            // SQLite has no queue of writers: only who asks often gets in between those who write
-            // all the time. A try costs some 30 µs.
+            // SQLite has no queue of writers: only one that asks often gets in between those that
+            // write all the time. A try costs some 30 µs.
             let pause = Duration::from_micros(fastrand::u64(500..1_500));
             if !problem.is_busy() || Instant::now() + pause >= last_start {
                 // If the file is gone, that is the reason.
@@ -186,7 +186,8 @@ impl Database {
         let observing = async {
             loop {
                 match self.location.observe(script, values).await {
-                    // Readers wait for one who recovers the log, or keeps the file to itself.
+                    // Readers wait for a connection that recovers the log, or keeps the file to
+                    // itself.
                     Err(problem) if problem.is_busy() => sleep(Duration::from_millis(1)).await,
                     outcome => return outcome,
                 }
@@ -226,7 +227,7 @@ impl Database {
         match timeout(OPENING_LIMIT, closing).await {
             Ok(Ok(())) => (),
             Ok(Err(error)) => tracing::warn!(%error, "the database was not closed in order"),
-            // The thread of the connection ends after what it is doing.
+            // The connection's thread ends after what it is doing.
             Err(_) => tracing::warn!("the database does not close within {OPENING_LIMIT:?}"),
         }
     }
@@ -335,7 +336,7 @@ async fn open_first(path: &Path) -> Result<(SqliteConnection, FileId, HostClock)
             Err(problem) => return Err(problem),
             Ok(connection) => match file_at(path)? {
                 file if before == Some(file) => break (connection, file),
-                // Made or replaced meanwhile: it may be another that is open.
+                // The file was made or replaced meanwhile: the one that is open may be another.
                 _ => connection.close().await?,
             },
         }
@@ -345,7 +346,7 @@ async fn open_first(path: &Path) -> Result<(SqliteConnection, FileId, HostClock)
     Ok((connection, file, clock))
 }
 
-/// The file at `path`. It is not opened: to close a database file, other than by SQLite, would end
+/// The file at `path`. It is not opened: closing a database file, other than by SQLite, would end
 /// the locks that SQLite has on it.
 fn file_at(path: &Path) -> io::Result<FileId> {
     Ok(FileId::of(&std::fs::metadata(path)?))
@@ -363,7 +364,7 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .synchronous(SqliteSynchronous::Full)
         // `Database::request` waits instead.
         .busy_timeout(Duration::ZERO)
-        // So that a script never stops in the middle until its rows are fetched.
+        // So that a script never stops in the middle to wait until its rows are fetched.
         .row_buffer_size(4096)
         // 64 KiB: a request uses few pages, and the system keeps them, too.
         .pragma("cache_size", "-64")
@@ -392,8 +393,9 @@ pub(super) fn check_place_blocking(path: &Path) -> Result<(), Problem> {
     let misconfigured = |text: &'static str| Problem::found(ErrorKind::Misconfigured, text);
     let existing = match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => return Err(misconfigured("it is not a file")),
-        // The names of a database's log and shared memory are made from that of the file: by two
-        // names they would be two (https://www.sqlite.org/howtocorrupt.html#_multiple_links_to_the_same_file).
+        // A database's log and shared memory are named after the file: under two names, there would
+        // be two of them
+        // (https://www.sqlite.org/howtocorrupt.html#_multiple_links_to_the_same_file).
         Ok(metadata) if metadata.nlink() > 1 => {
             return Err(misconfigured("the file has several names (hard links)"));
         }
@@ -419,8 +421,8 @@ pub(super) fn check_place_blocking(path: &Path) -> Result<(), Problem> {
     }
 }
 
-/// SQLite says only that it cannot open a file: finds out whether that is for want of a right or of
-/// descriptors.
+/// SQLite says only that it cannot open a file. This finds out whether that is for want of a right
+/// or of descriptors.
 fn explain(problem: Problem, path: &Path) -> Problem {
     use rustix::fs::{Access, access};
     let Some(folder) = path.parent().filter(|_| problem.is_cannot_open()) else { return problem };
@@ -430,7 +432,7 @@ fn explain(problem: Problem, path: &Path) -> Problem {
         Ok(()) | Err(Errno::NOENT) => (),
         Err(error) => return Problem::System(error.into()),
     }
-    // Without the right to read the folder, that does not tell.
+    // Without the right to read the folder, this tells nothing.
     match File::open(folder).map_err(Problem::System) {
         Err(none_left) if none_left.kind() == ErrorKind::Capacity => none_left,
         _ => problem,

@@ -19,10 +19,11 @@ const INTEGRITY: &str = include_str!("integrity.sql");
 /// How long it may take to look at the place, and then at the database.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What is checked page by page in well under a second: some 100,000 locks at a time.
+/// How large a database is checked page by page, in well under a second: some 100,000 locks at a
+/// time.
 const SMALL: i64 = 32 << 20;
 
-/// Those before could, in rare cases, damage a database with a write-ahead log
+/// Earlier versions could, in rare cases, damage a database with a write-ahead log
 /// (<https://www.sqlite.org/wal.html#walresetbug>).
 const SOUND_SQLITE: [u32; 3] = [3, 51, 3];
 
@@ -37,7 +38,7 @@ pub(super) async fn diagnose(database: &Database, namespace: &Namespace) -> Vec<
             findings
         }
         Ok(Ok(Err(finding))) => vec![finding],
-        // It is cancelled only with its runtime.
+        // The task is cancelled only with its runtime.
         Err(_) | Ok(Err(_)) => vec![Diagnosis::error(
             "file system",
             format!("it does not answer within {LIMIT:?}"),
@@ -46,7 +47,7 @@ pub(super) async fn diagnose(database: &Database, namespace: &Namespace) -> Vec<
     }
 }
 
-/// What the database says of itself.
+/// What the database says about itself.
 async fn look_into(database: &Database, namespace: &Namespace) -> Vec<Diagnosis> {
     let deadline = Instant::now() + LIMIT;
     match Health::of(database, namespace, deadline).await {
@@ -172,7 +173,7 @@ async fn integrity(database: &Database, size: i64, deadline: Instant) -> Diagnos
             Diagnosis::good("integrity", "every page of the database makes sense")
         }
         Some(Ok(problems)) => {
-            // The first line says which database; there is one.
+            // The first line names the database; there is only one.
             let problem = problems.lines().last().unwrap_or_default();
             Diagnosis::error("integrity", format!("{path} is damaged: {problem}"), START_ANEW)
         }

@@ -2,8 +2,9 @@
 //!
 //! A row that counts on another clock (of an earlier boot, of another time namespace), or that
 //! expires later than its TTL from now, says nothing about when it runs out. Its owner, if alive,
-//! changes it within its TTL; so once this process has seen it unchanged for that long, counted on
-//! its own clock from after it was first read, the owner is dead or has lost it by its own count.
+//! changes it within its TTL. So once this process has seen the row unchanged for that long,
+//! counted on this process's own clock from after the row was first read, the owner is dead or has
+//! lost it by its own count.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -34,8 +35,8 @@ impl Sighting {
 impl Doubts {
     /// Watches those of a lock's entries that are in doubt, and no others.
     ///
-    /// Reads the clock itself, after the entries were read: counting from before would forgive
-    /// what was written in between.
+    /// Reads the clock itself, after the entries were read: counting from before would make no
+    /// allowance for what was written in between.
     pub(super) fn note<'a>(
         &self,
         name: &LockName,
@@ -57,7 +58,7 @@ impl Doubts {
         watched.insert(name.clone(), sightings.collect());
     }
 
-    /// The entries of a lock that did not change for the whole of their TTL.
+    /// The entries of a lock that have not changed for the whole of their TTL.
     pub(super) fn dead(&self, name: &LockName, clock: &HostClock) -> Vec<Entry> {
         let now = clock.now();
         let watched = self.watched();
@@ -66,7 +67,7 @@ impl Doubts {
         dead.map(|sighting| sighting.entry.clone()).collect()
     }
 
-    /// When an entry is out of the way unless its owner refreshes it.
+    /// In how long an entry is out of the way, unless its owner refreshes it.
     pub(super) fn free_in(&self, name: &LockName, entry: &Entry, clock: &HostClock) -> Duration {
         let now = clock.now();
         let watched = self.watched();

@@ -22,16 +22,17 @@ use crate::renewals::Renewals;
 use crate::stays::Stays;
 use crate::together::MOST;
 
-/// How many ask at a time, of many who ask at once: one, and those who are next.
+/// How many claims ask at a time, when many ask at once: one, and those that are next.
 const MOST_ASKS: usize = 8;
-/// How many ask at a time, those included who try: what is held is renewed and released in between.
+/// How many claims ask at a time, including those that only try: what is held is renewed and
+/// released in between.
 const MOST_AT_ONCE: usize = 16;
 
 /// What the SQLite driver promises.
 ///
 /// A release wakes the waiters of its own process; those of other processes poll, so no
-/// notification is declared. A lease of 200 ms leaves 40 ms for a request, of which syncing the
-/// disk is a part.
+/// notification is declared. A lease of 200 ms leaves 40 ms for a request, which includes syncing
+/// the disk.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
     .fairness(Fairness::OnRequest)
     .fencing()
@@ -40,17 +41,17 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 
 /// Locks in an SQLite database file, for the processes of one host.
 ///
-/// It keeps one connection, which is a thread of SQLite's client, and uses it for one request
-/// after the other.
+/// It keeps one connection, which is a thread of SQLite's client, and uses it for one request after
+/// another.
 pub struct SqliteDriver {
     pub(super) database: Database,
     doubts: Doubts,
     pub(super) wakeups: Wakeups,
-    /// Who wants to be served in order.
+    /// The claims that want to be served in order.
     neighbours: Neighbours,
     stays: Stays,
     renewals: Renewals,
-    /// Asks that are made together would leave the process larger.
+    /// Asks made all at once would leave the process larger.
     asks: Turnstile,
     at_once: Semaphore,
     pub(super) call_limit: CallLimit,
@@ -65,7 +66,7 @@ impl SqliteDriver {
     /// # Errors
     ///
     /// [`Error::Config`] if the URL names no file or has parameters that the driver does not know,
-    /// and whatever [`open`](Self::open) answers.
+    /// and the errors of [`open`](Self::open).
     ///
     /// # Cancel safety
     ///
@@ -75,14 +76,13 @@ impl SqliteDriver {
         Ok(Self { call_limit, ..Self::open(path).await? })
     }
 
-    /// Opens the database at `path`, and creates it if there is none. Its directory has to be
-    /// there.
+    /// Opens the database at `path`, and creates it if there is none. Its directory has to exist.
     ///
     /// # Errors
     ///
     /// - [`Error::Misconfigured`] if the directory is missing, if the file system is shared
     ///   between hosts, or if the database has an unknown layout version.
-    /// - [`Error::Foreign`] if the file is a database of something else, or no database.
+    /// - [`Error::Foreign`] if the file is the database of something else, or no database.
     /// - [`Error::Denied`] if this process may not write there.
     /// - [`Error::Capacity`] if the disk is full, or this process has no descriptor left.
     /// - [`Error::Unreachable`] if it cannot be opened within 5 s.
@@ -116,12 +116,13 @@ impl SqliteDriver {
         self.database.path()
     }
 
-    /// Until when a request about the claim has to end.
+    /// By when a request about the claim has to end.
     fn deadline(&self, claim: &Claim) -> Instant {
         Instant::now() + self.call_limit.of(claim)
     }
 
-    /// Keeps the place of a claim for which nothing can have changed; whether it stands.
+    /// Keeps the place of a claim for which nothing can have changed; returns whether the place
+    /// stands.
     async fn stay(&self, claim: &Claim) -> Result<bool, DriverError> {
         let (limit, until) = (self.call_limit.of(claim), Instant::now() + claim.ttl());
         let keep = |owners| {
@@ -129,7 +130,7 @@ impl SqliteDriver {
             self.asks.pass(claim, move || claims::stay(&self.database, claim, owners, deadline))
         };
         let kept = self.stays.keep(claim, limit, keep).await?;
-        // A place in a file that others do not see is none.
+        // A place in a file that others do not see does not count.
         let stands = kept && self.database.binds()?;
         if stands {
             self.neighbours.keep(claim.owner(), until);
@@ -141,12 +142,12 @@ impl SqliteDriver {
         let deadline = self.deadline(claim);
         let at_once = timeout_at(deadline, self.at_once.acquire()).await;
         let _at_once = at_once.map_err(|_| self.database.busy())?;
-        // It may have been refreshed a quarter of a lease ago.
+        // The place may have been refreshed a quarter of a lease ago.
         let place_ends = Instant::now() + claim.ttl() / 4 * 3;
         self.database.check_file()?;
         self.forget_the_dead(claim, deadline).await?;
 
-        // Who has asked before is likely to be refused again, and reads before it writes.
+        // A claim that has asked before is likely to be refused again, and reads before it writes.
         let looked = match asked_before && !self.neighbours.is_next(claim.owner()) {
             true => Some(claims::look(&self.database, claim, deadline).await?),
             false => None,
@@ -169,12 +170,12 @@ impl SqliteDriver {
         Ok(Attempt::Granted(Grant::new().token(token)))
     }
 
-    /// Says when the answer may be another.
+    /// Says when the answer may be a different one.
     fn refusal(&self, claim: &Claim, answer: &Answer, place_ends: Instant) -> Attempt {
         let standing = answer.standing(claim);
         let is_told = standing
             .is_some_and(|standing| self.neighbours.stand(claim.owner(), standing, place_ends));
-        // Who is told has nothing to do at the end of a hold.
+        // A claim that is told has nothing to do at the end of a hold.
         let obstacle = answer.obstacle(claim).filter(|_| !is_told || answer.is_free());
         let taken = obstacle.map_or_else(Taken::new, |obstacle| {
             let clock = self.database.clock();
@@ -194,8 +195,8 @@ impl SqliteDriver {
         Ok(())
     }
 
-    /// Whether a hold that was found in the file is one: in a file that others do not see it keeps
-    /// nobody out. A request that failed may have done so for that reason, as when a new file has
+    /// Whether a hold that was found in the file counts: in a file that others do not see, it keeps
+    /// nobody out. A request that failed may have failed for that reason, as when a new file has
     /// taken over the log of this one.
     fn still_binds(&self, held: Result<bool, DriverError>) -> Result<bool, DriverError> {
         match (held, self.database.binds()) {
@@ -228,7 +229,7 @@ impl Driver for SqliteDriver {
             return Ok(Attempt::Taken(Taken::new().heard()));
         }
         let answer = self.asks.pass(claim, || self.ask(claim, asked_before)).await;
-        // A first ask that failed may be the last of its claim, without a release.
+        // A first ask that failed may be the claim's last, with no release to follow.
         let is_gone = answer.is_err() && !asked_before;
         if is_gone || matches!(answer, Ok(Attempt::Granted(_))) {
             self.wakeups.leave(claim);
@@ -255,11 +256,12 @@ impl Driver for SqliteDriver {
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
         let deadline = self.deadline(claim);
         let released = claims::release(&self.database, claim, deadline).await;
-        // Also if that failed: who comes next finds out, and it may be the last that is heard of it.
+        // Even if that failed: whoever comes next finds out, and this may be the last that is heard
+        // of the claim.
         let told = self.neighbours.go(claim.owner());
         self.wakeups.leave(claim);
         let stood = released.map(|released| {
-            // Also if nothing was held: it may have been this claim that was woken last.
+            // Even if nothing was held: it may have been this claim that was woken last.
             if told.is_none() || told != released.next {
                 self.wakeups.wake(claim.name(), released.next);
             }
@@ -270,7 +272,7 @@ impl Driver for SqliteDriver {
 
     async fn changed(&self, claim: &Claim) -> Change {
         let Some(news) = self.wakeups.of(claim) else {
-            // Only waiting claims get news: whose hold was broken finds out when it renews.
+            // Only waiting claims get news: one whose hold was broken finds out when it renews.
             return std::future::pending().await;
         };
         select! {

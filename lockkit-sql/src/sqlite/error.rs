@@ -52,8 +52,8 @@ impl Problem {
         match code {
             Some(BUSY | PROTOCOL) => ErrorKind::Unreachable,
             Some(PERM | READONLY | AUTH) => ErrorKind::Denied,
-            // The one constraint that a request can break is that of a token beyond the largest
-            // integer.
+            // The one constraint that a request can break is the one against a token beyond the
+            // largest integer.
             Some(NOMEM | FULL | CONSTRAINT) => ErrorKind::Capacity,
             Some(CANTOPEN) => ErrorKind::Misconfigured,
             // Tables or columns are not ours, or the pages make no sense.
@@ -101,5 +101,5 @@ const CONSTRAINT: i32 = 19;
 const MISMATCH: i32 = 20;
 const AUTH: i32 = 23;
 const NOTADB: i32 = 26;
-/// The file of the shared memory cannot be made longer.
+/// The shared-memory file cannot be made longer.
 const IOERR_SHMSIZE: i32 = 4874;

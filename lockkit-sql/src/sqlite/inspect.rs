@@ -1,4 +1,4 @@
-//! Who holds and who waits, as the rows tell.
+//! Who holds a lock and who waits for it, as the rows tell.
 
 use async_trait::async_trait;
 use lockkit_core::driver::{DriverError, Inspect, OwnerId};
@@ -18,8 +18,8 @@ const STATUS: &str = include_str!("status.sql");
 const HELD: &str = include_str!("held.sql");
 const BREAK: &str = include_str!("break.sql");
 
-/// What counts on another clock, or expires later than its TTL from now, keeps others out until
-/// one of them has watched it for its TTL, so it is shown, but without times.
+/// What counts on another clock, or expires later than its TTL from now, keeps others out until one
+/// of them has watched it for its TTL. So it is shown, but without times.
 #[async_trait]
 impl Inspect for SqliteDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
@@ -47,7 +47,7 @@ impl Inspect for SqliteDriver {
         name: &LockName,
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
-        // To end holds in a file that others do not see would tell somebody that they are over.
+        // Ending a hold in a file that others do not see would tell somebody that the hold is over.
         self.database.check_file()?;
         let [namespace, lock] = about(name);
         let clock = self.database.clock();
@@ -79,10 +79,10 @@ fn about(name: &LockName) -> [Value; 2] {
 
 /// What breaking a hold found.
 struct Broken {
-    /// There was a row, be it one that had run out.
+    /// Whether there was a row, even one that had run out.
     was_there: bool,
     holder: Option<Holder>,
-    /// Whose place is the first one now.
+    /// The owner whose place is the first one now.
     next: Option<OwnerId>,
 }
 
@@ -100,13 +100,13 @@ impl Broken {
     }
 }
 
-/// How the lock stands whose rows these are.
+/// The status of the lock whose rows these are.
 fn status_of(
     name: LockName,
     rows: &[SqliteRow],
     clock: &HostClock,
 ) -> Result<LockStatus, sqlx::Error> {
-    // Read after the rows, so that nothing in them is of later.
+    // Read after the rows, so that nothing in them is from later.
     let now = clock.now();
     let mut status = LockStatus::free(name);
     let mut waiters = Vec::new();
@@ -162,7 +162,7 @@ fn waiter_of(row: &SqliteRow, clock: &HostClock, now: i64) -> Result<Option<Wait
     Ok(Some(waiter))
 }
 
-/// A label decides nothing, so one that is none is only left out.
+/// A label decides nothing, so an invalid one is merely left out.
 fn label_of(row: &SqliteRow) -> Result<Option<Label>, sqlx::Error> {
     let text: &str = row.try_get("label")?;
     Ok(Label::new(text).ok())

@@ -14,9 +14,10 @@ const OBJECTS: &str = include_str!("objects.sql");
 const APPLICATION_ID: i64 = 0x6c6b_6974;
 pub(super) const VERSION: i64 = 1;
 
-/// Makes sure that the database is ours; an empty one becomes it. Nothing is written to any other.
+/// Makes sure that the database is ours; an empty one becomes ours. Nothing is written to any
+/// other.
 ///
-/// However many processes do this at once, one makes the tables.
+/// However many processes do this at once, only one makes the tables.
 pub(super) async fn prepare(connection: &mut SqliteConnection) -> Result<(), Problem> {
     let is_ours = check(connection).await?;
     // A property of the file, which cannot be set within a transaction.

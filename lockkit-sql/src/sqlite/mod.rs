@@ -1,9 +1,9 @@
 //! Locks between the processes of one host, in an SQLite database file.
 //!
-//! A lock is a lease, kept as a row. Whoever asks decides inside one immediate transaction, which
+//! A lock is a lease, kept as a row. Each ask is decided inside one immediate transaction, which
 //! runs in one go on SQLite's own thread: a runtime that stalls never holds the database. Leases
-//! are counted on the host's boot-time clock, which goes on in suspend and is the same for every
-//! process; the wall clock plays no part in them.
+//! are counted on the host's boot-time clock, which goes on during suspend and is the same for
+//! every process; the wall clock plays no part in them.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

@@ -18,7 +18,7 @@ impl HostClock {
         use std::os::unix::fs::MetadataExt as _;
 
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        // A time namespace shifts the clock for those in it. Kernels before 5.6 have none.
+        // A time namespace shifts the clock for the processes in it. Kernels before 5.6 have none.
         let namespace = match std::fs::metadata("/proc/self/ns/time") {
             Ok(namespace) => namespace.ino(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
@@ -28,22 +28,22 @@ impl HostClock {
     }
 
     /// Finds out which clock it is: this system has no time namespaces, and tells its boots apart
-    /// only through calls that need unsafe code. A row from before a boot is of a dead process;
-    /// it is freed when its time comes, or when it has been watched for its TTL.
+    /// only through calls that need unsafe code. A row from before a boot is that of a dead
+    /// process; it is freed when its time comes, or when it has been watched for its TTL.
     #[cfg(target_vendor = "apple")]
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self { id: "this host".into() })
     }
 
-    /// Tells clocks apart that do not count from the same moment.
+    /// Tells apart clocks that do not count from the same moment.
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    /// What time it is, in microseconds; goes on in suspend and is never stepped.
+    /// What time it is, in microseconds. The clock goes on during suspend and is never stepped.
     pub(super) fn now(&self) -> i64 {
         use rustix::time::{ClockId, clock_gettime};
-        // Apple's CLOCK_MONOTONIC goes on in suspend.
+        // Apple's CLOCK_MONOTONIC goes on during suspend.
         #[cfg(target_vendor = "apple")]
         const CLOCK: ClockId = ClockId::Monotonic;
         #[cfg(not(target_vendor = "apple"))]
@@ -53,8 +53,9 @@ impl HostClock {
     }
 }
 
-/// The time of day in microseconds, for fencing tokens only: it makes them rise also when the
-/// database was deleted. Never compared with the time of another process, and no lease rests on it.
+/// The time of day in microseconds, for fencing tokens only: it makes them rise even when the
+/// database was deleted. It is never compared with the time of another process, and no lease rests
+/// on it.
 pub(super) fn wall_clock() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
 }

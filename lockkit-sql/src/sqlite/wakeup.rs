@@ -1,9 +1,9 @@
 //! Wakes the waiters of this process when a lock may have become free.
 //!
 //! All drivers of the process that have the same file open share one hub. A release wakes one
-//! waiter: whose place is the first one, or else one that listens. Of a locker's waiters only the one
-//! whose turn it is does so. A waiter that was woken and goes away without the lock releases its
-//! claim too, which wakes the next.
+//! waiter: the one with the first place, or else one that listens. Of a locker's waiters, only the
+//! one whose turn it is listens. A waiter that was woken and goes away without the lock releases
+//! its claim too, which wakes the next.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,11 +18,12 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(super) struct Wakeups {
     hub: Arc<Hub>,
-    /// What keeps the mailboxes alive, with their turns: they are gone with their driver.
+    /// What keeps the mailboxes alive, with their turns: they go with their driver.
     own: Mutex<HashMap<OwnerId, (u64, Arc<Mailbox>)>>,
 }
 
-/// The waiters of all drivers on one file, those of each lock in the order in which they asked last.
+/// The waiters of all drivers on one file, those of each lock in the order in which they asked
+/// last.
 #[derive(Debug, Default)]
 struct Hub(Mutex<HashMap<LockName, Queue>>);
 
@@ -42,7 +43,7 @@ impl Mailbox {
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: news are taken only when this returns.
+    /// Cancel-safe: news is taken only when this returns.
     pub(super) async fn changed(&self) {
         self.listeners.fetch_add(1, Ordering::Relaxed);
         let _listens = Listens(self);
@@ -72,7 +73,7 @@ impl Wakeups {
         Self { hub, own: Mutex::default() }
     }
 
-    /// Gives a claim that is about to ask a mailbox; whether it had one already.
+    /// Gives a mailbox to a claim that is about to ask; returns whether it had one already.
     pub(super) fn listen(&self, claim: &Claim) -> bool {
         let (mut own, owner) = (guard(&self.own), claim.owner());
         let before = own.remove(&owner);
@@ -106,8 +107,9 @@ impl Wakeups {
         }
     }
 
-    /// Wakes the owner of the first place, if it waits in this process; if there is no place, who of
-    /// those that listen has asked least lately, or who has asked last: it is about to listen.
+    /// Wakes the owner of the first place, if it waits in this process. If there is no place, wakes
+    /// the listener whose last ask is the longest ago or, if none listens, the waiter that asked
+    /// last: it is about to listen.
     pub(super) fn wake(&self, name: &LockName, first_place: Option<OwnerId>) {
         let waiters = guard(&self.hub.0);
         let Some(queue) = waiters.get(name) else { return };

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use super::IDLE;
 
-/// Where news are put up for those who wait in this process.
+/// Where news is put up for the waiters of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     pub(super) waiters: Mutex<Waiters>,
-    /// Somebody has come to wait.
+    /// Notified when somebody has come to wait.
     pub(super) wanted: Notify,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct Waiters {
 /// The news of one waiter.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
-    /// Who held the lock when the owner's last ask was refused, and kept its place.
+    /// Who held the lock when the owner's last ask was refused, if that ask kept its place.
     pub(super) holder: Option<FencingToken>,
-    /// When that one's hold ends, which nobody tells.
+    /// When that hold ends, of which there is no news.
     pub(super) ask_at: Option<Instant>,
     pub(super) granted: Option<FencingToken>,
     pub(super) freed: bool,
@@ -43,15 +43,15 @@ pub(super) struct Mailbox {
     pub(super) arrival: Arc<Notify>,
 }
 
-/// How the server knows of a waiter, where it has to be asked to tell it.
+/// What the server knows of a waiter, where it has to be asked to tell the waiter.
 #[cfg(feature = "mysql")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Listing {
     #[default]
     Never,
-    /// It will tell it, until then at least.
+    /// The server will tell the waiter, at least until then.
     Until(Instant),
-    /// It has told it, and does not do so again.
+    /// The server has told the waiter, and does not do so again.
     Told,
 }
 
@@ -86,10 +86,10 @@ impl Mailbox {
             (Some(token), Some(holder)) if token > holder => {
                 Some(Change::Granted(Grant::new().token(token)))
             }
-            // It was over before the last ask was refused: this message was late.
+            // That grant was over before the last ask was refused: this message was late.
             (Some(_), Some(_)) => hint,
-            // The last ask was not answered or kept no place, so nothing tells how long the grant is
-            // good. Asking does.
+            // The last ask was not answered or kept no place, so nothing tells how long the grant
+            // is good. Asking does.
             (Some(_), None) => Some(Change::AskAgain),
         }
     }
@@ -120,30 +120,30 @@ impl Board {
         self.waiters().by_lock.is_empty()
     }
 
-    /// Whether nobody has listened for long.
+    /// Whether nobody has listened for a while.
     pub(super) fn is_idle(&self) -> bool {
         let waiters = self.waiters();
         waiters.by_lock.is_empty() && waiters.left.is_none_or(|left| left.elapsed() >= IDLE)
     }
 
-    /// The subscription stands.
+    /// Notes that the subscription stands.
     pub(super) fn stand(&self) {
         self.waiters().are_told = true;
         self.rouse();
     }
 
-    /// The subscription stands no more; whether it did.
+    /// Notes that the subscription no longer stands; returns whether it did.
     pub(super) fn fall(&self) -> bool {
         std::mem::take(&mut self.waiters().are_told)
     }
 
-    /// Has all who wait ask again.
+    /// Has all waiters ask again.
     pub(super) fn rouse(&self) {
         let mut waiters = self.waiters();
         waiters.by_lock.values_mut().flat_map(HashMap::values_mut).for_each(Mailbox::ask_again);
     }
 
-    /// Tells who waits for the lock, whose namespace and name these are; whether anybody does.
+    /// Tells the waiters for the lock with this namespace and name; returns whether there are any.
     pub(crate) fn deliver(&self, namespace: &str, name: &str, news: News) -> bool {
         let mut waiters = self.waiters();
         let mailboxes = waiters.by_lock.get_mut(&key_of(namespace, name));
@@ -156,7 +156,8 @@ impl Board {
                     mailbox.arrival.notify_one();
                 }
             }
-            // Only one of them listens at a time, and it may be another than the server has heard of.
+            // Only one of them listens at a time, and it may not be the one that the server has
+            // heard of.
             #[cfg(feature = "mysql")]
             News::Free => mailboxes.values_mut().for_each(Mailbox::ask_again),
             #[cfg(feature = "postgres")]
@@ -165,7 +166,7 @@ impl Board {
         true
     }
 
-    /// Tells who waits for a lock of that name, in whatever namespace, that it was let go.
+    /// Tells the waiters for a lock of that name, in whatever namespace, that it was let go.
     #[cfg(feature = "postgres")]
     pub(crate) fn free_in_all_namespaces(&self, name: &str) {
         let is_meant = |key: &str| key.split_once('\n').is_some_and(|(_, awaited)| awaited == name);
@@ -180,8 +181,8 @@ impl Board {
         self.waiters().by_lock.contains_key(&key(name))
     }
 
-    /// Whether it is `owner` whom the server has told of a release, and who has not asked since: no other
-    /// waits here for that lock.
+    /// Whether it is `owner` that the server has told of a release and that has not asked since.
+    /// That is known only if nobody else waits here for that lock.
     #[cfg(feature = "mysql")]
     pub(crate) fn is_told(&self, name: &LockName, owner: OwnerId) -> bool {
         let waiters = self.waiters();
@@ -190,7 +191,8 @@ impl Board {
         waiters.are_told && is_told && mailboxes.len() == 1
     }
 
-    /// Has those who wait ask again, if all wait for one lock: that of this [key]. Else does nothing.
+    /// Has the waiters ask again if all of them wait for one lock, and returns the [key] of that
+    /// lock. Otherwise does nothing.
     #[cfg(feature = "mysql")]
     pub(crate) fn deliver_to_all_of_one(&self) -> Option<String> {
         let mut waiters = self.waiters();
@@ -216,10 +218,10 @@ pub(crate) enum News {
     /// It was granted to that owner, which need not ask.
     #[cfg(feature = "postgres")]
     Granted(OwnerId, FencingToken),
-    /// Of those who wait in no order, one of this process is to try.
+    /// Of the waiters in no order, one of this process is to try.
     #[cfg(feature = "mysql")]
     Free,
-    /// All who wait are told.
+    /// All waiters are told.
     #[cfg(feature = "postgres")]
     Released,
 }
@@ -268,7 +270,8 @@ mod tests {
         assert_eq!(board.waiters().of(&one).get_mut(&owners[0]).unwrap().take(), None);
     }
 
-    /// Several may have places behind others; and who is told that news are gone has to look.
+    /// Several may have places behind others; and a claim that is told that news is gone has to
+    /// look.
     #[cfg(feature = "mysql")]
     #[test]
     fn only_who_is_alone_in_being_told_takes_its_turn_without_a_look() {

@@ -52,7 +52,7 @@ pub enum Error {
     /// [`retry`](super::retry) does.
     #[error(transparent)]
     Conflict(Failure),
-    /// The tables are not there, or not of this lockkit: see
+    /// The tables are not there, or are those of another lockkit: see
     /// [`create_tables`](super::create_tables).
     #[error(transparent)]
     NotSetUp(Failure),
@@ -89,7 +89,7 @@ pub(super) enum Meaning {
     Other,
 }
 
-/// What failed, where.
+/// What failed, and where.
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct Failure {
@@ -97,7 +97,7 @@ pub struct Failure {
     pub database: &'static str,
     /// Doing what.
     pub operation: Operation,
-    /// With which lock or resource; none if it was about the tables.
+    /// With which lock or resource; `None` if it was about the tables.
     pub name: Option<LockName>,
     /// What the database or its client said.
     pub source: sqlx::Error,
@@ -144,13 +144,13 @@ impl fmt::Display for Operation {
     }
 }
 
-/// An update by key and version did not change one row: somebody changed or removed it since it was
-/// read, which is the conflict of optimistic locking.
+/// An update by key and version did not change exactly one row: somebody has changed or removed the
+/// row since it was read, which is the conflict of optimistic locking.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// How many rows it changed instead. Several are no conflict, but a condition that does not
-    /// name one row: roll back.
+    /// How many rows the update changed instead. Several are not a conflict, but mean that the
+    /// condition does not name one row: roll back.
     pub rows_affected: u64,
 }
 
@@ -165,7 +165,7 @@ impl fmt::Display for Changed {
 
 impl std::error::Error for Changed {}
 
-/// Makes sure that an update found the row as it was read: that it changed one row.
+/// Makes sure that an update found the row as it was read: that it changed exactly one row.
 ///
 /// For an update whose condition names one row by its key and the version that was read, and that
 /// raises the version: `UPDATE … SET …, version = version + 1 WHERE id = … AND version = …`.
@@ -178,7 +178,7 @@ impl std::error::Error for Changed {}
 ///
 /// # Errors
 ///
-/// [`Changed`] if it did not. If it changed none, [`retry`](super::retry) reads again.
+/// [`Changed`] if it did not. If it changed no row, [`retry`](super::retry) reads again.
 pub fn as_read(rows_affected: u64) -> Result<(), Changed> {
     match rows_affected {
         1 => Ok(()),

@@ -1,15 +1,15 @@
-//! Locks inside the user's own transaction: what it does and the lock end together.
+//! Locks inside the user's own transaction: the lock ends together with what the transaction does.
 //!
 //! Where the data that a lock protects is in one database, no lease is needed: let the database
-//! that commits the effects keep the lock, too. Nothing then can run out between the check and the
-//! write. Three ways, all within a transaction of [sqlx] that you began:
+//! that commits the effects keep the lock, too. Then nothing can run out between the check and the
+//! write. There are three ways, all within a transaction of [sqlx] that you have begun:
 //!
 //! - **Pessimistic**: [`row_lock`], and [`postgres::xact_lock`]. Others wait until this transaction
 //!   has ended.
 //! - **Optimistic**: a version column, an update that finds the row [`as_read`], and [`retry`].
-//!   Nobody waits; who comes second does it again.
-//! - **A gate** for effects of the holder of any lock of lockkit: [`gate`] refuses a fencing token
-//!   that is lower than the highest seen, so that a holder who was overtaken changes nothing.
+//!   Nobody waits; whoever comes second does it again.
+//! - **A gate** for the effects of the holder of any lockkit lock: [`gate`] refuses a fencing token
+//!   that is lower than the highest seen, so that a holder that was overtaken changes nothing.
 //!
 //! ```no_run
 //! use lockkit_core::{LockName, Namespace, Wait};
@@ -38,7 +38,7 @@
 //! | [`as_read`], [`begin`], [`retry`] | yes | yes | yes |
 //! | [`gate`] | yes | yes | yes |
 //!
-//! When to use which, and what is stored, is told in `docs/transactions.md`.
+//! `docs/transactions.md` says when to use which, and what is stored.
 
 mod error;
 #[cfg(feature = "mysql")]
@@ -71,29 +71,30 @@ pub trait RowLocks: Database + backend::RowLocks {}
 
 /// Locks the row of `name` in a table of lockkit's own, until the transaction ends.
 ///
-/// One round trip. The row is made if it is missing, and stays. Those who wait are served in
-/// the order that the database has: about the order of arrival. Locking again what the transaction
+/// This takes one round trip, except that MySQL counts waits in whole seconds: for the rest of one
+/// it is asked again and again. The row is made if it is missing, and stays. Waiters are served in
+/// the database's order, which is about the order of arrival. Locking again what the transaction
 /// has locked succeeds; rolling back to a savepoint gives up the locks that were taken since.
 ///
-/// Lock first, read then: what was read before may be out of date. A transaction with an
-/// isolation level above `READ COMMITTED` whose snapshot is older than the last lock gets
-/// [`Error::Conflict`] instead of reading what is out of date; with PostgreSQL, that is whenever it
-/// had to wait.
+/// Lock first, then read: what was read before may be out of date. A transaction with an isolation
+/// level above `READ COMMITTED` whose snapshot is older than the last lock gets [`Error::Conflict`]
+/// instead of reading what is out of date; with PostgreSQL, that is whenever it had to wait.
 ///
-/// A wait is as long as said, whatever time-outs are set for locks in the session, and the settings
-/// of the session stay as they are. PostgreSQL counts each of two waits, for the place at the head
-/// of the queue and for the row. The least wait of MySQL, but not of MariaDB, is one second.
+/// A wait lasts as long as `wait` says, whatever time-outs are set for locks in the session, and
+/// the settings of the session stay as they are. PostgreSQL counts two waits separately: the one
+/// for the place at the head of the queue, and the one for the row. The shortest wait of MySQL, but
+/// not of MariaDB, is one second.
 ///
 /// # Errors
 ///
 /// [`Error::Taken`] for [`Wait::No`] and [`Error::TimedOut`] for [`Wait::AtMost`], which leave the
-/// transaction unharmed; [`Error::Conflict`] for a deadlock; what else [`Error`] lists.
+/// transaction unharmed; [`Error::Conflict`] for a deadlock; and whatever else [`Error`] lists.
 ///
 /// # Cancel safety
 ///
-/// Not cancel-safe: whether the transaction has the lock is unknown then, and it is to be dropped
-/// as well. sqlx rolls it back when the statement has ended, which takes a waiting one until the
-/// wait is over.
+/// Not cancel-safe: it is then unknown whether the transaction has the lock, and the transaction is
+/// to be dropped as well. sqlx rolls it back once the statement has ended; a statement that waits
+/// does not end before its wait is over.
 pub async fn row_lock<DB: RowLocks>(
     transaction: &mut Transaction<'_, DB>,
     name: &LockName,
@@ -106,26 +107,26 @@ pub async fn row_lock<DB: RowLocks>(
     }
 }
 
-/// Refuses a fencing token that is lower than the highest that `resource` has seen, and remembers
-/// it.
+/// Refuses a fencing token that is lower than the highest that `resource` has seen; otherwise
+/// remembers the token.
 ///
-/// One statement, whose row stays locked until the transaction ends: of two holders whose
+/// This is one statement, whose row stays locked until the transaction ends: of two holders whose
 /// transactions meet, the one with the higher token comes last or alone. Call it first in every
 /// transaction whose effects the lock is to protect. A new holder that reads before it writes is
-/// safe by that, too: from its gate on, nothing of an earlier one is committed.
+/// made safe by that, too: from its gate on, nothing of an earlier holder is committed.
 ///
-/// The token is remembered if the transaction commits. For a lock, the resource usually has its
-/// name, as [`DistributedLock::name`](lockkit_core::DistributedLock::name) tells it.
+/// The token is remembered if the transaction commits. For a lock, the resource usually has the
+/// lock's name, as [`DistributedLock::name`](lockkit_core::DistributedLock::name) returns it.
 ///
 /// # Errors
 ///
-/// [`Error::Stale`] if a later holder has been here: roll back. [`Error::Conflict`] for a
-/// deadlock, or for a later holder that commits meanwhile where the isolation level is above `READ
-/// COMMITTED`; what else [`Error`] lists.
+/// [`Error::Stale`] if a later holder has been here: roll back. [`Error::Conflict`] for a deadlock,
+/// or for a later holder that commits meanwhile where the isolation level is above
+/// `READ COMMITTED`; and whatever else [`Error`] lists.
 ///
 /// # Cancel safety
 ///
-/// Not cancel-safe: as [`row_lock`].
+/// Not cancel-safe, like [`row_lock`].
 pub async fn gate<DB: Database>(
     transaction: &mut Transaction<'_, DB>,
     resource: &LockName,
@@ -145,20 +146,21 @@ pub async fn gate<DB: Database>(
 }
 
 /// Makes the tables that [`row_lock`], [`postgres::xact_lock`] and [`gate`] use, unless they are
-/// there. However many do this at once, they are made once.
+/// there. However many callers do this at once, the tables are made once.
 ///
-/// Never done by the way, since it takes rights that transactions of every day do not need, and
+/// This is never done in passing, since it takes rights that everyday transactions do not need, and
 /// since MySQL commits what is open when a table is made. Do it when the application starts, or
 /// have your migrations run the SQL that `docs/transactions.md` has.
 ///
 /// # Errors
 ///
 /// [`Error::NotSetUp`] if there are tables of another lockkit; [`Error::Database`] for what the
-/// database says, and for a connection of MySQL on which a transaction is open.
+/// database says, and for a MySQL connection on which a transaction is open.
 ///
 /// # Cancel safety
 ///
-/// Not cancel-safe: close the connection then. The next call completes what this one has begun.
+/// Not cancel-safe: if this is cancelled, close the connection. The next call completes what this
+/// one has begun.
 pub async fn create_tables<C>(connection: &mut C) -> Result<(), Error>
 where
     C: sqlx::Connection,
@@ -186,7 +188,7 @@ where
     }
 }
 
-/// What each database does its own way; private, so that it may change.
+/// What each database does in its own way; private, so that it may change.
 mod backend {
     use lockkit_core::{FencingToken, LockName, Wait};
 
@@ -197,12 +199,12 @@ mod backend {
             connection: &mut Self::Connection,
         ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-        /// The layout that the tables have; none if they do not say.
+        /// The layout version that the tables have; `None` if they do not say.
         fn version(
             connection: &mut Self::Connection,
         ) -> impl Future<Output = Result<Option<i32>, sqlx::Error>> + Send;
 
-        /// Says the highest token that was here, this one included.
+        /// Returns the highest token that has been here, this one included.
         fn pass_gate(
             connection: &mut Self::Connection,
             resource: &LockName,
@@ -227,7 +229,7 @@ fn refused(database: &'static str, name: &LockName, wait: Wait) -> Error {
     }
 }
 
-/// What the server's answer, if it is one, says about the transaction.
+/// What the error says about the transaction, if it is an answer of the server's.
 fn meaning(error: &sqlx::Error) -> Meaning {
     let sqlx::Error::Database(answer) = error else { return Meaning::Other };
     #[cfg(feature = "postgres")]

@@ -32,7 +32,8 @@ impl backend::Database for MySql {
         )
         .fetch_one(&mut *connection)
         .await?;
-        // The number is written last: without one, somebody is still at it, or gave up.
+        // The version is written last: without one, somebody is still making the tables, or gave
+        // up.
         if !are_there || Self::version(connection).await?.is_none() {
             sqlx::raw_sql(TABLES).execute(connection).await?;
         }
@@ -50,7 +51,7 @@ impl backend::Database for MySql {
         resource: &LockName,
         token: FencingToken,
     ) -> Result<i64, sqlx::Error> {
-        // The number comes with the answer, unless the row is new: then it is 0.
+        // The highest token comes with the answer, unless the row is new: then it is 0.
         let done = sqlx::query(
             "INSERT INTO lockkit_gate (namespace, resource, token) VALUES (?, ?, ?) \
              ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, VALUES(token)))",
@@ -73,7 +74,8 @@ impl backend::RowLocks for MySql {
         name: &LockName,
         wait: Wait,
     ) -> Result<bool, sqlx::Error> {
-        /// The server counts in seconds; what is left of one is spent asking so often.
+        /// The server counts in whole seconds; the fraction that is left is spent asking this
+        /// often.
         const PAUSE: Duration = Duration::from_millis(10);
         let (patience, rest) = match wait {
             Wait::No => (0, Duration::ZERO),
@@ -96,7 +98,7 @@ impl backend::RowLocks for MySql {
     }
 }
 
-/// The greatest `innodb_lock_wait_timeout` that MariaDB takes: three years.
+/// The greatest `innodb_lock_wait_timeout` that MariaDB accepts: three years.
 const FOR_EVER: u64 = 100_000_000;
 
 async fn ask(

@@ -19,26 +19,26 @@ impl super::RowLocks for Postgres {}
 
 /// Takes the advisory lock of `name`, until the transaction ends.
 ///
-/// It needs no row, which makes it the cheaper one of the two, but takes room in the server's lock
-/// table and knows no snapshots: with an isolation level other than `READ COMMITTED`, what the
-/// transaction reads after waiting may be older than what the last one who had the lock did. Take a
-/// [row lock](super::row_lock) there.
+/// It needs no row, which makes it the cheaper of the two kinds of lock. But it takes room in the
+/// server's lock table, and knows nothing of snapshots: with an isolation level other than
+/// `READ COMMITTED`, what the transaction reads after waiting may be older than what the last
+/// transaction that had the lock did. Take a [row lock](super::row_lock) there.
 ///
 /// The key is the first 64 bits, as a big-endian number, of [`LockName::digest`]. Two names with
-/// the same key, which is most unlikely, keep each other out. Advisory locks that sessions hold have
-/// other keys.
+/// the same key, which is most unlikely, keep each other out. Advisory locks that sessions hold
+/// have other keys.
 ///
-/// A transaction gets in a lock that it has. Rolling back to a savepoint gives up the locks that were
-/// taken since.
+/// A transaction is granted a lock that it already has. Rolling back to a savepoint gives up the
+/// locks that were taken since.
 ///
 /// # Errors
 ///
 /// [`Error::Taken`] and [`Error::TimedOut`], which leave the transaction unharmed;
-/// [`Error::Conflict`] for a deadlock; what else [`Error`] lists.
+/// [`Error::Conflict`] for a deadlock; and whatever else [`Error`] lists.
 ///
 /// # Cancel safety
 ///
-/// Not cancel-safe: as [`row_lock`](super::row_lock).
+/// Not cancel-safe, like [`row_lock`](super::row_lock).
 pub async fn xact_lock(
     transaction: &mut Transaction<'_, Postgres>,
     name: &LockName,
@@ -121,7 +121,7 @@ impl backend::RowLocks for Postgres {
     }
 }
 
-/// In milliseconds, rounded up; none where the wait never ends.
+/// The wait in milliseconds, rounded up; `None` if it never ends.
 fn patience(wait: Wait) -> Option<i32> {
     match wait {
         Wait::No => Some(0),

@@ -7,27 +7,27 @@ use sqlx::{Pool, Transaction};
 use super::error::Meaning;
 use super::{Changed, Database, Error};
 
-/// The pause after the first conflict lasts up to this long, after each further one up to twice as
-/// long, and never longer than the other.
+/// The pause after the first conflict lasts up to `SHORTEST`, and after each further one up to
+/// twice as long as before, but never longer than `LONGEST`.
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(200);
 
-/// Does `work`, a whole transaction, again for as long as it meets others, up to `attempts` times
-/// in all and at least once.
+/// Does `work`, a whole transaction, and does it again as long as it meets others, up to `attempts`
+/// times in all and at least once.
 ///
-/// Pauses between attempts are random and grow to 0.2 s, so that two who met do not meet again.
-/// `work` has to [begin], to read what it decides by, and to commit, each time. Where the
-/// connection broke during a commit, whether it took place is unknown, and nothing is tried again.
+/// Pauses between attempts are random and grow to 0.2 s, so that two that met do not meet again.
+/// Each time, `work` has to [begin], to read what it decides by, and to commit. If the connection
+/// breaks during a commit, it is unknown whether the commit took place, and nothing is tried again.
 ///
 /// # Errors
 ///
-/// The first error of `work` that [is no conflict](Retryable::is_conflict), or the last one.
+/// The first error of `work` that [is not a conflict](Retryable::is_conflict), or the last one.
 ///
 /// # Cancel safety
 ///
-/// As `work`. With [`begin`] at its beginning nothing is left behind: a transaction that is dropped
-/// is rolled back once the statement that it is at has ended; a waiting one ends with the wait.
-/// Dropped during the commit, it may be committed or not.
+/// As `work`. If that starts with [`begin`], nothing is left behind: a transaction that is dropped
+/// is rolled back once its current statement has ended, and one that waits ends with the wait. A
+/// transaction that is dropped during the commit may be committed or not.
 pub async fn retry<T, E, F>(attempts: u32, mut work: impl FnMut() -> F) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
@@ -48,24 +48,24 @@ where
     }
 }
 
-/// Begins a transaction on a connection of `pool`, as [`Pool::begin`] does, in a way that may be
-/// dropped.
+/// Begins a transaction on a connection of `pool`, as [`Pool::begin`] does, but in a way that may
+/// be dropped.
 ///
-/// With SQLite the transaction is immediate: from its beginning to its end there is no other
-/// writer, and it never finds out only when it writes that another one was first.
+/// With SQLite, the transaction is immediate: there is no other writer from its beginning to its
+/// end, and it never finds out only when it writes that another one was first.
 ///
 /// # Errors
 ///
-/// As [`Pool::begin`].
+/// Those of [`Pool::begin`].
 ///
 /// # Cancel safety
 ///
-/// Cancel-safe. [`Pool::begin`] of sqlx 0.9 is not: what it leaves on the connection, for whoever
-/// gets it next, is an open transaction
+/// Cancel-safe. [`Pool::begin`] of sqlx 0.9 is not: if it is dropped, it leaves an open transaction
+/// on the connection, for whoever gets that next
 /// ([sqlx 4385](https://github.com/launchbadge/sqlx/issues/4385)).
 pub async fn begin<DB: Database>(pool: &Pool<DB>) -> Result<Transaction<'static, DB>, sqlx::Error> {
     let pool = pool.clone();
-    // Goes on to the end if nobody waits for it, and is rolled back then.
+    // Goes on to the end even if nobody waits for it, and is then rolled back.
     let beginning = tokio::spawn(async move { pool.begin_with(DB::BEGIN).await });
     beginning.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
 }
@@ -73,7 +73,7 @@ pub async fn begin<DB: Database>(pool: &Pool<DB>) -> Result<Transaction<'static,
 /// An error that tells whether its transaction met another one, so that doing all of it again may
 /// succeed.
 ///
-/// For an error type of one's own, hand on what the parts say:
+/// For an error type of your own, pass on what the parts say:
 ///
 /// ```
 /// use lockkit_sql::transaction::{self, Retryable, sqlx};
@@ -102,7 +102,8 @@ pub async fn begin<DB: Database>(pool: &Pool<DB>) -> Result<Transaction<'static,
 /// # assert!(OrderError::from(changed).is_conflict());
 /// ```
 pub trait Retryable {
-    /// Whether it is a deadlock, a failure to serialize, a busy SQLite, or a row that [`Changed`].
+    /// Whether it is a deadlock, a serialization failure, a busy SQLite database, or a row that
+    /// [`Changed`].
     fn is_conflict(&self) -> bool;
 }
 
@@ -128,8 +129,8 @@ impl Retryable for sqlx::Error {
     }
 }
 
-/// What one of the others says that it is, or has among its sources. An error that is "transparent"
-/// hides the one that it is made of.
+/// A conflict if the error, or one of its sources, is of one of the other types here and says that
+/// it is a conflict. An error that is "transparent" hides the one that it is made of.
 impl Retryable for BoxError {
     fn is_conflict(&self) -> bool {
         let first: &(dyn StdError + 'static) = &**self;

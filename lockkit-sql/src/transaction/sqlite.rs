@@ -13,7 +13,7 @@ const TABLES: &str = include_str!("sql/sqlite.sql");
 impl super::Database for Sqlite {}
 
 impl backend::Database for Sqlite {
-    /// What begins by reading cannot write once another one has written.
+    /// A transaction that begins by reading cannot write once another one has written.
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
 
     async fn create_tables(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {

@@ -2,8 +2,8 @@
 //! ensemble of three where it says `etcd:3`, and with several Redis servers where it says
 //! `redis-sentinel` or `redis-cluster`.
 //!
-//! Each server's URL stands in `LOCKKIT_TEST_<ID>_URL`. The servers end with the command, whose exit
-//! code is handed on (128+n for a signal).
+//! Each server's URL is in `LOCKKIT_TEST_<ID>_URL`. The servers end with the command, whose exit
+//! code is passed on (128+n for a signal).
 
 use std::ffi::OsString;
 use std::io;
@@ -119,7 +119,7 @@ impl Started {
     }
 }
 
-/// The backend, and of how many members if it says so.
+/// The backend, and the number of its members if the text says so.
 fn find(wanted: &OsString) -> Result<Wanted, Stop> {
     let text = wanted.to_string_lossy();
     match &*text {
@@ -149,8 +149,8 @@ fn find(wanted: &OsString) -> Result<Wanted, Stop> {
     }
 }
 
-/// Runs the command to its end. The servers must outlast it, so that signals do not end this
-/// process: a terminal sends its own to the command as well, the others are passed on.
+/// Runs the command to its end. The servers must outlast it, so signals do not end this process: a
+/// terminal sends its own to the command as well, and the others are passed on.
 async fn attend(command: &mut Command) -> io::Result<ExitStatus> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut quit = signal(SignalKind::quit())?;
@@ -176,7 +176,7 @@ fn pass_on(child: &Child, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// As a shell says it: the command's own code, or 128 and the signal that ended it.
+/// As a shell gives it: the command's own code, or 128 and the signal that ended it.
 fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)

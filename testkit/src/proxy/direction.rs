@@ -17,19 +17,20 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// Forwards what comes in from now on. Bytes that are held stay held, delayed ones come first.
+    /// Forwards what comes in from now on. Bytes that are held stay held, and delayed ones come
+    /// first.
     pub fn pass(&self) {
         lock(&self.rule).fault = Fault::None;
     }
 
-    /// Forwards what comes in from now on, ends of connections too, that much later. Throughput
-    /// stays as it is.
+    /// Forwards what comes in from now on, including ends of connections, that much later.
+    /// Throughput stays as it is.
     pub fn delay(&self, by: Duration) {
         lock(&self.rule).fault = Fault::Delay(by);
     }
 
-    /// Loses what comes in from now on, ends of connections too, and takes no notice: what is sent
-    /// arrives nowhere, and the connections seem fine. Goes before [`Direction::hold`].
+    /// Loses what comes in from now on, including ends of connections, without a sign: what is sent
+    /// arrives nowhere, and the connections seem fine. Takes precedence over [`Direction::hold`].
     pub fn swallow(&self) {
         lock(&self.rule).fault = Fault::Swallow;
     }
@@ -51,8 +52,8 @@ impl Direction {
         Hold { caught, _go_on: go_on }
     }
 
-    /// Lets nothing more go this way, ends of connections neither, until it is
-    /// [unblocked](Self::unblock): then all goes on in order.
+    /// Lets nothing more go this way, not even ends of connections, until it is
+    /// [unblocked](Self::unblock): then everything goes on in order.
     pub fn block(&self) {
         self.is_blocked.send_replace(true);
     }
@@ -62,7 +63,7 @@ impl Direction {
         self.is_blocked.send_replace(false);
     }
 
-    /// How many bytes came in so far, whatever became of them.
+    /// How many bytes have come in so far, whatever became of them.
     pub fn bytes(&self) -> u64 {
         *self.bytes.borrow()
     }
@@ -110,13 +111,13 @@ impl Hold {
     /// Waits until a message has been caught.
     ///
     /// # Panics
-    /// If it can no longer be: another hold has taken the place, or the proxy is gone.
+    /// If none can be any more: another hold has taken the place, or the proxy is gone.
     pub async fn caught(&self) {
         let mut caught = self.caught.clone();
         caught.wait_for(|&caught| caught).await.expect("the hold stands until something is caught");
     }
 
-    /// Lets the message go on its way, or calls the hold off if there is none yet.
+    /// Lets the message go on its way, or calls the hold off if none has been caught yet.
     pub fn go_on(self) {}
 }
 
@@ -166,9 +167,9 @@ impl Trap {
 /// What goes through a connection one way, in order.
 enum Item {
     Bytes(Vec<u8>),
-    /// Nothing goes on before that time.
+    /// Nothing goes on before this time.
     Until(Instant),
-    /// Nothing goes on before that is sent or dropped.
+    /// Nothing goes on before this is sent or dropped.
     Gate(oneshot::Receiver<()>),
 }
 
@@ -178,7 +179,8 @@ pub(super) async fn relay(direction: &Direction, from: ReadHalf<'_>, to: WriteHa
     tokio::join!(take_in(direction, from, line), put_out(direction, items, to));
 }
 
-/// Reads on whatever happens to the bytes, so that a delay is a delay and no lack of throughput.
+/// Reads on whatever happens to the bytes, so that a delay is only a delay, not a lack of
+/// throughput.
 async fn take_in(direction: &Direction, mut from: ReadHalf<'_>, line: mpsc::UnboundedSender<Item>) {
     let mut buffer = vec![0; 16 * 1024];
     let mut before = Vec::new();
@@ -225,7 +227,7 @@ async fn put_out(
                 Ok(())
             }
             Item::Gate(gate) => {
-                // An error is a hold that was dropped, which opens the gate as well.
+                // An error means that the hold was dropped, which opens the gate as well.
                 let _ = gate.await;
                 Ok(())
             }
@@ -235,6 +237,6 @@ async fn put_out(
         }
     }
     unblocked().await;
-    // An error says that the other side was faster to end the connection.
+    // An error means that the other side was faster to end the connection.
     let _ = to.shutdown().await;
 }

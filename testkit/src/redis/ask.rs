@@ -3,19 +3,19 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the server at that port says to a command without an argument that has a space in it.
+/// What the server at that port says to a command whose arguments have no space in them.
 pub(super) fn ask(port: u16, command: &str) -> io::Result<String> {
     ask_for(Duration::from_secs(5), port, command)
 }
 
-/// The same of a server that may be stopped.
+/// The same, for a server that may be stopped.
 pub(super) fn ask_for(patience: Duration, port: u16, command: &str) -> io::Result<String> {
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&addr, patience)?;
     stream.set_read_timeout(Some(patience))?;
     stream.write_all(format!("{command}\r\n").as_bytes())?;
-    // Hung up on before it answers, Valkey drops what waits for replicas; after that, it says the
-    // rest before it hangs up as well.
+    // If the connection is closed before it answers, Valkey drops what waits for replicas; after
+    // that, it says the rest before it closes the connection as well.
     let mut first = [0; 1];
     let mut answer = match stream.read(&mut first)? {
         0 => String::new(),
@@ -33,11 +33,11 @@ pub(super) fn ask_for(patience: Duration, port: u16, command: &str) -> io::Resul
 pub(super) fn field<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = answer.lines();
     lines.find(|line| *line == name)?;
-    // Its length stands between.
+    // Its length comes in between.
     lines.nth(1)
 }
 
-/// Waits until something is so. What cannot be asked for now may be later.
+/// Waits until something is so. What cannot be asked now may be possible to ask later.
 pub(super) fn wait_until(
     what: &str,
     mut is_so: impl FnMut() -> io::Result<bool>,

@@ -11,12 +11,12 @@ use crate::{Server, Unavailable};
 const SLOTS: u16 = 16_384;
 
 /// A cluster of three Redis servers that have a third of the slots each, and three that replicate
-/// one each. They end when it is dropped.
+/// one of them each. They end when it is dropped.
 #[derive(Debug)]
 pub struct RedisCluster {
     /// Those that had slots at first come first.
     members: Vec<Server>,
-    /// At which clients and members reach them.
+    /// The ports at which clients and members reach them.
     ports: Vec<u16>,
     encryption: Option<Encryption>,
 }
@@ -31,7 +31,7 @@ impl RedisCluster {
         Self::start_reached_by(None, patience)
     }
 
-    /// The same, whose members clients reach by TLS, as they do each other.
+    /// The same, but clients reach the members by TLS, as the members do each other.
     ///
     /// # Errors
     /// [`Unavailable`] if the program or `openssl` is missing or does not come up.
@@ -60,7 +60,7 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// Starts one server that may become a member of a cluster, and knows no other yet.
+    /// Starts one server that may become a member of a cluster, and that knows no other yet.
     ///
     /// # Errors
     /// [`Unavailable`] if the program is missing or does not come up.
@@ -115,7 +115,7 @@ impl RedisCluster {
         self.tell(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}"));
     }
 
-    /// Moves these keys of a slot that is being moved.
+    /// Moves this key of a slot that is being moved.
     ///
     /// # Panics
     /// If the members refuse.
@@ -153,8 +153,8 @@ impl RedisCluster {
         self.members.iter().position(|member| member.port() == port)
     }
 
-    /// Has the first meet the others, unless they know each other: a member gives up a meeting that
-    /// takes longer than its patience.
+    /// Has the first member meet the others, unless they know each other: a member gives up a
+    /// meeting that takes longer than its patience.
     fn has_met_all(&self) -> io::Result<bool> {
         let first = &self.members[0];
         let knows = |one: &Server, other: &Server| -> io::Result<bool> {
@@ -173,8 +173,8 @@ impl RedisCluster {
     }
 
     fn introduce(&self) -> io::Result<()> {
-        // Else two of them are even at first, and whichever settles that may take a slot back which
-        // has been moved meanwhile.
+        // Otherwise two of them are even at first, and whichever settles that may take back a slot
+        // that has been moved meanwhile.
         for (epoch, member) in (1..).zip(&self.members) {
             ask(member.port(), &format!("CLUSTER SET-CONFIG-EPOCH {epoch}"))?;
         }
@@ -213,8 +213,8 @@ fn start_member(
     arguments: &[&str],
 ) -> Result<Reached, Unavailable> {
     let failed = |error: io::Error| REDIS.failed(&error, String::new());
-    // By default the others reach it at its own port and ten thousand more: where the system puts
-    // outgoing connections.
+    // By default the others reach it at its own port plus ten thousand, which is where the system
+    // puts outgoing connections.
     at_free_port(failed, |bus| {
         let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()];
         encryption::start(&REDIS, encryption, &[&cluster, arguments].concat())

@@ -5,7 +5,7 @@ use super::REDIS;
 use crate::port::at_free_port;
 use crate::{Authority, Backend, Server, Unavailable};
 
-/// What servers need that speak TLS at a port beside their own, to each other and to clients.
+/// What servers need to speak TLS, at a port beside their own, to each other and to clients.
 #[derive(Debug)]
 pub(super) struct Encryption {
     authority: Authority,
@@ -29,7 +29,7 @@ impl Encryption {
             ("--tls-ca-cert-file", authority.certificate()),
             ("--tls-cert-file", server.certificate),
             ("--tls-key-file", server.key),
-            // As which it reaches the others.
+            // The certificate with which it reaches the others.
             ("--tls-client-cert-file", client.certificate),
             ("--tls-client-key-file", client.key),
         ];
@@ -40,7 +40,7 @@ impl Encryption {
     }
 }
 
-/// The URL, which has no parameters yet, for clients of servers that are reached so.
+/// The URL, which has no parameters yet, for clients of servers that are reached in this way.
 pub(super) fn url(encryption: Option<&Encryption>, url: String) -> String {
     match encryption {
         Some(Encryption { authority, .. }) => {

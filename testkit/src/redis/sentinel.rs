@@ -31,15 +31,15 @@ static SENTINEL: Backend = Backend {
     shared: OnceLock::new(),
 };
 
-/// A Redis with two replicas, and three sentinels that make one of these the primary when it is
-/// gone. They end when it is dropped.
+/// A Redis with two replicas, and three sentinels that make one of the replicas the primary when
+/// the primary is gone. They end when it is dropped.
 #[derive(Debug)]
 pub struct RedisSentinels {
     servers: Vec<Server>,
     sentinels: Vec<Server>,
-    /// At which the servers are reached.
+    /// The ports at which the servers are reached.
     ports: Vec<u16>,
-    /// At which clients reach the sentinels.
+    /// The ports at which clients reach the sentinels.
     ports_of_sentinels: Vec<u16>,
     encryption: Option<Encryption>,
 }
@@ -54,7 +54,7 @@ impl RedisSentinels {
         Self::start_reached_by(None, patience)
     }
 
-    /// The same, all of whom clients reach by TLS, as they do each other.
+    /// The same, but clients reach all of them by TLS, as they do each other.
     ///
     /// # Errors
     /// [`Unavailable`] if the program or `openssl` is missing or does not come up.
@@ -114,7 +114,7 @@ impl RedisSentinels {
         wait_until("agreement on a primary", || {
             let mut votes = vec![0; self.servers.len()];
             for sentinel in &self.sentinels {
-                // Who is killed or stopped has no vote.
+                // Whoever is killed or stopped has no vote.
                 const PATIENCE: Duration = Duration::from_millis(500);
                 const QUESTION: &str = "SENTINEL GET-MASTER-ADDR-BY-NAME main";
                 let answer = ask_for(PATIENCE, sentinel.port(), QUESTION).unwrap_or_default();
@@ -154,7 +154,7 @@ impl RedisSentinels {
         })?;
         for sentinel in &self.sentinels {
             let port = sentinel.port();
-            // Since Redis 7. Without it they need a few seconds to find one another.
+            // Since Redis 7. Without this they need a few seconds to find one another.
             ask(
                 port,
                 "SENTINEL DEBUG info-period 100 ping-period 100 ask-period 100 publish-period 50 \
@@ -163,7 +163,7 @@ impl RedisSentinels {
             ask(port, &format!("SENTINEL MONITOR {GROUP} 127.0.0.1 {primary} 2"))?;
             let patience = patience.as_millis();
             ask(port, &format!("SENTINEL SET {GROUP} down-after-milliseconds {patience}"))?;
-            // One that failed is tried again after twice as long, by default in six minutes.
+            // A failover that failed is tried again after twice as long, by default in six minutes.
             ask(port, &format!("SENTINEL SET {GROUP} failover-timeout 6000"))?;
         }
         wait_until("acquaintance", || {
@@ -175,9 +175,9 @@ impl RedisSentinels {
             let known: Vec<_> = self.sentinels.iter().map(knows).collect::<Result<_, _>>()?;
             Ok(known.into_iter().all(|known| known))
         })?;
-        // A replica that has not answered for five pings, or told how it is for three periods, is
-        // not made the primary. And after four periods of publishing, a sentinel that has not heard
-        // of a failover takes the new primary for a replica that has gone astray.
+        // A replica that has not answered for five pings, or not told how it is for three periods,
+        // is not made the primary. And after four periods of publishing, a sentinel that has not
+        // heard of a failover takes the new primary for a replica that has gone astray.
         for sentinel in &self.sentinels {
             ask(
                 sentinel.port(),
@@ -193,7 +193,7 @@ fn url(ports: &[u16]) -> String {
     format!("redis+sentinel://{}/{GROUP}", hosts.join(","))
 }
 
-/// A sentinel writes into its file what it learns, and reads it when it is restarted.
+/// A sentinel writes what it learns into its file, and reads the file when it is restarted.
 fn arguments(port: u16, data: &Path) -> io::Result<Vec<String>> {
     let file = data.join("sentinel.conf");
     // What an attempt at another port has left behind goes.

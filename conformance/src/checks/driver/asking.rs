@@ -51,7 +51,7 @@ pub(in crate::checks) async fn a_refusal_comes_at_once(context: &Context) -> Ver
     let (holder, other) = context.pair().await?;
     let held = context.claim()?;
     holder.take(&held).await?;
-    // Nobody renews: who waits for the holder gets the lock when the lease has run out.
+    // Nobody renews: a claim that waits for the holder gets the lock when the lease has run out.
     let asked = held.now();
     match other.try_acquire(&context.claim()?).await? {
         Attempt::Granted(_) => fail!("the ask was not answered until the lock was free"),
@@ -106,7 +106,7 @@ async fn eight(context: &Context) -> Verdict<Vec<Arc<Connection>>> {
     Ok(connections)
 }
 
-/// One race for a lock that nobody holds, and nobody does afterwards.
+/// One race for a lock that nobody holds, and that nobody holds afterwards.
 async fn one_of_eight_is_granted(
     context: &Context,
     connections: &[Arc<Connection>],
@@ -152,7 +152,7 @@ pub(in crate::checks) async fn a_repeated_ask_is_the_same_grant(context: &Contex
         ensure!(first == again, "the token was {first:?}, and on asking again {again:?}");
     }
     other.is_refused(&context.long_claim()?, "it is held").await?;
-    // Asking four times is one hold, which one release ends.
+    // Asking four times makes one hold, which one release ends.
     holder.release(&claim).await?;
     other.take(&context.long_claim()?).await?;
     Ok(())

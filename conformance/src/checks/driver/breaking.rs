@@ -64,7 +64,7 @@ pub(in crate::checks) async fn a_broken_hold_frees_the_lock_for_waiters(
         outside.is_refused(&context.long_claim()?, "a fair claim waits for it").await?;
     }
     let mut waiters = [(&first, &early), (&second, &late)];
-    // Where there is no order, the backend may have handed it to either.
+    // Without an order, the backend may have handed it to either.
     if !context.has_order() && matches!(first.try_acquire(&early).await?, Attempt::Taken(_)) {
         waiters.reverse();
     }

@@ -21,7 +21,7 @@ pub(in crate::checks) async fn requests_end_after_closing(context: &Context) -> 
     let other = context.queued(Claim::new(other?, context.ttl()));
     connection.take(&held).await?;
     connection.close().await;
-    // Some connect anew, and that is as good as an error.
+    // Some drivers connect anew, and that is as good as an error.
     for claim in [&held, &other] {
         let requests = async {
             _ = connection.renew(claim).await;
@@ -30,6 +30,6 @@ pub(in crate::checks) async fn requests_end_after_closing(context: &Context) -> 
         };
         context.promptly("the answers of a connection that was closed", requests).await?;
     }
-    // What those may have left ends by itself.
+    // What these requests may have left ends by itself.
     context.promptly("the end of a connection", connection.close()).await
 }

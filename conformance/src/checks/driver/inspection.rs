@@ -47,7 +47,7 @@ pub(in crate::checks) async fn labels_are_kept_as_given(context: &Context) -> Ve
     Ok(())
 }
 
-/// What a separator, a pattern, a quotation or a character set may spoil.
+/// Labels that a separator, a pattern, a quotation or a character set may spoil.
 const LABELS: &[&str] = &[
     "web-3:4711",
     " a  b ",
@@ -81,7 +81,7 @@ pub(in crate::checks) async fn times_of_a_hold_are_right(context: &Context) -> V
     Ok(())
 }
 
-/// Between an ask and its answer, where the backend decided.
+/// The time between an ask and its answer, in which the backend decided.
 #[derive(Clone, Copy)]
 struct Period {
     from: Instant,
@@ -89,7 +89,7 @@ struct Period {
 }
 
 impl Period {
-    /// For how long it is past at `now`, at the least and at the most.
+    /// How long ago it was at `now`, at the least and at the most.
     fn past_at(self, now: Self) -> (Duration, Duration) {
         (now.from.saturating_duration_since(self.to), now.to.saturating_duration_since(self.from))
     }
@@ -104,7 +104,7 @@ async fn has_times(
 ) -> Verdict {
     let (asked, holder) = (claim.now(), is_seen(connection, claim, token).await?);
     let now = Period { from: asked, to: claim.now() };
-    // For people, and in whatever unit the backend counts.
+    // The time is for people, and in whatever unit the backend counts.
     let ttl = claim.ttl();
     let margin = ttl / 4;
     if let Some(since) = holder.held_for() {
@@ -189,7 +189,7 @@ pub(in crate::checks) async fn places_are_seen_in_order(context: &Context) -> Ve
 pub(in crate::checks) async fn times_of_a_place_are_right(context: &Context) -> Verdict {
     let (holder, waiter) = context.pair().await?;
     let held = context.long_claim()?;
-    // For people, and in whatever unit the backend counts.
+    // The time is for people, and in whatever unit the backend counts.
     let (waiting, margin) = (context.long_claim()?.fair(), context.ttl() * 3 / 2);
     holder.take(&held).await?;
     let asked = waiting.now();
@@ -239,7 +239,7 @@ pub(in crate::checks) async fn a_place_that_ran_out_is_not_seen(context: &Contex
 pub(in crate::checks) async fn held_locks_are_listed(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
     let namespace = context.namespace_beside("list-@")?;
-    // What a prefix or a pattern would take for it.
+    // Namespaces that a prefix or a pattern would take for it.
     for alike in ["list-@-a", "list-@.a", "list-@a", "a-list-@", "list_@", "LIST-@", "list-"] {
         let neighbour = context.namespace_beside(alike)?;
         let name = LockName::new(&neighbour, &context.text("lock-@"))?;
@@ -277,7 +277,7 @@ pub(in crate::checks) async fn held_locks_are_listed(context: &Context) -> Verdi
     Ok(())
 }
 
-/// The list has the held locks, which are in order, and no other.
+/// The list has the held locks, which are in order, and no others.
 fn are_listed(listed: &[LockStatus], held: &[(Claim, Option<FencingToken>)]) -> Verdict {
     let names: BTreeSet<_> = listed.iter().map(LockStatus::name).collect();
     for (claim, _) in held {
@@ -345,7 +345,7 @@ pub(in crate::checks) async fn looking_keeps_nothing_alive(context: &Context) ->
             tokio::time::sleep(held.ttl() / 10).await;
         }
     };
-    // Of a hold and then a place.
+    // The end of a hold and then that of a place.
     let limit = held.ttl() + context.expiry(waiting.ttl());
     tokio::select! {
         freed = other.ask_until_granted(context, &next, limit) => freed.map(drop),

@@ -73,8 +73,8 @@ pub(in crate::checks) async fn no_request_shortens_a_lease(context: &Context) ->
     let short = (claim.ttl() / 2).max(min_ttl);
     let (shorter, stranger) = (claim.clone().with_ttl(short), context.claim()?.with_ttl(short));
     let asked = claim.now();
-    // Drivers wait for short leases briefly: what is not answered is asked again, while more is
-    // left than what is asked for.
+    // With short leases, drivers wait only briefly: what is not answered is asked again, as long as
+    // more of the lease is left than is asked for.
     let until = asked + short / 2;
     for ask in [&claim, &shorter] {
         match answered(until, || holder.try_acquire(ask)).await? {
@@ -144,7 +144,7 @@ pub(in crate::checks) async fn a_refusal_is_not_wrong_about_the_end(context: &Co
     Ok(())
 }
 
-/// Asks again after trouble that may pass, until then.
+/// Asks again after trouble that may pass, up to `until`.
 async fn answered<T, F>(until: Instant, ask: impl Fn() -> F) -> Result<T, DriverError>
 where
     F: Future<Output = Result<T, DriverError>>,
@@ -164,8 +164,8 @@ async fn watch(context: &Context, other: &Connection, ttl: Duration) -> Verdict<
     other.ask_until_granted(context, &context.claim()?, context.expiry(ttl)).await
 }
 
-/// The lease was asked for after `since`, so that nobody else may have been granted the lock before
-/// a full `ttl` from there. A slow machine can only make this time longer.
+/// The lease was asked for after `since`, so nobody else may have been granted the lock before a
+/// full `ttl` from then. A slow machine can only make this time longer.
 fn has_lasted(freed: &Freed, since: Instant, ttl: Duration, what: &str) -> Verdict {
     let lasted = freed.granted.saturating_duration_since(since);
     ensure!(lasted + margin(ttl) >= ttl, "a lease of {ttl:?} was over {lasted:?} after {what}");

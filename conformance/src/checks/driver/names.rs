@@ -105,7 +105,7 @@ pub(in crate::checks) async fn a_release_is_heard_of_whatever_the_name(
     for shape in names::HOSTILE {
         names.push(context.name(shape)?);
     }
-    // Names that differ in little are next to each other, and are waited for at the same time.
+    // Names that differ little are next to each other, and are waited for at the same time.
     for some in names.chunks(8) {
         let (ready, mut locks) = (Arc::new(Barrier::new(some.len())), JoinSet::new());
         for name in some {
@@ -122,7 +122,7 @@ pub(in crate::checks) async fn a_release_is_heard_of_whatever_the_name(
     Ok(())
 }
 
-/// Lets a lock go when all are `ready`, which is waited for by each of `waiting`.
+/// Lets a lock go when all are `ready`. Each of `waiting` waits for it.
 async fn is_heard_of(
     holder: Arc<Connection>,
     waiter: Arc<Connection>,
@@ -137,7 +137,7 @@ async fn is_heard_of(
         let taken = waiter.is_refused(&claim, &format!("{:?} is held", held.name())).await?;
         let waiter = waiter.clone();
         waits.spawn(async move {
-            // It may be one too many to be told for now.
+            // This claim may be one too many to be told for now.
             if !taken.is_unheard() {
                 let granted = timeout(limit, waiter.listen_until_granted(&claim)).await;
                 let Ok(granted) = granted else {
@@ -157,7 +157,7 @@ async fn is_heard_of(
     Ok(())
 }
 
-/// Two that are as long as can be and differ in the last byte.
+/// Two namespaces that are as long as can be and differ in the last byte.
 fn longest_namespaces(context: &Context) -> Verdict<[Namespace; 2]> {
     const LONGEST: usize = 64;
     let stem = context.namespace_beside("@")?.as_str().len();

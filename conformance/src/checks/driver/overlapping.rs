@@ -1,4 +1,4 @@
-//! Requests of one claim that are under way at the same time: one that is late, or was repeated.
+//! Requests of one claim that are under way at the same time: one is late, or was repeated.
 
 use std::cell::Cell;
 
@@ -88,7 +88,7 @@ pub(in crate::checks) async fn a_repeated_ask_is_one_step_beside_a_break(
     beside_breaks(context, Request::RepeatedAsk).await
 }
 
-/// What may come for a hold that is taken away meanwhile.
+/// The requests that may come for a hold that is taken away meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
     Release,
@@ -113,8 +113,8 @@ impl Request {
         }
     }
 
-    /// Three of them for `early`, each some steps later than the last: so many that it depends on the
-    /// round how far they are when the hold is taken away.
+    /// Three such requests for `early`, each some steps later than the one before: so many that it
+    /// depends on the round how far they are when the hold is taken away.
     async fn send_several(self, holder: &Connection, early: &Claim, round: usize) -> Verdict {
         let stranger = Claim::new(early.name().clone(), early.ttl());
         let later = async |steps| {
@@ -142,7 +142,7 @@ async fn beside_breaks(context: &Context, request: Request) -> Verdict {
         );
         sent?;
         let is_taken_over = taken_over?;
-        // An ask of the first owner may have been before, and is a new grant.
+        // An ask of the first owner may have come before that, and is then a new grant.
         if is_taken_over || request != Request::RepeatedAsk {
             if !is_taken_over {
                 next.ask_until_granted(context, &late, context.patience()).await?;
@@ -155,7 +155,7 @@ async fn beside_breaks(context: &Context, request: Request) -> Verdict {
     Ok(())
 }
 
-/// A hold may take its session along, and what is under way fails with that.
+/// A hold may take its session along, and what is under way then fails.
 fn is_answered<T>(answer: Result<T, DriverError>) -> Verdict {
     match answer {
         Err(error) if !error.kind().is_transient() => Err(error.into()),
@@ -163,8 +163,8 @@ fn is_answered<T>(answer: Result<T, DriverError>) -> Verdict {
     }
 }
 
-/// Takes the lock away from `early`, if it has it, while `late` asks for it over and over, so that one
-/// ask comes right after the break. Whether `late` got it.
+/// Takes the lock away from `early`, if it has it, while `late` asks for it over and over, so that
+/// one ask comes right after the break. Returns whether `late` got it.
 async fn take_over(
     context: &Context,
     outside: &Connection,

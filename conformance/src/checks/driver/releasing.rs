@@ -95,7 +95,7 @@ pub(in crate::checks) async fn a_closed_connection_leaves_nothing_for_long(
     waiter.is_refused(&waiting, "it is held").await?;
     holder.close().await;
     waiter.close().await;
-    // Of a hold and then a place.
+    // The end of a hold and then that of a place.
     let limit = held.ttl() + context.expiry(waiting.ttl());
     let next = context.queued(context.long_claim()?);
     other.ask_until_granted(context, &next, limit).await?;

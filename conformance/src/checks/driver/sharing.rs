@@ -1,4 +1,5 @@
-//! Several that wait in order for one lock over one connection: the tasks of an application.
+//! Several claims that wait in order for one lock over one connection, as the tasks of an
+//! application do.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

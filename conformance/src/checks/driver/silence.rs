@@ -31,7 +31,7 @@ pub(in crate::checks) async fn requests_end_while_nobody_answers(context: &Conte
             connection.release(&released),
             connection.try_acquire(&asked)
         );
-        // A driver may know of a session that it is over, or for how long it was good before.
+        // A driver may know that a session is over, or for how long it was good before.
         let is_session = context.capabilities().liveness == Liveness::Session;
         match renewal {
             Ok(Renewal::Lost) if is_session => (),
@@ -59,7 +59,7 @@ pub(in crate::checks) async fn an_ask_that_did_not_arrive_leaves_nothing(
 ) -> Verdict {
     let (connection, other) = context.pair().await?;
     let (claims, answers) = ask_in_silence(context, &connection, context.long()).await?;
-    // What is still on its way arrives.
+    // Time for what is still on its way to arrive.
     tokio::time::sleep(context.ttl() / 2).await;
     for (claim, answer) in claims.iter().zip(answers) {
         if answer.kind() == ErrorKind::Unknown {
@@ -84,7 +84,7 @@ pub(in crate::checks) async fn an_ask_in_a_silence_leaves_at_most_a_lease(
     for claim in &claims {
         context.after_trouble(async || connection.release(claim).await).await?;
     }
-    // What is still on its way arrives.
+    // Time for what is still on its way to arrive.
     tokio::time::sleep(context.ttl() / 2).await;
     let limit = context.expiry(context.ttl());
     for claim in &claims {
@@ -94,14 +94,14 @@ pub(in crate::checks) async fn an_ask_in_a_silence_leaves_at_most_a_lease(
     Ok(())
 }
 
-/// Has several locks asked for while the backend is silent, and come to their ends. It speaks again
-/// when this returns.
+/// Asks for several locks while the backend is silent, and waits until these requests have ended.
+/// The backend speaks again when this returns.
 async fn ask_in_silence(
     context: &Context,
     connection: &Arc<Connection>,
     ttl: Duration,
 ) -> Verdict<(Vec<Claim>, Vec<DriverError>)> {
-    // It is one that has been used.
+    // The connection is one that has been used.
     let before = context.long_claim()?;
     connection.take(&before).await?;
     connection.release(&before).await?;

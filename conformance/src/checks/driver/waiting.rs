@@ -8,7 +8,7 @@ use super::leasing::is_as_vouched;
 use crate::connection::Connection;
 use crate::context::{Context, Stop, Verdict};
 
-/// So many places that their numbers are in another order as text.
+/// So many places that their numbers, as text, are in another order.
 pub(super) const MANY: usize = 12;
 
 pub(in crate::checks) async fn a_release_is_not_missed(context: &Context) -> Verdict {
@@ -92,7 +92,7 @@ pub(in crate::checks) async fn silence_while_nothing_changes(context: &Context) 
     is_left_alone(context, &holder, &held, "a holder", || holder.keep(&held)).await
 }
 
-/// Listens, and asks at news as the engine does.
+/// Listens, and asks when there is news, as the engine does.
 async fn is_left_alone<T, F>(
     context: &Context,
     connection: &Connection,
@@ -193,7 +193,7 @@ pub(in crate::checks) async fn a_waiter_released_at_its_turn_passes_it_on(
     first.is_refused(&left, "it is held").await?;
     second.is_refused(&waiting, "it is held").await?;
     holder.release(&held).await?;
-    // It is the first one's turn, which it does not know yet, and it may even hold the lock.
+    // It is the first one's turn, which it does not know yet; it may even hold the lock.
     first.release(&left).await?;
     second.take(&waiting).await?;
     Ok(())
@@ -396,7 +396,7 @@ pub(in crate::checks) async fn who_listens_and_is_heard_is_told(context: &Contex
     Ok(())
 }
 
-/// Asks until the driver has no news for `glance` any more, and says when the last refused ask left
+/// Asks until the driver has had no news for `glance`, and returns when the last refused ask left
 /// and when it was answered.
 pub(super) async fn settle(
     waiter: &Connection,

@@ -116,7 +116,7 @@ pub(in crate::checks) async fn a_shutdown_leaves_nothing(context: &Context) -> V
     is_free(context, &third, "a waiter was shut down").await
 }
 
-/// Whether the lock can be had at once: no hold and no place is left that would run out only much
+/// Whether the lock can be had at once: no hold or place is left that would run out only much
 /// later.
 async fn is_free(context: &Context, other: &Client, what: &str) -> Verdict {
     let guard =
@@ -127,9 +127,9 @@ async fn is_free(context: &Context, other: &Client, what: &str) -> Verdict {
 
 enum Polled<T> {
     Ready(T),
-    /// Not ready after so many polls, and dropped.
+    /// Not ready after that many polls, and dropped.
     Dropped,
-    /// Not woken any more, and dropped.
+    /// No longer woken, and dropped.
     Asleep,
 }
 

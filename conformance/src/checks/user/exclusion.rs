@@ -53,7 +53,7 @@ async fn lockers_take_turns(context: &Context, count: usize) -> Verdict {
     take_turns(context, locks).await.map(drop)
 }
 
-/// Two turns for each of `locks`, which are one lock, in a section that only exclusion makes
+/// Two turns for each of `locks`, which are all one lock, in a section that only exclusion makes
 /// right. Returns the tokens in the order of the holds.
 async fn take_turns(context: &Context, locks: Vec<Lock>) -> Verdict<Vec<Option<FencingToken>>> {
     const TURNS: usize = 2;

@@ -182,7 +182,8 @@ async fn release_all(guards: Vec<LockGuard>) -> Verdict {
     Ok(())
 }
 
-/// What each ends in. One after the other they would wait a thousand times for a backend's disk.
+/// What each future ends in. One after the other, they would wait a thousand times for a backend's
+/// disk.
 async fn some_at_a_time<T: Send + 'static>(
     futures: impl Iterator<Item = impl Future<Output = lockkit_core::Result<T>> + Send + 'static>,
 ) -> Verdict<Vec<T>> {
@@ -249,7 +250,7 @@ pub(in crate::checks) async fn a_hold_is_lost_in_time_while_nobody_answers(
     tokio::time::sleep(context.ttl()).await;
     ensure!(!guard.is_held(), "a guard still believed after a lease without an answer");
     context.promptly("word of a loss while nobody answers", guard.lost()).await?;
-    // Whether it says that it was lost or that it was not answered.
+    // It may say that the hold was lost, or that it was not answered.
     _ = context.promptly("the end of a release while nobody answers", guard.release()).await?;
     context.speak().await?;
     let limit = context.expiry(context.ttl()) + context.patience();
@@ -290,7 +291,8 @@ pub(in crate::checks) async fn a_hold_survives_a_cut(context: &Context) -> Verdi
 }
 
 pub(in crate::checks) async fn a_restart_is_got_over(context: &Context) -> Verdict {
-    // It is not the length of the lease that is checked: a locker may be silent for no longer.
+    // The length of the lease is not what is checked: a locker may be silent for no longer than
+    // that.
     let ttl = (4 * context.ttl()).min(context.capabilities().max_ttl);
     let client = context.client_with(Lease::new(ttl)).await?;
     // Whether this hold survives is up to the backend.

@@ -122,7 +122,7 @@ pub(in crate::checks) async fn a_try_does_not_overtake_waiters(context: &Context
         let lock = waiter.queue();
         async move {
             let guard = lock.acquire().await?;
-            // The sender's end is the signal.
+            // The end of the sender is the signal.
             _ = until.await;
             guard.release().await
         }

@@ -1,4 +1,4 @@
-//! The session that sleeps until somebody rings, and what it has heard then.
+//! The session that sleeps until somebody rings, and what it then hears.
 
 use lockkit_core::driver::{ErrorKind, Limit};
 use lockkit_core::{LockName, Namespace};
@@ -20,12 +20,12 @@ const DROP_HEARD: &str = "DELETE FROM lockkit_bell WHERE inbox = ? AND told < 0 
 const HEARD: &str = "UPDATE lockkit_bell SET told = -told \
      WHERE namespace = ? AND name = ? AND inbox = ? AND told = ?";
 const HEARD_TOGETHER: &str = include_str!("../sql/heard_together.sql");
-/// How many it is for.
+/// How many locks `HEARD_TOGETHER` is for.
 const TOGETHER: usize = 16;
 const CLOSE: &str = "DO GET_LOCK(?, 0)";
 const OPEN: &str = "DO RELEASE_LOCK(?)";
 
-/// After that, a row that was told is of no use.
+/// After this time, a row that was told is of no use.
 const STALE: Duration = Duration::from_secs(12);
 
 /// A session that sleeps until somebody rings.
@@ -35,16 +35,16 @@ pub(super) struct Sleeper {
     mark: String,
     gate: String,
     line: Line,
-    /// Since it was opened.
+    /// Whether the gate has been closed since it was opened.
     is_gate_closed: bool,
-    /// Of which lock the waiters were told when somebody rang, before it was read which one is meant.
+    /// The lock whose waiters were told when somebody rang, before it was read which one is meant.
     guess: Option<String>,
     /// When it last heard something of which a row is left.
     heard: Option<Instant>,
 }
 
 impl Sleeper {
-    /// One whose connection has the mark.
+    /// A sleeper whose connection has the mark.
     pub(super) fn new(connection: MySqlConnection, mark: String, gate: String, line: Line) -> Self {
         Self { connection, mark, gate, line, is_gate_closed: false, guess: None, heard: None }
     }
@@ -55,19 +55,19 @@ impl Listener for Sleeper {
 
     async fn hear(&mut self, board: &Board) -> Result<(), Failure> {
         let Some(told) = self.sleep().await? else {
-            // It has waited for the gate.
+            // It did wait for the gate.
             self.is_gate_closed = false;
             self.guess = board.deliver_to_all_of_one();
             return Ok(());
         };
         let guess = self.guess.take();
-        // Who was told by a guess may have the lock by now.
+        // A waiter that was told by a guess may have the lock by now.
         let in_vain = |name| !deliver(board, name) && guess != Some(key(name));
         let in_vain: Vec<_> = told.iter().filter(|(name, _)| in_vain(name)).collect();
         for some in told.chunks(TOGETHER) {
             self.note_heard(some).await?;
         }
-        // It waits no more: another one may.
+        // This process no longer waits: another one may.
         for (name, _) in in_vain {
             self.line.ring(name, false, board, Limit::new(LIMIT)).await;
         }
@@ -85,8 +85,8 @@ impl Listener for Sleeper {
 }
 
 impl Sleeper {
-    /// Of which locks this process was told, and when; of none after a while. `None` if the sleep was
-    /// broken off.
+    /// Returns the locks that this process was told of, and when; after a while, an empty list.
+    /// `None` if the sleep was broken off.
     async fn sleep(&mut self) -> Result<Option<Vec<(LockName, i64)>>, Failure> {
         let Self { connection, mark, gate, line, .. } = self;
         let sleeping = sqlx::query(LISTEN).bind(&*mark).bind(&*gate).bind(line.inbox);
@@ -107,14 +107,15 @@ impl Sleeper {
             match row.try_get("is_through")? {
                 Some(1_i64) => self.close_gate().await?,
                 Some(_) => self.is_gate_closed = false,
-                // MariaDB breaks off the wait and not the statement.
+                // MariaDB breaks off the wait, not the statement.
                 None => return Ok(None),
             }
         }
         Ok(Some(told))
     }
 
-    /// Notes that it was heard what these locks were told, at most as many as fit one statement.
+    /// Notes that what was told of these locks has been heard. There are at most as many as fit
+    /// into one statement.
     async fn note_heard(&mut self, told: &[(LockName, i64)]) -> Result<(), Failure> {
         let inbox = self.line.inbox;
         let (statement, places) = match told.len() {
@@ -122,7 +123,7 @@ impl Sleeper {
             _ => (HEARD_TOGETHER, TOGETHER),
         };
         self.say(|| {
-            // One may stand there again.
+            // A lock may stand there more than once.
             told.iter().cycle().take(places).fold(sqlx::query(statement), |query, (name, at)| {
                 let (namespace, lock) = (name.namespace().as_str(), name.as_str());
                 query.bind(namespace.as_bytes()).bind(lock.as_bytes()).bind(inbox).bind(*at)
@@ -133,7 +134,8 @@ impl Sleeper {
         Ok(())
     }
 
-    /// Has another session of the driver keep the gate closed. It may go away with its connection.
+    /// Has another session of the driver keep the gate closed. That session may go away with its
+    /// connection.
     async fn close_gate(&mut self) -> Result<(), Failure> {
         if std::mem::replace(&mut self.is_gate_closed, true) {
             let text = "requests are sent to another server than the one that is listened to";
@@ -146,7 +148,7 @@ impl Sleeper {
         Ok(())
     }
 
-    /// Sends a statement, again where it was broken off: by whoever rings meanwhile.
+    /// Sends a statement, and sends it again if it was broken off by somebody who rings meanwhile.
     async fn say<'q>(&mut self, statement: impl Fn() -> Query<'q>) -> Result<(), Failure> {
         loop {
             match within_limit(statement().execute(&mut self.connection)).await {
@@ -164,7 +166,7 @@ fn is_to_be_repeated(failure: &Failure) -> bool {
     failure.is_interruption() || failure.is_conflict()
 }
 
-/// Longer than a sleep, or the wait for a row.
+/// Waits for an answer, with a limit longer than a sleep or the wait for a row.
 async fn within_limit<T>(
     asking: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, Failure> {

@@ -1,4 +1,4 @@
-//! Whether the server is fit to keep locks of sessions.
+//! Whether the server is fit to keep the locks of sessions.
 
 use lockkit_core::{Diagnosis, Namespace};
 use sqlx::Row as _;
@@ -11,7 +11,7 @@ use crate::mysql::error::Failure;
 const TOKENS: &str = "SELECT MAX(token) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS ahead \
      FROM lockkit_session WHERE namespace = ?";
 
-/// Each needs one right, and is only explained.
+/// Each statement needs one right, and is only explained.
 const RIGHTS: [(&str, &str); 4] = [
     ("SELECT", "EXPLAIN SELECT token FROM lockkit_session"),
     ("INSERT", "EXPLAIN INSERT INTO lockkit_session (name) VALUES ('')"),

@@ -18,8 +18,9 @@ use crate::session::hold::Hold;
 
 /// What the driver of MySQL and MariaDB sessions promises.
 ///
-/// An ask may wait for two seconds for a row that somebody keeps locked: MySQL looks once a second
-/// whether its second is over. A shorter session could end meanwhile, with all its locks.
+/// An ask may wait for two seconds for a row that somebody keeps locked: MySQL checks only once a
+/// second whether its limit of one second is over. A shorter session could end meanwhile, with all
+/// its locks.
 pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
     .fencing()
     .notification()
@@ -28,9 +29,9 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
 
 /// Locks that a session with a MySQL or MariaDB server holds.
 ///
-/// It keeps one connection for the session, a few while somebody waits, and one for looking at locks
-/// once that was done; for a moment in each hour there is another, which removes idle rows. They end
-/// with [`close`](Driver::close) or when the driver is dropped.
+/// It keeps one connection for the session, a few more while somebody waits, and, once a lock has
+/// been looked at, one for that; for a moment each hour there is another, which removes idle rows.
+/// They end with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct MysqlSessionDriver {
     pub(super) sessions: Sessions<MysqlServer>,
@@ -41,17 +42,18 @@ pub struct MysqlSessionDriver {
 }
 
 impl MysqlSessionDriver {
-    /// Connects to `mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE?hold=session`, and makes the tables
-    /// if there are none. Tries once, and fails within 5 seconds.
+    /// Connects to `mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE?hold=session`, and makes the
+    /// tables if there are none. Tries once, and gives up within 5 seconds.
     ///
-    /// The session's TTL is that of the URL, 30 seconds without one, rounded up to whole seconds.
+    /// The session's TTL is that of the URL, or 30 seconds if it has none, rounded up to whole
+    /// seconds.
     ///
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.
-    /// - [`Error::Misconfigured`] if the server cannot: it is read-only, or a node of a Galera
-    ///   cluster, has no such database, an unknown layout version, or no way to keep the password
-    ///   secret.
+    /// - [`Error::Misconfigured`] if the server cannot be used: it is read-only or a node of a
+    ///   Galera cluster, has no such database, has an unknown layout version, or has no way to keep
+    ///   the password secret.
     /// - [`Error::Denied`] for a wrong password or a missing right.
     /// - [`Error::Foreign`] if the tables are not as lockkit makes them.
     /// - [`Error::Capacity`] if the server has no connection left.

@@ -1,4 +1,4 @@
-//! Who holds, as the server's locks and our rows tell.
+//! Who holds a lock, as the server's locks and our rows tell.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Inspect for MysqlSessionDriver {
             .map_err(Failure::of_a_look)
     }
 
-    /// Ends the session, so only where it holds nothing else.
+    /// Ends the session, so this is done only where it holds nothing else.
     async fn break_hold(
         &self,
         name: &LockName,
@@ -106,7 +106,8 @@ impl MysqlSessionDriver {
                 }
                 return Ok(Some(held));
             }
-            // It was not as it was seen by then. Whoever holds next is left alone.
+            // By then, it was no longer as it had been seen. Whoever holds the lock next is left
+            // alone.
             owner = Some(held.owner());
             sleep(PAUSE).await;
         }
@@ -149,7 +150,8 @@ impl MysqlSessionDriver {
     }
 }
 
-/// Ends the session of this mark, if it holds the owner's lock and no other; whether it did.
+/// Ends the session with this mark, if it holds the owner's lock and no other; the answer is
+/// whether it did.
 struct End<'a> {
     key: &'a str,
     session: &'a [u8],
@@ -170,8 +172,8 @@ impl Steps for End<'_> {
     }
 }
 
-/// Who holds the lock of this name. Of a session that took it otherwise, as another program or under
-/// another name, only the id is known, which makes up for that of an owner.
+/// Who holds the lock of this name. Of a session that took it otherwise, for another program or
+/// under another name, only the id is known, which stands in for that of an owner.
 fn holder(name: &LockName, row: &MySqlRow) -> Result<Holder, Failure> {
     let row_is_of: (Option<&[u8]>, Option<&[u8]>) =
         (row.try_get("namespace")?, row.try_get("name")?);
@@ -179,7 +181,7 @@ fn holder(name: &LockName, row: &MySqlRow) -> Result<Holder, Failure> {
     if row_is_of != (Some(ours.0), Some(ours.1)) {
         let id: i64 = row.try_get("id")?;
         let holder = Holder::new(owner_of(format!("{id:032x}").as_bytes())?);
-        // A label decides nothing, so one that is none is only left out.
+        // A label decides nothing, so an invalid one is merely left out.
         return Ok(match Label::new(&format!("session {id}")) {
             Ok(label) => holder.with_label(label),
             Err(_) => holder,

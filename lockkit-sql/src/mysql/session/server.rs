@@ -22,22 +22,22 @@ const TAKE: &str = include_str!("../sql/session_take.sql");
 const WAIT: &str = "SELECT COALESCE(GET_LOCK(?, ?), 0) AS is_ours";
 const KEEP: &str = include_str!("../sql/session_keep.sql");
 const RELEASE: &str = "SELECT COALESCE(RELEASE_LOCK(?), 0) AS was_held";
-/// A primary that was demoted keeps its connections, and some users may still write: locks are
-/// another server's by then.
+/// A primary that was demoted keeps its connections, and some users may still write: by then, locks
+/// are another server's.
 const BEAT: &str = "SELECT CONNECTION_ID() AS id, \
      CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') AS is_read_only";
 const IF_ALIVE: &str = "SET @lockkit_session = IF(COALESCE(IS_USED_LOCK(?) = ?, FALSE), ?, 0)";
 
-/// What is asked of every session.
+/// The statements that every session sends.
 pub(super) const REQUESTS: &[&str] = &[TAKE, WAIT, KEEP, RELEASE, BEAT];
 
 /// MySQL counts in seconds.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// The longest name of a lock that MySQL takes.
+/// The longest name of a lock that MySQL accepts.
 const LONGEST: usize = 64;
 
-/// A MySQL or MariaDB on which sessions hold locks.
+/// A MySQL or MariaDB server on which sessions hold locks.
 #[derive(Debug)]
 pub(super) struct MysqlServer {
     pub(super) endpoint: Endpoint,
@@ -48,21 +48,21 @@ pub(super) struct MysqlServer {
 #[derive(Debug)]
 pub(super) struct MysqlSession {
     connection: MySqlConnection,
-    /// What it calls itself in rows: a lock that it holds all its life.
+    /// What the session calls itself in rows: a lock that it holds all its life.
     mark: String,
-    /// Which one it is, unless somebody in between gives us another each time.
+    /// Which session it is, unless something in between gives us another one each time.
     id: Option<u64>,
     longest_wait: Duration,
 }
 
 /// What the server knows a lock by.
 ///
-/// MySQL takes no heed of case, MariaDB does: two names that are the same for one of them exclude
-/// each other within a driver, since a session lets itself in twice.
+/// MySQL takes no heed of case; MariaDB does. Two names that are the same for one of them exclude
+/// each other within a driver, since a session would be let in twice.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     text: String,
-    /// Where it is another.
+    /// The folded text, where it is different.
     folded: Option<String>,
 }
 
@@ -95,7 +95,8 @@ impl Hash for Key {
     }
 }
 
-/// Which session: after a restart of the server its id may be another's, the mark is not.
+/// Which session it is. After a restart of the server its id may be another session's; the mark is
+/// not.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
     id: u64,
@@ -156,13 +157,13 @@ impl Server for MysqlServer {
         let MysqlSession { connection, mark, id, longest_wait } = session;
         match request {
             Request::Take { key, claim, .. } => take(connection, TAKE, key, claim, mark).await,
-            // As one statement it would keep a lock of the table while it waits.
+            // As one statement, it would keep a lock on the table while it waits.
             Request::Wait { key, claim } => {
                 let waiting = query(WAIT).bind(key.as_str()).bind(longest_wait.as_secs());
                 match one(waiting.fetch_all(&mut *connection).await?)?.try_get("is_ours")? {
                     0_i64 => Ok(Reply::Taken { ask_again: false }),
                     _ => match take(connection, KEEP, key, claim, mark).await {
-                        // What came late for the wait. It is locked still.
+                        // The interruption came too late for the wait. The lock is still held.
                         Err(failure) if failure.is_interruption() => {
                             take(connection, KEEP, key, claim, mark).await
                         }
@@ -199,7 +200,7 @@ impl Server for MysqlServer {
     fn freed(&self, _: &LockName) {}
 }
 
-/// A statement that writes the hold's row if the session has the lock.
+/// Sends a statement that writes the hold's row if the session has the lock.
 async fn take(
     connection: &mut MySqlConnection,
     statement: &'static str,
@@ -224,7 +225,7 @@ async fn take(
     }
 }
 
-/// Ends the session of that trace, or what it does; whether it was there.
+/// Ends the session with that trace, or what it does; returns whether the session was there.
 async fn kill(
     connection: &mut MySqlConnection,
     statement: &'static str,
@@ -239,7 +240,7 @@ async fn kill(
     }
 }
 
-/// The hash in hexadecimal digits, all that `GET_LOCK` takes.
+/// The hash in hexadecimal digits: as many as `GET_LOCK` takes.
 fn hashed(name: &LockName) -> Key {
     const DIGITS: [char; 16] =
         ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
@@ -280,7 +281,7 @@ impl Failing for Failure {
         Self::is_interruption(self)
     }
 
-    /// Also with a limit of the administrator's.
+    /// This includes a limit that the administrator has set.
     fn is_impatience(&self) -> bool {
         Self::is_impatience(self) || matches!(self.number(), Some(1969 | 3024))
     }
@@ -304,7 +305,8 @@ mod tests {
 
     use super::{Key, hashed};
 
-    /// Who has another key does not lock what others hold: a change here is a change of layout.
+    /// A client that has other keys does not lock what others hold: a change here is a change of
+    /// layout.
     #[test]
     fn keys_are_as_they_were() {
         let name = LockName::new(&Namespace::default(), "orders/42").unwrap();

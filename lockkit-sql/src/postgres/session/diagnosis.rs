@@ -1,4 +1,4 @@
-//! Whether the server is fit to keep locks of sessions.
+//! Whether the server is fit to keep the locks of sessions.
 
 use lockkit_core::{Diagnosis, Namespace};
 use sqlx::Row as _;

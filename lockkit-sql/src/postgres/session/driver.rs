@@ -30,10 +30,10 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Session)
 
 /// Locks that a session with a PostgreSQL server holds.
 ///
-/// It keeps one connection for the session, a few while somebody waits, with one for news if those
-/// are all in use, and one for looking at locks once that was done; for a moment in each hour there
-/// is another, which removes idle rows. They end with [`close`](Driver::close) or when the driver is
-/// dropped.
+/// It keeps one connection for the session; a few more while somebody waits, with one for news if
+/// those are all in use; and, once a lock has been looked at, one for that. For a moment each hour
+/// there is another, which removes idle rows. They end with [`close`](Driver::close) or when the
+/// driver is dropped.
 #[derive(Debug)]
 pub struct PostgresSessionDriver {
     pub(super) sessions: Sessions<PostgresServer>,
@@ -44,16 +44,17 @@ pub struct PostgresSessionDriver {
 }
 
 impl PostgresSessionDriver {
-    /// Connects to `postgres://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]?hold=session`, and makes the
-    /// tables if there are none. Tries once, and fails within 5 seconds.
+    /// Connects to `postgres://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]?hold=session`, and makes
+    /// the tables if there are none. Tries once, and gives up within 5 seconds.
     ///
-    /// The session's TTL is that of the URL, 30 seconds without one.
+    /// The session's TTL is that of the URL, or 30 seconds if it has none.
     ///
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.
-    /// - [`Error::Misconfigured`] if the server cannot: a standby, older than PostgreSQL 14, no such
-    ///   database, an unknown layout version, a pooler that pools transactions.
+    /// - [`Error::Misconfigured`] if the server cannot be used: it is a standby, is older than
+    ///   PostgreSQL 14, has no such database, has an unknown layout version, or is behind a pooler
+    ///   that pools transactions.
     /// - [`Error::Denied`] for a wrong password or a missing right.
     /// - [`Error::Foreign`] if the tables are not as lockkit makes them.
     /// - [`Error::Capacity`] if the server has no connection left.
@@ -111,7 +112,7 @@ impl Driver for PostgresSessionDriver {
                 self.subscription().wait(name, owner, None, joined);
             }
             Ok(_) => self.subscription().leave(name, owner),
-            // Nobody releases a claim that was not carried out.
+            // Nobody releases a claim whose ask was not carried out.
             Err(_) if joined == Joined::Now => self.subscription().leave(name, owner),
             Err(_) => (),
         }

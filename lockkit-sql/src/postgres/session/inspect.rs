@@ -1,4 +1,4 @@
-//! Who holds, as the server's locks and our rows tell.
+//! Who holds a lock, as the server's locks and our rows tell.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Inspect for PostgresSessionDriver {
             .map_err(Failure::of_a_look)
     }
 
-    /// Ends the session, so only where it holds nothing else.
+    /// Ends the session, so this is done only where it holds nothing else.
     async fn break_hold(
         &self,
         name: &LockName,
@@ -105,8 +105,8 @@ impl PostgresSessionDriver {
     }
 }
 
-/// Who holds the lock of this name. Of a session that took the key otherwise, as another program or
-/// under another name, only the process is known: its id makes up for that of an owner.
+/// Who holds the lock of this name. Of a session that took the key otherwise, for another program
+/// or under another name, only the process is known: its id stands in for that of an owner.
 fn holder(name: &LockName, row: &PgRow) -> Result<Holder, Failure> {
     let row_is_of: (Option<&str>, Option<&str>) = (row.try_get("namespace")?, row.try_get("name")?);
     if row_is_of == (Some(name.namespace().as_str()), Some(name.as_str())) {
@@ -121,7 +121,7 @@ fn holder(name: &LockName, row: &PgRow) -> Result<Holder, Failure> {
         None | Some("") => format!("session {pid}"),
         Some(program) => format!("session {pid} of {program}"),
     };
-    // A label decides nothing, so one that is none is only left out.
+    // A label decides nothing, so an invalid one is merely left out.
     Ok(match Label::new(&called) {
         Ok(label) => Holder::new(owner).with_label(label),
         Err(_) => Holder::new(owner),

@@ -1,9 +1,9 @@
 //! Locks that a session with the PostgreSQL server holds: its advisory locks.
 //!
-//! A driver has one session for all its locks, over a connection of its own. The server ends it
-//! after being idle for the TTL; a heartbeat keeps it from that. When it ends, for whatever reason,
-//! all its locks are lost. Who waits does so on one of a few more sessions, in the server's own
-//! queue, and holds the lock by that one then.
+//! A driver has one session for all its locks, over a connection of its own. The server ends the
+//! session once it has been idle for the TTL; a heartbeat keeps it from that. When the session
+//! ends, for whatever reason, all its locks are lost. A claim that waits does so on one of a few
+//! more sessions, in the server's own queue, and then holds the lock by that session.
 //!
 //! ```no_run
 //! # async fn example() -> lockkit_core::Result<()> {
@@ -15,7 +15,7 @@
 //! # }
 //! ```
 //!
-//! What it guarantees, and what it stores, is told in `docs/sql-sessions.md`.
+//! `docs/sql-sessions.md` says what the driver guarantees and what it stores.
 
 mod diagnosis;
 mod driver;

@@ -18,21 +18,21 @@ const SESSION: &str = include_str!("../sql/session.sql");
 const TAKE: &str = "SELECT is_granted, last_token, ask_again \
      FROM lockkit_session_take($1::bigint, $2::text, $3::text, $4::text, $5::text, $6::bigint, \
                                $7::boolean)";
-/// The session's `lock_timeout` is how long it waits. The function, which comes after that since it
-/// needs the key, locks once more.
+/// The session's `lock_timeout` is how long it waits. The function, which comes after the wait
+/// since it needs the key, locks once more.
 const WAIT: &str = "SELECT taken.is_granted, taken.last_token, taken.ask_again, \
             pg_advisory_unlock(waited.key) AS was_locked_twice \
      FROM (SELECT $1::bigint AS key, pg_advisory_lock($1) OFFSET 0) AS waited, \
           LATERAL lockkit_session_take(waited.key, $2::text, $3::text, $4::text, $5::text, \
                                        $6::bigint, $7::boolean) AS taken";
 const RELEASE: &str = "SELECT lockkit_session_release($1::bigint) AS was_held";
-/// Twice, if it was locked twice.
+/// Unlocks twice, if it was locked twice.
 const GIVE_BACK: &str =
     "SELECT pg_advisory_unlock($1) AND pg_advisory_unlock($1) IS NOT NULL AS was_held";
-/// Whoever has that process id now is another one, if it began at another time.
+/// If a session with that process id began at another time, it is another one.
 const INTERRUPT: &str = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
      WHERE pid = $1 AND backend_start::text = $2";
-/// A server that takes no writes any more keeps its sessions: locks are another one's by then.
+/// A server that takes no writes any more keeps its sessions: by then, locks are another server's.
 const BEAT: &str = "SELECT pg_backend_pid() AS pid, \
      current_setting('transaction_read_only') = 'on' AS is_read_only";
 /// A session has unlocked all that it held before its row is gone.
@@ -42,14 +42,14 @@ const BURY: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
 /// In milliseconds. While a statement waits, what others delete meanwhile is not cleared away.
 const LONGEST_WAIT: i64 = 10_000;
 
-/// How many keepalives in a row have no answer when the server ends the session, unless its system
-/// has an end for data that is not acknowledged, too.
+/// How many keepalives in a row have had no answer when the server ends the session, unless its
+/// system also has a time limit for data that is not acknowledged.
 const KEEPALIVES: i64 = 6;
 
-/// What is asked of every session.
+/// The statements that every session sends.
 pub(super) const REQUESTS: &[&str] = &[TAKE, WAIT, RELEASE, BEAT];
 
-/// A PostgreSQL on which sessions hold locks.
+/// A PostgreSQL server on which sessions hold locks.
 #[derive(Debug)]
 pub(super) struct PostgresServer {
     pub(super) endpoint: Endpoint,
@@ -61,11 +61,11 @@ pub(super) struct PostgresServer {
 #[derive(Debug)]
 pub(super) struct PostgresSession {
     connection: PgConnection,
-    /// Which one it is, unless somebody in between gives us another each time.
+    /// Which session it is, unless something in between gives us another one each time.
     pid: Option<i32>,
 }
 
-/// Which session: process ids are given again.
+/// Which session it is: process ids are given out again.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
     pid: i32,
@@ -125,7 +125,7 @@ impl Server for PostgresServer {
         let rows = query.fetch_all(&mut session.connection).await?;
         match request {
             Request::Take { .. } | Request::Wait { .. } => answer_of_an_ask(&one(rows)?),
-            // There is no row of a session that is over.
+            // There is no row for a session that is over.
             Request::Interrupt { .. } => Ok(Reply::Interrupted),
             Request::Bury { .. } => Ok(Reply::Buried(rows.is_empty())),
             Request::Release { .. } | Request::GiveBack { .. } => {
@@ -154,10 +154,10 @@ impl Server for PostgresServer {
     }
 }
 
-/// For a session of so many milliseconds: when keepalives begin and how far apart they are, in
-/// seconds. The server gives the session up when its holder has, or later: both are rounded up.
+/// For a session of that many milliseconds: when keepalives begin and how far apart they are, in
+/// seconds. The server gives the session up when its holder does, or later: both are rounded up.
 fn keepalives(idle: i64) -> [i64; 2] {
-    // What is negative does not occur.
+    // Negative numbers do not occur.
     let millis = idle.unsigned_abs();
     [3, 9].map(|part| i64::try_from(millis.div_ceil(part * 1000)).unwrap_or(i64::MAX).max(1))
 }
@@ -168,7 +168,7 @@ fn hashed(name: &LockName) -> i64 {
     i64::from_be_bytes(std::array::from_fn(|at| hash[at]))
 }
 
-/// The number that the name is, written in one way only.
+/// The number that the name is, if it is written in the one way that is accepted.
 fn exact(name: &LockName) -> Result<i64, Failure> {
     let number = name.as_str().parse::<i64>().ok();
     number.filter(|number| number.to_string() == name.as_str()).ok_or(Failure::found(
@@ -239,7 +239,7 @@ impl Failing for Failure {
             (Some(_), _) if self.is_end() || self.is_refused_write() => After::Ended,
             (Some(_), _) => After::Stands,
             (None, Self::Demoted) => After::Ended,
-            // What was answered cannot be read.
+            // The answer cannot be read.
             (None, Self::Found { .. }) => After::Stands,
             (None, Self::Client(error)) => After::error_of_the_client(error),
             (None, _) => After::Broken,
@@ -258,7 +258,8 @@ mod tests {
         LockName::new(&Namespace::default(), text).unwrap()
     }
 
-    /// Who has another key does not lock what others hold: a change here is a change of layout.
+    /// A client that has other keys does not lock what others hold: a change here is a change of
+    /// layout.
     #[test]
     fn keys_are_as_they_were() {
         assert_eq!(hashed(&name("orders/42")), 4_729_865_268_723_221_079);
@@ -266,11 +267,11 @@ mod tests {
         assert_ne!(hashed(&elsewhere), hashed(&name("orders/42")));
     }
 
-    /// Else somebody else has the lock while its holder believes in it.
+    /// Otherwise somebody else would have the lock while its holder still believes in it.
     #[test]
     fn keepalives_end_no_session_before_its_time() {
         let [least, most] = [CAPABILITIES.min_ttl, CAPABILITIES.max_ttl].map(|ttl| ttl.as_millis());
-        // No multiple of a second, so that all remainders come up.
+        // The step is no multiple of a second, so that all remainders come up.
         for millis in (least..=most).step_by(97).chain([most]) {
             let millis = i64::try_from(millis).unwrap();
             let [first, apart] = keepalives(millis);

@@ -73,7 +73,7 @@ fn copy_core(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
     };
     let manifest = only_core(&manifest, "\nmembers = [").ok_or("no members")?;
     let manifest = only_core(&manifest, "\ndefault-members = [").ok_or("no default members")?;
-    // Without what an earlier run has copied, and is not there any more.
+    // An earlier run may have copied what is no longer there.
     if copy.join("lockkit-core").exists() {
         fs::remove_dir_all(copy.join("lockkit-core"))?;
     }
@@ -144,8 +144,8 @@ fn has(path: &Path, text: &str) -> Result<bool, Box<dyn Error>> {
     Ok(false)
 }
 
-/// Builds and runs tests of the engine; what they print, and whether all passed. A broken engine may
-/// wait for ever, so a run is cut off after so many seconds.
+/// Builds tests of the engine and runs them. Returns what they print, and whether all passed. A
+/// broken engine may wait for ever, so a run is cut off after that many seconds.
 fn test(
     copy: &Path,
     targets: &[&str],
