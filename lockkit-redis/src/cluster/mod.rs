@@ -25,14 +25,16 @@ use crate::target::Target;
 const LIMIT: Duration = Duration::from_secs(1);
 /// How many members are asked at once.
 const ASKED_AT_ONCE: usize = 3;
+/// How many may be asked one after the other: connecting has 5 seconds in all.
+const MOST_IN_A_ROW: usize = 4;
 /// How long to leave a slot alone that is being moved.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Connections to the members of a cluster: one to each that has keys of ours.
 ///
-/// A request goes to whom the slot of its keys is known to belong, and on to whom that one names.
-/// Who has which slot is asked for again whenever something was otherwise than known, or a
-/// connection has broken.
+/// A request goes to the member that is known to have the slot of its keys, and on to the one that
+/// this member names. Who has which slot is asked again whenever something was not as it was known
+/// to be, or a connection has broken.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     shared: Arc<Shared>,
@@ -41,11 +43,11 @@ pub(crate) struct Cluster {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Those that the URL names.
+    /// The members that the URL names.
     seeds: Vec<Endpoint>,
     map: watch::Sender<Arc<Map>>,
     nodes: Mutex<Nodes>,
-    /// Who has which slot is in doubt.
+    /// Told when it is in doubt who has which slot.
     doubt: Arc<Notify>,
 }
 
@@ -80,7 +82,7 @@ impl Cluster {
         &self.shared
     }
 
-    /// Those that have slots.
+    /// The members that have slots.
     pub(crate) fn primaries(&self) -> Vec<Endpoint> {
         self.shared.map().primaries().to_vec()
     }
@@ -89,13 +91,13 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// No member says who has which.
+    /// No member says who has which slot.
     pub(crate) async fn uncovered(&self) -> Result<usize, DriverError> {
         self.shared.refresh().await.map_err(Failure::while_connecting)?;
         Ok(self.shared.map().uncovered())
     }
 
-    /// As [`Connection::call`], to whoever has the slot; without one, to any primary.
+    /// As [`Connection::call`], to whoever has the slot; without a slot, to any primary.
     pub(crate) async fn call(
         &self,
         request: &impl Request,
@@ -152,12 +154,12 @@ impl Shared {
         self.map.subscribe()
     }
 
-    /// Somebody who was to have a slot has it not, or does not answer.
+    /// A member that was to have a slot does not have it, or does not answer.
     pub(crate) fn doubt(&self) {
         self.doubt.notify_one();
     }
 
-    /// Sends the request on until somebody carries it out. `last` is why nobody has, so far.
+    /// Sends the request on until somebody carries it out. `last` says why nobody has, so far.
     async fn send(
         &self,
         request: &impl Request,
@@ -166,7 +168,7 @@ impl Shared {
         last: &mut Option<Failure>,
     ) -> Result<Value, Failure> {
         let began = Instant::now();
-        // Whom the last one has sent us to, and whether for this once.
+        // Where the last member has sent us, and whether only for this once.
         let mut sent_to: Option<(Endpoint, bool)> = None;
         loop {
             let map = self.map();
@@ -198,7 +200,7 @@ impl Shared {
                 },
             };
             let Failure::Redis(error) = &failure else { return Err(failure) };
-            // If it is sent again: should the time be up before that, it was not carried out.
+            // In case it is sent again: should the time be up before that, it was not carried out.
             stage.reset();
             let is = |kind: ServerErrorKind| error.kind() == kind.into();
             match error.redirect_node() {
@@ -206,16 +208,17 @@ impl Shared {
                     let to = elsewhere(&endpoint, address).ok_or_else(|| failure.clone())?;
                     let is_once = is(ServerErrorKind::Ask);
                     if !is_once {
-                        // What else has moved with it is asked for beside.
+                        // The supervisor asks what else has moved with it.
                         self.learn(Arc::new(self.map().moved(slot, &to)));
                         self.doubt();
                     }
                     sent_to = Some((to, is_once));
-                    // Should that one not be reached in time, this is not why.
+                    // Should that member not be reached in time, this is not the reason.
                     if !was_sent_on {
                         continue;
                     }
-                    // Two that name each other have not both heard yet that a move has begun or ended.
+                    // Two members that name each other have not both heard yet that a move has
+                    // begun or ended.
                     *last = Some(Failure::SentOn(error.clone()));
                     sleep(PAUSE).await;
                     continue;
@@ -233,9 +236,9 @@ impl Shared {
         }
     }
 
-    /// Returns once the slot of the request is known to be another's. What was sent is given up only
-    /// when the member has no slot any more, as one that was replaced: whoever told of this slot may
-    /// be behind, and a member that has others answers.
+    /// Returns once the slot of the request is known to be another member's. What was sent is given
+    /// up only when this member has no slot any more, as when it was replaced: whoever told of this
+    /// slot may be behind, and a member that has other slots answers.
     async fn leaves(&self, endpoint: &Endpoint, request: &impl Request, stage: &Stage) {
         let mut map = self.map.subscribe();
         let has_left = |map: &Arc<Map>| match owner(map, request) {
@@ -247,7 +250,7 @@ impl Shared {
         _ = map.wait_for(has_left).await;
     }
 
-    /// A moment, or until more is known than this.
+    /// Waits a moment, or until more is known than this.
     async fn pause(&self, known: &Arc<Map>) {
         let mut map = self.map.subscribe();
         _ = timeout(5 * PAUSE, map.wait_for(|map| !Arc::ptr_eq(map, known))).await;
@@ -284,7 +287,7 @@ impl Shared {
         });
     }
 
-    /// Asks members who has which slot, a few at once, until one knows the owner of each.
+    /// Asks members who has which slot, a few at once, until one knows the owner of every slot.
     async fn refresh(&self) -> Result<(), Failure> {
         let map = self.map();
         let mut members: Vec<&Endpoint> = Vec::new();
@@ -293,17 +296,17 @@ impl Shared {
                 members.push(member);
             }
         }
-        // One that is cut off may know no better; the next time it is another that is asked.
+        // A member that is cut off may know no better; the next time, another one is asked.
         fastrand::shuffle(&mut members);
+        let at_once = members.len().div_ceil(MOST_IN_A_ROW).max(ASKED_AT_ONCE);
         let mut waiting = members.into_iter();
-        let mut asked: FuturesUnordered<_> =
-            waiting.by_ref().take(ASKED_AT_ONCE).map(ask).collect();
+        let mut asked: FuturesUnordered<_> = waiting.by_ref().take(at_once).map(ask).collect();
         let mut last: Option<Failure> = None;
         let mut best: Option<Map> = None;
         while let Some(answer) = asked.next().await {
             match answer {
                 Ok(map) => {
-                    // One that was forgotten or reset knows nobody, and answers at once.
+                    // A member that was forgotten or reset knows nobody, and answers at once.
                     let is_whole = map.uncovered() == 0;
                     if best.as_ref().is_none_or(|best| map.uncovered() < best.uncovered()) {
                         best = Some(map);
@@ -312,7 +315,7 @@ impl Shared {
                         break;
                     }
                 }
-                // That one is no member says more than that another is down.
+                // That one is not a member says more than that another is down.
                 Err(failure) if !last.as_ref().is_some_and(Failure::is_lasting) => {
                     last = Some(failure);
                 }
@@ -338,7 +341,7 @@ fn owner<'a>(map: &'a Map, request: &impl Request) -> Option<&'a Endpoint> {
     }
 }
 
-/// Who has which slot, says a member.
+/// Asks a member who has which slot.
 async fn ask(member: &Endpoint) -> Result<Map, Failure> {
     let asking = async {
         let (mut connection, mut running) = member.connect().await?;
@@ -353,7 +356,7 @@ async fn ask(member: &Endpoint) -> Result<Map, Failure> {
     timeout(LIMIT, asking).await.unwrap_or(Err(Failure::NoAnswer(LIMIT)))
 }
 
-/// Where a redirection leads, which gives no host where it means that of who says it.
+/// Where a redirection leads. It names no host if it means that of the member that sends it.
 fn elsewhere(from: &Endpoint, address: &str) -> Option<Endpoint> {
     let (host, port) = address.rsplit_once(':')?;
     let port = port.parse().ok()?;
