@@ -1,0 +1,494 @@
+//! Those who use locks, in every way that there is, and what they see.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use fastrand::Rng;
+use lockkit_core::driver::OwnerId;
+use lockkit_core::{
+    AcquireOptions, Error, FencedCell, FencingToken, Hold, Lease, LeasedGuard, Lock, LockGuard,
+    Locker, Owner, Renew, Wait,
+};
+use tokio::select;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::network::Network;
+
+/// How late something may be that a timer ends: these have milliseconds, and tasks take turns.
+const SLACK: Duration = Duration::from_millis(5);
+
+/// The longest that a driver lets a request take.
+const LONGEST_CALL: Duration = Duration::from_secs(3);
+
+/// What is true of a whole world, and who believes what in it.
+pub(crate) struct Society {
+    pub(crate) network: Arc<Network>,
+    pub(crate) names: Vec<String>,
+    pub(crate) ttl: Duration,
+    /// Whether nothing goes wrong: then nothing may fail or be lost.
+    pub(crate) is_calm: bool,
+    beliefs: Mutex<Beliefs>,
+    /// What each lock is for: whoever writes shows the token.
+    effects: BTreeMap<String, Effects>,
+    tally: Mutex<Tally>,
+}
+
+type Effects = Arc<FencedCell<Vec<(FencingToken, OwnerId)>>>;
+
+#[derive(Default)]
+struct Beliefs {
+    /// By name, and then by who believes.
+    held: BTreeMap<String, BTreeMap<u64, Hold>>,
+    /// The highest token that anybody was given, by name.
+    highest: BTreeMap<String, FencingToken>,
+    last: u64,
+}
+
+/// How often what happened, so that a world in which nothing does is noticed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) granted: usize,
+    pub(crate) waited: usize,
+    pub(crate) taken: usize,
+    pub(crate) timed_out: usize,
+    pub(crate) unreachable: usize,
+    pub(crate) dropped: usize,
+    pub(crate) lost: usize,
+    pub(crate) stale_writes: usize,
+    pub(crate) writes: usize,
+    pub(crate) released: usize,
+    pub(crate) release_unknown: usize,
+}
+
+impl Society {
+    pub(crate) fn new(
+        network: Arc<Network>,
+        names: Vec<String>,
+        ttl: Duration,
+        is_calm: bool,
+    ) -> Arc<Self> {
+        let cell = |name: &String| (name.clone(), Arc::new(FencedCell::new(Vec::new())));
+        let effects = names.iter().map(cell).collect();
+        let (beliefs, tally) = Default::default();
+        Arc::new(Self { network, names, ttl, is_calm, beliefs, effects, tally })
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        *self.tally.lock().unwrap()
+    }
+
+    fn count(&self, what: impl FnOnce(&mut Tally) -> &mut usize) {
+        *what(&mut self.tally.lock().unwrap()) += 1;
+    }
+
+    fn violation(&self, what: impl Into<String>) {
+        self.network.history.violation(what);
+    }
+
+    /// What no write may show, whatever came late.
+    pub(crate) fn check_effects(&self) {
+        for (name, cell) in &self.effects {
+            cell.read(|writes| {
+                for pair in writes.windows(2) {
+                    let ((before, one), (after, other)) = (pair[0], pair[1]);
+                    if before > after || before == after && one != other {
+                        self.violation(format!(
+                            "{name}: {one} and then {other} wrote out of order"
+                        ));
+                    }
+                }
+            });
+        }
+    }
+
+    fn highest(&self, name: &str) -> Option<FencingToken> {
+        self.beliefs.lock().unwrap().highest.get(name).copied()
+    }
+
+    /// Judges a grant that was just handed out, and has whoever got it believe in it.
+    fn believe(
+        self: &Arc<Self>,
+        name: &str,
+        hold: Hold,
+        highest_before: Option<FencingToken>,
+        is_reentry: bool,
+    ) -> Belief {
+        let owner = hold.owner();
+        let (tokens, wronged) = self.network.at_server(|server, _| {
+            let ledger = &server.ledger;
+            (ledger.grants.get(&owner).cloned().unwrap_or_default(), ledger.wronged.clone())
+        });
+        let mut beliefs = self.beliefs.lock().unwrap();
+        self.network.history.note(|| format!("{name} is {owner}'s: {:?}", hold.fencing_token()));
+        let is_wronged = wronged.contains(&owner);
+        match hold.fencing_token() {
+            None => self.violation(format!("{owner} has no token")),
+            Some(token) if !tokens.contains(&token) => {
+                self.violation(format!("{owner} has token {token}, which nobody granted"));
+            }
+            Some(token) if tokens.last() != Some(&token) && !is_wronged => {
+                self.violation(format!("{owner} has token {token} of a grant before its last"));
+            }
+            Some(token) if !is_reentry && Some(token) <= highest_before => {
+                self.violation(format!("{owner} has token {token}, and a later ask a lower one"));
+            }
+            Some(token) => {
+                let highest = beliefs.highest.entry(name.into()).or_insert(token);
+                *highest = token.max(*highest);
+            }
+        }
+        let believers = beliefs.held.entry(name.into()).or_default();
+        if hold.is_held() && !is_wronged {
+            for other in believers.values() {
+                let is_another = other.owner() != owner && !wronged.contains(&other.owner());
+                if is_another && other.is_held() {
+                    self.violation(format!("{name}: {} and {owner} both hold it", other.owner()));
+                }
+            }
+        }
+        let id = beliefs.last + 1;
+        beliefs.last = id;
+        beliefs.held.entry(name.into()).or_default().insert(id, hold);
+        Belief { society: Arc::clone(self), name: name.into(), id }
+    }
+}
+
+/// Ends when whoever believes lets go, or is no more.
+struct Belief {
+    society: Arc<Society>,
+    name: String,
+    id: u64,
+}
+
+impl Drop for Belief {
+    fn drop(&mut self) {
+        // Dropped in a panic as well.
+        if let Ok(mut beliefs) = self.society.beliefs.lock()
+            && let Some(believers) = beliefs.held.get_mut(&self.name)
+        {
+            believers.remove(&self.id);
+        }
+    }
+}
+
+/// Somebody who uses locks.
+pub(crate) struct Person {
+    society: Arc<Society>,
+    locker: Locker,
+    owner: Owner,
+    rng: Rng,
+    /// Whether the last future was awaited, without pause, to its end.
+    awaited: bool,
+}
+
+/// A lock that is held.
+struct Held {
+    guard: Guard,
+    belief: Belief,
+    /// Whether it has an end of its own.
+    ends: bool,
+    /// Whether others may be the same owner.
+    is_shared: bool,
+    /// Whether a request that was not answered may take the lock again.
+    in_doubt: bool,
+}
+
+enum Guard {
+    Plain(LockGuard),
+    Leased(LeasedGuard),
+}
+
+impl Guard {
+    fn plain(&self) -> &LockGuard {
+        match self {
+            Self::Plain(guard) => guard,
+            Self::Leased(guard) => guard,
+        }
+    }
+}
+
+impl Person {
+    pub(crate) fn new(society: Arc<Society>, locker: Locker, owner: Owner, rng: Rng) -> Self {
+        Self { society, locker, owner, rng, awaited: false }
+    }
+
+    pub(crate) async fn live(mut self, turns: usize) {
+        for _ in 0..turns {
+            let ttl = self.society.ttl;
+            sleep(self.up_to(ttl / 4)).await;
+            if let Some(held) = self.acquire().await {
+                self.work(&held).await;
+                self.let_go(held).await;
+            }
+        }
+    }
+
+    fn up_to(&mut self, longest: Duration) -> Duration {
+        Duration::from_micros(self.rng.u64(0..=longest.as_micros() as u64))
+    }
+
+    fn one_in(&mut self, many: u32) -> bool {
+        self.rng.u32(..many) == 0
+    }
+
+    async fn acquire(&mut self) -> Option<Held> {
+        let ttl = self.society.ttl;
+        let name = self.rng.choice(self.society.names.clone()).unwrap();
+        let lock = self.locker.lock(&name).unwrap();
+        let patience = self.up_to(ttl * 2);
+        let wait = match self.rng.u32(..4) {
+            0 => Wait::No,
+            1 => Wait::Forever,
+            _ => Wait::AtMost(patience),
+        };
+        let mut options = AcquireOptions::new().wait(wait);
+        if self.one_in(6) {
+            options = options.ttl(ttl / 2 + self.up_to(ttl));
+        }
+        let highest = self.society.highest(&name);
+        let began = Instant::now();
+        let is_reentry = self.one_in(5);
+        let (outcome, ends) = match self.rng.u32(..4) {
+            _ if is_reentry => {
+                let owner = self.owner.clone();
+                (self.driven(lock.acquire_as(&owner, options)).await.map(plain), false)
+            }
+            0 if lock.clone().fair().is_ok() => {
+                let lock = lock.fair().unwrap();
+                (self.driven(lock.acquire_with(options)).await.map(plain), false)
+            }
+            1 => self.acquire_leased(lock, options).await,
+            _ => (self.driven(lock.acquire_with(options)).await.map(plain), false),
+        };
+        let took = began.elapsed();
+        let Some(outcome) = outcome else {
+            self.society.count(|tally| &mut tally.dropped);
+            self.society.network.history.note(|| format!("{name} is not wanted any more"));
+            return None;
+        };
+        let limit = match wait {
+            Wait::No => LONGEST_CALL,
+            Wait::AtMost(patience) => patience,
+            _ => Duration::MAX,
+        };
+        if self.awaited && took > limit.saturating_add(SLACK) {
+            self.society.violation(format!("{name}: {wait:?} took {took:?}"));
+        }
+        match outcome {
+            Ok(guard) => {
+                let hold = guard.plain().hold();
+                let contended = took > Duration::from_millis(50);
+                self.society.count(|tally| &mut tally.granted);
+                if contended {
+                    self.society.count(|tally| &mut tally.waited);
+                }
+                let in_doubt = self.society.network.is_under_way(hold.owner());
+                let belief = self.society.believe(&name, hold, highest, is_reentry);
+                Some(Held { guard, belief, ends, is_shared: is_reentry, in_doubt })
+            }
+            Err(error) => {
+                self.judge_failure(&name, wait, is_reentry, &error);
+                None
+            }
+        }
+    }
+
+    async fn acquire_leased(
+        &mut self,
+        lock: Lock,
+        options: AcquireOptions,
+    ) -> (Option<lockkit_core::Result<Guard>>, bool) {
+        let ttl = self.society.ttl;
+        let mut lease = Lease::new(ttl);
+        let mut ends = false;
+        if self.one_in(2) {
+            lease = lease.renew(Renew::Never);
+            ends = true;
+        }
+        if self.one_in(3) {
+            lease = lease.max_hold(ttl + self.up_to(ttl * 2));
+            ends = true;
+        }
+        let lock = lock.leased(lease).unwrap();
+        let acquired = self.driven(lock.acquire_leased(options)).await;
+        (acquired.map(|outcome| outcome.map(Guard::Leased)), ends)
+    }
+
+    /// Awaits what was begun, or does not: nothing if it was dropped.
+    async fn driven<F: Future>(&mut self, future: F) -> Option<F::Output> {
+        let ttl = self.society.ttl;
+        let how = self.rng.u32(..10);
+        self.awaited = how > 2;
+        match how {
+            0 => polled(future, self.rng.usize(..6)).await,
+            1 => {
+                // Begun, and left alone for a while.
+                let mut future = pin!(future);
+                let begun = polled(future.as_mut(), 1).await;
+                if begun.is_some() {
+                    return begun;
+                }
+                sleep(self.up_to(ttl / 2)).await;
+                timeout(ttl * 4, future).await.ok()
+            }
+            2 => timeout(self.up_to(ttl), future).await.ok(),
+            // None waits for ever for nothing.
+            _ => timeout(ttl * 20, future).await.ok(),
+        }
+    }
+
+    fn judge_failure(&self, name: &str, wait: Wait, is_reentry: bool, error: &Error) {
+        let society = &self.society;
+        society.network.history.note(|| format!("{name}: {error}"));
+        match error {
+            Error::Taken { .. } => {
+                society.count(|tally| &mut tally.taken);
+                if wait != Wait::No {
+                    society.violation(format!("{name} was waited for: {error}"));
+                }
+            }
+            Error::TimedOut { source, .. } => {
+                society.count(|tally| &mut tally.timed_out);
+                if society.is_calm && source.is_some() && !is_reentry {
+                    society.violation(format!("{name}: {error}, {source:?}"));
+                }
+            }
+            // An owner that enters again what it has lost, or its lease was no longer.
+            Error::Lost { .. } => (),
+            Error::Unreachable { .. } if !society.is_calm => {
+                society.count(|tally| &mut tally.unreachable);
+            }
+            Error::ShutDown { .. } if !society.is_calm => (),
+            error => society.violation(format!("{name}: {error}")),
+        }
+    }
+
+    async fn work(&mut self, held: &Held) {
+        let ttl = self.society.ttl;
+        let guard = held.guard.plain();
+        for _ in 0..self.rng.u32(0..4) {
+            if let Guard::Leased(guard) = &held.guard
+                && self.one_in(2)
+            {
+                let extended = self.driven(guard.extend(ttl)).await;
+                self.society.network.history.note(|| format!("extended: {extended:?}"));
+            }
+            self.write_later(guard);
+            let pause = self.up_to(ttl);
+            select! {
+                biased;
+                () = guard.lost() => {
+                    self.judge_loss(held);
+                    return;
+                }
+                () = sleep(pause) => (),
+            }
+            if !guard.is_held() && timeout(SLACK, guard.lost()).await.is_err() {
+                let owner = guard.owner();
+                self.society.violation(format!("{owner} is not held, and nobody was told"));
+            }
+        }
+    }
+
+    fn judge_loss(&self, held: &Held) {
+        let (society, guard) = (&self.society, held.guard.plain());
+        society.count(|tally| &mut tally.lost);
+        society.network.history.note(|| format!("{} is lost", guard.owner()));
+        if guard.is_held() {
+            society.violation(format!("{} is said to be lost, and held", guard.owner()));
+        }
+        if society.is_calm && !held.ends {
+            society.violation(format!("{} was lost for no reason", guard.owner()));
+        }
+    }
+
+    /// Writes what the lock is for, a little or a long time after a look at the guard.
+    fn write_later(&mut self, guard: &LockGuard) {
+        if !guard.is_held() {
+            return;
+        }
+        let Some(token) = guard.fencing_token() else { return };
+        let (society, owner, name) =
+            (Arc::clone(&self.society), guard.owner(), guard.name().as_str().to_owned());
+        let longest = if self.one_in(8) { society.ttl * 2 } else { Duration::from_millis(5) };
+        let delay = self.up_to(longest);
+        tokio::spawn(async move {
+            sleep(delay).await;
+            let written = society.effects[&name].write(token, |all| all.push((token, owner)));
+            society.count(|tally| match written {
+                Ok(()) => &mut tally.writes,
+                Err(_) => &mut tally.stale_writes,
+            });
+        });
+    }
+
+    async fn let_go(&mut self, held: Held) {
+        let Held { guard, belief, is_shared, in_doubt, .. } = held;
+        let owner = guard.plain().owner();
+        let was_held = guard.plain().is_held();
+        // From the call on, whoever let go does not believe any more.
+        drop(belief);
+        if self.one_in(4) {
+            self.society.network.history.note(|| format!("{owner} drops it"));
+            return drop(guard);
+        }
+        self.society.network.history.note(|| format!("{owner} releases it"));
+        let name = guard.plain().name().clone();
+        let began = Instant::now();
+        let released = match guard {
+            Guard::Plain(guard) => self.driven(guard.release()).await,
+            Guard::Leased(guard) => self.driven(guard.release()).await,
+        };
+        let society = &self.society;
+        let Some(released) = released else { return };
+        society.network.history.note(|| format!("{owner} released: {released:?}"));
+        if self.awaited && began.elapsed() > LONGEST_CALL + SLACK {
+            society.violation(format!("{owner} was released after {:?}", began.elapsed()));
+        }
+        match released {
+            Ok(()) => {
+                society.count(|tally| &mut tally.released);
+                let is_free = self.owner_has_let_go(&name, owner);
+                if !is_free && !is_shared && !in_doubt {
+                    society.violation(format!("{owner} released {name}, and has it"));
+                }
+            }
+            Err(Error::Lost { .. }) if !(society.is_calm && was_held) => (),
+            Err(Error::Unreachable { .. }) if !society.is_calm => {
+                society.count(|tally| &mut tally.release_unknown);
+            }
+            Err(error) => society.violation(format!("{owner} was not released: {error}")),
+        }
+    }
+
+    fn owner_has_let_go(&self, name: &lockkit_core::LockName, owner: OwnerId) -> bool {
+        let network = &self.society.network;
+        network.is_under_way(owner)
+            || network.at_server(|server, _| server.holder(name)) != Some(owner)
+    }
+}
+
+fn plain(outcome: lockkit_core::Result<LockGuard>) -> lockkit_core::Result<Guard> {
+    outcome.map(Guard::Plain)
+}
+
+/// Polls a future so many times, and drops it then.
+async fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
+    let (mut future, mut polls) = (pin!(future), 0);
+    poll_fn(|cx| {
+        if polls == times {
+            return Poll::Ready(None);
+        }
+        polls += 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if polls == times => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}

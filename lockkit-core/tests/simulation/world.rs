@@ -1,0 +1,350 @@
+//! A world: some processes, a server, and what goes wrong between them, all of it made of one seed.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+use lockkit_core::driver::Clock;
+use lockkit_core::{LockName, Locker, Namespace, Owner};
+use tokio::runtime::{Builder, Handle};
+use tokio::select;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::history::History;
+use crate::network::{Condition, LATEST, Network, Seen};
+use crate::people::{Person, Society, Tally};
+use crate::server::Kind;
+
+/// Longer than any world lasts: what takes longer hangs.
+const FOR_EVER: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// What may go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// Nothing.
+    Calm,
+    /// Everything but what a lock cannot stand.
+    Stormy,
+    /// That too: the server forgets, and operators break holds.
+    Forgetful,
+}
+
+/// What came of a world.
+pub(crate) struct Outcome {
+    pub(crate) weather: Weather,
+    /// What was wrong, after what came before it.
+    pub(crate) verdict: Result<(), String>,
+    pub(crate) history: String,
+    pub(crate) digest: u64,
+    pub(crate) tally: Tally,
+    pub(crate) seen: Seen,
+    pub(crate) expired: usize,
+}
+
+/// Plays the world of this seed.
+pub(crate) fn play(kind: Kind, seed: u64) -> Outcome {
+    // For the engine's own jitter.
+    fastrand::seed(seed);
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let world = World::new(kind, seed);
+        if timeout(FOR_EVER, world.unfold()).await.is_err() {
+            world.society.network.history.violation("something hangs");
+        }
+        world.outcome()
+    })
+}
+
+struct World {
+    rng: Mutex<Rng>,
+    weather: Weather,
+    society: Arc<Society>,
+    /// The runs that live, and their clocks.
+    living: Arc<Mutex<BTreeMap<usize, Clock>>>,
+}
+
+impl World {
+    fn new(kind: Kind, seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let weather = match seed % 4 {
+            0 => Weather::Calm,
+            1 | 2 => Weather::Stormy,
+            _ => Weather::Forgetful,
+        };
+        let is_calm = weather == Weather::Calm;
+        let rate = if is_calm { 1.0 } else { 0.9915 + rng.f64() * 0.017 };
+        let ttl = Duration::from_millis(rng.u64(500..30_000));
+        let names = (0..rng.u32(1..=3)).map(|number| format!("lock-{number}")).collect();
+        let history = History::new();
+        history.note(|| format!("{kind:?}, {weather:?}, leases of {ttl:?}, rate {rate}"));
+        let network = Network::new(kind, rate, rng.fork(), history);
+        let society = Society::new(network, names, ttl, is_calm);
+        Self { rng: Mutex::new(rng), weather, society, living: Arc::default() }
+    }
+
+    async fn unfold(&self) {
+        let mut processes = JoinSet::new();
+        let mut weather = JoinSet::new();
+        let (count, mut rng) = {
+            let mut rng = self.rng.lock().unwrap();
+            (rng.u32(2..=4), rng.fork())
+        };
+        for _ in 0..count {
+            processes.spawn(self.process(rng.fork()).live());
+        }
+        if self.weather != Weather::Calm {
+            for _ in 0..2 {
+                weather.spawn(self.nemesis(rng.fork()).act());
+            }
+        }
+        join(&mut processes).await;
+        weather.shutdown().await;
+        self.clear();
+        self.audit().await;
+    }
+
+    fn process(&self, rng: Rng) -> Process {
+        let (society, living) = (Arc::clone(&self.society), Arc::clone(&self.living));
+        Process { society, living, rng }
+    }
+
+    fn nemesis(&self, rng: Rng) -> Nemesis {
+        let (society, living) = (Arc::clone(&self.society), Arc::clone(&self.living));
+        Nemesis { society, living, forgets: self.weather == Weather::Forgetful, rng }
+    }
+
+    fn clear(&self) {
+        let network = &self.society.network;
+        network.disturb(0, 0);
+        network.set(Condition::Running);
+        for run in 0..network.runs() {
+            network.mend(run);
+        }
+    }
+
+    /// When all are gone nothing is left, and a newcomer has every lock at once.
+    async fn audit(&self) {
+        let Society { network, names, ttl, .. } = &*self.society;
+        // A request may land late, and what it took be handed over once.
+        sleep(LATEST + *ttl * 4).await;
+        let residue = network.at_server(|server, now| server.residue(now));
+        if !residue.is_empty() {
+            network.history.violation(format!("left at the server: {residue:?}"));
+        }
+        let locker = Locker::builder_from_arc(network.connect())
+            .ttl(*ttl)
+            .clock(Clock::simulated())
+            .build()
+            .unwrap();
+        for name in names {
+            match locker.lock(name).unwrap().try_acquire().await {
+                Ok(Some(guard)) => guard.release().await.unwrap(),
+                refused => network.history.violation(format!("{name} for a newcomer: {refused:?}")),
+            }
+        }
+        locker.shutdown().await;
+        drop(locker);
+        // What was on its way, as news are.
+        sleep(LATEST).await;
+        let (tasks, drivers) = (Handle::current().metrics().num_alive_tasks(), network.drivers());
+        if tasks + drivers > 0 {
+            network.history.violation(format!("{tasks} tasks and {drivers} drivers are left"));
+        }
+        self.society.check_effects();
+    }
+
+    fn outcome(&self) -> Outcome {
+        let network = &self.society.network;
+        let (expired, places_expired) =
+            network.at_server(|server, _| (server.ledger.expired, server.ledger.places_expired));
+        if self.weather == Weather::Calm && places_expired > 0 {
+            network.history.violation(format!("{places_expired} places ran out"));
+        }
+        Outcome {
+            weather: self.weather,
+            verdict: network.history.verdict(),
+            history: network.history.text(),
+            digest: network.history.digest(),
+            tally: self.society.tally(),
+            seen: network.seen(),
+            expired,
+        }
+    }
+}
+
+/// One process after the other, on one machine.
+struct Process {
+    society: Arc<Society>,
+    living: Arc<Mutex<BTreeMap<usize, Clock>>>,
+    rng: Rng,
+}
+
+impl Process {
+    async fn live(mut self) {
+        for _ in 0..self.rng.u32(1..=3) {
+            self.run().await;
+        }
+    }
+
+    async fn run(&mut self) {
+        let Society { network, ttl, is_calm, .. } = &*self.society;
+        let (clock, remote) = (Clock::simulated(), network.connect());
+        let run = remote.run();
+        let locker = Locker::builder_from_arc(remote.clone())
+            .ttl(*ttl)
+            .clock(clock.clone())
+            .build()
+            .unwrap();
+        self.living.lock().unwrap().insert(run, clock);
+        let mut people = JoinSet::new();
+        let owner = Owner::new();
+        for _ in 0..self.rng.u32(1..=3) {
+            let (society, rng) = (Arc::clone(&self.society), self.rng.fork());
+            let person = Person::new(society, locker.clone(), owner.clone(), rng);
+            people.spawn(person.live(self.rng.usize(3..12)));
+        }
+        let soon = *ttl * self.rng.u32(1..20);
+        let end = if *is_calm { 3 } else { self.rng.u32(..4) };
+        match end {
+            // It is killed, wherever its people are.
+            0 => {
+                select! {
+                    biased;
+                    () = sleep(soon) => (),
+                    () = join(&mut people) => (),
+                }
+                network.history.note(|| format!("run {run} is killed"));
+                self.living.lock().unwrap().remove(&run);
+                network.kill(run);
+                people.shutdown().await;
+                return;
+            }
+            // It is shut down, wherever its people are.
+            1 => {
+                select! {
+                    biased;
+                    () = sleep(soon) => (),
+                    () = join(&mut people) => (),
+                }
+            }
+            _ => join(&mut people).await,
+        }
+        network.history.note(|| format!("run {run} shuts down"));
+        let began = Instant::now();
+        locker.shutdown().await;
+        let (took, limit) = match is_calm {
+            true => (began.elapsed(), Duration::from_secs(1)),
+            false => (began.elapsed(), *ttl + Duration::from_secs(10)),
+        };
+        network.history.note(|| format!("run {run} was shut down within {took:?}"));
+        if took > limit {
+            network.history.violation(format!("run {run} took {took:?} to shut down"));
+        }
+        join(&mut people).await;
+        self.living.lock().unwrap().remove(&run);
+        let left = remote.left();
+        if *is_calm && !left.is_empty() {
+            network.history.violation(format!("run {run} left {left:?}"));
+        }
+    }
+}
+
+/// What goes wrong, one thing after the other.
+struct Nemesis {
+    society: Arc<Society>,
+    living: Arc<Mutex<BTreeMap<usize, Clock>>>,
+    forgets: bool,
+    rng: Rng,
+}
+
+impl Nemesis {
+    async fn act(mut self) {
+        loop {
+            let quiet = self.up_to(self.society.ttl * 2);
+            sleep(quiet).await;
+            self.strike().await;
+        }
+    }
+
+    async fn strike(&mut self) {
+        let society = Arc::clone(&self.society);
+        let Society { network, names, ttl, .. } = &*society;
+        let living = self.living.lock().unwrap().clone();
+        let Some((run, clock)) = self.rng.choice(living.iter()) else { return };
+        let note = |what: String| network.history.note(|| format!("weather: {what}"));
+        match self.rng.u32(..if self.forgets { 9 } else { 7 }) {
+            0 | 1 => {
+                let (outward, inward) =
+                    self.rng.choice([(true, true), (true, false), (false, true)]).unwrap();
+                note(format!("run {run} is cut off: outward {outward}, inward {inward}"));
+                network.cut(*run, outward, inward);
+                sleep(self.up_to(*ttl * 3 / 2)).await;
+                note(format!("run {run} is connected"));
+                network.mend(*run);
+            }
+            2 => {
+                let (lost, slow) = (self.rng.u32(..300), self.rng.u32(..300));
+                note(format!("{lost} of 1000 are lost, {slow} slow"));
+                network.disturb(lost, slow);
+                sleep(self.up_to(*ttl * 2)).await;
+                network.disturb(0, 0);
+            }
+            3 => {
+                note("the server stops".into());
+                network.set(Condition::Stopped);
+                sleep(self.up_to(*ttl)).await;
+                note("the server goes on".into());
+                network.set(Condition::Running);
+            }
+            4 => self.restart(false).await,
+            5 => {
+                let by = self.up_to(*ttl * 2);
+                note(format!("run {run} finds itself {by:?} later"));
+                clock.suspend(by);
+            }
+            6 => {
+                let by = self.up_to(*ttl * 2);
+                note(format!("everybody finds themselves {by:?} later"));
+                network.jump(by);
+                for clock in living.values() {
+                    clock.suspend(by);
+                }
+            }
+            7 => self.restart(true).await,
+            _ => {
+                let name = self.rng.choice(names).unwrap();
+                let name = LockName::new(&Namespace::default(), name).unwrap();
+                note(format!("the hold of {name} is broken"));
+                network.at_server(|server, now| server.break_hold(now, &name));
+            }
+        }
+    }
+
+    async fn restart(&mut self, forgets: bool) {
+        let society = Arc::clone(&self.society);
+        let network = &society.network;
+        network.history.note(|| format!("weather: the server is down, and forgets: {forgets}"));
+        network.set(Condition::Down);
+        if forgets {
+            network.at_server(|server, _| server.forget());
+        }
+        sleep(self.up_to(society.ttl / 2)).await;
+        network.history.note(|| "weather: the server is up".into());
+        network.set(Condition::Running);
+        for run in 0..network.runs() {
+            network.reconnect(run);
+        }
+    }
+
+    fn up_to(&mut self, longest: Duration) -> Duration {
+        Duration::from_micros(self.rng.u64(0..=longest.as_micros() as u64))
+    }
+}
+
+async fn join(tasks: &mut JoinSet<()>) {
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+}
