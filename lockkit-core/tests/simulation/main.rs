@@ -23,7 +23,7 @@ use crate::server::Kind;
 use crate::world::{Weather, play};
 
 /// How many worlds of each kind are played unless somebody says so.
-const WORLDS: u64 = 60;
+const WORLDS: u64 = 40;
 
 #[test]
 fn where_a_release_hands_the_lock_over() {

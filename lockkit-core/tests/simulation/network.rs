@@ -17,15 +17,14 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::history::History;
 use crate::server::{Kind, News, Server};
 
-/// The longest that a request or an answer is on its way.
-pub(crate) const LATEST: Duration = Duration::from_secs(15);
-
 /// What all processes share: the server, and the ways to it.
 pub(crate) struct Network {
     kind: Kind,
     began: Instant,
     /// How fast the server's clock goes, by that of the processes.
     rate: f64,
+    /// What most leases are, by which it counts what is slow.
+    ttl: Duration,
     pub(crate) history: History,
     state: Mutex<State>,
     goes_on: Notify,
@@ -34,6 +33,8 @@ pub(crate) struct Network {
 struct State {
     rng: Rng,
     condition: Condition,
+    /// When the weather changed last.
+    changed: Instant,
     server: Server,
     /// How far the server's clock has jumped ahead.
     jumped: Duration,
@@ -48,6 +49,9 @@ struct State {
     remotes: Vec<Weak<Remote>>,
     /// How many requests of an owner may yet be carried out.
     under_way: BTreeMap<OwnerId, usize>,
+    /// Owners with a request that was carried out when a lease was over since it was sent: what it
+    /// took, nobody gives back.
+    overdue: BTreeSet<OwnerId>,
     seen: Seen,
 }
 
@@ -71,10 +75,17 @@ pub(crate) struct Seen {
 }
 
 impl Network {
-    pub(crate) fn new(kind: Kind, rate: f64, rng: Rng, history: History) -> Arc<Self> {
+    pub(crate) fn new(
+        kind: Kind,
+        rate: f64,
+        ttl: Duration,
+        rng: Rng,
+        history: History,
+    ) -> Arc<Self> {
         let state = State {
             rng,
             condition: Condition::Running,
+            changed: Instant::now(),
             server: Server::new(kind),
             jumped: Duration::ZERO,
             lost: 0,
@@ -84,12 +95,14 @@ impl Network {
             dead: BTreeSet::new(),
             remotes: Vec::new(),
             under_way: BTreeMap::new(),
+            overdue: BTreeSet::new(),
             seen: Seen::default(),
         };
         Arc::new(Self {
             kind,
             began: Instant::now(),
             rate,
+            ttl,
             history,
             state: Mutex::new(state),
             goes_on: Notify::new(),
@@ -114,7 +127,7 @@ impl Network {
         let now = self.began.elapsed().mul_f64(self.rate) + state.jumped;
         let outcome = act(&mut state.server, now);
         for news in state.server.take_news() {
-            let delay = state.delay();
+            let delay = state.delay(self.ttl);
             let is_lost = state.is_lost() || delay.is_none();
             self.history.note(|| format!("news {:?} for {}", news.change, news.to.1));
             if let (Some(delay), false) = (delay, is_lost) {
@@ -125,19 +138,19 @@ impl Network {
     }
 
     pub(crate) fn set(&self, condition: Condition) {
-        self.state().condition = condition;
+        self.change().condition = condition;
         self.goes_on.notify_waiters();
     }
 
     /// How many of a thousand packets are lost from now on, and how many are slow.
     pub(crate) fn disturb(&self, lost: u32, slow: u32) {
-        let mut state = self.state();
+        let mut state = self.change();
         (state.lost, state.slow) = (lost, slow);
     }
 
     /// Cuts a run off, in one direction or both. What is on its way to the server arrives.
     pub(crate) fn cut(&self, run: usize, outward: bool, inward: bool) {
-        let mut state = self.state();
+        let mut state = self.change();
         state.mute.extend(outward.then_some(run));
         state.deaf.extend(inward.then_some(run));
     }
@@ -160,7 +173,7 @@ impl Network {
 
     /// Connects a run again.
     pub(crate) fn mend(&self, run: usize) {
-        let mut state = self.state();
+        let mut state = self.change();
         if !state.dead.contains(&run) {
             state.mute.remove(&run);
             state.deaf.remove(&run);
@@ -182,7 +195,49 @@ impl Network {
 
     /// The server's clock jumps ahead.
     pub(crate) fn jump(&self, by: Duration) {
-        self.state().jumped += by;
+        self.change().jumped += by;
+    }
+
+    /// A clock of a process has jumped ahead, after which it may take what is under way for dead.
+    pub(crate) fn has_jumped(&self) {
+        let mut state = self.change();
+        let State { under_way, overdue, .. } = &mut *state;
+        let waited_for = under_way.iter().filter(|(_, requests)| **requests > 0);
+        overdue.extend(waited_for.map(|(owner, _)| *owner));
+    }
+
+    /// Whether all that is sent arrives soon.
+    pub(crate) fn is_clear(&self) -> bool {
+        let state = self.state();
+        let is_cut = state.mute.iter().chain(&state.deaf).any(|run| !state.dead.contains(run));
+        state.condition == Condition::Running && !is_cut && state.lost + state.slow == 0
+    }
+
+    /// Whether it has been [clear](Self::is_clear) for so long.
+    pub(crate) fn is_clear_since(&self, ago: Duration) -> bool {
+        self.is_clear() && self.state().changed.elapsed() > ago
+    }
+
+    /// Those who have a lock that their own process, which lives, has given up or let go of.
+    pub(crate) fn ghosts(self: &Arc<Self>) -> Vec<OwnerId> {
+        let holders = self.at_server(|server, now| server.holders(now));
+        let mut ghosts = Vec::new();
+        for (run, owner) in holders {
+            let remote = {
+                let state = self.state();
+                if state.dead.contains(&run) || state.overdue.contains(&owner) {
+                    continue;
+                }
+                state.remotes[run].upgrade()
+            };
+            if let Some(remote) = remote
+                && !self.is_under_way(owner)
+                && !remote.left().contains(&owner)
+            {
+                ghosts.push(owner);
+            }
+        }
+        ghosts
     }
 
     /// Whether a request of this owner may yet be carried out.
@@ -192,6 +247,12 @@ impl Network {
 
     pub(crate) fn seen(&self) -> Seen {
         self.state().seen
+    }
+
+    fn change(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        state.changed = Instant::now();
+        state
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -226,8 +287,8 @@ impl Network {
         let owner = claim.owner();
         let (there, back) = {
             let mut state = self.state();
-            let there = if state.mute.contains(&run) { None } else { state.delay() };
-            (there, state.delay())
+            let there = if state.mute.contains(&run) { None } else { state.delay(self.ttl) };
+            (there, state.delay(self.ttl))
         };
         let began = Instant::now();
         self.history.note(|| format!("run {run} sends {what} of {owner}"));
@@ -239,6 +300,9 @@ impl Network {
         } else {
             if began.elapsed() > claim.call_limit() {
                 self.state().seen.late += 1;
+            }
+            if began.elapsed() > claim.ttl() * 49 / 50 {
+                self.state().overdue.insert(owner);
             }
             let outcome = self.at_server(carry_out);
             self.history.note(|| format!("{what} of {owner} answered {outcome:?}"));
@@ -273,14 +337,15 @@ impl Network {
 
 impl State {
     /// How long the next packet takes, if it arrives.
-    fn delay(&mut self) -> Option<Duration> {
+    fn delay(&mut self, ttl: Duration) -> Option<Duration> {
         if self.is_lost() {
             return None;
         }
         let microseconds = match self.rng.u32(..1000) {
             slow if slow >= self.slow => self.rng.u64(200..3_000),
-            _ if self.rng.u32(..10) < 6 => self.rng.u64(200_000..1_000_000),
-            _ => self.rng.u64(0..LATEST.as_micros() as u64),
+            // Many are as slow as a driver just waits for.
+            _ if self.rng.u32(..10) < 6 => self.rng.u64(0..ttl.as_micros() as u64 / 5),
+            _ => self.rng.u64(0..ttl.as_micros() as u64),
         };
         Some(Duration::from_micros(microseconds))
     }

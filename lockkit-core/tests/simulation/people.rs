@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use fastrand::Rng;
-use lockkit_core::driver::OwnerId;
+use lockkit_core::driver::{self, Clock, OwnerId};
 use lockkit_core::{
     AcquireOptions, Error, FencedCell, FencingToken, Hold, Lease, LeasedGuard, Lock, LockGuard,
     Locker, Owner, Renew, Wait,
@@ -21,6 +22,8 @@ use crate::network::Network;
 /// How late something may be that a timer ends: these have milliseconds, and tasks take turns.
 const SLACK: Duration = Duration::from_millis(5);
 
+/// The longest that a request and its answer take in a calm, and a little more.
+const ROUND_TRIP: Duration = Duration::from_millis(10);
 /// The longest that a driver lets a request take.
 const LONGEST_CALL: Duration = Duration::from_secs(3);
 
@@ -180,6 +183,8 @@ pub(crate) struct Person {
     society: Arc<Society>,
     locker: Locker,
     owner: Owner,
+    clock: Clock,
+    leaving: Arc<AtomicBool>,
     rng: Rng,
     /// Whether the last future was awaited, without pause, to its end.
     awaited: bool,
@@ -189,8 +194,11 @@ pub(crate) struct Person {
 struct Held {
     guard: Guard,
     belief: Belief,
-    /// Whether it has an end of its own.
+    /// Whether nobody renews it.
     ends: bool,
+    /// How long it may last in all.
+    longest: Option<Duration>,
+    since: Instant,
     /// Whether others may be the same owner.
     is_shared: bool,
     /// Whether a request that was not answered may take the lock again.
@@ -212,8 +220,15 @@ impl Guard {
 }
 
 impl Person {
-    pub(crate) fn new(society: Arc<Society>, locker: Locker, owner: Owner, rng: Rng) -> Self {
-        Self { society, locker, owner, rng, awaited: false }
+    pub(crate) fn new(
+        society: Arc<Society>,
+        locker: Locker,
+        owner: Owner,
+        clock: Clock,
+        leaving: Arc<AtomicBool>,
+        rng: Rng,
+    ) -> Self {
+        Self { society, locker, owner, clock, leaving, rng, awaited: false }
     }
 
     pub(crate) async fn live(mut self, turns: usize) {
@@ -225,6 +240,11 @@ impl Person {
                 self.let_go(held).await;
             }
         }
+    }
+
+    /// Whether the locker was shut down, which ends all holds.
+    fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     fn up_to(&mut self, longest: Duration) -> Duration {
@@ -252,17 +272,17 @@ impl Person {
         let highest = self.society.highest(&name);
         let began = Instant::now();
         let is_reentry = self.one_in(5);
-        let (outcome, ends) = match self.rng.u32(..4) {
+        let (outcome, (ends, longest)) = match self.rng.u32(..4) {
             _ if is_reentry => {
                 let owner = self.owner.clone();
-                (self.driven(lock.acquire_as(&owner, options)).await.map(plain), false)
+                (self.driven(lock.acquire_as(&owner, options)).await.map(plain), (false, None))
             }
             0 if lock.clone().fair().is_ok() => {
                 let lock = lock.fair().unwrap();
-                (self.driven(lock.acquire_with(options)).await.map(plain), false)
+                (self.driven(lock.acquire_with(options)).await.map(plain), (false, None))
             }
             1 => self.acquire_leased(lock, options).await,
-            _ => (self.driven(lock.acquire_with(options)).await.map(plain), false),
+            _ => (self.driven(lock.acquire_with(options)).await.map(plain), (false, None)),
         };
         let took = began.elapsed();
         let Some(outcome) = outcome else {
@@ -288,10 +308,11 @@ impl Person {
                 }
                 let in_doubt = self.society.network.is_under_way(hold.owner());
                 let belief = self.society.believe(&name, hold, highest, is_reentry);
-                Some(Held { guard, belief, ends, is_shared: is_reentry, in_doubt })
+                let since = Instant::now();
+                Some(Held { guard, belief, ends, longest, since, is_shared: is_reentry, in_doubt })
             }
             Err(error) => {
-                self.judge_failure(&name, wait, is_reentry, &error);
+                self.judge_failure(&name, wait, took, is_reentry, &error);
                 None
             }
         }
@@ -301,21 +322,22 @@ impl Person {
         &mut self,
         lock: Lock,
         options: AcquireOptions,
-    ) -> (Option<lockkit_core::Result<Guard>>, bool) {
+    ) -> (Option<lockkit_core::Result<Guard>>, (bool, Option<Duration>)) {
         let ttl = self.society.ttl;
         let mut lease = Lease::new(ttl);
-        let mut ends = false;
+        let (mut ends, mut longest) = (false, None);
         if self.one_in(2) {
             lease = lease.renew(Renew::Never);
             ends = true;
         }
         if self.one_in(3) {
-            lease = lease.max_hold(ttl + self.up_to(ttl * 2));
-            ends = true;
+            let most = ttl + self.up_to(ttl * 2);
+            lease = lease.max_hold(most);
+            longest = Some(most);
         }
         let lock = lock.leased(lease).unwrap();
         let acquired = self.driven(lock.acquire_leased(options)).await;
-        (acquired.map(|outcome| outcome.map(Guard::Leased)), ends)
+        (acquired.map(|outcome| outcome.map(Guard::Leased)), (ends, longest))
     }
 
     /// Awaits what was begun, or does not: nothing if it was dropped.
@@ -341,7 +363,14 @@ impl Person {
         }
     }
 
-    fn judge_failure(&self, name: &str, wait: Wait, is_reentry: bool, error: &Error) {
+    fn judge_failure(
+        &self,
+        name: &str,
+        wait: Wait,
+        took: Duration,
+        is_reentry: bool,
+        error: &Error,
+    ) {
         let society = &self.society;
         society.network.history.note(|| format!("{name}: {error}"));
         match error {
@@ -353,7 +382,9 @@ impl Person {
             }
             Error::TimedOut { source, .. } => {
                 society.count(|tally| &mut tally.timed_out);
-                if society.is_calm && source.is_some() && !is_reentry {
+                // Some are not even willing to wait for an answer.
+                let is_patient = wait != Wait::No && took > ROUND_TRIP;
+                if society.is_calm && source.is_some() && !is_reentry && is_patient {
                     society.violation(format!("{name}: {error}, {source:?}"));
                 }
             }
@@ -370,7 +401,9 @@ impl Person {
     async fn work(&mut self, held: &Held) {
         let ttl = self.society.ttl;
         let guard = held.guard.plain();
-        for _ in 0..self.rng.u32(0..4) {
+        // Most are short, and some last over several things that go wrong.
+        let longest = if self.one_in(3) { 10 } else { 4 };
+        for _ in 0..self.rng.u32(0..longest) {
             if let Guard::Leased(guard) = &held.guard
                 && self.one_in(2)
             {
@@ -379,10 +412,17 @@ impl Person {
             }
             self.write_later(guard);
             let pause = self.up_to(ttl);
+            // A hold that is not taken away lasts that long at least.
+            let until = self.clock.now() + guard.valid_for().unwrap_or_default();
             select! {
                 biased;
                 () = guard.lost() => {
-                    self.judge_loss(held);
+                    self.judge_loss(held, until);
+                    sleep(self.up_to(ttl / 2)).await;
+                    if guard.is_held() {
+                        let owner = guard.owner();
+                        self.society.violation(format!("{owner} was lost, and is held again"));
+                    }
                     return;
                 }
                 () = sleep(pause) => (),
@@ -391,18 +431,40 @@ impl Person {
                 let owner = guard.owner();
                 self.society.violation(format!("{owner} is not held, and nobody was told"));
             }
+            if let Some(longest) = held.longest
+                && guard.is_held()
+                && held.since.elapsed() > longest + SLACK
+            {
+                let owner = guard.owner();
+                self.society.violation(format!("{owner} holds for longer than {longest:?}"));
+            }
         }
     }
 
-    fn judge_loss(&self, held: &Held) {
+    fn judge_loss(&self, held: &Held, until: driver::Instant) {
         let (society, guard) = (&self.society, held.guard.plain());
         society.count(|tally| &mut tally.lost);
         society.network.history.note(|| format!("{} is lost", guard.owner()));
         if guard.is_held() {
             society.violation(format!("{} is said to be lost, and held", guard.owner()));
         }
-        if society.is_calm && !held.ends {
+        if society.is_calm && !held.ends && held.longest.is_none() {
             society.violation(format!("{} was lost for no reason", guard.owner()));
+        }
+        // A renewal that failed before is tried again within less than that.
+        let could_renew = society.network.is_clear_since(society.ttl * 3 / 5);
+        let is_wronged =
+            society.network.at_server(|server, _| server.ledger.wronged.contains(&guard.owner()));
+        let is_kept = !held.ends && held.longest.is_none() && !self.is_leaving();
+        if could_renew && is_kept && !is_wronged {
+            society.violation(format!("{} was lost in clear weather", guard.owner()));
+        }
+        let is_early = self.clock.now() + SLACK < until;
+        let has_it = society.network.at_server(|server, now| {
+            server.holders(now).iter().any(|(_, owner)| *owner == guard.owner())
+        });
+        if is_early && has_it && !self.is_leaving() {
+            society.violation(format!("{} was lost before its time", guard.owner()));
         }
     }
 

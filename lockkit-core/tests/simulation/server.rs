@@ -192,6 +192,12 @@ impl Server {
         Some(self.locks.get(name)?.held.as_ref()?.address.1)
     }
 
+    /// Who holds anything now.
+    pub(crate) fn holders(&self, now: Duration) -> Vec<Address> {
+        let held = self.locks.values().filter_map(|entry| entry.held.as_ref());
+        held.filter(|held| held.expiry > now).map(|held| held.address).collect()
+    }
+
     /// Who has anything here now.
     pub(crate) fn residue(&mut self, now: Duration) -> Vec<OwnerId> {
         for name in self.locks.keys().cloned().collect::<Vec<_>>() {

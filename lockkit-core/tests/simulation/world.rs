@@ -1,6 +1,7 @@
 //! A world: some processes, a server, and what goes wrong between them, all of it made of one seed.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::history::History;
-use crate::network::{Condition, LATEST, Network, Seen};
+use crate::network::{Condition, Network, Seen};
 use crate::people::{Person, Society, Tally};
 use crate::server::Kind;
 
@@ -79,7 +80,7 @@ impl World {
         let names = (0..rng.u32(1..=3)).map(|number| format!("lock-{number}")).collect();
         let history = History::new();
         history.note(|| format!("{kind:?}, {weather:?}, leases of {ttl:?}, rate {rate}"));
-        let network = Network::new(kind, rate, rng.fork(), history);
+        let network = Network::new(kind, rate, ttl, rng.fork(), history);
         let society = Society::new(network, names, ttl, is_calm);
         Self { rng: Mutex::new(rng), weather, society, living: Arc::default() }
     }
@@ -99,6 +100,7 @@ impl World {
                 weather.spawn(self.nemesis(rng.fork()).act());
             }
         }
+        weather.spawn(watch_for_ghosts(Arc::clone(&self.society)));
         join(&mut processes).await;
         weather.shutdown().await;
         self.clear();
@@ -128,7 +130,7 @@ impl World {
     async fn audit(&self) {
         let Society { network, names, ttl, .. } = &*self.society;
         // A request may land late, and what it took be handed over once.
-        sleep(LATEST + *ttl * 4).await;
+        sleep(*ttl * 6).await;
         let residue = network.at_server(|server, now| server.residue(now));
         if !residue.is_empty() {
             network.history.violation(format!("left at the server: {residue:?}"));
@@ -147,7 +149,7 @@ impl World {
         locker.shutdown().await;
         drop(locker);
         // What was on its way, as news are.
-        sleep(LATEST).await;
+        sleep(*ttl).await;
         let (tasks, drivers) = (Handle::current().metrics().num_alive_tasks(), network.drivers());
         if tasks + drivers > 0 {
             network.history.violation(format!("{tasks} tasks and {drivers} drivers are left"));
@@ -197,12 +199,14 @@ impl Process {
             .clock(clock.clone())
             .build()
             .unwrap();
-        self.living.lock().unwrap().insert(run, clock);
+        self.living.lock().unwrap().insert(run, clock.clone());
+        let leaving = Arc::<AtomicBool>::default();
         let mut people = JoinSet::new();
         let owner = Owner::new();
         for _ in 0..self.rng.u32(1..=3) {
             let (society, rng) = (Arc::clone(&self.society), self.rng.fork());
-            let person = Person::new(society, locker.clone(), owner.clone(), rng);
+            let (owner, clock, leaving) = (owner.clone(), clock.clone(), Arc::clone(&leaving));
+            let person = Person::new(society, locker.clone(), owner, clock, leaving, rng);
             people.spawn(person.live(self.rng.usize(3..12)));
         }
         let soon = *ttl * self.rng.u32(1..20);
@@ -232,6 +236,7 @@ impl Process {
             _ => join(&mut people).await,
         }
         network.history.note(|| format!("run {run} shuts down"));
+        leaving.store(true, Ordering::Relaxed);
         let began = Instant::now();
         locker.shutdown().await;
         let (took, limit) = match is_calm {
@@ -274,13 +279,13 @@ impl Nemesis {
         let living = self.living.lock().unwrap().clone();
         let Some((run, clock)) = self.rng.choice(living.iter()) else { return };
         let note = |what: String| network.history.note(|| format!("weather: {what}"));
-        match self.rng.u32(..if self.forgets { 9 } else { 7 }) {
+        match self.rng.u32(..if self.forgets { 10 } else { 8 }) {
             0 | 1 => {
                 let (outward, inward) =
                     self.rng.choice([(true, true), (true, false), (false, true)]).unwrap();
                 note(format!("run {run} is cut off: outward {outward}, inward {inward}"));
                 network.cut(*run, outward, inward);
-                sleep(self.up_to(*ttl * 3 / 2)).await;
+                sleep(self.up_to(*ttl * 2)).await;
                 note(format!("run {run} is connected"));
                 network.mend(*run);
             }
@@ -298,21 +303,34 @@ impl Nemesis {
                 note("the server goes on".into());
                 network.set(Condition::Running);
             }
-            4 => self.restart(false).await,
+            4 => {
+                // What is answered late is the last that is answered.
+                note(format!("all is slow, and then run {run} is cut off"));
+                network.disturb(0, 700);
+                sleep(*ttl / 2).await;
+                network.disturb(0, 0);
+                network.cut(*run, true, false);
+                sleep(*ttl + self.up_to(*ttl)).await;
+                note(format!("run {run} is connected"));
+                network.mend(*run);
+            }
+            7 => self.restart(false).await,
             5 => {
                 let by = self.up_to(*ttl * 2);
                 note(format!("run {run} finds itself {by:?} later"));
+                network.has_jumped();
                 clock.suspend(by);
             }
             6 => {
                 let by = self.up_to(*ttl * 2);
                 note(format!("everybody finds themselves {by:?} later"));
                 network.jump(by);
+                network.has_jumped();
                 for clock in living.values() {
                     clock.suspend(by);
                 }
             }
-            7 => self.restart(true).await,
+            8 => self.restart(true).await,
             _ => {
                 let name = self.rng.choice(names).unwrap();
                 let name = LockName::new(&Namespace::default(), name).unwrap();
@@ -340,6 +358,30 @@ impl Nemesis {
 
     fn up_to(&mut self, longest: Duration) -> Duration {
         Duration::from_micros(self.rng.u64(0..=longest.as_micros() as u64))
+    }
+}
+
+/// Looks for locks that are kept from others for nobody: whoever took them has given them up, could
+/// have said so, and does not.
+async fn watch_for_ghosts(society: Arc<Society>) {
+    let Society { network, ttl, .. } = &*society;
+    let mut seen = BTreeMap::new();
+    loop {
+        sleep(*ttl / 16).await;
+        if !network.is_clear() {
+            seen.clear();
+            continue;
+        }
+        let ghosts = network.ghosts();
+        seen.retain(|owner, _| ghosts.contains(owner));
+        for owner in ghosts {
+            let since = *seen.entry(owner).or_insert_with(Instant::now);
+            // A release that was not answered is sent again within a quarter of the longest lease.
+            if since.elapsed() > *ttl * 3 / 5 {
+                network.history.violation(format!("{owner} has a lock that nobody wants"));
+                seen.remove(&owner);
+            }
+        }
     }
 }
 
