@@ -1,6 +1,7 @@
 //! What happened in a world, in order: to be read when something is wrong, and to be compared with
 //! the same world's history.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex};
@@ -25,6 +26,7 @@ struct Events {
     /// In order of appearance: their ids are new in every run.
     owners: Vec<String>,
     violations: Vec<String>,
+    counts: BTreeMap<&'static str, usize>,
 }
 
 impl History {
@@ -46,6 +48,15 @@ impl History {
         let mut events = self.0.events.lock().unwrap();
         let what = events.with_names(&what);
         events.violations.push(what);
+    }
+
+    /// Counts what happens, so that a world in which it does not is noticed.
+    pub(crate) fn count(&self, what: &'static str) {
+        *self.0.events.lock().unwrap().counts.entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
+        self.0.events.lock().unwrap().counts.clone()
     }
 
     /// The violations, and what came before the first of them.

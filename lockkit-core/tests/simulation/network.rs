@@ -52,7 +52,6 @@ struct State {
     /// Owners with a request that was carried out when a lease was over since it was sent: what it
     /// took, nobody gives back.
     overdue: BTreeSet<OwnerId>,
-    seen: Seen,
 }
 
 /// How a server is.
@@ -63,15 +62,6 @@ pub(crate) enum Condition {
     Stopped,
     /// Who comes is refused.
     Down,
-}
-
-/// What went wrong, by how often.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) unanswered: usize,
-    pub(crate) refused: usize,
-    pub(crate) late: usize,
-    pub(crate) pushed: usize,
 }
 
 impl Network {
@@ -96,7 +86,6 @@ impl Network {
             remotes: Vec::new(),
             under_way: BTreeMap::new(),
             overdue: BTreeSet::new(),
-            seen: Seen::default(),
         };
         Arc::new(Self {
             kind,
@@ -245,10 +234,6 @@ impl Network {
         self.state().under_way.get(&owner).is_some_and(|requests| *requests > 0)
     }
 
-    pub(crate) fn seen(&self) -> Seen {
-        self.state().seen
-    }
-
     fn change(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
         state.changed = Instant::now();
@@ -295,11 +280,11 @@ impl Network {
         let Some(there) = there else { return self.arrived(owner) };
         sleep(there).await;
         let outcome = if self.not_stopped().await == Condition::Down {
-            self.state().seen.refused += 1;
+            self.history.count("requests refused");
             Err(DriverError::new(ErrorKind::Unreachable, "the server is down"))
         } else {
             if began.elapsed() > claim.call_limit() {
-                self.state().seen.late += 1;
+                self.history.count("requests carried out late");
             }
             if began.elapsed() > claim.ttl() * 49 / 50 {
                 self.state().overdue.insert(owner);
@@ -412,7 +397,7 @@ impl Remote {
             }
         };
         timeout(claim.call_limit(), answered).await.unwrap_or_else(|_| {
-            self.network.state().seen.unanswered += 1;
+            self.network.history.count("requests not answered");
             Err(DriverError::new(ErrorKind::Unknown, "no answer"))
         })
     }
@@ -422,7 +407,7 @@ impl Remote {
         let Some(line) = lines.iter_mut().find(|line| line.owner == owner) else { return };
         if number > line.since {
             if matches!(change, Change::Granted(_)) {
-                self.network.state().seen.pushed += 1;
+                self.network.history.count("grants pushed");
             }
             line.news = Some((number, change));
             line.arrival.notify_one();

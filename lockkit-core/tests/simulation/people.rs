@@ -37,7 +37,6 @@ pub(crate) struct Society {
     beliefs: Mutex<Beliefs>,
     /// What each lock is for: whoever writes shows the token.
     effects: BTreeMap<String, Effects>,
-    tally: Mutex<Tally>,
 }
 
 type Effects = Arc<FencedCell<Vec<(FencingToken, OwnerId)>>>;
@@ -51,22 +50,6 @@ struct Beliefs {
     last: u64,
 }
 
-/// How often what happened, so that a world in which nothing does is noticed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) granted: usize,
-    pub(crate) waited: usize,
-    pub(crate) taken: usize,
-    pub(crate) timed_out: usize,
-    pub(crate) unreachable: usize,
-    pub(crate) dropped: usize,
-    pub(crate) lost: usize,
-    pub(crate) stale_writes: usize,
-    pub(crate) writes: usize,
-    pub(crate) released: usize,
-    pub(crate) release_unknown: usize,
-}
-
 impl Society {
     pub(crate) fn new(
         network: Arc<Network>,
@@ -76,16 +59,12 @@ impl Society {
     ) -> Arc<Self> {
         let cell = |name: &String| (name.clone(), Arc::new(FencedCell::new(Vec::new())));
         let effects = names.iter().map(cell).collect();
-        let (beliefs, tally) = Default::default();
-        Arc::new(Self { network, names, ttl, is_calm, beliefs, effects, tally })
+        let beliefs = Mutex::default();
+        Arc::new(Self { network, names, ttl, is_calm, beliefs, effects })
     }
 
-    pub(crate) fn tally(&self) -> Tally {
-        *self.tally.lock().unwrap()
-    }
-
-    fn count(&self, what: impl FnOnce(&mut Tally) -> &mut usize) {
-        *what(&mut self.tally.lock().unwrap()) += 1;
+    fn count(&self, what: &'static str) {
+        self.network.history.count(what);
     }
 
     fn violation(&self, what: impl Into<String>) {
@@ -286,7 +265,7 @@ impl Person {
         };
         let took = began.elapsed();
         let Some(outcome) = outcome else {
-            self.society.count(|tally| &mut tally.dropped);
+            self.society.count("dropped acquisitions");
             self.society.network.history.note(|| format!("{name} is not wanted any more"));
             return None;
         };
@@ -302,9 +281,9 @@ impl Person {
             Ok(guard) => {
                 let hold = guard.plain().hold();
                 let contended = took > Duration::from_millis(50);
-                self.society.count(|tally| &mut tally.granted);
+                self.society.count("grants");
                 if contended {
-                    self.society.count(|tally| &mut tally.waited);
+                    self.society.count("grants after a wait");
                 }
                 let in_doubt = self.society.network.is_under_way(hold.owner());
                 let belief = self.society.believe(&name, hold, highest, is_reentry);
@@ -375,13 +354,13 @@ impl Person {
         society.network.history.note(|| format!("{name}: {error}"));
         match error {
             Error::Taken { .. } => {
-                society.count(|tally| &mut tally.taken);
+                society.count("refusals");
                 if wait != Wait::No {
                     society.violation(format!("{name} was waited for: {error}"));
                 }
             }
             Error::TimedOut { source, .. } => {
-                society.count(|tally| &mut tally.timed_out);
+                society.count("waits in vain");
                 // Some are not even willing to wait for an answer.
                 let is_patient = wait != Wait::No && took > ROUND_TRIP;
                 if society.is_calm && source.is_some() && !is_reentry && is_patient {
@@ -391,7 +370,7 @@ impl Person {
             // An owner that enters again what it has lost, or its lease was no longer.
             Error::Lost { .. } => (),
             Error::Unreachable { .. } if !society.is_calm => {
-                society.count(|tally| &mut tally.unreachable);
+                society.count("unreachable");
             }
             Error::ShutDown { .. } if !society.is_calm => (),
             error => society.violation(format!("{name}: {error}")),
@@ -443,7 +422,7 @@ impl Person {
 
     fn judge_loss(&self, held: &Held, until: driver::Instant) {
         let (society, guard) = (&self.society, held.guard.plain());
-        society.count(|tally| &mut tally.lost);
+        society.count("losses");
         society.network.history.note(|| format!("{} is lost", guard.owner()));
         if guard.is_held() {
             society.violation(format!("{} is said to be lost, and held", guard.owner()));
@@ -481,10 +460,7 @@ impl Person {
         tokio::spawn(async move {
             sleep(delay).await;
             let written = society.effects[&name].write(token, |all| all.push((token, owner)));
-            society.count(|tally| match written {
-                Ok(()) => &mut tally.writes,
-                Err(_) => &mut tally.stale_writes,
-            });
+            society.count(if written.is_ok() { "writes" } else { "stale writes" });
         });
     }
 
@@ -513,7 +489,7 @@ impl Person {
         }
         match released {
             Ok(()) => {
-                society.count(|tally| &mut tally.released);
+                society.count("releases");
                 let is_free = self.owner_has_let_go(&name, owner);
                 if !is_free && !is_shared && !in_doubt {
                     society.violation(format!("{owner} released {name}, and has it"));
@@ -521,7 +497,7 @@ impl Person {
             }
             Err(Error::Lost { .. }) if !(society.is_calm && was_held) => (),
             Err(Error::Unreachable { .. }) if !society.is_calm => {
-                society.count(|tally| &mut tally.release_unknown);
+                society.count("releases in doubt");
             }
             Err(error) => society.violation(format!("{owner} was not released: {error}")),
         }

@@ -57,7 +57,6 @@ pub(crate) struct Ledger {
     pub(crate) grants: BTreeMap<OwnerId, Vec<FencingToken>>,
     /// Whose holds were broken or forgotten, which they could not know in time.
     pub(crate) wronged: BTreeSet<OwnerId>,
-    pub(crate) expired: usize,
     pub(crate) places_expired: usize,
 }
 
@@ -215,7 +214,7 @@ impl Server {
     /// Ends a lease that has run out, and serves whoever is next if the lock is free.
     fn settle(&mut self, now: Duration, name: &LockName) {
         let Some(entry) = self.locks.get_mut(name) else { return };
-        self.ledger.expired += usize::from(entry.held.take_if(|it| it.expiry <= now).is_some());
+        entry.held.take_if(|held| held.expiry <= now);
         if entry.held.is_some() {
             return;
         }

@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::history::History;
-use crate::network::{Condition, Network, Seen};
-use crate::people::{Person, Society, Tally};
+use crate::network::{Condition, Network};
+use crate::people::{Person, Society};
 use crate::server::Kind;
 
 /// Longer than any world lasts: what takes longer hangs.
@@ -39,9 +39,8 @@ pub(crate) struct Outcome {
     pub(crate) verdict: Result<(), String>,
     pub(crate) history: String,
     pub(crate) digest: u64,
-    pub(crate) tally: Tally,
-    pub(crate) seen: Seen,
-    pub(crate) expired: usize,
+    /// How often what happened.
+    pub(crate) counts: BTreeMap<&'static str, usize>,
 }
 
 /// Plays the world of this seed.
@@ -159,8 +158,7 @@ impl World {
 
     fn outcome(&self) -> Outcome {
         let network = &self.society.network;
-        let (expired, places_expired) =
-            network.at_server(|server, _| (server.ledger.expired, server.ledger.places_expired));
+        let places_expired = network.at_server(|server, _| server.ledger.places_expired);
         if self.weather == Weather::Calm && places_expired > 0 {
             network.history.violation(format!("{places_expired} places ran out"));
         }
@@ -169,9 +167,7 @@ impl World {
             verdict: network.history.verdict(),
             history: network.history.text(),
             digest: network.history.digest(),
-            tally: self.society.tally(),
-            seen: network.seen(),
-            expired,
+            counts: network.history.counts(),
         }
     }
 }
