@@ -136,6 +136,7 @@ impl Clock {
                     return std::future::pending().await;
                 };
                 tokio::select! {
+                    biased;
                     () = tokio::time::sleep_until(timer) => return,
                     () = roused => (),
                 }

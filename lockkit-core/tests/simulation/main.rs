@@ -15,6 +15,7 @@ mod history;
 mod network;
 mod people;
 mod server;
+mod society;
 mod world;
 
 use std::collections::BTreeMap;

@@ -1,161 +1,29 @@
 //! Those who use locks, in every way that there is, and what they see.
 
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use fastrand::Rng;
 use lockkit_core::driver::{self, Clock, OwnerId};
 use lockkit_core::{
-    AcquireOptions, Error, FencedCell, FencingToken, Hold, Lease, LeasedGuard, Lock, LockGuard,
-    Locker, Owner, Renew, Wait,
+    AcquireOptions, Error, Lease, LeasedGuard, Lock, LockGuard, LockName, Locker, Owner, Renew,
+    Result, Wait,
 };
 use tokio::select;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::network::Network;
+use crate::society::{Belief, Society};
 
 /// How late something may be that a timer ends: these have milliseconds, and tasks take turns.
 const SLACK: Duration = Duration::from_millis(5);
-
 /// The longest that a request and its answer take in a calm, and a little more.
 const ROUND_TRIP: Duration = Duration::from_millis(10);
 /// The longest that a driver lets a request take.
 const LONGEST_CALL: Duration = Duration::from_secs(3);
-
-/// What is true of a whole world, and who believes what in it.
-pub(crate) struct Society {
-    pub(crate) network: Arc<Network>,
-    pub(crate) names: Vec<String>,
-    pub(crate) ttl: Duration,
-    /// Whether nothing goes wrong: then nothing may fail or be lost.
-    pub(crate) is_calm: bool,
-    beliefs: Mutex<Beliefs>,
-    /// What each lock is for: whoever writes shows the token.
-    effects: BTreeMap<String, Effects>,
-}
-
-type Effects = Arc<FencedCell<Vec<(FencingToken, OwnerId)>>>;
-
-#[derive(Default)]
-struct Beliefs {
-    /// By name, and then by who believes.
-    held: BTreeMap<String, BTreeMap<u64, Hold>>,
-    /// The highest token that anybody was given, by name.
-    highest: BTreeMap<String, FencingToken>,
-    last: u64,
-}
-
-impl Society {
-    pub(crate) fn new(
-        network: Arc<Network>,
-        names: Vec<String>,
-        ttl: Duration,
-        is_calm: bool,
-    ) -> Arc<Self> {
-        let cell = |name: &String| (name.clone(), Arc::new(FencedCell::new(Vec::new())));
-        let effects = names.iter().map(cell).collect();
-        let beliefs = Mutex::default();
-        Arc::new(Self { network, names, ttl, is_calm, beliefs, effects })
-    }
-
-    fn count(&self, what: &'static str) {
-        self.network.history.count(what);
-    }
-
-    fn violation(&self, what: impl Into<String>) {
-        self.network.history.violation(what);
-    }
-
-    /// What no write may show, whatever came late.
-    pub(crate) fn check_effects(&self) {
-        for (name, cell) in &self.effects {
-            cell.read(|writes| {
-                for pair in writes.windows(2) {
-                    let ((before, one), (after, other)) = (pair[0], pair[1]);
-                    if before > after || before == after && one != other {
-                        self.violation(format!(
-                            "{name}: {one} and then {other} wrote out of order"
-                        ));
-                    }
-                }
-            });
-        }
-    }
-
-    fn highest(&self, name: &str) -> Option<FencingToken> {
-        self.beliefs.lock().unwrap().highest.get(name).copied()
-    }
-
-    /// Judges a grant that was just handed out, and has whoever got it believe in it.
-    fn believe(
-        self: &Arc<Self>,
-        name: &str,
-        hold: Hold,
-        highest_before: Option<FencingToken>,
-        is_reentry: bool,
-    ) -> Belief {
-        let owner = hold.owner();
-        let (tokens, wronged) = self.network.at_server(|server, _| {
-            let ledger = &server.ledger;
-            (ledger.grants.get(&owner).cloned().unwrap_or_default(), ledger.wronged.clone())
-        });
-        let mut beliefs = self.beliefs.lock().unwrap();
-        self.network.history.note(|| format!("{name} is {owner}'s: {:?}", hold.fencing_token()));
-        let is_wronged = wronged.contains(&owner);
-        match hold.fencing_token() {
-            None => self.violation(format!("{owner} has no token")),
-            Some(token) if !tokens.contains(&token) => {
-                self.violation(format!("{owner} has token {token}, which nobody granted"));
-            }
-            Some(token) if tokens.last() != Some(&token) && !is_wronged => {
-                self.violation(format!("{owner} has token {token} of a grant before its last"));
-            }
-            Some(token) if !is_reentry && Some(token) <= highest_before => {
-                self.violation(format!("{owner} has token {token}, and a later ask a lower one"));
-            }
-            Some(token) => {
-                let highest = beliefs.highest.entry(name.into()).or_insert(token);
-                *highest = token.max(*highest);
-            }
-        }
-        let believers = beliefs.held.entry(name.into()).or_default();
-        if hold.is_held() && !is_wronged {
-            for other in believers.values() {
-                let is_another = other.owner() != owner && !wronged.contains(&other.owner());
-                if is_another && other.is_held() {
-                    self.violation(format!("{name}: {} and {owner} both hold it", other.owner()));
-                }
-            }
-        }
-        let id = beliefs.last + 1;
-        beliefs.last = id;
-        beliefs.held.entry(name.into()).or_default().insert(id, hold);
-        Belief { society: Arc::clone(self), name: name.into(), id }
-    }
-}
-
-/// Ends when whoever believes lets go, or is no more.
-struct Belief {
-    society: Arc<Society>,
-    name: String,
-    id: u64,
-}
-
-impl Drop for Belief {
-    fn drop(&mut self) {
-        // Dropped in a panic as well.
-        if let Ok(mut beliefs) = self.society.beliefs.lock()
-            && let Some(believers) = beliefs.held.get_mut(&self.name)
-        {
-            believers.remove(&self.id);
-        }
-    }
-}
 
 /// Somebody who uses locks.
 pub(crate) struct Person {
@@ -173,15 +41,25 @@ pub(crate) struct Person {
 struct Held {
     guard: Guard,
     belief: Belief,
-    /// Whether nobody renews it.
-    ends: bool,
-    /// How long it may last in all.
-    longest: Option<Duration>,
+    terms: Terms,
     since: Instant,
     /// Whether others may be the same owner.
     is_shared: bool,
     /// Whether a request that was not answered may take the lock again.
     in_doubt: bool,
+}
+
+/// What ends a hold beside its release.
+#[derive(Clone, Copy, Default)]
+struct Terms {
+    is_not_renewed: bool,
+    longest: Option<Duration>,
+}
+
+impl Terms {
+    fn has_an_end(self) -> bool {
+        self.is_not_renewed || self.longest.is_some()
+    }
 }
 
 enum Guard {
@@ -251,17 +129,17 @@ impl Person {
         let highest = self.society.highest(&name);
         let began = Instant::now();
         let is_reentry = self.one_in(5);
-        let (outcome, (ends, longest)) = match self.rng.u32(..4) {
+        let (outcome, terms) = match self.rng.u32(..4) {
             _ if is_reentry => {
                 let owner = self.owner.clone();
-                (self.driven(lock.acquire_as(&owner, options)).await.map(plain), (false, None))
+                (self.driven(lock.acquire_as(&owner, options)).await.map(plain), Terms::default())
             }
             0 if lock.clone().fair().is_ok() => {
                 let lock = lock.fair().unwrap();
-                (self.driven(lock.acquire_with(options)).await.map(plain), (false, None))
+                (self.driven(lock.acquire_with(options)).await.map(plain), Terms::default())
             }
             1 => self.acquire_leased(lock, options).await,
-            _ => (self.driven(lock.acquire_with(options)).await.map(plain), (false, None)),
+            _ => (self.driven(lock.acquire_with(options)).await.map(plain), Terms::default()),
         };
         let took = began.elapsed();
         let Some(outcome) = outcome else {
@@ -288,7 +166,7 @@ impl Person {
                 let in_doubt = self.society.network.is_under_way(hold.owner());
                 let belief = self.society.believe(&name, hold, highest, is_reentry);
                 let since = Instant::now();
-                Some(Held { guard, belief, ends, longest, since, is_shared: is_reentry, in_doubt })
+                Some(Held { guard, belief, terms, since, is_shared: is_reentry, in_doubt })
             }
             Err(error) => {
                 self.judge_failure(&name, wait, took, is_reentry, &error);
@@ -301,22 +179,22 @@ impl Person {
         &mut self,
         lock: Lock,
         options: AcquireOptions,
-    ) -> (Option<lockkit_core::Result<Guard>>, (bool, Option<Duration>)) {
+    ) -> (Option<Result<Guard>>, Terms) {
         let ttl = self.society.ttl;
         let mut lease = Lease::new(ttl);
-        let (mut ends, mut longest) = (false, None);
+        let mut terms = Terms::default();
         if self.one_in(2) {
             lease = lease.renew(Renew::Never);
-            ends = true;
+            terms.is_not_renewed = true;
         }
         if self.one_in(3) {
             let most = ttl + self.up_to(ttl * 2);
             lease = lease.max_hold(most);
-            longest = Some(most);
+            terms.longest = Some(most);
         }
         let lock = lock.leased(lease).unwrap();
         let acquired = self.driven(lock.acquire_leased(options)).await;
-        (acquired.map(|outcome| outcome.map(Guard::Leased)), (ends, longest))
+        (acquired.map(|outcome| outcome.map(Guard::Leased)), terms)
     }
 
     /// Awaits what was begun, or does not: nothing if it was dropped.
@@ -337,7 +215,7 @@ impl Person {
                 timeout(ttl * 4, future).await.ok()
             }
             2 => timeout(self.up_to(ttl), future).await.ok(),
-            // None waits for ever for nothing.
+            // None waits for ever.
             _ => timeout(ttl * 20, future).await.ok(),
         }
     }
@@ -367,8 +245,8 @@ impl Person {
                     society.violation(format!("{name}: {error}, {source:?}"));
                 }
             }
-            // An owner that enters again what it has lost, or its lease was no longer.
-            Error::Lost { .. } => (),
+            // Who enters again what was lost learns that.
+            Error::Lost { .. } if is_reentry && !society.is_calm => (),
             Error::Unreachable { .. } if !society.is_calm => {
                 society.count("unreachable");
             }
@@ -410,7 +288,7 @@ impl Person {
                 let owner = guard.owner();
                 self.society.violation(format!("{owner} is not held, and nobody was told"));
             }
-            if let Some(longest) = held.longest
+            if let Some(longest) = held.terms.longest
                 && guard.is_held()
                 && held.since.elapsed() > longest + SLACK
             {
@@ -427,14 +305,14 @@ impl Person {
         if guard.is_held() {
             society.violation(format!("{} is said to be lost, and held", guard.owner()));
         }
-        if society.is_calm && !held.ends && held.longest.is_none() {
+        if society.is_calm && !held.terms.has_an_end() {
             society.violation(format!("{} was lost for no reason", guard.owner()));
         }
         // A renewal that failed before is tried again within less than that.
         let could_renew = society.network.is_clear_since(society.ttl * 3 / 5);
         let is_wronged =
             society.network.at_server(|server, _| server.ledger.wronged.contains(&guard.owner()));
-        let is_kept = !held.ends && held.longest.is_none() && !self.is_leaving();
+        let is_kept = !held.terms.has_an_end() && !self.is_leaving();
         if could_renew && is_kept && !is_wronged {
             society.violation(format!("{} was lost in clear weather", guard.owner()));
         }
@@ -503,14 +381,14 @@ impl Person {
         }
     }
 
-    fn owner_has_let_go(&self, name: &lockkit_core::LockName, owner: OwnerId) -> bool {
+    fn owner_has_let_go(&self, name: &LockName, owner: OwnerId) -> bool {
         let network = &self.society.network;
         network.is_under_way(owner)
             || network.at_server(|server, _| server.holder(name)) != Some(owner)
     }
 }
 
-fn plain(outcome: lockkit_core::Result<LockGuard>) -> lockkit_core::Result<Guard> {
+fn plain(outcome: Result<LockGuard>) -> Result<Guard> {
     outcome.map(Guard::Plain)
 }
 

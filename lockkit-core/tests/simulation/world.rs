@@ -15,8 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::history::History;
 use crate::network::{Condition, Network};
-use crate::people::{Person, Society};
+use crate::people::Person;
 use crate::server::Kind;
+use crate::society::Society;
 
 /// Longer than any world lasts: what takes longer hangs.
 const FOR_EVER: Duration = Duration::from_secs(30 * 24 * 3600);
