@@ -5,8 +5,8 @@
 //! What is checked is what is promised: no two believe that they hold a lock, tokens rise in the
 //! order of grants, nothing hangs, nothing is left.
 //!
-//! `LOCKKIT_WORLDS=10000` plays so many of each kind, and `LOCKKIT_WORLD=7` the one of that seed,
-//! whose history it prints.
+//! `LOCKKIT_WORLDS=10000` plays so many of each kind. `LOCKKIT_WORLD=7`, with the name of a kind's
+//! test and `--nocapture`, plays the one of that seed again and prints its history.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 #![expect(clippy::print_stdout, reason = "what went wrong is told with the failure")]
