@@ -49,8 +49,8 @@ struct State {
     remotes: Vec<Weak<Remote>>,
     /// How many requests of an owner may yet be carried out.
     under_way: BTreeMap<OwnerId, usize>,
-    /// Owners with a request that was carried out when a lease was over since it was sent: what it
-    /// took, nobody gives back.
+    /// Owners for whom a lease was over, or seemed to be, while the server had or was yet to give
+    /// them something: nobody gives that back.
     overdue: BTreeSet<OwnerId>,
 }
 
@@ -187,12 +187,14 @@ impl Network {
         self.change().jumped += by;
     }
 
-    /// A clock of a process has jumped ahead, after which it may take what is under way for dead.
+    /// A clock of a process has jumped ahead, after which it may take what it holds, and what is
+    /// under way, for dead.
     pub(crate) fn has_jumped(&self) {
         let mut state = self.change();
-        let State { under_way, overdue, .. } = &mut *state;
+        let State { under_way, overdue, server, .. } = &mut *state;
         let waited_for = under_way.iter().filter(|(_, requests)| **requests > 0);
         overdue.extend(waited_for.map(|(owner, _)| *owner));
+        overdue.extend(server.holders(Duration::ZERO).iter().map(|(_, owner)| *owner));
     }
 
     /// Whether all that is sent arrives soon.
