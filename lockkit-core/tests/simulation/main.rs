@@ -25,7 +25,7 @@ use crate::server::Kind;
 use crate::world::play;
 
 /// How many worlds of each kind are played unless somebody says so.
-const WORLDS: u64 = 40;
+const WORLDS: u64 = 30;
 
 /// What is seen in some world of each kind.
 const HAPPENS: &[&str] = &[
