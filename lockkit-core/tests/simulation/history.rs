@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex};
 
 use lockkit_core::driver::OwnerId;
@@ -77,12 +76,6 @@ impl History {
 
     pub(crate) fn text(&self) -> String {
         self.0.events.lock().unwrap().lines.join("\n")
-    }
-
-    pub(crate) fn digest(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.0.events.lock().unwrap().lines.hash(&mut hasher);
-        hasher.finish()
     }
 }
 

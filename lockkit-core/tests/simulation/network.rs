@@ -19,7 +19,6 @@ use crate::server::{Kind, News, Server};
 
 /// What all processes share: the server, and the ways to it.
 pub(crate) struct Network {
-    kind: Kind,
     began: Instant,
     /// How fast the server's clock goes, by that of the processes.
     rate: f64,
@@ -88,7 +87,6 @@ impl Network {
             overdue: BTreeSet::new(),
         };
         Arc::new(Self {
-            kind,
             began: Instant::now(),
             rate,
             ttl,
@@ -116,10 +114,8 @@ impl Network {
         let now = self.began.elapsed().mul_f64(self.rate) + state.jumped;
         let outcome = act(&mut state.server, now);
         for news in state.server.take_news() {
-            let delay = state.delay(self.ttl);
-            let is_lost = state.is_lost() || delay.is_none();
             self.history.note(|| format!("news {:?} for {}", news.change, news.to.1));
-            if let (Some(delay), false) = (delay, is_lost) {
+            if let Some(delay) = state.delay(self.ttl) {
                 tokio::spawn(Arc::clone(self).deliver(news, delay));
             }
         }
@@ -268,7 +264,7 @@ impl Network {
         run: usize,
         claim: Claim,
         what: &'static str,
-        carry_out: impl FnOnce(&mut Server, Duration) -> T + Send + 'static,
+        carry_out: impl FnOnce(&mut Server, usize, Duration, &Claim) -> T + Send + 'static,
         answer: oneshot::Sender<Result<T, DriverError>>,
     ) {
         let owner = claim.owner();
@@ -291,7 +287,7 @@ impl Network {
             if began.elapsed() > claim.ttl() * 49 / 50 {
                 self.state().overdue.insert(owner);
             }
-            let outcome = self.at_server(carry_out);
+            let outcome = self.at_server(|server, now| carry_out(server, run, now, &claim));
             self.history.note(|| format!("{what} of {owner} answered {outcome:?}"));
             Ok(outcome)
         };
@@ -325,7 +321,7 @@ impl Network {
 impl State {
     /// How long the next packet takes, if it arrives.
     fn delay(&mut self, ttl: Duration) -> Option<Duration> {
-        if self.is_lost() {
+        if self.rng.u32(..1000) < self.lost {
             return None;
         }
         let microseconds = match self.rng.u32(..1000) {
@@ -335,10 +331,6 @@ impl State {
             _ => self.rng.u64(0..ttl.as_micros() as u64),
         };
         Some(Duration::from_micros(microseconds))
-    }
-
-    fn is_lost(&mut self) -> bool {
-        self.rng.u32(..1000) < self.lost
     }
 }
 
@@ -383,14 +375,10 @@ impl Remote {
         claim: &Claim,
         carry_out: impl FnOnce(&mut Server, usize, Duration, &Claim) -> T + Send + 'static,
     ) -> Result<T, DriverError> {
-        let (run, network, sent) = (self.run, Arc::clone(&self.network), claim.clone());
+        let network = Arc::clone(&self.network);
         *network.state().under_way.entry(claim.owner()).or_default() += 1;
-        let carry_out = {
-            let claim = claim.clone();
-            move |server: &mut Server, now| carry_out(server, run, now, &claim)
-        };
         let (sender, answer) = oneshot::channel();
-        tokio::spawn(network.trip(run, sent, what, carry_out, sender));
+        tokio::spawn(network.trip(self.run, claim.clone(), what, carry_out, sender));
         // An answer that is lost is as one that does not come.
         let answered = async {
             match answer.await {
@@ -443,7 +431,7 @@ impl Driver for Remote {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.network.kind.capabilities()
+        self.network.state().server.capabilities()
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {

@@ -17,6 +17,7 @@ use tokio::select;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::society::{Belief, Society};
+use crate::world::up_to;
 
 /// How late something may be that a timer ends: these have milliseconds, and tasks take turns.
 const SLACK: Duration = Duration::from_millis(5);
@@ -28,13 +29,30 @@ const LONGEST_CALL: Duration = Duration::from_secs(3);
 /// Somebody who uses locks.
 pub(crate) struct Person {
     society: Arc<Society>,
-    locker: Locker,
-    owner: Owner,
-    clock: Clock,
-    leaving: Arc<AtomicBool>,
+    run: Run,
     rng: Rng,
-    /// Whether the last future was awaited, without pause, to its end.
-    awaited: bool,
+}
+
+/// What the people of one run of a process share.
+#[derive(Clone)]
+pub(crate) struct Run {
+    pub(crate) locker: Locker,
+    pub(crate) owner: Owner,
+    pub(crate) clock: Clock,
+    /// Whether the locker is shut down, which ends all holds.
+    pub(crate) leaving: Arc<AtomicBool>,
+}
+
+/// What somebody does with a future.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// Polls it some times, and drops it.
+    Polls(usize),
+    /// Begins it, leaves it alone for a while, and then awaits it.
+    Pauses(Duration),
+    /// Drops it if it takes longer.
+    Ends(Duration),
+    Awaits,
 }
 
 /// A lock that is held.
@@ -77,15 +95,8 @@ impl Guard {
 }
 
 impl Person {
-    pub(crate) fn new(
-        society: Arc<Society>,
-        locker: Locker,
-        owner: Owner,
-        clock: Clock,
-        leaving: Arc<AtomicBool>,
-        rng: Rng,
-    ) -> Self {
-        Self { society, locker, owner, clock, leaving, rng, awaited: false }
+    pub(crate) fn new(society: Arc<Society>, run: Run, rng: Rng) -> Self {
+        Self { society, run, rng }
     }
 
     pub(crate) async fn live(mut self, turns: usize) {
@@ -99,13 +110,12 @@ impl Person {
         }
     }
 
-    /// Whether the locker was shut down, which ends all holds.
     fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Relaxed)
+        self.run.leaving.load(Ordering::Relaxed)
     }
 
     fn up_to(&mut self, longest: Duration) -> Duration {
-        Duration::from_micros(self.rng.u64(0..=longest.as_micros() as u64))
+        up_to(&mut self.rng, longest)
     }
 
     fn one_in(&mut self, many: u32) -> bool {
@@ -115,12 +125,12 @@ impl Person {
     async fn acquire(&mut self) -> Option<Held> {
         let ttl = self.society.ttl;
         let name = self.rng.choice(self.society.names.clone()).unwrap();
-        let lock = self.locker.lock(&name).unwrap();
-        let patience = self.up_to(ttl * 2);
+        let lock = self.run.locker.lock(&name).unwrap();
+        let limit = self.up_to(ttl * 2);
         let wait = match self.rng.u32(..4) {
             0 => Wait::No,
             1 => Wait::Forever,
-            _ => Wait::AtMost(patience),
+            _ => Wait::AtMost(limit),
         };
         let mut options = AcquireOptions::new().wait(wait);
         if self.one_in(6) {
@@ -128,18 +138,27 @@ impl Person {
         }
         let highest = self.society.highest(&name);
         let began = Instant::now();
-        let is_reentry = self.one_in(5);
+        let (is_reentry, patience) = (self.one_in(5), self.patience());
         let (outcome, terms) = match self.rng.u32(..4) {
             _ if is_reentry => {
-                let owner = self.owner.clone();
-                (self.driven(lock.acquire_as(&owner, options)).await.map(plain), Terms::default())
+                let owner = self.run.owner.clone();
+                (
+                    self.driven(patience, lock.acquire_as(&owner, options)).await.map(plain),
+                    Terms::default(),
+                )
             }
             0 if lock.clone().fair().is_ok() => {
                 let lock = lock.fair().unwrap();
-                (self.driven(lock.acquire_with(options)).await.map(plain), Terms::default())
+                (
+                    self.driven(patience, lock.acquire_with(options)).await.map(plain),
+                    Terms::default(),
+                )
             }
-            1 => self.acquire_leased(lock, options).await,
-            _ => (self.driven(lock.acquire_with(options)).await.map(plain), Terms::default()),
+            1 => self.acquire_leased(lock, options, patience).await,
+            _ => (
+                self.driven(patience, lock.acquire_with(options)).await.map(plain),
+                Terms::default(),
+            ),
         };
         let took = began.elapsed();
         let Some(outcome) = outcome else {
@@ -149,10 +168,10 @@ impl Person {
         };
         let limit = match wait {
             Wait::No => LONGEST_CALL,
-            Wait::AtMost(patience) => patience,
+            Wait::AtMost(limit) => limit,
             _ => Duration::MAX,
         };
-        if self.awaited && took > limit.saturating_add(SLACK) {
+        if patience == Patience::Awaits && took > limit.saturating_add(SLACK) {
             self.society.violation(format!("{name}: {wait:?} took {took:?}"));
         }
         match outcome {
@@ -179,6 +198,7 @@ impl Person {
         &mut self,
         lock: Lock,
         options: AcquireOptions,
+        patience: Patience,
     ) -> (Option<Result<Guard>>, Terms) {
         let ttl = self.society.ttl;
         let mut lease = Lease::new(ttl);
@@ -193,30 +213,17 @@ impl Person {
             terms.longest = Some(most);
         }
         let lock = lock.leased(lease).unwrap();
-        let acquired = self.driven(lock.acquire_leased(options)).await;
+        let acquired = self.driven(patience, lock.acquire_leased(options)).await;
         (acquired.map(|outcome| outcome.map(Guard::Leased)), terms)
     }
 
-    /// Awaits what was begun, or does not: nothing if it was dropped.
-    async fn driven<F: Future>(&mut self, future: F) -> Option<F::Output> {
+    fn patience(&mut self) -> Patience {
         let ttl = self.society.ttl;
-        let how = self.rng.u32(..10);
-        self.awaited = how > 2;
-        match how {
-            0 => polled(future, self.rng.usize(..6)).await,
-            1 => {
-                // Begun, and left alone for a while.
-                let mut future = pin!(future);
-                let begun = polled(future.as_mut(), 1).await;
-                if begun.is_some() {
-                    return begun;
-                }
-                sleep(self.up_to(ttl / 2)).await;
-                timeout(ttl * 4, future).await.ok()
-            }
-            2 => timeout(self.up_to(ttl), future).await.ok(),
-            // None waits for ever.
-            _ => timeout(ttl * 20, future).await.ok(),
+        match self.rng.u32(..10) {
+            0 => Patience::Polls(self.rng.usize(..6)),
+            1 => Patience::Pauses(self.up_to(ttl / 2)),
+            2 => Patience::Ends(self.up_to(ttl)),
+            _ => Patience::Awaits,
         }
     }
 
@@ -264,16 +271,18 @@ impl Person {
             if let Guard::Leased(guard) = &held.guard
                 && self.one_in(2)
             {
-                let extended = self.driven(guard.extend(ttl)).await;
+                let patience = self.patience();
+                let extended = self.driven(patience, guard.extend(ttl)).await;
                 self.society.network.history.note(|| format!("extended: {extended:?}"));
             }
             self.write_later(guard);
             let pause = self.up_to(ttl);
             // A hold that is not taken away lasts that long at least.
-            let until = self.clock.now() + guard.valid_for().unwrap_or_default();
+            let until = self.run.clock.now() + guard.valid_for().unwrap_or_default();
+            let mut lost = pin!(guard.lost());
             select! {
                 biased;
-                () = guard.lost() => {
+                () = &mut lost => {
                     self.judge_loss(held, until);
                     sleep(self.up_to(ttl / 2)).await;
                     if guard.is_held() {
@@ -284,7 +293,7 @@ impl Person {
                 }
                 () = sleep(pause) => (),
             }
-            if !guard.is_held() && timeout(SLACK, guard.lost()).await.is_err() {
+            if !guard.is_held() && timeout(SLACK, lost).await.is_err() {
                 let owner = guard.owner();
                 self.society.violation(format!("{owner} is not held, and nobody was told"));
             }
@@ -316,7 +325,7 @@ impl Person {
         if could_renew && is_kept && !is_wronged {
             society.violation(format!("{} was lost in clear weather", guard.owner()));
         }
-        let is_early = self.clock.now() + SLACK < until;
+        let is_early = self.run.clock.now() + SLACK < until;
         let has_it = society.network.at_server(|server, now| {
             server.holders(now).iter().any(|(_, owner)| *owner == guard.owner())
         });
@@ -353,16 +362,16 @@ impl Person {
             return drop(guard);
         }
         self.society.network.history.note(|| format!("{owner} releases it"));
-        let name = guard.plain().name().clone();
+        let (name, patience) = (guard.plain().name().clone(), self.patience());
         let began = Instant::now();
         let released = match guard {
-            Guard::Plain(guard) => self.driven(guard.release()).await,
-            Guard::Leased(guard) => self.driven(guard.release()).await,
+            Guard::Plain(guard) => self.driven(patience, guard.release()).await,
+            Guard::Leased(guard) => self.driven(patience, guard.release()).await,
         };
         let society = &self.society;
         let Some(released) = released else { return };
         society.network.history.note(|| format!("{owner} released: {released:?}"));
-        if self.awaited && began.elapsed() > LONGEST_CALL + SLACK {
+        if patience == Patience::Awaits && began.elapsed() > LONGEST_CALL + SLACK {
             society.violation(format!("{owner} was released after {:?}", began.elapsed()));
         }
         match released {
@@ -385,6 +394,26 @@ impl Person {
         let network = &self.society.network;
         network.is_under_way(owner)
             || network.at_server(|server, _| server.holder(name)) != Some(owner)
+    }
+
+    /// What comes of a future; nothing if it was dropped before.
+    async fn driven<F: Future>(&self, patience: Patience, future: F) -> Option<F::Output> {
+        let ttl = self.society.ttl;
+        match patience {
+            Patience::Polls(times) => polled(future, times).await,
+            Patience::Pauses(pause) => {
+                let mut future = pin!(future);
+                let begun = polled(future.as_mut(), 1).await;
+                if begun.is_some() {
+                    return begun;
+                }
+                sleep(pause).await;
+                timeout(ttl * 4, future).await.ok()
+            }
+            Patience::Ends(limit) => timeout(limit, future).await.ok(),
+            // None waits for ever.
+            Patience::Awaits => timeout(ttl * 20, future).await.ok(),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) fn capabilities(self) -> Capabilities {
+    fn capabilities(self) -> Capabilities {
         let least = Capabilities::new(Liveness::Lease).fencing();
         match self {
             Self::HandOver | Self::Queue => least.fairness(Fairness::Fifo).notification(),
@@ -103,6 +103,10 @@ impl Server {
             news: Vec::new(),
             ledger: Ledger::default(),
         }
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        self.kind.capabilities()
     }
 
     pub(crate) fn ask(&mut self, now: Duration, run: usize, claim: &Claim) -> Attempt {

@@ -106,6 +106,8 @@ impl Society {
                 *highest = token.max(*highest);
             }
         }
+        beliefs.last += 1;
+        let id = beliefs.last;
         let believers = beliefs.held.entry(name.into()).or_default();
         if hold.is_held() && !is_wronged {
             for other in believers.values() {
@@ -115,9 +117,7 @@ impl Society {
                 }
             }
         }
-        beliefs.last += 1;
-        let id = beliefs.last;
-        beliefs.held.entry(name.into()).or_default().insert(id, hold);
+        believers.insert(id, hold);
         Belief { society: Arc::clone(self), name: name.into(), id }
     }
 }

@@ -1,12 +1,12 @@
 //! A world: some processes, a server, and what goes wrong between them, all of it made of one seed.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
-use lockkit_core::driver::Clock;
+use lockkit_core::driver::{Clock, Driver};
 use lockkit_core::{LockName, Locker, Namespace, Owner};
 use tokio::runtime::{Builder, Handle};
 use tokio::select;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::history::History;
 use crate::network::{Condition, Network};
-use crate::people::Person;
+use crate::people::{Person, Run};
 use crate::server::Kind;
 use crate::society::Society;
 
@@ -39,7 +39,6 @@ pub(crate) struct Outcome {
     /// What was wrong, after what came before it.
     pub(crate) verdict: Result<(), String>,
     pub(crate) history: String,
-    pub(crate) digest: u64,
     /// How often what happened.
     pub(crate) counts: BTreeMap<&'static str, usize>,
 }
@@ -50,8 +49,9 @@ pub(crate) fn play(kind: Kind, seed: u64) -> Outcome {
     fastrand::seed(seed);
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let world = World::new(kind, seed);
-        if timeout(FOR_EVER, world.unfold()).await.is_err() {
+        let mut rng = Rng::with_seed(seed);
+        let world = World::new(kind, seed, &mut rng);
+        if timeout(FOR_EVER, world.unfold(rng)).await.is_err() {
             world.society.network.history.violation("something hangs");
         }
         world.outcome()
@@ -59,7 +59,6 @@ pub(crate) fn play(kind: Kind, seed: u64) -> Outcome {
 }
 
 struct World {
-    rng: Mutex<Rng>,
     weather: Weather,
     society: Arc<Society>,
     /// The runs that live, and their clocks.
@@ -67,8 +66,7 @@ struct World {
 }
 
 impl World {
-    fn new(kind: Kind, seed: u64) -> Self {
-        let mut rng = Rng::with_seed(seed);
+    fn new(kind: Kind, seed: u64, rng: &mut Rng) -> Self {
         let weather = match seed % 4 {
             0 => Weather::Calm,
             1 | 2 => Weather::Stormy,
@@ -82,17 +80,13 @@ impl World {
         history.note(|| format!("{kind:?}, {weather:?}, leases of {ttl:?}, rate {rate}"));
         let network = Network::new(kind, rate, ttl, rng.fork(), history);
         let society = Society::new(network, names, ttl, is_calm);
-        Self { rng: Mutex::new(rng), weather, society, living: Arc::default() }
+        Self { weather, society, living: Arc::default() }
     }
 
-    async fn unfold(&self) {
+    async fn unfold(&self, mut rng: Rng) {
         let mut processes = JoinSet::new();
         let mut weather = JoinSet::new();
-        let (count, mut rng) = {
-            let mut rng = self.rng.lock().unwrap();
-            (rng.u32(2..=4), rng.fork())
-        };
-        for _ in 0..count {
+        for _ in 0..rng.u32(2..=4) {
             processes.spawn(self.process(rng.fork()).live());
         }
         if self.weather != Weather::Calm {
@@ -135,11 +129,7 @@ impl World {
         if !residue.is_empty() {
             network.history.violation(format!("left at the server: {residue:?}"));
         }
-        let locker = Locker::builder_from_arc(network.connect())
-            .ttl(*ttl)
-            .clock(Clock::simulated())
-            .build()
-            .unwrap();
+        let locker = locker(network.connect(), *ttl, Clock::simulated());
         for name in names {
             match locker.lock(name).unwrap().try_acquire().await {
                 Ok(Some(guard)) => guard.release().await.unwrap(),
@@ -167,7 +157,6 @@ impl World {
             weather: self.weather,
             verdict: network.history.verdict(),
             history: network.history.text(),
-            digest: network.history.digest(),
             counts: network.history.counts(),
         }
     }
@@ -190,65 +179,49 @@ impl Process {
     async fn run(&mut self) {
         let Society { network, ttl, is_calm, .. } = &*self.society;
         let (clock, remote) = (Clock::simulated(), network.connect());
-        let run = remote.run();
-        let locker = Locker::builder_from_arc(remote.clone())
-            .ttl(*ttl)
-            .clock(clock.clone())
-            .build()
-            .unwrap();
-        self.living.lock().unwrap().insert(run, clock.clone());
-        let leaving = Arc::<AtomicBool>::default();
+        let number = remote.run();
+        let locker = locker(remote.clone(), *ttl, clock.clone());
+        self.living.lock().unwrap().insert(number, clock.clone());
+        let (owner, leaving) = (Owner::new(), Arc::default());
+        let run = Run { locker, owner, clock, leaving };
         let mut people = JoinSet::new();
-        let owner = Owner::new();
         for _ in 0..self.rng.u32(1..=3) {
-            let (society, rng) = (Arc::clone(&self.society), self.rng.fork());
-            let (owner, clock, leaving) = (owner.clone(), clock.clone(), Arc::clone(&leaving));
-            let person = Person::new(society, locker.clone(), owner, clock, leaving, rng);
+            let person = Person::new(Arc::clone(&self.society), run.clone(), self.rng.fork());
             people.spawn(person.live(self.rng.usize(3..12)));
         }
         let soon = *ttl * self.rng.u32(1..20);
+        // Killed, shut down in the midst of it, or shut down when all is done.
         let end = if *is_calm { 3 } else { self.rng.u32(..4) };
-        match end {
-            // It is killed, wherever its people are.
-            0 => {
-                select! {
-                    biased;
-                    () = sleep(soon) => (),
-                    () = join(&mut people) => (),
-                }
-                network.history.note(|| format!("run {run} is killed"));
-                self.living.lock().unwrap().remove(&run);
-                network.kill(run);
-                people.shutdown().await;
-                return;
-            }
-            // It is shut down, wherever its people are.
-            1 => {
-                select! {
-                    biased;
-                    () = sleep(soon) => (),
-                    () = join(&mut people) => (),
-                }
-            }
-            _ => join(&mut people).await,
+        // Wherever its people are, or when they have done what they wanted.
+        select! {
+            biased;
+            () = sleep(soon), if end < 2 => (),
+            () = join(&mut people) => (),
         }
-        network.history.note(|| format!("run {run} shuts down"));
-        leaving.store(true, Ordering::Relaxed);
+        if end == 0 {
+            network.history.note(|| format!("run {number} is killed"));
+            self.living.lock().unwrap().remove(&number);
+            network.kill(number);
+            people.shutdown().await;
+            return;
+        }
+        network.history.note(|| format!("run {number} shuts down"));
+        run.leaving.store(true, Ordering::Relaxed);
         let began = Instant::now();
-        locker.shutdown().await;
+        run.locker.shutdown().await;
         let (took, limit) = match is_calm {
             true => (began.elapsed(), Duration::from_secs(1)),
             false => (began.elapsed(), *ttl + Duration::from_secs(10)),
         };
-        network.history.note(|| format!("run {run} was shut down within {took:?}"));
+        network.history.note(|| format!("run {number} was shut down within {took:?}"));
         if took > limit {
-            network.history.violation(format!("run {run} took {took:?} to shut down"));
+            network.history.violation(format!("run {number} took {took:?} to shut down"));
         }
         join(&mut people).await;
-        self.living.lock().unwrap().remove(&run);
+        self.living.lock().unwrap().remove(&number);
         let left = remote.left();
         if *is_calm && !left.is_empty() {
-            network.history.violation(format!("run {run} left {left:?}"));
+            network.history.violation(format!("run {number} left {left:?}"));
         }
     }
 }
@@ -311,7 +284,6 @@ impl Nemesis {
                 note(format!("run {run} is connected"));
                 network.mend(*run);
             }
-            7 => self.restart(false).await,
             5 => {
                 let by = self.up_to(*ttl * 2);
                 note(format!("run {run} finds itself {by:?} later"));
@@ -327,6 +299,7 @@ impl Nemesis {
                     clock.suspend(by);
                 }
             }
+            7 => self.restart(false).await,
             8 => self.restart(true).await,
             _ => {
                 let name = self.rng.choice(names).unwrap();
@@ -354,8 +327,17 @@ impl Nemesis {
     }
 
     fn up_to(&mut self, longest: Duration) -> Duration {
-        Duration::from_micros(self.rng.u64(0..=longest.as_micros() as u64))
+        up_to(&mut self.rng, longest)
     }
+}
+
+/// Some time, none or `longest` included.
+pub(crate) fn up_to(rng: &mut Rng, longest: Duration) -> Duration {
+    Duration::from_micros(rng.u64(0..=longest.as_micros() as u64))
+}
+
+fn locker(driver: Arc<dyn Driver>, ttl: Duration, clock: Clock) -> Locker {
+    Locker::builder_from_arc(driver).ttl(ttl).clock(clock).build().unwrap()
 }
 
 /// Looks for locks that are kept from others for nobody: whoever took them has given them up, could
