@@ -32,8 +32,9 @@ pub(crate) struct Network {
 struct State {
     rng: Rng,
     condition: Condition,
-    /// When the weather changed last.
+    /// When the weather changed last, and when a clock jumped.
     changed: Instant,
+    leapt: Option<Instant>,
     server: Server,
     /// How far the server's clock has jumped ahead.
     jumped: Duration,
@@ -75,6 +76,7 @@ impl Network {
             rng,
             condition: Condition::Running,
             changed: Instant::now(),
+            leapt: None,
             server: Server::new(kind),
             jumped: Duration::ZERO,
             lost: 0,
@@ -187,10 +189,16 @@ impl Network {
     /// under way, for dead.
     pub(crate) fn has_jumped(&self) {
         let mut state = self.change();
+        state.leapt = Some(state.changed);
         let State { under_way, overdue, server, .. } = &mut *state;
         let waited_for = under_way.iter().filter(|(_, requests)| **requests > 0);
         overdue.extend(waited_for.map(|(owner, _)| *owner));
         overdue.extend(server.holders(Duration::ZERO).iter().map(|(_, owner)| *owner));
+    }
+
+    /// Whether a clock has jumped within this time.
+    pub(crate) fn has_just_jumped(&self, slack: Duration) -> bool {
+        self.state().leapt.is_some_and(|leapt| leapt.elapsed() <= slack)
     }
 
     /// Whether all that is sent arrives soon.

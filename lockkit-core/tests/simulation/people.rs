@@ -110,6 +110,11 @@ impl Person {
         }
     }
 
+    /// Whether a hold may end that nobody lets go of.
+    fn may_lose(&self) -> bool {
+        !self.society.is_calm || self.is_leaving()
+    }
+
     fn is_leaving(&self) -> bool {
         self.run.leaving.load(Ordering::Relaxed)
     }
@@ -137,7 +142,7 @@ impl Person {
             options = options.ttl(ttl / 2 + self.up_to(ttl));
         }
         let highest = self.society.highest(&name);
-        let began = Instant::now();
+        let (began, called) = (Instant::now(), self.run.clock.now());
         let (is_reentry, patience) = (self.one_in(5), self.patience());
         let (outcome, terms) = match self.rng.u32(..4) {
             _ if is_reentry => {
@@ -173,6 +178,16 @@ impl Person {
         };
         if patience == Patience::Awaits && took > limit.saturating_add(SLACK) {
             self.society.violation(format!("{name}: {wait:?} took {took:?}"));
+        }
+        // The same on the clock of the process, which timers know nothing of when it jumps.
+        let is_late =
+            self.run.clock.now().saturating_duration_since(called) > limit.saturating_add(SLACK);
+        if patience == Patience::Awaits
+            && is_late
+            && !self.society.network.has_just_jumped(SLACK)
+            && let Wait::AtMost(_) = wait
+        {
+            self.society.violation(format!("{name}: {wait:?} was not over when it was"));
         }
         match outcome {
             Ok(guard) => {
@@ -253,11 +268,11 @@ impl Person {
                 }
             }
             // Who enters again what was lost learns that.
-            Error::Lost { .. } if is_reentry && !society.is_calm => (),
+            Error::Lost { .. } if is_reentry && self.may_lose() => (),
             Error::Unreachable { .. } if !society.is_calm => {
                 society.count("unreachable");
             }
-            Error::ShutDown { .. } if !society.is_calm => (),
+            Error::ShutDown { .. } if self.is_leaving() => (),
             error => society.violation(format!("{name}: {error}")),
         }
     }
@@ -271,6 +286,11 @@ impl Person {
             if let Guard::Leased(guard) = &held.guard
                 && self.one_in(2)
             {
+                if held.terms.is_not_renewed && self.one_in(3) {
+                    // At the last moment, or a little late.
+                    let rest = guard.valid_for().unwrap_or_default();
+                    sleep(rest.saturating_sub(self.up_to(ROUND_TRIP))).await;
+                }
                 let patience = self.patience();
                 let extended = self.driven(patience, guard.extend(ttl)).await;
                 self.society.network.history.note(|| format!("extended: {extended:?}"));
@@ -279,23 +299,13 @@ impl Person {
             let pause = self.up_to(ttl);
             // A hold that is not taken away lasts that long at least.
             let until = self.run.clock.now() + guard.valid_for().unwrap_or_default();
-            let mut lost = pin!(guard.lost());
             select! {
                 biased;
-                () = &mut lost => {
+                () = guard.lost() => {
                     self.judge_loss(held, until);
-                    sleep(self.up_to(ttl / 2)).await;
-                    if guard.is_held() {
-                        let owner = guard.owner();
-                        self.society.violation(format!("{owner} was lost, and is held again"));
-                    }
                     return;
                 }
                 () = sleep(pause) => (),
-            }
-            if !guard.is_held() && timeout(SLACK, lost).await.is_err() {
-                let owner = guard.owner();
-                self.society.violation(format!("{owner} is not held, and nobody was told"));
             }
             if let Some(longest) = held.terms.longest
                 && guard.is_held()
@@ -314,7 +324,7 @@ impl Person {
         if guard.is_held() {
             society.violation(format!("{} is said to be lost, and held", guard.owner()));
         }
-        if society.is_calm && !held.terms.has_an_end() {
+        if !self.may_lose() && !held.terms.has_an_end() {
             society.violation(format!("{} was lost for no reason", guard.owner()));
         }
         // A renewal that failed before is tried again within less than that.
@@ -324,6 +334,11 @@ impl Person {
         let is_kept = !held.terms.has_an_end() && !self.is_leaving();
         if could_renew && is_kept && !is_wronged {
             society.violation(format!("{} was lost in clear weather", guard.owner()));
+        }
+        // Of others, the last renewal may have been after that.
+        let is_late = self.run.clock.now() > until + SLACK && held.terms.is_not_renewed;
+        if is_late && !society.network.has_just_jumped(SLACK) {
+            society.violation(format!("{} was lost before, and nobody was told", guard.owner()));
         }
         let is_early = self.run.clock.now() + SLACK < until;
         let has_it = society.network.at_server(|server, now| {
@@ -382,7 +397,7 @@ impl Person {
                     society.violation(format!("{owner} released {name}, and has it"));
                 }
             }
-            Err(Error::Lost { .. }) if !(society.is_calm && was_held) => (),
+            Err(Error::Lost { .. }) if self.may_lose() || !was_held => (),
             Err(Error::Unreachable { .. }) if !society.is_calm => {
                 society.count("releases in doubt");
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::OwnerId;
 use lockkit_core::{FencedCell, FencingToken, Hold};
+use tokio::time::sleep;
 
 use crate::network::Network;
 
@@ -117,8 +118,20 @@ impl Society {
                 }
             }
         }
-        believers.insert(id, hold);
+        believers.insert(id, hold.clone());
+        tokio::spawn(Arc::clone(self).watch(hold));
         Belief { society: Arc::clone(self), name: name.into(), id }
+    }
+
+    /// Sees that a hold that has ended never comes back.
+    async fn watch(self: Arc<Self>, hold: Hold) {
+        hold.ended().await;
+        for _ in 0..16 {
+            sleep(self.ttl / 8).await;
+            if hold.is_held() {
+                return self.violation(format!("{} had ended, and is held again", hold.owner()));
+            }
+        }
     }
 }
 

@@ -19,8 +19,8 @@ use crate::people::{Person, Run};
 use crate::server::Kind;
 use crate::society::Society;
 
-/// Longer than any world lasts: what takes longer hangs.
-const FOR_EVER: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Longer than any world lasts, in leases: what takes longer hangs.
+const FOR_EVER: u32 = 2_000;
 
 /// What may go wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(crate) fn play(kind: Kind, seed: u64) -> Outcome {
     runtime.block_on(async {
         let mut rng = Rng::with_seed(seed);
         let world = World::new(kind, seed, &mut rng);
-        if timeout(FOR_EVER, world.unfold(rng)).await.is_err() {
+        if timeout(world.society.ttl * FOR_EVER, world.unfold(rng)).await.is_err() {
             world.society.network.history.violation("something hangs");
         }
         world.outcome()
@@ -123,8 +123,10 @@ impl World {
     /// When all are gone nothing is left, and a newcomer has every lock at once.
     async fn audit(&self) {
         let Society { network, names, ttl, .. } = &*self.society;
-        // A request may land late, and what it took be handed over once.
-        sleep(*ttl * 6).await;
+        if self.weather != Weather::Calm {
+            // A request may land late, and what it took be handed over once.
+            sleep(*ttl * 6).await;
+        }
         let residue = network.at_server(|server, now| server.residue(now));
         if !residue.is_empty() {
             network.history.violation(format!("left at the server: {residue:?}"));
@@ -132,14 +134,14 @@ impl World {
         let locker = locker(network.connect(), *ttl, Clock::simulated());
         for name in names {
             match locker.lock(name).unwrap().try_acquire().await {
-                Ok(Some(guard)) => guard.release().await.unwrap(),
+                Ok(Some(guard)) => drop(guard),
                 refused => network.history.violation(format!("{name} for a newcomer: {refused:?}")),
             }
         }
         locker.shutdown().await;
         drop(locker);
         // What was on its way, as news are.
-        sleep(*ttl).await;
+        sleep(*ttl * 6).await;
         let (tasks, drivers) = (Handle::current().metrics().num_alive_tasks(), network.drivers());
         if tasks + drivers > 0 {
             network.history.violation(format!("{tasks} tasks and {drivers} drivers are left"));
@@ -191,7 +193,7 @@ impl Process {
         }
         let soon = *ttl * self.rng.u32(1..20);
         // Killed, shut down in the midst of it, or shut down when all is done.
-        let end = if *is_calm { 3 } else { self.rng.u32(..4) };
+        let end = self.rng.u32(u32::from(*is_calm)..4);
         // Wherever its people are, or when they have done what they wanted.
         select! {
             biased;
