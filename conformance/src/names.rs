@@ -45,8 +45,8 @@ pub(crate) const HOSTILE: &[&str] = &[
     "@\u{202e}kcol",
 ];
 
-/// Texts that differ little from one another. Each is different from all others, and so are the
-/// names made of them.
+/// Texts of which pairs differ little. Each is different from all others, and so are the names made
+/// of them.
 pub(crate) fn awkward() -> Vec<String> {
     let mut names = Vec::new();
     // Lengths at which columns, keys and file names are cut off, differing in the last byte.

@@ -274,8 +274,8 @@ impl Taken {
     }
 
     /// Says how long a claim without a place may go without asking if it hears nothing: a driver
-    /// knows how many others ask as well. The default is a second, and it is never more than a
-    /// third of the lease.
+    /// knows how many others ask as well. The default is a second. Whatever is said, it is never
+    /// more than a third of the lease.
     #[must_use]
     pub fn ask_within(mut self, duration: Duration) -> Self {
         self.ask_within = Some(duration);

@@ -168,8 +168,8 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
     // Whether to begin a renewal, if the hold has not ended by then.
     let mut start = false;
     let mut retry = None;
-    // Whether there was news since the last renewal failed: any more is of no use before the next
-    // one, and some drivers have news without end.
+    // Whether there was news since the last renewal failed: more news is of no use before the next
+    // renewal, and some drivers have news without end.
     let mut heard = false;
     let mut earliest = None;
     loop {

@@ -124,8 +124,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the driver's holds end with something other than a lease;
-    /// [`Error::Config`] if the driver cannot keep a lease of this length, or if its `max_hold` is
-    /// zero.
+    /// [`Error::Config`] if the driver cannot keep a lease of this length, or if the lease's
+    /// `max_hold` is zero.
     pub fn leased(self, lease: Lease) -> Result<Lock<O, Leased>> {
         let (driver, can) = (self.engine.driver.id(), self.capabilities());
         if can.liveness != Liveness::Lease {

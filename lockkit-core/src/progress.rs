@@ -106,7 +106,8 @@ impl Progress {
         failed || unanswered.is_some_and(|since| since <= self.started || !answered)
     }
 
-    /// If it is this claim's turn, tells those who wait behind it whether the backend answers.
+    /// Tells those who wait behind this claim, if there is a queue, whether the backend answers. To
+    /// be called only when it is this claim's turn.
     pub(crate) fn tell(&self) {
         if let Some(ticket) = &self.ticket {
             ticket.tell(self.word());

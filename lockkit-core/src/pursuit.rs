@@ -254,7 +254,7 @@ impl Pursuit<'_> {
                     }
                     (_, false) => spread(self.pause()),
                 };
-                // Few backends tell of an expiry; asking a moment after it is as good. An expiry
+                // Few backends tell of an expiry; asking a moment after it is as good. A lease
                 // that is said to be over, again and again, is worth no hurry.
                 let expiry = match taken.remaining() {
                     Some(Duration::ZERO) => self.progress.pause(),

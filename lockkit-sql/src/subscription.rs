@@ -17,8 +17,8 @@ pub(crate) use board::Listing;
 use board::Mailbox;
 pub(crate) use board::{Board, News, key};
 
-/// How long nobody has to listen before the connection is given up. Where somebody waits now and
-/// then, the connection is worth keeping.
+/// The connection is given up once nobody has listened for this long. Where somebody waits now and
+/// then, it is worth keeping.
 const IDLE: Duration = Duration::from_secs(15);
 /// A connection that broke sooner counts as a failed attempt.
 const CALM: Duration = Duration::from_secs(5);

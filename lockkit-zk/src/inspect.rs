@@ -232,7 +232,7 @@ fn owner(contender: &Contender) -> Result<OwnerId, DriverError> {
     contender.owner.ok_or_else(|| Failure::Foreign(contender.node.clone()).without_effect())
 }
 
-/// The label decides nothing, so whoever put something else there is not hidden.
+/// The label decides nothing, so whoever put something else there hides nobody.
 fn label(data: &[u8]) -> Option<Label> {
     Label::new(std::str::from_utf8(data).ok()?).ok()
 }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// How many claims may poll at the pace of one.
+/// An interval is one pause long for each full hundred of waiting claims, and never less than one.
 const MOST: usize = 100;
 
 /// The polling interval of each of `waiting` claims of one driver, where a claim that is alone
