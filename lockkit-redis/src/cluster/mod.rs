@@ -23,9 +23,9 @@ use crate::target::Target;
 
 /// How long one member may take to say who has which slot.
 const LIMIT: Duration = Duration::from_secs(1);
-/// How many members are asked at once.
+/// How many members are asked at once, if they are not many.
 const ASKED_AT_ONCE: usize = 3;
-/// How many may be asked one after the other: connecting has 5 seconds in all.
+/// How many may be silent one after the other: connecting has 5 seconds in all.
 const MOST_IN_A_ROW: usize = 4;
 /// How long to leave a slot alone that is being moved.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -298,7 +298,7 @@ impl Shared {
         }
         // A member that is cut off may know no better; the next time, another one is asked.
         fastrand::shuffle(&mut members);
-        let at_once = members.len().div_ceil(MOST_IN_A_ROW).max(ASKED_AT_ONCE);
+        let at_once = asked_at_once(members.len());
         let mut waiting = members.into_iter();
         let mut asked: FuturesUnordered<_> = waiting.by_ref().take(at_once).map(ask).collect();
         let mut last: Option<Failure> = None;
@@ -341,6 +341,10 @@ fn owner<'a>(map: &'a Map, request: &impl Request) -> Option<&'a Endpoint> {
     }
 }
 
+fn asked_at_once(members: usize) -> usize {
+    members.div_ceil(MOST_IN_A_ROW).max(ASKED_AT_ONCE)
+}
+
 /// Asks a member who has which slot.
 async fn ask(member: &Endpoint) -> Result<Map, Failure> {
     let asking = async {
@@ -375,5 +379,22 @@ async fn supervise(shared: Arc<Shared>) {
         if let Err(failure) = shared.refresh().await {
             tracing::debug!(%failure, "no member of the cluster says who has which slot");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{LIMIT, asked_at_once};
+
+    #[test]
+    fn however_many_members_are_silent_connecting_ends_in_time() {
+        for members in 1..200_usize {
+            let in_a_row = members.div_ceil(asked_at_once(members));
+            let takes = LIMIT * u32::try_from(in_a_row).unwrap();
+            assert!(takes < Duration::from_secs(5), "{members} silent members take {takes:?}");
+        }
+        assert_eq!([1, 6, 12].map(asked_at_once), [3, 3, 3], "a few are not all asked at once");
     }
 }
