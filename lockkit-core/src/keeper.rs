@@ -264,9 +264,9 @@ async fn wait_for<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send +
 
 /// Repeats the release until it was answered and nothing that was sent before can land any more.
 ///
-/// A request is dead a lease after it was sent: if it took the lock then, that hold has run out,
-/// and any other hold has run out after the longest lease that was asked for. A session goes on, so
-/// there an answer is needed.
+/// A request is dead a lease after it was sent. Whatever was taken by then has run out after the
+/// longest lease that was asked for: with no answer to any release, that is the end of it. A
+/// session goes on, so there an answer is needed.
 pub(crate) async fn clear_up(
     engine: &Engine,
     claim: &Claim,
@@ -277,19 +277,20 @@ pub(crate) async fn clear_up(
     let bounded = engine.driver.capabilities().liveness == Liveness::Lease;
     // A driver over several backends keeps asking the silent ones for as long as the hold may last.
     let released = claim.clone().with_ttl(longest.max(claim.ttl()));
-    let started = engine.clock.stamp();
     // A release may be carried out long before it is answered.
-    let mut asked = started;
+    let mut asked = engine.clock.stamp();
+    // From then on nothing that was sent before takes the lock.
+    let settled = in_doubt.map_or(asked, |sent| asked.max(sent + claim.ttl()));
     let mut warned = false;
     let mut pause = Pause::new(claim.ttl() / 50);
     let longest_pause = (claim.ttl() / 4).min(Duration::from_secs(5));
     loop {
         let answer = engine.driver.release(&released).await;
         let over = match &answer {
-            Ok(_) => in_doubt.is_none_or(|sent| asked >= sent + claim.ttl()),
+            Ok(_) => asked >= settled,
             // What a closed driver cannot say, nobody will.
             Err(_) => {
-                engine.closed.is_cancelled() || bounded && engine.clock.stamp() >= started + longest
+                engine.closed.is_cancelled() || bounded && engine.clock.stamp() >= settled + longest
             }
         };
         if let Err(error) = &answer

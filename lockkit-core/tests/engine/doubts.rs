@@ -91,6 +91,20 @@ async fn a_request_that_lands_beside_a_slow_release_is_cleaned_up() {
     assert!(backend.is_idle());
 }
 
+/// It takes the lock at the end of its time, and no release is answered for longer than the lease
+/// that began with the first one.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_lands_while_no_release_is_answered_is_cleaned_up() {
+    let (backend, lock) = set_up();
+    backend.faults().inject(Operation::Acquire, Fault::Delay(TTL * 19 / 20));
+    for _ in 0..5 {
+        backend.faults().inject(Operation::Release, Fault::LoseRequest);
+    }
+    assert!(lock.try_acquire().await.is_err());
+    sleep(TTL * 33 / 20).await;
+    assert!(backend.is_idle(), "what it took runs out only later");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_not_answered_says_so_and_goes_on() {
     let (backend, lock) = set_up();

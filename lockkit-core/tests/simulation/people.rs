@@ -10,8 +10,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use lockkit_core::driver::{self, Clock, OwnerId};
 use lockkit_core::{
-    AcquireOptions, Error, Lease, LeasedGuard, Lock, LockGuard, LockName, Locker, Owner, Renew,
-    Result, Wait,
+    AcquireOptions, Error, Fairness, FencingToken, Lease, LeasedGuard, LockGuard, LockName, Locker,
+    Owner, Renew, Result, Wait,
 };
 use tokio::select;
 use tokio::time::{Instant, sleep, timeout};
@@ -53,6 +53,20 @@ enum Patience {
     /// Drops it if it takes longer.
     Ends(Duration),
     Awaits,
+}
+
+/// An acquisition.
+struct Wish {
+    name: String,
+    wait: Wait,
+    options: AcquireOptions,
+    is_reentry: bool,
+    patience: Patience,
+    began: Instant,
+    /// When that was by the clock of the process.
+    called: driver::Instant,
+    /// The highest token that anybody had by then.
+    highest: Option<FencingToken>,
 }
 
 /// A lock that is held.
@@ -128,9 +142,25 @@ impl Person {
     }
 
     async fn acquire(&mut self) -> Option<Held> {
-        let ttl = self.society.ttl;
-        let name = self.rng.choice(self.society.names.clone()).unwrap();
-        let lock = self.run.locker.lock(&name).unwrap();
+        let wish = self.wish();
+        let (outcome, terms) = self.attempt(&wish).await;
+        let Some(outcome) = outcome else {
+            self.society.count("dropped acquisitions");
+            self.society.network.history.note(|| format!("{} is not wanted any more", wish.name));
+            return None;
+        };
+        self.judge_time(&wish);
+        match outcome {
+            Ok(guard) => Some(self.hold(&wish, guard, terms)),
+            Err(error) => {
+                self.judge_failure(&wish, &error);
+                None
+            }
+        }
+    }
+
+    fn wish(&mut self) -> Wish {
+        let (ttl, name) = (self.society.ttl, self.rng.choice(&self.society.names).unwrap().clone());
         let limit = self.up_to(ttl * 2);
         let wait = match self.rng.u32(..4) {
             0 => Wait::No,
@@ -141,95 +171,63 @@ impl Person {
         if self.one_in(6) {
             options = options.ttl(ttl / 2 + self.up_to(ttl));
         }
-        let highest = self.society.highest(&name);
-        let (began, called) = (Instant::now(), self.run.clock.now());
-        let (is_reentry, patience) = (self.one_in(5), self.patience());
-        let (outcome, terms) = match self.rng.u32(..4) {
-            _ if is_reentry => {
-                let owner = self.run.owner.clone();
-                (
-                    self.driven(patience, lock.acquire_as(&owner, options)).await.map(plain),
-                    Terms::default(),
-                )
-            }
-            0 if lock.clone().fair().is_ok() => {
-                let lock = lock.fair().unwrap();
-                (
-                    self.driven(patience, lock.acquire_with(options)).await.map(plain),
-                    Terms::default(),
-                )
-            }
-            1 => self.acquire_leased(lock, options, patience).await,
-            _ => (
-                self.driven(patience, lock.acquire_with(options)).await.map(plain),
-                Terms::default(),
-            ),
-        };
-        let took = began.elapsed();
-        let Some(outcome) = outcome else {
-            self.society.count("dropped acquisitions");
-            self.society.network.history.note(|| format!("{name} is not wanted any more"));
-            return None;
-        };
-        let limit = match wait {
-            Wait::No => LONGEST_CALL,
-            Wait::AtMost(limit) => limit,
-            _ => Duration::MAX,
-        };
-        if patience == Patience::Awaits && took > limit.saturating_add(SLACK) {
-            self.society.violation(format!("{name}: {wait:?} took {took:?}"));
-        }
-        // The same on the clock of the process, which timers know nothing of when it jumps.
-        let is_late =
-            self.run.clock.now().saturating_duration_since(called) > limit.saturating_add(SLACK);
-        if patience == Patience::Awaits
-            && is_late
-            && !self.society.network.has_just_jumped(SLACK)
-            && let Wait::AtMost(_) = wait
-        {
-            self.society.violation(format!("{name}: {wait:?} was not over when it was"));
-        }
-        match outcome {
-            Ok(guard) => {
-                let hold = guard.plain().hold();
-                let contended = took > Duration::from_millis(50);
-                self.society.count("grants");
-                if contended {
-                    self.society.count("grants after a wait");
-                }
-                let in_doubt = self.society.network.is_under_way(hold.owner());
-                let belief = self.society.believe(&name, hold, highest, is_reentry);
-                let since = Instant::now();
-                Some(Held { guard, belief, terms, since, is_shared: is_reentry, in_doubt })
-            }
-            Err(error) => {
-                self.judge_failure(&name, wait, took, is_reentry, &error);
-                None
-            }
+        Wish {
+            highest: self.society.highest(&name),
+            name,
+            wait,
+            options,
+            is_reentry: self.one_in(5),
+            patience: self.patience(),
+            began: Instant::now(),
+            called: self.run.clock.now(),
         }
     }
 
-    async fn acquire_leased(
-        &mut self,
-        lock: Lock,
-        options: AcquireOptions,
-        patience: Patience,
-    ) -> (Option<Result<Guard>>, Terms) {
-        let ttl = self.society.ttl;
-        let mut lease = Lease::new(ttl);
-        let mut terms = Terms::default();
+    /// What came of it, if it was waited for, and on what terms a hold of it is.
+    async fn attempt(&mut self, wish: &Wish) -> (Option<Result<Guard>>, Terms) {
+        let lock = self.run.locker.lock(&wish.name).unwrap();
+        let Wish { options, patience, .. } = *wish;
+        let how = self.rng.u32(..4);
+        if how == 1 && !wish.is_reentry {
+            let (lease, terms) = self.lease();
+            let lock = lock.leased(lease).unwrap();
+            let acquired = self.driven(patience, lock.acquire_leased(options)).await;
+            return (acquired.map(|outcome| outcome.map(Guard::Leased)), terms);
+        }
+        let acquired = if wish.is_reentry {
+            self.driven(patience, lock.acquire_as(&self.run.owner, options)).await
+        } else if how == 0 && lock.capabilities().fairness != Fairness::Unordered {
+            self.driven(patience, lock.fair().unwrap().acquire_with(options)).await
+        } else {
+            self.driven(patience, lock.acquire_with(options)).await
+        };
+        (acquired.map(|outcome| outcome.map(Guard::Plain)), Terms::default())
+    }
+
+    fn lease(&mut self) -> (Lease, Terms) {
+        let (mut lease, mut terms) = (Lease::new(self.society.ttl), Terms::default());
         if self.one_in(2) {
             lease = lease.renew(Renew::Never);
             terms.is_not_renewed = true;
         }
         if self.one_in(3) {
-            let most = ttl + self.up_to(ttl * 2);
-            lease = lease.max_hold(most);
-            terms.longest = Some(most);
+            let longest = self.society.ttl + self.up_to(self.society.ttl * 2);
+            lease = lease.max_hold(longest);
+            terms.longest = Some(longest);
         }
-        let lock = lock.leased(lease).unwrap();
-        let acquired = self.driven(patience, lock.acquire_leased(options)).await;
-        (acquired.map(|outcome| outcome.map(Guard::Leased)), terms)
+        (lease, terms)
+    }
+
+    fn hold(&self, wish: &Wish, guard: Guard, terms: Terms) -> Held {
+        let (society, hold) = (&self.society, guard.plain().hold());
+        society.count("grants");
+        if wish.began.elapsed() > ROUND_TRIP * 5 {
+            society.count("grants after a wait");
+        }
+        let in_doubt = society.network.is_under_way(hold.owner());
+        let belief = society.believe(&wish.name, hold, wish.highest, wish.is_reentry);
+        let (since, is_shared) = (Instant::now(), wish.is_reentry);
+        Held { guard, belief, terms, since, is_shared, in_doubt }
     }
 
     fn patience(&mut self) -> Patience {
@@ -242,33 +240,49 @@ impl Person {
         }
     }
 
-    fn judge_failure(
-        &self,
-        name: &str,
-        wait: Wait,
-        took: Duration,
-        is_reentry: bool,
-        error: &Error,
-    ) {
-        let society = &self.society;
+    /// Whether a wait was over in time, by timers and by the clock of the process, of whose jumps
+    /// timers know nothing.
+    fn judge_time(&self, wish: &Wish) {
+        let limit = match wish.wait {
+            Wait::No => LONGEST_CALL,
+            Wait::AtMost(limit) => limit,
+            _ => return,
+        };
+        if wish.patience != Patience::Awaits {
+            return;
+        }
+        let took = wish.began.elapsed();
+        if took > limit + SLACK {
+            self.society.violation(format!("{}: {:?} took {took:?}", wish.name, wish.wait));
+        }
+        let took = self.run.clock.now().saturating_duration_since(wish.called);
+        let has_jumped = self.society.network.has_just_jumped(SLACK);
+        if took > limit + SLACK && wish.wait != Wait::No && !has_jumped {
+            let Wish { name, wait, .. } = wish;
+            self.society.violation(format!("{name}: {wait:?} was not over when it was"));
+        }
+    }
+
+    fn judge_failure(&self, wish: &Wish, error: &Error) {
+        let (society, name) = (&self.society, &wish.name);
         society.network.history.note(|| format!("{name}: {error}"));
         match error {
             Error::Taken { .. } => {
                 society.count("refusals");
-                if wait != Wait::No {
+                if wish.wait != Wait::No {
                     society.violation(format!("{name} was waited for: {error}"));
                 }
             }
             Error::TimedOut { source, .. } => {
                 society.count("waits in vain");
                 // Some are not even willing to wait for an answer.
-                let is_patient = wait != Wait::No && took > ROUND_TRIP;
-                if society.is_calm && source.is_some() && !is_reentry && is_patient {
+                let is_patient = wish.began.elapsed() > ROUND_TRIP;
+                if society.is_calm && source.is_some() && !wish.is_reentry && is_patient {
                     society.violation(format!("{name}: {error}, {source:?}"));
                 }
             }
             // Who enters again what was lost learns that.
-            Error::Lost { .. } if is_reentry && self.may_lose() => (),
+            Error::Lost { .. } if wish.is_reentry && self.may_lose() => (),
             Error::Unreachable { .. } if !society.is_calm => {
                 society.count("unreachable");
             }
@@ -280,6 +294,9 @@ impl Person {
     async fn work(&mut self, held: &Held) {
         let ttl = self.society.ttl;
         let guard = held.guard.plain();
+        // Of a hold that is renewed, or extended by a request whose answer nobody waits for, nobody
+        // knows the end.
+        let mut has_known_end = held.terms.is_not_renewed;
         // Most are short, and some last over several things that go wrong.
         let longest = if self.one_in(3) { 10 } else { 4 };
         for _ in 0..self.rng.u32(0..longest) {
@@ -294,6 +311,7 @@ impl Person {
                 let patience = self.patience();
                 let extended = self.driven(patience, guard.extend(ttl)).await;
                 self.society.network.history.note(|| format!("extended: {extended:?}"));
+                has_known_end &= extended.is_some();
             }
             self.write_later(guard);
             let pause = self.up_to(ttl);
@@ -302,7 +320,7 @@ impl Person {
             select! {
                 biased;
                 () = guard.lost() => {
-                    self.judge_loss(held, until);
+                    self.judge_loss(held, until, has_known_end);
                     return;
                 }
                 () = sleep(pause) => (),
@@ -317,7 +335,7 @@ impl Person {
         }
     }
 
-    fn judge_loss(&self, held: &Held, until: driver::Instant) {
+    fn judge_loss(&self, held: &Held, until: driver::Instant, is_known_end: bool) {
         let (society, guard) = (&self.society, held.guard.plain());
         society.count("losses");
         society.network.history.note(|| format!("{} is lost", guard.owner()));
@@ -335,8 +353,7 @@ impl Person {
         if could_renew && is_kept && !is_wronged {
             society.violation(format!("{} was lost in clear weather", guard.owner()));
         }
-        // Of others, the last renewal may have been after that.
-        let is_late = self.run.clock.now() > until + SLACK && held.terms.is_not_renewed;
+        let is_late = is_known_end && self.run.clock.now() > until + SLACK;
         if is_late && !society.network.has_just_jumped(SLACK) {
             society.violation(format!("{} was lost before, and nobody was told", guard.owner()));
         }
@@ -430,10 +447,6 @@ impl Person {
             Patience::Awaits => timeout(ttl * 20, future).await.ok(),
         }
     }
-}
-
-fn plain(outcome: Result<LockGuard>) -> Result<Guard> {
-    outcome.map(Guard::Plain)
 }
 
 /// Polls a future so many times, and drops it then.

@@ -161,9 +161,16 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a release counts from its answer, not from the request",
         file: "keeper.rs",
-        sound: "in_doubt.is_none_or(|sent| asked >= sent + claim.ttl())",
-        broken: "in_doubt.is_none_or(|sent| asked.max(engine.clock.stamp()) >= sent + claim.ttl())",
+        sound: "Ok(_) => asked >= settled,",
+        broken: "Ok(_) => asked.max(engine.clock.stamp()) >= settled,",
         test: "a_request_that_lands_beside_a_slow_release_is_cleaned_up",
+    },
+    Defect {
+        what: "what landed last is left alone when nothing can land any more",
+        file: "keeper.rs",
+        sound: "engine.clock.stamp() >= settled + longest",
+        broken: "engine.clock.stamp() >= settled",
+        test: "a_request_that_lands_while_no_release_is_answered_is_cleaned_up",
     },
     Defect {
         what: "those who watch a hold are woken before its release leaves",
