@@ -215,7 +215,7 @@ impl Hold {
     }
 
     /// Returns once the hold has ended: when it is lost, when its last guard is dropped, or, at
-    /// most some milliseconds later, when that guard is released. It never returns without cause.
+    /// most 50 milliseconds later, when that guard is released. It never returns without cause.
     ///
     /// # Cancel safety
     ///
