@@ -49,14 +49,14 @@ impl Claims {
         Self { members, dialect, keepalive, leases, reader, watch, entries, looks, looking }
     }
 
-    /// Where the claim stands, if it has a place; `None` if it has none, or has it no longer.
+    /// Where the claim stands now; `None` if it does no longer.
     async fn look(
         &self,
         entry: &Entry,
+        stands: Standing,
         claim: &Claim,
         limit: Limit,
     ) -> Result<Option<Place>, Failure> {
-        let Some(stands) = entry.standing() else { return Ok(None) };
         let (seen, is_alive) =
             tokio::join!(self.see(entry, &stands, limit), self.refresh(&stands.lease, limit));
         match seen? {
@@ -156,7 +156,8 @@ impl Claims {
         let traces = entry.traces().clone();
         let was_there = match traces.created {
             Some(created) => {
-                let reply = queue::leave(&self.members, &*traces.key, created, limit).await;
+                let reply =
+                    queue::leave(&self.members, traces.key.as_bytes(), created, limit).await;
                 // Nobody can tell whether an earlier attempt had removed it.
                 reply.outcome? || reply.in_doubt
             }

@@ -6,7 +6,7 @@ use lockkit_core::FencingToken;
 use lockkit_core::driver::{Claim, DriverError, Grant, Limit, OwnerId, Vouch};
 
 use crate::error::Failure;
-use crate::layout::{Dialect, Queue, Value};
+use crate::layout::{Dialect, Queue};
 use crate::leases::Lease;
 use crate::queue::Place;
 use crate::reader::Haste;
@@ -25,8 +25,6 @@ pub(crate) struct Entries {
 pub(crate) struct Entry {
     pub(crate) owner: OwnerId,
     pub(crate) queue: Queue,
-    /// What the key contains.
-    pub(crate) value: Value,
     traces: Mutex<Traces>,
     turn: Turn,
 }
@@ -69,15 +67,8 @@ impl Entries {
     pub(crate) fn of(&mut self, claim: &Claim, dialect: Dialect) -> Arc<Entry> {
         self.sweep();
         let entry = || {
-            let value = Value::new(claim.owner(), claim.label());
-            let queue = Queue::of(claim.name(), dialect);
-            Arc::new(Entry {
-                owner: claim.owner(),
-                queue,
-                value,
-                traces: Mutex::default(),
-                turn: Turn::default(),
-            })
+            let (owner, queue) = (claim.owner(), Queue::of(claim.name(), dialect));
+            Arc::new(Entry { owner, queue, traces: Mutex::default(), turn: Turn::default() })
         };
         Arc::clone(self.all.entry(claim.owner()).or_insert_with(entry))
     }
@@ -116,7 +107,7 @@ impl Entry {
     /// Waits until nobody else changes which leases the claim has.
     pub(crate) async fn turn(&self, limit: Limit) -> Result<OnTurn<'_>, Failure> {
         let turn = limit.bound(self.turn.lock()).await;
-        turn.ok_or_else(|| Failure::NoAnswer(limit.length()))
+        turn.map_err(|_| Failure::NoAnswer(limit.length()))
     }
 
     pub(crate) fn traces(&self) -> MutexGuard<'_, Traces> {

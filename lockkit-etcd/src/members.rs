@@ -223,9 +223,7 @@ impl Members {
             let member = self.current().member;
             let is_last = tried + 1 == self.members.len();
             let given = if is_last { limit.left() } else { limit.left().min(wait.patience()) };
-            // Boxed: it is large, and the future of a claim that waits for the lock later is no
-            // smaller for it.
-            let answer = Box::pin(self.attempt(member, [wait.shortest, given], &request)).await;
+            let answer = self.attempt(member, [wait.shortest, given], &request).await;
             // Everybody goes along, so it is no reason to leave that one call came late.
             let leaves = answer.is_some() || wait.is_over_after(given);
             failure = match answer {
@@ -281,7 +279,9 @@ impl Members {
                 let client = self.client(member).await?;
                 let asked = Instant::now();
                 *sent() = Some((Arc::clone(&client), asked));
-                let answer = request(Arc::clone(&client)).await.map_err(Failure::from);
+                // Boxed, since it is large: nobody around it has room for it then.
+                let asking = Box::pin(request(Arc::clone(&client)));
+                let answer = asking.await.map_err(Failure::from);
                 let Err(failure) = &answer else {
                     self.heard(member, &client);
                     return answer;

@@ -6,7 +6,7 @@ use etcd_client::{
     Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, SortOrder,
     SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use lockkit_core::driver::Limit;
+use lockkit_core::driver::{Claim, Limit};
 
 use crate::board::Key;
 use crate::error::Failure;
@@ -26,7 +26,8 @@ pub(crate) enum Seen {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own<'a> {
     pub(crate) key: &'a Arc<str>,
-    pub(crate) value: &'a Value,
+    /// Who it is of.
+    pub(crate) claim: &'a Claim,
     /// The lease that it is to hang on.
     pub(crate) lease: i64,
 }
@@ -34,13 +35,17 @@ pub(crate) struct Own<'a> {
 impl Own<'_> {
     fn put(&self) -> TxnOp {
         let options = PutOptions::new().with_lease(self.lease);
-        TxnOp::put(&**self.key, self.value.as_bytes(), Some(options))
+        TxnOp::put(&**self.key, self.value().as_bytes(), Some(options))
+    }
+
+    fn value(&self) -> Value {
+        Value::new(self.claim.owner(), self.claim.label())
     }
 
     /// Whether this is the own key, and not another of the same name.
     fn is_at(&self, kv: &KeyValue) -> Result<bool, Failure> {
         let is_named_so = kv.key() == self.key.as_bytes();
-        match is_named_so && kv.value() != self.value.as_bytes() {
+        match is_named_so && kv.value() != self.value().as_bytes() {
             // Nobody else has the lease that it is called after.
             true => Err(Failure::Foreign("the claim's key has another owner")),
             false => Ok(is_named_so),
@@ -98,9 +103,11 @@ impl Last {
 
 /// Puts the own key unless it is there; returns when it was created.
 pub(crate) async fn put(members: &Members, own: Own<'_>, limit: Limit) -> Reply<i64> {
-    let is_new = Compare::create_revision(&**own.key, CompareOp::Equal, 0);
-    let read = TxnOp::get(&**own.key, None);
-    let txn = Txn::new().when([is_new]).and_then([own.put()]).or_else([read]);
+    let txn = || {
+        let is_new = Compare::create_revision(&**own.key, CompareOp::Equal, 0);
+        let read = TxnOp::get(&**own.key, None);
+        Txn::new().when([is_new]).and_then([own.put()]).or_else([read])
+    };
     let reply = send(members, txn, limit).await;
     reply.and_then(|answer| {
         if answer.succeeded() {
@@ -118,9 +125,11 @@ pub(crate) async fn put(members: &Members, own: Own<'_>, limit: Limit) -> Reply<
 pub(crate) async fn last(members: &Members, queue: &Queue, limit: Limit) -> Result<Last, Failure> {
     /// More than come while one look is under way, from here and elsewhere.
     const MOST: i64 = 256;
-    let last = GetOptions::new().with_prefix().with_limit(MOST).with_keys_only();
-    let last = last.with_sort(SortTarget::Create, SortOrder::Descend);
-    let read = Txn::new().and_then([TxnOp::get(queue.prefix(), Some(last))]);
+    let read = || {
+        let last = GetOptions::new().with_prefix().with_limit(MOST).with_keys_only();
+        let last = last.with_sort(SortTarget::Create, SortOrder::Descend);
+        Txn::new().and_then([TxnOp::get(queue.prefix(), Some(last))])
+    };
     let answer = send(members, read, limit).await.outcome?;
     let revision = revision(&answer);
     let (kvs, has_more) = read_keys(&answer, 0)?;
@@ -135,16 +144,18 @@ pub(crate) async fn enter(
     own: Own<'_>,
     limit: Limit,
 ) -> Reply<Place> {
-    let is_new = Compare::create_revision(&**own.key, CompareOp::Equal, 0);
-    // The own key, the one before it, and whether there are more.
-    let last = GetOptions::new().with_prefix().with_limit(3).with_keys_only();
-    let last = last.with_sort(SortTarget::Create, SortOrder::Descend);
-    let all = GetOptions::new().with_prefix().with_keys_only();
-    let all = all.with_sort(SortTarget::Create, SortOrder::Ascend);
-    let txn = Txn::new()
-        .when([is_new])
-        .and_then([own.put(), TxnOp::get(queue.prefix(), Some(last))])
-        .or_else([TxnOp::get(queue.prefix(), Some(all)), TxnOp::get(&**own.key, None)]);
+    let txn = || {
+        let is_new = Compare::create_revision(&**own.key, CompareOp::Equal, 0);
+        // The own key, the one before it, and whether there are more.
+        let last = GetOptions::new().with_prefix().with_limit(3).with_keys_only();
+        let last = last.with_sort(SortTarget::Create, SortOrder::Descend);
+        let all = GetOptions::new().with_prefix().with_keys_only();
+        let all = all.with_sort(SortTarget::Create, SortOrder::Ascend);
+        Txn::new()
+            .when([is_new])
+            .and_then([own.put(), TxnOp::get(queue.prefix(), Some(last))])
+            .or_else([TxnOp::get(queue.prefix(), Some(all)), TxnOp::get(&**own.key, None)])
+    };
     let reply = send(members, txn, limit).await;
     reply.and_then(|answer| {
         let (key, revision) = (Arc::clone(own.key), revision(&answer));
@@ -177,13 +188,15 @@ pub(crate) async fn try_enter(
     own: Own<'_>,
     limit: Limit,
 ) -> Reply<Option<Place>> {
-    let is_empty = Compare::create_revision(queue.prefix(), CompareOp::Equal, 0).with_prefix();
-    let first = GetOptions::new().with_prefix().with_limit(1);
-    let first = first.with_sort(SortTarget::Create, SortOrder::Ascend);
-    let txn = Txn::new()
-        .when([is_empty])
-        .and_then([own.put()])
-        .or_else([TxnOp::get(queue.prefix(), Some(first))]);
+    let txn = || {
+        let is_empty = Compare::create_revision(queue.prefix(), CompareOp::Equal, 0).with_prefix();
+        let first = GetOptions::new().with_prefix().with_limit(1);
+        let first = first.with_sort(SortTarget::Create, SortOrder::Ascend);
+        Txn::new()
+            .when([is_empty])
+            .and_then([own.put()])
+            .or_else([TxnOp::get(queue.prefix(), Some(first))])
+    };
     let reply = send(members, txn, limit).await;
     reply.and_then(|answer| {
         let revision = revision(&answer);
@@ -207,13 +220,16 @@ pub(crate) async fn look(
     created: i64,
     limit: Limit,
 ) -> Reply<Seen> {
-    let own = GetOptions::new().with_keys_only();
-    let before = GetOptions::new().with_prefix().with_limit(2).with_keys_only();
-    let before = before
-        .with_max_create_revision(created - 1)
-        .with_sort(SortTarget::Create, SortOrder::Descend);
-    let reads = [TxnOp::get(&**key, Some(own)), TxnOp::get(queue.prefix(), Some(before))];
-    let reply = send(members, Txn::new().and_then(reads), limit).await;
+    let reads = || {
+        let own = GetOptions::new().with_keys_only();
+        let before = GetOptions::new().with_prefix().with_limit(2).with_keys_only();
+        let before = before
+            .with_max_create_revision(created - 1)
+            .with_sort(SortTarget::Create, SortOrder::Descend);
+        let reads = [TxnOp::get(&**key, Some(own)), TxnOp::get(queue.prefix(), Some(before))];
+        Txn::new().and_then(reads)
+    };
+    let reply = send(members, reads, limit).await;
     reply.and_then(|answer| {
         if !keys(&answer, 0)?.iter().any(|own| own.create_revision() == created) {
             return Ok(Seen::Absent);
@@ -232,22 +248,26 @@ pub(crate) async fn change_lease(
     created: i64,
     limit: Limit,
 ) -> Reply<bool> {
-    let is_there = Compare::create_revision(&**own.key, CompareOp::Equal, created);
-    let reply = send(members, Txn::new().when([is_there]).and_then([own.put()]), limit).await;
+    let txn = || {
+        let is_there = Compare::create_revision(&**own.key, CompareOp::Equal, created);
+        Txn::new().when([is_there]).and_then([own.put()])
+    };
+    let reply = send(members, txn, limit).await;
     reply.and_then(|answer| Ok(answer.succeeded()))
 }
 
 /// Removes the key if it was created then; returns whether it was there.
 pub(crate) async fn leave(
     members: &Members,
-    key: impl Into<Vec<u8>>,
+    key: &[u8],
     created: i64,
     limit: Limit,
 ) -> Reply<bool> {
-    let key = key.into();
-    let is_there = Compare::create_revision(key.clone(), CompareOp::Equal, created);
-    let delete = TxnOp::delete(key, None);
-    let reply = send(members, Txn::new().when([is_there]).and_then([delete]), limit).await;
+    let txn = || {
+        let is_there = Compare::create_revision(key, CompareOp::Equal, created);
+        Txn::new().when([is_there]).and_then([TxnOp::delete(key, None)])
+    };
+    let reply = send(members, txn, limit).await;
     reply.and_then(|answer| Ok(answer.succeeded()))
 }
 
@@ -259,9 +279,14 @@ impl<T> Reply<T> {
 
 const NO_ANSWER: Failure = Failure::Foreign("the answer has not what was asked for");
 
-pub(crate) async fn send(members: &Members, txn: Txn, wait: impl Into<Wait>) -> Reply<TxnResponse> {
+/// Sends a transaction, which is made anew for each member that is asked.
+pub(crate) async fn send(
+    members: &Members,
+    txn: impl Fn() -> Txn,
+    wait: impl Into<Wait>,
+) -> Reply<TxnResponse> {
     let request = |client: Arc<Client>| {
-        let txn = txn.clone();
+        let txn = txn();
         async move { members::kv(&client).txn(txn).await }
     };
     let reply = members.call(wait, request).await;

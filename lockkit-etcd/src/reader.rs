@@ -76,8 +76,8 @@ impl Reader {
         // After the end of the task the answer's channel breaks, which says so.
         _ = self.asks.send(Ask { key, created, haste, limit, answer });
         match limit.bound(answered).await {
-            Some(answer) => answer.unwrap_or(Err(Failure::Closed)),
-            None => Err(Failure::NoAnswer(limit.length())),
+            Ok(answer) => answer.unwrap_or(Err(Failure::Closed)),
+            Err(_) => Err(Failure::NoAnswer(limit.length())),
         }
     }
 
@@ -130,7 +130,7 @@ fn wait(asks: &[Ask]) -> Option<Wait> {
 async fn look(members: &Members, asks: Vec<Ask>) {
     let Some(wait) = wait(&asks) else { return };
     let get = |ask: &Ask| TxnOp::get(&*ask.key, Some(GetOptions::new().with_keys_only()));
-    let txn = Txn::new().and_then(asks.iter().map(get).collect::<Vec<_>>());
+    let txn = || Txn::new().and_then(asks.iter().map(get).collect::<Vec<_>>());
     let answer = send(members, txn, wait).await.outcome;
     let found = answer.as_ref().map(|answer| (answer.op_responses(), revision(answer)));
     let mut found = found.map(|(found, revision)| (found.into_iter(), revision));

@@ -90,7 +90,7 @@ impl<S: Source> Seats<S> {
         limit: Limit,
     ) -> Result<(Seat<'_, S>, S::Connection), S::Failure> {
         let seat = limit.bound(self.wait(urgency)).await;
-        let mut seat = seat.ok_or(NoSeat::Busy)?.map_err(|_| NoSeat::Closed)?;
+        let mut seat = seat.map_err(|_| NoSeat::Busy)?.map_err(|_| NoSeat::Closed)?;
         let connection = seat.connection(limit).await?;
         Ok((seat, connection))
     }
@@ -212,7 +212,7 @@ impl<S: Source> Seat<'_, S> {
                 // A failure from before this request says little: the cause may be gone.
                 let is_old = opening.is_finished();
                 self.was_idle = is_old;
-                let Some(opened) = limit.bound(opening).await else {
+                let Ok(opened) = limit.bound(opening).await else {
                     return Err(S::late(limit.length(), self.shared.attempts().last.clone()));
                 };
                 self.state = State::Empty;

@@ -45,41 +45,51 @@ impl<'a> Request<'a> {
 
     /// Asks for the lock.
     pub(crate) async fn ask(&self, entry: &Entry) -> Result<Attempt, DriverError> {
+        // Boxed, since whoever asks for the first time has no node.
+        if !entry.is_nothing()
+            && let Some(answer) = Box::pin(self.ask_again(entry)).await?
+        {
+            return Ok(answer);
+        }
+        let (node, queue) = self.create(entry).await?;
+        self.judge(entry, node, &queue).await
+    }
+
+    /// Looks at the node that the claim has, or may have; `None` if it has none.
+    async fn ask_again(&self, entry: &Entry) -> Result<Option<Attempt>, DriverError> {
         match entry.trace() {
             Trace::Place(node, ahead) if is_same(&node.session, &self.session) => {
                 if let Some(ahead) = ahead
                     && self.claim.waits()
                     && self.waits_yet(&node, &ahead).await.map_err(Failure::with_traces)?
                 {
-                    return Ok(Attempt::Taken(Taken::new()));
+                    return Ok(Some(Attempt::Taken(Taken::new())));
                 }
                 // All that our server may not have heard of yet is that others have left.
                 let seen = self.list().await.map_err(Failure::with_traces)?;
                 let first = seen.as_ref().as_ref().ok().and_then(|queue| queue.first());
                 if first.is_some_and(|first| first == node.name()) {
-                    return self.grant(entry, node);
+                    return self.grant(entry, node).map(Some);
                 }
-                if let Some(answer) = self.look_again(entry, node).await? {
-                    return Ok(answer);
-                }
+                self.look_again(entry, node).await
             }
             Trace::Hold(node) if is_same(&node.session, &self.session) => {
-                if let Some(answer) = self.look_again(entry, node).await? {
-                    return Ok(answer);
-                }
+                self.look_again(entry, node).await
             }
             Trace::Doubt(session) if is_same(&session, &self.session) => {
                 if let Some((node, queue)) = self.adopt().await.map_err(Failure::with_traces)? {
                     entry.set(Trace::Place(node.clone(), None));
-                    return self.judge(entry, node, &queue).await;
+                    return self.judge(entry, node, &queue).await.map(Some);
                 }
                 entry.set(Trace::Nothing);
+                Ok(None)
             }
             // What was made in a session that has ended is gone, or is removed below.
-            _ => entry.set(Trace::Nothing),
+            _ => {
+                entry.set(Trace::Nothing);
+                Ok(None)
+            }
         }
-        let (node, queue) = self.create(entry).await?;
-        self.judge(entry, node, &queue).await
     }
 
     /// Whether the node stands, and the one that was before it. If so, that one still is before it,
@@ -132,7 +142,7 @@ impl<'a> Request<'a> {
                 Ok(created) => created,
                 Err(failure) if failure.is_no_node() => {
                     entry.set(Trace::Nothing);
-                    self.make_folder().await.map_err(Failure::without_effect)?;
+                    Box::pin(self.make_folder()).await.map_err(Failure::without_effect)?;
                     continue;
                 }
                 Err(failure) => {
@@ -160,7 +170,7 @@ impl<'a> Request<'a> {
     ) -> Result<(), Failure> {
         let prefix = self.layout.prefix(self.claim.owner());
         for older in names.filter(|name| is_older(name, &prefix, node)) {
-            self.delete(&[&self.folder, "/", older].concat()).await?;
+            Box::pin(self.delete(&[&self.folder, "/", older].concat())).await?;
         }
         Ok(())
     }
@@ -202,7 +212,7 @@ impl<'a> Request<'a> {
             Ok(queue) => queue,
             Err(failure) => {
                 // Nothing of ours is to stay where there is something else.
-                remove(&node, self.limit).await.map_err(Failure::with_traces)?;
+                Box::pin(remove(&node, self.limit)).await.map_err(Failure::with_traces)?;
                 entry.set(Trace::Nothing);
                 return Err(failure.clone().of_a_request());
             }
@@ -215,7 +225,7 @@ impl<'a> Request<'a> {
         let mut before = queue[..at].iter().filter(|name| !is_older(name, &prefix, &node));
         let Some(first) = before.next() else { return self.grant(entry, node) };
         if !self.claim.waits() {
-            remove(&node, self.limit).await.map_err(Failure::with_traces)?;
+            Box::pin(remove(&node, self.limit)).await.map_err(Failure::with_traces)?;
             entry.set(Trace::Nothing);
             return Ok(Attempt::Taken(Taken::new()));
         }
@@ -254,10 +264,10 @@ impl<'a> Request<'a> {
         let (node, held) = match entry.map(Entry::trace) {
             Some(Trace::Hold(node)) => (node, true),
             Some(Trace::Place(node, _)) => (node, false),
-            _ => return self.sweep(|| true).await,
+            _ => return Box::pin(self.sweep(|| true)).await,
         };
         if !is_same(&node.session, &self.session) {
-            return self.sweep(|| true).await;
+            return Box::pin(self.sweep(|| true)).await;
         }
         let was_leaving = entry.is_some_and(Entry::leaves);
         let path = &node.path;
@@ -293,7 +303,7 @@ impl<'a> Request<'a> {
 
     /// The queue at some time after this is called, as far as our server has heard.
     async fn list(&self) -> Result<Arc<Queue>, Failure> {
-        let look = async {
+        let look = async || {
             let client = self.session.client();
             let listed = or_none(client.list_children(&self.folder).await)?;
             in_order(client, self.layout, &self.folder, listed).await

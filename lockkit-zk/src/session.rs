@@ -1,6 +1,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use lockkit_core::driver::{Clock, Instant, Limit, Looks, Vouch};
 use tokio_util::sync::CancellationToken;
 use zookeeper_client::{CheckWriteError, Client, Error, SessionState, StateWatcher};
@@ -25,11 +26,13 @@ pub(crate) struct Session {
 }
 
 /// Waits for an answer, but no longer than `limit`.
-pub(crate) async fn within<T>(
+///
+/// It and what builds on it are no `async fn`s, which would have room for the request twice.
+pub(crate) fn within<F: Future>(
     limit: Limit,
-    request: impl Future<Output = T>,
-) -> Result<T, Failure> {
-    limit.bound(request).await.ok_or(Failure::NoAnswer(limit.length()))
+    request: F,
+) -> impl Future<Output = Result<F::Output, Failure>> {
+    limit.bound(request).map(move |answer| answer.map_err(|_| Failure::NoAnswer(limit.length())))
 }
 
 /// A write and when it left, at the earliest.
@@ -157,26 +160,27 @@ impl Session {
     }
 
     /// Waits for the answer to a write, and takes note of what it proves.
-    pub(crate) async fn write<T>(
+    pub(crate) fn write<T>(
         &self,
         limit: Limit,
         Sent { at, request }: Sent<impl Future<Output = Result<T, Error>>>,
-    ) -> Result<T, Failure> {
-        let answer = within(limit, request).await?;
-        let answer = answer.map_err(Failure::from);
-        if answer.as_ref().err().is_none_or(Failure::is_agreed) {
-            self.proof().add(at, Clock::system().now());
-        }
-        answer
+    ) -> impl Future<Output = Result<T, Failure>> {
+        within(limit, request).map(move |answer| {
+            let answer = answer?.map_err(Failure::from);
+            if answer.as_ref().err().is_none_or(Failure::is_agreed) {
+                self.proof().add(at, Clock::system().now());
+            }
+            answer
+        })
     }
 
     /// Waits for the answer to a request that changes nothing.
-    pub(crate) async fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         limit: Limit,
         request: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Failure> {
-        Ok(within(limit, request).await??)
+    ) -> impl Future<Output = Result<T, Failure>> {
+        within(limit, request).map(|answer| Ok(answer??))
     }
 
     fn proof(&self) -> MutexGuard<'_, Proof> {

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, Timeout, timeout_at};
 
 use crate::clock::FAR;
 
@@ -38,13 +38,22 @@ impl Limit {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Waits for the answer until the limit is over; `None` if there is none by then.
+    /// Waits for the answer until the limit is over.
+    ///
+    /// # Errors
+    ///
+    /// If there is none by then.
+    ///
+    /// # Panics
+    ///
+    /// If there is no runtime with timers around.
     ///
     /// # Cancel safety
     ///
     /// The request is dropped with the wait for it.
-    pub async fn bound<T>(self, request: impl Future<Output = T>) -> Option<T> {
-        timeout_at(self.end, request).await.ok()
+    pub fn bound<F: Future>(self, request: F) -> Timeout<F> {
+        // Not an `async fn`, which would have room for the request twice.
+        timeout_at(self.end, request)
     }
 }
 
@@ -66,9 +75,9 @@ mod tests {
     async fn all_that_is_bound_by_it_ends_together() {
         let (length, begun) = (Duration::from_secs(3), Instant::now());
         let limit = Limit::new(length);
-        assert!(limit.bound(sleep(Duration::from_secs(2))).await.is_some());
+        assert!(limit.bound(sleep(Duration::from_secs(2))).await.is_ok());
         assert_eq!((limit.left(), limit.length()), (Duration::from_secs(1), length));
-        assert!(limit.bound(pending::<()>()).await.is_none());
+        assert!(limit.bound(pending::<()>()).await.is_err());
         assert_eq!((begun.elapsed(), limit.left()), (length, Duration::ZERO));
     }
 }

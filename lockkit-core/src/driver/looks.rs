@@ -19,7 +19,7 @@ use tokio::time::timeout;
 /// let line = looks.join("orders");
 /// assert!(line.is_alone());
 /// let patience = Duration::from_secs(1);
-/// let queue = line.look(patience, async { Ok::<_, Infallible>(["first", "second"]) }).await?;
+/// let queue = line.look(patience, async || Ok::<_, Infallible>(["first", "second"])).await?;
 /// assert_eq!(queue[0], "first");
 /// # Ok(())
 /// # }
@@ -76,14 +76,14 @@ impl<T> Line<T> {
     /// # Cancel safety
     ///
     /// Cancel-safe: the next in line looks.
-    pub async fn look<E>(
+    pub async fn look<E, F: Future<Output = Result<T, E>>>(
         &self,
         patience: Duration,
-        look: impl Future<Output = Result<T, E>>,
+        look: impl FnOnce() -> F,
     ) -> Result<Arc<T>, E> {
         let begun_before = *self.begun();
         let Ok(mut last) = timeout(patience, self.0.last.lock()).await else {
-            return look.await.map(Arc::new);
+            return look().await.map(Arc::new);
         };
         if let Some((number, seen)) = &*last
             && *number > begun_before
@@ -95,7 +95,7 @@ impl<T> Line<T> {
             *begun += 1;
             *begun
         };
-        let seen = Arc::new(look.await?);
+        let seen = Arc::new(look().await?);
         *last = Some((number, Arc::clone(&seen)));
         Ok(seen)
     }
@@ -147,13 +147,13 @@ mod tests {
         let looks = Looks::default();
         let (one, two, three) = (looks.join("a"), looks.join("a"), looks.join("a"));
         let (answer, first) = oneshot::channel::<()>();
-        let mut one = pin!(one.look(PATIENCE, async {
+        let mut one = pin!(one.look(PATIENCE, async || {
             first.await.unwrap();
             Answer::Ok("first")
         }));
         assert!(is_pending(&mut one).await);
-        let mut two = pin!(two.look(PATIENCE, ready(Answer::Ok("second"))));
-        let mut three = pin!(three.look(PATIENCE, ready(Answer::Ok("third"))));
+        let mut two = pin!(two.look(PATIENCE, || ready(Answer::Ok("second"))));
+        let mut three = pin!(three.look(PATIENCE, || ready(Answer::Ok("third"))));
         assert!(is_pending(&mut two).await && is_pending(&mut three).await);
         answer.send(()).unwrap();
         let (Ok(one), Ok(two), Ok(three)) = (one.await, two.await, three.await);
@@ -164,9 +164,9 @@ mod tests {
     async fn a_look_that_is_given_up_serves_nobody() {
         let looks = Looks::default();
         let (one, two) = (looks.join("a"), looks.join("a"));
-        let mut one = Box::pin(one.look(PATIENCE, pending::<Answer>()));
+        let mut one = Box::pin(one.look(PATIENCE, pending::<Answer>));
         assert!(is_pending(&mut one).await);
-        let mut two = pin!(two.look(PATIENCE, ready(Answer::Ok("second"))));
+        let mut two = pin!(two.look(PATIENCE, || ready(Answer::Ok("second"))));
         assert!(is_pending(&mut two).await);
         drop(one);
         let Ok(two) = two.await;
@@ -178,9 +178,9 @@ mod tests {
         let looks = Looks::default();
         let (one, two) = (looks.join("a"), looks.join("a"));
         let (answer, first) = oneshot::channel::<()>();
-        let mut one = pin!(one.look(PATIENCE, async { first.await.map(|()| "first") }));
+        let mut one = pin!(one.look(PATIENCE, async || { first.await.map(|()| "first") }));
         assert!(is_pending(&mut one).await);
-        let mut two = pin!(two.look(PATIENCE, ready(Answer::Ok("second"))));
+        let mut two = pin!(two.look(PATIENCE, || ready(Answer::Ok("second"))));
         assert!(is_pending(&mut two).await);
         drop(answer);
         assert!(one.await.is_err());
@@ -192,9 +192,9 @@ mod tests {
     async fn a_look_that_stands_still_holds_nobody_up_for_long() {
         let looks = Looks::default();
         let (one, two) = (looks.join("a"), looks.join("a"));
-        let mut one = pin!(one.look(PATIENCE, pending::<Answer>()));
+        let mut one = pin!(one.look(PATIENCE, pending::<Answer>));
         assert!(is_pending(&mut one).await);
-        let Ok(two) = two.look(PATIENCE, ready(Answer::Ok("second"))).await;
+        let Ok(two) = two.look(PATIENCE, || ready(Answer::Ok("second"))).await;
         assert_eq!(*two, "second");
     }
 

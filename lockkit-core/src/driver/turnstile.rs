@@ -64,12 +64,11 @@ impl Turnstile {
         }
         let pass = self.passes.acquire().await.expect("the semaphore is never closed");
         // Most requests are not part of a crowd, and are spared the timer.
-        let is_crowded = self.passes.available_permits() <= self.abreast / 2;
+        if self.passes.available_permits() > self.abreast / 2 {
+            return Box::pin(request()).await;
+        }
         let under_way = async {
             let mut request = pin!(request());
-            if !is_crowded {
-                return request.await;
-            }
             let begun = Instant::now();
             let answer = select! {
                 biased;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Limit, Line, Taken};
 
 use super::Claims;
-use crate::entry::Entry;
+use crate::entry::{Entry, Standing};
 use crate::error::Failure;
 use crate::keepalive::Refresh;
 use crate::leases::Lease;
@@ -84,7 +84,7 @@ impl Claims {
         let Arrival { entry, doubts, put: Put { line, key, created, refresh }, limit } = arrival;
         let (members, queue) = (&self.members, &entry.queue);
         let look = async {
-            let last = self.looking.pass(claim, || queue::last(members, queue, limit));
+            let last = || self.looking.pass(claim, || queue::last(members, queue, limit));
             if let Some(place) = line.look(limit.left() / 2, last).await?.place(&key, created) {
                 return Ok(Seen::Present(place));
             }
@@ -141,14 +141,11 @@ impl Claims {
 
     /// Looks where the claim stands, or enters the queue.
     async fn ask(&self, entry: &Entry, claim: &Claim, limit: Limit) -> Result<Asked, Failure> {
-        if let Some(place) = self.look(entry, claim, limit).await? {
-            if place.ahead.is_none()
-                && !self.is_long_enough(entry, claim)
-                && !self.lengthen(entry, claim, limit).await?
-            {
-                self.displaced(entry);
-                return Err(Failure::Displaced);
-            }
+        // Boxed, since whoever asks for the first time has no place.
+        if let Some(stands) = entry.standing()
+            && let again = Box::pin(self.ask_again(entry, stands, claim, limit))
+            && let Some(place) = again.await?
+        {
             return Ok(Asked::At(place, None));
         }
         let (mut from_pool, was_in_doubt) = (true, entry.traces().in_doubt);
@@ -187,6 +184,25 @@ impl Claims {
         }
     }
 
+    /// Looks where the claim stands; `None` if it does no longer.
+    async fn ask_again(
+        &self,
+        entry: &Entry,
+        stands: Standing,
+        claim: &Claim,
+        limit: Limit,
+    ) -> Result<Option<Place>, Failure> {
+        let Some(place) = self.look(entry, stands, claim, limit).await? else { return Ok(None) };
+        if place.ahead.is_none()
+            && !self.is_long_enough(entry, claim)
+            && !self.lengthen(entry, claim, limit).await?
+        {
+            self.displaced(entry);
+            return Err(Failure::Displaced);
+        }
+        Ok(Some(place))
+    }
+
     /// The lease of the claim, and the request that refreshes it, if one is needed. The request is
     /// under way beside those of the ask.
     async fn lease(
@@ -213,7 +229,7 @@ impl Claims {
         lease: &Lease,
         limit: Limit,
     ) -> Result<Asked, Failure> {
-        let own = Own { key: &entry.asks_with(lease), value: &entry.value, lease: lease.id() };
+        let own = Own { key: &entry.asks_with(lease), claim, lease: lease.id() };
         if !claim.waits() {
             let reply = queue::try_enter(&self.members, &entry.queue, own, limit).await;
             entry.note(reply.outcome.as_ref().ok().and_then(Option::as_ref), reply.in_doubt);
@@ -241,7 +257,7 @@ async fn refreshed(place: &Place, refresh: Option<Refresh>, limit: Limit) {
     if place.ahead.is_none()
         && let Some(refresh) = refresh
         && let answer = limit.bound(refresh.answer()).await
-        && !matches!(answer, Some(Ok(_)))
+        && !matches!(answer, Ok(Ok(_)))
     {
         tracing::debug!(?answer, "a lease was not refreshed");
     }

@@ -31,12 +31,12 @@ impl Claims {
             // on it.
             let begun = entry.traces().longer.clone();
             let is_moved = match begun {
-                Some(longer) => self.move_to(entry, longer, true, limit).await?,
+                Some(longer) => self.move_to(entry, claim, longer, true, limit).await?,
                 None => {
                     let longer = self.leases.take(claim.ttl(), limit).await?;
                     // A lease from the pool may have less left than the hold is vouched for.
                     match self.refresh(&longer, limit).await {
-                        Ok(true) => self.move_to(entry, longer, false, limit).await?,
+                        Ok(true) => self.move_to(entry, claim, longer, false, limit).await?,
                         Ok(false) => continue,
                         Err(failure) => {
                             self.leases.give_back(longer);
@@ -57,13 +57,14 @@ impl Claims {
     async fn move_to(
         &self,
         entry: &Entry,
+        claim: &Claim,
         longer: Arc<Lease>,
         was_begun: bool,
         limit: Limit,
     ) -> Result<bool, Failure> {
         let Some(stands) = entry.standing() else { return Ok(false) };
         entry.traces().longer = Some(Arc::clone(&longer));
-        let own = Own { key: &stands.key, value: &entry.value, lease: longer.id() };
+        let own = Own { key: &stands.key, claim, lease: longer.id() };
         let (changed, is_alive, was_alive) = tokio::join!(
             queue::change_lease(&self.members, own, stands.created, limit),
             self.refresh(&longer, limit),
@@ -130,7 +131,7 @@ impl Claims {
             None => self.leases.take(claim.ttl(), limit).await?,
         };
         entry.traces().longer = Some(Arc::clone(&lease));
-        let own = Own { key: &stands.key, value: &entry.value, lease: lease.id() };
+        let own = Own { key: &stands.key, claim, lease: lease.id() };
         // What is answered then is good for a full TTL; after a failure, for what is known.
         let (changed, _) = tokio::join!(
             queue::change_lease(&self.members, own, stands.created, limit),

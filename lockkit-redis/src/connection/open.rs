@@ -1,3 +1,4 @@
+use std::pin::pin;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
@@ -41,7 +42,8 @@ impl Open {
         asking: bool,
     ) -> Result<Value, Failure> {
         let to = To { mode: self.endpoint.mode(), asking };
-        let answering = async {
+        // Pinned here, since it is large, and would be copied to where it is awaited.
+        let mut answering = pin!(async {
             if !R::BLOCKS {
                 stage.sends();
                 let answer = request.send(&mut self.connection.clone(), to).await;
@@ -55,12 +57,12 @@ impl Open {
             let answer = request.send(lent.connection(), to).await;
             lent.give_back();
             answer.map_err(Failure::of_what_was_sent)
-        };
+        });
         let Some(deposed) = &self.deposed else { return answering.await };
         let mut deposed = deposed.subscribe();
         tokio::select! {
             biased;
-            answer = answering => answer,
+            answer = &mut answering => answer,
             _ = deposed.wait_for(|&deposed| deposed) => Err(Failure::Deposed),
         }
     }

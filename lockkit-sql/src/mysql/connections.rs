@@ -2,6 +2,7 @@
 
 use lockkit_core::driver::{Limit, OwnerId};
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlQueryResult, MySqlRow};
+use tokio::time::error::Elapsed;
 use tokio::time::{Duration, sleep};
 
 use super::endpoint::Endpoint;
@@ -171,7 +172,8 @@ impl Transaction<'_> {
         statement: &'static str,
         values: &[Value<'_>],
     ) -> Result<MySqlQueryResult, Failure> {
-        answer(query(statement, values).execute(&mut self.connection), self.within).await
+        let asking = async { query(statement, values)?.execute(&mut self.connection).await };
+        answer(self.within.bound(asking).await, self.within)
     }
 
     pub(super) async fn read(
@@ -179,7 +181,8 @@ impl Transaction<'_> {
         statement: &'static str,
         values: &[Value<'_>],
     ) -> Result<Vec<MySqlRow>, Failure> {
-        answer(query(statement, values).fetch_all(&mut self.connection), self.within).await
+        let asking = async { query(statement, values)?.fetch_all(&mut self.connection).await };
+        answer(self.within.bound(asking).await, self.within)
     }
 
     async fn transact<S: Steps>(&mut self, steps: &S) -> Result<S::Answer, Failure> {
@@ -195,8 +198,8 @@ impl Transaction<'_> {
     }
 
     pub(super) async fn say(&mut self, statement: &'static str) -> Result<(), Failure> {
-        answer(sqlx::raw_sql(statement).execute(&mut self.connection), self.within).await?;
-        Ok(())
+        let asking = sqlx::raw_sql(statement).execute(&mut self.connection);
+        answer(self.within.bound(asking).await, self.within).map(|_| ())
     }
 
     /// Whether what failed is worth sending again, now.
@@ -234,20 +237,23 @@ impl Transaction<'_> {
     }
 }
 
-async fn answer<T>(
-    asking: impl Future<Output = Result<T, sqlx::Error>>,
-    within: Limit,
-) -> Result<T, Failure> {
-    let answer = within.bound(asking).await;
-    Ok(answer.ok_or(Failure::NoAnswer(within.length()))??)
+/// The answer to what was asked, if there was one in time.
+fn answer<T>(asked: Result<Result<T, sqlx::Error>, Elapsed>, within: Limit) -> Result<T, Failure> {
+    Ok(asked.map_err(|_| Failure::NoAnswer(within.length()))??)
 }
 
 type Query<'a> = sqlx::query::Query<'a, MySql, MySqlArguments>;
 
-fn query<'a>(statement: &'static str, values: &[Value<'a>]) -> Query<'a> {
-    values.iter().fold(sqlx::query(statement), |query, value| match *value {
-        Value::Bytes(bytes) => query.bind(bytes),
-        Value::Owner(owner) => query.bind(owner.to_string().into_bytes()),
-        Value::Integer(integer) => query.bind(integer),
-    })
+/// Each value is added where the query is, instead of moving the query with each.
+fn query<'a>(statement: &'static str, values: &[Value<'a>]) -> Result<Query<'a>, sqlx::Error> {
+    let mut query = sqlx::query(statement);
+    for value in values {
+        let bound = match *value {
+            Value::Bytes(bytes) => query.try_bind(bytes),
+            Value::Owner(owner) => query.try_bind(owner.to_string().into_bytes()),
+            Value::Integer(integer) => query.try_bind(integer),
+        };
+        bound.map_err(sqlx::Error::Encode)?;
+    }
+    Ok(query)
 }

@@ -1,6 +1,7 @@
 //! The connections of one driver, and how a request is sent on one of them.
 
 use lockkit_core::driver::{Limit, OwnerId};
+use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgRow, Postgres};
 use tokio::time::{Duration, sleep};
 
@@ -59,15 +60,14 @@ impl Connections {
         let (mut seat, mut connection) = self.seats.sit(urgency, limit).await?;
         let (mut conflicts, mut doubt) = (0_u32, None);
         let failure = loop {
-            let left = limit.left();
-            let bind = |query, value| bind(query, value, left);
-            let query = values.iter().fold(sqlx::query(statement), bind);
-            match limit.bound(query.fetch_all(&mut connection)).await {
-                Some(Ok(rows)) => {
+            let query = query(statement, values, limit.left());
+            let asking = async { query?.fetch_all(&mut connection).await };
+            match limit.bound(asking).await {
+                Ok(Ok(rows)) => {
                     seat.give_back(connection);
                     return Ok(rows);
                 }
-                Some(Err(error)) => {
+                Ok(Err(error)) => {
                     let failure = Failure::from(error);
                     let may_be_repeated = urgency == Urgency::Asks || !failure.leaves_a_doubt();
                     if failure.is_end() && may_be_repeated {
@@ -86,7 +86,7 @@ impl Connections {
                     }
                     sleep(pause).await;
                 }
-                None => break Failure::NoAnswer(limit.length()),
+                Err(_) => break Failure::NoAnswer(limit.length()),
             }
         };
         if failure.spoils_the_connection() {
@@ -112,22 +112,35 @@ impl Connections {
 
 type Query<'a> = sqlx::query::Query<'a, Postgres, PgArguments>;
 
-fn bind<'a>(query: Query<'a>, value: &Value<'a>, left: Duration) -> Query<'a> {
+/// Each value is added where the query is, instead of moving the query with each.
+fn query<'a>(
+    statement: &'static str,
+    values: &[Value<'a>],
+    left: Duration,
+) -> Result<Query<'a>, sqlx::Error> {
+    let mut query = sqlx::query(statement);
+    for value in values {
+        bind(&mut query, value, left).map_err(sqlx::Error::Encode)?;
+    }
+    Ok(query)
+}
+
+fn bind<'a>(query: &mut Query<'a>, value: &Value<'a>, left: Duration) -> Result<(), BoxDynError> {
     match *value {
-        Value::Text(text) => query.bind(text),
-        Value::Inbox(inbox) => query.bind(inbox),
-        Value::Owner(owner) => query.bind(owner.map(|owner| owner.to_string())),
+        Value::Text(text) => query.try_bind(text),
+        Value::Inbox(inbox) => query.try_bind(inbox),
+        Value::Owner(owner) => query.try_bind(owner.map(|owner| owner.to_string())),
         Value::Owners(owners) => {
-            query.bind(owners.iter().map(OwnerId::to_string).collect::<Vec<_>>())
+            query.try_bind(owners.iter().map(OwnerId::to_string).collect::<Vec<_>>())
         }
-        Value::Texts(texts) => query.bind(texts),
-        Value::Integer(integer) => query.bind(integer),
-        Value::Boolean(boolean) => query.bind(boolean),
+        Value::Texts(texts) => query.try_bind(texts),
+        Value::Integer(integer) => query.try_bind(integer),
+        Value::Boolean(boolean) => query.try_bind(boolean),
         // The server times each wait separately, and a row takes two: until this request is first
         // in line for it, and until whoever keeps it locked is done. 0 would mean for ever.
         Value::Patience => {
             let patience = (left / 8 * 3).as_millis();
-            query.bind(i32::try_from(patience).unwrap_or(i32::MAX).max(1))
+            query.try_bind(i32::try_from(patience).unwrap_or(i32::MAX).max(1))
         }
     }
 }
