@@ -49,7 +49,8 @@ impl Claims {
         Self { members, dialect, keepalive, leases, reader, watch, entries, looks, looking }
     }
 
-    /// Where the claim stands now; `None` if it does no longer.
+    /// Where the claim stands now, with a lease that is long enough if it is first; `None` if it
+    /// does no longer.
     async fn look(
         &self,
         entry: &Entry,
@@ -66,6 +67,13 @@ impl Claims {
                     self.hang(entry, &stands, claim, limit).await?;
                 }
                 entry.stands_at(&place);
+                if place.ahead.is_none()
+                    && !self.is_long_enough(entry, claim)
+                    && !self.lengthen(entry, claim, limit).await?
+                {
+                    self.displaced(entry);
+                    return Err(Failure::Displaced);
+                }
                 Ok(Some(place))
             }
             Seen::Absent => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Limit, Line, Taken};
 
 use super::Claims;
-use crate::entry::{Entry, Standing};
+use crate::entry::Entry;
 use crate::error::Failure;
 use crate::keepalive::Refresh;
 use crate::leases::Lease;
@@ -143,8 +143,7 @@ impl Claims {
     async fn ask(&self, entry: &Entry, claim: &Claim, limit: Limit) -> Result<Asked, Failure> {
         // Boxed, since whoever asks for the first time has no place.
         if let Some(stands) = entry.standing()
-            && let again = Box::pin(self.ask_again(entry, stands, claim, limit))
-            && let Some(place) = again.await?
+            && let Some(place) = Box::pin(self.look(entry, stands, claim, limit)).await?
         {
             return Ok(Asked::At(place, None));
         }
@@ -182,25 +181,6 @@ impl Claims {
                 Asked::Refused => Asked::Refused,
             });
         }
-    }
-
-    /// Looks where the claim stands; `None` if it does no longer.
-    async fn ask_again(
-        &self,
-        entry: &Entry,
-        stands: Standing,
-        claim: &Claim,
-        limit: Limit,
-    ) -> Result<Option<Place>, Failure> {
-        let Some(place) = self.look(entry, stands, claim, limit).await? else { return Ok(None) };
-        if place.ahead.is_none()
-            && !self.is_long_enough(entry, claim)
-            && !self.lengthen(entry, claim, limit).await?
-        {
-            self.displaced(entry);
-            return Err(Failure::Displaced);
-        }
-        Ok(Some(place))
     }
 
     /// The lease of the claim, and the request that refreshes it, if one is needed. The request is
