@@ -143,6 +143,31 @@ async fn a_late_grant_is_born_with_what_is_left_of_it() {
     assert!(left <= TTL - TTL / 5, "{left:?} counts from the answer");
 }
 
+/// The machine was suspended for most of its lease.
+#[tokio::test(start_paused = true)]
+async fn a_late_grant_that_is_all_but_over_is_renewed_at_once() {
+    let (backend, clock) = (MemoryDriver::new(), Clock::simulated());
+    let locker = Locker::builder(backend.clone()).ttl(TTL).clock(clock.clone()).build().unwrap();
+    let lock = locker.lock("a").unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let whole = guard.valid_for().unwrap();
+    guard.release().await.unwrap();
+    let suspended = TTL * 9 / 10;
+    let suspend = async || {
+        settle().await;
+        clock.suspend(suspended);
+    };
+    for left in (2..20).step_by(3).map(Duration::from_millis) {
+        let late = Fault::DelayAnswer(whole - suspended - left);
+        backend.faults().inject(Operation::Acquire, late);
+        let (guard, ()) = tokio::join!(lock.acquire(), suspend());
+        let guard = guard.unwrap();
+        tokio::time::sleep(TTL).await;
+        assert!(guard.is_held(), "lost with {left:?} left");
+        guard.release().await.unwrap();
+    }
+}
+
 /// The machine was suspended for most of it.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_answered_after_its_lease_is_not_handed_out() {
