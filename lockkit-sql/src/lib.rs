@@ -20,6 +20,8 @@ mod neighbours;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod query;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod renewals;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod seats;

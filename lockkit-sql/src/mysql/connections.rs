@@ -7,6 +7,7 @@ use tokio::time::{Duration, sleep};
 
 use super::endpoint::Endpoint;
 use super::error::Failure;
+use crate::query;
 use crate::seats::{Seat, Seats, Urgency};
 
 /// How often, at most, a request that met another one is sent again.
@@ -242,18 +243,12 @@ fn answer<T>(asked: Result<Result<T, sqlx::Error>, Elapsed>, within: Limit) -> R
     Ok(asked.map_err(|_| Failure::NoAnswer(within.length()))??)
 }
 
-type Query<'a> = sqlx::query::Query<'a, MySql, MySqlArguments>;
-
-/// Each value is added where the query is, instead of moving the query with each.
 fn query<'a>(statement: &'static str, values: &[Value<'a>]) -> Result<Query<'a>, sqlx::Error> {
-    let mut query = sqlx::query(statement);
-    for value in values {
-        let bound = match *value {
-            Value::Bytes(bytes) => query.try_bind(bytes),
-            Value::Owner(owner) => query.try_bind(owner.to_string().into_bytes()),
-            Value::Integer(integer) => query.try_bind(integer),
-        };
-        bound.map_err(sqlx::Error::Encode)?;
-    }
-    Ok(query)
+    query::query(statement, values, |query, value| match *value {
+        Value::Bytes(bytes) => query.try_bind(bytes),
+        Value::Owner(owner) => query.try_bind(owner.to_string().into_bytes()),
+        Value::Integer(integer) => query.try_bind(integer),
+    })
 }
+
+type Query<'a> = sqlx::query::Query<'a, MySql, MySqlArguments>;

@@ -7,6 +7,7 @@ use tokio::time::{Duration, sleep};
 
 use super::endpoint::Endpoint;
 use super::error::Failure;
+use crate::query::query;
 use crate::seats::{Seats, Urgency};
 
 /// The connections of one driver.
@@ -60,7 +61,8 @@ impl Connections {
         let (mut seat, mut connection) = self.seats.sit(urgency, limit).await?;
         let (mut conflicts, mut doubt) = (0_u32, None);
         let failure = loop {
-            let query = query(statement, values, limit.left());
+            let left = limit.left();
+            let query = query(statement, values, |query, value| bind(query, value, left));
             let asking = async { query?.fetch_all(&mut connection).await };
             match limit.bound(asking).await {
                 Ok(Ok(rows)) => {
@@ -111,19 +113,6 @@ impl Connections {
 }
 
 type Query<'a> = sqlx::query::Query<'a, Postgres, PgArguments>;
-
-/// Each value is added where the query is, instead of moving the query with each.
-fn query<'a>(
-    statement: &'static str,
-    values: &[Value<'a>],
-    left: Duration,
-) -> Result<Query<'a>, sqlx::Error> {
-    let mut query = sqlx::query(statement);
-    for value in values {
-        bind(&mut query, value, left).map_err(sqlx::Error::Encode)?;
-    }
-    Ok(query)
-}
 
 fn bind<'a>(query: &mut Query<'a>, value: &Value<'a>, left: Duration) -> Result<(), BoxDynError> {
     match *value {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockkit_core::driver::filesystem::{self, FileId};
 use lockkit_core::driver::{DriverError, ErrorKind};
 use rustix::io::Errno;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow, SqliteSynchronous};
+use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteConnection, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::error::Problem;
 use super::layout;
 use super::time::HostClock;
+use crate::query::query;
 
 const SWEEP: &str = include_str!("sweep.sql");
 
@@ -265,12 +266,12 @@ async fn run(
     script: &'static str,
     values: &[Value],
 ) -> Result<Vec<SqliteRow>, Problem> {
-    let query = values.iter().fold(sqlx::query(script), |query, value| match value {
-        Value::Text(text) => query.bind(text.clone()),
-        Value::Integer(integer) => query.bind(*integer),
+    let query = query::<Sqlite, _>(script, values, |query, value| match value {
+        Value::Text(text) => query.try_bind(text.clone()),
+        Value::Integer(integer) => query.try_bind(*integer),
     });
     // To the last row: an answer counts only once the commit after it is done.
-    Ok(query.fetch_all(connection).await?)
+    Ok(query?.fetch_all(connection).await?)
 }
 
 /// Where the database is, and which file that was.
