@@ -57,10 +57,9 @@ impl Young {
         if self.holds.len() < self.holds.capacity() {
             return Vec::new();
         }
-        let all = std::mem::take(&mut self.holds).into_iter();
-        let (held, ended): (Vec<_>, Vec<_>) =
-            all.partition(|(tenure, _)| tenure.glance().phase == Phase::Held);
-        self.holds = held;
+        let mut ended = std::mem::take(&mut self.holds);
+        let held = |(tenure, _): &mut (Arc<Tenure>, Renew)| tenure.glance().phase == Phase::Held;
+        self.holds.extend(ended.extract_if(.., held));
         self.holds.reserve(self.holds.len().max(16));
         ended
     }

@@ -27,13 +27,13 @@ fn a_waiter_costs_less_than_two_and_a_quarter_kibibytes() {
 fn operations_allocate_as_often_as_they_have_to() {
     // Without metrics, and with them.
     for (name, most, metered) in [
-        ("plain", 10.2, 19.2),
-        ("fair", 11.2, 20.2),
-        ("leased", 11.2, 20.2),
-        ("dropped", 8.2, 17.2),
+        ("plain", 9.1, 18.1),
+        ("fair", 9.1, 18.1),
+        ("leased", 10.1, 19.1),
+        ("dropped", 8.1, 17.1),
         ("reentered", 0.0, 0.0),
-        ("turn", 19.2, 31.2),
-        ("handed", 19.2, 31.2),
+        ("turn", 12.1, 24.1),
+        ("handed", 12.1, 24.1),
         ("renewal", 4.1, 4.1),
     ] {
         let most = if cfg!(feature = "metrics") { metered } else { most };
