@@ -23,6 +23,9 @@ use crate::agent::serve;
 /// The leases that are asked for.
 const TTL: Duration = Duration::from_secs(30);
 
+/// Where their locks are: in as many characters as the drivers', so that no request is shorter.
+const NAMESPACE: &str = "by-hand";
+
 /// Answers as the agent of the floor under a backend at these URLs, until its input ends.
 ///
 /// # Errors

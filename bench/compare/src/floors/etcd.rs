@@ -6,7 +6,7 @@ use etcd_client::{
 };
 use lockkit_bench::Result;
 
-use super::{hosts, owner};
+use super::{NAMESPACE, hosts, owner};
 use crate::agent::{Client, Library, let_go_after};
 
 /// A cluster.
@@ -52,8 +52,7 @@ impl Client for Raw {
     type Hold = Place;
 
     fn lock(&self, name: &str) -> Result<String> {
-        // As long as the driver's.
-        Ok(format!("lockkit/v1/floor:0/{name}/"))
+        Ok(format!("lockkit/v1/{NAMESPACE}/{name}/"))
     }
 
     async fn acquire(&self, queue: &String) -> Result<Place> {

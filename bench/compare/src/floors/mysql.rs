@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{Connection as _, MySqlConnection};
 use tokio::sync::Mutex;
 
-use super::{TTL, owner, prepare};
+use super::{NAMESPACE, TTL, owner, prepare};
 use crate::agent::{Client, Library, let_go_after};
 
 /// Leases as rows.
@@ -78,7 +78,7 @@ impl Client for OfRows {
         let (owner, label) = owner();
         let ttl = i64::try_from(TTL.as_micros())?;
         sqlx::query(include_str!("../../../../lockkit-sql/src/mysql/sql/take.sql"))
-            .bind("floor".as_bytes())
+            .bind(NAMESPACE.as_bytes())
             .bind(name.as_bytes())
             .bind(owner.as_bytes())
             .bind(label.as_bytes())
@@ -102,7 +102,7 @@ impl Client for OfRows {
 
     async fn release(&self, name: &String, owner: String) -> Result<()> {
         sqlx::query(include_str!("../../../../lockkit-sql/src/mysql/sql/release.sql"))
-            .bind("floor".as_bytes())
+            .bind(NAMESPACE.as_bytes())
             .bind(name.as_bytes())
             .bind(owner.as_bytes())
             .execute(&mut *self.connection.lock().await)
@@ -167,39 +167,58 @@ fn is_interruption(error: &sqlx::Error) -> bool {
 const TAKE: &str = include_str!("../../../../lockkit-sql/src/mysql/sql/session_take.sql");
 const KEEP: &str = include_str!("../../../../lockkit-sql/src/mysql/sql/session_keep.sql");
 
-async fn take(connection: &mut MySqlConnection, statement: &'static str, name: &str) -> Result<()> {
+/// What a session locks and what it calls itself have as many characters as the driver's.
+const SESSION: &str = "0123456789abcdef0123456789abcdef";
+
+/// A lock, and what the server knows it by.
+pub(super) struct Keyed {
+    name: String,
+    key: String,
+}
+
+impl Keyed {
+    fn new(name: &str) -> Self {
+        Self { name: name.into(), key: format!("{name:0>64}") }
+    }
+}
+
+async fn take(
+    connection: &mut MySqlConnection,
+    statement: &'static str,
+    Keyed { name, key }: &Keyed,
+) -> Result<()> {
     let (owner, label) = owner();
-    let of_hold = ["floor", name, &owner, &label, "floor"];
-    let values = [name].into_iter().chain(of_hold).chain([name]).chain(of_hold);
+    let of_hold = [NAMESPACE, name, &owner, &label, SESSION];
+    let values = [&**key].into_iter().chain(of_hold).chain([&**key]).chain(of_hold);
     let take = values.fold(sqlx::query(statement), |take, value| take.bind(value.as_bytes()));
     take.execute(connection).await?;
     Ok(())
 }
 
-async fn wait(connection: &mut MySqlConnection, name: &str) -> Result<()> {
+async fn wait(connection: &mut MySqlConnection, lock: &Keyed) -> Result<()> {
     sqlx::query("SELECT COALESCE(GET_LOCK(?, ?), 0) AS is_ours")
-        .bind(name)
+        .bind(&lock.key)
         .bind(10_u64)
         .fetch_all(&mut *connection)
         .await?;
-    take(connection, KEEP, name).await
+    take(connection, KEEP, lock).await
 }
 
 impl Client for OfSessions {
-    type Lock = String;
+    type Lock = Keyed;
     type Hold = ();
 
-    fn lock(&self, name: &str) -> Result<String> {
-        Ok(name.into())
+    fn lock(&self, name: &str) -> Result<Keyed> {
+        Ok(Keyed::new(name))
     }
 
-    async fn acquire(&self, name: &String) -> Result<()> {
-        take(&mut *self.0.lock().await, TAKE, name).await
+    async fn acquire(&self, lock: &Keyed) -> Result<()> {
+        take(&mut *self.0.lock().await, TAKE, lock).await
     }
 
-    async fn release(&self, name: &String, (): ()) -> Result<()> {
+    async fn release(&self, lock: &Keyed, (): ()) -> Result<()> {
         sqlx::query("SELECT COALESCE(RELEASE_LOCK(?), 0) AS was_held")
-            .bind(name.as_bytes())
+            .bind(lock.key.as_bytes())
             .fetch_all(&mut *self.0.lock().await)
             .await?;
         Ok(())
@@ -212,20 +231,20 @@ impl Client for OfSessions {
         name: &str,
         waits: &[Duration],
     ) -> Result<Option<Vec<Duration>>> {
-        let name = name.to_owned();
+        let lock = Keyed::new(name);
         let mut times = Vec::with_capacity(waits.len());
         for delay in waits {
-            self.acquire(&name).await?;
-            let (mut session, awaited) = (to.0.clone().lock_owned().await, name.clone());
+            self.acquire(&lock).await?;
+            let (mut session, awaited) = (to.0.clone().lock_owned().await, Keyed::new(name));
             let waiting = tokio::spawn(async move {
                 let answer = wait(&mut session, &awaited).await;
                 (answer, Instant::now())
             });
-            let start = let_go_after(*delay, || self.release(&name, ())).await?;
+            let start = let_go_after(*delay, || self.release(&lock, ())).await?;
             let (answer, granted) = waiting.await?;
             answer?;
             times.push(granted.saturating_duration_since(start));
-            to.release(&name, ()).await?;
+            to.release(&lock, ()).await?;
         }
         Ok(Some(times))
     }

@@ -6,7 +6,7 @@ use sqlx::postgres::PgListener;
 use sqlx::{Connection as _, PgConnection};
 use tokio::sync::Mutex;
 
-use super::{TTL, owner, prepare};
+use super::{NAMESPACE, TTL, owner, prepare};
 use crate::agent::{Client, Library, let_go_after};
 
 /// Leases as rows.
@@ -41,7 +41,7 @@ impl OfRows {
     /// listens.
     async fn take(&self, name: &str, owner: &str, label: &str, inbox: Option<&str>) -> Result<()> {
         sqlx::query(include_str!("../../../../lockkit-sql/src/postgres/sql/take.sql"))
-            .bind("floor")
+            .bind(NAMESPACE)
             .bind(name)
             .bind(owner)
             .bind(label)
@@ -74,7 +74,7 @@ impl Client for OfRows {
 
     async fn release(&self, name: &String, owner: String) -> Result<()> {
         sqlx::query("SELECT lockkit_release($1, $2, $3, $4, $5) AS was_held")
-            .bind("floor")
+            .bind(NAMESPACE)
             .bind(name)
             .bind(owner)
             .bind(false)
@@ -151,7 +151,7 @@ async fn take(connection: &mut PgConnection, statement: &'static str, name: &str
     let (owner, label) = owner();
     sqlx::query(statement)
         .bind(key(name))
-        .bind("floor")
+        .bind(NAMESPACE)
         .bind(name)
         .bind(owner)
         .bind(label)

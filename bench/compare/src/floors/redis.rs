@@ -7,6 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{Client, IntoConnectionInfo as _, Script, Value};
 
+use super::NAMESPACE;
 use crate::agent::{self, Library, let_go_after};
 
 /// One server.
@@ -77,7 +78,7 @@ impl agent::Client for Raw {
     ) -> Result<Option<Vec<Duration>>> {
         let keys = Keys::of(name);
         let mut news = Client::open(to.url.as_str())?.get_async_pubsub().await?;
-        news.subscribe(format!("{{floor:0}}:inbox:{INBOX}")).await?;
+        news.subscribe([&tag(), ":inbox:", INBOX].concat()).await?;
         let mut times = Vec::with_capacity(waits.len());
         for delay in waits {
             let hold = self.acquire(&keys).await?;
@@ -128,11 +129,17 @@ impl Scripts {
 
 impl Keys {
     pub(super) fn of(name: &str) -> Self {
-        let key = |kind| format!("{{floor:0}}:{kind}:{name}");
+        let tag = tag();
+        let key = |kind| format!("{tag}:{kind}:{name}");
         let [lock, queue, unordered, deadlines] =
             ["lock", "queue", "unordered", "deadlines"].map(key);
-        Self { all: [lock, queue, unordered, deadlines, "{floor:0}:bucket".into()] }
+        Self { all: [lock, queue, unordered, deadlines, format!("{tag}:bucket")] }
     }
+}
+
+/// What all keys begin with. Most buckets have three digits.
+fn tag() -> String {
+    format!("{{{NAMESPACE}:512}}")
 }
 
 /// Where a claimant is told what happens to it.

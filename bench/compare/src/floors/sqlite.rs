@@ -6,7 +6,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Executor as _};
 use tokio::sync::Mutex;
 
-use super::{TTL, nothing_is_pushed, owner, prepare};
+use super::{NAMESPACE, TTL, nothing_is_pushed, owner, prepare};
 use crate::agent::{Client, Library};
 
 /// A file.
@@ -58,10 +58,10 @@ impl Client for Raw {
     async fn acquire(&self, name: &String) -> Result<String> {
         let (owner, label) = owner();
         let take = sqlx::query(TAKE)
-            .bind("floor")
+            .bind(NAMESPACE)
             .bind(name.clone())
             .bind(owner.clone())
-            .bind("floor")
+            .bind(CLOCK)
             .bind(now()?)
             .bind(i64::try_from(TTL.as_micros())?)
             .bind(i64::try_from(SystemTime::UNIX_EPOCH.elapsed()?.as_micros())?)
@@ -73,10 +73,10 @@ impl Client for Raw {
 
     async fn release(&self, name: &String, owner: String) -> Result<()> {
         let release = sqlx::query(RELEASE)
-            .bind("floor")
+            .bind(NAMESPACE)
             .bind(name.clone())
             .bind(owner)
-            .bind("floor")
+            .bind(CLOCK)
             .bind(now()?);
         self.0.lock().await.fetch_all(release).await?;
         Ok(())
@@ -86,6 +86,9 @@ impl Client for Raw {
         nothing_is_pushed()
     }
 }
+
+/// What the driver calls the clock of a host has as many characters: a boot and a time namespace.
+const CLOCK: &str = "00000000-0000-0000-0000-000000000000:4026531834";
 
 /// On a clock of its own.
 fn now() -> Result<i64> {

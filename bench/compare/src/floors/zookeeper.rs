@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use lockkit_bench::Result;
 use zookeeper_client::{Acls, Client as Session, CreateMode};
 
-use super::{hosts, owner};
+use super::{NAMESPACE, hosts, owner};
 use crate::agent::{Client, Library, let_go_after};
 
 /// An ensemble.
@@ -41,7 +41,7 @@ impl Client for Raw {
     type Hold = String;
 
     fn lock(&self, name: &str) -> Result<String> {
-        Ok(format!("/floor/{}", name.replace('/', "-")))
+        Ok(format!("/{NAMESPACE}/{}", name.replace('/', "-")))
     }
 
     /// Makes a node, and lists all.
