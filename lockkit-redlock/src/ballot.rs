@@ -68,15 +68,20 @@ pub(crate) async fn open<T: Send + 'static, S: Into<Settled>>(
     }
     let patience = tokio::time::sleep(patience);
     tokio::pin!(patience);
-    let (latest, mut nearly_since) = (patience.deadline(), None);
+    let (latest, mut nearly_since) = (patience.deadline(), None::<Instant>);
     loop {
-        match is_settled(&votes).into() {
-            Settled::Yes => break,
-            Settled::Nearly(least) => {
-                let since = *nearly_since.get_or_insert_with(Instant::now);
+        let mut gives_way = false;
+        match (is_settled(&votes).into(), nearly_since) {
+            (Settled::Yes, _) => break,
+            // A vote that is there already needs no timer: one that is near costs more than a look.
+            (Settled::Nearly(_), None) => {
+                nearly_since = Some(Instant::now());
+                gives_way = true;
+            }
+            (Settled::Nearly(least), Some(since)) => {
                 patience.as_mut().reset(latest.min(since + (since - begun).max(least)));
             }
-            Settled::No => (),
+            (Settled::No, _) => (),
         }
         tokio::select! {
             biased;
@@ -84,6 +89,7 @@ pub(crate) async fn open<T: Send + 'static, S: Into<Settled>>(
                 Some((at, vote)) => votes[at] = Some(vote),
                 None => break,
             },
+            () = tokio::task::yield_now(), if gives_way => (),
             () = &mut patience => break,
         }
     }

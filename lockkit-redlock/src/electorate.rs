@@ -112,7 +112,7 @@ impl Electorate {
             standings[at].bar = self.bar_of(&standings, at, &run);
         }
         standings[at].seen = standings[at].seen.max(Some(asked));
-        let standing = &standings[at];
+        let standing = &mut standings[at];
         if let Some(bar) = &standing.bar {
             return Err(barred(bar.clone()));
         }
@@ -122,6 +122,7 @@ impl Electorate {
                 let reason = "it was restarted, and may have forgotten locks that are held";
                 return Err(unreachable(format!("{reason}: no vote for another {left:.1?}")));
             }
+            standing.sits_out_until = None;
         }
         Ok(Voter { driver, run: Some(standing.earlier) })
     }
