@@ -50,14 +50,14 @@ impl<S: Server> Session<S> {
     }
 
     /// Takes the lock if it is free or already the claim's. A claim that `listens` is to be told of
-    /// the next release.
+    /// the next release. The key is that of the claim's name.
     pub(super) async fn take(
         &self,
+        key: S::Key,
         claim: &Claim,
         listens: bool,
         limit: Duration,
     ) -> Result<Outcome, S::Failure> {
-        let key = self.shared.server.key(claim.name())?;
         let (claim, asked) = (claim.clone(), self.shared.clock.now());
         let until = tokio::time::Instant::now() + limit;
         // So that what is held is renewed and released in between.

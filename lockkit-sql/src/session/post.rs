@@ -131,6 +131,7 @@ impl<S: Server> Post<S> {
     pub(super) async fn ask(
         &self,
         main: &Session<S>,
+        key: &S::Key,
         claim: &Claim,
         limit: Duration,
     ) -> Option<Result<Outcome, S::Failure>> {
@@ -147,7 +148,7 @@ impl<S: Server> Post<S> {
         };
         let outcome = match left.is_zero() {
             true => Err(S::Failure::no_answer(limit)),
-            false => self.session.take(claim, false, left).await,
+            false => self.session.take(key.clone(), claim, false, left).await,
         };
         let next = match &outcome {
             Ok(Outcome::Granted { .. }) => Phase::Holds,

@@ -88,17 +88,18 @@ impl<S: Server> Sessions<S> {
     /// Takes the lock if it is free or already the claim's. If it is not, and the claim waits, a
     /// session waits for the lock from now on, unless all are in use.
     pub(crate) async fn take(&self, claim: &Claim, limit: Duration) -> Result<Answer, S::Failure> {
+        let key = self.server().key(claim.name())?;
         let post = self.posts().for_a_request_of(claim.owner());
         if let Some(post) = &post
-            && let Some(outcome) = post.ask(&self.main, claim, limit).await
+            && let Some(outcome) = post.ask(&self.main, &key, claim, limit).await
         {
             return Ok(answer(outcome?, true));
         }
-        let key = self.server().key(claim.name())?;
         let post = post.filter(|post| post.serves(claim.owner()));
         let may_queue = claim.waits() && (post.is_some() || self.has_room(&key));
         // A claim that waits in the server's queue need not be told.
-        let mut outcome = self.main.take(claim, claim.waits() && !may_queue, limit).await;
+        let listens = claim.waits() && !may_queue;
+        let mut outcome = self.main.take(key.clone(), claim, listens, limit).await;
         if may_queue && matches!(outcome, Ok(Outcome::Taken)) {
             let is_queued = match &post {
                 Some(post) => post.go_on(claim),
@@ -107,7 +108,7 @@ impl<S: Server> Sessions<S> {
             if is_queued {
                 return Ok(Answer::Taken { is_queued });
             }
-            outcome = self.main.take(claim, true, limit).await;
+            outcome = self.main.take(key, claim, true, limit).await;
         }
         if let Some(post) = post {
             post.dismiss(claim.owner());

@@ -242,11 +242,13 @@ async fn kill(
 
 /// The hash in hexadecimal digits: as many as `GET_LOCK` takes.
 fn hashed(name: &LockName) -> Key {
-    const DIGITS: [char; 16] =
-        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    let halves = |byte: u8| [byte >> 4, byte & 0xf];
-    let digits = session::hash(name).into_iter().flat_map(halves);
-    let text = digits.map(|digit| DIGITS[usize::from(digit)]).collect();
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    let mut text = String::with_capacity(LONGEST);
+    for byte in session::hash(name) {
+        for half in [byte >> 4, byte & 0xf] {
+            text.push(char::from(DIGITS[usize::from(half)]));
+        }
+    }
     Key { text, folded: None }
 }
 
