@@ -1,4 +1,5 @@
 use std::fmt::{self, Debug};
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -145,8 +146,8 @@ impl Claim {
 }
 
 /// Names one acquisition: 128 bits from the operating system.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OwnerId(u128);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OwnerId([u8; 16]);
 
 impl OwnerId {
     /// An id that nobody has had before and nobody can guess.
@@ -157,7 +158,14 @@ impl OwnerId {
     pub fn random() -> Self {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).expect("the operating system has random numbers");
-        Self(u128::from_ne_bytes(bytes))
+        Self(bytes)
+    }
+}
+
+/// All are of one length, which an array would be hashed with.
+impl Hash for OwnerId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(&self.0);
     }
 }
 
@@ -165,7 +173,7 @@ impl OwnerId {
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = [0; 32];
-        for (two, byte) in text.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+        for (two, byte) in text.chunks_exact_mut(2).zip(self.0) {
             two.copy_from_slice(&hex::digits(byte));
         }
         f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
@@ -186,7 +194,8 @@ impl FromStr for OwnerId {
         if text.len() != 32 || !text.bytes().all(is_digit) {
             return Err(ParseOwnerError(()));
         }
-        u128::from_str_radix(text, 16).map(Self).map_err(|_| ParseOwnerError(()))
+        let id = u128::from_str_radix(text, 16).map_err(|_| ParseOwnerError(()))?;
+        Ok(Self(id.to_be_bytes()))
     }
 }
 

@@ -85,7 +85,7 @@ fn wait_and_take(
             take(engine, claim, won, progress.end(), lease, caller);
         } else if progress.traces {
             let in_doubt = progress.end();
-            clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ()).await;
+            Box::pin(clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ())).await;
         }
     }
 }

@@ -62,10 +62,16 @@ impl Pursuit<'_> {
             if let Some(ticket) = &self.progress.ticket
                 && !ticket.has_turn()
             {
-                select! {
+                let stop = select! {
                     biased;
-                    Some(stop) = self.stop(None, caller) => return self.give_up(stop, caller),
-                    () = ticket.turn() => (),
+                    Some(stop) = self.stop(None, caller) => Some(stop),
+                    turn = ticket.turn() => {
+                        ticket.take(turn);
+                        None
+                    }
+                };
+                if let Some(stop) = stop {
+                    return self.give_up(stop, caller);
                 }
                 // A backend that was silent until now may still be.
                 self.progress.unanswered = self.progress.silent_before(ticket);

@@ -10,7 +10,7 @@ use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use crate::LockName;
 use crate::clock::Instant;
@@ -70,6 +70,9 @@ impl Turns {
     }
 }
 
+/// What comes to a waiter.
+pub(crate) type Turn<'a> = Result<SemaphorePermit<'a>, AcquireError>;
+
 /// A waiter's part in a queue, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
@@ -83,13 +86,19 @@ impl Ticket {
         self.has_turn.load(Ordering::Relaxed)
     }
 
-    /// Returns when it is this waiter's turn.
+    /// The turn, once it is this waiter's, to be [taken](Self::take) then. A future that took it
+    /// would be larger, and waiters are many.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: a turn is taken only when this returns.
-    pub(crate) async fn turn(&self) {
-        self.queue.turn.acquire().await.expect("the semaphore is never closed").forget();
+    /// Cancel-safe: a turn that is not taken goes to the next.
+    pub(crate) fn turn(&self) -> impl Future<Output = Turn<'_>> + Send {
+        self.queue.turn.acquire()
+    }
+
+    /// Takes the turn, until the ticket is dropped.
+    pub(crate) fn take(&self, turn: Turn<'_>) {
+        turn.expect("the semaphore is never closed").forget();
         self.has_turn.store(true, Ordering::Relaxed);
     }
 
@@ -129,7 +138,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::task::{Context, Waker};
+    use std::task::{Context, Poll, Waker};
 
     use super::{Turns, lock};
     use crate::{LockName, Namespace};
@@ -146,7 +155,8 @@ mod tests {
         assert!(turn.as_mut().poll(&mut context).is_pending());
         drop(first);
         assert!(!turns.join(&a).has_turn(), "it is the second's");
-        assert!(turn.as_mut().poll(&mut context).is_ready());
+        let Poll::Ready(its) = turn.as_mut().poll(&mut context) else { panic!("it has come") };
+        second.take(its);
         assert!(second.has_turn() && !turns.join(&a).has_turn());
         drop(turn);
         drop(second);

@@ -11,14 +11,14 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
 #[test]
-fn a_waiter_costs_less_than_two_and_a_quarter_kibibytes() {
+fn a_waiter_costs_less_than_two_kibibytes() {
     for waiters in [1_000, 10_000] {
         for (how, bytes) in [
             ("in turns", bytes_per_waiter(AtOnce::single(), waiters)),
             ("in the driver's queue", bytes_per_waiter(MemoryDriver::new(), waiters)),
         ] {
             println!("{bytes} bytes for each of {waiters} waiters {how}");
-            assert!(bytes < 2_304, "{bytes} bytes for each of {waiters} waiters {how}");
+            assert!(bytes < 2 * 1024, "{bytes} bytes for each of {waiters} waiters {how}");
         }
     }
 }
