@@ -18,7 +18,7 @@ pub(crate) type Votes<T> = Vec<Option<T>>;
 pub(crate) enum Settled {
     No,
     /// The other votes would be good to have, if they are not slow: they have as long again, and at
-    /// least this.
+    /// least this; on a thread that is busy, until it has done the rest of its work.
     Nearly(Duration),
     Yes,
 }
@@ -68,20 +68,17 @@ pub(crate) async fn open<T: Send + 'static, S: Into<Settled>>(
     }
     let patience = tokio::time::sleep(patience);
     tokio::pin!(patience);
-    let (latest, mut nearly_since) = (patience.deadline(), None::<Instant>);
+    let (latest, mut nearly_since, mut has_looked) = (patience.deadline(), None, false);
     loop {
-        let mut gives_way = false;
-        match (is_settled(&votes).into(), nearly_since) {
-            (Settled::Yes, _) => break,
-            // A vote that is there already needs no timer: one that is near costs more than a look.
-            (Settled::Nearly(_), None) => {
-                nearly_since = Some(Instant::now());
-                gives_way = true;
+        match is_settled(&votes).into() {
+            Settled::Yes => break,
+            Settled::Nearly(least) => {
+                let since = *nearly_since.get_or_insert_with(Instant::now);
+                if has_looked {
+                    patience.as_mut().reset(latest.min(since + (since - begun).max(least)));
+                }
             }
-            (Settled::Nearly(least), Some(since)) => {
-                patience.as_mut().reset(latest.min(since + (since - begun).max(least)));
-            }
-            (Settled::No, _) => (),
+            Settled::No => (),
         }
         tokio::select! {
             biased;
@@ -89,7 +86,11 @@ pub(crate) async fn open<T: Send + 'static, S: Into<Settled>>(
                 Some((at, vote)) => votes[at] = Some(vote),
                 None => break,
             },
-            () = tokio::task::yield_now(), if gives_way => (),
+            // Votes that are there already need no timer: one that is due soon costs more than a
+            // look.
+            () = tokio::task::yield_now(), if nearly_since.is_some() && !has_looked => {
+                has_looked = true;
+            }
             () = &mut patience => break,
         }
     }

@@ -166,13 +166,34 @@ struct Unanswered {
 
 impl Unanswered {
     /// Until when one of them may arrive. Nothing is believed to be on its way for longer than a
-    /// lease; if another one has been answered since, for as long again as that took at most: TCP
-    /// repeats what was not acknowledged after pauses that double (RFC 6298).
+    /// lease; if another one has been answered since, for as long again as that took at most, and a
+    /// second: TCP repeats what was not acknowledged after pauses that double, the first of which
+    /// is a second (RFC 6298).
     fn end(&self, is_answered: bool, claim: &Claim) -> Instant {
+        const FIRST_PAUSE: Duration = Duration::from_secs(1);
         let (now, end) = (claim.now(), self.last + claim.ttl());
         match is_answered {
-            true => end.min(now + now.saturating_duration_since(self.first)),
+            true => end.min(now + now.saturating_duration_since(self.first) + FIRST_PAUSE),
             false => end,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::{LockName, Namespace};
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// Those that were lost at 0 and after one and three seconds are followed by one after seven.
+    #[tokio::test(start_paused = true)]
+    async fn what_tcp_repeats_next_is_waited_for() {
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let claim = Claim::new(name, Duration::from_secs(13));
+        let unanswered = Unanswered { first: claim.now(), last: claim.now() };
+        let seventh = claim.now() + Duration::from_secs(7);
+        sleep(Duration::from_millis(3_200)).await;
+        assert!(unanswered.end(true, &claim) > seventh);
     }
 }

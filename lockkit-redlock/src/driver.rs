@@ -9,6 +9,7 @@ use lockkit_core::driver::{
     Turnstile, Vouch,
 };
 use lockkit_core::{Capabilities, Liveness};
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -31,6 +32,9 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 
 /// How many claims ask at a time, when many do at once: each has a request under way to every node.
 const MOST_ASKS: usize = 16;
+
+/// How long nodes that have been asked something may go on answering once the driver is closed.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// Locks that a majority of nodes grants.
 ///
@@ -117,9 +121,11 @@ impl Driver for RedlockDriver {
 
     async fn close(&self) {
         self.quorum.over.cancel();
+        self.quorum.stragglers.close();
+        // What a slow node grants only now is still given back.
+        _ = timeout(GRACE, self.quorum.stragglers.wait()).await;
         let drivers = self.quorum.nodes.members.iter().filter_map(|member| member.driver().ok());
         join_all(drivers.map(|driver| async move { driver.close().await })).await;
-        self.quorum.stragglers.close();
         self.quorum.stragglers.wait().await;
     }
 }

@@ -105,11 +105,18 @@ impl Electorate {
         let asked = clock.now();
         let run = node.run(limit).await.map_err(NoVote::Failed)?;
         let mut standings = self.standings();
-        if standings[at].run.as_ref().is_none_or(|earlier| earlier.id() != run.id()) {
-            self.note(&mut standings, at, run, clock.now());
-        } else if let Some(Bar::Duplicate(_)) = standings[at].bar {
-            // The other may have another backend by now.
-            standings[at].bar = self.bar_of(&standings, at, &run);
+        match &standings[at] {
+            Standing { run: Some(known), bar, .. } if known.id() == run.id() => {
+                if let Some(Bar::Duplicate(_)) = bar {
+                    // The other may have another backend by now.
+                    standings[at].bar = self.bar_of(&standings, at, &run);
+                }
+                // Once it has acknowledged what it may not keep, it stays a run that may forget.
+                if !run.is_durable() {
+                    standings[at].run = Some(run);
+                }
+            }
+            _ => self.note(&mut standings, at, run, clock.now()),
         }
         standings[at].seen = standings[at].seen.max(Some(asked));
         let standing = &mut standings[at];

@@ -32,21 +32,34 @@ impl Quorum {
         let keep = |at| Arc::clone(self).keep(at, holding.clone(), lanes.clone(), asked);
         let renewals = (0..nodes).map(keep).collect();
         let limit = claim.call_limit();
-        let votes = ballot::hold(renewals, limit, &self.stragglers, is_settled).await;
+        let (votes, late) = ballot::open(renewals, limit, is_settled).await;
         if let Some(lasts) = reached(votes.iter().flatten().filter_map(Kept::good_until), quorum) {
             // Where the hold was lost, it is taken again in the background: that is worth a vote at
             // the next renewal, but not at this one, for which the hold was not there all the time.
+            let retake = {
+                let (this, holding, lanes) = (Arc::clone(self), holding.clone(), lanes.clone());
+                move |at| Arc::clone(&this).retake(at, holding.clone(), lanes.clone())
+            };
             let lost =
                 votes.iter().enumerate().filter(|(_, vote)| vote.as_ref().is_some_and(is_lost));
-            let retake = |(at, _)| Arc::clone(self).retake(at, holding.clone(), lanes.clone());
-            let retaking = lost.map(retake).collect();
+            let retaking = lost.map(|(at, _)| retake(at)).collect();
             ballot::hold(retaking, Duration::ZERO, &self.stragglers, |_| true).await;
+            late.go_on(&self.stragglers, move |at, kept| {
+                let retaking = matches!(kept, Kept::Lost).then(|| retake(at));
+                async move {
+                    if let Some(retaking) = retaking {
+                        retaking.await;
+                    }
+                }
+            });
             let ttl = lasts.saturating_duration_since(asked);
             return Ok(Renewal::Held(Vouch::Lease { since: asked, ttl }));
         }
+        late.go_on(&self.stragglers, |_, _| std::future::ready(()));
         if count(&votes, is_lost) > nodes - quorum {
             // Nobody releases a lost hold; a minority may still have it, or a place from when the
             // claim waited.
+            lanes.end();
             let clearing = (0..nodes).map(|at| self.clear_in_turn(at, claim, &lanes)).collect();
             ballot::hold(clearing, Duration::ZERO, &self.stragglers, |_| true).await;
             return Ok(Renewal::Lost);
@@ -76,6 +89,8 @@ impl Quorum {
                 Err(reason) => return Kept::Failed(unreachable(&*reason)),
             };
             let Some(pass) = self.pass(at, &claim) else { return Kept::Failed(does_not_answer()) };
+            // A release that was not answered may end the hold there after it was renewed.
+            let is_in_doubt = lane.doubtful_for(claim.clock()).is_some();
             lane.asks();
             let voter = self.voter(at, &claim).await;
             let answer = driver.renew(&claim).await;
@@ -91,6 +106,9 @@ impl Quorum {
                 Err(_) => voter.map(|_| ()).map_err(DriverError::from),
             };
             match confirmed {
+                Ok(()) if is_in_doubt => {
+                    Kept::Failed(unreachable("a release of this claim may still arrive there"))
+                }
                 Ok(()) => Kept::Held(good_until(vouch, asked, claim.ttl())),
                 Err(error) => Kept::Failed(error),
             }
@@ -127,5 +145,35 @@ impl Kept {
             Self::Held(lasts) => Some(*lasts),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::driver::{Attempt, Driver as _};
+    use lockkit_core::memory::MemoryDriver;
+    use lockkit_core::{LockName, Namespace};
+
+    use super::*;
+    use crate::RedlockDriver;
+
+    #[tokio::test]
+    async fn a_node_where_a_release_may_still_arrive_keeps_no_hold() {
+        let nodes = [(); 3].map(|()| MemoryDriver::new());
+        let named = nodes.iter().zip(["a", "b", "c"]);
+        let builder = named.fold(RedlockDriver::builder(), |builder, (node, name)| {
+            builder.node(name, node.clone())
+        });
+        let driver = builder.connect().await.unwrap();
+        let name = LockName::new(&Namespace::default(), "wanted").unwrap();
+        let claim = Claim::new(name, Duration::from_secs(10));
+        let Attempt::Granted(_) = driver.try_acquire(&claim).await.unwrap() else {
+            panic!("nobody else wants it");
+        };
+        let lanes = driver.quorum.lanes.of(claim.owner(), 3);
+        lanes.try_enter(2).unwrap().doubt(claim.now() + Duration::from_secs(5));
+        assert!(matches!(driver.renew(&claim).await, Ok(Renewal::Held(_))));
+        nodes[0].release(&claim).await.unwrap();
+        driver.renew(&claim).await.unwrap_err();
     }
 }

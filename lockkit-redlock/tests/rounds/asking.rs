@@ -177,6 +177,37 @@ async fn the_late_grant_of_a_round_that_failed_is_given_back() {
     assert_eq!(left_behind(&nodes).await, 0);
 }
 
+/// As of a program that tries once and ends.
+#[tokio::test(start_paused = true)]
+async fn a_late_grant_is_given_back_though_the_driver_is_closed() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let holder = claim(TTL);
+    for node in &nodes[..2] {
+        node.try_acquire(&holder).await.unwrap();
+    }
+    nodes[2].set(Mode::Slow(Duration::from_millis(200)));
+    nodes[2].closes();
+    assert!(take(&driver, &claim(TTL)).await.is_none());
+    driver.close().await;
+    assert_eq!(nodes[2].grants(), 1);
+    assert!(nodes[2].is_idle());
+}
+
+/// Nor is what hangs waited for.
+#[tokio::test(start_paused = true)]
+async fn a_driver_is_closed_soon_although_a_node_hangs() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    nodes[2].set(Mode::Hung);
+    let claim = claim(TTL);
+    take(&driver, &claim).await.unwrap();
+    driver.release(&claim).await.unwrap();
+    let begun = Instant::now();
+    driver.close().await;
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_hangs_is_not_asked_again_and_again() {
     let nodes = nodes::<3>();

@@ -93,6 +93,20 @@ async fn a_restart_that_is_found_out_late_counts_from_when_it_was() {
     driver.try_acquire(&claim).await.unwrap_err();
 }
 
+/// As when somebody has changed how a server writes to its disk.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_run_may_have_forgotten_sits_out_whatever_it_said_before() {
+    let nodes = nodes::<3>();
+    nodes.iter().for_each(TestNode::is_durable);
+    let driver = over(&nodes).await;
+    let claim = claim(TTL);
+    nodes[..2].iter().for_each(TestNode::is_durable_no_more);
+    take(&driver, &claim).await.unwrap();
+    driver.release(&claim).await.unwrap();
+    nodes[..2].iter().for_each(TestNode::restart_durable);
+    driver.try_acquire(&claim).await.unwrap_err();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_restart_in_the_middle_of_an_ask_voids_the_answer() {
     let nodes = nodes::<3>();

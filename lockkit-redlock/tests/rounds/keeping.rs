@@ -77,6 +77,38 @@ async fn what_a_renewal_would_take_again_is_not_taken_after_the_release() {
     assert_eq!(left_behind(&nodes).await, 0);
 }
 
+/// As nodes do that are further away.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_says_late_that_it_has_lost_the_hold_is_asked_for_it_again() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    for node in &nodes[3..] {
+        node.forget();
+        node.set(Mode::Slow(Duration::from_millis(5)));
+    }
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+    sleep(Duration::from_millis(100)).await;
+    nodes[..2].iter().for_each(TestNode::forget);
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_renewal_would_take_again_is_not_taken_after_the_loss() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    nodes[2].forget();
+    nodes[2].set(Mode::Slow(Duration::from_millis(500)));
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+    nodes[..2].iter().for_each(TestNode::forget);
+    assert_eq!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    sleep(TTL / 2).await;
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_renewal_without_answers_is_in_doubt() {
     let nodes = nodes::<5>();

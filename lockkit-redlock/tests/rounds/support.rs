@@ -72,8 +72,18 @@ struct State {
     vouch: Option<Duration>,
     restarts_at_the_next_ask: bool,
     tells_nobody: bool,
+    closing: Closing,
     places: HashMap<LockName, VecDeque<OwnerId>>,
     mailboxes: HashMap<OwnerId, Arc<Notify>>,
+}
+
+/// What becomes of a node when the driver is closed.
+#[derive(Debug, PartialEq, Eq)]
+enum Closing {
+    /// Others use it, too.
+    StaysOpen,
+    Closes,
+    Closed,
 }
 
 impl TestNode {
@@ -88,6 +98,7 @@ impl TestNode {
             vouch: None,
             restarts_at_the_next_ask: false,
             tells_nobody: false,
+            closing: Closing::StaysOpen,
             places: HashMap::new(),
             mailboxes: HashMap::new(),
         })))
@@ -145,6 +156,12 @@ impl TestNode {
         state.run = state.run.clone().durable();
     }
 
+    /// The same run, which forgets from now on.
+    pub(crate) fn is_durable_no_more(&self) {
+        let mut state = self.0.lock().unwrap();
+        state.run = Run::new(state.run.id()).lasting(state.run.age());
+    }
+
     /// The next release to it arrives so much later.
     pub(crate) fn delays_a_release(&self, delay: Duration) {
         let state = self.0.lock().unwrap();
@@ -175,6 +192,11 @@ impl TestNode {
         self.0.lock().unwrap().restarts_at_the_next_ask = true;
     }
 
+    /// It takes no more requests once the driver is closed.
+    pub(crate) fn closes(&self) {
+        self.0.lock().unwrap().closing = Closing::Closes;
+    }
+
     /// Who listens there is told of nothing.
     pub(crate) fn tells_nobody(&self) {
         self.0.lock().unwrap().tells_nobody = true;
@@ -202,6 +224,9 @@ impl TestNode {
         let mode = {
             let mut state = self.0.lock().unwrap();
             state.requests += 1;
+            if state.closing == Closing::Closed {
+                return Err(DriverError::new(ErrorKind::Unreachable, "the driver is closed"));
+            }
             state.mode
         };
         match mode {
@@ -344,6 +369,13 @@ impl Driver for TestNode {
             self.0.lock().unwrap().mailboxes.remove(&claim.owner());
         }
         self.request(claim, release).await
+    }
+
+    async fn close(&self) {
+        let mut state = self.0.lock().unwrap();
+        if state.closing == Closing::Closes {
+            state.closing = Closing::Closed;
+        }
     }
 
     async fn changed(&self, claim: &Claim) -> Change {
