@@ -167,7 +167,7 @@ fn is_interruption(error: &sqlx::Error) -> bool {
 const TAKE: &str = include_str!("../../../../lockkit-sql/src/mysql/sql/session_take.sql");
 const KEEP: &str = include_str!("../../../../lockkit-sql/src/mysql/sql/session_keep.sql");
 
-/// What a session locks and what it calls itself have as many characters as the driver's.
+/// What a session calls itself, in as many characters as the driver's.
 const SESSION: &str = "0123456789abcdef0123456789abcdef";
 
 /// A lock, and what the server knows it by.
@@ -177,6 +177,7 @@ pub(super) struct Keyed {
 }
 
 impl Keyed {
+    /// The driver's key, a hash, has as many characters.
     fn new(name: &str) -> Self {
         Self { name: name.into(), key: format!("{name:0>64}") }
     }
@@ -218,7 +219,7 @@ impl Client for OfSessions {
 
     async fn release(&self, lock: &Keyed, (): ()) -> Result<()> {
         sqlx::query("SELECT COALESCE(RELEASE_LOCK(?), 0) AS was_held")
-            .bind(lock.key.as_bytes())
+            .bind(&lock.key)
             .fetch_all(&mut *self.0.lock().await)
             .await?;
         Ok(())
