@@ -162,7 +162,7 @@ impl OwnerId {
     }
 }
 
-/// All are of one length, which an array would be hashed with.
+/// Without the length, which an array is hashed with: all have the same.
 impl Hash for OwnerId {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(&self.0);

@@ -70,7 +70,7 @@ impl Turns {
     }
 }
 
-/// What comes to a waiter.
+/// A turn that has come to a waiter. The semaphore is never closed, so it is no error.
 pub(crate) type Turn<'a> = Result<SemaphorePermit<'a>, AcquireError>;
 
 /// A waiter's part in a queue, until it is dropped.
@@ -162,5 +162,21 @@ mod tests {
         drop(second);
         assert!(lock(&turns.queues).is_empty());
         assert!(turns.join(&a).has_turn());
+    }
+
+    #[test]
+    fn a_turn_that_is_not_taken_goes_to_the_next() {
+        let turns = Arc::new(Turns::default());
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let [first, second, third] = [(); 3].map(|()| turns.join(&name));
+        let [mut seconds, mut thirds] = [&second, &third].map(|ticket| Box::pin(ticket.turn()));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(seconds.as_mut().poll(&mut context).is_pending());
+        assert!(thirds.as_mut().poll(&mut context).is_pending());
+        drop(first);
+        let Poll::Ready(untaken) = seconds.as_mut().poll(&mut context) else { panic!("its turn") };
+        assert!(thirds.as_mut().poll(&mut context).is_pending());
+        drop(untaken);
+        assert!(thirds.as_mut().poll(&mut context).is_ready());
     }
 }
