@@ -1,11 +1,13 @@
 //! A round of asks: a majority grants, or what was granted is given back.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Grant, Instant, Taken, Vouch};
+use tokio::sync::Notify;
 
 use crate::ballot::{self, A_MOMENT, Late, Settled, Votes, count, reached};
 use crate::clearing::Cleared;
@@ -23,6 +25,8 @@ struct Round {
     waiter: Option<Arc<Waiter>>,
     asked: Instant,
     is_given_up: AtomicBool,
+    /// Tells those who have not asked by then.
+    given_up: Notify,
 }
 
 /// What a node answers to an ask.
@@ -56,6 +60,7 @@ impl Quorum {
             waiter,
             asked: claim.now(),
             is_given_up: AtomicBool::new(false),
+            given_up: Notify::new(),
         });
         let asks = (0..nodes).map(|at| {
             let (this, round) = (Arc::clone(self), Arc::clone(&round));
@@ -78,6 +83,7 @@ impl Quorum {
         }
 
         round.is_given_up.store(true, Ordering::Release);
+        round.given_up.notify_waiters();
         let (granted, taken) = (count(&votes, Cast::is_granted), count(&votes, Cast::is_taken));
         let is_refused = taken > 0 && granted + taken >= quorum;
         let all_undone = self.undo(&round, &mut votes, late, is_refused, patience).await;
@@ -161,14 +167,14 @@ impl Quorum {
         let not_asked = |error| Cast { vote: Vote::Failed(error), lane: None };
         let claim = &round.claim;
         let lane = match round.lanes.try_enter(at) {
-            Some(lane) => lane,
+            Some(lane) => Some(lane),
             // What is under way there may take as long as the lease.
             None if self.is_silent(at, claim) => return not_asked(does_not_answer()),
-            None => Arc::clone(&round.lanes).enter(at).await,
+            None => Box::pin(round.enter(at)).await,
         };
-        if round.is_given_up.load(Ordering::Acquire) {
+        let Some(lane) = lane.filter(|_| !round.is_given_up.load(Ordering::Acquire)) else {
             return not_asked(unreachable("it was not asked in time"));
-        }
+        };
         if let Some(left) = lane.doubtful_for(claim.clock()) {
             if self.is_silent(at, claim) {
                 return not_asked(does_not_answer());
@@ -260,6 +266,23 @@ impl Quorum {
     }
 }
 
+impl Round {
+    /// The lane to a node, once what is under way there has been answered; `None` if the round is
+    /// given up before.
+    async fn enter(&self, at: usize) -> Option<Lane> {
+        let mut given_up = pin!(self.given_up.notified());
+        // From here on, no notification is missed.
+        given_up.as_mut().enable();
+        if self.is_given_up.load(Ordering::Acquire) {
+            return None;
+        }
+        tokio::select! {
+            lane = Arc::clone(&self.lanes).enter(at) => Some(lane),
+            () = given_up => None,
+        }
+    }
+}
+
 impl Cast {
     fn is_granted(&self) -> bool {
         matches!(self.vote, Vote::Granted(_))
@@ -282,4 +305,41 @@ fn free_in<'a>(refusals: impl Iterator<Item = &'a Taken>, quorum: usize) -> Opti
     let mut free: Vec<Duration> = refusals.filter_map(Taken::remaining).collect();
     free.sort_unstable();
     free.get(quorum - 1).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::driver::Driver as _;
+    use lockkit_core::memory::MemoryDriver;
+    use lockkit_core::{LockName, Namespace};
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::RedlockDriver;
+
+    /// As while a node refuses to release what it has granted.
+    #[tokio::test(start_paused = true)]
+    async fn who_was_not_asked_in_time_is_not_asked_later() {
+        let nodes = [(); 3].map(|()| MemoryDriver::new());
+        let named = nodes.iter().zip(["a", "b", "c"]);
+        let builder = named.fold(RedlockDriver::builder(), |builder, (node, name)| {
+            builder.node(name, node.clone())
+        });
+        let driver = builder.connect().await.unwrap();
+        let name = LockName::new(&Namespace::default(), "wanted").unwrap();
+        let [holder, claim] =
+            [(); 2].map(|()| Claim::new(name.clone(), Duration::from_secs(10)).waiting());
+        for node in &nodes[..2] {
+            node.try_acquire(&holder).await.unwrap();
+        }
+        let lanes = driver.quorum.lanes.of(claim.owner(), 3);
+        let _under_way = lanes.try_enter(2).unwrap();
+        for _ in 0..10 {
+            let Attempt::Taken(_) = driver.try_acquire(&claim).await.unwrap() else {
+                panic!("another has it");
+            };
+        }
+        yield_now().await;
+        assert!(driver.quorum.stragglers.is_empty());
+    }
 }
