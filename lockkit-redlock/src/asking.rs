@@ -1,13 +1,11 @@
 //! A round of asks: a majority grants, or what was granted is given back.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Grant, Instant, Taken, Vouch};
-use tokio::sync::Notify;
+use tokio::sync::SetOnce;
 
 use crate::ballot::{self, A_MOMENT, Late, Settled, Votes, count, reached};
 use crate::clearing::Cleared;
@@ -24,9 +22,7 @@ struct Round {
     /// Only for a claim that waits.
     waiter: Option<Arc<Waiter>>,
     asked: Instant,
-    is_given_up: AtomicBool,
-    /// Tells those who have not asked by then.
-    given_up: Notify,
+    given_up: SetOnce<()>,
 }
 
 /// What a node answers to an ask.
@@ -59,8 +55,7 @@ impl Quorum {
             lanes: self.lanes.of(owner, nodes),
             waiter,
             asked: claim.now(),
-            is_given_up: AtomicBool::new(false),
-            given_up: Notify::new(),
+            given_up: SetOnce::new(),
         });
         let asks = (0..nodes).map(|at| {
             let (this, round) = (Arc::clone(self), Arc::clone(&round));
@@ -73,7 +68,7 @@ impl Quorum {
         let answered = claim.now();
         // What is left of the lease must be worth having.
         if let Some(lasts) = lasts.filter(|lasts| *lasts > answered + claim.ttl() / 10) {
-            late.go_on(&self.stragglers, |_, _| std::future::ready(()));
+            late.go_on_unheard(&self.stragglers);
             if claim.waits() {
                 self.waiters.leave(owner);
             }
@@ -82,8 +77,8 @@ impl Quorum {
             return Ok(Attempt::Granted(Grant::new().vouch(vouch)));
         }
 
-        round.is_given_up.store(true, Ordering::Release);
-        round.given_up.notify_waiters();
+        // Nobody else does.
+        _ = round.given_up.set(());
         let (granted, taken) = (count(&votes, Cast::is_granted), count(&votes, Cast::is_taken));
         let is_refused = taken > 0 && granted + taken >= quorum;
         let all_undone = self.undo(&round, &mut votes, late, is_refused, patience).await;
@@ -172,7 +167,7 @@ impl Quorum {
             None if self.is_silent(at, claim) => return not_asked(does_not_answer()),
             None => Box::pin(round.enter(at)).await,
         };
-        let Some(lane) = lane.filter(|_| !round.is_given_up.load(Ordering::Acquire)) else {
+        let Some(lane) = lane.filter(|_| !round.given_up.initialized()) else {
             return not_asked(unreachable("it was not asked in time"));
         };
         if let Some(left) = lane.doubtful_for(claim.clock()) {
@@ -270,15 +265,10 @@ impl Round {
     /// The lane to a node, once what is under way there has been answered; `None` if the round is
     /// given up before.
     async fn enter(&self, at: usize) -> Option<Lane> {
-        let mut given_up = pin!(self.given_up.notified());
-        // From here on, no notification is missed.
-        given_up.as_mut().enable();
-        if self.is_given_up.load(Ordering::Acquire) {
-            return None;
-        }
         tokio::select! {
+            biased;
+            _ = self.given_up.wait() => None,
             lane = Arc::clone(&self.lanes).enter(at) => Some(lane),
-            () = given_up => None,
         }
     }
 }
@@ -321,11 +311,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_was_not_asked_in_time_is_not_asked_later() {
         let nodes = [(); 3].map(|()| MemoryDriver::new());
-        let named = nodes.iter().zip(["a", "b", "c"]);
-        let builder = named.fold(RedlockDriver::builder(), |builder, (node, name)| {
-            builder.node(name, node.clone())
-        });
-        let driver = builder.connect().await.unwrap();
+        let driver = RedlockDriver::over(&nodes).await;
         let name = LockName::new(&Namespace::default(), "wanted").unwrap();
         let [holder, claim] =
             [(); 2].map(|()| Claim::new(name.clone(), Duration::from_secs(10)).waiting());

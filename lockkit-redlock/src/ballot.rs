@@ -44,7 +44,7 @@ pub(crate) async fn hold<T: Send + 'static, S: Into<Settled>>(
     is_settled: impl FnMut(&Votes<T>) -> S,
 ) -> Votes<T> {
     let (votes, late) = open(requests, patience, is_settled).await;
-    late.go_on(stragglers, |_, _| std::future::ready(()));
+    late.go_on_unheard(stragglers);
     votes
 }
 
@@ -106,7 +106,12 @@ impl<T: Send + 'static> Late<T> {
         self.0.is_empty()
     }
 
-    /// Sees them through in the background; `then` is given each vote with its node.
+    /// Sees them through in the background.
+    pub(crate) fn go_on_unheard(self, stragglers: &TaskTracker) {
+        self.go_on(stragglers, |_, _| std::future::ready(()));
+    }
+
+    /// The same; `then` is given each vote with its node.
     pub(crate) fn go_on<F: Future<Output = ()> + Send + 'static>(
         self,
         stragglers: &TaskTracker,

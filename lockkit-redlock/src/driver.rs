@@ -77,6 +77,15 @@ impl RedlockDriver {
         Self { quorum, capabilities, asks, _ends: over.drop_guard() }
     }
 
+    #[cfg(test)]
+    pub(crate) async fn over(nodes: &[lockkit_core::memory::MemoryDriver]) -> Self {
+        let named = nodes.iter().enumerate();
+        let builder = named.fold(Self::builder(), |builder, (at, node)| {
+            builder.node(format!("node {at}"), node.clone())
+        });
+        builder.connect().await.unwrap()
+    }
+
     /// Waiters have to poll.
     pub(crate) fn tells_nothing(&mut self) {
         self.capabilities.notification = false;

@@ -45,9 +45,9 @@ impl Quorum {
             let retaking = lost.map(|(at, _)| retake(at)).collect();
             ballot::hold(retaking, Duration::ZERO, &self.stragglers, |_| true).await;
             late.go_on(&self.stragglers, move |at, kept| {
-                let retaking = matches!(kept, Kept::Lost).then(|| retake(at));
+                let retaking = retake(at);
                 async move {
-                    if let Some(retaking) = retaking {
+                    if is_lost(&kept) {
                         retaking.await;
                     }
                 }
@@ -55,7 +55,7 @@ impl Quorum {
             let ttl = lasts.saturating_duration_since(asked);
             return Ok(Renewal::Held(Vouch::Lease { since: asked, ttl }));
         }
-        late.go_on(&self.stragglers, |_, _| std::future::ready(()));
+        late.go_on_unheard(&self.stragglers);
         if count(&votes, is_lost) > nodes - quorum {
             // Nobody releases a lost hold; a minority may still have it, or a place from when the
             // claim waited.
@@ -160,11 +160,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_where_a_release_may_still_arrive_keeps_no_hold() {
         let nodes = [(); 3].map(|()| MemoryDriver::new());
-        let named = nodes.iter().zip(["a", "b", "c"]);
-        let builder = named.fold(RedlockDriver::builder(), |builder, (node, name)| {
-            builder.node(name, node.clone())
-        });
-        let driver = builder.connect().await.unwrap();
+        let driver = RedlockDriver::over(&nodes).await;
         let name = LockName::new(&Namespace::default(), "wanted").unwrap();
         let claim = Claim::new(name, Duration::from_secs(10));
         let Attempt::Granted(_) = driver.try_acquire(&claim).await.unwrap() else {

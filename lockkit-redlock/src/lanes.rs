@@ -43,7 +43,7 @@ impl AllLanes {
 #[derive(Debug)]
 pub(crate) struct Lanes {
     tracks: Box<[Track]>,
-    /// Whether the claim was released, which ends it.
+    /// Whether the claim was released or has lost its hold, which ends it.
     is_over: AtomicBool,
 }
 

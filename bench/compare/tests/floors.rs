@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
+use std::time::Duration;
 
+use lockkit_compare::hired::Hired;
+use lockkit_compare::run::Role;
+use lockkit_compare::subject::Subject;
 use lockkit_testkit::{Backend, ETCD, MARIADB, POSTGRES, Proxy, REDIS, Server, ZOOKEEPER, trial};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockkit-compare");
 const PAIRS: u64 = 2_000;
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
     let floors: [(&str, &'static Backend, &str); 7] = [
@@ -36,8 +39,8 @@ fn main() -> ExitCode {
 async fn as_much(server: Server, floor: &'static str, settings: &'static str) {
     let proxy = Proxy::start(server.addr()).await;
     let url = server.url_at(proxy.addr());
-    let own = sent(&proxy, &["agent", "lockkit", "30000", &(url.clone() + settings)]).await;
-    let by_hand = sent(&proxy, &["floor", floor, "30000", &url]).await;
+    let own = sent(&proxy, &["agent", "lockkit"], url.clone() + settings).await;
+    let by_hand = sent(&proxy, &["floor", floor], url).await;
     assert!(
         own.abs_diff(by_hand) <= by_hand / 50,
         "{PAIRS} pairs: {own} bytes, and {by_hand} by hand"
@@ -45,53 +48,24 @@ async fn as_much(server: Server, floor: &'static str, settings: &'static str) {
 }
 
 /// How many bytes an agent's requests have.
-async fn sent(proxy: &Proxy, arguments: &[&str]) -> u64 {
-    let mut agent = Agent::start(arguments);
-    let mut count = async |pairs| {
+async fn sent(proxy: &Proxy, program: &[&str], url: String) -> u64 {
+    let subject = Subject {
+        name: program.join(" "),
+        role: Role::Lockkit,
+        agent: [PROGRAM].iter().chain(program).map(Into::into).collect(),
+        urls: vec![url],
+        compiles_as_it_runs: false,
+    };
+    let mut agent = Hired::start(&subject, Duration::from_secs(30), LIMIT).await.unwrap();
+    let mut count = async |pairs: u64| {
         let before = proxy.requests().bytes();
-        agent.takes_pairs(pairs).await;
+        let answer = agent.ask(&format!("uncontended x {pairs}"), LIMIT).await.unwrap();
+        assert_eq!(answer["nanoseconds"].as_array().unwrap().len() as u64, pairs);
         proxy.requests().bytes() - before
     };
     // What only a first use takes, and then what connections take, more or less.
     _ = count(1).await;
     let (few, many) = (count(1).await, count(1 + PAIRS).await);
-    agent.ends().await;
+    agent.end().await.unwrap();
     many - few
-}
-
-struct Agent {
-    process: Child,
-    input: ChildStdin,
-    output: Lines<BufReader<ChildStdout>>,
-}
-
-impl Agent {
-    fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(PROGRAM);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut process = command.spawn().unwrap();
-        let input = process.stdin.take().unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap()).lines();
-        Self { process, input, output }
-    }
-
-    async fn takes_pairs(&mut self, pairs: u64) {
-        self.input.write_all(format!("uncontended x {pairs}\n").as_bytes()).await.unwrap();
-        // The first line tells what is measured.
-        loop {
-            let line = self.output.next_line().await.unwrap().expect("it answers");
-            let answer: serde_json::Value = serde_json::from_str(&line).unwrap();
-            if let Some(times) = answer.get("nanoseconds") {
-                assert_eq!(times.as_array().unwrap().len() as u64, pairs, "{line}");
-                return;
-            }
-            assert!(answer.get("error").or(answer.get("cannot")).is_none(), "{line}");
-        }
-    }
-
-    async fn ends(self) {
-        let Self { mut process, input, .. } = self;
-        drop(input);
-        assert!(process.wait().await.unwrap().success());
-    }
 }

@@ -73,6 +73,7 @@ struct State {
     restarts_at_the_next_ask: bool,
     tells_nobody: bool,
     closing: Closing,
+    closed: Arc<Notify>,
     places: HashMap<LockName, VecDeque<OwnerId>>,
     mailboxes: HashMap<OwnerId, Arc<Notify>>,
 }
@@ -99,6 +100,7 @@ impl TestNode {
             restarts_at_the_next_ask: false,
             tells_nobody: false,
             closing: Closing::StaysOpen,
+            closed: Arc::default(),
             places: HashMap::new(),
             mailboxes: HashMap::new(),
         })))
@@ -192,7 +194,7 @@ impl TestNode {
         self.0.lock().unwrap().restarts_at_the_next_ask = true;
     }
 
-    /// It takes no more requests once the driver is closed.
+    /// Once the driver is closed it takes no more requests, and none hangs any more.
     pub(crate) fn closes(&self) {
         self.0.lock().unwrap().closing = Closing::Closes;
     }
@@ -221,20 +223,23 @@ impl TestNode {
     ) -> Result<T, DriverError> {
         let backend = || self.0.lock().unwrap().backend.clone();
         let unanswered = || DriverError::new(ErrorKind::Unknown, "no answer");
-        let mode = {
+        let (mode, closed) = {
             let mut state = self.0.lock().unwrap();
             state.requests += 1;
             if state.closing == Closing::Closed {
                 return Err(DriverError::new(ErrorKind::Unreachable, "the driver is closed"));
             }
-            state.mode
+            (state.mode, Arc::clone(&state.closed))
         };
         match mode {
             Mode::Up => carry_out(backend()).await,
             Mode::Down => Err(DriverError::new(ErrorKind::Unreachable, "it is down")),
             Mode::Denying => Err(DriverError::new(ErrorKind::Denied, "not for you")),
             Mode::Hung => {
-                sleep(claim.call_limit()).await;
+                tokio::select! {
+                    () = sleep(claim.call_limit()) => (),
+                    () = closed.notified() => (),
+                }
                 Err(unanswered())
             }
             Mode::Mute => {
@@ -375,6 +380,7 @@ impl Driver for TestNode {
         let mut state = self.0.lock().unwrap();
         if state.closing == Closing::Closes {
             state.closing = Closing::Closed;
+            state.closed.notify_waiters();
         }
     }
 

@@ -242,13 +242,9 @@ async fn kill(
 
 /// The hash in hexadecimal digits: as many as `GET_LOCK` takes.
 fn hashed(name: &LockName) -> Key {
-    const DIGITS: [u8; 16] = *b"0123456789abcdef";
-    let mut text = String::with_capacity(LONGEST);
-    for byte in session::hash(name) {
-        for half in [byte >> 4, byte & 0xf] {
-            text.push(char::from(DIGITS[usize::from(half)]));
-        }
-    }
+    let hash = session::hash(name);
+    let (halves, _) = hash.as_chunks();
+    let text = halves.iter().map(|half| format!("{:032x}", u128::from_be_bytes(*half))).collect();
     Key { text, folded: None }
 }
 
