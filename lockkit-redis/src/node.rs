@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,8 +15,12 @@ impl Node for RedisDriver {
     }
 }
 
-/// What the server says about itself, in the answers to `INFO` and `CONFIG GET appendfsync`.
-pub(crate) fn run(info: Value, fsync: Option<Value>) -> Result<Run, DriverError> {
+/// The settings that tell when a server syncs its file, as a pattern for `CONFIG GET`.
+pub(crate) const SYNC_SETTINGS: &str = "*appendfsync*";
+
+/// What the server says about itself, in the answers to `INFO` and to `CONFIG GET` for
+/// [`SYNC_SETTINGS`].
+pub(crate) fn run(info: Value, settings: Option<Value>) -> Result<Run, DriverError> {
     let info: String = parse(info)?;
     let field = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -26,8 +31,11 @@ pub(crate) fn run(info: Value, fsync: Option<Value>) -> Result<Run, DriverError>
     if let Ok(seconds) = field("uptime_in_seconds").parse() {
         run = run.lasting(Duration::from_secs(seconds));
     }
-    let fsync: Option<(String, String)> = fsync.and_then(|fsync| parse(fsync).ok());
-    let syncs_always = fsync.is_some_and(|(_, value)| value == "always");
+    let settings: HashMap<String, String> =
+        settings.and_then(|settings| parse(settings).ok()).unwrap_or_default();
+    let is = |setting: &str, value| settings.get(setting).is_some_and(|it| it == value);
+    // While a child of it rewrites the file or saves, a server can be told to sync nothing.
+    let syncs_always = is("appendfsync", "always") && !is("no-appendfsync-on-rewrite", "yes");
     if field("aof_enabled") == "1" && syncs_always {
         run = run.durable();
     }

@@ -76,10 +76,10 @@ impl Open {
         let mut connection = self.connection.clone();
         let info = connection.send_packed_command(&redis::cmd("INFO")).await?.extract_error()?;
         // A user may lack the right to ask, or the server the command.
-        let mut ask_fsync = redis::cmd("CONFIG");
-        ask_fsync.arg("GET").arg("appendfsync");
-        let fsync = connection.send_packed_command(&ask_fsync).await;
-        let run = node::run(info, fsync.and_then(Value::extract_error).ok());
+        let mut ask_settings = redis::cmd("CONFIG");
+        ask_settings.arg("GET").arg(node::SYNC_SETTINGS);
+        let settings = connection.send_packed_command(&ask_settings).await;
+        let run = node::run(info, settings.and_then(Value::extract_error).ok());
         if let Ok(run) = &run {
             _ = self.run.set(run.clone());
         }

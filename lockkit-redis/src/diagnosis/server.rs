@@ -8,10 +8,11 @@ use lockkit_core::Diagnosis;
 use crate::endpoint::Mode;
 
 /// The settings that matter.
-pub(super) const SETTINGS: [&str; 7] = [
+pub(super) const SETTINGS: [&str; 8] = [
     "appendfsync",
     "cluster-require-full-coverage",
     "min-replicas-to-write",
+    "no-appendfsync-on-rewrite",
     "save",
     "stop-writes-on-bgsave-error",
     "tcp-keepalive",
@@ -193,7 +194,12 @@ impl Server {
     }
 
     fn persistence(&self) -> Diagnosis {
+        let skips = self.says("no-appendfsync-on-rewrite") == Some("yes");
         let forgets = match (self.number("aof_enabled"), self.says("appendfsync")) {
+            (Some(1), Some("always")) if skips => {
+                "a crash of its host during a rewrite or a snapshot forgets what was written since \
+                 it began"
+            }
             (Some(1), Some("always")) => {
                 let finding = "every write is on disk before it is answered";
                 return Diagnosis::good("persistence", finding);
@@ -209,8 +215,8 @@ impl Server {
         Diagnosis::warning(
             "persistence",
             format!("{forgets}; what is held can then be taken, though with higher fencing tokens"),
-            "`CONFIG SET appendonly yes` and `CONFIG SET appendfsync always`, or have resources check \
-             fencing tokens",
+            "`CONFIG SET appendonly yes`, `CONFIG SET appendfsync always` and `CONFIG SET \
+             no-appendfsync-on-rewrite no`, or have resources check fencing tokens",
         )
     }
 
@@ -333,9 +339,10 @@ mod tests {
         connected_slaves:0\r\ncluster_enabled:0\r\nused_memory:900\r\nmaxmemory:0\r\n\
         maxmemory_policy:noeviction\r\naof_enabled:1\r\naof_last_write_status:ok\r\n\
         rdb_last_bgsave_status:ok\r\n";
-    const SETTINGS: [(&str, &str); 6] = [
+    const SETTINGS: [(&str, &str); 7] = [
         ("appendfsync", "always"),
         ("min-replicas-to-write", "0"),
+        ("no-appendfsync-on-rewrite", "no"),
         ("save", "3600 1"),
         ("stop-writes-on-bgsave-error", "yes"),
         ("tcp-keepalive", "300"),
@@ -386,6 +393,7 @@ mod tests {
             (&[("maxmemory", "900")], Error, "memory", "no lock can be taken"),
             (&[("appendfsync", "everysec")], Warning, "persistence", "last second"),
             (&[("appendfsync", "no")], Warning, "persistence", "last seconds"),
+            (&[("no-appendfsync-on-rewrite", "yes")], Warning, "persistence", "during a rewrite"),
             (&[("aof_enabled", "0")], Warning, "persistence", "last snapshot"),
             (&[("aof_enabled", "0"), ("save", "")], Warning, "persistence", "everything;"),
             (&[("aof_last_write_status", "err")], Error, "persistence", "append"),

@@ -17,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_sound_server_has_good_findings_only", || REDIS.start_with(&SOUND), sound),
         trial("what_a_server_forgets_is_found", || REDIS.start(), forgetful),
+        trial("a_server_that_skips_a_sync_is_not_durable", || REDIS.start_with(&SOUND), durable),
         trial("eviction_is_found", || REDIS.start(), evicting),
         trial("a_replica_is_found", || Ok((REDIS.start()?, REDIS.start()?)), replica),
         trial("what_a_server_has_no_room_for_is_found", || REDIS.start_with(&SOUND), full),
@@ -79,6 +80,22 @@ async fn forgetful(server: Server) {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("warning persistence:"), "{found:?}");
         assert!(found[0].contains(expected), "{found:?}");
+    }
+}
+
+async fn durable(server: Server) {
+    let mut raw = Raw::connect(&server.url()).await;
+    for (setting, value, is_durable) in [
+        ("appendfsync", "always", true),
+        ("no-appendfsync-on-rewrite", "yes", false),
+        ("no-appendfsync-on-rewrite", "no", true),
+        ("appendfsync", "everysec", false),
+    ] {
+        raw.ask::<()>(&["CONFIG", "SET", setting, value]).await;
+        let driver = driver(&server.url()).await;
+        let run = driver.node().unwrap().run(LONG).await.unwrap();
+        assert_eq!(run.is_durable(), is_durable, "{setting} {value}");
+        assert_eq!(complaints(&driver).await.is_empty(), is_durable, "{setting} {value}");
     }
 }
 
