@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -28,11 +29,13 @@ pub(crate) struct Sentinels {
     group: String,
     /// How to greet its servers, wherever they are.
     server: Endpoint,
+    /// The epoch of the last answer that was believed.
+    epoch: AtomicU64,
 }
 
 impl Sentinels {
     pub(crate) fn new(sentinels: Vec<Endpoint>, group: String, server: Endpoint) -> Self {
-        Self { sentinels, group, server }
+        Self { sentinels, group, server, epoch: AtomicU64::new(0) }
     }
 
     pub(crate) fn group(&self) -> &str {
@@ -52,6 +55,7 @@ impl Sentinels {
     /// Where the primary is. All sentinels are asked at once; once a majority of those that the URL
     /// names has answered, the others have a moment left. The latest of their answers counts, since
     /// a sentinel that was cut off, or has not heard of a failover yet, names the primary before.
+    /// Without a majority it counts only if it is no earlier than what was believed last.
     pub(crate) async fn primary(&self) -> Result<Endpoint, Failure> {
         let mut asking = Vec::from_iter(&self.sentinels);
         // Each connection of each client begins with a different one.
@@ -78,12 +82,21 @@ impl Sentinels {
             }
         }
         match (latest, last) {
-            (Some(Sight { host, port, .. }), _) => Ok(self.server.at(&host, port)),
-            (None, Some(unknown @ Failure::UnknownGroup(_))) => Err(unknown),
-            (None, last) => {
-                Err(Failure::NoPrimary { group: self.group.clone(), last: last.map(Box::new) })
+            (Some(Sight { host, port, epoch, .. }), _) => {
+                // A majority may have been reset, and count from the beginning.
+                if told < majority && epoch < self.epoch.load(Ordering::Relaxed) {
+                    return Err(self.no_primary(Some(Failure::Behind)));
+                }
+                self.epoch.store(epoch, Ordering::Relaxed);
+                Ok(self.server.at(&host, port))
             }
+            (None, Some(unknown @ Failure::UnknownGroup(_))) => Err(unknown),
+            (None, last) => Err(self.no_primary(last)),
         }
+    }
+
+    fn no_primary(&self, last: Option<Failure>) -> Failure {
+        Failure::NoPrimary { group: self.group.clone(), last: last.map(Box::new) }
     }
 
     /// How each sentinel that the URL names sees the group, or why it does not say, with its

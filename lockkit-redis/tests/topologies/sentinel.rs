@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_primary_that_is_silent_is_left_for_another", quick, silent),
         trial("a_failover_that_lost_the_grant_leaves_two_holders", quick, forgotten),
         trial("sentinels_that_are_down_or_behind_mislead_nobody", patient, outvoted),
+        trial("a_sentinel_that_is_behind_takes_nobody_back", patient, behind),
         trial("passwords_of_servers_and_sentinels_are_two", patient, passwords),
         trial("what_is_no_sentinel_or_unknown_to_it_is_said", patient, wrong),
     ]
@@ -284,6 +285,40 @@ async fn outvoted(set: RedisSentinels) {
     assert!(causes(&error).contains("no sentinel says"), "{}", causes(&error));
     // Who is connected goes on without.
     driver.try_acquire(&claim(LONG)).await.unwrap();
+}
+
+/// One that was down during a failover comes back when the others are gone.
+async fn behind(set: RedisSentinels) {
+    let (proxies, ports) = in_front_of(&set).await;
+    set.sentinels()[2].kill();
+    let before = set.primary();
+    let now = set.fail_over();
+    assert_ne!(now, before);
+    // While the old primary does not follow the new one, a sentinel that is behind demotes that.
+    let mut old = Raw::connect(&set.servers()[before].url()).await;
+    let port = set.servers()[now].port().to_string();
+    old.ask::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let driver = driver(&set.url_at(&ports)).await;
+    let holder = claim(LONG);
+    take(&driver, &holder).await;
+    set.sentinels()[0].kill();
+    set.sentinels()[1].kill();
+
+    let asked = proxies[2].answers().hold("config-epoch");
+    set.sentinels()[2].restart().unwrap();
+    asked.caught().await;
+    asked.go_on();
+    // The connection for the question ends with the answer; the other one is for news.
+    while proxies[2].open() > 1 {
+        tokio::time::sleep(millis(1)).await;
+    }
+    // Whoever listens to it asks again only when what it said before was taken note of.
+    let asked = proxies[2].answers().hold("config-epoch");
+    proxies[2].reset().await;
+    asked.caught().await;
+    for _ in 0..3 {
+        assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+    }
 }
 
 async fn passwords(set: RedisSentinels) {
