@@ -20,9 +20,10 @@ use crate::target::Target;
 
 /// The connection for requests: one at a time, shared by all calls.
 ///
-/// It is replaced when it breaks, when a call on it gets no answer in time (for a call in a hurry:
-/// when a question after it gets none either), when the server turns out to be a replica, and when
-/// sentinels call another server the primary. Calls that are under way on a replaced connection may
+/// It is replaced when it breaks, when a call on it gets no answer in time (for a call that was sent
+/// a moment ago, or that failed on a spare connection: when a question after it gets none either),
+/// when the server turns out to be a replica, and when sentinels call another server the primary.
+/// Calls that are under way on a replaced connection may
 /// still be answered there, unless sentinels are the cause. A task of its own makes the connection
 /// when a call needs it, so that a call that gives up waiting does not undo what the next one waits
 /// for.
@@ -74,9 +75,9 @@ impl Connection {
 
     /// As [`call`](Self::call), but says what went wrong. `stage` tells how far the request has
     /// come; with `asking`, the request is for a slot that is just being moved to the server.
-    pub(crate) async fn attempt(
+    pub(crate) async fn attempt<R: Request>(
         &self,
-        request: &impl Request,
+        request: &R,
         limit: Duration,
         stage: &Stage,
         asking: bool,
@@ -85,7 +86,7 @@ impl Connection {
         let mut refused = None;
         let calling = async {
             loop {
-                let open = &**used.insert(self.shared.up().await?);
+                let open = &**used.insert(self.shared.up(stage).await?);
                 let failure = match open.send(request, stage, asking).await {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => failure,
@@ -98,6 +99,7 @@ impl Connection {
                 self.shared.drop_connection(open.id);
                 (used, refused) = (None, Some(failure));
                 stage.reset();
+                stage.has_waited();
             }
         };
         let failure = match timeout(limit, calling).await {
@@ -110,16 +112,8 @@ impl Connection {
                 (last, _) => Failure::NoConnection { limit, last },
             },
         };
-        let is_useless = match &failure {
-            Failure::NoAnswer(_) => true,
-            // A call that did not even get its turn knows nothing of the server.
-            Failure::NoConnection { .. } => stage.is_connecting(),
-            _ => failure.is_end(),
-        };
-        if let Some(open) = &used
-            && (is_useless || failure.spoils_the_connection())
-        {
-            self.shared.blame(open, &failure);
+        if let Some(open) = &used {
+            self.shared.blame(open, &failure, stage, R::BLOCKS);
         }
         Err(failure)
     }
@@ -131,9 +125,9 @@ impl Connection {
         {
             return Ok(run.clone());
         }
-        let mut used = None;
+        let (mut used, stage) = (None, Stage::default());
         let asking = async {
-            let open = &**used.insert(self.shared.up().await?);
+            let open = &**used.insert(self.shared.up(&stage).await?);
             match open.run.get() {
                 Some(run) => Ok(Ok(run.clone())),
                 None => open.ask_run().await,
@@ -146,7 +140,7 @@ impl Connection {
             Err(_) => match used {
                 Some(open) => {
                     let failure = Failure::NoAnswer(limit);
-                    self.shared.blame(&open, &failure);
+                    self.shared.blame(&open, &failure, &stage, false);
                     failure
                 }
                 None => Failure::NoConnection { limit, last: self.shared.last_failure() },
@@ -291,6 +285,47 @@ mod tests {
         // Soon enough for a call in a hurry to make another attempt.
         sleep(2 * SHORTEST + Duration::from_millis(2)).await;
         assert!(!is_up(&connection), "nothing came");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nor_does_one_that_had_to_wait_for_the_connection() {
+        let (connection, running, mut server) = connected(nowhere()).await;
+        let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        let Link::Up(open) = connection.shared.link.send_replace(Link::Down(None)) else {
+            panic!("it is there from the beginning")
+        };
+        let (limit, soon) = (SILENCE + SHORTEST, SHORTEST / 5);
+        let connecting = async {
+            sleep(limit - soon).await;
+            connection.shared.set(Link::Up(open));
+        };
+        let (failure, ()) = tokio::join!(failure(&connection, limit), connecting);
+        assert!(matches!(failure, Failure::NoAnswer(_)), "{failure:?}");
+        sleep(soon).await;
+        server.write_all(b"+PONG\r\n+OK\r\n").await.unwrap();
+        sleep(2 * SILENCE).await;
+        assert!(is_up(&connection));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nor_does_one_that_gets_no_connection_of_its_own() {
+        let (connection, running, mut server) = connected(nowhere()).await;
+        let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        let attempt = async || {
+            let stage = Stage::default();
+            let limit = Duration::from_secs(1);
+            connection.attempt(&Blocking, limit, &stage, false).await.unwrap_err()
+        };
+        let failure = attempt().await;
+        assert!(matches!(failure, Failure::NoSpare(_)), "{failure:?}");
+        // The answer to the question.
+        sleep(SHORTEST).await;
+        server.write_all(b"+OK\r\n").await.unwrap();
+        sleep(2 * SILENCE).await;
+        assert!(is_up(&connection));
+        attempt().await;
+        sleep(2 * SILENCE).await;
+        assert!(!is_up(&connection), "the question was not answered either");
     }
 
     #[tokio::test(start_paused = true)]

@@ -123,11 +123,11 @@ impl Failure {
     /// Whether the connection is no good for another call, although it answers.
     pub(crate) fn spoils_the_connection(&self) -> bool {
         match self {
-            // If the server answers that it takes no more connections, those that exist still work.
-            Self::NoSpare(failure) => match &**failure {
-                Self::Redis(_) => failure.known_kind().is_none() || failure.spoils_the_connection(),
-                _ => true,
-            },
+            // What keeps another connection from being made is no trouble of those that exist.
+            Self::NoSpare(failure) => {
+                matches!(**failure, Self::Replica | Self::Restarted)
+                    || failure.spoils_the_connection()
+            }
             // Only a replica says either.
             Self::Redis(error) => matches!(code(error), Some("READONLY" | "MASTERDOWN")),
             _ => false,
@@ -252,15 +252,15 @@ mod tests {
 
     use super::Failure;
 
-    fn kind(answer: &str) -> ErrorKind {
-        let answer = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap();
-        Failure::from(answer.extract_error().unwrap_err()).of_a_call().kind()
+    fn answer(text: &str) -> Failure {
+        let answer = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+        Failure::from(answer.extract_error().unwrap_err())
     }
 
     #[test]
     fn answers_of_the_server_have_their_kind() {
         const WRAPPED: &str = "ERR Error running script (call to f_0ab1): @user_script:12: ";
-        for (answer, expected) in [
+        for (text, expected) in [
             ("LOADING Redis is loading the dataset in memory", ErrorKind::Unreachable),
             ("BUSY Redis is busy running a script", ErrorKind::Unreachable),
             ("READONLY You can't write against a read only replica.", ErrorKind::Unreachable),
@@ -281,20 +281,17 @@ mod tests {
             (&format!("{WRAPPED}WRONGTYPE Operation against"), ErrorKind::Foreign),
             (&format!("{WRAPPED}@user_script: 12: -READONLY You"), ErrorKind::Unreachable),
         ] {
-            assert_eq!(kind(answer), expected, "{answer}");
+            assert_eq!(answer(text).of_a_call().kind(), expected, "{text}");
         }
     }
 
     #[test]
-    fn a_server_that_takes_no_more_connections_leaves_those_it_has() {
-        let no_spare = |answer: &str| {
-            let answer = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap();
-            let failure = Failure::from(answer.extract_error().unwrap_err());
-            Failure::NoSpare(Box::new(failure)).spoils_the_connection()
-        };
-        assert!(!no_spare("ERR max number of clients reached"));
-        assert!(no_spare("READONLY You can't write against a read only replica."));
-        assert!(Failure::NoSpare(Box::new(Failure::Broken)).spoils_the_connection());
+    fn who_gets_no_more_connections_keeps_those_it_has() {
+        let no_spare = |failure| Failure::NoSpare(Box::new(failure)).spoils_the_connection();
+        assert!(!no_spare(answer("ERR max number of clients reached")));
+        assert!(!no_spare(Failure::Broken));
+        assert!(no_spare(answer("READONLY You can't write against a read only replica.")));
+        assert!(no_spare(Failure::Restarted));
     }
 
     #[test]

@@ -1,7 +1,10 @@
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
+use tokio::time::Instant;
 
 use crate::endpoint::Mode;
 
@@ -39,7 +42,11 @@ pub(crate) struct To {
 
 /// How far a request has come.
 #[derive(Debug, Default)]
-pub(crate) struct Stage(AtomicU8);
+pub(crate) struct Stage {
+    step: AtomicU8,
+    /// When the last wait was over that came before it was sent, if there was one.
+    waited_until: Mutex<Option<Instant>>,
+}
 
 /// It waits for its turn.
 const QUEUED: u8 = 0;
@@ -71,11 +78,22 @@ impl Stage {
         self.is(SENT)
     }
 
-    fn is(&self, stage: u8) -> bool {
-        self.0.load(Ordering::Relaxed) == stage
+    /// Takes note that it had to wait before it could be sent. Where it has not, no clock is read.
+    pub(crate) fn has_waited(&self) {
+        *self.waited_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    fn set(&self, stage: u8) {
-        self.0.store(stage, Ordering::Relaxed);
+    /// How long the server has been silent when a call ends without an answer after `limit`.
+    pub(crate) fn silence(&self, limit: Duration) -> Duration {
+        let waited_until = *self.waited_until.lock().unwrap_or_else(PoisonError::into_inner);
+        waited_until.map_or(limit, |until| until.elapsed().min(limit))
+    }
+
+    fn is(&self, step: u8) -> bool {
+        self.step.load(Ordering::Relaxed) == step
+    }
+
+    fn set(&self, step: u8) {
+        self.step.store(step, Ordering::Relaxed);
     }
 }

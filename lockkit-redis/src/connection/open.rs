@@ -53,6 +53,8 @@ impl Open {
             stage.connects();
             let lending = self.spares.lend(permit, &self.endpoint, self.run.get());
             let mut lent = Box::pin(lending).await?;
+            // For its turn, or for the connection.
+            stage.has_waited();
             stage.sends();
             let answer = request.send(lent.connection(), to).await;
             lent.give_back();

@@ -8,10 +8,11 @@ use tokio::time::timeout;
 use super::open::{AbortOnDrop, Open};
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
+use crate::request::Stage;
 use crate::spares::Spares;
 use crate::target::Target;
 
-/// A call that waits for less than this, such as one for a short lease, does not cost others the
+/// A call that was sent less than this ago, such as one for a short lease, does not cost others the
 /// connection when it gets no answer. Instead, a question is sent after it, which has as long
 /// again, but at least [`SHORTEST`].
 pub(super) const SILENCE: Duration = Duration::from_millis(200);
@@ -54,8 +55,8 @@ impl Shared {
         })
     }
 
-    /// The connection, as soon as there is one.
-    pub(super) async fn up(&self) -> Result<Arc<Open>, Failure> {
+    /// The connection, as soon as there is one. `stage` is told if that takes a wait.
+    pub(super) async fn up(&self, stage: &Stage) -> Result<Arc<Open>, Failure> {
         if let Link::Up(open) = &*self.link.borrow() {
             return Ok(open.clone());
         }
@@ -63,7 +64,10 @@ impl Shared {
         let mut is_news = false;
         loop {
             match &*link.borrow_and_update() {
-                Link::Up(open) => return Ok(open.clone()),
+                Link::Up(open) => {
+                    stage.has_waited();
+                    return Ok(open.clone());
+                }
                 Link::Closed => return Err(Failure::Closed),
                 // A failure from before this call says little: the cause may be gone.
                 Link::Down(Some(failure)) if is_news && failure.is_lasting() => {
@@ -140,13 +144,28 @@ impl Shared {
         }
     }
 
-    /// Gives up a connection on which something went wrong, or finds out whether to.
-    pub(super) fn blame(self: &Arc<Self>, open: &Arc<Open>, failure: &Failure) {
+    /// Gives up a connection on which something went wrong, or finds out whether to. `stage` is that
+    /// of the request, and `is_apart` whether it was to have a spare connection.
+    pub(super) fn blame(
+        self: &Arc<Self>,
+        open: &Arc<Open>,
+        failure: &Failure,
+        stage: &Stage,
+        is_apart: bool,
+    ) {
         match failure {
-            Failure::NoAnswer(limit) | Failure::NoConnection { limit, .. } if *limit < SILENCE => {
-                self.probe(open, (*limit).max(SHORTEST));
-            }
-            failure => self.replace(open, failure),
+            Failure::NoAnswer(limit) => match stage.silence(*limit) {
+                silence if silence < SILENCE => self.probe(open, silence.max(SHORTEST)),
+                _ => self.replace(open, failure),
+            },
+            failure if failure.spoils_the_connection() => self.replace(open, failure),
+            // What is wrong with a spare connection may be wrong with that one alone.
+            Failure::NoSpare(_) => self.probe(open, SILENCE),
+            // A call that did not even get its turn knows nothing of the server.
+            Failure::NoConnection { .. } if stage.is_connecting() => self.probe(open, SILENCE),
+            failure if failure.is_end() && is_apart => self.probe(open, SILENCE),
+            failure if failure.is_end() => self.replace(open, failure),
+            _ => (),
         }
     }
 

@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_renewal_that_is_not_replicated_is_none", primary_and_two, renewed),
         trial("a_hand_over_counts_when_replicas_have_it", primary_and_two, handed_over),
         trial("who_waits_for_replicas_keeps_nobody_waiting", primary_and_two, apart),
+        trial("a_wait_whose_connection_breaks_costs_no_other", primary_and_two, broken),
         trial("without_the_right_to_wait_it_is_denied", primary_and_two, denied),
         trial("what_may_not_be_waited_for_and_is_not_given_back", primary_and_two, cut_off),
         trial("a_failover_forgets_no_grant_that_replicas_had", sentinels, kept),
@@ -195,6 +196,34 @@ async fn end_waits(raw: &mut Raw) {
     for client in clients(raw).await {
         raw.ask::<u32>(&["CLIENT", "UNBLOCK", &client]).await;
     }
+}
+
+async fn broken(servers: Vec<Server>) {
+    let (driver, mut raw, proxy) = start(&servers, "&replica_timeout=30s").await;
+    // A server that does not know the script waits before it says so.
+    let warm = claim(LONG);
+    take(&driver, &warm).await;
+    driver.release(&warm).await.unwrap();
+    proxy.answers().swallow();
+    let before = clients(&mut raw).await;
+    let claim = claim(LONG);
+    let cutting = async {
+        let waiting = loop {
+            let all: String = raw.ask(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+            match all.lines().find(|line| line.contains(" flags=b ")) {
+                Some(line) => break line.split(['=', ' ']).nth(1).unwrap().to_owned(),
+                None => continue,
+            }
+        };
+        raw.ask::<u32>(&["CLIENT", "KILL", "ID", &waiting]).await;
+        waiting
+    };
+    let (answer, cut) = tokio::join!(driver.try_acquire(&claim), cutting);
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unknown);
+    driver.release(&claim).await.unwrap();
+    let mut left = before;
+    left.retain(|id| *id != cut);
+    assert_eq!(clients(&mut raw).await, left);
 }
 
 async fn denied(servers: Vec<Server>) {
