@@ -126,6 +126,7 @@ impl RedisDriver {
         pattern: &str,
         names: &mut BTreeSet<LockName>,
     ) -> Result<(), DriverError> {
+        let mut place = self.servers.place_of(member)?;
         let mut cursor = 0_u64;
         for _ in 0..PAGES {
             let mut scan = redis::cmd("SCAN");
@@ -136,6 +137,12 @@ impl RedisDriver {
                     names.extend(keys.iter().filter_map(|key| Layout::lock_at(key, namespace)));
                 }
                 Dialect::Plain => names.extend(plain::locks_at(self, &keys, namespace).await?),
+            }
+            // A cursor means nothing to another server, nor to the same one once it was restarted.
+            if place.has_changed().unwrap_or(true) {
+                place = self.servers.place_of(member)?;
+                cursor = 0;
+                continue;
             }
             match next {
                 0 => return Ok(()),

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{DriverError, Run};
 use redis::Value;
+use tokio::sync::watch;
 
 use crate::cluster::Cluster;
 use crate::connection::Connection;
@@ -50,6 +51,18 @@ impl Servers {
         match (self, member) {
             (Self::Cluster(cluster), Some(member)) => cluster.call_at(member, request, limit).await,
             _ => self.call(request, limit).await,
+        }
+    }
+
+    /// Where the connection leads by which one of the [`members`](Self::members) is called.
+    pub(crate) fn place_of(
+        &self,
+        member: Option<&Endpoint>,
+    ) -> Result<watch::Receiver<Option<Endpoint>>, DriverError> {
+        match (self, member) {
+            (Self::Cluster(cluster), Some(member)) => cluster.place_of(member),
+            (Self::Cluster(_), None) => Err(Failure::NoOwner.while_connecting()),
+            (Self::One(connection), _) => Ok(connection.place()),
         }
     }
 

@@ -130,6 +130,14 @@ impl Cluster {
         }
     }
 
+    /// As [`Connection::place`], of the connection to one member.
+    pub(crate) fn place_of(
+        &self,
+        member: &Endpoint,
+    ) -> Result<watch::Receiver<Option<Endpoint>>, DriverError> {
+        self.shared.node(member).map(|node| node.place()).map_err(Failure::of_a_call)
+    }
+
     /// Closes all connections. Calls fail from now on.
     pub(crate) fn close(&self) {
         self.supervisor.0.abort();

@@ -23,6 +23,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("arrivals_stay_in_order_while_the_clock_is_behind", || REDIS.start(), behind),
         trial("listeners_are_counted", || REDIS.start(), listeners),
         trial("every_held_lock_of_the_namespace_is_listed", || REDIS.start(), list),
+        trial(
+            "a_list_misses_nothing_when_the_server_is_restarted",
+            || REDIS.start_with(&["--appendonly", "yes"]),
+            restarted,
+        ),
         trial("looking_writes_nothing", || REDIS.start(), reads_only),
         trial("looking_at_something_foreign_says_so", || REDIS.start(), foreign),
         trial("a_broken_hold_is_over", || REDIS.start(), broken),
@@ -210,6 +215,36 @@ async fn list(server: Server) {
         assert_eq!(waiting, usize::from(at == 0));
     }
     assert_eq!(driver.held(&Namespace::new("empty").unwrap()).await.unwrap(), []);
+}
+
+/// What one run says of how far a search has come means nothing to the next.
+async fn restarted(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&server.url_at(proxy.addr())).await;
+    let namespace = Namespace::default();
+    let names: Vec<_> = (100..300).map(|number| format!("orders/{number}")).collect();
+    for text in &names {
+        take(&driver, &Claim::new(LockName::new(&namespace, text).unwrap(), LONG)).await;
+    }
+    let mut others = redis::pipe();
+    for number in 0..5_000 {
+        others.set(format!("other/{number}"), "");
+    }
+    Raw::connect(&server.url()).await.pipe(&others).await;
+
+    let page = proxy.answers().hold(":lock:");
+    let restarting = async {
+        page.caught().await;
+        server.restart().unwrap();
+        // The search goes on by another connection: this one does not answer.
+        driver.node().unwrap().run(millis(200)).await.unwrap_err();
+        while driver.look(&name()).await.is_err() {}
+        page.go_on();
+    };
+    let (held, ()) = tokio::join!(driver.held(&namespace), restarting);
+    let held = held.unwrap();
+    let listed: Vec<_> = held.iter().map(|status| status.name().as_str()).collect();
+    assert_eq!(listed, names);
 }
 
 async fn reads_only(server: Server) {
