@@ -53,24 +53,25 @@ pub(crate) async fn diagnose(
         let mut found = Vec::new();
         let server = server(driver, member.as_ref(), &mut found).await?;
         wants_all = server.and_then(|server| server.wants_all_slots()).or(wants_all);
-        match member {
-            // What is good is told once.
-            Some(member) => merge(&mut findings, found, &member.address()),
-            None => findings.extend(found),
-        }
+        merge(&mut findings, found, member.as_ref());
     }
     if let Some(uncovered) = uncovered {
         let sight = cluster::Sight { primaries: members.len(), uncovered, wants_all };
         findings.extend(cluster::findings(sight));
     }
-    rights(driver, namespace, &mut findings).await?;
+    // Each has users of its own.
+    for member in &members {
+        let found = rights(driver, member.as_ref(), namespace).await?;
+        merge(&mut findings, found, member.as_ref());
+    }
     pace(driver, &mut findings).await?;
     Ok(findings)
 }
 
-/// Adds what was found out about one of several servers: what is not good with its address, and
-/// what is good only once.
-fn merge(findings: &mut Vec<Diagnosis>, found: Vec<Diagnosis>, address: &str) {
+/// Adds what was found out about a server. If it is one of several: what is not good with its
+/// address, and what is good only once.
+fn merge(findings: &mut Vec<Diagnosis>, found: Vec<Diagnosis>, member: Option<&Endpoint>) {
+    let Some(address) = member.map(Endpoint::address) else { return findings.extend(found) };
     for it in found {
         let advice = it.advice().unwrap_or_default();
         let finding = format!("{address}: {}", it.finding());
@@ -130,9 +131,10 @@ async fn server(
 /// Which rights are missing for what the driver does.
 async fn rights(
     driver: &RedisDriver,
+    member: Option<&Endpoint>,
     namespace: &Namespace,
-    findings: &mut Vec<Diagnosis>,
-) -> Result<(), DriverError> {
+) -> Result<Vec<Diagnosis>, DriverError> {
+    let mut findings = Vec::new();
     let user = driver.target.user();
     let advice = |patterns: &str, rights: &[String]| {
         let rights: String = rights.iter().map(|right| format!(" +{right}")).collect();
@@ -145,7 +147,7 @@ async fn rights(
         Dialect::Plain => format!(" ~{{{namespace}:* ~{}", plain::pattern(namespace)),
     };
     let channels = format!(" &{{{namespace}:*");
-    let [locks, news, looks] = match missing(driver, namespace).await? {
+    let [locks, news, looks] = match missing(driver, member, namespace).await? {
         Ok(Some(missing)) => missing,
         Ok(None) => {
             findings.push(Diagnosis::warning(
@@ -153,7 +155,7 @@ async fn rights(
                 format!("the server cannot tell which rights user `{user}` has"),
                 "compare what `ACL LIST` shows with the rights in `docs/redis.md`",
             ));
-            return Ok(());
+            return Ok(findings);
         }
         Err(refusal) => {
             findings.push(Diagnosis::error(
@@ -161,7 +163,7 @@ async fn rights(
                 format!("user `{user}` cannot run scripts, so acquisitions are denied: {refusal}"),
                 advice(&keys, &["evalsha".into(), "eval".into()]),
             ));
-            return Ok(());
+            return Ok(findings);
         }
     };
     let lacks = |rights: &[String], so: &str| {
@@ -195,13 +197,14 @@ async fn rights(
             format!("user `{user}` has all rights that are needed in namespace `{namespace}`");
         findings.push(Diagnosis::good("rights", finding));
     }
-    Ok(())
+    Ok(findings)
 }
 
 /// The rights that are missing for locks, for waiting without polling and for looking; `None` if
 /// the server cannot tell.
 async fn missing(
     driver: &RedisDriver,
+    member: Option<&Endpoint>,
     namespace: &Namespace,
 ) -> Result<Result<Option<[Vec<String>; 3]>, String>, DriverError> {
     // Rights are given for a namespace, so any lock in it will do.
@@ -211,12 +214,14 @@ async fn missing(
             let layout = Layout::of(&name);
             let [lock, queue, unordered, deadlines, bucket] = layout.keys();
             let channel = layout.channel(&Inbox::new());
-            let arguments = [lock, queue, unordered, deadlines, bucket, &channel];
-            ask(driver, RIGHTS.on(&[], &arguments)).await
+            let mut arguments = vec![lock, queue, unordered, deadlines, bucket, &channel];
+            arguments.extend(driver.replicas.map(|_| "wait 1 1"));
+            arguments.extend(member.map(|_| "asking"));
+            ask_at(driver, member, RIGHTS.on(&[], &arguments)).await
         }
         Dialect::Plain => {
             let layout = PlainLayout::of(&name);
-            ask(driver, script::plain::RIGHTS.on(&[], &layout.keys())).await
+            ask_at(driver, member, script::plain::RIGHTS.on(&[], &layout.keys())).await
         }
     }
 }

@@ -1,5 +1,5 @@
 -- ARGV    the lock, the places in order of arrival, the places in no order, the places by deadline,
---         the bucket, an inbox
+--         the bucket, an inbox, and whatever else is sent for locks
 -- Answer  {missing for locks, for waiting without polling, for looking}, by the names that ACL
 --         rules have
 local lock, queue, unordered, deadlines, bucket, inbox = unpack(ARGV)
@@ -24,6 +24,7 @@ return {
     'zrangebyscore ' .. deadlines .. ' 0 1',
     'zscore ' .. deadlines .. ' member',
     'zcard ' .. unordered,
+    unpack(ARGV, 7)
   }),
   missing({
     string.lower(PUBLISH) .. ' ' .. inbox .. ' message',

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Inspect, Renewal};
-use lockkit_core::{Diagnosis, Error, Grade, LockName, Namespace};
+use lockkit_core::{Error, Grade, LockName, Namespace};
 use lockkit_redis::RedisDriver;
 use lockkit_testkit::{REDIS, RedisCluster, Server, Unavailable, free_port, trial};
 
@@ -524,13 +524,23 @@ async fn rights(cluster: RedisCluster) {
     app.release(&holder).await.unwrap();
     // By push, so that both the right to publish and that to subscribe are there.
     assert!(matches!(app.changed(&waiter).await, Change::Granted(_)));
-    let lacks = |findings: Vec<Diagnosis>| {
-        findings.iter().any(|it| it.topic() == "rights" && it.grade() > Grade::Good)
+    let lacks = async || -> Vec<String> {
+        let findings = app.diagnose(&Namespace::default()).await.unwrap();
+        let bad = findings.iter().filter(|it| it.topic() == "rights" && it.grade() > Grade::Good);
+        bad.map(|it| it.finding().to_owned()).collect()
     };
-    assert!(lacks(app.diagnose(&Namespace::default()).await.unwrap()));
+    assert!(!lacks().await.is_empty());
     give(more).await;
-    let findings = app.diagnose(&Namespace::default()).await.unwrap();
-    assert!(!lacks(findings.clone()), "{findings:#?}");
+    assert_eq!(lacks().await, Vec::<String>::new());
+    // Each member has users of its own.
+    for (member, right) in [(1, "hset"), (2, "asking")] {
+        let mut raw = raw(&cluster, member).await;
+        raw.ask::<()>(&["ACL", "SETUSER", "app", &format!("-{right}")]).await;
+        let expected = format!("{}: user `app` lacks +{right},", cluster.members()[member].addr());
+        let found = lacks().await;
+        assert!(matches!(&*found, [it] if it.starts_with(&expected)), "{found:?}");
+        raw.ask::<()>(&["ACL", "SETUSER", "app", &format!("+{right}")]).await;
+    }
     let status = app.look(claim(LONG).name()).await.unwrap();
     assert_eq!(status.listeners(), Some(0));
     app.release(&waiter).await.unwrap();

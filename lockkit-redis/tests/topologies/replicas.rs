@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Attempt, Change, Claim, Driver, DriverError, ErrorKind, Renewal};
-use lockkit_core::{Error, LockName, Locker, Namespace};
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Inspect, Renewal,
+};
+use lockkit_core::{Error, Grade, LockName, Locker, Namespace};
 use lockkit_redis::{RedisDriver, TooFewReplicas};
 use lockkit_testkit::{Proxy, REDIS, RedisSentinels, Server, Unavailable, trial};
 use tokio::select;
@@ -234,6 +236,15 @@ async fn denied(servers: Vec<Server>) {
     let error = driver.try_acquire(&claim(LONG)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{}", error.into_source());
     assert_eq!(raw.keys().await, Vec::<String>::new());
+    let found = complaints(&driver).await;
+    assert!(found.iter().any(|it| it.contains("user `me` lacks +wait,")), "{found:?}");
+}
+
+/// What a diagnosis says of missing rights.
+async fn complaints(driver: &RedisDriver) -> Vec<String> {
+    let findings = driver.diagnose(&Namespace::default()).await.unwrap();
+    let bad = findings.iter().filter(|it| it.topic() == "rights" && it.grade() == Grade::Error);
+    bad.map(|it| it.finding().to_owned()).collect()
 }
 
 /// Nor may it be given back: it is not known what is left.
