@@ -95,6 +95,7 @@ impl Failure {
     pub(crate) fn of_a_wait(self) -> DriverError {
         let kind = match self.known_kind() {
             Some(kind @ ErrorKind::Denied) => kind,
+            Some(kind) if self.is_unknown_command() => kind,
             _ => ErrorKind::Unknown,
         };
         DriverError::new(kind, self)
@@ -113,6 +114,15 @@ impl Failure {
     pub(crate) fn is_lasting(&self) -> bool {
         // A replica may become a primary, or the host's name come to mean another server.
         !matches!(self, Self::Replica) && self.known_kind().is_some_and(|kind| !kind.is_transient())
+    }
+
+    /// Whether the server lacks what it was asked to do, for good.
+    fn is_unknown_command(&self) -> bool {
+        let is = |error: &RedisError| {
+            let detail = error.detail().unwrap_or_default();
+            code(error) == Some("ERR") && detail.starts_with("unknown command")
+        };
+        matches!(self, Self::Redis(error) if is(error))
     }
 
     /// Whether the server has named another one to ask.
@@ -282,6 +292,18 @@ mod tests {
             (&format!("{WRAPPED}@user_script: 12: -READONLY You"), ErrorKind::Unreachable),
         ] {
             assert_eq!(answer(text).of_a_call().kind(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wait_that_has_begun_has_an_unknown_end() {
+        for (text, expected) in [
+            ("NOPERM this user has no permissions to run the 'wait' command", ErrorKind::Denied),
+            ("ERR unknown command 'WAIT', with args beginning with:", ErrorKind::Misconfigured),
+            ("UNBLOCKED force unblock from blocking operation", ErrorKind::Unknown),
+            ("ERR WAIT cannot be used with replica instances.", ErrorKind::Unknown),
+        ] {
+            assert_eq!(answer(text).of_a_wait().kind(), expected, "{text}");
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::select;
 use tokio::time::timeout;
 
 use crate::sentinel::cut_replication;
-use crate::support::{LONG, Raw, claim, impatient_driver, millis, refused, take};
+use crate::support::{LONG, Raw, claim, impatient_driver, kind, millis, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("who_waits_for_replicas_keeps_nobody_waiting", primary_and_two, apart),
         trial("a_wait_whose_connection_breaks_costs_no_other", primary_and_two, broken),
         trial("without_the_right_to_wait_it_is_denied", primary_and_two, denied),
+        trial("a_server_that_cannot_wait_is_misconfigured", without_wait, misconfigured),
         trial("what_may_not_be_waited_for_and_is_not_given_back", primary_and_two, cut_off),
         trial("a_failover_forgets_no_grant_that_replicas_had", sentinels, kept),
         trial("a_grant_is_of_the_run_that_is_told", two_primaries, another_run),
@@ -37,6 +38,11 @@ fn primary_and_two() -> Result<Vec<Server>, Unavailable> {
     let port = primary.port().to_string();
     let replica = || REDIS.start_with(&["--replicaof", "127.0.0.1", &port]);
     Ok(vec![replica()?, replica()?, primary])
+}
+
+/// As some managed servers are.
+fn without_wait() -> Result<Server, Unavailable> {
+    REDIS.start_with(&["--rename-command", "WAIT", ""])
 }
 
 fn two_primaries() -> Result<[Vec<Server>; 2], Unavailable> {
@@ -245,6 +251,18 @@ async fn complaints(driver: &RedisDriver) -> Vec<String> {
     let findings = driver.diagnose(&Namespace::default()).await.unwrap();
     let bad = findings.iter().filter(|it| it.topic() == "rights" && it.grade() == Grade::Error);
     bad.map(|it| it.finding().to_owned()).collect()
+}
+
+async fn misconfigured(server: Server) {
+    let driver = impatient_driver(&format!("{}?replicas=1", server.url())).await;
+    let mut raw = Raw::connect(&server.url()).await;
+    for claim in [claim(LONG), claim(LONG).waiting()] {
+        let (kind, text) = kind(driver.try_acquire(&claim).await);
+        assert_eq!(kind, ErrorKind::Misconfigured, "{text}");
+        assert_eq!(raw.keys().await, Vec::<String>::new());
+    }
+    let found = complaints(&driver).await;
+    assert!(found.iter().any(|it| it.contains("lacks +wait")), "{found:?}");
 }
 
 /// Nor may it be given back: it is not known what is left.
