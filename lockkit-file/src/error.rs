@@ -27,6 +27,11 @@ impl Problem {
         DriverError::new(self.kind(), AtPath { path: path.into(), problem: self })
     }
 
+    /// Whether a file or folder was not there.
+    pub(crate) fn is_absence(&self) -> bool {
+        matches!(self, Self::System(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::Found { kind, .. } => *kind,

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lockkit_core::driver::filesystem::FileId;
 use lockkit_core::driver::{DriverError, ErrorKind, filesystem};
 use lockkit_core::{LockName, Namespace};
-use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
+use rustix::fs::{Access, AtFlags, CWD, OFlags, RenameFlags, accessat, renameat_with};
 use rustix::io::Errno;
 
 use crate::error::Problem;
@@ -282,8 +282,7 @@ fn make_namespace(path: &Path, around: &Metadata) -> io::Result<()> {
             let apart = apart_from(path);
             create(&apart)?;
             let shared = open_own(&apart).and_then(|new| share(&new, GROUP_ENTERS, around));
-            // An empty folder at the path gives way to this one, which is as good.
-            let made = shared.and_then(|()| std::fs::rename(&apart, path));
+            let made = shared.and_then(|()| put(&apart, path));
             if made.is_err() {
                 tell_of_rest(&apart, std::fs::remove_dir(&apart));
             }
@@ -295,6 +294,16 @@ fn make_namespace(path: &Path, around: &Metadata) -> io::Result<()> {
     match made {
         Err(_) if std::fs::symlink_metadata(path).is_ok() => Ok(()),
         made => made,
+    }
+}
+
+/// Gives a new folder its name, unless there is one of that name.
+fn put(new: &Path, path: &Path) -> io::Result<()> {
+    match renameat_with(CWD, new, CWD, path, RenameFlags::NOREPLACE) {
+        // Not every file system can. Then an empty folder gives way to this one, which is as good:
+        // whoever has entered that one tries again.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => std::fs::rename(new, path),
+        put => Ok(put?),
     }
 }
 
@@ -326,11 +335,14 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
     use std::path::PathBuf;
+    use std::sync::Barrier;
+    use std::time::{Duration, Instant};
 
-    use lockkit_core::Namespace;
-    use lockkit_core::driver::ErrorKind;
+    use lockkit_core::driver::{Claim, ErrorKind};
+    use lockkit_core::{LockName, Namespace};
 
     use super::{Folder, make_namespace, namespace_of};
+    use crate::hold::Hold;
 
     /// A folder that a group shares, and where its namespace is.
     fn shared() -> (tempfile::TempDir, Folder, PathBuf) {
@@ -390,6 +402,40 @@ mod tests {
         make_namespace(&namespace, &around).unwrap();
         assert_eq!(fs::metadata(&namespace).unwrap().mode() & 0o777, 0o770);
         assert_eq!(fs::metadata(&secret).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn who_is_late_to_make_a_namespace_leaves_the_one_that_is_there() {
+        let (root, folder, namespace) = shared();
+        let place = folder.enter(&namespace).unwrap();
+        make_namespace(&namespace, &fs::metadata(root.path()).unwrap()).unwrap();
+        let file = place.open_to_hold(&namespace.join("a")).unwrap();
+        let there = fs::metadata(namespace.join("a")).unwrap();
+        assert_eq!(file.metadata().unwrap().ino(), there.ino());
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "other folders are left");
+    }
+
+    #[test]
+    fn of_the_first_who_come_at_once_each_gets_its_lock() {
+        const USERS: usize = 8;
+        for _ in 0..100 {
+            let (root, ..) = shared();
+            let start = Barrier::new(USERS);
+            std::thread::scope(|threads| {
+                for user in 0..USERS {
+                    let (path, start) = (root.path(), &start);
+                    threads.spawn(move || {
+                        let folder = Folder::open(path).unwrap();
+                        let name = LockName::new(&Namespace::default(), &user.to_string()).unwrap();
+                        let hang = Duration::from_secs(60);
+                        start.wait();
+                        let taken =
+                            Hold::take(&folder, &Claim::new(name, hang), Instant::now() + hang);
+                        assert!(taken.unwrap().expect("refused").end());
+                    });
+                }
+            });
+        }
     }
 
     /// As when a network file system is mounted over the path after a process has connected.

@@ -20,7 +20,7 @@ use crate::record::{Record, State};
 use crate::reserve::{Boot, Next};
 use crate::time;
 
-/// How often a lock file may be replaced while a claim asks for it.
+/// How often a lock file may be replaced, or its folder removed, while a claim asks for it.
 const TRIES: usize = 8;
 
 /// How long until a claim asks again because somebody is looking at the lock, which takes
@@ -134,8 +134,17 @@ fn try_take(
 ) -> Result<Option<Hold>, Problem> {
     let mut tries = TRIES;
     while tries > 0 {
-        let place = folder.enter(path.parent().unwrap_or(folder.path()))?;
-        match ask(folder, &place, path)? {
+        let entered = folder.enter(path.parent().unwrap_or(folder.path()));
+        let asked = entered.and_then(|place| ask(folder, &place, path).map(|asked| (asked, place)));
+        let (asked, place) = match asked {
+            // The folder of the namespace has just been removed, or another is in its place.
+            Err(problem) if problem.is_absence() && tries > 1 => {
+                tries -= 1;
+                continue;
+            }
+            asked => asked?,
+        };
+        match asked {
             Ask::Taken => return Ok(None),
             Ask::Disturbed => pause(limit, "looking at it")?,
             Ask::Granted(lock) => {
@@ -238,12 +247,13 @@ fn grant(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::time::{Duration, Instant};
 
     use lockkit_core::driver::Claim;
     use lockkit_core::{LockName, Locker, Namespace};
 
-    use super::{Hold, note_if_free};
+    use super::{Hold, TRIES, note_if_free};
     use crate::FileDriver;
     use crate::folder::Folder;
     use crate::kernel::is_locked;
@@ -287,6 +297,35 @@ mod tests {
             assert_eq!(is_locked(&file).unwrap(), is_kept);
             drop(kept);
         }
+    }
+
+    /// As where an administrator tidies up, or where an empty folder gives way to another.
+    #[test]
+    fn a_namespace_that_is_removed_while_a_lock_is_taken_is_made_again() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let claim = Claim::new(name, Duration::from_secs(30));
+        let namespace = folder.path_of(&Namespace::default());
+        let mut removed = 0;
+        for _ in 0..100 {
+            let is_taken = AtomicBool::new(false);
+            std::thread::scope(|threads| {
+                let removing = threads.spawn(|| {
+                    let mut removed = 0;
+                    while removed < TRIES - 1 && !is_taken.load(SeqCst) {
+                        removed += usize::from(std::fs::remove_dir(&namespace).is_ok());
+                    }
+                    removed
+                });
+                let taken = Hold::take(&folder, &claim, Instant::now() + Duration::from_secs(60));
+                is_taken.store(true, SeqCst);
+                removed += removing.join().unwrap();
+                assert!(taken.unwrap().unwrap().end());
+            });
+            std::fs::remove_dir_all(&namespace).unwrap();
+        }
+        assert!(removed > 0, "no race");
     }
 
     #[test]
