@@ -8,6 +8,10 @@
 //! old file. Whoever holds the lock by that record can only have let go, not have been followed,
 //! when the new file takes the place of the old one. That is one step, and before it nothing has
 //! changed.
+//!
+//! A process that was stopped while it was taking the lock, or letting go, has the kernel's lock and
+//! no record that says so. It is granted nothing any more when it goes on, since by then its file is
+//! not in its place. So its file is replaced, too, if it is found to be stuck.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind as IoErrorKind};
@@ -20,7 +24,7 @@ use lockkit_core::driver::{ErrorKind, OwnerId};
 
 use crate::error::Problem;
 use crate::folder::Folder;
-use crate::kernel::is_at;
+use crate::kernel::{is_at, is_locked};
 use crate::look;
 use crate::place::Place;
 use crate::record::{Record, State};
@@ -28,7 +32,12 @@ use crate::record::{Record, State};
 /// How long until somebody else's break is looked at again.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Ends the hold, or only that of `owner` if one is named, and returns its record.
+/// How long it may take to write a record once one has the kernel's lock, or to let go after that.
+/// Whoever is only slow begins again, as after any break.
+const SLOW: Duration = Duration::from_millis(100);
+
+/// Ends the hold, or only that of `owner` if one is named, and returns its record. Without an owner
+/// it also ends what keeps the lock and is not a hold, and returns the record of the last one.
 ///
 /// Waits until `limit` for others who are breaking it.
 pub(crate) fn break_hold(
@@ -38,22 +47,46 @@ pub(crate) fn break_hold(
     limit: Instant,
 ) -> Result<Option<Record>, Problem> {
     let is_meant = |record: &Record| owner.is_none_or(|owner| owner == record.owner);
-    // There may not be a folder to write into.
-    if look::holder(folder, name)?.filter(is_meant).is_none() {
-        return Ok(None);
-    }
     let path = folder.file_of(name);
     let Some(place) = folder.open_place(&folder.path_of(name.namespace()))? else {
         return Ok(None);
     };
     let Some(lock) = place.open_to_look(&path)? else { return Ok(None) };
+    let is_held = match look::holder_in(&lock, name)? {
+        Some(holder) if is_meant(&holder) => true,
+        None if owner.is_none() && is_stuck(&lock)? => false,
+        _ => return Ok(None),
+    };
     let mark = Mark::set(&place, &path, &lock, limit)?;
     // It may have been replaced meanwhile.
     let Some(old) = place.open_to_look(&path)? else { return Ok(None) };
-    let Some(held) = look::holder_in(&old, name)?.filter(is_meant) else { return Ok(None) };
-    mark.replace(&path, &old, &Record { state: State::Free, ..held.clone() })?;
-    // The holder may have let go meanwhile.
-    Ok(look::latest(&old, name)?.filter(|record| *record == held))
+    let free = |record: Record| Record { state: State::Free, ..record };
+    match look::holder_in(&old, name)? {
+        Some(held) if is_held && is_meant(&held) => {
+            mark.replace(&path, &old, Some(&free(held.clone())))?;
+            // The holder may have let go meanwhile.
+            Ok(look::latest(&old, name)?.filter(|record| *record == held))
+        }
+        None if !is_held && is_locked(&old)? => {
+            let last = look::latest(&old, name)?.map(free);
+            mark.replace(&path, &old, last.as_ref())?;
+            Ok(last)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Whether somebody has the kernel's lock, and neither writes nor lets go.
+fn is_stuck(lock: &File) -> io::Result<bool> {
+    let until = Instant::now() + SLOW;
+    let before = look::read(lock)?;
+    while is_locked(lock)? && look::read(lock)? == before {
+        if Instant::now() >= until {
+            return Ok(true);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(false)
 }
 
 /// Whether somebody is breaking a hold in the file at `path`.
@@ -109,9 +142,11 @@ impl<'a> Mark<'a> {
     }
 
     /// Puts the new file in place of the old one, with all that was granted there.
-    fn replace(mut self, path: &Path, old: &File, last: &Record) -> Result<(), Problem> {
+    fn replace(mut self, path: &Path, old: &File, last: Option<&Record>) -> Result<(), Problem> {
         Folder::make_alike(&self.file, old)?;
-        last.write(&self.file, 0)?;
+        if let Some(last) = last {
+            last.write(&self.file, 0)?;
+        }
         // The name need not be on the disk yet: the next grant sees to it, and until then the old
         // file is as good.
         self.file.sync_data()?;

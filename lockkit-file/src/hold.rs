@@ -253,8 +253,9 @@ mod tests {
     use lockkit_core::driver::Claim;
     use lockkit_core::{LockName, Locker, Namespace};
 
-    use super::{Hold, TRIES, note_if_free};
+    use super::{Ask, Hold, TRIES, ask, grant, note_if_free};
     use crate::FileDriver;
+    use crate::breaking::break_hold;
     use crate::folder::Folder;
     use crate::kernel::is_locked;
     use crate::look;
@@ -297,6 +298,28 @@ mod tests {
             assert_eq!(is_locked(&file).unwrap(), is_kept);
             drop(kept);
         }
+    }
+
+    /// A taker is stopped before its record is written, and goes on when the lock is another's.
+    #[test]
+    fn who_was_broken_while_it_took_the_lock_is_not_granted_it() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let claim = || Claim::new(name.clone(), Duration::from_secs(30));
+        let limit = Instant::now() + Duration::from_secs(60);
+        let take = || Hold::take(&folder, &claim(), limit).unwrap();
+        assert!(take().unwrap().end());
+        let path = folder.file_of(&name);
+        let place = folder.enter(path.parent().unwrap()).unwrap();
+        let Ask::Granted(lock) = ask(&folder, &place, &path).unwrap() else { panic!("taken") };
+        assert!(take().is_none());
+        break_hold(&folder, &name, None, limit).unwrap();
+        let next = take().unwrap();
+        let late = grant(&folder, &place, &claim(), &path, lock).unwrap();
+        assert!(!late.stands().unwrap());
+        assert!(next.stands().unwrap());
+        assert!(!late.end() && next.end());
     }
 
     /// As where an administrator tidies up, or where an empty folder gives way to another.

@@ -60,7 +60,8 @@ pub(crate) fn records(file: &File) -> Result<Records, Problem> {
     Records::read(&read(file)?)
 }
 
-fn read(file: &File) -> io::Result<Vec<u8>> {
+/// What is in a lock file.
+pub(crate) fn read(file: &File) -> io::Result<Vec<u8>> {
     let mut content = vec![0; 2 * SLOT];
     let mut length = 0;
     while length < content.len() {

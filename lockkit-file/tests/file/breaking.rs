@@ -208,6 +208,34 @@ async fn a_breaker_that_is_stopped_is_told_of() {
     assert!(broken(&driver, "a", None).await.is_some());
 }
 
+/// It was taking the lock or letting go: it has the kernel's lock, and no record says so.
+#[tokio::test]
+async fn what_a_stopped_process_keeps_without_a_hold_is_broken() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    let last = claim("used");
+    let before = token(&driver, &last).await;
+    driver.release(&last).await.unwrap();
+    fs::write(fixture.file("new"), "").unwrap();
+    for (text, of) in [("used", Some(last.owner())), ("new", None)] {
+        let stopped = fs::File::open(fixture.file(text)).unwrap();
+        stopped.try_lock().unwrap();
+        refused(&driver, &claim(text)).await;
+        // It has no owner.
+        assert_eq!(broken(&driver, text, Some(last.owner())).await, None);
+        refused(&driver, &claim(text)).await;
+        let told = broken(&driver, text, None).await;
+        assert_eq!(told.map(|holder| holder.owner()), of);
+        let next = claim(text);
+        let after = token(&driver, &next).await;
+        assert!(after > before, "{after} after {before}");
+        assert!(matches!(driver.renew(&next).await.unwrap(), Renewal::Held(_)));
+        assert!(!fixture.file(&format!(".{text}")).exists());
+        drop(stopped);
+        refused(&driver, &claim(text)).await;
+    }
+}
+
 #[tokio::test]
 async fn the_new_file_is_for_those_who_could_use_the_old_one() {
     let fixture = Fixture::new();
