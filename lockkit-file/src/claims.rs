@@ -18,6 +18,9 @@ use crate::hold::Hold;
 /// hangs, the others are left to the rest of the program.
 const THREADS: usize = 32;
 
+/// How many of these may work aside: the others are left to the claims.
+const ASIDE: usize = 8;
+
 /// How long closing may take.
 const CLOSING_LIMIT: Duration = Duration::from_secs(5);
 
@@ -26,6 +29,7 @@ const CLOSING_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) struct Claims {
     slots: Mutex<HashMap<OwnerId, Arc<Slot>>>,
     threads: Arc<Semaphore>,
+    aside: Arc<Semaphore>,
 }
 
 /// Tokio's mutex serves in order: a release never overtakes the ask that it undoes.
@@ -33,8 +37,8 @@ type Slot = tokio::sync::Mutex<Option<Hold>>;
 
 impl Claims {
     pub(crate) fn new() -> Arc<Self> {
-        let threads = Arc::new(Semaphore::new(THREADS));
-        Arc::new(Self { slots: Mutex::default(), threads })
+        let [threads, aside] = [THREADS, ASIDE].map(|most| Arc::new(Semaphore::new(most)));
+        Arc::new(Self { slots: Mutex::default(), threads, aside })
     }
 
     /// Works on what a claim holds, on a thread that may block.
@@ -68,7 +72,8 @@ impl Claims {
         finish(deadline, working?).await
     }
 
-    /// Works on something that no claim holds, on one of the same threads.
+    /// Works on something that no claim holds, on one of the same threads, of which some are never
+    /// used for that.
     ///
     /// # Errors
     ///
@@ -78,10 +83,14 @@ impl Claims {
         deadline: Instant,
         work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
     ) -> Result<T, DriverError> {
-        let thread = begin(deadline, Arc::clone(&self.threads).acquire_owned()).await?;
+        let start = async {
+            let aside = Arc::clone(&self.aside).acquire_owned().await;
+            (aside, Arc::clone(&self.threads).acquire_owned().await)
+        };
+        let permits = begin(deadline, start).await?;
         let working = start_blocking(move || {
             let answer = work();
-            drop(thread);
+            drop(permits);
             answer
         });
         finish(deadline, working?).await
@@ -316,5 +325,22 @@ mod tests {
         }
         assert_eq!(unknown, THREADS);
         drop(wakes);
+    }
+
+    /// As lists of very many files do.
+    #[tokio::test]
+    async fn what_hangs_aside_leaves_threads_to_claims() {
+        let claims = Claims::new();
+        let soon = Instant::now() + Duration::from_millis(20);
+        let mut wakes = Vec::new();
+        for _ in 0..2 * THREADS {
+            let (wake, hang) = hang();
+            wakes.push(wake);
+            claims.work_aside(soon, hang).await.unwrap_err();
+        }
+        let deadline = Instant::now() + HANG;
+        claims.work(claim("a").owner(), deadline, |_| Ok(())).await.unwrap();
+        drop(wakes);
+        claims.work_aside(deadline, || Ok(())).await.unwrap();
     }
 }

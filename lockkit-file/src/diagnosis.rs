@@ -5,6 +5,7 @@ use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Instant;
 
 use lockkit_core::driver::ErrorKind;
 use lockkit_core::{Diagnosis, Namespace};
@@ -28,7 +29,8 @@ const MANY_FILES: usize = 10_000;
 /// How far the wall clock of a host that is in order may have been set back, in microseconds.
 const SET_BACK: u64 = 1_000_000;
 
-pub(crate) fn diagnose(folder: &Folder, namespace: &Namespace) -> Vec<Diagnosis> {
+/// Looks at the files until `limit`.
+pub(crate) fn diagnose(folder: &Folder, namespace: &Namespace, limit: Instant) -> Vec<Diagnosis> {
     if let Err(problem) = folder.check() {
         return vec![unfit(folder.path(), &problem)];
     }
@@ -43,7 +45,15 @@ pub(crate) fn diagnose(folder: &Folder, namespace: &Namespace) -> Vec<Diagnosis>
         Ok(None) => findings.push(rights(folder.path())),
         Ok(Some(path)) => {
             findings.push(rights(&path));
-            match Census::of(folder, namespace) {
+            match Census::of(folder, namespace, limit) {
+                Err(problem) if problem.kind() == ErrorKind::Unreachable => {
+                    findings.push(not_known(
+                        "files",
+                        "what is in the folder",
+                        problem,
+                        format!("ls -U {} | wc -l", path.display()),
+                    ));
+                }
                 Err(problem) => findings.push(unfit(&path, &problem)),
                 Ok(census) => findings.extend(census.findings(&path)),
             }
@@ -221,9 +231,9 @@ struct Census {
 }
 
 impl Census {
-    fn of(folder: &Folder, namespace: &Namespace) -> Result<Self, Problem> {
+    fn of(folder: &Folder, namespace: &Namespace, limit: Instant) -> Result<Self, Problem> {
         let mut census = Self::default();
-        for entry in look::entries(folder, namespace)? {
+        for entry in look::entries(folder, namespace, limit)? {
             let entry = entry?;
             let holder = entry.holder();
             let content = entry.content.and_then(|content| holder.map(|holder| (content, holder)));

@@ -19,7 +19,7 @@ use crate::look;
 impl Inspect for FileDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
         let name = name.clone();
-        self.observe(move |folder| {
+        self.observe(move |folder, _| {
             let holder = look::holder(folder, &name);
             let holder = holder.map_err(|problem| problem.at(&folder.file_of(&name)))?;
             Ok(look::status(name, holder))
@@ -29,7 +29,7 @@ impl Inspect for FileDriver {
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
         let namespace = namespace.clone();
-        self.observe(move |folder| held(folder, &namespace)).await
+        self.observe(move |folder, limit| held(folder, &namespace, limit)).await
     }
 
     async fn break_hold(
@@ -50,18 +50,19 @@ impl Inspect for FileDriver {
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
         let namespace = namespace.clone();
-        self.observe(move |folder| Ok(diagnosis::diagnose(folder, &namespace))).await
+        self.observe(move |folder, limit| Ok(diagnosis::diagnose(folder, &namespace, limit))).await
     }
 }
 
 impl FileDriver {
-    /// Work that only reads, and so leaves nothing unknown.
+    /// Work that only reads, and so leaves nothing unknown. It is told by when to come to an end.
     async fn observe<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Folder) -> Result<T, DriverError> + Send + 'static,
+        work: impl FnOnce(&Folder, std::time::Instant) -> Result<T, DriverError> + Send + 'static,
     ) -> Result<T, DriverError> {
         let folder = Arc::clone(&self.folder);
-        let seen = self.claims.work_aside(self.deadline(), move || work(&folder)).await;
+        let limit = patience(self.inspection_limit());
+        let seen = self.claims.work_aside(self.deadline(), move || work(&folder, limit)).await;
         seen.map_err(|error| match error.kind() {
             ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, error.into_source()),
             _ => error,
@@ -77,10 +78,14 @@ impl FileDriver {
     }
 }
 
-fn held(folder: &Folder, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+fn held(
+    folder: &Folder,
+    namespace: &Namespace,
+    limit: std::time::Instant,
+) -> Result<Vec<LockStatus>, DriverError> {
     let path = folder.path_of(namespace);
     let mut held = Vec::new();
-    for entry in look::entries(folder, namespace).map_err(|problem| problem.at(&path))? {
+    for entry in look::entries(folder, namespace, limit).map_err(|problem| problem.at(&path))? {
         let entry = entry.map_err(|problem| problem.at(&path))?;
         let holder = entry.holder().map_err(|problem| problem.at(&entry.path))?;
         match entry.content {
@@ -93,4 +98,36 @@ fn held(folder: &Folder, namespace: &Namespace) -> Result<Vec<LockStatus>, Drive
     }
     held.sort_by(|one, other| one.name().cmp(other.name()));
     Ok(held)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use lockkit_core::driver::{Claim, ErrorKind};
+    use lockkit_core::{Grade, LockName, Namespace};
+
+    use super::held;
+    use crate::diagnosis::diagnose;
+    use crate::folder::Folder;
+    use crate::hold::Hold;
+
+    /// Otherwise it would go on while nobody waits for it any more, on a thread that others need.
+    #[test]
+    fn what_goes_through_all_files_ends_in_time() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let namespace = Namespace::default();
+        let name = LockName::new(&namespace, "a").unwrap();
+        let later = Instant::now() + Duration::from_secs(60);
+        let _hold = Hold::take(&folder, &Claim::new(name, Duration::from_secs(60)), later).unwrap();
+        assert_eq!(held(&folder, &namespace, later).unwrap().len(), 1);
+        let error = held(&folder, &namespace, Instant::now()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        // The rest of a diagnosis stands.
+        let findings = diagnose(&folder, &namespace, Instant::now());
+        let files = findings.iter().find(|finding| finding.topic() == "files").unwrap();
+        assert_eq!(files.grade(), Grade::Warning, "{files:?}");
+        assert!(findings.iter().all(|finding| finding.grade() != Grade::Error), "{findings:?}");
+    }
 }

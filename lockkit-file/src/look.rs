@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind as IoErrorKind};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkit_core::driver::ErrorKind;
 use lockkit_core::{Holder, Label, LockName, LockStatus, Namespace};
@@ -98,10 +98,16 @@ impl Entry {
     }
 }
 
-/// Goes through the files of a namespace, except those that begin with a dot.
+/// Goes through the files of a namespace, except those that begin with a dot, until `limit`.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unreachable`] in place of the next file if the limit has passed: with very many files
+/// somebody else needs the thread.
 pub(crate) fn entries(
     folder: &Folder,
     namespace: &Namespace,
+    limit: Instant,
 ) -> Result<impl Iterator<Item = Result<Entry, Problem>>, Problem> {
     let listing = match folder.find(namespace)? {
         Some(path) => Some(std::fs::read_dir(path)?),
@@ -115,6 +121,10 @@ pub(crate) fn entries(
         let file_name = entry.file_name().to_string_lossy().into_owned();
         if file_name.starts_with('.') {
             return None;
+        }
+        if Instant::now() >= limit {
+            let text = "there are more files than can be looked at in time";
+            return Some(Err(Problem::found(ErrorKind::Unreachable, text)));
         }
         let path = entry.path();
         let (content, file) = match folder.open_to_look(&path) {
