@@ -121,7 +121,7 @@ impl<'a> Mark<'a> {
     /// Makes a mark for the file of a lock, which is at `path`.
     fn set(place: &'a Place, path: &Path, lock: &File, limit: Instant) -> Result<Self, Problem> {
         let path = mark_of(path);
-        while Instant::now() < limit {
+        loop {
             match place.make_mark(&path, lock) {
                 Ok(file) => {
                     // Somebody may have taken it for one that was left behind.
@@ -130,15 +130,20 @@ impl<'a> Mark<'a> {
                     }
                 }
                 Err(error) if error.kind() == IoErrorKind::AlreadyExists => {
-                    if !remove_stale(place, &path)? {
-                        std::thread::sleep(PAUSE);
+                    if remove_stale(place, &path)? {
+                        continue;
                     }
                 }
                 Err(error) => return Err(error.into()),
             }
+            // Not before the first try: there may have been no thread for so long.
+            if Instant::now() >= limit {
+                let text =
+                    "somebody else is breaking a hold of this lock, and does not come to an end";
+                return Err(Problem::found(ErrorKind::Unreachable, text));
+            }
+            std::thread::sleep(PAUSE);
         }
-        let text = "somebody else is breaking a hold of this lock, and does not come to an end";
-        Err(Problem::found(ErrorKind::Unreachable, text))
     }
 
     /// Puts the new file in place of the old one, with all that was granted there.
@@ -197,4 +202,29 @@ fn id(file: &File) -> io::Result<FileId> {
 fn mark_of(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use lockkit_core::driver::Claim;
+    use lockkit_core::{LockName, Namespace};
+
+    use super::break_hold;
+    use crate::folder::Folder;
+    use crate::hold::tests::take;
+
+    #[test]
+    fn a_break_that_was_given_its_thread_late_is_tried() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let claim = Claim::new(name, Duration::from_secs(30));
+        let _hold = take(&folder, &claim).unwrap().unwrap();
+        // What somebody has left who died at it.
+        std::fs::write(folder.file_of(claim.name()).with_file_name(".a"), "").unwrap();
+        let broken = break_hold(&folder, claim.name(), None, Instant::now()).unwrap();
+        assert_eq!(broken.map(|record| record.owner), Some(claim.owner()));
+    }
 }

@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::driver::{DriverError, ErrorKind, OwnerId};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::hold::Hold;
 
@@ -20,6 +21,10 @@ const THREADS: usize = 32;
 
 /// How many of these may work aside: the others are left to the claims.
 const ASIDE: usize = 8;
+
+/// How long until work that is to be done again is: at first, and at most.
+const SHORT: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_millis(8);
 
 /// How long closing may take.
 const CLOSING_LIMIT: Duration = Duration::from_secs(5);
@@ -34,6 +39,9 @@ pub(crate) struct Claims {
 
 /// Tokio's mutex serves in order: a release never overtakes the ask that it undoes.
 type Slot = tokio::sync::Mutex<Option<Hold>>;
+
+/// The answer of some work, or that it is to be done again.
+type Part<T> = Result<ControlFlow<T>, DriverError>;
 
 impl Claims {
     pub(crate) fn new() -> Arc<Self> {
@@ -53,23 +61,48 @@ impl Claims {
         self: &Arc<Self>,
         owner: OwnerId,
         deadline: Instant,
-        work: impl FnOnce(&mut Option<Hold>) -> Result<T, DriverError> + Send + 'static,
+        mut work: impl FnMut(&mut Option<Hold>) -> Result<T, DriverError> + Send + 'static,
+    ) -> Result<T, DriverError> {
+        self.work_again(owner, deadline, move |held| work(held).map(ControlFlow::Break)).await
+    }
+
+    /// Like [`work`](Self::work), and then again for as long as the work says so. In between it has
+    /// no thread, and nobody else works for the claim.
+    pub(crate) async fn work_again<T: Send + 'static>(
+        self: &Arc<Self>,
+        owner: OwnerId,
+        deadline: Instant,
+        mut work: impl FnMut(&mut Option<Hold>) -> Part<T> + Send + 'static,
     ) -> Result<T, DriverError> {
         let visit = Visit::to(self, owner);
-        let start = async {
-            let slot = Arc::clone(&visit.slot).lock_owned().await;
-            (slot, Arc::clone(&self.threads).acquire_owned().await)
-        };
-        let (mut slot, thread) = begin(deadline, start).await?;
-        let working = start_blocking(move || {
-            let answer = work(&mut slot);
-            // The visit ends with the slot free, and the thread is given back last.
-            drop(slot);
-            drop(visit);
-            drop(thread);
-            answer
-        });
-        finish(deadline, working?).await
+        let slot = begin(deadline, Arc::clone(&visit.slot).lock_owned()).await?;
+        let mut turn = Turn { slot, _visit: visit };
+        let mut pause = SHORT;
+        loop {
+            let thread = begin(deadline, Arc::clone(&self.threads).acquire_owned()).await?;
+            let working = start_blocking(move || {
+                let answer = match work(&mut turn.slot) {
+                    Ok(ControlFlow::Continue(())) => Ok(ControlFlow::Continue((turn, work))),
+                    Ok(ControlFlow::Break(answer)) => {
+                        drop(turn);
+                        Ok(ControlFlow::Break(answer))
+                    }
+                    Err(error) => {
+                        drop(turn);
+                        Err(error)
+                    }
+                };
+                // The thread is given back last.
+                drop(thread);
+                answer
+            });
+            match finish(deadline, working?).await? {
+                ControlFlow::Break(answer) => return Ok(answer),
+                ControlFlow::Continue(rest) => (turn, work) = rest,
+            }
+            sleep(pause).await;
+            pause = LONG.min(2 * pause);
+        }
     }
 
     /// Works on something that no claim holds, on one of the same threads, of which some are never
@@ -174,6 +207,12 @@ async fn finish<T>(
     }
 }
 
+/// Has the slot of a claim to itself. The visit ends with the slot free, so it is dropped last.
+struct Turn {
+    slot: OwnedMutexGuard<Option<Hold>>,
+    _visit: Visit,
+}
+
 /// Keeps the slot of a claim in the map, and takes it out at the end of the last visit if nothing
 /// is held.
 struct Visit {
@@ -204,6 +243,7 @@ impl Drop for Visit {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -215,6 +255,7 @@ mod tests {
     use super::{Claims, THREADS};
     use crate::folder::Folder;
     use crate::hold::Hold;
+    use crate::hold::tests::take;
 
     const HANG: Duration = Duration::from_secs(20);
 
@@ -223,7 +264,7 @@ mod tests {
     }
 
     /// The disk hangs until the sender is dropped.
-    fn hang() -> (mpsc::Sender<()>, impl FnOnce() -> Result<(), DriverError> + Send) {
+    fn hang() -> (mpsc::Sender<()>, impl Fn() -> Result<(), DriverError> + Send) {
         let (wake, hung) = mpsc::channel();
         let hang = move || {
             while hung.recv().is_ok() {}
@@ -253,7 +294,7 @@ mod tests {
             let claim = claim.clone();
             move |held| {
                 hang()?;
-                *held = Hold::take(&folder, &claim, (Instant::now() + HANG).into_std())?;
+                *held = take(&folder, &claim)?;
                 Ok(())
             }
         });
@@ -269,6 +310,35 @@ mod tests {
         no_trace_is_left(&claims).await;
     }
 
+    /// A release that came in between would be followed by the grant that it was to undo.
+    #[tokio::test]
+    async fn between_two_tries_nobody_works_for_the_claim_and_a_drop_ends_it() {
+        let (claims, owner) = (Claims::new(), claim("a").owner());
+        let deadline = Instant::now() + HANG;
+        let mut tries = 0;
+        let (tried, mut tries_seen) = tokio::sync::mpsc::unbounded_channel();
+        let mut asking = Box::pin(claims.work_again(owner, deadline, move |_| {
+            tries += 1;
+            tried.send(tries).unwrap();
+            Ok(ControlFlow::<()>::Continue(()))
+        }));
+        let second = async { while tries_seen.recv().await.unwrap() < 2 {} };
+        tokio::select! {
+            _ = &mut asking => panic!("it came to an end"),
+            () = second => (),
+        }
+        let mut released = Box::pin(claims.work(owner, deadline, |_| Ok(())));
+        let third = async { while tries_seen.recv().await.unwrap() < 5 {} };
+        tokio::select! {
+            _ = &mut asking => panic!("it came to an end"),
+            _ = &mut released => panic!("it came in between"),
+            () = third => (),
+        }
+        drop(asking);
+        released.await.unwrap();
+        no_trace_is_left(&claims).await;
+    }
+
     #[tokio::test]
     async fn work_that_was_dropped_leaves_no_trace() {
         let (claims, claim) = (Claims::new(), claim("a"));
@@ -278,7 +348,7 @@ mod tests {
         for _ in 0..3 {
             let (wake, hang) = hang();
             wakes.push(wake);
-            let dropped = claims.work(claim.owner(), deadline, |_| hang());
+            let dropped = claims.work(claim.owner(), deadline, move |_| hang());
             tokio::select! {
                 biased;
                 _ = dropped => (),
@@ -315,7 +385,9 @@ mod tests {
             let (wake, hang) = hang();
             wakes.push(wake);
             let claims = claims.clone();
-            tokio::spawn(async move { claims.work(claim("a").owner(), soon, |_| hang()).await })
+            tokio::spawn(
+                async move { claims.work(claim("a").owner(), soon, move |_| hang()).await },
+            )
         });
         let hung: Vec<_> = hung.collect();
         let mut unknown = 0;

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use crate::claims::{Claims, start_blocking};
 use crate::config::{Config, ID};
 use crate::folder::Folder;
-use crate::hold::Hold;
+use crate::hold::{Disturbance, Hold, Taking};
 use crate::housekeeping::Housekeeping;
 use crate::news::{self, Listening, News, PATIENCE};
 
@@ -123,7 +124,7 @@ impl FileDriver {
     async fn request<T: Send + 'static>(
         &self,
         claim: &Claim,
-        work: impl FnOnce(&mut Option<Hold>) -> Result<T, DriverError> + Send + 'static,
+        work: impl FnMut(&mut Option<Hold>) -> Result<T, DriverError> + Send + 'static,
     ) -> Result<T, DriverError> {
         let deadline = Instant::now() + self.call_limit.of(claim);
         self.claims.work(claim.owner(), deadline, work).await
@@ -139,6 +140,7 @@ pub(crate) fn patience(call_limit: Duration) -> std::time::Instant {
 enum Asked {
     Granted(Hold),
     Taken(Taken),
+    Disturbed(Disturbance),
 }
 
 /// Takes the lock. A claim that waits and is refused hears of what comes after that.
@@ -148,32 +150,28 @@ enum Asked {
 fn take(
     folder: &Folder,
     claim: &Claim,
-    limit: std::time::Instant,
+    before: Option<Disturbance>,
     news: &News,
 ) -> Result<Asked, DriverError> {
     let (owner, path) = (claim.owner(), folder.file_of(claim.name()));
-    if claim.waits() && news.are_in_vain(owner) {
+    if claim.waits() && before.is_none() && news.are_in_vain(owner) {
         news.listen(owner, &path);
     }
     for _ in 0..TRIES {
-        match Hold::take(folder, claim, limit) {
-            Ok(Some(hold)) => {
+        match Hold::take(folder, claim, before)? {
+            Taking::Granted(hold) => {
                 news.leave(owner);
                 return Ok(Asked::Granted(hold));
             }
-            Ok(None) if !claim.waits() => return Ok(Asked::Taken(Taken::new())),
-            Ok(None) => match news.listen(owner, &path) {
+            Taking::Disturbed(by) => return Ok(Asked::Disturbed(by)),
+            Taking::Taken if !claim.waits() => return Ok(Asked::Taken(Taken::new())),
+            Taking::Taken => match news.listen(owner, &path) {
                 Listening::Still => {
                     return Ok(Asked::Taken(Taken::new().ask_within(PATIENCE)));
                 }
                 Listening::Deaf => return Ok(Asked::Taken(Taken::new().unheard())),
                 Listening::FromNow => (),
             },
-            Err(error) => {
-                // Such a claim need not be released.
-                news.leave(owner);
-                return Err(error);
-            }
         }
     }
     Ok(Asked::Taken(Taken::new().ask_within(BUSY)))
@@ -191,23 +189,35 @@ impl Driver for FileDriver {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         let (folder, news) = (Arc::clone(&self.folder), Arc::clone(&self.news));
-        let asking = claim.clone();
-        let limit = patience(self.call_limit.of(claim));
-        self.request(claim, move |held| {
+        let (asking, mut disturbed) = (claim.clone(), None);
+        let call_limit = self.call_limit.of(claim);
+        let (deadline, limit) = (Instant::now() + call_limit, patience(call_limit));
+        let asked = self.claims.work_again(claim.owner(), deadline, move |held| {
             let granted = |hold: &Hold| {
-                Attempt::Granted(Grant::new().token(hold.token()).vouch(Vouch::WhileAlive))
+                let grant = Grant::new().token(hold.token()).vouch(Vouch::WhileAlive);
+                ControlFlow::Break(Attempt::Granted(grant))
             };
             match held {
                 Some(hold) if hold.stands()? => return Ok(granted(hold)),
                 // First lets go of a file that is no longer there.
                 _ => *held = None,
             }
-            Ok(match take(&folder, &asking, limit, &news)? {
-                Asked::Granted(hold) => granted(held.insert(hold)),
-                Asked::Taken(taken) => Attempt::Taken(taken),
-            })
-        })
-        .await
+            match take(&folder, &asking, disturbed, &news)? {
+                Asked::Granted(hold) => Ok(granted(held.insert(hold))),
+                Asked::Taken(taken) => Ok(ControlFlow::Break(Attempt::Taken(taken))),
+                Asked::Disturbed(by) if std::time::Instant::now() < limit => {
+                    disturbed = Some(by);
+                    Ok(ControlFlow::Continue(()))
+                }
+                Asked::Disturbed(by) => Err(by.goes_on().at(&folder.file_of(asking.name()))),
+            }
+        });
+        let asked = asked.await;
+        if asked.as_ref().is_err_and(|error| error.kind() != ErrorKind::Unknown) {
+            // Such a claim need not be released.
+            self.news.leave(claim.owner());
+        }
+        asked
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {

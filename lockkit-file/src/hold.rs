@@ -23,9 +23,41 @@ use crate::time;
 /// How often a lock file may be replaced, or its folder removed, while a claim asks for it.
 const TRIES: usize = 8;
 
-/// How long until a claim asks again because somebody is looking at the lock, which takes
-/// microseconds, or breaking a hold of it, which takes as long as the disk does.
+/// How long until a claim asks again because of a [disturbance](Disturbance), and how long it does so
+/// before it gives its thread to others.
 const PAUSE: Duration = Duration::from_micros(200);
+const BRIEF: Duration = Duration::from_millis(1);
+
+/// What came of asking for a lock.
+#[derive(Debug)]
+pub(crate) enum Taking {
+    Granted(Hold),
+    /// Somebody has it.
+    Taken,
+    /// Nobody may have it, but somebody is at its file: ask again.
+    Disturbed(Disturbance),
+}
+
+/// What somebody does who is at the file of a lock and does not hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disturbance {
+    /// Takes microseconds.
+    Look,
+    /// Takes as long as the disk does.
+    Break,
+}
+
+impl Disturbance {
+    /// What to say if it does not come to an end.
+    pub(crate) fn goes_on(self) -> Problem {
+        let what = match self {
+            Self::Look => "looking at it",
+            Self::Break => "breaking a hold of it",
+        };
+        let text = format!("the lock is not held, but somebody is {what} all the time");
+        Problem::found(ErrorKind::Unreachable, text)
+    }
+}
 
 /// A lock that is held. Dropping this frees it.
 ///
@@ -41,15 +73,14 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Takes the lock, unless somebody has it. Waits until `limit` for those who are only looking
-    /// at it or breaking a hold of it.
+    /// Takes the lock, unless somebody has it. Says by what it was disturbed `before`, if it was.
     pub(crate) fn take(
         folder: &Folder,
         claim: &Claim,
-        limit: Instant,
-    ) -> Result<Option<Self>, DriverError> {
+        before: Option<Disturbance>,
+    ) -> Result<Taking, DriverError> {
         let path = folder.file_of(claim.name());
-        try_take(folder, claim, &path, limit).map_err(|problem| problem.at(&path))
+        try_take(folder, claim, &path, before).map_err(|problem| problem.at(&path))
     }
 
     pub(crate) fn token(&self) -> FencingToken {
@@ -130,10 +161,18 @@ fn try_take(
     folder: &Folder,
     claim: &Claim,
     path: &Path,
-    limit: Instant,
-) -> Result<Option<Hold>, Problem> {
+    before: Option<Disturbance>,
+) -> Result<Taking, Problem> {
+    let until = Instant::now() + BRIEF;
+    let mut is_broken = before == Some(Disturbance::Break);
     let mut tries = TRIES;
     while tries > 0 {
+        // Before the next token is stored, which would be one for nothing.
+        while is_broken && breaking::is_under_way(path)? {
+            if !pause(until) {
+                return Ok(Taking::Disturbed(Disturbance::Break));
+            }
+        }
         let entered = folder.enter(path.parent().unwrap_or(folder.path()));
         let asked = entered.and_then(|place| ask(folder, &place, path).map(|asked| (asked, place)));
         let (asked, place) = match asked {
@@ -145,27 +184,37 @@ fn try_take(
             asked => asked?,
         };
         match asked {
-            Ask::Taken => return Ok(None),
-            Ask::Disturbed => pause(limit, "looking at it")?,
+            Ask::Taken => return Ok(Taking::Taken),
+            Ask::Disturbed => {
+                if !pause(until) {
+                    return Ok(Taking::Disturbed(Disturbance::Look));
+                }
+            }
             Ask::Granted(lock) => {
                 let hold = grant(folder, &place, claim, path, lock)?;
                 // Only now that the token is stored: whoever puts another file in place of this one
                 // and then reads its tokens finds all that were ever granted. And in this order,
                 // since a break may have come to its end in between.
-                let is_broken = breaking::is_under_way(path)?;
+                is_broken = breaking::is_under_way(path)?;
                 if !is_broken && is_at(hold.id, path)? {
-                    return Ok(Some(hold));
+                    return Ok(Taking::Granted(hold));
                 }
                 drop(hold);
-                while breaking::is_under_way(path)? {
-                    pause(limit, "breaking a hold of it")?;
-                }
                 tries -= 1;
             }
         }
     }
     let text = format!("the file was replaced {TRIES} times while the lock was being taken");
     Err(Problem::found(ErrorKind::Unreachable, text))
+}
+
+/// Gives somebody time to come to an end; `false` if there was enough.
+fn pause(until: Instant) -> bool {
+    let is_early = Instant::now() < until;
+    if is_early {
+        std::thread::sleep(PAUSE);
+    }
+    is_early
 }
 
 /// Asks for the kernel's lock.
@@ -191,16 +240,6 @@ fn ask(folder: &Folder, place: &Place, path: &Path) -> Result<Ask, Problem> {
         }
         Ask::Disturbed => Ok(Ask::Disturbed),
     }
-}
-
-/// Gives somebody time to come to an end.
-fn pause(limit: Instant, what: &str) -> Result<(), Problem> {
-    if Instant::now() > limit {
-        let text = format!("the lock is not held, but somebody is {what} all the time");
-        return Err(Problem::found(ErrorKind::Unreachable, text));
-    }
-    std::thread::sleep(PAUSE);
-    Ok(())
 }
 
 /// Stores the next token, so that it is not granted again, and makes a hold of the lock.
@@ -246,14 +285,14 @@ fn grant(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::time::{Duration, Instant};
 
-    use lockkit_core::driver::Claim;
+    use lockkit_core::driver::{Claim, DriverError};
     use lockkit_core::{LockName, Locker, Namespace};
 
-    use super::{Ask, Hold, TRIES, ask, grant, note_if_free};
+    use super::{Ask, Disturbance, Hold, TRIES, Taking, ask, grant, note_if_free};
     use crate::FileDriver;
     use crate::breaking::break_hold;
     use crate::folder::Folder;
@@ -261,6 +300,19 @@ mod tests {
     use crate::look;
     use crate::record::{self, Record, State};
     use crate::time;
+
+    /// Takes the lock, unless somebody has it, however often that is disturbed.
+    pub(crate) fn take(folder: &Folder, claim: &Claim) -> Result<Option<Hold>, DriverError> {
+        let (limit, mut before) = (Instant::now() + Duration::from_secs(60), None);
+        loop {
+            match Hold::take(folder, claim, before)? {
+                Taking::Granted(hold) => return Ok(Some(hold)),
+                Taking::Taken => return Ok(None),
+                Taking::Disturbed(by) => before = Some(by),
+            }
+            assert!(Instant::now() < limit, "disturbed for ever: {before:?}");
+        }
+    }
 
     /// No test here starts a process, which would have copies of its own for a moment.
     #[tokio::test]
@@ -286,9 +338,8 @@ mod tests {
         let folder = Folder::open(root.path()).unwrap();
         let name = LockName::new(&Namespace::default(), "a").unwrap();
         let claim = Claim::new(name, Duration::from_secs(30));
-        let limit = Instant::now() + Duration::from_secs(10);
         for is_kept in [true, false] {
-            let mut hold = Hold::take(&folder, &claim, limit).unwrap().unwrap();
+            let mut hold = take(&folder, &claim).unwrap().unwrap();
             let copy = hold.share().unwrap();
             let kept = is_kept.then_some(copy);
             assert!(hold.end());
@@ -307,19 +358,41 @@ mod tests {
         let folder = Folder::open(root.path()).unwrap();
         let name = LockName::new(&Namespace::default(), "a").unwrap();
         let claim = || Claim::new(name.clone(), Duration::from_secs(30));
-        let limit = Instant::now() + Duration::from_secs(60);
-        let take = || Hold::take(&folder, &claim(), limit).unwrap();
+        let take = || take(&folder, &claim()).unwrap();
         assert!(take().unwrap().end());
         let path = folder.file_of(&name);
         let place = folder.enter(path.parent().unwrap()).unwrap();
         let Ask::Granted(lock) = ask(&folder, &place, &path).unwrap() else { panic!("taken") };
         assert!(take().is_none());
-        break_hold(&folder, &name, None, limit).unwrap();
+        break_hold(&folder, &name, None, Instant::now() + Duration::from_secs(60)).unwrap();
         let next = take().unwrap();
         let late = grant(&folder, &place, &claim(), &path, lock).unwrap();
         assert!(!late.stands().unwrap());
         assert!(next.stands().unwrap());
         assert!(!late.end() && next.end());
+    }
+
+    /// Each token that is stored for nothing is one less, and takes the reserve of a second with it.
+    #[test]
+    fn who_waits_for_a_break_to_end_stores_no_tokens() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let claim = Claim::new(name, Duration::from_secs(30));
+        assert!(take(&folder, &claim).unwrap().unwrap().end());
+        let path = folder.file_of(claim.name());
+        let mark = std::fs::File::create(path.with_file_name(".a")).unwrap();
+        mark.lock_shared().unwrap();
+        let is_disturbed = |before| {
+            let taking = Hold::take(&folder, &claim, before).unwrap();
+            assert!(matches!(taking, Taking::Disturbed(Disturbance::Break)), "{taking:?}");
+        };
+        is_disturbed(None);
+        let content = std::fs::read(&path).unwrap();
+        is_disturbed(Some(Disturbance::Break));
+        assert!(std::fs::read(&path).unwrap() == content, "it was written to");
+        drop(mark);
+        assert!(take(&folder, &claim).unwrap().unwrap().end());
     }
 
     /// As where an administrator tidies up, or where an empty folder gives way to another.
@@ -341,7 +414,7 @@ mod tests {
                     }
                     removed
                 });
-                let taken = Hold::take(&folder, &claim, Instant::now() + Duration::from_secs(60));
+                let taken = take(&folder, &claim);
                 is_taken.store(true, SeqCst);
                 removed += removing.join().unwrap();
                 assert!(taken.unwrap().unwrap().end());
@@ -359,8 +432,7 @@ mod tests {
             let name = LockName::new(&Namespace::default(), "a").unwrap();
             Claim::new(name, Duration::from_secs(30)).with_label(owner.parse().unwrap())
         };
-        let limit = Instant::now() + Duration::from_secs(10);
-        let mut hold = Hold::take(&folder, &claim("broken"), limit).unwrap().unwrap();
+        let mut hold = take(&folder, &claim("broken")).unwrap().unwrap();
         drop(hold.share().unwrap());
         let Hold { lock, path, record, loose, .. } = hold;
         drop(lock);
@@ -371,7 +443,7 @@ mod tests {
             let beside = path.with_file_name("beside");
             std::fs::write(&beside, record::tests::file(&[&free])).unwrap();
             std::fs::rename(&beside, &path).unwrap();
-            next = Hold::take(&folder, &claim("next"), limit).unwrap();
+            next = take(&folder, &claim("next")).unwrap();
             Folder::open_to_note(&path)
         };
         note_if_free(&file, record.clone(), loose, broken_and_taken).unwrap();
@@ -389,10 +461,7 @@ mod tests {
         let claim =
             Claim::new(LockName::new(&Namespace::default(), "a").unwrap(), Duration::from_secs(30));
         let path = folder.file_of(claim.name());
-        let take = || {
-            let limit = Instant::now() + Duration::from_secs(10);
-            Hold::take(&folder, &claim, limit).unwrap().unwrap()
-        };
+        let take = || take(&folder, &claim).unwrap().unwrap();
         let held = |state| {
             let file = std::fs::File::open(&path).unwrap();
             assert_eq!(is_locked(&file).unwrap(), state == State::Held);

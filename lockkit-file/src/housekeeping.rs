@@ -248,7 +248,7 @@ mod tests {
     use super::{IDLE, PART, Sweep, is_behind};
     use crate::breaking::break_hold;
     use crate::folder::Folder;
-    use crate::hold::Hold;
+    use crate::hold::{self, Hold};
     use crate::look;
     use crate::record::tests::{file, record};
     use crate::record::{Record, State};
@@ -261,7 +261,7 @@ mod tests {
     }
 
     fn take(folder: &Folder) -> Option<Hold> {
-        Hold::take(folder, &claim(), Instant::now() + HANG).unwrap()
+        hold::tests::take(folder, &claim()).unwrap()
     }
 
     fn sweep(folder: &Folder) {
@@ -373,10 +373,8 @@ mod tests {
                         let _end = Ending(&ended);
                         for _ in 0..3 {
                             // This is an error if the file was replaced over and over.
-                            let limit = Instant::now() + HANG;
-                            let Ok(Some(hold)) = Hold::take(&folder, &claim(), limit) else {
-                                continue;
-                            };
+                            let taken = hold::tests::take(&folder, &claim());
+                            let Ok(Some(hold)) = taken else { continue };
                             tokens.lock().unwrap().push(hold.token().get());
                             hold.end();
                         }

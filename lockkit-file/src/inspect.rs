@@ -110,7 +110,7 @@ mod tests {
     use super::held;
     use crate::diagnosis::diagnose;
     use crate::folder::Folder;
-    use crate::hold::Hold;
+    use crate::hold::tests::take;
 
     /// Otherwise it would go on while nobody waits for it any more, on a thread that others need.
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         let namespace = Namespace::default();
         let name = LockName::new(&namespace, "a").unwrap();
         let later = Instant::now() + Duration::from_secs(60);
-        let _hold = Hold::take(&folder, &Claim::new(name, Duration::from_secs(60)), later).unwrap();
+        let _hold = take(&folder, &Claim::new(name, Duration::from_secs(30))).unwrap();
         assert_eq!(held(&folder, &namespace, later).unwrap().len(), 1);
         let error = held(&folder, &namespace, Instant::now()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable);

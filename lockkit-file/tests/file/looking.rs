@@ -3,8 +3,9 @@ use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lockkit_core::driver::{Driver as _, ErrorKind, Inspect as _};
+use lockkit_core::driver::{Attempt, Driver as _, ErrorKind, Inspect as _, Release};
 use lockkit_core::{LockStatus, Namespace};
+use lockkit_file::FileDriver;
 
 use crate::support::{
     Fixture, broken, claim, failed, granted, name, refused, seen, token, told_by_driver,
@@ -66,6 +67,33 @@ async fn a_lock_that_somebody_looks_at_for_long_is_not_said_to_be_held() {
     assert!(told.contains("not held, but somebody is looking at it"), "{told}");
     looking.unlock().unwrap();
     granted(&driver, &claim("a")).await;
+}
+
+/// There are more of them than a driver uses threads.
+#[tokio::test]
+async fn who_waits_for_a_look_to_end_leaves_the_threads_to_other_locks() {
+    const ASKING: usize = 200;
+    let fixture = Fixture::new();
+    let driver = Arc::new(fixture.driver().await);
+    let [wanted, other] = [claim("wanted"), claim("other")];
+    granted(&driver, &wanted).await;
+    driver.release(&wanted).await.unwrap();
+    let looking = fs::File::open(fixture.file("wanted")).unwrap();
+    looking.lock_shared().unwrap();
+    let ask = |driver: Arc<FileDriver>| async move { driver.try_acquire(&claim("wanted")).await };
+    let asking: Vec<_> = (0..ASKING).map(|_| tokio::spawn(ask(Arc::clone(&driver)))).collect();
+    // They come first.
+    tokio::task::yield_now().await;
+    granted(&driver, &other).await;
+    assert_eq!(driver.release(&other).await.unwrap(), Release::Freed);
+    assert!(asking.iter().all(|asked| !asked.is_finished()));
+    looking.unlock().unwrap();
+    let mut grants = 0;
+    for asked in asking {
+        let attempt = asked.await.unwrap().unwrap();
+        grants += usize::from(matches!(attempt, Attempt::Granted(_)));
+    }
+    assert_eq!(grants, 1);
 }
 
 #[tokio::test]
