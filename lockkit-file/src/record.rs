@@ -177,11 +177,12 @@ impl Records {
     }
 
     /// Whether the last reserve is on the disk, and with it the name of the file: both slots have
-    /// the reserve, and the second is written only once the first was synced. Otherwise whoever
-    /// wrote it may have died before that, or could not sync it, or the file has just been made or
-    /// put here.
+    /// the reserve, and the second is written only once the first was synced. Where nothing is
+    /// reserved, so it is with the last token. Otherwise whoever wrote it may have died before that,
+    /// or could not sync it, or the file has just been made or put here.
     pub(crate) fn are_settled(&self) -> bool {
-        matches!(&self.0, [Some(one), Some(other)] if one.reserve == other.reserve)
+        let [Some(one), Some(other)] = &self.0 else { return false };
+        one.reserve == other.reserve && (one.reserve.is_some() || one.token == other.token)
     }
 
     /// Which slot is written next: not that of the last record that was synced, which has to be

@@ -250,9 +250,7 @@ mod tests {
 
     /// Whatever of the writes since the last sync has reached the disk, and however whole: after each
     /// step of each course of five holders, with a reserve that is used up or not.
-    #[test]
-    fn what_the_kernel_lost_is_not_granted_again() {
-        let (before, after) = (boot('1'), boot('2'));
+    fn go_through_crashes(before: Option<&Boot>, after: Option<&Boot>) {
         let fates = [Fate::Ends, Fate::Dies, Fate::DiesBefore];
         let courses = (0..5).fold(vec![(Disk::default(), 5_000_000)], |disks, _| {
             let mut longer = Vec::new();
@@ -260,9 +258,9 @@ mod tests {
                 for (fate, step) in fates.iter().flat_map(|fate| [(*fate, 0), (*fate, 2 * LENGTH)])
                 {
                     let (mut disk, time) = (disk.clone(), time + step);
-                    disk.grant(Some(&before), time, fate);
+                    disk.grant(before, time, fate);
                     for found in disk.crashes() {
-                        let next = next(&found, Some(&after), 7);
+                        let next = next(&found, after, 7);
                         assert!(next.is_to_be_synced);
                         assert!(Some(next.token) > disk.granted, "{next:?} {:?}", disk.granted);
                     }
@@ -272,6 +270,16 @@ mod tests {
             longer
         });
         assert_eq!(courses.len(), 6_usize.pow(5));
+    }
+
+    #[test]
+    fn what_the_kernel_lost_is_not_granted_again() {
+        go_through_crashes(Some(&boot('1')), Some(&boot('2')));
+    }
+
+    #[test]
+    fn what_a_kernel_lost_that_is_not_known_is_not_granted_again() {
+        go_through_crashes(None, None);
     }
 
     /// A process was killed in the middle of a write, which this kernel goes on with.
