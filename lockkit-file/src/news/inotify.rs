@@ -23,7 +23,7 @@ use lockkit_core::driver::{Change, OwnerId};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::select;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -130,6 +130,7 @@ impl News {
     }
 
     fn instance(&self) -> io::Result<Arc<OwnedFd>> {
+        let runtime = Handle::current().id();
         let inotify = {
             let mut waiters = self.board.waiters();
             if let Some(inotify) = &waiters.inotify {
@@ -138,12 +139,16 @@ impl News {
             if waiters.rests_until.is_some_and(|until| Instant::now() < until) {
                 return Err(io::Error::other("they could not be read a while ago"));
             }
+            if waiters.without_io.contains(&runtime) {
+                return Err(io::Error::other("they cannot be read on a runtime without I/O"));
+            }
             let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
             Arc::clone(waiters.inotify.insert(Arc::new(inotify)))
         };
         let standing = Standing {
             board: Arc::clone(&self.board),
             inotify: Some(inotify.clone()),
+            runtime,
             has_failed: false,
         };
         let reading = tokio::spawn(read_all(Arc::clone(&inotify), standing));
@@ -177,6 +182,8 @@ struct Waiters {
     reading: Option<AbortHandle>,
     /// When to try again to read news.
     rests_until: Option<Instant>,
+    /// The runtimes on which there is no use in trying.
+    without_io: HashSet<Id>,
     /// Whether the last attempt to listen failed.
     are_deaf: bool,
 }
@@ -353,6 +360,7 @@ fn deliver(inotify: &OwnedFd, board: &Board) -> io::Result<()> {
 struct Standing {
     board: Arc<Board>,
     inotify: Option<Arc<OwnedFd>>,
+    runtime: Id,
     has_failed: bool,
 }
 
@@ -361,9 +369,13 @@ impl Drop for Standing {
         let Some(inotify) = self.inotify.take() else { return };
         let mut waiters = self.board.waiters();
         if waiters.inotify.as_ref().is_some_and(|standing| Arc::ptr_eq(standing, &inotify)) {
-            // Otherwise the runtime has ended, and another is as good. One without I/O panics.
-            if self.has_failed || std::thread::panicking() {
+            // Otherwise the runtime has ended, and another is as good.
+            if self.has_failed {
                 waiters.rests_until = Some(Instant::now() + REST);
+            }
+            // There is no other way to learn that a runtime has no I/O.
+            if std::thread::panicking() {
+                waiters.without_io.insert(self.runtime);
             }
             waiters.fall();
         }
@@ -385,6 +397,8 @@ mod tests {
 
     use lockkit_core::driver::{Change, OwnerId};
     use rustix::fs::inotify::{CreateFlags, ReadFlags, init};
+    use tokio::runtime::Builder;
+    use tokio::task::yield_now;
     use tokio::time::timeout;
 
     use super::{Listening, News};
@@ -410,6 +424,27 @@ mod tests {
     /// What there is to hear, which is ready at once.
     async fn heard(news: &News, owner: OwnerId) -> Option<Change> {
         timeout(Duration::ZERO, news.changed(owner)).await.ok()
+    }
+
+    /// Each time would be a panic, which the program's hook is told of.
+    #[test]
+    fn a_runtime_without_io_is_tried_once_and_another_is_as_good() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (news, path) = (News::new(), file.path());
+        Builder::new_current_thread().build().unwrap().block_on(async {
+            assert_eq!(news.listen(owner(0), path), Listening::FromNow);
+            while news.board.waiters().inotify.is_some() {
+                yield_now().await;
+            }
+            // As after some time.
+            news.board.waiters().rests_until = None;
+            assert_eq!(news.listen(owner(0), path), Listening::Deaf);
+        });
+        Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            assert_eq!(news.listen(owner(0), path), Listening::FromNow);
+            yield_now().await;
+            assert_eq!(news.listen(owner(0), path), Listening::Still);
+        });
     }
 
     #[tokio::test]
