@@ -427,7 +427,8 @@ END
 $$;
 
 -- Ends the session that holds the lock, if it is that of `_owner` or `_owner` is null, and if the
--- session holds nothing else; `others` is what else it holds. The hold is returned as it was.
+-- session holds nothing else; `others` is what else it holds, beside the two integers that are its
+-- mark. The hold is returned as it was.
 CREATE FUNCTION lockkit_session_break(_key bigint, _owner text, _patience bigint)
 RETURNS TABLE (
     pid integer, program text, namespace text, name text, owner text, label text, token bigint,
@@ -444,7 +445,7 @@ BEGIN
     SELECT string_agg(coalesce(s.name, o.key::text), ', ' ORDER BY s.name) INTO others
       FROM (SELECT l.classid::bigint << 32 | l.objid::bigint AS key
               FROM pg_locks AS l
-             WHERE l.locktype = 'advisory' AND l.granted
+             WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
                AND l.pid = lockkit_session_break.pid) AS o
       LEFT JOIN lockkit_session AS s ON s.key = o.key
      WHERE o.key <> _key;

@@ -10,6 +10,7 @@ mod network;
 mod pooler;
 mod requests;
 mod support;
+mod users;
 mod waiting;
 mod weather;
 
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         inspect::trials(),
         pooler::trials(),
         requests::trials(),
+        users::trials(),
         waiting::trials(),
         weather::trials(),
     ];

@@ -1,19 +1,31 @@
 //! PgBouncer between the driver and the server.
 
+use std::sync::Arc;
+
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Driver as _, Release, Renewal};
+use lockkit_core::driver::{Driver, Release, Renewal};
 use lockkit_core::{Error, Grade, Locker};
 use lockkit_sql::postgres::PostgresDriver;
-use lockkit_testkit::{POSTGRES, PgBouncer, PoolMode, Server, Unavailable, trial};
+use lockkit_testkit::{POSTGRES, PgBouncer, PoolMode, Proxy, Server, Unavailable, trial};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
-use crate::support::{causes, claim, connect, driver, refused, take};
+use crate::support::{Raw, causes, claim, connect, driver, millis, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("pgbouncer::transactions_are_refused", || pooled(PoolMode::Transaction), refuses),
         trial("pgbouncer::sessions_work", || pooled(PoolMode::Session), works),
+        trial(
+            "pgbouncer::a_session_that_went_to_another_client_is_left_alone",
+            || pooled(PoolMode::Session),
+            given_away,
+        ),
+        trial(
+            "pgbouncer::a_session_that_comes_back_is_a_new_one",
+            || pooled(PoolMode::Session),
+            given_back,
+        ),
         trial("pgbouncer::leases_work_with_sessions", || pooled(PoolMode::Session), leases),
         trial(
             "pgbouncer::leases_say_that_transactions_are_pooled",
@@ -55,6 +67,67 @@ async fn works((server, pooler): (Server, PgBouncer)) {
     assert_eq!(far.release(&held).await.unwrap(), Release::Freed);
     take(&*near, &claim("orders")).await;
     refused(&*far, &claim("orders")).await;
+}
+
+/// A driver whose connection broke after its session had held a lock.
+struct CutOff {
+    driver: Arc<dyn Driver>,
+    /// Between it and the pooler.
+    _proxy: Proxy,
+    options: PgConnectOptions,
+    /// To the server itself.
+    raw: Raw,
+    session: i64,
+}
+
+impl CutOff {
+    async fn by((server, pooler): (&Server, &PgBouncer)) -> Self {
+        let options: PgConnectOptions = pooler.url("postgres").parse().unwrap();
+        let proxy = Proxy::start(([127, 0, 0, 1], options.get_port()).into()).await;
+        let url = format!("postgres://postgres@{}/postgres", proxy.addr());
+        let (driver, held) = (driver(&url, "ttl=1h").await, claim("orders"));
+        take(&*driver, &held).await;
+        let mut raw = Raw::to(server).await;
+        let session = raw.session().await;
+        // Without a hold there is no heartbeat, in the midst of which the session would not be given
+        // to another client.
+        assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+        proxy.reset().await;
+        let options = options.extra_float_digits(None);
+        Self { driver, _proxy: proxy, options, raw, session }
+    }
+}
+
+async fn given_away((server, pooler): (Server, PgBouncer)) {
+    const PID: &str = "SELECT pg_backend_pid()::bigint";
+    let far = CutOff::by((&server, &pooler)).await;
+    let mut others = Vec::new();
+    let mut next = loop {
+        let mut next = Raw::Postgres(far.options.connect().await.unwrap());
+        match next.ask(PID, PID).await {
+            session if session == far.session => break next,
+            _ => others.push(next),
+        }
+    };
+    assert!(next.takes("7").await);
+    take(&*far.driver, &claim("other")).await;
+    assert_eq!(next.ask(PID, PID).await, far.session);
+    assert!(!Raw::to(&server).await.takes("7").await, "its lock was freed");
+}
+
+async fn given_back((server, pooler): (Server, PgBouncer)) {
+    let mut far = CutOff::by((&server, &pooler)).await;
+    let is_clean = format!(
+        "SELECT count(*) FROM pg_stat_activity \
+         WHERE pid = {} AND state = 'idle' AND query = 'DISCARD ALL'",
+        far.session
+    );
+    while far.raw.ask(&is_clean, "").await == 0 {
+        tokio::time::sleep(millis(1)).await;
+    }
+    take(&*far.driver, &claim("other")).await;
+    let session = "SELECT pid::bigint FROM lockkit_session WHERE name = 'other'";
+    assert_eq!(far.raw.ask(session, "").await, far.session, "it got another one");
 }
 
 async fn leases((server, pooler): (Server, PgBouncer)) {

@@ -97,10 +97,10 @@ impl Raw {
         .await
     }
 
-    /// How many locks sessions hold.
+    /// How many locks sessions hold, beside their marks.
     pub(crate) async fn locks(&mut self) -> i64 {
         self.ask(
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'",
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1",
             "SELECT count(*) FROM lockkit_session WHERE IS_USED_LOCK(locked) IS NOT NULL",
         )
         .await

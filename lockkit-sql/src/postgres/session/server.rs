@@ -29,15 +29,10 @@ const RELEASE: &str = "SELECT lockkit_session_release($1::bigint) AS was_held";
 /// Unlocks twice, if it was locked twice.
 const GIVE_BACK: &str =
     "SELECT pg_advisory_unlock($1) AND pg_advisory_unlock($1) IS NOT NULL AS was_held";
-/// If a session with that process id began at another time, it is another one.
-const INTERRUPT: &str = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
-     WHERE pid = $1 AND backend_start::text = $2";
 /// A server that takes no writes any more keeps its sessions: by then, locks are another server's.
 const BEAT: &str = "SELECT pg_backend_pid() AS pid, \
      current_setting('transaction_read_only') = 'on' AS is_read_only";
-/// A session has unlocked all that it held before its row is gone.
-const BURY: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-     WHERE pid = $1 AND backend_start::text = $2";
+const SIGNAL: &str = include_str!("../sql/session_signal.sql");
 
 /// In milliseconds. While a statement waits, what others delete meanwhile is not cleared away.
 const LONGEST_WAIT: i64 = 10_000;
@@ -65,18 +60,20 @@ pub(super) struct PostgresSession {
     pid: Option<i32>,
 }
 
-/// Which session it is: process ids are given out again.
+/// Which session it is: the two random numbers that it keeps locked from its beginning on. A pooler
+/// that gives the session to another client unlocks them together with all that we held; it leaves
+/// the process id and the beginning as they were.
 #[derive(Clone, Debug)]
-pub(super) struct Trace {
-    pid: i32,
-    start: String,
+pub(super) struct Mark {
+    high: i32,
+    low: i32,
 }
 
 #[async_trait]
 impl Server for PostgresServer {
     type Connection = PostgresSession;
     type Key = i64;
-    type Trace = Trace;
+    type Trace = Mark;
     type Failure = Failure;
 
     fn key(&self, name: &LockName) -> Result<i64, Failure> {
@@ -94,7 +91,7 @@ impl Server for PostgresServer {
         &self,
         session: &mut PostgresSession,
         ttl: Duration,
-    ) -> Result<(Duration, Trace), Failure> {
+    ) -> Result<(Duration, Mark), Failure> {
         // Rounded up to what the server counts in.
         let idle = i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
         let patience = (idle / 5).clamp(1, LONGEST_WAIT);
@@ -103,21 +100,21 @@ impl Server for PostgresServer {
             .into_iter()
             .fold(query(SESSION), |query, setting| query.bind(setting.to_string()));
         let row = one(asking.fetch_all(&mut session.connection).await?)?;
-        let trace = Trace { pid: row.try_get("pid")?, start: row.try_get("start")? };
-        session.pid = Some(trace.pid);
-        Ok((Duration::from_millis(idle.unsigned_abs()), trace))
+        session.pid = Some(row.try_get("pid")?);
+        let mark = Mark { high: row.try_get("high")?, low: row.try_get("low")? };
+        Ok((Duration::from_millis(idle.unsigned_abs()), mark))
     }
 
     async fn send(
         &self,
         session: &mut PostgresSession,
-        request: &Request<'_, i64, Trace>,
+        request: &Request<'_, i64, Mark>,
     ) -> Result<Reply, Failure> {
         let query = match request {
             Request::Take { key, claim, listens } => take(TAKE, **key, claim, *listens),
             Request::Wait { key, claim } => take(WAIT, **key, claim, false),
-            Request::Interrupt { trace } => query(INTERRUPT).bind(trace.pid).bind(&trace.start),
-            Request::Bury { trace } => query(BURY).bind(trace.pid).bind(&trace.start),
+            Request::Interrupt { trace } => signal(trace, false),
+            Request::Bury { trace } => signal(trace, true),
             Request::Release { key } => query(RELEASE).bind(**key),
             Request::GiveBack { key } => query(GIVE_BACK).bind(**key),
             Request::Beat => query(BEAT),
@@ -125,7 +122,7 @@ impl Server for PostgresServer {
         let rows = query.fetch_all(&mut session.connection).await?;
         match request {
             Request::Take { .. } | Request::Wait { .. } => answer_of_an_ask(&one(rows)?),
-            // There is no row for a session that is over.
+            // There is no row for a session that has unlocked what it held, or is just doing so.
             Request::Interrupt { .. } => Ok(Reply::Interrupted),
             Request::Bury { .. } => Ok(Reply::Buried(rows.is_empty())),
             Request::Release { .. } | Request::GiveBack { .. } => {
@@ -186,6 +183,10 @@ fn take<'q>(statement: &'static str, key: i64, claim: &'q Claim, listens: bool) 
         .bind(claim.label().as_str())
         .bind(i64::try_from(claim.ttl().as_micros()).unwrap_or(i64::MAX))
         .bind(listens)
+}
+
+fn signal(mark: &Mark, ends: bool) -> Query<'static> {
+    query(SIGNAL).bind(mark.high).bind(mark.low).bind(ends)
 }
 
 fn answer_of_an_ask(row: &PgRow) -> Result<Reply, Failure> {

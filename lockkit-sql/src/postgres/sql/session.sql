@@ -2,9 +2,9 @@
 -- $3 to $6 when keepalives begin, their spacing, how many go unanswered, and the end of
 -- unacknowledged data, as PostgreSQL has them: seconds, seconds, a number, milliseconds.
 -- What the administrator has set for the role may end a statement or the session: here it is set
--- for locks. All of it ends with the session.
+-- for locks. All of it ends with the session, as does the lock that is the session's mark.
 SELECT pg_backend_pid() AS pid,
-       (SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()) AS start,
+       mark.high, mark.low, pg_advisory_lock(mark.high, mark.low)::text,
        set_config('idle_session_timeout', $1, false),
        set_config('lock_timeout', $2, false),
        set_config('tcp_keepalives_idle', $3, false),
@@ -17,3 +17,7 @@ SELECT pg_backend_pid() AS pid,
          WHERE s.name = 'transaction_timeout'),
        set_config('idle_in_transaction_session_timeout', '0', false),
        set_config('default_transaction_isolation', 'read committed', false)
+  -- Of an id that is random but for six bits in its middle.
+  FROM (SELECT ('x' || left(id::text, 8))::bit(32)::integer AS high,
+               ('x' || right(id::text, 8))::bit(32)::integer AS low
+          FROM gen_random_uuid() AS id) AS mark
