@@ -109,6 +109,17 @@ impl Neighbours {
         }
     }
 
+    /// Tells the claim that relies on `owner` that `owner` holds the lock by now, so that it keeps
+    /// asking: where another process breaks a hold, nobody tells of that.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn tell_of_hold(&self, owner: OwnerId) {
+        let mut claims = self.claims();
+        let behind = claims.get(&owner).and_then(|own| own.behind);
+        if behind.and_then(|behind| claims.get(&behind)).is_some_and(|behind| behind.relies) {
+            tell(&mut claims, behind);
+        }
+    }
+
     /// Whether `owner` may have a place. Nothing is known of a claim that has gone, so that one
     /// may.
     #[cfg(feature = "mysql")]
@@ -242,6 +253,26 @@ mod tests {
         assert!(!neighbours.is_next(b), "it had its turn");
         neighbours.go(b);
         assert!(!neighbours.is_next(c), "that was only a place");
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[tokio::test]
+    async fn who_relied_on_a_place_is_told_that_it_is_a_hold() {
+        let neighbours = Neighbours::default();
+        let [a, b, c] = known(&neighbours);
+        behind(&neighbours, a, 1, None);
+        assert!(stand(&neighbours, b, 2, a) && stand(&neighbours, c, 3, b));
+        neighbours.hold(a);
+        neighbours.tell_of_hold(a);
+        assert!(has_news(&neighbours, b).await);
+        assert!(!has_news(&neighbours, c).await);
+        behind(&neighbours, b, 2, Some(Ahead { owner: a, waits: false }));
+        // The holder asks again.
+        neighbours.tell_of_hold(a);
+        assert!(!has_news(&neighbours, b).await, "it knows");
+        neighbours.go(a);
+        assert!(has_news(&neighbours, b).await);
+        assert!(neighbours.is_next(b));
     }
 
     #[tokio::test]

@@ -164,6 +164,7 @@ impl SqliteDriver {
             return Ok(self.refusal(claim, &answer, place_ends));
         };
         self.neighbours.hold(claim.owner());
+        self.neighbours.tell_of_hold(claim.owner());
         let token = hold.fencing_token().ok_or_else(|| {
             DriverError::new(ErrorKind::Foreign, "the fencing token of the row is not positive")
         })?;

@@ -150,6 +150,27 @@ async fn those_behind_others_are_refreshed_together() {
     assert_eq!(number(&mut raw, AssertSqlSafe(last)).await, 1);
 }
 
+/// Another process can break the hold, and tells nobody.
+#[tokio::test]
+async fn who_stands_behind_a_new_holder_is_told_to_ask() {
+    let fixture = Fixture::new();
+    let (driver, elsewhere) = (fixture.driver().await, fixture.driver().await);
+    let holder = claim("a");
+    granted(&driver, &holder).await;
+    let [first, second, third] = [(); 3].map(|()| claim("a").fair());
+    for waiter in [&first, &second, &third] {
+        refused(&driver, waiter).await;
+    }
+    driver.release(&holder).await.unwrap();
+    granted(&driver, &first).await;
+    assert!(has_news(&driver, &second).await);
+    assert!(!has_news(&driver, &third).await);
+    assert!(!refused(&driver, &second).await.is_heard(), "it would not ask");
+    let inspect = elsewhere.inspect().unwrap();
+    inspect.break_hold(first.name(), Some(first.owner())).await.unwrap().unwrap();
+    granted(&driver, &second).await;
+}
+
 #[tokio::test]
 async fn the_first_place_is_woken_and_no_other() {
     let fixture = Fixture::new();
