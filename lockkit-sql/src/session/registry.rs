@@ -18,7 +18,7 @@ pub(super) const LONGEST_BELIEF: Duration = Duration::from_secs(1);
 pub(super) struct Registry<K> {
     life: Option<Life>,
     holds: HashMap<K, Hold>,
-    /// The owners whose hold ended with a session, until they have released.
+    /// The owners whose hold ended with a session, until they have released, or were refused.
     lost: HashSet<OwnerId>,
     /// The owners that may have a lock by a session that the server may not know to be over.
     in_doubt: HashSet<OwnerId>,
@@ -169,6 +169,11 @@ impl<K: Clone + Eq + Hash> Registry<K> {
 
     pub(super) fn has_lost(&self, owner: OwnerId) -> bool {
         self.lost.contains(&owner)
+    }
+
+    /// Notes that the owner knows, from the refusal of an ask, that it holds nothing.
+    pub(super) fn forget_loss(&mut self, owner: OwnerId) {
+        self.lost.remove(&owner);
     }
 
     /// Notes that the server no longer holds it for us.

@@ -36,6 +36,9 @@ impl<S: Server> Turn<S> {
     ) -> Result<Outcome, S::Failure> {
         let (owner, mut doubt) = (claim.owner(), None);
         let answer = self.try_to_take(key, claim, listens, asked, &mut doubt).await;
+        if matches!(answer, Ok(Outcome::Taken)) {
+            self.shared.registry().forget_loss(owner);
+        }
         // What was sent first may have been carried out, however the second attempt fared.
         answer.map_err(|failure| self.shared.in_doubt(owner, doubt.unwrap_or(failure)))
     }

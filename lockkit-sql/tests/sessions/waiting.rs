@@ -34,6 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         on_each("a_wait_is_broken_off_though_the_other_session_ended", broken_off),
         on_each("waiters_without_a_way_to_the_server_find_back", cut),
         on_each("an_answer_that_comes_late_to_a_waiter_is_picked_up", late),
+        on_each("a_loss_is_no_news_to_who_was_refused_since", lost_and_refused),
         on_each("a_crowd_of_tasks_is_served", crowd),
     ]
     .into_iter()
@@ -386,6 +387,32 @@ async fn late(server: Server) {
             true => drop(release_in_the_end(&*far, &waiting).await),
         }
         assert_eq!((raw.locks().await, raw.waiting().await), (0, 0));
+    }
+}
+
+/// What a claim was granted without hearing of it was lost with the session.
+async fn lost_and_refused(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let url = server.url_at(proxy.addr());
+    let parameters = "ttl=1h&call_limit=200ms&waiting_sessions=0";
+    let (mut raw, far) = (Raw::to(&server).await, impatient_driver(&url, parameters).await);
+    let (earlier, waiting) = (claim("orders"), claim("orders").waiting());
+    take_in_the_end(&*far, &earlier).await;
+    release_in_the_end(&*far, &earlier).await;
+    let hold = proxy.requests().hold(waiting.owner().to_string());
+    assert_eq!(kind(far.try_acquire(&waiting).await).0, ErrorKind::Unknown);
+    hold.go_on();
+    raw.until_locked().await;
+    // By then that answer has come.
+    take_in_the_end(&*far, &claim("other")).await;
+    raw.end_sessions().await;
+    let near = driver(&server.url(), "").await;
+    take_in_the_end(&*near, &claim("orders")).await;
+    while !matches!(far.try_acquire(&waiting).await, Ok(Attempt::Taken(_))) {}
+    tokio::select! {
+        biased;
+        change = far.changed(&waiting) => assert_ne!(change, Change::Lost),
+        () = std::future::ready(()) => (),
     }
 }
 
