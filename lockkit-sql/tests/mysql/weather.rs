@@ -29,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_second_ask_that_fails_leaves_the_first_answer", private, refused_once),
         trial("a_reset_or_a_partition_is_got_over", private, cut),
         trial("a_transaction_that_is_cut_off_is_rolled_back", private, half_open),
+        trial("who_is_cut_off_in_a_transaction_does_not_keep_the_lock", private, cut_off),
         trial("a_request_that_was_not_sent_is_not_unknown", private, away),
         trial("attempts_to_connect_are_few", private, attempts),
         trial("a_row_that_somebody_keeps_locked_holds_up_nobody_else", shared, locked),
@@ -265,6 +266,33 @@ async fn half_open(server: Server) {
     assert_eq!(database.ask::<i64>("SELECT COUNT(*) FROM lockkit_place").await, 0);
     near.release(&holder).await.unwrap();
     take(&near, &claim(LONG)).await;
+}
+
+/// As of a host that has lost its power: the server is not told that the connection is gone, nor
+/// what was to become of the transaction. Whoever ended one in order is left alone.
+async fn cut_off(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let mut database = Database::at(&server.url()).await;
+    if crate::support::backend().id() == "mariadb" {
+        database.run("SET GLOBAL idle_transaction_timeout = 600").await;
+    }
+    let bystander = database.driver().await;
+    take(&bystander, &named("other", LONG)).await;
+    refused(&bystander, &named("other", LONG).fair()).await;
+    let idle = database.sessions().await;
+
+    let far = impatient_driver(&in_plain(&server, &proxy)).await;
+    let near = database.driver().await;
+    let (holder, waiter) = (claim(LONG), claim(millis(7_500)).fair());
+    take(&near, &holder).await;
+    let hold = proxy.requests().hold("COMMIT");
+    assert_eq!(kind(far.try_acquire(&waiter).await).0, ErrorKind::Unknown);
+    assert_ne!(near.renew(&holder).await.unwrap(), Renewal::Lost);
+    assert_eq!(near.release(&holder).await.unwrap(), Release::Freed);
+    take(&near, &claim(LONG)).await;
+    let left = database.sessions().await;
+    assert!(idle.iter().all(|id| left.contains(id)), "{idle:?}, and later {left:?}");
+    drop(hold);
 }
 
 async fn away(server: Server) {
