@@ -1,16 +1,15 @@
 //! A few connections to a server, each used for one request after another.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use lockkit_core::driver::{Backoff, Limit};
+use lockkit_core::driver::Limit;
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
-use tokio::time::{Duration, sleep};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::time::Duration;
 
-/// However much of a hurry a request is in, no pause is cut shorter than this.
-const LEAST_PAUSE: Duration = Duration::from_millis(250);
+use self::pool::Pool;
+
+mod pool;
 
 /// Where connections come from.
 pub(crate) trait Source: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {
@@ -42,21 +41,27 @@ pub(crate) enum NoSeat {
 
 /// The connections of one driver.
 ///
-/// Nobody keeps a connection while waiting for a lock. One is left for renewals and releases, so
-/// that these never wait for an ask. A connection is made when a request needs it, by a task of its
-/// own: a request that gives up waiting does not undo what the next one waits for.
+/// Nobody keeps a connection while waiting for a lock. A request takes its time where somebody
+/// keeps a row locked, so the less urgent ones leave seats for the others: one that only renewals
+/// take, and another one that asks do not take. Where there are just two seats, an ask and a release
+/// may sit on both; a renewal waits for one of them then, and no other comes before it.
 #[derive(Debug)]
 pub(crate) struct Seats<S: Source> {
-    shared: Arc<Shared<S>>,
-    /// One fewer than there are seats.
+    pool: Arc<Pool<S>>,
+    /// As many as there are seats.
+    permits: Semaphore,
+    /// For releases, and for asks where there are more than two seats.
+    permits_of_others: Semaphore,
     permits_of_asks: Semaphore,
+    are_few: bool,
 }
 
-/// Whether a request may use all connections.
+/// How many seats a request leaves for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Renewals and releases.
-    Keeps,
+    Renews,
+    /// Whatever else lets others on.
+    Releases,
     /// Everything else: asks and looks, which come to the same if they are sent twice.
     Asks,
 }
@@ -64,22 +69,22 @@ pub(crate) enum Urgency {
 impl<S: Source> Seats<S> {
     /// `number` seats, of which one has a connection already.
     pub(crate) fn new(source: S, first: S::Connection, number: usize) -> Self {
-        let seats = Self::empty(source, number);
-        if let Some(seat) = seats.shared.seats().back_mut() {
-            *seat = State::Ready(first);
-        }
-        seats
+        Self::with(Pool::new(source, Some(first)), number)
     }
 
     /// `number` seats, without connections until there is a request.
     pub(crate) fn empty(source: S, number: usize) -> Self {
-        let mut seats = VecDeque::new();
-        seats.resize_with(number, || State::Empty);
-        let attempts = Mutex::default();
-        let (permits, seats) = (Semaphore::new(number), Mutex::new(seats));
+        Self::with(Pool::new(source, None), number)
+    }
+
+    fn with(pool: Pool<S>, number: usize) -> Self {
+        let all_but = |left: usize| Semaphore::new(number.saturating_sub(left).max(1));
         Self {
-            shared: Arc::new(Shared { source, permits, seats, attempts }),
-            permits_of_asks: Semaphore::new(number - 1),
+            pool: Arc::new(pool),
+            permits: all_but(0),
+            permits_of_others: all_but(1),
+            permits_of_asks: all_but(2),
+            are_few: number <= 2,
         }
     }
 
@@ -89,103 +94,73 @@ impl<S: Source> Seats<S> {
         urgency: Urgency,
         limit: Limit,
     ) -> Result<(Seat<'_, S>, S::Connection), S::Failure> {
-        let seat = limit.bound(self.wait(urgency)).await;
-        let mut seat = seat.map_err(|_| NoSeat::Busy)?.map_err(|_| NoSeat::Closed)?;
-        let connection = seat.connection(limit).await?;
+        let permits = limit.bound(self.wait(urgency)).await;
+        let permits = permits.map_err(|_| NoSeat::Busy)?.map_err(|_| NoSeat::Closed)?;
+        let (connection, was_idle) = self.pool.connection(limit).await?;
+        let seat = Seat { pool: &self.pool, left: None, was_idle, _permits: permits };
         Ok((seat, connection))
     }
 
     pub(crate) fn source(&self) -> &S {
-        &self.shared.source
+        self.pool.source()
     }
 
     /// Gives up the idle connections: what has ended one connection has probably ended the others,
     /// which nobody looks at.
     pub(crate) fn leave_idle_ones(&self) {
-        for state in &mut *self.shared.seats() {
-            if matches!(state, State::Ready(_)) {
-                *state = State::Empty;
-            }
-        }
+        self.pool.leave_idle_ones();
     }
 
     /// Closes the connections. No request gets a seat from now on.
     pub(crate) async fn close(&self) {
-        self.shared.permits.close();
-        self.permits_of_asks.close();
-        let seats = std::mem::take(&mut *self.shared.seats());
-        for state in seats {
-            if let State::Ready(connection) = state {
-                S::close(connection).await;
-            }
+        for permits in [&self.permits, &self.permits_of_others, &self.permits_of_asks] {
+            permits.close();
+        }
+        for connection in self.pool.close() {
+            S::close(connection).await;
         }
     }
 
-    async fn wait(&self, urgency: Urgency) -> Result<Seat<'_, S>, AcquireError> {
+    /// The last permit is the one to sit. Whoever waits for it has all the others, so that only
+    /// renewals ever do, if there are more than two seats.
+    async fn wait(&self, urgency: Urgency) -> Result<Permits<'_>, AcquireError> {
         let of_asks = match urgency {
-            Urgency::Keeps => None,
             Urgency::Asks => Some(self.permits_of_asks.acquire().await?),
+            Urgency::Renews | Urgency::Releases => None,
         };
-        let permit = self.shared.permits.acquire().await?;
-        // There is a seat for each permit, until the seats are taken away.
-        let state = self.shared.seats().pop_back().unwrap_or(State::Empty);
-        Ok(Seat { shared: &self.shared, state, was_idle: false, _permits: (permit, of_asks) })
+        let of_others = match urgency {
+            Urgency::Renews => None,
+            Urgency::Asks if self.are_few => None,
+            Urgency::Asks | Urgency::Releases => Some(self.permits_of_others.acquire().await?),
+        };
+        Ok([of_asks, of_others, Some(self.permits.acquire().await?)])
     }
 }
 
 impl<S: Source> Drop for Seats<S> {
     fn drop(&mut self) {
-        self.shared.permits.close();
         // This also drops the connections that are being made.
-        self.shared.seats().clear();
+        self.pool.close();
     }
 }
 
-#[derive(Debug)]
-struct Shared<S: Source> {
-    source: S,
-    /// As many as there are seats.
-    permits: Semaphore,
-    /// The seats that nobody sits on, the ready ones last.
-    seats: Mutex<VecDeque<State<S>>>,
-    attempts: Mutex<Attempts<S>>,
-}
+type Permits<'a> = [Option<SemaphorePermit<'a>>; 3];
 
-/// How recent attempts to connect went.
-#[derive(Debug)]
-struct Attempts<S: Source> {
-    backoff: Backoff,
-    last: Option<S::Failure>,
-}
-
-impl<S: Source> Default for Attempts<S> {
-    fn default() -> Self {
-        Self { backoff: Backoff::default(), last: None }
-    }
-}
-
-#[derive(Debug)]
-enum State<S: Source> {
-    Empty,
-    Opening(AbortOnDropHandle<Result<S::Connection, S::Failure>>),
-    Ready(S::Connection),
-}
-
-/// The right to use one connection. When it is dropped, the seat is left with whatever [`State`] it
-/// has by then: empty, unless the connection was given back.
+/// The right to use one connection.
 #[derive(Debug)]
 pub(crate) struct Seat<'a, S: Source> {
-    shared: &'a Arc<Shared<S>>,
-    state: State<S>,
+    pool: &'a Arc<Pool<S>>,
+    /// The connection, once it was given back.
+    left: Option<S::Connection>,
     /// Whether the connection was not made for this request.
     was_idle: bool,
-    _permits: (SemaphorePermit<'a>, Option<SemaphorePermit<'a>>),
+    _permits: Permits<'a>,
 }
 
 impl<S: Source> Seat<'_, S> {
     /// Leaves the connection for the next request.
     pub(crate) fn give_back(mut self, connection: S::Connection) {
-        self.state = State::Ready(connection);
+        self.left = Some(connection);
     }
 
     /// A new connection in place of one that has ended, if that one was lying idle, so that nobody
@@ -194,45 +169,14 @@ impl<S: Source> Seat<'_, S> {
         if !self.was_idle {
             return None;
         }
-        let made = self.connection(limit).await;
         // So that no third one is made.
         self.was_idle = false;
-        match made {
-            Ok(connection) => Some(connection),
+        match self.pool.connection(limit).await {
+            Ok((connection, _)) => Some(connection),
             Err(failure) => {
-                tracing::debug!(endpoint = %self.shared.source, %failure, "no other connection");
+                let endpoint = self.pool.source();
+                tracing::debug!(%endpoint, %failure, "no other connection");
                 None
-            }
-        }
-    }
-
-    async fn connection(&mut self, limit: Limit) -> Result<S::Connection, S::Failure> {
-        loop {
-            if let State::Opening(opening) = &mut self.state {
-                // A failure from before this request says little: the cause may be gone.
-                let is_old = opening.is_finished();
-                self.was_idle = is_old;
-                let Ok(opened) = limit.bound(opening).await else {
-                    return Err(S::late(limit.length(), self.shared.attempts().last.clone()));
-                };
-                self.state = State::Empty;
-                match opened {
-                    Ok(Ok(connection)) => return Ok(connection),
-                    Ok(Err(failure)) if S::is_lasting(&failure) && !is_old => return Err(failure),
-                    Ok(Err(_)) => (),
-                    // Only the end of the runtime cancels the task.
-                    Err(_) => return Err(NoSeat::Closed.into()),
-                }
-            }
-            match std::mem::replace(&mut self.state, State::Empty) {
-                State::Ready(connection) => {
-                    self.was_idle = true;
-                    return Ok(connection);
-                }
-                _ => {
-                    let opening = tokio::spawn(open(Arc::clone(self.shared), limit.length()));
-                    self.state = State::Opening(AbortOnDropHandle::new(opening));
-                }
             }
         }
     }
@@ -240,47 +184,197 @@ impl<S: Source> Seat<'_, S> {
 
 impl<S: Source> Drop for Seat<'_, S> {
     fn drop(&mut self) {
-        let state = std::mem::replace(&mut self.state, State::Empty);
-        let mut seats = self.shared.seats();
-        match state {
-            _ if self.shared.permits.is_closed() => (),
-            State::Ready(_) => seats.push_back(state),
-            _ => seats.push_front(state),
+        if let Some(connection) = self.left.take() {
+            self.pool.take_back(connection);
         }
     }
 }
 
-impl<S: Source> Shared<S> {
-    fn seats(&self) -> MutexGuard<'_, VecDeque<State<S>>> {
-        // Every change is one call.
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use futures_util::future::{join_all, pending};
+    use futures_util::poll;
+    use lockkit_core::driver::Limit;
+    use tokio::time::{Instant, sleep};
+
+    use super::{NoSeat, Seats, Source, Urgency};
+
+    const LIMIT: Duration = Duration::from_secs(3);
+    /// Longer than any attempt to connect.
+    const A_WHILE: Duration = Duration::from_secs(1);
+
+    /// A server that gives so many connections and no more.
+    #[derive(Clone, Debug)]
+    struct Host {
+        left: Arc<AtomicUsize>,
     }
 
-    fn attempts(&self) -> MutexGuard<'_, Attempts<S>> {
-        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    #[derive(Clone, Copy, Debug, thiserror::Error)]
+    enum Failure {
+        #[error("{0:?}")]
+        NoSeat(NoSeat),
+        #[error("no connection left")]
+        Full,
+        #[error("no connection in time")]
+        Late,
     }
-}
 
-/// Makes a connection, after a pause if the last attempt failed. The pause leaves time to connect
-/// within `limit`, since an outage that made pauses long may be over by now.
-async fn open<S: Source>(
-    shared: Arc<Shared<S>>,
-    limit: Duration,
-) -> Result<S::Connection, S::Failure> {
-    let pause = shared.attempts().backoff.pause();
-    sleep(pause.min(LEAST_PAUSE.max(limit / 2))).await;
-    let opened = shared.source.connect().await;
-    let mut attempts = shared.attempts();
-    match &opened {
-        Ok(_) => {
-            attempts.backoff.succeeded();
-            attempts.last = None;
-        }
-        Err(failure) => {
-            tracing::debug!(endpoint = %shared.source, %failure, "could not connect");
-            attempts.backoff.failed();
-            attempts.last = Some(failure.clone());
+    impl Host {
+        fn with(connections: usize) -> Self {
+            Self { left: Arc::new(connections.into()) }
         }
     }
-    opened
+
+    impl Source for Host {
+        type Connection = usize;
+        type Failure = Failure;
+
+        fn late(_: Duration, _: Option<Failure>) -> Failure {
+            Failure::Late
+        }
+
+        fn is_lasting(_: &Failure) -> bool {
+            false
+        }
+
+        async fn connect(&self) -> Result<usize, Failure> {
+            sleep(Duration::from_millis(10)).await;
+            let one_less = |left: usize| left.checked_sub(1);
+            let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+            left.map_err(|_| Failure::Full)
+        }
+
+        async fn close(_: usize) {}
+    }
+
+    impl fmt::Display for Host {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("host")
+        }
+    }
+
+    impl From<NoSeat> for Failure {
+        fn from(reason: NoSeat) -> Self {
+            Self::NoSeat(reason)
+        }
+    }
+
+    /// Many requests are stuck; others of this urgency are not.
+    async fn passes(number: usize, stuck: &[Urgency], urgency: Urgency) -> bool {
+        let seats = Seats::empty(Host::with(number), number);
+        let stuck = stuck.iter().flat_map(|urgency| [*urgency; 20]);
+        let stuck = join_all(stuck.map(async |urgency| {
+            let seat = seats.sit(urgency, Limit::new(LIMIT)).await;
+            pending::<()>().await;
+            drop(seat);
+        }));
+        let passing = async {
+            sleep(A_WHILE).await;
+            seats.sit(urgency, Limit::new(LIMIT)).await.is_ok()
+        };
+        tokio::select! {
+            _ = stuck => false,
+            passes = passing => passes,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_leave_seats_to_the_more_urgent_ones() {
+        use Urgency::{Asks, Releases, Renews};
+        for number in [2, 3, 4, 10] {
+            assert!(passes(number, &[Releases], Renews).await, "{number}");
+            assert!(passes(number, &[Asks], Renews).await, "{number}");
+            assert!(passes(number, &[Asks], Releases).await, "{number}");
+            assert!(!passes(number, &[Renews], Renews).await, "{number}");
+        }
+        for number in [3, 4, 10] {
+            assert!(passes(number, &[Asks, Releases], Renews).await, "{number}");
+            assert!(passes(number, &[Releases, Asks], Renews).await, "{number}");
+        }
+    }
+
+    /// Also where it comes before those that are less urgent.
+    #[tokio::test(start_paused = true)]
+    async fn of_two_seats_the_first_one_left_is_a_renewal_s() {
+        let seats = Seats::empty(Host::with(2), 2);
+        let sit = |urgency| seats.sit(urgency, Limit::new(LIMIT));
+        let (ask, release) = tokio::join!(sit(Urgency::Asks), sit(Urgency::Releases));
+        let (_ask, (release, connection)) = (ask.unwrap(), release.unwrap());
+        let mut others = pin!(join_all([Urgency::Asks, Urgency::Releases].map(sit)));
+        assert!(poll!(&mut others).is_pending());
+        let mut renewal = pin!(sit(Urgency::Renews));
+        assert!(poll!(&mut renewal).is_pending());
+        release.give_back(connection);
+        assert!(poll!(&mut others).is_pending());
+        assert!(poll!(&mut renewal).is_ready());
+    }
+
+    /// Also where attempts go on that will not succeed.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_given_back_goes_to_who_has_waited_longest() {
+        let host = Host::with(1);
+        let seats = Seats::empty(host.clone(), 4);
+        let sit = || seats.sit(Urgency::Renews, Limit::new(LIMIT));
+        let (seat, connection) = sit().await.unwrap();
+        let (mut first, mut second) = (pin!(sit()), pin!(sit()));
+        assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
+        sleep(A_WHILE).await;
+        let start = Instant::now();
+        seat.give_back(connection);
+        let mut newcomer = pin!(sit());
+        assert!(poll!(&mut newcomer).is_pending() && poll!(&mut second).is_pending());
+        let (seat, connection) = first.await.unwrap();
+        seat.give_back(connection);
+        let (seat, connection) = second.await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        // The attempts have gone on, for whoever is left.
+        host.left.store(1, Ordering::Relaxed);
+        let (_newcomer, another) = newcomer.await.unwrap();
+        assert_eq!((connection, another), (1, 1));
+        drop(seat);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_request_no_longer_waits_for_is_not_lost() {
+        let seats = Seats::empty(Host::with(1), 2);
+        let sit = || seats.sit(Urgency::Renews, Limit::new(LIMIT));
+        let (seat, connection) = sit().await.unwrap();
+        let mut given_up = Box::pin(sit());
+        assert!(poll!(&mut given_up).is_pending());
+        seat.give_back(connection);
+        drop(given_up);
+        let start = Instant::now();
+        let (seat, _) = sit().await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        // One that has ended makes room.
+        drop(seat);
+        assert!(matches!(sit().await, Err(Failure::Late)));
+        assert_eq!(start.elapsed(), LIMIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn there_are_no_more_connections_than_seats() {
+        let host = Host::with(10);
+        let seats = Seats::new(host.clone(), 10, 3);
+        // Some take what is given back while attempts are under way.
+        let requests = (0..20).map(async |number| {
+            for _ in 0..5 {
+                let limit = Limit::new(LIMIT);
+                let (seat, connection) = seats.sit(Urgency::Renews, limit).await.unwrap();
+                sleep(Duration::from_millis(number)).await;
+                seat.give_back(connection);
+            }
+        });
+        join_all(requests).await;
+        assert_eq!(host.left.load(Ordering::Relaxed), 8);
+        seats.close().await;
+        let closed = seats.sit(Urgency::Renews, Limit::new(LIMIT)).await;
+        assert!(matches!(closed, Err(Failure::NoSeat(NoSeat::Closed))));
+    }
 }

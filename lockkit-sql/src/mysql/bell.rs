@@ -206,7 +206,7 @@ impl Line {
         loop {
             let is_awaited_here = board.is_awaited(name);
             let ring = Ring { name, is_for_first, own: self.inbox, is_awaited_here };
-            match self.connections.sequence(&ring, Urgency::Keeps, within).await {
+            match self.connections.sequence(&ring, Urgency::Releases, within).await {
                 Ok(Rung::Own) if !deliver(board, name) => (),
                 Ok(rung @ (Rung::Nobody | Rung::Own | Rung::Other)) => return rung,
                 Ok(Rung::Dead) => (),
@@ -229,7 +229,7 @@ impl Line {
 
     async fn hang_up(&self) -> Result<(), Failure> {
         let within = Limit::new(LIMIT);
-        self.connections.sequence(&HangUp(self.inbox), Urgency::Keeps, within).await
+        self.connections.sequence(&HangUp(self.inbox), Urgency::Releases, within).await
     }
 }
 

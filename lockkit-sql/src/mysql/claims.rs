@@ -142,7 +142,7 @@ pub(super) async fn renew(
     claim: &Claim,
     within: Limit,
 ) -> Result<bool, Failure> {
-    let answer = connections.write(RENEW, &renewal(claim), Urgency::Keeps, within).await?;
+    let answer = connections.write(RENEW, &renewal(claim), Urgency::Renews, within).await?;
     Ok(answer.rows_affected() > 0)
 }
 
@@ -179,7 +179,7 @@ async fn renew_all(
     let owners = filled().map(|claim| Value::Owner(claim.owner()));
     let leases = [lease(claim), lease(claim)];
     let values = names.chain(owners).chain(leases).collect::<Vec<_>>();
-    let renewed = connections.write(RENEW_TOGETHER, &values, Urgency::Keeps, within).await?;
+    let renewed = connections.write(RENEW_TOGETHER, &values, Urgency::Renews, within).await?;
     // An owner may be there twice.
     let owners: HashSet<_> = claims.iter().map(Claim::owner).collect();
     let are_all = renewed.rows_affected() == owners.len() as u64;
@@ -192,7 +192,7 @@ pub(super) async fn release(
     claim: &Claim,
     within: Limit,
 ) -> Result<Released, Failure> {
-    let answer = connections.write(RELEASE, &of_claim(claim), Urgency::Keeps, within).await?;
+    let answer = connections.write(RELEASE, &of_claim(claim), Urgency::Releases, within).await?;
     let found = answer.last_insert_id();
     let hold = match found & 3 {
         1 => Ended::Freed,

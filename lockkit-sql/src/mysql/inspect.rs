@@ -43,7 +43,7 @@ impl Inspect for MysqlDriver {
     ) -> Result<Option<Holder>, DriverError> {
         let steps = Break { name, owner, run_out: self.sights.is_some() };
         let within = self.inspection_limit();
-        let broken = self.connections.transact(&steps, Urgency::Keeps, within).await;
+        let broken = self.connections.transact(&steps, Urgency::Releases, within).await;
         let broken = broken.map_err(Failure::of_a_request)?;
         if let Some(holder) = &broken {
             self.neighbours.go(holder.owner());

@@ -104,7 +104,7 @@ pub(super) async fn take_turn(
     }
     let token = token(taken.last_insert_id().cast_signed())?;
     // If this fails, the next ask finds the hold, or the release finds both hold and place.
-    connections.write(LEAVE, &[namespace, name, owner], Urgency::Keeps, within).await?;
+    connections.write(LEAVE, &[namespace, name, owner], Urgency::Releases, within).await?;
     Ok(Some(Answer::Granted { token }))
 }
 
@@ -138,7 +138,7 @@ pub(super) async fn leave(
     claim: &Claim,
     within: Limit,
 ) -> Result<bool, Failure> {
-    connections.transact(&Leave { claim }, Urgency::Keeps, within).await
+    connections.transact(&Leave { claim }, Urgency::Releases, within).await
 }
 
 struct Stand<'a> {

@@ -119,7 +119,7 @@ pub(super) async fn renew(
     let [namespace, name] = of(claim.name());
     let owner = Value::Owner(Some(claim.owner()));
     let values = [namespace, name, owner, ttl(claim), Value::Patience];
-    let row = connections.request(RENEW, &values, Urgency::Keeps, limit).await;
+    let row = connections.request(RENEW, &values, Urgency::Renews, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("is_held")?))
 }
 
@@ -142,7 +142,7 @@ pub(super) async fn renew_together(
         ttl(claim),
         Value::Patience,
     ];
-    let rows = connections.request(RENEW_TOGETHER, &values, Urgency::Keeps, limit).await;
+    let rows = connections.request(RENEW_TOGETHER, &values, Urgency::Renews, limit).await;
     let owners = rows.and_then(|rows| rows.iter().map(owner_of).collect());
     owners.map_err(Failure::of_a_request)
 }
@@ -157,7 +157,7 @@ pub(super) async fn release(
     let [namespace, name] = of(claim.name());
     let owner = Value::Owner(Some(claim.owner()));
     let values = [namespace, name, owner, Value::Boolean(observes), Value::Patience];
-    let row = connections.request(RELEASE, &values, Urgency::Keeps, limit).await;
+    let row = connections.request(RELEASE, &values, Urgency::Releases, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("was_held")?))
 }
 

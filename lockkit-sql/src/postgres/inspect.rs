@@ -47,7 +47,7 @@ impl Inspect for PostgresDriver {
         let owner = Value::Owner(owner);
         let observes = Value::Boolean(self.sights.is_some());
         let values = [namespace, lock, owner, observes, Value::Patience];
-        let broken = self.connections.request(BREAK, &values, Urgency::Keeps, limit).await;
+        let broken = self.connections.request(BREAK, &values, Urgency::Releases, limit).await;
         let rows = broken.map_err(Failure::of_a_request)?;
         rows.first().map(leased_by).transpose().map_err(Failure::of_a_request)
     }

@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_request_that_was_not_sent_is_not_unknown", private, away),
         trial("attempts_to_connect_are_few", private, attempts),
         trial("a_row_that_somebody_keeps_locked_holds_up_nobody_else", shared, locked),
+        trial("who_leaves_a_row_that_is_locked_holds_up_no_renewal", shared, left_at_once),
         trial("a_row_that_was_locked_for_long_is_waited_for_again", shared, locked_for_long),
         trial("a_transaction_that_is_given_up_leaves_nothing_locked", shared, given_up),
         trial("a_cancelled_request_has_done_nothing", shared, cancelled),
@@ -40,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_wrong_password_is_denied_and_not_told", shared, password),
         trial("a_database_that_is_not_there_is_said", shared, no_database),
         trial("too_many_connections_are_capacity", shared, too_many),
+        trial("requests_share_the_one_connection_that_there_is", private, only_one),
         trial("encryption_that_is_not_to_be_had_is_said", shared, unencrypted),
         trial("who_answers_for_a_server_that_is_away_is_unreachable", || Ok(()), answered_for),
         trial("a_late_request_leaves_one_lease_at_most", private, late),
@@ -370,6 +372,34 @@ async fn locked(server: String) {
     assert_ne!(driver.renew(&stuck).await.unwrap(), Renewal::Lost);
 }
 
+/// Twenty that wait in order give up together, as when their tasks are cancelled.
+async fn left_at_once(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = impatient_driver(&format!("{}?connections=2", database.url)).await;
+    let (stuck, other) = (claim(LONG), named("other", LONG));
+    for claim in [&stuck, &other] {
+        take(&driver, claim).await;
+    }
+    let waiters: Vec<_> = (0..20).map(|_| claim(LONG).fair()).collect();
+    for waiter in &waiters {
+        refused(&driver, waiter).await;
+    }
+    let name = stuck.name();
+    database
+        .run(&format!(
+            "START TRANSACTION; SELECT token FROM lockkit_lock \
+             WHERE namespace = 'lockkit' AND name = '{name}' FOR UPDATE"
+        ))
+        .await;
+    tokio::select! {
+        biased;
+        _ = join_all(waiters.iter().map(|waiter| driver.release(waiter))) => {
+            panic!("renewals wait for releases")
+        }
+        renewed = driver.renew(&other) => assert_ne!(renewed.unwrap(), Renewal::Lost),
+    }
+}
+
 async fn locked_for_long(server: String) {
     let mut database = Database::on(&server).await;
     let driver = database.driver().await;
@@ -514,6 +544,27 @@ async fn too_many(server: String) {
     let _first = driver(&url).await;
     let error = MysqlDriver::connect(&url.parse().unwrap()).await.unwrap_err();
     assert!(matches!(error, Error::Capacity(_)), "{error:?}");
+}
+
+/// Who needs a connection while the server gives no other one takes what somebody gives back.
+async fn only_one(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    database
+        .run(
+            "CREATE USER app@'127.0.0.1' WITH MAX_USER_CONNECTIONS 1; \
+             GRANT ALL ON shop.* TO app@'127.0.0.1'",
+        )
+        .await;
+    let proxy = Proxy::start(server.addr()).await;
+    let url = in_plain(&server, &proxy).replace("://root@", "://app@");
+    let driver = impatient_driver(&url).await;
+    let (wanted, held) = (named("wanted", LONG), named("held", LONG));
+    take(&driver, &held).await;
+    // So that both are under way at once.
+    proxy.answers().delay(millis(100));
+    let (taken, renewed) = tokio::join!(driver.try_acquire(&wanted), driver.renew(&held));
+    assert!(matches!(taken.unwrap(), Attempt::Granted(_)));
+    assert_ne!(renewed.unwrap(), Renewal::Lost);
 }
 
 /// MariaDB has no certificate unless it is given one, MySQL one that nobody has signed.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::Error;
-use lockkit_core::driver::{Change, Driver, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Attempt, Change, Driver, ErrorKind, Release, Renewal};
 use lockkit_sql::postgres::PostgresDriver;
 use lockkit_testkit::{Hold, POSTGRES, Proxy, Server, trial};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -41,6 +41,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("an_attempt_to_listen_that_is_not_answered_ends", || POSTGRES.start(), unanswered),
         trial("a_row_that_somebody_keeps_locked_holds_up_nobody_else", || POSTGRES.url(), locked),
         trial(
+            "who_leaves_a_row_that_is_locked_holds_up_no_renewal",
+            || POSTGRES.url(),
+            left_at_once,
+        ),
+        trial(
             "who_comes_later_to_a_locked_row_gives_up_in_time",
             || POSTGRES.url(),
             locked_for_two,
@@ -52,6 +57,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_wrong_password_is_denied_and_not_told", || POSTGRES.start(), password),
         trial("a_database_that_is_not_there_is_said", || POSTGRES.url(), no_database),
         trial("too_many_connections_are_capacity", || POSTGRES.url(), too_many),
+        trial("requests_share_the_one_connection_that_there_is", || POSTGRES.start(), only_one),
         trial("what_is_no_postgres_is_told_apart", || Ok(()), no_postgres),
         trial("who_answers_for_a_server_that_is_away_is_unreachable", || Ok(()), answered_for),
         trial("a_late_request_leaves_one_lease_at_most", || POSTGRES.start(), late),
@@ -280,6 +286,31 @@ async fn locked(server: String) {
     assert_ne!(driver.renew(&stuck).await.unwrap(), Renewal::Lost);
 }
 
+/// Twenty that wait in order give up together, as when their tasks are cancelled.
+async fn left_at_once(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = impatient_driver(&format!("{}?connections=2", database.url)).await;
+    let (stuck, other) = (claim(LONG), named("other", LONG));
+    for claim in [&stuck, &other] {
+        take(&driver, claim).await;
+    }
+    let waiters: Vec<_> = (0..20).map(|_| claim(LONG).fair()).collect();
+    for waiter in &waiters {
+        refused(&driver, waiter).await;
+    }
+    let name = stuck.name();
+    database
+        .run(&format!("BEGIN; SELECT FROM lockkit_lock WHERE name = '{name}' FOR UPDATE"))
+        .await;
+    tokio::select! {
+        biased;
+        _ = join_all(waiters.iter().map(|waiter| driver.release(waiter))) => {
+            panic!("renewals wait for releases")
+        }
+        renewed = driver.renew(&other) => assert_ne!(renewed.unwrap(), Renewal::Lost),
+    }
+}
+
 /// The server counts the wait to be the first in line for the row, and the one for the row.
 async fn locked_for_two(server: String) {
     const WAITS_FOR_LONG: &str = "SELECT count(*) > 0 \
@@ -411,6 +442,24 @@ async fn too_many(server: String) {
     let url = database.url_of(&role);
     let error = PostgresDriver::connect(&url.parse().unwrap()).await.unwrap_err();
     assert!(matches!(error, Error::Capacity(_)), "{error:?}");
+}
+
+/// Who needs a connection while the server gives no other one takes what somebody gives back.
+async fn only_one(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    database
+        .run("CREATE ROLE app LOGIN CONNECTION LIMIT 1; GRANT ALL ON SCHEMA public TO app")
+        .await;
+    let proxy = Proxy::start(server.addr()).await;
+    let url = server.url_at(proxy.addr()).replace("://postgres@", "://app@");
+    let driver = impatient_driver(&url).await;
+    let (wanted, held) = (named("wanted", LONG), named("held", LONG));
+    take(&driver, &held).await;
+    // So that both are under way at once.
+    proxy.answers().delay(millis(100));
+    let (taken, renewed) = tokio::join!(driver.try_acquire(&wanted), driver.renew(&held));
+    assert!(matches!(taken.unwrap(), Attempt::Granted(_)));
+    assert_ne!(renewed.unwrap(), Renewal::Lost);
 }
 
 async fn no_postgres((): ()) {

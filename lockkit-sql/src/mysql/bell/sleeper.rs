@@ -144,7 +144,7 @@ impl Sleeper {
         let gate = self.gate.clone();
         self.say(|| sqlx::query(OPEN).bind(&*gate)).await?;
         let gate = Value::text(&gate);
-        self.line.connections.write(CLOSE, &[gate], Urgency::Keeps, Limit::new(LIMIT)).await?;
+        self.line.connections.write(CLOSE, &[gate], Urgency::Releases, Limit::new(LIMIT)).await?;
         Ok(())
     }
 

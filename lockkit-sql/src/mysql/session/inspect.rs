@@ -97,7 +97,7 @@ impl MysqlSessionDriver {
             };
             self.holds_nothing_else(id, session, key.as_str(), within).await?;
             let end = End { key: key.as_str(), session, owner: bytes_of(&row, "owner")? };
-            if self.lookout.transact(&end, Urgency::Keeps, within).await? {
+            if self.lookout.transact(&end, Urgency::Releases, within).await? {
                 // It takes the server a moment.
                 while let Some(row) = self.status(name, within).await?
                     && row.try_get::<i64, _>("id")? == id

@@ -61,7 +61,7 @@ impl Inspect for PostgresSessionDriver {
             let key = Value::Integer(self.sessions.server().key(name)?);
             let owner = Value::Owner(owner);
             let values = [key, owner, Value::Patience];
-            let rows = self.lookout.request(BREAK, &values, Urgency::Keeps, limit).await?;
+            let rows = self.lookout.request(BREAK, &values, Urgency::Releases, limit).await?;
             let Some(row) = rows.first() else { return Ok(None) };
             let pid: i32 = row.try_get("pid")?;
             let others: Option<&str> = row.try_get("others")?;
