@@ -261,18 +261,20 @@ async fn supervise<W: Wire>(wire: W, board: Arc<Board>) {
         let began = Instant::now();
         let failure = listen(&wire, &board).await;
         let stood = board.fall();
+        let is_lasting = failure.as_ref().is_err_and(W::is_lasting);
         // Waiters that rely on the subscription are told that they have to poll. Mostly, however,
         // it stands again at once, and they are told that instead.
-        if stood_before && !stood {
+        let stands_soon = stood && !is_lasting;
+        if (stood || stood_before) && !stands_soon {
             board.rouse();
         }
-        stood_before = stood;
+        stood_before = stands_soon;
         let Err(failure) = failure else { continue };
         match began.elapsed() < CALM {
             true => backoff.failed(),
             false => backoff.succeeded(),
         }
-        if W::is_lasting(&failure) {
+        if is_lasting {
             tracing::warn!(endpoint = %wire, %failure, "the server tells no news; waiters poll");
             sleep(REFUSED_PAUSE).await;
         } else {
@@ -292,5 +294,69 @@ async fn listen<W: Wire>(wire: &W, board: &Board) -> Result<(), W::Failure> {
             listener.close().await;
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use lockkit_core::Namespace;
+
+    use super::*;
+
+    /// It tells news for a second, and then no more.
+    #[derive(Clone, Debug, Default)]
+    struct Refused {
+        has_listened: Arc<AtomicBool>,
+    }
+
+    impl fmt::Display for Refused {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("server")
+        }
+    }
+
+    impl Wire for Refused {
+        type Listener = Self;
+        type Failure = io::Error;
+
+        async fn listen(&self) -> io::Result<Self> {
+            match self.has_listened.swap(true, Ordering::Relaxed) {
+                false => Ok(self.clone()),
+                true => Err(io::ErrorKind::PermissionDenied.into()),
+            }
+        }
+
+        fn is_lasting(_: &io::Error) -> bool {
+            true
+        }
+    }
+
+    impl Listener for Refused {
+        type Failure = io::Error;
+
+        async fn hear(&mut self, _: &Board) -> io::Result<()> {
+            sleep(Duration::from_secs(1)).await;
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+
+        async fn close(self) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_will_hear_nothing_for_long_is_told_at_once() {
+        let subscription = Subscription::new(Refused::default());
+        let name = LockName::new(&Namespace::default(), "name").unwrap();
+        let (owner, start) = (OwnerId::random(), Instant::now());
+        for expected in [Joined::NotYet, Joined::Before] {
+            let joined = subscription.join(&name, owner);
+            assert_eq!(joined, expected);
+            subscription.wait(&name, owner, None, joined);
+            assert_eq!(subscription.changed(&name, owner).await, Change::AskAgain);
+        }
+        assert_eq!(start.elapsed(), Duration::from_secs(1));
+        assert_eq!(subscription.join(&name, owner), Joined::NotYet);
     }
 }
