@@ -3,7 +3,7 @@ use std::time::Duration;
 use lockkit_core::driver::{CALL_LIMIT, CallLimit};
 use lockkit_core::{BackendUrl, Host, Lease, Parameter, Parameters, Result};
 
-use crate::endpoint::{Credentials, Endpoint};
+use crate::endpoint::{Credentials, Endpoint, LONGEST_TICK};
 use crate::layout::{Dialect, Layout};
 use crate::tls::{Tls, is_name};
 
@@ -116,9 +116,8 @@ async fn tls(url: &BackendUrl, parameters: &Parameters<'_>, with_tls: bool) -> R
 }
 
 fn tick(parameters: &Parameters<'_>) -> Result<Option<Duration>> {
-    const LONGEST: Duration = Duration::from_secs(60);
     let tick = parameters.duration("tick")?;
-    if tick.is_some_and(|tick| tick.is_zero() || tick > LONGEST) {
+    if tick.is_some_and(|tick| tick.is_zero() || tick > LONGEST_TICK) {
         return Err(parameters.bad("tick", "must be more than zero and at most 60s"));
     }
     Ok(tick)

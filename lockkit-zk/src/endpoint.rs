@@ -12,11 +12,15 @@ use tokio::time::{sleep, timeout};
 use zookeeper_client::{Acls, Client, Connector};
 
 use crate::error::Failure;
+use crate::probe;
 use crate::session::{Session, within};
 use crate::tls::{self, Tls};
 
 /// How long one attempt to begin a session may take. Connecting as a whole ends within 5 seconds.
 const CONNECT_LIMIT: Duration = Duration::from_millis(4500);
+/// How much of that finding out the tick may take if there was a session before: the rest is enough
+/// for a session with servers that take their time.
+const TICK_LIMIT: Duration = Duration::from_secs(1);
 /// How long a server may be silent before it is left for another one, at most.
 const SILENCE: Duration = Duration::from_secs(3);
 /// How long the other servers are waited for once one has said what it grants, at most.
@@ -28,19 +32,24 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(2);
 /// The same while connecting, unless both ends have to agree on TLS first: a server that hangs must
 /// not take the time that is left for another one, and if none answers, there are the bounds.
 const COMMAND_LIMIT_WHILE_CONNECTING: Duration = Duration::from_millis(500);
-/// How much of the answer to such a command is read.
+/// How much of an answer outside a session is read.
 const LONGEST_ANSWER: u64 = 1 << 20;
 /// How often a lone server stands in the list: with so many entries, most pauses are below a second
 /// for some seconds, and none is longer than the time before it.
 const LOOKS_AT_THE_ONE: usize = 16;
+/// The longest tick that a server may have.
+pub(crate) const LONGEST_TICK: Duration = Duration::from_secs(60);
 /// How many ticks a session must last for holds to be provable: two writes a tick apart, one tick
 /// of doubt, and some time to live.
 const LEAST_TICKS: u32 = 3;
 
+/// A name or an address, and a port.
+type Host = (String, u16);
+
 /// Where the servers are, and how to begin a session with them.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
-    hosts: Vec<(String, u16)>,
+    hosts: Vec<Host>,
     credentials: Option<Credentials>,
     /// How long sessions are to be.
     wish: Duration,
@@ -61,7 +70,7 @@ impl Credentials {
 
 impl Endpoint {
     pub(crate) fn new(
-        hosts: Vec<(String, u16)>,
+        hosts: Vec<Host>,
         credentials: Option<Credentials>,
         wish: Duration,
         tick: Option<Duration>,
@@ -72,11 +81,13 @@ impl Endpoint {
 
     /// Begins a session: with one attempt if there is one server. Several servers have to choose a
     /// leader now and then, and turn everybody away meanwhile, so they are tried for a while.
-    pub(crate) async fn open(&self) -> Result<Session, Failure> {
+    ///
+    /// `last_tick` is that of the session before, for servers that do not tell theirs in time.
+    pub(crate) async fn open(&self, last_tick: Option<Duration>) -> Result<Session, Failure> {
         let mut last = Failure::NoAnswer(CONNECT_LIMIT);
         let opening = async {
             loop {
-                match self.try_open().await {
+                match self.try_open(last_tick).await {
                     Err(failure) if self.hosts.len() > 1 && !failure.is_lasting() => {
                         last = failure;
                         sleep(PAUSE).await;
@@ -91,8 +102,11 @@ impl Endpoint {
         }
     }
 
-    async fn try_open(&self) -> Result<Session, Failure> {
-        let tick = self.tick().await?;
+    async fn try_open(&self, last_tick: Option<Duration>) -> Result<Session, Failure> {
+        let tick = match last_tick {
+            Some(last) => self.tick_in_time().await?.unwrap_or(last),
+            None => self.tick().await?,
+        };
         let wish = self.wish.max(LEAST_TICKS * tick);
         let asked = Clock::system().now();
         let client = self.connect(wish).await?;
@@ -127,19 +141,24 @@ impl Endpoint {
     }
 
     async fn ask_each(&self, command: &str, limit: Duration) -> Vec<io::Result<String>> {
-        let ask = |(host, port): &(String, u16)| {
-            let (host, port) = (host.clone(), *port);
-            async move {
-                timeout(limit, self.ask(&host, port, command))
-                    .await
-                    .unwrap_or_else(|late| Err(late.into()))
-            }
+        let ask = async |host| {
+            let answer = timeout(limit, self.ask(host, command.as_bytes())).await;
+            String::from_utf8(answer.unwrap_or_else(|late| Err(late.into()))?)
+                .map_err(io::Error::other)
         };
         join_all(self.hosts.iter().map(ask)).await
     }
 
-    async fn ask(&self, host: &str, port: u16, command: &str) -> io::Result<String> {
-        self.ask_at(lookup_host((host, port)).await?, host, command).await
+    /// How long a session a server grants where one of that length is asked for.
+    async fn granted(&self, host: &Host, wish: Duration) -> Result<Duration, Failure> {
+        let answer = self.ask(host, &probe::request(wish)).await;
+        answer
+            .and_then(|answer| probe::granted(&answer))
+            .map_err(|error| Failure::Probe(error.into()))
+    }
+
+    async fn ask(&self, (host, port): &Host, request: &[u8]) -> io::Result<Vec<u8>> {
+        self.ask_at(lookup_host((&**host, *port)).await?, host, request).await
     }
 
     /// The answer from whichever of the host's addresses connects first.
@@ -147,12 +166,25 @@ impl Endpoint {
         &self,
         addresses: impl Iterator<Item = SocketAddr>,
         host: &str,
-        command: &str,
-    ) -> io::Result<String> {
+        request: &[u8],
+    ) -> io::Result<Vec<u8>> {
         let stream = dial_first(addresses, TcpStream::connect).await?;
         match &self.tls {
-            Some(tls) => exchange(tls.over(stream, host).await?, command).await,
-            None => exchange(stream, command).await,
+            Some(tls) => exchange(tls.over(stream, host).await?, request).await,
+            None => exchange(stream, request).await,
+        }
+    }
+
+    /// The same as [`tick`](Self::tick), if it is known before that takes too long.
+    async fn tick_in_time(&self) -> Result<Option<Duration>, Failure> {
+        match timeout(TICK_LIMIT, self.tick()).await {
+            Ok(Ok(tick)) => Ok(Some(tick)),
+            Ok(Err(failure)) if failure.is_lasting() => Err(failure),
+            Ok(Err(failure)) => {
+                tracing::debug!(endpoint = %self, %failure, "the tick is taken for what it was");
+                Ok(None)
+            }
+            Err(_) => Ok(None),
         }
     }
 
@@ -188,12 +220,8 @@ impl Endpoint {
     /// session of that length. Servers that are away, or late, do not count unless all are.
     pub(crate) async fn still_grants(&self, session: &Session) -> Result<bool, Failure> {
         let length = session.timeout();
-        let ask = async |host: String| {
-            let probe = self.connect_to(&host, length).await?;
-            Ok::<_, Failure>(probe.session_timeout() >= length)
-        };
-        let hosts = self.hosts.iter().map(|(host, port)| address(host, *port));
-        let mut answers: FuturesUnordered<_> = hosts.map(ask).collect();
+        let ask = async |host| self.granted(host, length).await.map(|granted| granted >= length);
+        let mut answers: FuturesUnordered<_> = self.hosts.iter().map(ask).collect();
         let mut limit = Limit::new(CONNECT_LIMIT);
         let (mut is_granted, mut last) = (false, Failure::NoAnswer(CONNECT_LIMIT));
         while let Ok(Some(answer)) = within(limit, answers.next()).await {
@@ -222,14 +250,29 @@ impl Endpoint {
         longest_tick(&answers.into_iter().flatten().collect::<Vec<_>>())
     }
 
-    /// The shortest and the longest session that is granted, as far as asking shows.
+    /// The shortest and the longest session that is granted, as far as it matters.
     pub(crate) async fn bounds(&self) -> Result<Bounds, Failure> {
-        const SHORT: Duration = Duration::from_secs(1);
-        const LONG: Duration = Duration::from_secs(24 * 60 * 60);
-        let (short, long) = tokio::join!(self.connect(SHORT), self.connect(LONG));
-        let (short, long) = (short?.session_timeout(), long?.session_timeout());
-        // A session as short as asked for says nothing: the bound may be anywhere below.
-        Ok(Bounds { least: Some(short).filter(|&least| least > SHORT), greatest: long })
+        const SHORT: Duration = Duration::from_millis(1);
+        // Twenty of the longest ticks.
+        const LONG: Duration = LONGEST_TICK.saturating_mul(20);
+        let limit = Limit::new(CONNECT_LIMIT);
+        let both = async { tokio::join!(self.first_granted(SHORT), self.first_granted(LONG)) };
+        let (least, greatest) = within(limit, both).await?;
+        Ok(Bounds { least: least?, greatest: greatest? })
+    }
+
+    /// How long a session is granted by whichever server answers first.
+    async fn first_granted(&self, wish: Duration) -> Result<Duration, Failure> {
+        let mut answers: FuturesUnordered<_> =
+            self.hosts.iter().map(|host| self.granted(host, wish)).collect();
+        let mut last = Failure::NoAnswer(CONNECT_LIMIT);
+        while let Some(answer) = answers.next().await {
+            match answer {
+                Ok(granted) => return Ok(granted),
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
     }
 
     /// Whether the user has said what the servers' tick is.
@@ -248,17 +291,13 @@ impl Endpoint {
             1 => [&*hosts; LOOKS_AT_THE_ONE].join(","),
             _ => hosts,
         };
-        self.connect_to(&hosts, session).await
-    }
-
-    async fn connect_to(&self, hosts: &str, session: Duration) -> Result<Client, Failure> {
         let connector = self.connector().with_session_timeout(session);
         // After that silence there must be time left to prove the session to another server.
         let silence = SILENCE.min(session / 3);
         let connector = connector.with_connection_timeout(silence).with_fail_eagerly();
         Ok(match &self.tls {
-            Some(tls) => tls.connect(connector, hosts).await?,
-            None => connector.connect(hosts).await?,
+            Some(tls) => tls.connect(connector, &hosts).await?,
+            None => connector.connect(&hosts).await?,
         })
     }
 
@@ -273,7 +312,7 @@ impl Endpoint {
 /// The shortest and the longest session that is granted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    least: Option<Duration>,
+    least: Duration,
     greatest: Duration,
 }
 
@@ -281,12 +320,12 @@ impl Bounds {
     /// The tick that the bounds follow from, as they do unless they are set: two ticks at least and
     /// twenty at most. The larger result is taken, so that it errs only if both are set, and low.
     fn tick(self) -> Duration {
-        self.least.map_or(Duration::ZERO, |least| least / 2).max(self.greatest / 20)
+        (self.least / 2).max(self.greatest / 20)
     }
 
     /// Whether both bounds follow from that tick.
     pub(crate) fn agree_on(self, tick: Duration) -> bool {
-        self.least == Some(2 * tick) && self.greatest == 20 * tick
+        self.least == 2 * tick && self.greatest == 20 * tick
     }
 }
 
@@ -317,9 +356,9 @@ impl fmt::Debug for Endpoint {
 
 async fn exchange(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    command: &str,
-) -> io::Result<String> {
-    stream.write_all(command.as_bytes()).await?;
+    request: &[u8],
+) -> io::Result<Vec<u8>> {
+    stream.write_all(request).await?;
     stream.flush().await?;
     let mut answer = Vec::new();
     match stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await {
@@ -327,7 +366,7 @@ async fn exchange(
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !answer.is_empty() => (),
         read => _ = read?,
     }
-    String::from_utf8(answer).map_err(io::Error::other)
+    Ok(answer)
 }
 
 /// The longest tick in the answers to `conf`.
@@ -367,8 +406,8 @@ mod tests {
             stream.write_all(b"imok").await.unwrap();
             stream.shutdown().await.unwrap();
         };
-        let both = async { tokio::join!(endpoint.ask_at(addresses, "host", "ruok"), answer).0 };
-        assert_eq!(timeout(COMMAND_LIMIT, both).await.unwrap().unwrap(), "imok");
+        let both = async { tokio::join!(endpoint.ask_at(addresses, "host", b"ruok"), answer).0 };
+        assert_eq!(timeout(COMMAND_LIMIT, both).await.unwrap().unwrap(), b"imok");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What ZooKeeper's errors mean for a lock.
 
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{DriverError, ErrorKind};
@@ -22,6 +24,8 @@ pub(crate) enum Failure {
         "the longest session that the server grants is {granted:?}, and its tick is {tick:?}: it takes three ticks"
     )]
     ShortSessions { granted: Duration, tick: Duration },
+    #[error("no answer to how long sessions are")]
+    Probe(#[source] Arc<io::Error>),
     #[error("no agreement on an encrypted connection: {0}")]
     Tls(String),
     #[error("`{0}` is no node of a lock")]
@@ -77,7 +81,7 @@ impl Failure {
     /// What the answer, or our own refusal, says about the request; `None` if there was no answer.
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
-            Self::NoAnswer(_) | Self::Removed => None,
+            Self::NoAnswer(_) | Self::Probe(_) | Self::Removed => None,
             Self::NoConnection { .. } | Self::Closed => Some(ErrorKind::Unreachable),
             Self::ShortSessions { .. } | Self::Tls(_) => Some(ErrorKind::Misconfigured),
             Self::Foreign(_) => Some(ErrorKind::Foreign),

@@ -23,6 +23,7 @@ mod endpoint;
 mod error;
 mod inspect;
 mod layout;
+mod probe;
 mod proof;
 mod queue;
 mod rank;

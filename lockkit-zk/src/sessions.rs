@@ -43,7 +43,7 @@ pub(crate) enum Event {
 impl Sessions {
     /// Begins the first session.
     pub(crate) async fn open(endpoint: Endpoint) -> Result<Self, Failure> {
-        let session = Some(Arc::new(endpoint.open().await?));
+        let session = Some(Arc::new(endpoint.open(None).await?));
         let standing = Standing { session, is_connected: true, losses: 0, is_closed: false };
         let standing = watch::Sender::new(standing);
         Ok(Self { endpoint, standing, last_failure: Mutex::default() })
@@ -112,16 +112,17 @@ impl Sessions {
 
     /// Keeps the session alive; when it has ended, says so and begins a new one. Never returns.
     pub(crate) async fn keep(&self, path: &str, ended: impl Fn()) {
-        let mut backoff = Backoff::default();
+        let (mut backoff, mut last_tick) = (Backoff::default(), None);
         loop {
             if let Some(session) = self.current() {
+                last_tick = Some(session.tick());
                 self.keep_one(&session, path).await;
                 self.stand(None);
                 ended();
                 tracing::warn!(session = session.id(), "the session has ended");
             }
             sleep(backoff.pause()).await;
-            match self.endpoint.open().await {
+            match self.endpoint.open(last_tick).await {
                 Ok(session) => {
                     backoff.succeeded();
                     self.set_last_failure(None);

@@ -7,13 +7,18 @@ use lockkit_testkit::{Ensemble, Server, Unavailable, ZOOKEEPER, trial};
 
 use zookeeper_client::{Acls, CreateMode};
 
+use crate::sessions::set;
 use crate::support::{Place, claim, driver, kind, take, with};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("one_server_is_told_as_it_is", || ZOOKEEPER.start(), one),
         trial("an_ensemble_is_told_as_it_is", || ZOOKEEPER.start_ensemble(3), three),
-        trial("a_server_that_tells_nothing_is_told", silent, told_nothing),
+        trial(
+            "a_server_that_tells_nothing_is_told",
+            || silent_with("maxSessionTimeout=6000\n"),
+            told_nothing,
+        ),
         trial(
             "a_tick_that_the_bounds_of_sessions_tell_is_known",
             || silent_with("tickTime=1000\n"),
@@ -67,16 +72,18 @@ async fn three(ensemble: Ensemble) {
 }
 
 /// Tells no more than servers do by default.
-fn silent() -> Result<Server, Unavailable> {
+pub(crate) fn silent() -> Result<Server, Unavailable> {
     silent_with("")
 }
 
-fn silent_with(settings: &str) -> Result<Server, Unavailable> {
+pub(crate) fn silent_with(settings: &str) -> Result<Server, Unavailable> {
     let server = ZOOKEEPER.start()?;
-    let settings = format!("4lw.commands.whitelist=srvr\n{settings}");
-    std::fs::write(server.data().join("settings"), settings).unwrap();
-    server.restart()?;
+    set_silent(&server, settings)?;
     Ok(server)
+}
+
+pub(crate) fn set_silent(server: &Server, settings: &str) -> Result<(), Unavailable> {
+    set(server, &format!("4lw.commands.whitelist=srvr\n{settings}"))
 }
 
 /// The tick is then a twentieth of the longest session.
@@ -85,7 +92,7 @@ async fn told_nothing(server: Server) {
     take(&driver, &claim()).await;
     let (grade, text) = on(&findings(&driver).await, "tick");
     assert_eq!(grade, Grade::Warning);
-    assert!(text.contains("200ms"), "{text}");
+    assert!(text.contains("300ms"), "{text}");
     let sure = crate::support::driver(&with(&server.url(), "tick=200ms")).await;
     assert_eq!(on(&findings(&sure).await, "tick").0, Grade::Good);
 }
@@ -98,12 +105,7 @@ async fn bounds(server: Server) {
         on(&told, "tick"),
         (Grade::Good, "the bounds of sessions are those of a tick of 1s".into())
     );
-    std::fs::write(
-        server.data().join("settings"),
-        "4lw.commands.whitelist=srvr\ntickTime=1000\nmaxSessionTimeout=10000\n",
-    )
-    .unwrap();
-    server.restart().unwrap();
+    set_silent(&server, "tickTime=1000\nmaxSessionTimeout=10000\n").unwrap();
     assert_eq!(on(&findings(&driver(&url).await).await, "tick").0, Grade::Warning);
 }
 

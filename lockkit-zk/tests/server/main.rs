@@ -10,6 +10,7 @@ mod layout;
 mod queue;
 mod sessions;
 mod support;
+mod tick;
 #[cfg(feature = "tls")]
 mod tls;
 mod transaction;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         sessions::trials(),
         weather::trials(),
         ensemble::trials(),
+        tick::trials(),
         transaction::trials(),
         diagnosis::trials(),
         inspection::trials(),

@@ -375,7 +375,7 @@ fn longest_session(millis: u64) -> String {
     format!("maxSessionTimeout={millis}\n")
 }
 
-fn set(server: &Server, settings: &str) -> Result<(), Unavailable> {
+pub(crate) fn set(server: &Server, settings: &str) -> Result<(), Unavailable> {
     std::fs::write(server.data().join("settings"), settings).unwrap();
     server.restart()
 }

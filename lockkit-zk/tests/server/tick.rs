@@ -1,0 +1,76 @@
+//! Servers that do not tell their tick, so that it has to be found out when a session begins.
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use lockkit_core::driver::{Attempt, Driver, Grant, Vouch};
+use lockkit_testkit::{Proxy, Server, Unavailable, trial};
+use tokio::time::timeout;
+
+use crate::diagnosis::{set_silent, silent, silent_with};
+use crate::support::{claim, driver, millis, take, with};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_server_that_takes_its_time_grants_a_session", silent, slow),
+        trial("a_server_that_takes_its_time_grants_the_next_session", patient, slow_later),
+        trial("who_falls_silent_is_left_for_another_that_tells_nothing", two, another),
+    ]
+}
+
+/// Guards a test that would wait for ever.
+const SOON: Duration = Duration::from_secs(60);
+
+async fn slow(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    proxy.answers().delay(millis(400));
+    let driver = driver(&with(&server.url_at(proxy.addr()), "ttl=4s")).await;
+    proxy.answers().pass();
+    take(&driver, &claim()).await;
+}
+
+/// With sessions that outlast what is slow.
+fn patient() -> Result<Server, Unavailable> {
+    silent_with("maxSessionTimeout=60000\n")
+}
+
+/// There is no time for finding out the tick as well.
+async fn slow_later(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = driver(&server.url_at(proxy.addr())).await;
+    proxy.answers().delay(millis(1500));
+    // The session is given up for its length.
+    set_silent(&server, "maxSessionTimeout=20000\n").unwrap();
+    let granted = async {
+        let claim = claim();
+        loop {
+            match driver.try_acquire(&claim).await {
+                Ok(Attempt::Granted(grant)) if length(&grant) < millis(20_000) => break,
+                Ok(_) => while driver.release(&claim).await.is_err() {},
+                Err(error) => assert!(error.kind().is_transient(), "{error}"),
+            }
+        }
+    };
+    timeout(SOON, granted).await.expect("another session begins");
+}
+
+/// How long a hold is good for.
+fn length(grant: &Grant) -> Duration {
+    let Vouch::Lease { ttl, .. } = grant.vouched() else { panic!("{grant:?}") };
+    ttl
+}
+
+fn two() -> Result<(Server, Server), Unavailable> {
+    Ok((silent()?, silent()?))
+}
+
+/// Whichever server is tried first.
+async fn another((one, other): (Server, Server)) {
+    other.stop().unwrap();
+    let url = format!("zookeeper://{},{}", other.addr(), one.addr());
+    for _ in 0..6 {
+        let driver = driver(&url).await;
+        take(&driver, &claim()).await;
+        driver.close().await;
+    }
+}
