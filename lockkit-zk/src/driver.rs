@@ -68,7 +68,8 @@ impl ZooKeeperDriver {
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.
-    /// - [`Error::Misconfigured`] if the servers' sessions are too short.
+    /// - [`Error::Misconfigured`] if the servers' sessions are too short, or if the tick of the servers has
+    ///   to be given and is not.
     /// - [`Error::Denied`] for credentials that are refused.
     /// - [`Error::Unreachable`].
     ///

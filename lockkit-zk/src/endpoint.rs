@@ -209,7 +209,16 @@ impl Endpoint {
         let answers: Vec<_> = answers.into_iter().flatten().collect();
         match longest_tick(&answers) {
             Some(tick) => Ok(tick),
-            None => Ok(self.bounds().await?.tick()),
+            None => {
+                let bounds = self.bounds().await?;
+                let tick = bounds.tick();
+                // Where a bound is set, that may be far above the tick, and a session that lasts for
+                // many times the wish would keep the locks of the dead for as long.
+                match bounds.agree_on(tick) || LEAST_TICKS * tick <= self.wish {
+                    true => Ok(tick),
+                    false => Err(Failure::UnknownTick(bounds)),
+                }
+            }
         }
     }
 
@@ -314,6 +323,12 @@ impl Endpoint {
 pub(crate) struct Bounds {
     least: Duration,
     greatest: Duration,
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} to {:?}", self.least, self.greatest)
+    }
 }
 
 impl Bounds {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use lockkit_core::driver::{DriverError, ErrorKind};
 use zookeeper_client::Error;
 
+use crate::endpoint::Bounds;
+
 /// What went wrong between us and the servers.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -24,6 +26,10 @@ pub(crate) enum Failure {
         "the longest session that the server grants is {granted:?}, and its tick is {tick:?}: it takes three ticks"
     )]
     ShortSessions { granted: Duration, tick: Duration },
+    #[error(
+        "the servers do not tell their tick, and sessions of {0} follow from none: give `tick` in the URL"
+    )]
+    UnknownTick(Bounds),
     #[error("no answer to how long sessions are")]
     Probe(#[source] Arc<io::Error>),
     #[error("no agreement on an encrypted connection: {0}")]
@@ -83,7 +89,9 @@ impl Failure {
         match self {
             Self::NoAnswer(_) | Self::Probe(_) | Self::Removed => None,
             Self::NoConnection { .. } | Self::Closed => Some(ErrorKind::Unreachable),
-            Self::ShortSessions { .. } | Self::Tls(_) => Some(ErrorKind::Misconfigured),
+            Self::ShortSessions { .. } | Self::UnknownTick(_) | Self::Tls(_) => {
+                Some(ErrorKind::Misconfigured)
+            }
             Self::Foreign(_) => Some(ErrorKind::Foreign),
             Self::Client(error) => known_kind(error),
         }

@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use lockkit_core::Error;
 use lockkit_core::driver::{Attempt, Driver, Grant, Vouch};
 use lockkit_testkit::{Proxy, Server, Unavailable, trial};
+use lockkit_zk::ZooKeeperDriver;
 use tokio::time::timeout;
 
 use crate::diagnosis::{set_silent, silent, silent_with};
-use crate::support::{claim, driver, millis, take, with};
+use crate::support::{causes, claim, driver, millis, take, with};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
+        trial("a_longest_session_that_was_raised_is_taken_for_no_tick", raised, refused),
         trial("a_server_that_takes_its_time_grants_a_session", silent, slow),
         trial("a_server_that_takes_its_time_grants_the_next_session", patient, slow_later),
         trial("who_falls_silent_is_left_for_another_that_tells_nothing", two, another),
@@ -20,6 +23,25 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Guards a test that would wait for ever.
 const SOON: Duration = Duration::from_secs(60);
+
+fn raised() -> Result<Server, Unavailable> {
+    silent_with("maxSessionTimeout=60000000\n")
+}
+
+/// A dead holder would keep its lock for three of those ticks.
+async fn refused(server: Server) {
+    let url = with(&server.url(), "ttl=4s");
+    let error = ZooKeeperDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    let text = causes(&error);
+    assert!(text.contains("400ms to 1200s") && text.contains("give `tick`"), "{text}");
+
+    let driver = driver(&with(&url, "tick=200ms")).await;
+    let Attempt::Granted(grant) = driver.try_acquire(&claim()).await.unwrap() else {
+        panic!("not granted");
+    };
+    assert_eq!(length(&grant), millis(4000 - 200), "a tick less than the session");
+}
 
 async fn slow(server: Server) {
     let proxy = Proxy::start(server.addr()).await;

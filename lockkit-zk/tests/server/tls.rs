@@ -14,6 +14,11 @@ use crate::support::{causes, claim, driver, millis, refused, take, with};
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("locks_are_had_over_tls", || encrypted("none"), plain),
+        trial(
+            "what_servers_do_not_tell_is_found_out_over_tls",
+            || encrypted("none\n4lw.commands.whitelist=srvr"),
+            found_out,
+        ),
         trial("a_client_shows_a_certificate", || encrypted("need"), certified),
         trial("a_server_that_is_not_trusted_is_not_used", || encrypted("none"), untrusted),
         trial("a_server_that_speaks_no_tls_is_not_used", || encrypted("none"), clear),
@@ -67,6 +72,13 @@ fn showing(url: &str, Identity { certificate, key, .. }: &Identity) -> String {
 
 async fn connect(url: &str) -> Result<ZooKeeperDriver> {
     ZooKeeperDriver::connect(&url.parse()?).await
+}
+
+async fn found_out(Encrypted { authority, url, .. }: Encrypted) {
+    let ours = driver(&trusting(&url, &authority)).await;
+    let findings = ours.diagnose(&Namespace::default()).await.unwrap();
+    let finding = findings.iter().find(|finding| finding.topic() == "tick").unwrap();
+    assert!(finding.finding().contains("bounds of sessions"), "{finding:?}");
 }
 
 async fn plain(Encrypted { server, authority, url }: Encrypted) {
