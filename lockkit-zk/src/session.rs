@@ -121,8 +121,17 @@ impl Session {
 
     /// Until when its nodes are known to stand.
     pub(crate) fn vouch(&self) -> Vouch {
-        let ttl = self.timeout().saturating_sub(self.tick);
-        Vouch::Lease { since: self.proof().since(), ttl }
+        Vouch::Lease { since: self.proof().since(), ttl: self.proven_length() }
+    }
+
+    /// Whether that is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.proof().since() + self.proven_length() <= Clock::system().now()
+    }
+
+    /// For how long a proof is good.
+    fn proven_length(&self) -> Duration {
+        self.timeout().saturating_sub(self.tick)
     }
 
     /// The time between heartbeats: a quarter of the session, or less where ticks are long, so that

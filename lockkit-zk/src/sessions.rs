@@ -61,7 +61,11 @@ impl Sessions {
             return Ok(session);
         }
         let mut standing = self.standing.subscribe();
-        let settled = standing.wait_for(|standing| standing.is_closed || standing.is_connected);
+        // Nor one that was given up a moment ago.
+        let is_connected = |session: &Arc<Session>| session.is_connected();
+        let settled = standing.wait_for(|standing| {
+            standing.is_closed || standing.session.as_ref().is_some_and(is_connected)
+        });
         match within(limit, settled).await {
             // The sender lives as long as `self`.
             Ok(Ok(standing)) => standing.session.clone().ok_or(Failure::Closed),
@@ -157,6 +161,11 @@ impl Sessions {
                             }
                             Err(failure) => {
                                 tracing::debug!(session = session.id(), %failure, "still in doubt");
+                                // Nobody believes in it by then, and the length of the next one is
+                                // known. Its connection may be the last that a server allows.
+                                if session.is_over() {
+                                    return session.give_up();
+                                }
                                 backoff.failed();
                             }
                         }

@@ -30,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_restarted_server_keeps_the_holds", patient, restarted),
         trial("a_session_that_a_reconnect_cuts_short_is_given_up", patient, shortened),
         trial("nothing_more_is_vouched_for_until_the_length_is_known_again", patient, in_doubt),
+        trial("doubt_that_nobody_can_end_ends_the_session", one_connection, in_vain),
         trial("the_session_is_as_long_as_granted", || ZOOKEEPER.url(), granted),
         trial("sessions_that_are_too_short_are_refused", short, too_short),
         trial("a_closed_driver_leaves_no_session", || ZOOKEEPER.url(), closed),
@@ -322,6 +323,35 @@ async fn in_doubt(server: Server) {
     while since().await == before {
         refused(&driver, &claim()).await;
     }
+}
+
+/// Which leaves none for asking how long sessions are.
+fn one_connection() -> Result<Server, Unavailable> {
+    with_settings("maxClientCnxns=1\n")
+}
+
+async fn in_vain(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let url = with(&server.url_at(proxy.addr()), "tick=200ms&ttl=2s");
+    let driver = impatient_driver(&url).await;
+    let held = claim();
+    take(&driver, &held).await;
+    proxy.reset().await;
+    let lost = async { while driver.changed(&held).await != Change::Lost {} };
+    timeout(SOON, lost).await.expect("nobody believes in it any more");
+    assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
+    let grant = async {
+        loop {
+            match driver.try_acquire(&held).await {
+                Ok(Attempt::Granted(grant)) => break grant,
+                Ok(other) => panic!("not granted: {other:?}"),
+                Err(error) => assert!(error.kind().is_transient(), "{error}"),
+            }
+        }
+    };
+    let grant = timeout(SOON, grant).await.expect("there is room for another session");
+    let Vouch::Lease { since, ttl } = grant.vouched() else { panic!("{grant:?}") };
+    assert!(since + ttl > held.now(), "its hold is over before it begins");
 }
 
 /// The server's bounds are 2 and 20 ticks of 200 ms; ours is 3 at least.
