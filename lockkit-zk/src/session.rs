@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use crate::room::Room;
 pub(crate) struct Session {
     client: Client,
     tick: Duration,
+    /// Whether the connection, if there is one, is new and has answered nothing.
+    is_unheard: AtomicBool,
     proof: Mutex<Proof>,
     looks: Looks<Queue>,
     room: Room,
@@ -46,7 +49,8 @@ impl Session {
     pub(crate) fn new(client: Client, asked: Instant, tick: Duration) -> Self {
         let (proof, looks) = (Mutex::new(Proof::new(asked, tick)), Looks::default());
         let (room, given_up) = (Room::default(), CancellationToken::new());
-        Self { client, tick, proof, looks, room, given_up }
+        // To get here, the library has had an answer.
+        Self { client, tick, is_unheard: AtomicBool::new(false), proof, looks, room, given_up }
     }
 
     /// For requests that change nothing; others go through [`write`](Self::write).
@@ -78,8 +82,22 @@ impl Session {
         self.tick
     }
 
+    /// Whether what is sent now is sent at once.
+    ///
+    /// The library takes itself for connected from the grant of the session on, and still does if
+    /// that connection breaks before anything else has come, until there is another one.
     pub(crate) fn is_connected(&self) -> bool {
+        self.has_connection() && !self.is_unheard.load(Ordering::Acquire)
+    }
+
+    /// Whether there is a connection, on which nothing may have been answered yet.
+    pub(crate) fn has_connection(&self) -> bool {
         !self.given_up.is_cancelled() && self.client.state() == SessionState::SyncConnected
+    }
+
+    /// A request was answered on the connection. Returns whether it was the first.
+    pub(crate) fn hears(&self) -> bool {
+        self.is_unheard.swap(false, Ordering::AcqRel)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -100,8 +118,10 @@ impl Session {
         self.given_up.cancelled().await;
     }
 
-    /// The connection was lost: from now on the servers may count another length.
+    /// The connection was lost: on the next one nothing has been answered, and the servers may count
+    /// another length.
     pub(crate) fn doubt(&self) {
+        self.is_unheard.store(true, Ordering::Release);
         self.proof().doubt();
     }
 

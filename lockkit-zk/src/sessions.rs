@@ -147,48 +147,58 @@ impl Sessions {
         let mut states = session.states();
         while !session.has_ended() {
             self.stand(Some(session.clone()));
-            // As soon as the connection is back, and not while it is away: what is sent then would
-            // only be sent later.
-            let beats = async {
-                let mut backoff = Backoff::default();
-                while session.is_connected() {
-                    if session.is_in_doubt() {
-                        match self.endpoint.still_grants(session).await {
-                            Ok(true) => session.trust(),
-                            Ok(false) => {
-                                tracing::warn!(session = session.id(), "shorter sessions now");
-                                return session.give_up();
-                            }
-                            Err(failure) => {
-                                tracing::debug!(session = session.id(), %failure, "still in doubt");
-                                // Nobody believes in it by then, and the length of the next one is
-                                // known. Its connection may be the last that a server allows.
-                                if session.is_over() {
-                                    return session.give_up();
-                                }
-                                backoff.failed();
-                            }
-                        }
-                    }
-                    let limit = Limit::new(session.timeout() / 3);
-                    if let Err(failure) = session.beat(path, limit).await {
-                        tracing::debug!(session = session.id(), %failure, "no heartbeat");
-                    }
-                    let pause = match session.is_in_doubt() {
-                        true => backoff.pause(),
-                        false => session.beat_interval(),
-                    };
-                    sleep(pause).await;
-                }
-                std::future::pending().await
-            };
             select! {
                 biased;
                 // If the session is connected now, it is so by another connection.
                 _ = states.changed() => session.doubt(),
-                () = beats => (),
+                () = self.prove(session, path) => (),
             }
         }
+    }
+
+    /// Proves that the session lives, as long as there is a connection. Returns when the session is
+    /// given up.
+    async fn prove(&self, session: &Arc<Session>, path: &str) {
+        let mut backoff = Backoff::default();
+        // As soon as the connection is back, and not while it is away: what is sent then would only
+        // be sent later.
+        while session.has_connection() {
+            let limit = Limit::new(session.timeout() / 3);
+            let failure = session.beat(path, limit).await.err();
+            if let Some(failure) = &failure {
+                tracing::debug!(session = session.id(), %failure, "no heartbeat");
+            }
+            if failure.as_ref().is_none_or(Failure::is_answer) && session.hears() {
+                self.stand(Some(session.clone()));
+            }
+            if session.is_in_doubt() {
+                match self.endpoint.still_grants(session).await {
+                    Ok(true) => session.trust(),
+                    Ok(false) => {
+                        tracing::warn!(session = session.id(), "shorter sessions now");
+                        return session.give_up();
+                    }
+                    Err(failure) => {
+                        tracing::debug!(session = session.id(), %failure, "still in doubt");
+                        // Nobody believes in it by then, and the length of the next one is known.
+                        // Its connection may be the last that a server allows.
+                        if session.is_over() {
+                            return session.give_up();
+                        }
+                    }
+                }
+            }
+            let is_settled = session.is_connected() && !session.is_in_doubt();
+            let pause = match is_settled {
+                true => session.beat_interval(),
+                false => {
+                    backoff.failed();
+                    backoff.pause()
+                }
+            };
+            sleep(pause).await;
+        }
+        std::future::pending().await
     }
 
     /// Tells everybody how things stand.

@@ -31,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_release_that_a_waiter_misses_is_made_up_for", || ZOOKEEPER.start(), missed),
         trial("a_hung_server_ends_in_the_limit", || ZOOKEEPER.start(), hung),
         trial("a_request_that_was_not_sent_is_not_unknown", || ZOOKEEPER.start(), away),
+        trial("a_request_for_a_connection_that_broke_at_once_is_not_sent", lasting, broken),
         trial("nobody_there_is_unreachable", || ZOOKEEPER.start(), nobody),
         trial("who_asks_through_an_outage_keeps_its_place", lasting, outage),
         trial("who_falls_silent_is_left_for_another", two, another),
@@ -309,6 +310,26 @@ async fn away(server: Server) {
             Err(error) => assert!(error.kind().is_transient(), "{error}"),
         }
     }
+}
+
+/// The client library believes in a connection whose server has granted the session, and goes on
+/// believing while it looks for the next one.
+async fn broken(server: Server) {
+    /// What it sends first.
+    const PING: &[u8] = b"\xff\xff\xff\xfe\x00\x00\x00\x0b";
+    let (place, proxy) = (Place::made_on(&server.url()).await, Proxy::start(server.addr()).await);
+    let driver = impatient_driver(&place.url_by(proxy.addr())).await;
+    let ping = proxy.requests().hold(PING);
+    proxy.reset().await;
+    ping.caught().await;
+    proxy.refuse().await;
+    proxy.reset().await;
+    let (kind, text) = kind(driver.try_acquire(&claim_for(millis(5000))).await);
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    proxy.accept().await;
+    let claim = claim();
+    while driver.release(&claim).await.is_err() {}
+    assert_eq!(place.nodes().await, [""; 0]);
 }
 
 async fn nobody(server: Server) {
