@@ -26,7 +26,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 struct State {
     trace: Trace,
-    /// When it was last asked for.
+    /// When it was last asked for, granted or renewed.
     asked: Instant,
     /// Whether what it has is being removed, unless it is asked for again meanwhile.
     is_given_up: bool,
@@ -81,10 +81,13 @@ impl Node {
 }
 
 impl Claims {
-    /// The entry of a claim; a new one if it has none.
+    /// The entry of a claim that asks now; a new one if it has none.
     pub(crate) fn enter(&self, claim: &Claim) -> Arc<Entry> {
         let make = || Arc::new(Entry::new(claim.clone()));
-        self.all().entry(claim.owner()).or_insert_with(make).clone()
+        let mut all = self.all();
+        let entry = all.entry(claim.owner()).or_insert_with(make);
+        entry.asks();
+        entry.clone()
     }
 
     pub(crate) fn find(&self, owner: OwnerId) -> Option<Arc<Entry>> {
@@ -98,7 +101,17 @@ impl Claims {
         }
     }
 
-    /// The claims that wait, or may wait, and have not asked for as long as a lease lasts.
+    /// Forgets a claim that was given up and of which nothing is left, unless it has asked again
+    /// since.
+    pub(crate) fn forget(&self, entry: &Entry) {
+        let mut all = self.all();
+        let state = entry.state();
+        if state.is_given_up && matches!(state.trace, Trace::Doubt(_)) {
+            all.remove(&entry.claim.owner());
+        }
+    }
+
+    /// The claims that nobody has asked for, or renewed, for so long that their keeper must be gone.
     pub(crate) fn abandoned(&self) -> Vec<Arc<Entry>> {
         let is_abandoned = |entry: &&Arc<Entry>| entry.is_abandoned(&entry.state());
         self.all().values().filter(is_abandoned).cloned().collect()
@@ -130,6 +143,7 @@ impl State {
         self.turn_to(Trace::Hold(node));
         self.is_leaving = false;
         self.losses = losses;
+        self.asked = Instant::now();
     }
 
     fn turn_to(&mut self, trace: Trace) {
@@ -219,22 +233,27 @@ impl Entry {
         state.is_leaving = false;
     }
 
-    /// Gives up what has not been asked for during a lease and is to be removed: from then on
-    /// nobody takes its node for the first, not even an ask that comes late. Returns what there
-    /// was.
+    /// Gives up what is abandoned and is to be removed: from then on nobody takes its node for the
+    /// first, not even an ask or a renewal that comes late. Returns what there was.
     pub(crate) fn abandon(&self) -> Option<Trace> {
         let mut state = self.state();
         let left = self.is_abandoned(&state).then(|| state.trace.clone())?;
         state.is_given_up = true;
-        if let Trace::Place(node, _) = &left {
+        if let Trace::Place(node, _) | Trace::Hold(node) = &left {
             state.turn_to(Trace::Doubt(node.session.clone()));
         }
         Some(left)
     }
 
+    /// Whether it was neither asked for nor renewed for a lease and, if it holds, for a session: by
+    /// then nobody believes in the hold, since whatever vouched for it is over.
     fn is_abandoned(&self, state: &State) -> bool {
-        matches!(state.trace, Trace::Place(..) | Trace::Doubt(_))
-            && state.asked.elapsed() > self.claim.ttl()
+        let longest = match &state.trace {
+            Trace::Nothing => return false,
+            Trace::Place(..) | Trace::Doubt(_) => self.claim.ttl(),
+            Trace::Hold(node) => self.claim.ttl().max(node.session.timeout()),
+        };
+        state.asked.elapsed() > longest
     }
 
     /// Notes that its node, which was there when it was looked at, is the first, unless the claim
@@ -253,16 +272,6 @@ impl Entry {
         stands
     }
 
-    /// Forgets that it may have left something, if it has not asked again since.
-    pub(crate) fn has_left(&self) -> bool {
-        let mut state = self.state();
-        let has_left = state.is_given_up && matches!(state.trace, Trace::Doubt(_));
-        if has_left {
-            state.turn_to(Trace::Nothing);
-        }
-        has_left
-    }
-
     /// Says once that its node is to be written to, so that the node tells when the lock was
     /// granted.
     pub(crate) fn is_to_be_dated(&self) -> bool {
@@ -271,6 +280,17 @@ impl Entry {
 
     pub(crate) fn is_nothing(&self) -> bool {
         matches!(self.state().trace, Trace::Nothing)
+    }
+
+    /// Notes that its hold is renewed now, if it has it still. What vouches for it was found out
+    /// before, so that it is over when the hold counts as abandoned.
+    pub(crate) fn renews(&self, node: &Node) -> bool {
+        let mut state = self.state();
+        let holds = matches!(&state.trace, Trace::Hold(held) if held.czxid == node.czxid);
+        if holds {
+            state.asked = Instant::now();
+        }
+        holds
     }
 
     /// Notes that it is asked for now.

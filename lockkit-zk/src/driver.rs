@@ -106,7 +106,6 @@ impl Shared {
         }
         let request = self.request(claim).await?;
         let entry = self.claims.enter(claim);
-        entry.asks();
         let answer = request.ask(&entry).await;
         if entry.is_nothing() {
             self.claims.remove(claim.owner());
@@ -115,8 +114,8 @@ impl Shared {
     }
 
     /// Whether the session of the node that a claim has, or may have, has ended.
-    fn has_ended(&self, entry: Option<&Entry>) -> bool {
-        match entry.map_or(Trace::Nothing, Entry::trace) {
+    fn has_ended(&self, trace: &Trace) -> bool {
+        match trace {
             // Then it is about whichever session there was.
             Trace::Nothing => !self.sessions.is_any(),
             Trace::Doubt(session) => session.has_ended(),
@@ -253,36 +252,33 @@ impl Shared {
         watch.as_mut()
     }
 
-    /// Removes what is left of claims that have stopped asking.
+    /// Removes what is left of claims whose keepers are gone.
     async fn remove_abandoned(&self) {
         for entry in self.claims.abandoned() {
             // Without a connection nobody can ask, and the client library would send the removal
             // with the next one.
-            if self.sessions.connected(self.limit(entry.claim())).await.is_err() {
+            let has_ended = self.has_ended(&entry.trace());
+            if !has_ended && self.sessions.connected(self.limit(entry.claim())).await.is_err() {
                 return;
             }
             let Some(left) = entry.abandon() else { continue };
             match self.remove_left(&entry, left).await {
-                Ok(()) => {
-                    if entry.has_left() {
-                        self.claims.remove(entry.claim().owner());
-                    }
-                }
+                Ok(()) => self.claims.forget(&entry),
                 // Next time, then.
-                Err(failure) => tracing::debug!(%failure, "a place was not removed"),
+                Err(failure) => tracing::debug!(%failure, "what was left was not removed"),
             }
         }
     }
 
     async fn remove_left(&self, entry: &Entry, left: Trace) -> Result<(), DriverError> {
         match left {
-            Trace::Place(node, _) if self.sessions.is_current(&node.session) => {
+            // With its session it goes by itself, once nobody has that any more.
+            left if self.has_ended(&left) => Ok(()),
+            Trace::Place(node, _) | Trace::Hold(node) => {
                 let removed = queue::remove(&node, self.limit(entry.claim())).await;
                 removed.map_err(Failure::of_a_request)
             }
-            // A node of another session goes by itself.
-            Trace::Place(..) => Ok(()),
-            _ => {
+            Trace::Nothing | Trace::Doubt(_) => {
                 let request = self.request(entry.claim()).await?;
                 request.sweep(|| entry.is_given_up()).await.map(|_| ())
             }
@@ -317,12 +313,17 @@ impl Driver for ZooKeeperDriver {
         };
         // Taken before the look at the watch, which speaks only for what was answered before it.
         let vouch = session.vouch();
+        let held = |vouch| match entry.renews(&node) {
+            true => Renewal::Held(vouch),
+            // It was given up meanwhile.
+            false => Renewal::Lost,
+        };
         if shared.sees(&entry, &node).await {
-            return Ok(Renewal::Held(vouch));
+            return Ok(held(vouch));
         }
         // The session stands, but somebody may have broken the hold.
         match queue::stands(&session, &node, limit).await {
-            Ok(true) => Ok(Renewal::Held(session.vouch())),
+            Ok(true) => Ok(held(session.vouch())),
             Ok(false) => Ok(Renewal::Lost),
             Err(failure) => Err(failure.of_a_request()),
         }
@@ -334,7 +335,9 @@ impl Driver for ZooKeeperDriver {
             Ok(request) => request,
             // With the session, all that the claim had is gone or goes by itself: no answer is
             // needed.
-            Err(_) if self.shared.has_ended(entry.as_deref()) => {
+            Err(_)
+                if self.shared.has_ended(&entry.map_or(Trace::Nothing, |entry| entry.trace())) =>
+            {
                 self.shared.claims.remove(claim.owner());
                 return Ok(Release::NotHeld);
             }
@@ -369,7 +372,7 @@ impl Driver for ZooKeeperDriver {
     }
 }
 
-/// Keeps the session alive, and removes the places of claims that nobody asks for any more.
+/// Keeps the session alive, and removes what is left of claims that nobody keeps any more.
 async fn keep(shared: Arc<Shared>) {
     let period = shared.sessions.endpoint().wish() / 4;
     let removing = async {

@@ -84,11 +84,6 @@ impl Sessions {
         self.current().is_some_and(|session| !session.has_ended())
     }
 
-    /// Whether that session is the current one.
-    pub(crate) fn is_current(&self, session: &Arc<Session>) -> bool {
-        self.standing.borrow().session.as_ref().is_some_and(|current| is_same(current, session))
-    }
-
     /// Waits for the end of a session, or for a loss of the connection after the first `known`.
     ///
     /// # Cancel safety

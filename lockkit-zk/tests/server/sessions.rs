@@ -1,6 +1,8 @@
 //! Sessions that end, connections that break, and what both mean for holds.
 
 use std::pin::pin;
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -10,7 +12,9 @@ use lockkit_core::driver::{Attempt, Change, Claim, Driver, Inspect, Release, Ren
 use lockkit_core::{Error, LockName, Locker, Namespace};
 use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
 use lockkit_zk::ZooKeeperDriver;
+use tokio::runtime::Builder;
 use tokio::select;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::support::{
@@ -34,6 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("the_session_is_as_long_as_granted", || ZOOKEEPER.url(), granted),
         trial("sessions_that_are_too_short_are_refused", short, too_short),
         trial("a_closed_driver_leaves_no_session", || ZOOKEEPER.url(), closed),
+        trial("a_hold_whose_runtime_has_ended_is_removed", || ZOOKEEPER.url(), runtime_ended),
         trial("a_dropped_driver_leaves_no_session", patient, dropped),
     ]
 }
@@ -424,6 +429,24 @@ async fn closed(server: String) {
     assert_eq!(place.nodes().await, [""; 0]);
     assert!(driver.try_acquire(&claim()).await.is_err());
     driver.close().await;
+}
+
+/// By the driver, which lives on elsewhere.
+async fn runtime_ended(server: String) {
+    let place = Place::on(&server).await;
+    let url = with(&place.url, "ttl=3s").parse().unwrap();
+    let driver = Arc::new(ZooKeeperDriver::connect(&url).await.unwrap());
+    let shared = driver.clone();
+    let elsewhere = thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let locker = Locker::from_url(shared, &url).unwrap();
+        let guard = runtime.block_on(async { locker.lock(NAME).unwrap().acquire().await.unwrap() });
+        std::mem::forget(guard);
+    });
+    spawn_blocking(|| elsewhere.join()).await.unwrap().unwrap();
+    place.nodes_come_to(1).await;
+    timeout(SOON, place.nodes_come_to(0)).await.expect("nobody keeps it");
+    take(&driver, &claim()).await;
 }
 
 /// At once, and not when its time is over.
