@@ -262,7 +262,8 @@ impl fmt::Display for BackendUrl {
         let user = encoded(self.user.as_deref().unwrap_or(""), "/?:@");
         match (&self.user, &self.password) {
             (_, Some(_)) => write!(f, "{user}:***@")?,
-            (Some(_), None) => write!(f, "{user}@")?,
+            // It may be the password, if the colon before it was forgotten.
+            (Some(_), None) => f.write_str("***@")?,
             (None, None) => (),
         }
         for (at, host) in self.hosts.iter().enumerate() {
@@ -379,6 +380,10 @@ mod tests {
         assert_eq!(format!("{secret:?}"), format!("{shown:?}"));
         let error = secret.parameters(&[]).unwrap_err().to_string();
         assert!(!error.contains("hunter"), "{error}");
+        let without_its_colon = url("redis://hunter2@h/0?tll=1s");
+        assert_eq!(without_its_colon.to_string(), "redis://***@h/0?tll=1s");
+        let error = without_its_colon.parameters(&[]).unwrap_err().to_string();
+        assert!(error.starts_with("redis://***@h/0"), "{error}");
         for bad in [
             "redis://me:hunter2@[h/0",
             "redis://me:hunter2@h:x",

@@ -38,7 +38,7 @@ fn a_host_or_a_port_that_is_none_is_refused() {
 fn what_is_shown_is_one_line_and_the_same_url() {
     for text in [
         "sqlite:/var/a%0Ab%25c%3Fd%23e",
-        "redis://a%40b%3Ac%2F@h/e%40f%26g%3Dh?label=one%26ttl%3D1s%0Atwo%C2%85",
+        "redis://a%40b%3Ac%2F:***@h/e%40f%26g%3Dh?label=one%26ttl%3D1s%0Atwo%C2%85",
         "file:/srv/zürich?label=a=b",
     ] {
         let shown = url(text).to_string();
@@ -49,11 +49,14 @@ fn what_is_shown_is_one_line_and_the_same_url() {
 
 #[test]
 fn a_url_is_shown_as_it_was_written() {
-    for text in ["memory:", "sqlite:///a/b.db?ttl=1s", "redis://me@a:1,[::1]:2,c/0?ttl=1s&label=me"]
+    for text in
+        ["memory:", "sqlite:///a/b.db?ttl=1s", "redis://me:***@a:1,[::1]:2,c/0?ttl=1s&label=me"]
     {
         assert_eq!(url(text).to_string(), text);
     }
     assert_eq!(url("redis://:hunter2@h").to_string(), "redis://:***@h");
+    // A user without a password may be a password without its colon.
+    assert_eq!(url("redis://hunter2@h").to_string(), "redis://***@h");
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn what_may_be_a_secret_is_not_shown_whatever_it_is_called() {
     }
     // The host is a part of the password, or of the label.
     assert_eq!(url("redis://me:12?label=hunter2@h").to_string(), "redis://me:12?label=***");
-    let labelled = "redis://me@h?label=me@work";
+    let labelled = "redis://me:***@h?label=me@work";
     assert_eq!(url(labelled).to_string(), labelled);
 }
 
