@@ -194,6 +194,7 @@ table! {
         inspection::looking_changes_nothing [Inspection] "Whoever looks, lists or diagnoses leaves holds, places and free locks as they are.";
         inspection::looking_keeps_nothing_alive [Inspection, Lease] "Leases and places end in time, however often they are looked at.";
         inspection::looking_disturbs_nobody [Inspection] "Asks, renewals and releases go as ever while others look.";
+        inspection::a_look_may_be_dropped_anywhere [Inspection] "Whoever looks may go away at any time: the next requests of the same connection get their own answers.";
         inspection::a_sound_backend_has_no_errors [Inspection] "A diagnosis of the backend has findings, each in words, and none of them is an error.";
         breaking::a_broken_hold_is_over [Inspection] "A break says whose hold it was, which can be neither renewed nor released; the next grant has a higher token.";
         breaking::a_broken_hold_frees_the_lock_for_waiters [Inspection] "A lock whose hold was broken goes to whoever waits, in order.";

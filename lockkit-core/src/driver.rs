@@ -37,8 +37,9 @@ pub use turnstile::Turnstile;
 ///
 /// The engine does everything else: waiting, back-off, deadlines, renewal, loss and clean-up. It
 /// drops no [`try_acquire`](Self::try_acquire), [`renew`](Self::renew) or
-/// [`release`](Self::release) that it has started, so these need not be cancel-safe; only
-/// [`changed`](Self::changed) is dropped at will.
+/// [`release`](Self::release) that it has started, so these need not be cancel-safe.
+/// [`changed`](Self::changed) is dropped at will, and [`Inspect`]'s requests and
+/// [`descriptor`](Self::descriptor) when their caller goes away (`a_look_may_be_dropped_anywhere`).
 ///
 /// # Contract
 ///
@@ -140,7 +141,7 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
 
     /// Resolves when there is news for `claim`, which waits or holds. News is a hint: it may be
     /// early and may be lost, and the engine polls as well. There is never news for a claim that
-    /// has not asked.
+    /// has not asked. For a claim that holds, this is called also while a renewal is under way.
     ///
     /// # Cancel safety
     ///

@@ -122,6 +122,7 @@ impl Server {
             listeners: Mutex::default(),
             closes: AtomicU64::new(0),
             has_given_up: AtomicBool::new(false),
+            is_unread: AtomicBool::new(false),
             turn: tokio::sync::Mutex::default(),
         }
     }
@@ -223,6 +224,8 @@ pub(crate) struct Broken {
     closes: AtomicU64,
     /// Whether it once had no answer.
     has_given_up: AtomicBool,
+    /// Whether the answer to a look is still to be read.
+    is_unread: AtomicBool,
     /// Had by one call at a time, where that is part of the defect.
     turn: tokio::sync::Mutex<()>,
 }
@@ -617,6 +620,9 @@ impl Driver for Broken {
         self.expire(claim);
         self.fresh().insert(owner);
         match self.server.defect {
+            Some(Defect::LooksLeaveAnswers) if self.is_unread.swap(false, Ordering::Relaxed) => {
+                return Ok(Attempt::Granted(Grant::new()));
+            }
             Some(Defect::RefusesAtFirst) if self.state().asked.insert(owner) => {
                 return Ok(Attempt::Taken(Taken::new()));
             }

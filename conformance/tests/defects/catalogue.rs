@@ -169,6 +169,7 @@ defects! {
     ListsOnePage "Lists the first 100 locks." "`SCAN` without a look at the cursor";
     ListsNoPlaces "Lists locks without their waiters." "a list that is read from the holds alone";
     LooksByTaking "Looks by taking a free lock for a moment." "`flock --nonblock` to see whether a lock is held";
+    LooksLeaveAnswers "Leaves the answer to a look that was dropped to whoever asks next." "redis-py#2624: a command that was cancelled, whose answer the next one reads";
     LooksRefresh "Renews a lease that is looked at." "`GETEX`; a session that lives on with any request";
     DiagnosisTidiesUp "Removes places while it diagnoses." "a check-up that deletes what it takes for left behind";
     DiagnosisCriesWolf "Reports as an error what it has no right to find out." "`CONFIG GET` on a hosted Redis";

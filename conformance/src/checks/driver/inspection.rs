@@ -388,6 +388,47 @@ pub(in crate::checks) async fn looking_disturbs_nobody(context: &Context) -> Ver
     Ok(())
 }
 
+pub(in crate::checks) async fn a_look_may_be_dropped_anywhere(context: &Context) -> Verdict {
+    let connection = context.connect().await?;
+    let [name, free] = ["held-@", "free-@"].map(|shape| context.name(shape));
+    let (name, free) = (name?, free?);
+    let held = Claim::new(name.clone(), context.long());
+    connection.take(&held).await?;
+    for turns in 0..8 {
+        for way in 0..4 {
+            let look = async {
+                match way {
+                    0 => connection.look(&name).await.map(drop),
+                    1 => connection.held(name.namespace()).await.map(drop),
+                    2 => connection.diagnose(name.namespace()).await.map(drop),
+                    _ => connection.break_hold(&free, None).await.map(drop),
+                }
+            };
+            let turns = async {
+                for _ in 0..turns {
+                    yield_now().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                seen = look => seen?,
+                () = turns => (),
+            }
+            let claim = context.long_claim()?;
+            connection.take(&claim).await?;
+            let other = Claim::new(claim.name().clone(), claim.ttl());
+            connection.is_refused(&other, "it is held, and a look was dropped").await?;
+            connection.keep(&claim).await?;
+            let answer = connection.release(&claim).await?;
+            ensure!(
+                answer == Release::Freed,
+                "the release of a hold, after a look was dropped, was {answer:?}"
+            );
+        }
+    }
+    connection.keep(&held).await
+}
+
 /// Everything that only reads, over each of the connections.
 async fn look_around(context: &Context, connections: &[&Arc<Connection>]) -> Verdict {
     let name = context.name("lock-@")?;

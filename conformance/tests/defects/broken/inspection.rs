@@ -1,6 +1,7 @@
 //! The side that looks and breaks.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -34,6 +35,11 @@ impl Inspect for Broken {
                 if let Some(holder) = holder {
                     self.memory().renew(&holder).await?;
                 }
+            }
+            Some(Defect::LooksLeaveAnswers) => {
+                self.is_unread.store(true, Ordering::Relaxed);
+                yield_now().await;
+                self.is_unread.store(false, Ordering::Relaxed);
             }
             _ => (),
         }
