@@ -19,6 +19,7 @@ use crate::driver::{Change, Claim, DriverError, Release, Renewal};
 use crate::engine::Engine;
 use crate::guard::Seat;
 use crate::options::{Lease, Renew, Wait};
+use crate::owner::Behind;
 use crate::pace::{Pause, jitter};
 use crate::progress::Progress;
 use crate::pursuit::{Asked, Pursuit, Won};
@@ -38,13 +39,13 @@ pub(crate) fn keep(
     claim: Claim,
     wait: Wait,
     lease: Lease,
-    silent_since: Option<Instant>,
+    behind: Option<Behind>,
     mut caller: Caller<Acquired>,
 ) -> impl Future<Output = ()> + Send {
     async move {
         // A suspension that is noticed only after the grant would end the hold.
         let mut progress =
-            Progress::new(engine.clock.now(), wait, lease.renewal()).silent_since(silent_since);
+            Progress::new(engine.clock.now(), wait, lease.renewal()).behind_others(behind);
         let mut pursuit = Pursuit { engine: &engine, claim: &claim, progress: &mut progress };
         match pursuit.begin(&mut caller).await {
             Some(Asked::Won(won)) => take(engine, claim, won, progress.end(), lease, caller),
@@ -168,8 +169,8 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
     // Whether to begin a renewal, if the hold has not ended by then.
     let mut start = false;
     let mut retry = None;
-    // Whether there was news since the last renewal failed: more news is of no use before the next
-    // renewal, and some drivers have news without end.
+    // Whether there was news since a renewal began, or since the last one failed: more news is of no
+    // use before the next renewal, and some drivers have news without end.
     let mut heard = false;
     let mut earliest = None;
     loop {
@@ -202,6 +203,8 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
             Renewed { asked, wished, answer } = wait_for(&mut renewal), if renewal.is_some() => {
                 renewal = None;
                 retry = None;
+                // It may have been carried out before what there was news of.
+                let again = std::mem::take(&mut heard);
                 match answer {
                     Ok(Renewal::Held(vouch)) => {
                         tracing::trace!(lock = %claim.name(), owner = %claim.owner(), "renewed");
@@ -209,23 +212,27 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                         // A session may be vouched for from an earlier time: that is no cause to
                         // hurry.
                         earliest = Some(engine.clock.stamp() + vouched.ttl / 12);
+                        again
                     }
-                    Ok(Renewal::Lost) => tenure.lose(),
+                    Ok(Renewal::Lost) => {
+                        tenure.lose();
+                        false
+                    }
                     Err(error) => {
                         meter::renewal_failed(engine, claim.name());
                         let (kind, source) = (error.kind(), error.into_source());
                         let (lock, owner) = (claim.name(), claim.owner());
                         tracing::warn!(%lock, %owner, %kind, source, "not renewed");
                         retry = Some(engine.clock.stamp() + jitter(vouched.ttl / 12));
+                        false
                     }
                 }
-                false
             }
             // At the end of the vouch, the next look at how the hold stands finds it lost.
             () = engine.clock.sleep_until_some(next) => next == due,
-            change = engine.driver.changed(claim), if renewal.is_none() && !heard => match change {
+            change = engine.driver.changed(claim), if !heard => match change {
                 Change::AskAgain | Change::Freed | Change::Granted(_) => {
-                    heard = retry.is_some();
+                    heard = retry.is_some() || renewal.is_some();
                     renew == Renew::Auto && !heard
                 }
                 Change::Lost => { tenure.lose(); false }
@@ -267,6 +274,9 @@ async fn wait_for<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send +
 /// A request is dead a lease after it was sent. Whatever was taken by then has run out after the
 /// longest lease that was asked for: with no answer to any release, that is the end of it. A
 /// session goes on, so there an answer is needed.
+///
+/// The older a request, the less likely it still lands: releases that are answered come apart as it
+/// ages, so that what a long lease leaves in doubt costs the backend little.
 pub(crate) async fn clear_up(
     engine: &Engine,
     claim: &Claim,
@@ -299,12 +309,19 @@ pub(crate) async fn clear_up(
             let (lock, kind) = (claim.name(), error.kind());
             tracing::warn!(%lock, owner = %claim.owner(), %kind, "not released yet");
         }
+        let answered = answer.is_ok();
         report(answer);
         if over {
             tracing::debug!(lock = %claim.name(), owner = %claim.owner(), "released");
             return;
         }
-        engine.clock.sleep_until(engine.clock.stamp() + jitter(pause.next(longest_pause))).await;
+        let now = engine.clock.stamp();
+        let age = in_doubt.map(|sent| now.saturating_duration_since(sent)).unwrap_or_default();
+        let next = match answered {
+            true => (now + jitter(pause.next(longest_pause.max(age / 8)))).min(settled.max(now)),
+            false => now + jitter(pause.next(longest_pause)),
+        };
+        engine.clock.sleep_until(next).await;
         asked = engine.clock.stamp();
     }
 }

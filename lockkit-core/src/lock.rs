@@ -7,10 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tracing::Instrument as _;
 
-use crate::clock::Instant;
 use crate::driven::Driven;
 use crate::driver::Claim;
 use crate::engine::Engine;
+use crate::owner::Behind;
 use crate::traits::{
     DistributedLock, FairLock, LeasedLock, LockExt as _, ReentrantLock, private::Sealed,
 };
@@ -211,15 +211,14 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// Same as [`acquire`](Self::acquire).
     pub async fn acquire_with(&self, options: AcquireOptions) -> Result<LockGuard> {
-        self.acquire_after(options, None).await
+        self.acquire_behind(options, None).await
     }
 
-    /// [`acquire_with`](Self::acquire_with) behind another claim of the same owner, which has had
-    /// no answer since `silent_since`.
-    pub(crate) async fn acquire_after(
+    /// [`acquire_with`](Self::acquire_with), perhaps behind others of the same owner.
+    pub(crate) async fn acquire_behind(
         &self,
         options: AcquireOptions,
-        silent_since: Option<Instant>,
+        behind: Option<Behind>,
     ) -> Result<LockGuard> {
         let engine = &self.engine;
         engine.check_running()?;
@@ -254,7 +253,7 @@ impl<O: 'static, E: 'static> Lock<O, E> {
         );
         let metered = meter::Acquisition::begin(engine, &self.name);
         let acquiring = Driven::new(engine, |caller| {
-            keeper::keep(Arc::clone(engine), claim, options.wait, lease, silent_since, caller)
+            keeper::keep(Arc::clone(engine), claim, options.wait, lease, behind, caller)
                 .instrument(span)
         });
         let acquired = acquiring.await;

@@ -42,17 +42,40 @@ struct Slot {
     /// one, not for its own owner's hold.
     acquiring: tokio::sync::Mutex<()>,
     seat: Mutex<Weak<Seat>>,
-    /// Since when the owner's acquisitions have had no answer, if the last of them had none.
-    silent_since: Mutex<Option<Instant>>,
+    silence: Arc<Silence>,
+}
+
+/// Since when the acquisitions of an owner have had no answer, if the last of them was given up for
+/// that. Otherwise those behind would find it out one after the other, a lease each.
+#[derive(Debug, Default)]
+pub(crate) struct Silence(Mutex<Option<Instant>>);
+
+impl Silence {
+    pub(crate) fn note(&self, since: Option<Instant>) {
+        *self.lock() = since;
+    }
+
+    fn since(&self) -> Option<Instant> {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An acquisition by an owner, behind others of the same owner.
+#[derive(Debug)]
+pub(crate) struct Behind {
+    /// Since when the one before has had no answer, as far as that concerns this one.
+    pub(crate) silent_since: Option<Instant>,
+    /// Where to note since when this one has had none.
+    pub(crate) silence: Arc<Silence>,
 }
 
 impl Slot {
     fn seat(&self) -> MutexGuard<'_, Weak<Seat>> {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn silent_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.silent_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn depth(&self) -> usize {
@@ -128,17 +151,10 @@ impl Owner {
             }
             None => options,
         };
-        let silent_since = *slot.silent_since();
-        let begun = silent_since.unwrap_or_else(|| clock.now());
-        let after = silent_since.map(|since| since.max(called));
-        let acquired = lock.acquire_after(options, after).await;
-        let is_silent = match &acquired {
-            Err(Error::Unreachable(_)) => !matches!(wait, Wait::No),
-            Err(Error::TimedOut { source, .. }) => source.is_some(),
-            _ => false,
-        };
-        // Otherwise those behind would find it out one after the other, a lease each.
-        *slot.silent_since() = is_silent.then_some(begun);
+        let silent_since = slot.silence.since().map(|since| since.max(called));
+        slot.silence.note(None);
+        let behind = Behind { silent_since, silence: Arc::clone(&slot.silence) };
+        let acquired = lock.acquire_behind(options, Some(behind)).await;
         let guard = acquired.map_err(|error| match (error, wait) {
             (Error::TimedOut { name, driver, source, .. }, Wait::AtMost(waited)) => {
                 Error::TimedOut { name, driver, waited, source }

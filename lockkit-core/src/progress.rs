@@ -1,10 +1,12 @@
 //! What is known of a claim that has not been granted yet.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::driver::DriverError;
 use crate::options::{Renew, Wait};
+use crate::owner::{Behind, Silence};
 use crate::pace::Pause;
 use crate::turns::{Ticket, Word};
 
@@ -34,6 +36,8 @@ pub(crate) struct Progress {
     pub(crate) pause: Pause,
     /// Its ticket among the waiters of a locker that ask one after the other, if it is one of them.
     pub(crate) ticket: Option<Ticket>,
+    /// Where those of the same owner look who come after it.
+    pub(crate) silence: Option<Arc<Silence>>,
 }
 
 impl Progress {
@@ -53,12 +57,16 @@ impl Progress {
             in_vain: 0,
             pause: Pause::new(Duration::from_millis(5)),
             ticket: None,
+            silence: None,
         }
     }
 
-    /// Says since when the claim that this one waited behind has had no answer.
-    pub(crate) fn silent_since(mut self, since: Option<Instant>) -> Self {
-        self.unanswered = since;
+    /// Goes on where those of the same owner before it have come.
+    pub(crate) fn behind_others(mut self, behind: Option<Behind>) -> Self {
+        if let Some(Behind { silent_since, silence }) = behind {
+            self.unanswered = silent_since;
+            self.silence = Some(silence);
+        }
         self
     }
 
@@ -111,6 +119,14 @@ impl Progress {
     pub(crate) fn tell(&self) {
         if let Some(ticket) = &self.ticket {
             ticket.tell(self.word());
+        }
+    }
+
+    /// Tells those of the same owner who come after it, if it has one, since when there has been no
+    /// answer.
+    pub(crate) fn tell_owner(&self) {
+        if let Some(silence) = &self.silence {
+            silence.note(self.is_silent_since());
         }
     }
 

@@ -151,8 +151,10 @@ impl Pursuit<'_> {
                 () = self.engine.clock.sleep_until_some(limit) => (),
             }
             // The caller need not wait for the answer, but the clean-up must.
-            let stop =
-                if limit == self.progress.deadline() { Stop::TimeIsUp } else { Stop::Silence };
+            let stop = match limit == self.progress.deadline() {
+                true => Stop::TimeIsUp,
+                false => Stop::Silence(ErrorKind::Unknown),
+            };
             let given_up = self.give_up(stop, caller);
             self.note(asked, &request.await);
             self.progress.tell();
@@ -344,7 +346,13 @@ impl Pursuit<'_> {
         let is_over = |limit: Option<Instant>| limit.is_some_and(|limit| limit <= now);
         match () {
             () if is_over(deadline) => Look::Stop(Stop::TimeIsUp),
-            () if is_over(silence) => Look::Stop(Stop::Silence),
+            () if is_over(silence) => {
+                let is_in_doubt = self.progress.in_doubt.is_some();
+                Look::Stop(Stop::Silence(match is_in_doubt {
+                    true => ErrorKind::Unknown,
+                    false => ErrorKind::Unreachable,
+                }))
+            }
             () if is_over(next) && may_be_next => Look::Next,
             () => {
                 let first = [deadline, silence, next].into_iter().flatten().min();
@@ -359,6 +367,7 @@ impl Pursuit<'_> {
             Stop::CallerGone => return None,
             Stop::ShutDown => self.engine.shut_down_error(),
             Stop::TimeIsUp => {
+                self.progress.tell_owner();
                 let is_silence = self.progress.is_silence();
                 let failure = self.progress.failure.take().map(|failure| failure.into_source());
                 let source = failure.or_else(|| is_silence.then(|| BoxError::from("no answer")));
@@ -368,13 +377,13 @@ impl Pursuit<'_> {
                 };
                 Error::TimedOut { name: name.clone(), driver, waited, source }
             }
-            Stop::Silence => {
+            Stop::Silence(kind) => {
+                self.progress.tell_owner();
                 let source = self.progress.failure.take().map_or_else(
                     || BoxError::from("no answer for the length of a lease"),
                     |failure| failure.into_source(),
                 );
-                let error = DriverError::new(ErrorKind::Unreachable, source);
-                self.engine.failed_error(Operation::Acquire, name, error)
+                self.engine.failed_error(Operation::Acquire, name, DriverError::new(kind, source))
             }
         };
         // The caller may be gone by now.
@@ -393,7 +402,8 @@ pub(crate) struct Won {
 enum Stop {
     CallerGone,
     TimeIsUp,
-    Silence,
+    /// No answer for the length of a lease: an ask may have been carried out, or none was.
+    Silence(ErrorKind),
     ShutDown,
 }
 

@@ -269,6 +269,8 @@ impl Deref for Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
+        // A keeper that ends before its hold, by a panic of its driver, does not clear up after it.
+        self.0.lock().kept = false;
         self.0.lose();
     }
 }

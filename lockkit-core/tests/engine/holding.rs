@@ -102,6 +102,19 @@ async fn a_hold_taken_away_is_reported_also_after_a_renewal_that_failed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hold_taken_away_is_reported_also_while_a_renewal_is_under_way() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    backend.faults().inject(Operation::Renew, Fault::LoseRequest);
+    // It left at a third of the lease or a little earlier, and fails after a fifth.
+    sleep(TTL * 2 / 5).await;
+    backend.revoke(lock.name());
+    let start = Instant::now();
+    guard.lost().await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_suspended_machine_has_lost_its_holds() {
     let (backend, clock) = (MemoryDriver::new(), Clock::simulated());
     let locker = Locker::builder(backend).ttl(TTL).clock(clock.clone()).build().unwrap();

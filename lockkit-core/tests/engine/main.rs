@@ -6,6 +6,7 @@ mod doubts;
 mod dropping;
 mod holding;
 mod leases;
+mod odd;
 mod owners;
 mod promises;
 mod shutdown;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Clock, ErrorKind};
 use lockkit_core::memory::{Fault, MemoryDriver};
-use lockkit_core::{AcquireOptions, Error, Locker, Operation, Wait};
+use lockkit_core::{AcquireOptions, Error, Failure, Locker, Operation, Wait};
 use tokio::time::{Instant, sleep};
 
 use crate::{TTL, set_up, set_up_locker, settle};
@@ -128,10 +128,11 @@ async fn a_wait_for_somebody_that_times_out_in_the_middle_of_an_ask_was_for_some
 
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_never_answers_is_unreachable_within_a_lease() {
-    for (wait, fault) in [
-        (Wait::Forever, Fault::Hang),
-        (Wait::No, Fault::Hang),
-        (Wait::Forever, Fault::Fail(ErrorKind::Unreachable)),
+    for (wait, fault, expected) in [
+        (Wait::Forever, Fault::Hang, ErrorKind::Unknown),
+        (Wait::No, Fault::Hang, ErrorKind::Unknown),
+        (Wait::Forever, Fault::LoseAnswer, ErrorKind::Unknown),
+        (Wait::Forever, Fault::Fail(ErrorKind::Unreachable), ErrorKind::Unreachable),
     ] {
         let (backend, lock) = set_up();
         for _ in 0..1000 {
@@ -139,7 +140,8 @@ async fn a_backend_that_never_answers_is_unreachable_within_a_lease() {
         }
         let start = Instant::now();
         let error = lock.acquire_with(AcquireOptions::new().wait(wait)).await.unwrap_err();
-        assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+        let Error::Unreachable(Failure { kind, .. }) = error else { panic!("{error:?}") };
+        assert_eq!(kind, expected, "{fault:?}");
         assert!(start.elapsed() <= TTL + Duration::from_secs(1), "{:?}", start.elapsed());
     }
 }
