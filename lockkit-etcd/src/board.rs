@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{EventType, WatchFilterType, WatchOptions, WatchResponse};
+use etcd_client::{EventType, KeyValue, WatchFilterType, WatchOptions, WatchResponse};
 use lockkit_core::driver::OwnerId;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -16,6 +16,10 @@ use crate::queue::Ahead;
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
 /// How many such watches there are at most.
 const MOST_LINGERING: usize = 64;
+
+/// What is wrong where ids are not kept (<https://github.com/etcd-io/etcd/issues/12819>).
+const RENUMBERED: &str =
+    "watches get other ids than asked for, as from a grpc-proxy, and from etcd before 3.4";
 
 /// Stands for when a key that is not there yet was created: whatever is known of it is about
 /// another one.
@@ -431,7 +435,13 @@ impl Board {
         self.state().wards.get(&id).map(|ward| (Arc::clone(&ward.key), options))
     }
 
-    pub(crate) fn deliver(&self, message: &WatchResponse) -> Result<(), Failure> {
+    /// Tells what the server says. If it says that it has set up a watch, that is the one that was
+    /// `asked` for the longest ago: it answers in order.
+    pub(crate) fn deliver(
+        &self,
+        message: &WatchResponse,
+        asked: Option<i64>,
+    ) -> Result<(), Failure> {
         let id = message.watch_id();
         let mut state = self.state();
         if message.canceled() {
@@ -452,8 +462,16 @@ impl Board {
             self.renew(&mut state, id);
             return Ok(());
         }
+        if message.created() && asked != Some(id) {
+            return Err(Failure::WatchRefused(RENUMBERED.into()));
+        }
+        let Some(key) = state.wards.get(&id).map(|ward| Arc::clone(&ward.key)) else {
+            return Ok(());
+        };
         let deleted = message.events().iter().filter(|it| it.event_type() == EventType::Delete);
-        let deleted = deleted.filter_map(|event| Some(event.kv()?.mod_revision())).max();
+        // Where ids are not kept, this may be heard before it is found out.
+        let deleted = deleted.filter_map(|event| event.kv().filter(|kv| kv.key() == &*key));
+        let deleted = deleted.map(KeyValue::mod_revision).max();
         let begins_after = message.header().map_or(i64::MAX, |header| header.revision());
         state.heard(id, message.created().then_some(begins_after), deleted);
         Ok(())

@@ -173,9 +173,11 @@ async fn watch(
 ) -> Result<(), Failure> {
     let mut changes = members.changes();
     let (mut outbox, mut sweep) = (board.all(inbox), Instant::now());
-    let Some((mut sender, mut stream)) = open(client, board, &mut outbox).await? else {
+    let Some((first, (mut sender, mut stream))) = open(client, board, &mut outbox).await? else {
         return Ok(());
     };
+    // What the server has not answered yet.
+    let mut asked = VecDeque::from([first]);
     members.heard(current.member, client);
     loop {
         if *changes.borrow_and_update() != current {
@@ -186,12 +188,13 @@ async fn watch(
             message = stream.message() => match message? {
                 Some(message) => {
                     members.check(message.header())?;
-                    board.deliver(&message)?;
+                    let answered = message.created().then(|| asked.pop_front()).flatten();
+                    board.deliver(&message, answered)?;
                 }
                 None => return Err(Failure::Ended),
             },
             sent = send(&mut sender, board, next), if next.is_some() => {
-                sent?;
+                asked.extend(sent?);
                 outbox.pop_front();
             }
             command = inbox.recv() => match command {
@@ -210,24 +213,25 @@ async fn watch(
 
 type Opened = (WatchRequestSender, etcd_client::WatchResponseStream);
 
-/// Opens a stream, which takes a key to begin with; `None` if there is none.
+/// Opens a stream, which takes a key to begin with, and returns the id of its watch too; `None` if
+/// there is none.
 async fn open(
     client: &Client,
     board: &Board,
     outbox: &mut VecDeque<Command>,
-) -> Result<Option<Opened>, Failure> {
+) -> Result<Option<(i64, Opened)>, Failure> {
     while let Some(command) = outbox.pop_front() {
         let Command::Create(id) = command else { continue };
         let Some((key, options)) = board.target(id) else { continue };
         let opening = async { Ok(client.watch_client().watch(&*key, Some(options)).await?) };
         let opened = timeout(OPEN_LIMIT, opening).await;
         let opened: WatchStream = opened.unwrap_or(Err(Failure::NoAnswer(OPEN_LIMIT)))?;
-        return Ok(Some(opened.split()));
+        return Ok(Some((id, opened.split())));
     }
     Ok(None)
 }
 
-/// Sends a command, unless it has become unnecessary.
+/// Sends a command, unless it has become unnecessary. Returns the id of a watch that is asked for.
 ///
 /// # Cancel safety
 ///
@@ -236,17 +240,18 @@ async fn send(
     sender: &mut WatchRequestSender,
     board: &Board,
     command: Option<Command>,
-) -> Result<(), Failure> {
+) -> Result<Option<i64>, Failure> {
     match command {
         Some(Command::Create(id)) => {
             if let Some((key, options)) = board.target(id) {
                 sender.watch(&*key, Some(options)).await?;
+                return Ok(Some(id));
             }
         }
         Some(Command::Cancel(id)) => sender.cancel(id).await?,
         None => (),
     }
-    Ok(())
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -166,7 +166,7 @@ impl Backend {
         Unavailable::Failed { backend: self.id, reason: reason.to_string(), log }
     }
 
-    fn program(&self) -> Result<PathBuf, Unavailable> {
+    pub(crate) fn program(&self) -> Result<PathBuf, Unavailable> {
         self.programs
             .iter()
             .find_map(|name| find_program(name, (self.folders)(), self.is_it))

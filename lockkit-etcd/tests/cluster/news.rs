@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Claim, Driver, Renewal};
-use lockkit_testkit::{ETCD, Proxy, Server, trial};
+use lockkit_testkit::{ETCD, GrpcProxy, Proxy, Server, Unavailable, trial};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -36,6 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_deleted_key_is_a_loss", || ETCD.start(), deleted),
         trial("a_waiter_learns_that_its_place_is_gone", || ETCD.start(), place_gone),
         trial("ended_streams_lose_nothing", || ETCD.start(), ended),
+        trial("a_proxy_that_numbers_watches_grants_nothing", behind_grpc_proxy, renumbered),
     ]
 }
 
@@ -376,4 +377,39 @@ async fn ended(server: Server) {
     }
     assert!(guard.is_held());
     guard.release().await.unwrap();
+}
+
+fn behind_grpc_proxy() -> Result<(Server, GrpcProxy), Unavailable> {
+    let server = ETCD.start()?;
+    let proxy = GrpcProxy::start(&server)?;
+    Ok((server, proxy))
+}
+
+/// It gives watches ids of its own, so that news of one key seems to be of another.
+async fn renumbered((server, proxy): (Server, GrpcProxy)) {
+    let (one, behind) = (driver(&server.url()).await, driver(&server.url_at(proxy.addr())).await);
+    let raw = Raw::on(server.port()).await;
+    let (held, waiting, other) = (claim(LONG), claim(LONG).fair(), named("other", LONG));
+    take(&one, &held).await;
+    refused(&behind, &waiting).await;
+    take(&behind, &other).await;
+    assert!(poll!(pin!(behind.changed(&other))).is_pending());
+    // All three keys are watched, or none any more since the proxy was found out.
+    while raw.watchers() < 3 && raw.begun_and_ended("Watch").1 == 0 {
+        tokio::time::sleep(millis(5)).await;
+    }
+    // So that nothing seems to be missed.
+    refused(&behind, &waiting).await;
+    behind.release(&other).await.unwrap();
+    let told = async {
+        loop {
+            match behind.changed(&waiting).await {
+                Change::AskAgain => (),
+                other => panic!("{other:?}, while another holds the lock"),
+            }
+        }
+    };
+    assert!(timeout(millis(500), told).await.is_err());
+    one.release(&held).await.unwrap();
+    take(&behind, &waiting).await;
 }
