@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -193,9 +194,18 @@ impl Entry {
         key
     }
 
+    /// Whether the lease that the key was last known to hang on, if any, is as long as is wished.
+    pub(crate) fn is_enough_for(&self, claim: &Claim) -> bool {
+        self.traces().lease.as_ref().is_none_or(|lease| lease.ttl() >= claim.ttl())
+    }
+
+    /// What the lease is good for, or that which the key may hang on instead, whichever is less.
     pub(crate) fn vouch(&self) -> Option<Vouch> {
-        let lease = self.traces().lease.clone()?;
-        (!lease.is_gone()).then(|| Vouch::Lease { since: lease.since(), ttl: lease.ttl() })
+        let traces = self.traces();
+        let [lease, longer] = [&traces.lease, &traces.longer]
+            .map(|lease| lease.as_ref().filter(|lease| !lease.is_gone()));
+        let least = iter::once(lease?).chain(longer).min_by_key(|it| it.since() + it.ttl())?;
+        Some(Vouch::Lease { since: least.since(), ttl: least.ttl() })
     }
 
     /// The grant of a claim that is first.

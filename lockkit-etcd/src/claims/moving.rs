@@ -9,6 +9,7 @@ use crate::entry::{Entry, Standing};
 use crate::error::Failure;
 use crate::leases::Lease;
 use crate::queue::{self, Own};
+use crate::reader::Haste;
 
 impl Claims {
     /// Hangs the key on a lease of the length that the claim wishes for; returns whether the key is
@@ -31,7 +32,12 @@ impl Claims {
             // on it.
             let begun = entry.traces().longer.clone();
             let is_moved = match begun {
-                Some(longer) => self.move_to(entry, claim, longer, true, limit).await?,
+                Some(longer) => match self.move_to(entry, claim, longer, true, limit).await {
+                    Err(failure) if failure.is_about_space() && entry.is_enough_for(claim) => {
+                        return self.keep_on_either(entry, failure, limit).await;
+                    }
+                    moved => moved?,
+                },
                 None => {
                     let longer = self.leases.take(claim.ttl(), limit).await?;
                     // A lease from the pool may have less left than the hold is vouched for.
@@ -111,6 +117,29 @@ impl Claims {
         Ok(true)
     }
 
+    /// As [`keep`](Self::keep), where the key may hang on either of two leases and cannot be moved.
+    async fn keep_on_either(
+        &self,
+        entry: &Entry,
+        failure: Failure,
+        limit: Limit,
+    ) -> Result<bool, Failure> {
+        let (stands, longer) = (entry.standing(), entry.traces().longer.clone());
+        let (Some(Standing { key, created, lease }), Some(longer)) = (stands, longer) else {
+            return Err(failure);
+        };
+        let (stands, is_alive, longer_is_alive) = tokio::join!(
+            self.reader.stands(key, created, Haste::WithOthers, limit),
+            self.refresh(&lease, limit),
+            self.refresh(&longer, limit),
+        );
+        match stands?.is_some() {
+            true if is_alive? && longer_is_alive? => Ok(true),
+            true => Err(failure),
+            false => Ok(false),
+        }
+    }
+
     /// Hangs the key, which is there although its lease is over, on another lease. That is the
     /// claim's once the server has said so: until then, the key may hang on either.
     pub(super) async fn hang(
@@ -158,8 +187,6 @@ impl Claims {
     }
 
     pub(super) fn is_long_enough(&self, entry: &Entry, claim: &Claim) -> bool {
-        let traces = entry.traces();
-        traces.longer.is_none()
-            && traces.lease.as_ref().is_none_or(|lease| lease.ttl() >= claim.ttl())
+        entry.traces().longer.is_none() && entry.is_enough_for(claim)
     }
 }

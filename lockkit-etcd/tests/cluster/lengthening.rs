@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use lockkit_core::FencingToken;
-use lockkit_core::driver::{Attempt, Claim, Driver as _, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Attempt, Claim, Driver as _, ErrorKind, Release, Renewal, Vouch};
 use lockkit_etcd::EtcdDriver;
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
 
 use crate::support::{LONG, Raw, claim, impatient_driver, kind, millis, named, take};
+use crate::weather::{fill, full};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -21,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_lengthening_of_what_is_gone_is_a_loss", || ETCD.start(), key_gone),
         trial("a_release_after_a_lost_lengthening_leaves_nothing", || ETCD.start(), released),
         trial("a_lengthening_of_several_requests_ends_in_time", || ETCD.start(), slow),
+        trial("a_hold_survives_a_lengthening_of_a_full_database", full, nospace),
     ]
 }
 
@@ -231,4 +233,23 @@ async fn slow(server: Server) {
     scene.ask_in_vain().await;
     assert!(matches!(scene.renewed().await, Renewal::Held(_)));
     scene.ends_well().await;
+}
+
+async fn nospace(server: Server) {
+    let mut scene = Scene::new(&server).await;
+    fill(&mut scene.raw).await;
+    assert_eq!(kind(scene.driver.renew(&scene.longer).await).0, ErrorKind::Capacity);
+    let short = scene.longer.clone().with_ttl(SHORT);
+    for _ in 0..2 {
+        match scene.driver.renew(&short).await.unwrap() {
+            Renewal::Held(Vouch::Lease { ttl, .. }) => assert_eq!(ttl, SHORT),
+            other => panic!("{other:?}"),
+        }
+    }
+    let key = scene.raw.keys().await.remove(0).0;
+    scene.raw.client.delete(key, None).await.unwrap();
+    assert_eq!(scene.driver.renew(&short).await.unwrap(), Renewal::Lost);
+    scene.driver.release(&short).await.unwrap();
+    scene.driver.close().await;
+    scene.raw.is_clean().await;
 }

@@ -410,7 +410,7 @@ async fn slow(server: Server) {
     assert_eq!(proxy.connections(), before + 1);
 }
 
-fn full() -> Result<Server, lockkit_testkit::Unavailable> {
+pub(crate) fn full() -> Result<Server, lockkit_testkit::Unavailable> {
     ETCD.start_with(&["--quota-backend-bytes", "8388608"])
 }
 
@@ -435,7 +435,7 @@ async fn nospace(server: Server) {
     assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
 }
 
-async fn fill(raw: &mut Raw) {
+pub(crate) async fn fill(raw: &mut Raw) {
     let megabyte = vec![0; 1024 * 1024];
     let mut number = 0;
     while raw.client.put(format!("fill/{number}"), megabyte.clone(), None).await.is_ok() {
