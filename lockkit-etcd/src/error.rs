@@ -200,17 +200,17 @@ fn kind_of_answer(code: Code, message: &str) -> ErrorKind {
         // HTTP/2 has an error of that kind, for a client that asks too often.
         Code::ResourceExhausted if message.starts_with("etcdserver:") => ErrorKind::Capacity,
         Code::Unavailable if message.ends_with("no leader") => ErrorKind::Unreachable,
+        // The member only learns, or no longer leads.
+        Code::Unavailable | Code::FailedPrecondition
+            if message.ends_with("learner") || message.ends_with("not leader") =>
+        {
+            ErrorKind::Unreachable
+        }
         // A lease that is over: the next ask has another.
         Code::NotFound => ErrorKind::Unreachable,
         Code::InvalidArgument if message.contains("authentication failed") => ErrorKind::Denied,
         Code::InvalidArgument if message.ends_with("user name is empty") => ErrorKind::Denied,
         Code::InvalidArgument if is_about_changed_rights(message) => ErrorKind::Unreachable,
-        // The member only learns, or no longer leads.
-        Code::FailedPrecondition
-            if message.ends_with("learner") || message.ends_with("not leader") =>
-        {
-            ErrorKind::Unreachable
-        }
         Code::InvalidArgument
         | Code::FailedPrecondition
         | Code::OutOfRange
@@ -238,6 +238,11 @@ mod tests {
             (Code::Unavailable, "etcdserver: request timed out", ErrorKind::Unknown),
             (Code::Unavailable, "etcdserver: leader changed", ErrorKind::Unknown),
             (Code::Unavailable, "etcdserver: no leader", ErrorKind::Unreachable),
+            (
+                Code::Unavailable,
+                "etcdserver: rpc not supported for learner",
+                ErrorKind::Unreachable,
+            ),
             (Code::Unavailable, "transport error", ErrorKind::Unknown),
             (Code::Cancelled, "operation was canceled", ErrorKind::Unknown),
             (Code::DeadlineExceeded, "context deadline exceeded", ErrorKind::Unknown),
