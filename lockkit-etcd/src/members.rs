@@ -131,9 +131,7 @@ impl Members {
     /// Takes note that something came back from a member.
     pub(crate) fn heard(&self, member: usize, client: &Arc<Client>) {
         if let Some(mut connection) = self.connection(member, client) {
-            connection.heard = Some(Instant::now());
-            connection.silent_since = None;
-            connection.outage = None;
+            connection.is_heard();
         }
     }
 
@@ -160,8 +158,8 @@ impl Members {
     }
 
     /// Takes note that what was sent then got no answer. Nobody can tell whether a silent
-    /// connection is cut or its server is slow: it is given up. The next one is not given up before
-    /// something has come over it, so that each silence leads to one attempt.
+    /// connection is cut or its server is slow: it is given up. If nothing comes over the next one
+    /// either, more patience is had with that, and yet more with the one after it.
     pub(crate) fn unheard(&self, member: usize, client: &Arc<Client>, sent: Instant) {
         let connection = self.connection(member, client);
         if connection.is_some_and(|mut connection| connection.is_silent_since(sent)) {
@@ -182,8 +180,7 @@ impl Members {
     /// streams move to that connection.
     fn give_up(&self, member: usize, client: &Arc<Client>) {
         let Some(mut connection) = self.connection(member, client) else { return };
-        let outage = connection.outage.take();
-        *connection = Connection { outage, ..<_>::default() };
+        connection.replace(None);
         drop(connection);
         tracing::debug!(member = self.name(member), "another connection");
         self.current.send_if_modified(|current| {
@@ -330,10 +327,7 @@ impl Members {
         match Box::pin(self.log_in(&member.url)).await {
             Ok(client) => {
                 let client = Arc::new(client);
-                let mut connection = member.connection();
-                let outage = connection.outage.take();
-                *connection =
-                    Connection { client: Some(Arc::clone(&client)), outage, ..<_>::default() };
+                member.connection().replace(Some(Arc::clone(&client)));
                 Ok(client)
             }
             Err(failure) => {

@@ -9,6 +9,10 @@ use crate::error::Failure;
 
 /// After how long a silence a connection is given up. A server is slower than this now and then.
 const SILENCE: Duration = Duration::from_secs(1);
+/// The same for one that was made because of a silence, and over which nothing has come yet. It is
+/// longer for each further one, so that a server that is slow is not connected to over and over.
+/// Whoever waits for less than this cannot tell.
+const FIRST_SILENCE: Duration = Duration::from_millis(1500);
 
 /// The connection to a member, if there is one, and how it fares.
 #[derive(Default)]
@@ -20,6 +24,9 @@ pub(super) struct Connection {
     /// When the first request was sent that got no answer, and since which no other has got one
     /// either.
     pub(super) silent_since: Option<Instant>,
+    /// How many connections before this one were given up although nothing had come over them,
+    /// since something came over one.
+    pub(super) in_vain: u32,
     pub(super) outage: Option<Outage>,
 }
 
@@ -27,12 +34,29 @@ impl Connection {
     /// Takes note that what was sent then got no answer; returns whether to give up the connection
     /// for that.
     pub(super) fn is_silent_since(&mut self, sent: Instant) -> bool {
-        if self.heard.is_none_or(|heard| heard >= sent) {
-            return false;
-        }
+        let patience = match self.heard {
+            Some(heard) if heard >= sent => return false,
+            Some(_) => SILENCE,
+            None if sent.elapsed() < FIRST_SILENCE => return false,
+            None => FIRST_SILENCE.saturating_mul(2_u32.saturating_pow(self.in_vain)),
+        };
         let since = self.silent_since.map_or(sent, |since| since.min(sent));
         self.silent_since = Some(since);
-        since.elapsed() >= SILENCE
+        let is_silent = since.elapsed() >= patience;
+        self.in_vain += u32::from(is_silent && self.heard.is_none());
+        is_silent
+    }
+
+    /// What is to be in use instead: `client` or, without one, what the next request connects.
+    pub(super) fn replace(&mut self, client: Option<Arc<Client>>) {
+        let (outage, in_vain) = (self.outage.take(), self.in_vain);
+        *self = Self { client, in_vain, outage, ..Self::default() };
+    }
+
+    /// Takes note that something came over it.
+    pub(super) fn is_heard(&mut self) {
+        self.heard = Some(Instant::now());
+        (self.silent_since, self.in_vain, self.outage) = (None, 0, None);
     }
 
     /// Takes note that a connection failed on which something was sent, or was to be sent, then.

@@ -34,6 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_server_without_its_data_is_got_over", || ETCD.start(), emptied),
         trial("a_severed_holder_is_lost_before_another_holds", || ETCD.start(), severed),
         trial("a_connection_that_falls_silent_is_replaced", || ETCD.start(), fell_silent),
+        trial("a_silent_connection_may_be_replaced_by_another", || ETCD.start(), stayed_silent),
         trial("streams_leave_a_connection_that_fell_silent", || ETCD.start(), streams_too),
         trial("a_short_lease_does_not_wait_for_a_long_one", || ETCD.start(), short_and_long),
         trial("a_short_lease_does_not_wait_for_a_stream", || ETCD.start(), short_and_stream),
@@ -293,6 +294,24 @@ async fn fell_silent(server: Server) {
     renewed(&guard).await;
     renewed(&guard).await;
     assert_eq!(proxy.connections(), 2);
+    guard.release().await.unwrap();
+}
+
+/// As when a balancer has not noticed yet that a server is gone.
+async fn stayed_silent(server: Server) {
+    let [present, silent] = [Proxy::start(server.addr()).await, Proxy::start(server.addr()).await];
+    let proxy = Proxy::start(present.addr()).await;
+    let locker = locker(&server.url_at(proxy.addr()), millis(10_000)).await;
+    let guard = locker.lock("orders/42").unwrap().acquire().await.unwrap();
+    renewed(&guard).await;
+    silent.answers().swallow();
+    present.requests().swallow();
+    present.answers().swallow();
+    proxy.switch_upstream(silent.addr());
+    silent.connections_reach(1).await;
+    proxy.switch_upstream(server.addr());
+    renewed(&guard).await;
+    assert_eq!(proxy.connections(), 3);
     guard.release().await.unwrap();
 }
 
