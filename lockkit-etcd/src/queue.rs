@@ -1,5 +1,6 @@
 //! The requests about one lock, each of them one transaction.
 
+use std::iter;
 use std::sync::Arc;
 
 use etcd_client::{
@@ -241,19 +242,35 @@ pub(crate) async fn look(
     })
 }
 
-/// Hangs the own key, which was created then, on its lease; returns whether it was there.
+/// Hangs the own key, which was created then, on its lease; returns whether it was there. If it is
+/// known which lease it hangs on, `from` says so: then a request that comes late, when the key has
+/// moved on from that, does not move it back.
 pub(crate) async fn change_lease(
     members: &Members,
     own: Own<'_>,
     created: i64,
+    from: Option<i64>,
     limit: Limit,
 ) -> Reply<bool> {
+    let key = &**own.key;
     let txn = || {
-        let is_there = Compare::create_revision(&**own.key, CompareOp::Equal, created);
-        Txn::new().when([is_there]).and_then([own.put()])
+        let is_there = Compare::create_revision(key, CompareOp::Equal, created);
+        let hangs_there = from.map(|from| Compare::lease(key, CompareOp::Equal, from));
+        let compares: Vec<_> = iter::once(is_there).chain(hangs_there).collect();
+        let keys_only = GetOptions::new().with_keys_only();
+        Txn::new().when(compares).and_then([own.put()]).or_else([TxnOp::get(key, Some(keys_only))])
     };
     let reply = send(members, txn, limit).await;
-    reply.and_then(|answer| Ok(answer.succeeded()))
+    reply.and_then(|answer| {
+        if answer.succeeded() {
+            return Ok(true);
+        }
+        match keys(&answer, 0)?.iter().find(|kv| kv.create_revision() == created) {
+            Some(kv) if kv.lease() == own.lease => Ok(true),
+            Some(_) => Err(Failure::Foreign("the claim's key hangs on a lease of somebody else")),
+            None => Ok(false),
+        }
+    })
 }
 
 /// Removes the key if it was created then; returns whether it was there.

@@ -72,7 +72,7 @@ impl Claims {
         entry.traces().longer = Some(Arc::clone(&longer));
         let own = Own { key: &stands.key, claim, lease: longer.id() };
         let (changed, is_alive, was_alive) = tokio::join!(
-            queue::change_lease(&self.members, own, stands.created, limit),
+            queue::change_lease(&self.members, own, stands.created, Some(stands.lease.id()), limit),
             self.refresh(&longer, limit),
             // The lease that the key hangs on until then, and after a failure.
             self.refresh(&stands.lease, limit),
@@ -163,7 +163,7 @@ impl Claims {
         let own = Own { key: &stands.key, claim, lease: lease.id() };
         // What is answered then is good for a full TTL; after a failure, for what is known.
         let (changed, _) = tokio::join!(
-            queue::change_lease(&self.members, own, stands.created, limit),
+            queue::change_lease(&self.members, own, stands.created, None, limit),
             self.refresh(&lease, limit),
         );
         entry.traces().in_doubt |= changed.may_be_carried_out();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join;
 use libtest_mimic::Trial;
 use lockkit_core::FencingToken;
 use lockkit_core::driver::{Attempt, Claim, Driver as _, ErrorKind, Release, Renewal, Vouch};
@@ -9,7 +10,7 @@ use lockkit_etcd::EtcdDriver;
 use lockkit_testkit::{ETCD, Proxy, Server, trial};
 
 use crate::support::{LONG, Raw, claim, impatient_driver, kind, millis, named, take};
-use crate::weather::{fill, full};
+use crate::weather::{fill, full, keepalive, two_ways};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -22,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_lengthening_of_what_is_gone_is_a_loss", || ETCD.start(), key_gone),
         trial("a_release_after_a_lost_lengthening_leaves_nothing", || ETCD.start(), released),
         trial("a_lengthening_of_several_requests_ends_in_time", || ETCD.start(), slow),
+        trial("a_lengthening_that_lands_after_the_next_is_refused", || ETCD.start(), late),
         trial("a_hold_survives_a_lengthening_of_a_full_database", full, nospace),
     ]
 }
@@ -252,4 +254,47 @@ async fn nospace(server: Server) {
     scene.driver.release(&short).await.unwrap();
     scene.driver.close().await;
     scene.raw.is_clean().await;
+}
+
+/// It would hang the key on a lease that is being revoked.
+async fn late(server: Server) {
+    // So long that none of these leases is kept alive meanwhile.
+    const HOUR: Duration = Duration::from_secs(3600);
+    let ([slow, fast], driver) = two_ways(&server, "").await;
+    let mut raw = Raw::on(server.port()).await;
+    let idle = [1, 2].map(|hours| named(&hours.to_string(), HOUR * hours));
+    for claim in &idle {
+        take(&driver, claim).await;
+    }
+    let leases: Vec<_> = raw.keys().await.into_iter().map(|(_, lease)| lease).collect();
+    for claim in &idle {
+        driver.release(claim).await.unwrap();
+    }
+    let claim = claim(SHORT);
+    take(&driver, &claim).await;
+
+    // Held on the one way, and carried out on the other.
+    let put = slow.requests().hold(claim.owner().to_string());
+    let [once, twice] = [1, 2].map(|hours| claim.clone().with_ttl(HOUR * hours));
+    let (renewed, ()) = join(driver.renew(&once), async {
+        put.caught().await;
+        // What calls it off is lost.
+        slow.requests().swallow();
+    })
+    .await;
+    assert!(matches!(renewed.unwrap(), Renewal::Held(_)));
+    let revoke = fast.requests().hold(keepalive(leases[0]));
+    let (renewed, ()) = join(driver.renew(&twice), async {
+        revoke.caught().await;
+        let (_, before) = raw.begun_and_ended("Txn");
+        put.go_on();
+        while raw.begun_and_ended("Txn").1 == before {
+            tokio::time::sleep(millis(5)).await;
+        }
+        revoke.go_on();
+    })
+    .await;
+    assert!(matches!(renewed.unwrap(), Renewal::Held(_)));
+    let keys = raw.keys().await;
+    assert_eq!(keys.iter().map(|(_, lease)| *lease).collect::<Vec<_>>(), [leases[1]]);
 }

@@ -119,7 +119,7 @@ async fn slow_release(server: Server) {
 }
 
 /// Two ways to one server, so that one can be slow and the other not; the one in use comes first.
-async fn two_ways(server: &Server, query: &str) -> ([Proxy; 2], EtcdDriver) {
+pub(crate) async fn two_ways(server: &Server, query: &str) -> ([Proxy; 2], EtcdDriver) {
     let [one, other] = [Proxy::start(server.addr()).await, Proxy::start(server.addr()).await];
     let ports = [one.addr().port(), other.addr().port()];
     let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}{query}", ports[0], ports[1]);
@@ -192,8 +192,8 @@ async fn cut_off(server: Server) {
     }
 }
 
-/// What is in a request that keeps a lease alive, and in no other: its first field.
-fn keepalive(lease: i64) -> Vec<u8> {
+/// What is in a request that keeps a lease alive or revokes it, and in no other: its first field.
+pub(crate) fn keepalive(lease: i64) -> Vec<u8> {
     let mut rest = u64::try_from(lease).unwrap();
     let mut bytes = vec![0x08];
     while rest > 0x7f {
