@@ -74,6 +74,8 @@ struct Ward {
     key: Key,
     /// How far the cluster was when the server set up the watch; `None` until it has.
     begins_after: Option<i64>,
+    /// Whether the stream has ended, and no watch has begun since.
+    has_gap: bool,
     /// When the key was last deleted.
     deleted: i64,
     listeners: Vec<OwnerId>,
@@ -121,8 +123,8 @@ impl Watches {
         if let Some(own) = self.own.filter(is_it) {
             if own.is_gone(ward) {
                 self.mailbox.put(News::Lost);
-            } else if self.ahead.is_some() && own.may_have_missed(ward) {
-                // A holder looks again at its next renewal at the latest.
+            } else if (self.ahead.is_some() || ward.has_gap) && own.may_have_missed(ward) {
+                // A holder whose watch begins for the first time looks at its next renewal.
                 self.mailbox.put(News::LookAgain);
             }
         }
@@ -197,6 +199,9 @@ impl State {
             if let Some(watches) = self.owners.get_mut(owner) {
                 watches.look_at(id, &self.wards);
             }
+        }
+        if let Some(ward) = self.wards.get_mut(&id) {
+            ward.has_gap &= ward.begins_after.is_none();
         }
     }
 
@@ -338,6 +343,7 @@ impl Board {
                 let ward = Ward {
                     key: Arc::clone(key),
                     begins_after: None,
+                    has_gap: false,
                     deleted: 0,
                     listeners: Vec::with_capacity(2),
                     unneeded_since: None,
@@ -416,7 +422,9 @@ impl Board {
     pub(crate) fn fall(&self) {
         let mut state = self.state();
         state.remove_lingering(|_| true);
-        state.wards.values_mut().for_each(|ward| ward.begins_after = None);
+        for ward in state.wards.values_mut() {
+            (ward.begins_after, ward.has_gap) = (None, true);
+        }
     }
 
     pub(crate) fn has_lingering(&self) -> bool {

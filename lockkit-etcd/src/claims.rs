@@ -2,6 +2,7 @@ mod asking;
 mod moving;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use lockkit_core::driver::{
     Change, Claim, DriverError, Limit, Looks, OwnerId, Release, Renewal, Turnstile,
@@ -135,7 +136,10 @@ impl Claims {
         match (stands, is_alive) {
             // Either is enough to know.
             (Ok(None), _) | (_, Ok(false)) => Ok(false),
-            (Ok(Some(_)), Ok(true)) => Ok(true),
+            (Ok(Some(_)), Ok(true)) => {
+                entry.traces().looks_again = false;
+                Ok(true)
+            }
             (Err(failure), _) | (_, Err(failure)) => Err(failure),
         }
     }
@@ -197,8 +201,12 @@ impl Claims {
         Some(self.find(owner)?.standing()?.key)
     }
 
-    /// The next news for whoever holds or waits.
-    pub(crate) fn changed(&self, claim: &Claim) -> impl Future<Output = Change> + Send {
+    /// The next news for whoever holds or waits. A look that it takes may last for `length`.
+    pub(crate) fn changed(
+        &self,
+        claim: &Claim,
+        length: Duration,
+    ) -> impl Future<Output = Change> + Send {
         let entry = self.find(claim.owner());
         async move {
             let Some(entry) = entry else { return std::future::pending().await };
@@ -209,6 +217,10 @@ impl Claims {
                 // If the claim was released just then, nobody else ends the watch.
                 if entry.standing().is_none() {
                     self.watch.leave(entry.owner);
+                }
+                // Boxed, since there is seldom need.
+                if entry.traces().looks_again && Box::pin(self.is_broken(&entry, length)).await {
+                    return Change::Lost;
                 }
             }
             match self.watch.changed(entry.owner).await {
@@ -231,6 +243,15 @@ impl Claims {
                 }
             }
         }
+    }
+
+    /// Whether the key of a holder is gone, as far as can be seen. A holder that does not renew when
+    /// it is told to has no other way to notice.
+    async fn is_broken(&self, entry: &Entry, length: Duration) -> bool {
+        let Some(Standing { key, created, .. }) = entry.standing() else { return false };
+        let stands = self.reader.stands(key, created, Haste::WithOthers, Limit::new(length)).await;
+        entry.traces().looks_again = false;
+        matches!(stands, Ok(None))
     }
 
     /// Ends all streams and gives back the leases that nobody uses.

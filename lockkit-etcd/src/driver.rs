@@ -129,7 +129,7 @@ impl Driver for EtcdDriver {
     }
 
     async fn changed(&self, claim: &Claim) -> Change {
-        self.claims.changed(claim).await
+        self.claims.changed(claim, self.call_limit.of(claim)).await
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {

@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Claim, Driver, Renewal};
+use lockkit_core::{AcquireOptions, Lease, Renew};
 use lockkit_testkit::{ETCD, GrpcProxy, Proxy, Server, Unavailable, trial};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -34,6 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_watch_that_a_compaction_ends_is_set_up_anew", || ETCD.start(), overtaken),
         trial("a_revoked_lease_is_a_loss", || ETCD.start(), revoked),
         trial("a_deleted_key_is_a_loss", || ETCD.start(), deleted),
+        trial("a_loss_while_nothing_is_watched_is_told", || ETCD.start(), unwatched),
         trial("a_waiter_learns_that_its_place_is_gone", || ETCD.start(), place_gone),
         trial("ended_streams_lose_nothing", || ETCD.start(), ended),
         trial("a_proxy_that_numbers_watches_grants_nothing", behind_grpc_proxy, renumbered),
@@ -347,6 +349,30 @@ async fn deleted(server: Server) {
     let key = raw.key_of(guard.owner()).await;
     raw.client.delete(key, None).await.unwrap();
     guard.lost().await;
+}
+
+/// Neither of these holds would be renewed before long.
+async fn unwatched(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let locker = locker(&server.url_at(proxy.addr()), LONG).await;
+    let mut raw = Raw::on(server.port()).await;
+    let (renewed, not_renewed) = (Lease::new(LONG), Lease::new(LONG).renew(Renew::Never));
+    let mut guards = Vec::new();
+    for (name, lease) in [("one", renewed), ("two", not_renewed)] {
+        let lock = locker.lock(name).unwrap().leased(lease).unwrap();
+        guards.push(lock.acquire_leased(AcquireOptions::new()).await.unwrap());
+    }
+    watched(&raw, 2).await;
+    proxy.refuse().await;
+    proxy.reset().await;
+    for (key, _) in raw.keys().await {
+        raw.client.delete(key, None).await.unwrap();
+    }
+    assert!(guards.iter().all(|guard| guard.is_held()));
+    proxy.accept().await;
+    for guard in guards {
+        guard.lost().await;
+    }
 }
 
 async fn place_gone(server: Server) {
