@@ -398,6 +398,17 @@ impl Board {
         }
     }
 
+    /// Takes note that the server refuses to set up a watch. It is asked again on another stream.
+    /// Those who listen look again, and are told the reason then.
+    pub(crate) fn refused(&self, id: i64) {
+        let state = &mut *self.state();
+        for owner in state.wards.get(&id).iter().flat_map(|ward| &ward.listeners) {
+            if let Some(watches) = state.owners.get_mut(owner) {
+                watches.mailbox.put(News::LookAgain);
+            }
+        }
+    }
+
     fn send(&self, command: Command) {
         // Without the task there is no news, and whoever waits polls.
         _ = self.commands.send(command);

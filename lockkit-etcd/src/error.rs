@@ -98,6 +98,11 @@ impl Failure {
         self.status().is_some_and(|(code, _)| code == Code::NotFound)
     }
 
+    /// Whether the user may not do this, whatever else it may do.
+    pub(crate) fn is_a_missing_right(&self) -> bool {
+        self.status().is_some_and(|(code, _)| code == Code::PermissionDenied)
+    }
+
     /// Whether what was asked for was compacted.
     pub(crate) fn is_about_compaction(&self) -> bool {
         self.status().is_some_and(|(code, message)| {

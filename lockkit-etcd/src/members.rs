@@ -170,9 +170,14 @@ impl Members {
     /// Has the next request log in anew, if there is a user, and returns whether there is one: what
     /// a connection's user may do is settled when it logs in.
     pub(crate) fn log_out(&self, member: usize, client: &Arc<Client>) -> bool {
-        if self.credentials.is_some() {
+        if self.has_user() {
             self.give_up(member, client);
         }
+        self.has_user()
+    }
+
+    /// Whether it logs in.
+    pub(crate) fn has_user(&self) -> bool {
         self.credentials.is_some()
     }
 

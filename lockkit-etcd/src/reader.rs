@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use lockkit_core::driver::Limit;
@@ -127,11 +127,26 @@ fn wait(asks: &[Ask]) -> Option<Wait> {
     Some(Wait { limit: limits.max_by_key(|limit| limit.left())?, shortest })
 }
 
+/// Reads for all of them. If one is for a key that this user may not read, etcd refuses them all:
+/// then each half is read for by itself, and so on, within the same time.
 async fn look(members: &Members, asks: Vec<Ask>) {
-    let Some(wait) = wait(&asks) else { return };
-    let get = |ask: &Ask| TxnOp::get(&*ask.key, Some(GetOptions::new().with_keys_only()));
-    let txn = || Txn::new().and_then(asks.iter().map(get).collect::<Vec<_>>());
-    let answer = send(members, txn, wait).await.outcome;
+    let mut parts = vec![asks];
+    while let Some(mut asks) = parts.pop() {
+        let Some(wait) = wait(&asks) else { continue };
+        let get = |ask: &Ask| TxnOp::get(&*ask.key, Some(GetOptions::new().with_keys_only()));
+        let txn = || Txn::new().and_then(asks.iter().map(get).collect::<Vec<_>>());
+        let answer = send(members, txn, wait).await.outcome;
+        if asks.len() > 1 && answer.as_ref().is_err_and(Failure::is_a_missing_right) {
+            let half = asks.split_off(asks.len() / 2);
+            parts.extend([half, asks]);
+            continue;
+        }
+        tell(asks, &answer);
+    }
+}
+
+/// Tells each of them what was read for it.
+fn tell(asks: Vec<Ask>, answer: &Result<TxnResponse, Failure>) {
     let found = answer.as_ref().map(|answer| (answer.op_responses(), revision(answer)));
     let mut found = found.map(|(found, revision)| (found.into_iter(), revision));
     for Ask { created, answer, .. } in asks {

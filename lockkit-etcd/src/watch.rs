@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use etcd_client::{Client, WatchRequestSender, WatchStream};
+use etcd_client::{Client, WatchRequestSender, WatchResponse, WatchStream};
 use lockkit_core::driver::{Backoff, OwnerId};
 use tokio::select;
 use tokio::sync::mpsc;
@@ -129,7 +129,7 @@ async fn supervise(
         let connecting = timeout(OPEN_LIMIT, members.client(member)).await;
         let client = connecting.unwrap_or(Err(Failure::NoAnswer(OPEN_LIMIT)));
         let outcome = match &client {
-            Ok(client) => watch(&members, current, client, &board, &mut inbox).await,
+            Ok(client) => watch(&members, current, client, refused, &board, &mut inbox).await,
             Err(failure) => Err(failure.clone()),
         };
         board.fall();
@@ -163,15 +163,18 @@ async fn supervise(
     }
 }
 
-/// Watches until the stream breaks, nobody needs it, or another member is in use.
+/// Watches until the stream breaks, nobody needs it, or another member is in use. If something was
+/// refused just before, another login is no cause to begin anew.
 async fn watch(
     members: &Members,
     current: Current,
     client: &Arc<Client>,
+    was_refused: bool,
     board: &Board,
     inbox: &mut mpsc::UnboundedReceiver<Command>,
 ) -> Result<(), Failure> {
-    let mut changes = members.changes();
+    let (mut changes, began) = (members.changes(), Instant::now());
+    let may_log_in = || members.has_user() && !(was_refused && began.elapsed() < CALM);
     let (mut outbox, mut sweep) = (board.all(inbox), Instant::now());
     let Some((first, (mut sender, mut stream))) = open(client, board, &mut outbox).await? else {
         return Ok(());
@@ -189,7 +192,14 @@ async fn watch(
                 Some(message) => {
                     members.check(message.header())?;
                     let answered = message.created().then(|| asked.pop_front()).flatten();
-                    board.deliver(&message, answered)?;
+                    match answered.filter(|_| is_refusal(&message) && !may_log_in()) {
+                        Some(id) => {
+                            let reason = message.cancel_reason();
+                            tracing::warn!(reason, "etcd tells no news of a key; waiters poll");
+                            board.refused(id);
+                        }
+                        None => board.deliver(&message, answered)?,
+                    }
                 }
                 None => return Err(Failure::Ended),
             },
@@ -209,6 +219,11 @@ async fn watch(
             () = sleep(IDLE), if board.is_empty() => return Ok(()),
         }
     }
+}
+
+/// Whether a watch was refused from the start. Not every release says which: it has no id then.
+fn is_refusal(message: &WatchResponse) -> bool {
+    message.created() && message.canceled() && message.compact_revision() == 0
 }
 
 type Opened = (WatchRequestSender, etcd_client::WatchResponseStream);

@@ -6,11 +6,14 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use etcd_client::{Client, ConnectOptions, Permission, PermissionType};
+use etcd_client::{
+    Client, ConnectOptions, Permission, PermissionType, RoleRevokePermissionOptions,
+};
 use futures_util::future::{join, join_all};
+use futures_util::poll;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
-use lockkit_core::{Error, Grade, Hold, Namespace};
+use lockkit_core::driver::{Attempt, Claim, Driver, ErrorKind, Release, Renewal};
+use lockkit_core::{Error, Grade, Hold, LockName, Namespace};
 use lockkit_etcd::EtcdDriver;
 use lockkit_testkit::{Authority, ETCD, Proxy, Server, trial};
 use tokio::net::TcpListener;
@@ -46,6 +49,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_token_that_ran_out_is_renewed", || ETCD.start(), renewed_token),
         trial("signed_tokens_survive_changes_of_rights", with_signed_tokens, changed_rights),
         trial("holds_survive_that_users_are_demanded", || ETCD.start(), demanded),
+        trial(
+            "a_right_that_was_taken_away_is_missing_for_its_locks_alone",
+            || ETCD.start(),
+            lost_right,
+        ),
         trial("a_missing_right_is_denied", || ETCD.start(), rights),
         trial("who_may_only_lock_is_told_what_can_be_seen", || ETCD.start(), few_rights),
         trial("tls_is_spoken_and_checked", with_tls, tls),
@@ -553,9 +561,7 @@ async fn changed_rights(server: Server) {
     take(&driver, &held).await;
     take(&driver, &other).await;
     refused(&driver, &waiting).await;
-    let root = ConnectOptions::new().with_user("root", "hunter2");
-    let mut root = Client::connect([format!("127.0.0.1:{}", server.port())], Some(root)).await;
-    let root = root.as_mut().unwrap();
+    let mut root = root_of(&server).await;
     root.role_add("nobody's").await.unwrap();
 
     // Many find out at once. Logging in takes a tenth of a second of the processor.
@@ -575,6 +581,51 @@ async fn changed_rights(server: Server) {
     granted(&driver, &waiting).await;
     assert_eq!(driver.release(&waiting).await.unwrap(), Release::Freed);
     granted(&driver, &last).await;
+}
+
+async fn root_of(server: &Server) -> Client {
+    let root = ConnectOptions::new().with_user("root", "hunter2");
+    Client::connect([format!("127.0.0.1:{}", server.port())], Some(root)).await.unwrap()
+}
+
+async fn lost_right(server: Server) {
+    let elsewhere = "lockkit/v1/elsewhere/";
+    let mut raw = Raw::on(server.port()).await;
+    demand_a_user(&mut raw).await;
+    let mut root = root_of(&server).await;
+    let there = Permission::new(PermissionType::Readwrite, elsewhere).with_prefix();
+    root.role_grant_permission("app", there).await.unwrap();
+    let proxy = Proxy::start(server.addr()).await;
+    let url = server.url_at(proxy.addr()).replace("etcd://", "etcd://app:hunter2@");
+    let driver = driver(&url).await;
+    let (held, waiting) = (claim(LONG), claim(LONG).fair());
+    let namespace = Namespace::new("elsewhere").unwrap();
+    let other = Claim::new(LockName::new(&namespace, "orders/42").unwrap(), LONG);
+    take(&driver, &held).await;
+    take(&driver, &other).await;
+    refused(&driver, &waiting).await;
+    assert!(poll!(pin!(driver.changed(&other))).is_pending());
+    let all = RoleRevokePermissionOptions::new().with_prefix();
+    root.role_revoke_permission("app", elsewhere, Some(all)).await.unwrap();
+
+    // Those who come a moment after it gather for the next read.
+    driver.renew(&held).await.unwrap();
+    let all = (driver.renew(&held), driver.renew(&other), driver.try_acquire(&waiting));
+    let (of_held, of_other, of_waiting) = tokio::join!(all.0, all.1, all.2);
+    assert!(matches!(of_held.unwrap(), Renewal::Held(_)));
+    assert_eq!(kind(of_other).0, ErrorKind::Denied);
+    assert!(matches!(of_waiting.unwrap(), Attempt::Taken(_)));
+
+    // The keys are watched anew, and then once more by another login.
+    let logins = raw.requests("Auth", "Authenticate");
+    proxy.reset().await;
+    while raw.requests("Auth", "Authenticate") == logins || raw.watchers() != 2 {
+        sleep(millis(5)).await;
+    }
+    assert!(matches!(driver.renew(&held).await.unwrap(), Renewal::Held(_)));
+    driver.release(&held).await.unwrap();
+    // Whoever is told nothing looks again after 30 s.
+    timeout(millis(15_000), granted(&driver, &waiting)).await.unwrap();
 }
 
 async fn demanded(server: Server) {
