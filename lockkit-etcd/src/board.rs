@@ -18,7 +18,7 @@ pub(crate) const LINGER: Duration = Duration::from_secs(1);
 const MOST_LINGERING: usize = 64;
 
 /// What is wrong where ids are not kept (<https://github.com/etcd-io/etcd/issues/12819>).
-const RENUMBERED: &str =
+pub(crate) const RENUMBERED: &str =
     "watches get other ids than asked for, as from a grpc-proxy, and from etcd before 3.4";
 
 /// Stands for when a key that is not there yet was created: whatever is known of it is about

@@ -4,12 +4,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{AlarmAction, AlarmType, Client, GetOptions, StatusResponse};
+use etcd_client::{
+    AlarmAction, AlarmType, Client, GetOptions, StatusResponse, WatchFilterType, WatchOptions,
+};
 use futures_util::future::join_all;
 use lockkit_core::driver::ErrorKind;
 use lockkit_core::{Diagnosis, Namespace};
 use tokio::time::Instant;
 
+use crate::board::RENUMBERED;
 use crate::driver::EtcdDriver;
 use crate::error::Failure;
 use crate::versions;
@@ -62,8 +65,11 @@ pub(crate) async fn diagnose(
     let listed = members.call(driver.inspection_limit(), list).await.outcome;
     let listed = listed.map(|answer| answer.members().len());
     let rights = rights(driver, namespace).await;
-    let (history, pace) =
-        tokio::join!(history_of(driver, namespace), pace_of(driver, namespace, &statuses));
+    let (history, pace, news) = tokio::join!(
+        history_of(driver, namespace),
+        pace_of(driver, namespace, &statuses),
+        news_of(driver, namespace),
+    );
     let mut findings = match refused {
         Some(failure) => vec![Diagnosis::warning(
             "members",
@@ -72,7 +78,7 @@ pub(crate) async fn diagnose(
         )],
         None => of_members(driver, &statuses),
     };
-    findings.extend([size(driver, listed), alarm_of(alarms), history, pace, rights]);
+    findings.extend([size(driver, listed), alarm_of(alarms), history, pace, news, rights]);
     Ok(findings)
 }
 
@@ -319,6 +325,39 @@ async fn pace_of(
             "pace",
             format!("members take long to answer: {}", slow.join(", ")),
             "look at the disks, processors and network of all members",
+        ),
+    }
+}
+
+/// Whether keys can be watched: by a watch of which nothing comes, whatever is written.
+async fn news_of(driver: &EtcdDriver, namespace: &Namespace) -> Diagnosis {
+    /// Not what anybody begins to count with.
+    const ID: i64 = 7;
+    let prefix = driver.dialect.prefix_of(namespace);
+    let watch = |client: Arc<Client>| {
+        let nothing = [WatchFilterType::NoPut, WatchFilterType::NoDelete];
+        let options = WatchOptions::new().with_prefix().with_watch_id(ID).with_filters(nothing);
+        let prefix = prefix.clone();
+        async move {
+            let mut stream = client.watch_client().watch(prefix, Some(options)).await?;
+            stream.message().await
+        }
+    };
+    let answer = driver.members.call(driver.inspection_limit(), watch).await.outcome;
+    let watched = answer.and_then(|answer| match answer {
+        Some(answer) if answer.canceled() => {
+            Err(Failure::WatchRefused(answer.cancel_reason().into()))
+        }
+        Some(answer) if answer.watch_id() == ID => Ok(()),
+        Some(_) => Err(Failure::WatchRefused(RENUMBERED.into())),
+        None => Err(Failure::Ended),
+    });
+    match watched {
+        Ok(()) => Diagnosis::good("news", "keys can be watched"),
+        Err(failure) => Diagnosis::warning(
+            "news",
+            format!("waiters poll: {failure}"),
+            "name the members themselves, and a user who may read the namespace",
         ),
     }
 }

@@ -4,8 +4,9 @@ use libtest_mimic::Trial;
 use lockkit_core::driver::Driver;
 use lockkit_core::{Diagnosis, Grade, Namespace};
 use lockkit_etcd::EtcdDriver;
-use lockkit_testkit::{ETCD, Ensemble, Proxy, trial};
+use lockkit_testkit::{ETCD, Ensemble, GrpcProxy, Proxy, Server, trial};
 
+use crate::news::behind_grpc_proxy;
 use crate::support::{driver, millis};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -13,6 +14,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_cluster_that_is_well_has_no_findings", three, well),
         trial("a_member_that_is_slow_is_named", three, slow),
+        trial("a_proxy_that_numbers_watches_is_told", behind_grpc_proxy, renumbered),
     ]
 }
 
@@ -26,7 +28,7 @@ async fn well(ensemble: Ensemble) {
     let topics: Vec<_> = findings.iter().map(Diagnosis::topic).collect();
     let all = [
         "version", "members", "cluster", "leader", "quota", "lag", "size", "alarms", "history",
-        "pace", "rights",
+        "pace", "news", "rights",
     ];
     assert_eq!(topics, all);
     for finding in findings {
@@ -48,4 +50,12 @@ async fn slow(ensemble: Ensemble) {
     let pace = findings.iter().find(|finding| finding.topic() == "pace").unwrap();
     assert_eq!(pace.grade(), Grade::Warning, "{pace:?}");
     assert!(pace.finding().contains(&proxies[1].addr().to_string()), "{pace:?}");
+}
+
+async fn renumbered((_server, proxy): (Server, GrpcProxy)) {
+    let driver = driver(&format!("etcd://{}", proxy.addr())).await;
+    let findings = diagnose(&driver).await;
+    let news = findings.iter().find(|finding| finding.topic() == "news").unwrap();
+    assert_eq!(news.grade(), Grade::Warning, "{news:?}");
+    assert!(news.finding().contains("grpc-proxy"), "{news:?}");
 }

@@ -405,7 +405,7 @@ async fn ended(server: Server) {
     guard.release().await.unwrap();
 }
 
-fn behind_grpc_proxy() -> Result<(Server, GrpcProxy), Unavailable> {
+pub(crate) fn behind_grpc_proxy() -> Result<(Server, GrpcProxy), Unavailable> {
     let server = ETCD.start()?;
     let proxy = GrpcProxy::start(&server)?;
     Ok((server, proxy))
