@@ -22,11 +22,15 @@ mod exit;
 mod gate;
 mod generate;
 mod json;
+#[cfg(target_os = "linux")]
+mod processes;
 mod report;
 mod run;
 mod screen;
 mod signals;
 mod status;
+#[cfg(target_os = "linux")]
+mod suspension;
 mod table;
 mod tree;
 mod voice;

@@ -14,7 +14,7 @@ use lockkit::{
     AcquireOptions, DistributedLock, Error, Hold, Lease, Liveness, LockGuard, Locker, Wait,
 };
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::Signal;
+use rustix::process::{Signal, getpid};
 use tokio::select;
 use tokio::time::timeout;
 
@@ -399,7 +399,7 @@ fn pass_on(tree: &Tree, signal: Signal, terminal: Terminal) -> bool {
             tree.signal_all(Signal::STOP);
             signals::stop();
         }
-        signal if terminal.delivers(signal) => (),
+        signal if terminal.delivers(signal, getpid()) => (),
         // All that was stopped: nobody else may be left to continue it.
         Signal::CONT => tree.signal_all(signal),
         signal => tree.signal(signal),
@@ -414,7 +414,7 @@ async fn end(tree: &mut Tree, hold: &Hold, limits: Limits) {
     if left > limits.reserve {
         tree.signal(Signal::TERM);
         // What is stopped would not hear of it otherwise.
-        tree.signal(Signal::CONT);
+        tree.signal_all(Signal::CONT);
         say(format!("lock `{name}` ends in {left:.1?}: ending the command"));
         select! {
             biased;

@@ -9,7 +9,7 @@ use std::task::Poll;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{
-    Resource, Rlimit, Signal, getpgrp, getpid, getrlimit, getsid, kill_process, setrlimit,
+    Pid, Resource, Rlimit, Signal, getpgrp, getpid, getrlimit, getsid, kill_process, setrlimit,
 };
 use rustix::termios::tcgetpgrp;
 use tokio::select;
@@ -45,13 +45,13 @@ impl Terminal {
         if io::stdin().is_terminal() || is_in_foreground() { Self::Shared } else { Self::Apart }
     }
 
-    /// Whether the command gets this signal without anybody passing it on.
-    pub(crate) fn delivers(self, signal: Signal) -> bool {
+    /// Whether the process group of `lockkit` gets this signal without anybody passing it on.
+    pub(crate) fn delivers(self, signal: Signal, lockkit: Pid) -> bool {
         match (self, signal) {
             (Self::Apart, _) => false,
             (Self::Shared, Signal::INT | Signal::QUIT) => true,
             // When a terminal hangs up, the leader of its session alone gets both signals.
-            (Self::Shared, Signal::HUP | Signal::CONT) if leads_session() => false,
+            (Self::Shared, Signal::HUP | Signal::CONT) if leads_session(lockkit) => false,
             (Self::Shared, Signal::CONT) => true,
             // The leader has ended, or sent it to everybody. The terminal is no longer one.
             (Self::Shared, Signal::HUP) => !io::stdin().is_terminal() && open().is_err(),
@@ -61,8 +61,8 @@ impl Terminal {
 }
 
 /// Whether a terminal counts on this process to end everybody else who is at it.
-fn leads_session() -> bool {
-    getsid(None).is_ok_and(|leader| leader == getpid())
+fn leads_session(process: Pid) -> bool {
+    getsid(Some(process)).is_ok_and(|leader| leader == process)
 }
 
 /// Opens the controlling terminal of this process.
@@ -86,7 +86,7 @@ pub(crate) struct Signals {
 
 impl Signals {
     pub(crate) fn catch(terminal: Terminal) -> io::Result<Self> {
-        // Where a terminal is shared, the whole group is stopped anyway.
+        // Where a terminal is shared, it stops this process, and the warden sees to the rest.
         let stop = (terminal == Terminal::Apart).then_some(Signal::TSTP);
         let ignored = ignored()?;
         let caught = ENDS.into_iter().chain(stop).chain([Signal::CONT]);
@@ -158,6 +158,16 @@ impl Signals {
             }
         }
         None
+    }
+}
+
+/// Tells of the signal that a terminal sends at Ctrl-Z, unless that is ignored. If it is blocked, it
+/// stays so: then it stops nobody.
+#[cfg(target_os = "linux")]
+pub(crate) fn stops() -> io::Result<Option<unix::Signal>> {
+    match ignored()? & bit(Signal::TSTP) {
+        0 => Ok(Some(unix::signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?)),
+        _ => Ok(None),
     }
 }
 

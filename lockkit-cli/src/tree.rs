@@ -11,6 +11,8 @@ use rustix::process::{
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, timeout};
 
+#[cfg(target_os = "linux")]
+use crate::processes;
 use crate::signals::{Signals, Terminal};
 
 /// How long processes may take to end when they are killed.
@@ -116,6 +118,17 @@ impl Tree {
         loop {
             self.signal_each(Signal::KILL);
             // What was started behind our back since the last look ends in the next round.
+    /// Signals the program, and nothing below it, if it is no longer in the process group of this
+    /// process.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn signal_if_left(&self, signal: Signal) {
+        let own = rustix::process::getpgrp();
+        if !self.ended && getpgid(Some(self.root)).is_ok_and(|group| group != own) {
+            // As above.
+            _ = kill_process(self.root, signal);
+        }
+    }
+
             if timeout(ROUND, self.all_ended()).await.is_ok() {
                 return Ok(());
             }
@@ -134,7 +147,7 @@ impl Tree {
     }
 
     /// The program, unless it has ended, and its descendants, parents before their children.
-    fn members(&self) -> Vec<Pid> {
+    pub(crate) fn members(&self) -> Vec<Pid> {
         let mut members = Vec::from_iter((!self.ended).then_some(self.root));
         members.extend(descendants(&self.others).into_iter().filter(|pid| *pid != self.root));
         members
@@ -146,43 +159,23 @@ impl Tree {
 fn adopt() -> io::Result<Vec<Pid>> {
     let own = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(own))?;
-    let parents = parents()?;
-    Ok(parents.into_iter().filter(|(_, parent)| *parent == own).map(|(pid, _)| pid).collect())
+    let processes = processes::all()?;
+    Ok(processes.iter().filter(|process| process.parent == Some(own)).map(|it| it.pid).collect())
 }
 
 /// Everything below this process, except what is below `others`. What /proc does not show cannot be
 /// signalled: it is gone.
 #[cfg(target_os = "linux")]
 fn descendants(others: &[Pid]) -> Vec<Pid> {
-    let parents = parents().unwrap_or_default();
+    let processes = processes::all().unwrap_or_default();
     let mut found = vec![rustix::process::getpid()];
     let mut next = 0;
     while let Some(&ancestor) = found.get(next) {
-        let children = parents.iter().filter(|(_, parent)| *parent == ancestor);
-        found.extend(children.map(|(pid, _)| *pid).filter(|pid| !others.contains(pid)));
+        let children = processes.iter().filter(|process| process.parent == Some(ancestor));
+        found.extend(children.map(|child| child.pid).filter(|pid| !others.contains(pid)));
         next += 1;
     }
     found.split_off(1)
-}
-
-/// Every process and its parent.
-#[cfg(target_os = "linux")]
-fn parents() -> io::Result<Vec<(Pid, Pid)>> {
-    let number = |text: &str| text.parse().ok().and_then(Pid::from_raw);
-    let mut parents = Vec::new();
-    for entry in std::fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(number) else { continue };
-        // It may have ended by now.
-        let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { continue };
-        let stat = String::from_utf8_lossy(&stat);
-        // `PID (NAME) STATE PARENT ...`, where the name can have anything in it.
-        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        if let Some(parent) = rest.split_whitespace().nth(1).and_then(number) {
-            parents.push((pid, parent));
-        }
-    }
-    Ok(parents)
 }
 
 #[cfg(not(target_os = "linux"))]

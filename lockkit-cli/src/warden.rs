@@ -4,6 +4,8 @@
 //!
 //! - The **warden** is the parent of the command. When its own parent, `lockkit run`, is gone, it
 //!   kills everything below it. For that it adopts orphans, and is woken by a parent-death signal.
+//!   It also passes on to the command what is sent to the process group that the command has left,
+//!   and stops what a terminal does not stop.
 //! - The **exec** step sets the parent-death signal of the command to come, checks that its parent,
 //!   the warden, was there all the time, and becomes the command. So the command ends even if
 //!   `lockkit run` and the warden are killed together.
@@ -55,12 +57,13 @@ pub(crate) fn not_started(program: &[OsString], error: &io::Error) -> u8 {
 mod linux {
     use std::os::unix::process::CommandExt as _;
 
-    use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+    use rustix::process::{Pid, Signal, getpgrp, getpid, getppid, set_parent_process_death_signal};
     use tokio::signal::unix::{SignalKind, signal};
 
     use super::*;
     use crate::gate::pass;
     use crate::signals::{Signals, Terminal};
+    use crate::suspension::Suspension;
     use crate::tree::Tree;
 
     const WARDEN: &str = "__warden";
@@ -97,8 +100,10 @@ mod linux {
     fn warden(parent: Pid, gate: &str, program: &[OsString]) -> io::Result<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
+            let terminal = if getpgrp() == getpid() { Terminal::Apart } else { Terminal::Shared };
             // Lives through signals that are meant for the command.
             let mut caught = Signals::catch(Terminal::Shared)?;
+            let mut suspension = Suspension::catch(terminal, parent)?;
             // This signal is harmless to a process that runs, and wakes one that is stopped.
             let mut woken = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
             set_parent_process_death_signal(Some(Signal::CONT))?;
@@ -127,6 +132,17 @@ mod linux {
                             // There is nobody left to tell about processes that cannot be killed.
                             _ = tree.kill().await;
                             return Ok(exit::LOST);
+                        }
+                        suspension.end(&tree);
+                    }
+                    () = suspension.due() => suspension.stop(&tree),
+                    signal = caught.next() => {
+                        // What is sent to the group misses a command that has left it. All else
+                        // `lockkit` sends to each process.
+                        let was_for_group =
+                            terminal == Terminal::Apart || terminal.delivers(signal, parent);
+                        if was_for_group && signal != Signal::CONT {
+                            tree.signal_if_left(signal);
                         }
                     }
                     status = tree.ended() => return Ok(exit::of_status(status?)),

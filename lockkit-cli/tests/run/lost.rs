@@ -16,13 +16,21 @@ const STUBBORN: &str = "trap 'echo asked' TERM; sh -c 'trap \"\" TERM; sleep 100
 async fn the_command_is_asked_to_end_before_the_lock_does() {
     // It has a third of that to end, less half a second.
     let locks = Locks::with_ttl("9s");
-    let running = locks.start(&[], "name", POLITE);
-    assert_eq!(running.line().as_deref(), Some("ready"));
+    // Also if it has left the process group.
+    let left = "exec setsid sh -c \"trap 'echo asked; exit 0' TERM; echo ready; \
+                while :; do sleep 0.01; done\"";
+    let running = [("one", POLITE), ("other", left)].map(|(name, script)| {
+        let running = locks.start(&[], name, script);
+        assert_eq!(running.line().as_deref(), Some("ready"));
+        running
+    });
     let blocked = locks.block().await;
-    let ended = running.finish();
-    assert_eq!((ended.code, &*ended.out), (70, "asked\n"), "{ended:?}");
-    assert!(ended.err.contains("ending the command"), "{ended:?}");
-    assert!(!ended.err.contains("killing"), "{ended:?}");
+    for running in running {
+        let ended = running.finish();
+        assert_eq!((ended.code, &*ended.out), (70, "asked\n"), "{ended:?}");
+        assert!(ended.err.contains("ending the command"), "{ended:?}");
+        assert!(!ended.err.contains("killing"), "{ended:?}");
+    }
     drop(blocked);
 }
 

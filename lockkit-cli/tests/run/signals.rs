@@ -32,6 +32,29 @@ fn signals_reach_the_whole_group_once() {
     }
 }
 
+/// As with `timeout`, which does so to signal all that it has started.
+#[test]
+fn signals_reach_a_command_that_has_left_the_group_once() {
+    for signal in ENDS {
+        let locks = Locks::new();
+        let number = signal.as_raw();
+        // What it has left in the background, in a session of its own, goes its own way.
+        let script = format!(
+            "trap 'echo asked' {number}; \
+             setsid sh -c \"trap 'echo never' {number}; echo ready; read -r _ <gate\" & \
+             until [ -e go ]; do sleep 0.01; done; exit 7"
+        );
+        let running = Running::start(locks.run(&[], "name", ["setsid", "sh", "-c", &script]));
+        assert_eq!(running.line().as_deref(), Some("ready"));
+        running.signal(signal);
+        assert_eq!(running.line().as_deref(), Some("asked"));
+        std::fs::write(locks.path("go"), "").unwrap();
+        locks.open_gate();
+        let ended = running.finish();
+        assert_eq!((ended.code, &*ended.out), (7, ""), "{signal:?}: {ended:?}");
+    }
+}
+
 #[test]
 fn a_signal_that_ends_the_command_is_its_exit_code() {
     let locks = Locks::new();

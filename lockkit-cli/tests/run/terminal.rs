@@ -125,8 +125,13 @@ fn a_terminal_that_hangs_up_ends_the_command() {
         // A shell is the leader.
         "\"$PROGRAM\" run name -- sh -c \"$SCRIPT\"; exit",
     ] {
-        // What is stopped has to be continued to hear of it.
-        for (script, in_state) in [("exec sleep 1000", 'S'), ("kill -STOP $$", 'T')] {
+        for (script, in_state) in [
+            ("exec sleep 1000", 'S'),
+            // What is stopped has to be continued to hear of it.
+            ("kill -STOP $$", 'T'),
+            // What is no longer in the group at the terminal has to be told.
+            ("exec setsid sleep 1000", 'S'),
+        ] {
             let locks = Locks::new();
             let gone = locks.watched();
             let script = format!("exec 9>watched; echo $$; {script}");
@@ -139,6 +144,61 @@ fn a_terminal_that_hangs_up_ends_the_command() {
             assert_eq!(locks.finish(&[], "name", "true").code, 0);
         }
     }
+}
+
+#[test]
+fn an_interrupt_reaches_a_command_that_has_left_the_group() {
+    let locks = Locks::new();
+    let script = "trap 'echo interrupted; exit 7' INT; echo ready; while :; do sleep 0.01; done";
+    let shell = format!("exec \"$PROGRAM\" run name -- setsid sh -c \"{script}\"");
+    let Some(mut running) = AtTerminal::start(&locks, &shell) else { return };
+    running.until("it runs", |shown| shown.contains("ready"));
+    running.press("\x03");
+    let ended = running.finish();
+    assert_eq!((ended.code, ended.out.matches("interrupted").count()), (7, 1), "{ended:?}");
+}
+
+/// Nobody renews the lock meanwhile.
+#[test]
+fn what_the_terminal_does_not_stop_is_stopped_with_lockkit() {
+    let locks = Locks::new();
+    let script = "echo $$ >command; read -r _ <gate; exit 7";
+    for command in [
+        format!("setsid sh -c '{script}'"),
+        format!("sh -c 'trap \"\" TSTP; {script}'"),
+        // What it has started.
+        format!("sh -c 'setsid sh -c \"{}\"; exit $?'", script.replace('$', "\\$")),
+    ] {
+        let shell = format!(
+            "set -m; \"$PROGRAM\" run name -- {command}; \
+             echo stopped; read -r _; fg; echo code $?"
+        );
+        let Some(mut running) = AtTerminal::start(&locks, &shell) else { return };
+        let command = written(&locks, "command");
+        running.press("\x1a");
+        running.until("`lockkit` is stopped", |shown| shown.contains("stopped"));
+        eventually("the command is stopped", || state(&command) == Some('T'));
+        running.press("\n");
+        eventually("it goes on", || state(&command).is_some_and(|state| state != 'T'));
+        locks.open_gate();
+        let ended = running.finish();
+        assert!(ended.code == 0 && ended.out.contains("code 7"), "{ended:?}");
+        std::fs::remove_file(locks.path("command")).unwrap();
+    }
+}
+
+/// The kernel stops nobody there.
+#[test]
+fn where_nobody_would_continue_it_the_command_is_not_stopped() {
+    let locks = Locks::new();
+    let script = "trap \"\" TSTP; echo $$ >command; read -r _ <gate; sleep 0.2; exit 7";
+    let shell = format!("exec \"$PROGRAM\" run name -- setsid sh -c '{script}'");
+    let Some(mut running) = AtTerminal::start(&locks, &shell) else { return };
+    written(&locks, "command");
+    running.press("\x1a");
+    running.until("the terminal has the key", |shown| shown.contains("^Z"));
+    locks.open_gate();
+    assert_eq!(running.finish().code, 7);
 }
 
 /// The shell takes it for an interrupt only if `lockkit` was ended by one.
@@ -265,6 +325,16 @@ fn in_the_background_nothing_is_kept_up_to_date() {
     assert_eq!(holder.finish().code, 0);
     let ended = waiting.finish();
     assert!(ended.out.contains("code 0") && !ended.out.contains("\x1b[K"), "{ended:?}");
+}
+
+/// The line that somebody writes to a file.
+fn written(locks: &Locks, file: &str) -> String {
+    let mut line = String::new();
+    eventually("it is written", || {
+        line = std::fs::read_to_string(locks.path(file)).unwrap_or_default();
+        line.ends_with('\n')
+    });
+    line.trim_end().into()
 }
 
 fn number(text: &str) -> Pid {
