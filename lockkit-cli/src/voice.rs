@@ -10,6 +10,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal};
+
 /// How many texts may wait for somebody to read them.
 const MOST: usize = 256;
 
@@ -60,6 +62,10 @@ fn backlog() -> MutexGuard<'static, Backlog> {
 
 /// What the thread does.
 fn speak() {
+    // After `stty tostop` a terminal stops whoever writes to it from the background, but for those
+    // who block the signal. A message is not to stop this process beside a command that runs on. This
+    // cannot fail.
+    _ = SigSet::from(Signal::SIGTTOU).thread_block();
     let mut backlog = backlog();
     loop {
         let text = backlog.pop();

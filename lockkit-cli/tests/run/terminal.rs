@@ -201,6 +201,22 @@ fn where_nobody_would_continue_it_the_command_is_not_stopped() {
     assert_eq!(running.finish().code, 7);
 }
 
+/// A terminal stops whoever writes to it from the background, if `stty tostop` has told it to.
+#[test]
+fn its_own_messages_do_not_stop_lockkit() {
+    let locks = Locks::new();
+    let shell = "stty tostop; set -m; \
+                 \"$PROGRAM\" run -v name -- sh -c 'echo $$ >command; exec sleep 1000' </dev/null & \
+                 echo $! >lockkit; wait $!; echo code $?";
+    let Some(running) = AtTerminal::start(&locks, shell) else { return };
+    let [lockkit, command] = ["lockkit", "command"].map(|file| written(&locks, file));
+    running.until("it speaks", |shown| shown.contains("lockkit: "));
+    assert!(state(&lockkit).is_some_and(|state| state != 'T'));
+    kill_process(number(&command), Signal::TERM).unwrap();
+    let ended = running.finish();
+    assert!(ended.out.contains("code 143"), "{ended:?}");
+}
+
 /// The shell takes it for an interrupt only if `lockkit` was ended by one.
 #[test]
 fn an_interrupt_ends_a_script() {
