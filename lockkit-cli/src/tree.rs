@@ -59,8 +59,8 @@ impl Tree {
     pub(crate) async fn ended(&mut self) -> io::Result<WaitStatus> {
         loop {
             while let Some((pid, status)) = wait(WaitOptions::NOHANG)? {
+                self.forget(pid);
                 if pid == self.root {
-                    self.ended = true;
                     return Ok(status);
                 }
             }
@@ -71,15 +71,26 @@ impl Tree {
     /// Returns when the program and everything below it have ended. Cancel-safe.
     pub(crate) async fn all_ended(&mut self) {
         loop {
-            // An error means that there is no child left.
-            while let Ok(Some((pid, _))) = wait(WaitOptions::NOHANG) {
-                self.ended |= pid == self.root;
-            }
-            if self.members().is_empty() {
+            let has_children = loop {
+                match wait(WaitOptions::NOHANG) {
+                    Ok(Some((pid, _))) => self.forget(pid),
+                    Ok(None) => break true,
+                    Err(_) => break false,
+                }
+            };
+            // Where all are seen, such a child is either hidden or one of the others.
+            let may_be_hidden = has_children && self.others.is_empty() && cfg!(target_os = "linux");
+            if self.members().is_empty() && !may_be_hidden {
                 return;
             }
             self.news.recv().await;
         }
+    }
+
+    /// Whoever has this number from now on is somebody else.
+    fn forget(&mut self, pid: Pid) {
+        self.ended |= pid == self.root;
+        self.others.retain(|other| *other != pid);
     }
 
     /// Signals the process group of the program; where that has others in it, or where the program
@@ -107,17 +118,6 @@ impl Tree {
         }
     }
 
-    /// Kills the program and everything below it, and returns when all of it has ended.
-    ///
-    /// Processes that this user may not kill, or that are stuck in the kernel, are left alone after
-    /// a [while](PATIENCE): this then returns how many they are.
-    pub(crate) async fn kill(&mut self) -> Result<(), usize> {
-        let limit = Instant::now() + PATIENCE;
-        // The whole group at once, so that none of it can start another process meanwhile.
-        self.signal(Signal::KILL);
-        loop {
-            self.signal_each(Signal::KILL);
-            // What was started behind our back since the last look ends in the next round.
     /// Signals the program, and nothing below it, if it is no longer in the process group of this
     /// process.
     #[cfg(target_os = "linux")]
@@ -129,12 +129,24 @@ impl Tree {
         }
     }
 
+    /// Kills the program and everything below it, and returns when all of it has ended.
+    ///
+    /// Processes that this user may not kill, or that are stuck in the kernel, are left alone after
+    /// a [while](PATIENCE): this then returns how many they are.
+    pub(crate) async fn kill(&mut self) -> Result<(), usize> {
+        let limit = Instant::now() + PATIENCE;
+        // The whole group at once, so that none of it can start another process meanwhile.
+        self.signal(Signal::KILL);
+        loop {
+            self.signal_each(Signal::KILL);
+            // What was started behind our back since the last look ends in the next round.
             if timeout(ROUND, self.all_ended()).await.is_ok() {
                 return Ok(());
             }
             // By the clock: a look at all processes of a large machine takes its time.
             if Instant::now() >= limit {
-                return Err(self.members().len());
+                // One that is not seen is one at least.
+                return Err(self.members().len().max(1));
             }
         }
     }
@@ -163,8 +175,7 @@ fn adopt() -> io::Result<Vec<Pid>> {
     Ok(processes.iter().filter(|process| process.parent == Some(own)).map(|it| it.pid).collect())
 }
 
-/// Everything below this process, except what is below `others`. What /proc does not show cannot be
-/// signalled: it is gone.
+/// Everything that is seen below this process, except what is below `others`.
 #[cfg(target_os = "linux")]
 fn descendants(others: &[Pid]) -> Vec<Pid> {
     let processes = processes::all().unwrap_or_default();
@@ -186,4 +197,33 @@ fn adopt() -> io::Result<Vec<Pid>> {
 #[cfg(not(target_os = "linux"))]
 fn descendants(_others: &[Pid]) -> Vec<Pid> {
     Vec::new()
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+    use super::Tree;
+    use crate::signals::{Signals, Terminal};
+
+    /// Its number may be that of a part of the command next.
+    #[tokio::test]
+    async fn a_job_from_before_is_set_apart_until_it_has_ended() {
+        for is_first in [true, false] {
+            let job = Pid::from_child(&Command::new("true").spawn().unwrap());
+            // It has ended, and is still there.
+            waitid(WaitId::Pid(job), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+            let signals = Signals::catch(Terminal::Apart).unwrap();
+            let mut tree = Tree::start(Command::new("true"), Terminal::Apart, &signals).unwrap();
+            assert_eq!(tree.others, [job]);
+            match is_first {
+                true => assert!(tree.ended().await.unwrap().exited()),
+                false => tree.all_ended().await,
+            }
+            assert_eq!(tree.others, []);
+        }
+    }
 }
