@@ -200,6 +200,16 @@ struct Limits {
 
 impl Limits {
     fn new(lease: Lease, options: &Run) -> lockkit::Result<Self> {
+        // Otherwise each run would end with a lock that is lost.
+        if let (Some(least), Some(longest)) = (options.at_least, lease.longest_hold())
+            && least >= longest
+        {
+            let [least, longest] = [least, longest].map(format_duration);
+            return Err(Error::config(
+                "--at-least",
+                format!("{least} is not less than the longest hold, which is {longest}"),
+            ));
+        }
         let ttl = options.ttl.unwrap_or(lease.ttl());
         // A hold is never good for longer than it may last, however often it is renewed.
         let (bound, length) = match lease.longest_hold() {

@@ -22,6 +22,18 @@ fn a_lock_is_held_for_the_least_time() {
     assert_eq!(next.finish().out, "mine\n");
 }
 
+/// Otherwise every run would lose its lock.
+#[test]
+fn it_is_less_than_the_longest_hold() {
+    let locks = Locks::with_ttl("30s&max_hold=1m");
+    for least in ["60s", "1h"] {
+        let ended = locks.finish(&["--at-least", least], "name", "echo never");
+        assert_eq!((ended.code, &*ended.out), (78, ""), "{ended:?}");
+        assert!(ended.err.contains("not less than the longest hold, which is 1m"), "{ended:?}");
+    }
+    assert_eq!(locks.finish(&["--at-least", "1ms"], "name", "true").code, 0);
+}
+
 #[test]
 fn it_is_no_longer_than_the_command() {
     let locks = Locks::new();
