@@ -3,6 +3,7 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use lockkit::{Holder, Locker, Result};
+use tokio::task::spawn_blocking;
 
 use crate::args::Break;
 use crate::report::{answer, say};
@@ -31,9 +32,15 @@ async fn attempt(locker: &Locker, options: &Break) -> Result<u8> {
             say(format!("lock `{name}` is {is}: not by the owner to be broken"));
             return Ok(exit::NO);
         }
-        if !options.yes && !confirmed(&format!("lock `{name}` is {is}. Break it? [y/N] ")) {
-            say("nothing was broken");
-            return Ok(exit::NO);
+        if !options.yes {
+            let question = format!("lock `{name}` is {is}. Break it? [y/N] ");
+            // Whoever is asked may take their time, and a session has to be kept alive meanwhile.
+            let reply = spawn_blocking(move || confirmed(&question)).await;
+            // No answer is no yes.
+            if !reply.unwrap_or(false) {
+                say("nothing was broken");
+                return Ok(exit::NO);
+            }
         }
         // The hold that was seen, not that of somebody who came meanwhile.
         Some(holder.owner())

@@ -9,7 +9,9 @@ use libtest_mimic::{Completion, Trial};
 use lockkit_testkit::{Server, ZOOKEEPER, or_skip, run, trial};
 use rustix::process::Signal;
 
-use crate::support::{Locks, Running, count, count_through_outages, eventually, waited_for};
+use crate::support::{
+    AtTerminal, Locks, Running, count, count_through_outages, eventually, waited_for,
+};
 
 mod foreign;
 #[path = "../run/support.rs"]
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         }),
         trial("a_stopped_process_loses_the_lock", || ZOOKEEPER.start(), stopped),
         trial("a_broken_hold_goes_to_the_next", || ZOOKEEPER.start(), broken),
+        trial("whoever_is_asked_may_take_their_time", || ZOOKEEPER.start(), asked),
         trial(
             "the_doctor_looks_at_a_server",
             || ZOOKEEPER.start(),
@@ -70,15 +73,37 @@ fn start(locks: &Locks, url: &str, ttl: &str, name: &str, script: &str) -> Runni
 }
 
 async fn stopped(server: Server) {
-    let (locks, url) = (Locks::new(), server.url());
-    let holder = start(&locks, &url, "4s", "stopped", "echo ready; sleep 1000");
-    assert_eq!(holder.line().as_deref(), Some("ready"));
-    holder.signal(Signal::STOP);
-    let next = start(&locks, &url, "4s", "stopped", "echo mine");
-    assert_eq!(next.line().as_deref(), Some("mine"));
-    assert_eq!(next.finish().code, 0);
+    let locks = Locks::new();
+    let holder = outlast(&locks, &server.url());
     holder.signal(Signal::CONT);
     assert_eq!(holder.finish().code, 70, "it says that the lock was lost");
+}
+
+/// Returns when a session of 4 seconds has ended, of a process that was stopped after it was begun.
+fn outlast(locks: &Locks, url: &str) -> Running {
+    let holder = start(locks, url, "4s", "stopped", "echo ready; sleep 1000");
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    holder.signal(Signal::STOP);
+    let next = start(locks, url, "4s", "stopped", "echo mine");
+    assert_eq!(next.line().as_deref(), Some("mine"));
+    assert_eq!(next.finish().code, 0);
+    holder
+}
+
+async fn asked(server: Server) {
+    let (locks, url) = (Locks::new(), server.url());
+    let holder = start(&locks, &url, "30s", "asked", "echo ready; sleep 1000");
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    let shell = format!("exec \"$PROGRAM\" break --url '{url}?ttl=4s' asked");
+    let Some(mut asking) = AtTerminal::start(&locks, &shell) else { return };
+    asking.until("it asks", |shown| shown.contains("[y/N]"));
+    // Its session would have ended before this one, which began later.
+    let other = outlast(&locks, &url);
+    asking.press("y\n");
+    let ended = asking.finish();
+    assert!(ended.code == 0 && ended.out.contains("broken: lock"), "{ended:?}");
+    assert_eq!(holder.finish().code, 70);
+    drop(other);
 }
 
 async fn broken(server: Server) {
