@@ -38,8 +38,8 @@ pub use turnstile::Turnstile;
 /// The engine does everything else: waiting, back-off, deadlines, renewal, loss and clean-up. It
 /// drops no [`try_acquire`](Self::try_acquire), [`renew`](Self::renew) or
 /// [`release`](Self::release) that it has started, so these need not be cancel-safe.
-/// [`changed`](Self::changed) is dropped at will, and [`Inspect`]'s requests and
-/// [`descriptor`](Self::descriptor) when their caller goes away (`a_look_may_be_dropped_anywhere`).
+/// [`changed`](Self::changed) is dropped at will, and so are, when their caller goes away, the
+/// requests of [`Inspect`] and [`descriptor`](Self::descriptor).
 ///
 /// # Contract
 ///

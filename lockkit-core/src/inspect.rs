@@ -32,6 +32,8 @@ use crate::{FencingToken, Label, LockName, Namespace};
 ///   [`look`](Self::look) reports it, sorted by name (`held_locks_are_listed`).
 /// - Looking changes nothing (`looking_changes_nothing`, `looking_keeps_nothing_alive`), and makes
 ///   no request fail (`looking_disturbs_nobody`).
+/// - A request here may be dropped at any point, when its caller goes away. The next requests of the
+///   connection get their own answers all the same (`a_look_may_be_dropped_anywhere`).
 /// - A broken hold is over at once: its owner can neither renew nor release it, the next grant has
 ///   a higher token, and waiters are served and told as they are by a release
 ///   (`a_broken_hold_is_over`, `a_broken_hold_frees_the_lock_for_waiters`,

@@ -42,7 +42,9 @@ struct Slot {
     /// one, not for its own owner's hold.
     acquiring: tokio::sync::Mutex<()>,
     seat: Mutex<Weak<Seat>>,
-    silence: Arc<Silence>,
+    /// That of the last acquisition. Each has its own, since what is left of one whose caller has gone
+    /// goes on.
+    silence: Mutex<Arc<Silence>>,
 }
 
 /// Since when the acquisitions of an owner have had no answer, if the last of them was given up for
@@ -76,6 +78,10 @@ pub(crate) struct Behind {
 impl Slot {
     fn seat(&self) -> MutexGuard<'_, Weak<Seat>> {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn silence(&self) -> MutexGuard<'_, Arc<Silence>> {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn depth(&self) -> usize {
@@ -151,9 +157,10 @@ impl Owner {
             }
             None => options,
         };
-        let silent_since = slot.silence.since().map(|since| since.max(called));
-        slot.silence.note(None);
-        let behind = Behind { silent_since, silence: Arc::clone(&slot.silence) };
+        let silence = Arc::<Silence>::default();
+        let before = std::mem::replace(&mut *slot.silence(), Arc::clone(&silence));
+        let silent_since = before.since().map(|since| since.max(called));
+        let behind = Behind { silent_since, silence };
         let acquired = lock.acquire_behind(options, Some(behind)).await;
         let guard = acquired.map_err(|error| match (error, wait) {
             (Error::TimedOut { name, driver, source, .. }, Wait::AtMost(waited)) => {

@@ -9,7 +9,7 @@ use lockkit_core::driver::{Attempt, Change, Claim, Driver, DriverError, Release,
 use lockkit_core::memory::{Fault, MemoryDriver};
 use lockkit_core::{Capabilities, Error, Lock, Locker, Operation};
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{TTL, settle};
 
@@ -91,9 +91,11 @@ async fn what_a_long_lease_leaves_in_doubt_costs_few_releases() {
     const HOUR: Duration = Duration::from_secs(3600);
     let (driver, lock) = set_up(HOUR);
     driver.memory.faults().inject(Operation::Acquire, Fault::Delay(HOUR / 2));
+    let start = Instant::now();
     let outcome = lock.try_acquire().await;
     assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
-    sleep(HOUR / 2).await;
+    sleep_until(start + HOUR / 2).await;
+    settle().await;
     assert!(!driver.memory.is_idle(), "it has not landed");
     sleep(HOUR / 8).await;
     assert!(driver.memory.is_idle(), "it is left alone");
