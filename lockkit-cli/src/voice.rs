@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 /// How many texts may wait for somebody to read them.
 const MOST: usize = 256;
@@ -62,10 +62,6 @@ fn backlog() -> MutexGuard<'static, Backlog> {
 
 /// What the thread does.
 fn speak() {
-    // After `stty tostop` a terminal stops whoever writes to it from the background, but for those
-    // who block the signal. A message is not to stop this process beside a command that runs on. This
-    // cannot fail.
-    _ = SigSet::from(Signal::SIGTTOU).thread_block();
     let mut backlog = backlog();
     loop {
         let text = backlog.pop();
@@ -85,8 +81,14 @@ fn speak() {
 }
 
 fn put(text: &str) {
+    // After `stty tostop` a terminal stops whoever writes to it from the background, and all of the
+    // process group, but not those who block the signal. A message is to stop neither `lockkit`
+    // beside a command that runs on, nor a warden that `lockkit` waits for. A change of the mask
+    // cannot fail.
+    let before = SigSet::from(Signal::SIGTTOU).thread_swap_mask(SigmaskHow::SIG_BLOCK);
     // If nobody hears, there is nobody to tell.
     _ = io::stderr().write_all(text.as_bytes());
+    _ = before.and_then(|before| before.thread_set_mask());
 }
 
 /// What is still to be written.

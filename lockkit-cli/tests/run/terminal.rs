@@ -215,6 +215,13 @@ fn its_own_messages_do_not_stop_lockkit() {
     kill_process(number(&command), Signal::TERM).unwrap();
     let ended = running.finish();
     assert!(ended.out.contains("code 143"), "{ended:?}");
+    // Nor those of the process that was to become the command.
+    let shell = "stty tostop; set -m; \
+                 \"$PROGRAM\" run name -- missing </dev/null & wait $!; echo code $?";
+    let Some(running) = AtTerminal::start(&locks, shell) else { return };
+    let ended = running.finish();
+    let is_said = ended.out.contains("`missing` cannot be run");
+    assert!(is_said && ended.out.contains("code 127"), "{ended:?}");
 }
 
 /// The shell takes it for an interrupt only if `lockkit` was ended by one.
