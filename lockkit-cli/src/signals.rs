@@ -171,6 +171,12 @@ pub(crate) fn stops() -> io::Result<Option<unix::Signal>> {
     }
 }
 
+/// Whether a process ignores that signal. What is not seen does not.
+#[cfg(target_os = "linux")]
+pub(crate) fn ignores_stop(process: Pid) -> bool {
+    ignored_by(&process.to_string()).is_ok_and(|ignored| ignored & bit(Signal::TSTP) != 0)
+}
+
 /// Stops this process or lets it go on, if that is what the signal is for; otherwise returns it.
 fn ends(signal: Signal) -> Option<Signal> {
     match signal {
@@ -218,12 +224,20 @@ fn leave_no_core() {
 /// The signals that this process was told to ignore, as the bits of a mask.
 #[cfg(target_os = "linux")]
 fn ignored() -> io::Result<u64> {
-    const STATUS: &str = "/proc/self/status";
-    let status = std::fs::read_to_string(STATUS)
-        .map_err(|error| io::Error::new(error.kind(), format!("{STATUS}: {error}")))?;
+    ignored_by("self")
+}
+
+/// Those that a process ignores, by the name that it has in /proc.
+#[cfg(target_os = "linux")]
+fn ignored_by(process: &str) -> io::Result<u64> {
+    let path = format!("/proc/{process}/status");
+    // The name of the program, which comes first, can have anything in it.
+    let status = std::fs::read(&path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+    let status = String::from_utf8_lossy(&status);
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .ok_or_else(|| io::Error::other(format!("{STATUS} has no line `SigIgn`")))
+        .ok_or_else(|| io::Error::other(format!("{path} has no line `SigIgn`")))
 }
 
 /// Only unsafe code can ask.

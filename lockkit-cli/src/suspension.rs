@@ -16,11 +16,15 @@ use crate::processes;
 use crate::signals::{self, Terminal};
 use crate::tree::Tree;
 
-/// How long a program that has the terminal may take to leave it as it was, before it stops itself.
+/// How long a program may ignore the signal: some do so while they see to it.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long all of it may take to be stopped, on a machine under load.
+/// How long a program that has the terminal may take to leave it as it was, before it stops itself.
+/// If it were stopped in the midst of that, it would do the rest, and stop, when it is continued.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long all of it may take to be stopped, on a machine under load.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// How long until the next look.
 const ROUND: Duration = Duration::from_millis(5);
@@ -75,17 +79,17 @@ impl Suspension {
         let Some(Round { asked_at, .. }) = self.under_way else { return };
         let waited = asked_at.elapsed();
         let is_stopped = processes::look(self.lockkit).is_some_and(|lockkit| lockkit.is_stopped());
-        let is_done = is_stopped && self.stop_rest(tree, waited >= GRACE);
-        let is_over = is_done || waited >= PATIENCE;
+        let is_done = is_stopped && self.stop_rest(tree, waited);
+        let is_over = is_done || waited >= LIMIT;
         self.under_way = (!is_over).then_some(Round { asked_at, due: Instant::now() + ROUND });
     }
 
     /// Returns whether nothing runs.
-    fn stop_rest(&mut self, tree: &Tree, even_in_the_group: bool) -> bool {
+    fn stop_rest(&mut self, tree: &Tree, waited: Duration) -> bool {
         let runs = |pid: &Pid| processes::look(*pid).is_some_and(|process| process.runs());
         let running: Vec<_> = tree.members().into_iter().filter(runs).collect();
         for pid in &running {
-            if even_in_the_group || getpgid(Some(*pid)).is_ok_and(|group| group != getpgrp()) {
+            if waited >= patience(*pid) {
                 // What is gone needs no signal. What gained rights goes on.
                 _ = kill_process(*pid, Signal::STOP);
                 self.stopped.push(*pid);
@@ -103,5 +107,17 @@ impl Suspension {
             // As above.
             _ = kill_process(pid, Signal::CONT);
         }
+    }
+}
+
+/// How long a process may take to stop by itself.
+fn patience(process: Pid) -> Duration {
+    if getpgid(Some(process)).is_ok_and(|group| group != getpgrp()) {
+        // The terminal has not told it to.
+        Duration::ZERO
+    } else if signals::ignores_stop(process) {
+        GRACE
+    } else {
+        PATIENCE
     }
 }

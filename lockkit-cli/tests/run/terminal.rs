@@ -169,11 +169,7 @@ fn what_the_terminal_does_not_stop_is_stopped_with_lockkit() {
         // What it has started.
         format!("sh -c 'setsid sh -c \"{}\"; exit $?'", script.replace('$', "\\$")),
     ] {
-        let shell = format!(
-            "set -m; \"$PROGRAM\" run name -- {command}; \
-             echo stopped; read -r _; fg; echo code $?"
-        );
-        let Some(mut running) = AtTerminal::start(&locks, &shell) else { return };
+        let Some(mut running) = AtTerminal::start(&locks, &stoppable(&command)) else { return };
         let command = written(&locks, "command");
         running.press("\x1a");
         running.until("`lockkit` is stopped", |shown| shown.contains("stopped"));
@@ -185,6 +181,36 @@ fn what_the_terminal_does_not_stop_is_stopped_with_lockkit() {
         assert!(ended.code == 0 && ended.out.contains("code 7"), "{ended:?}");
         std::fs::remove_file(locks.path("command")).unwrap();
     }
+}
+
+/// One that is stopped before it is done would stop itself when it is continued, and stay so.
+#[test]
+fn a_program_that_sees_to_ctrl_z_itself_is_not_stopped_meanwhile() {
+    // It takes until another one, which ignores the signal, is stopped.
+    let script = "(trap '' TSTP; echo >ready; read -r _ <gate) & other=$!; \
+                  tidy_up() { \
+                  until read -r stat </proc/$other/stat; [ \"$stat\" != \"${stat#*) T }\" ]; do :; done; \
+                  echo >tidy; trap - TSTP; kill -TSTP $$; }; \
+                  trap tidy_up TSTP; echo $$ >command; wait $other; wait $other; exit 7";
+    // It has a second to be done, and a machine under load may take longer; code that stops it too
+    // early does so each time.
+    for _ in 0..3 {
+        let locks = Locks::new();
+        std::fs::write(locks.path("script"), script).unwrap();
+        let Some(mut running) = AtTerminal::start(&locks, &stoppable("sh script")) else { return };
+        let [command, _] = ["command", "ready"].map(|file| written(&locks, file));
+        running.press("\x1a");
+        running.until("`lockkit` is stopped", |shown| shown.contains("stopped"));
+        eventually("the command is stopped", || state(&command) == Some('T'));
+        if locks.path("tidy").exists() {
+            running.press("\n");
+            locks.open_gate();
+            let ended = running.finish();
+            assert!(ended.out.contains("code 7"), "{ended:?}");
+            return;
+        }
+    }
+    panic!("it is stopped before it is done");
 }
 
 /// The kernel stops nobody there.
@@ -348,6 +374,12 @@ fn in_the_background_nothing_is_kept_up_to_date() {
     assert_eq!(holder.finish().code, 0);
     let ended = waiting.finish();
     assert!(ended.out.contains("code 0") && !ended.out.contains("\x1b[K"), "{ended:?}");
+}
+
+/// Runs a command under a lock for a shell that goes on once that is stopped, and continues it at a
+/// key.
+fn stoppable(command: &str) -> String {
+    format!("set -m; \"$PROGRAM\" run name -- {command}; echo stopped; read -r _; fg; echo code $?")
 }
 
 /// The line that somebody writes to a file.
