@@ -145,7 +145,11 @@ mod linux {
                             tree.signal_if_left(signal);
                         }
                     }
-                    status = tree.ended() => return Ok(exit::of_status(status?)),
+                    status = tree.ended() => {
+                        // What the command leaves behind goes on, and nobody else knows of it.
+                        suspension.end(&tree);
+                        return Ok(exit::of_status(status?));
+                    }
                 }
             }
         })

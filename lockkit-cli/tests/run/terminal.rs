@@ -213,6 +213,28 @@ fn a_program_that_sees_to_ctrl_z_itself_is_not_stopped_meanwhile() {
     panic!("it is stopped before it is done");
 }
 
+/// Nobody else would let it go on.
+#[test]
+fn what_was_stopped_goes_on_when_the_command_has_ended() {
+    let locks = Locks::new();
+    let script = "setsid sh -c 'echo $$ >helper; read -r _ <gate; echo >done' & \
+                  echo $$ >command; wait";
+    std::fs::write(locks.path("script"), script).unwrap();
+    let Some(mut running) = AtTerminal::start(&locks, &stoppable("sh script")) else { return };
+    let [command, helper] = ["command", "helper"].map(|file| written(&locks, file));
+    running.press("\x1a");
+    running.until("`lockkit` is stopped", |shown| shown.contains("stopped"));
+    for pid in [&command, &helper] {
+        eventually("it is stopped", || state(pid) == Some('T'));
+    }
+    kill_process(number(&command), Signal::KILL).unwrap();
+    locks.open_gate();
+    written(&locks, "done");
+    running.press("\n");
+    let ended = running.finish();
+    assert!(ended.out.contains("code 137"), "{ended:?}");
+}
+
 /// The kernel stops nobody there.
 #[test]
 fn where_nobody_would_continue_it_the_command_is_not_stopped() {
