@@ -108,8 +108,10 @@ fn an_interrupt_is_not_lost_at_any_moment() {
 #[test]
 fn other_signals_are_passed_on() {
     let locks = Locks::new();
-    let script = "trap 'echo terminated; exit 7' TERM; cut -d ' ' -f 4 /proc/$PPID/stat; \
-                  while :; do (trap '' TERM; exec sleep 0.01); done 2>/dev/null";
+    // A shell tells of what it has started and is hit.
+    let script = "exec 2>/dev/null; trap 'echo terminated; exit 7' TERM; \
+                  cut -d ' ' -f 4 /proc/$PPID/stat; \
+                  while :; do (trap '' TERM; exec sleep 0.01); done";
     let Some(running) = at_a_terminal(&locks, script) else { return };
     kill_process(number(&running.line().unwrap()), Signal::TERM).unwrap();
     assert_eq!(running.line().as_deref(), Some("terminated"));
