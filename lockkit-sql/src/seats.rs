@@ -48,8 +48,6 @@ pub(crate) enum NoSeat {
 #[derive(Debug)]
 pub(crate) struct Seats<S: Source> {
     pool: Arc<Pool<S>>,
-    /// As many as there are seats.
-    permits: Semaphore,
     /// For releases, and for asks where there are more than two seats.
     permits_of_others: Semaphore,
     permits_of_asks: Semaphore,
@@ -69,19 +67,18 @@ pub(crate) enum Urgency {
 impl<S: Source> Seats<S> {
     /// `number` seats, of which one has a connection already.
     pub(crate) fn new(source: S, first: S::Connection, number: usize) -> Self {
-        Self::with(Pool::new(source, Some(first)), number)
+        Self::with(Pool::new(source, Some(first), number), number)
     }
 
     /// `number` seats, without connections until there is a request.
     pub(crate) fn empty(source: S, number: usize) -> Self {
-        Self::with(Pool::new(source, None), number)
+        Self::with(Pool::new(source, None, number), number)
     }
 
     fn with(pool: Pool<S>, number: usize) -> Self {
         let all_but = |left: usize| Semaphore::new(number.saturating_sub(left).max(1));
         Self {
             pool: Arc::new(pool),
-            permits: all_but(0),
             permits_of_others: all_but(1),
             permits_of_asks: all_but(2),
             are_few: number <= 2,
@@ -113,7 +110,7 @@ impl<S: Source> Seats<S> {
 
     /// Closes the connections. No request gets a seat from now on.
     pub(crate) async fn close(&self) {
-        for permits in [&self.permits, &self.permits_of_others, &self.permits_of_asks] {
+        for permits in [&self.pool.permits, &self.permits_of_others, &self.permits_of_asks] {
             permits.close();
         }
         for connection in self.pool.close() {
@@ -133,7 +130,7 @@ impl<S: Source> Seats<S> {
             Urgency::Asks if self.are_few => None,
             Urgency::Asks | Urgency::Releases => Some(self.permits_of_others.acquire().await?),
         };
-        Ok([of_asks, of_others, Some(self.permits.acquire().await?)])
+        Ok([of_asks, of_others, Some(self.pool.permits.acquire().await?)])
     }
 }
 
@@ -201,11 +198,14 @@ mod tests {
     use futures_util::future::{join_all, pending};
     use futures_util::poll;
     use lockkit_core::driver::Limit;
+    use tokio::task::yield_now;
     use tokio::time::{Instant, sleep};
 
     use super::{NoSeat, Seats, Source, Urgency};
 
     const LIMIT: Duration = Duration::from_secs(3);
+    /// How long an attempt to connect takes.
+    const CONNECTING: Duration = Duration::from_millis(10);
     /// Longer than any attempt to connect.
     const A_WHILE: Duration = Duration::from_secs(1);
 
@@ -213,6 +213,10 @@ mod tests {
     #[derive(Clone, Debug)]
     struct Host {
         left: Arc<AtomicUsize>,
+        /// How many attempts to connect never end.
+        hanging: Arc<AtomicUsize>,
+        /// Shared with the attempts under way.
+        attempts: Arc<()>,
     }
 
     #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -227,7 +231,14 @@ mod tests {
 
     impl Host {
         fn with(connections: usize) -> Self {
-            Self { left: Arc::new(connections.into()) }
+            let [left, hanging] = [connections, 0].map(|number| Arc::new(number.into()));
+            Self { left, hanging, attempts: Arc::default() }
+        }
+
+        /// How many attempts to connect are under way.
+        fn attempts(&self) -> usize {
+            // Of those that share it, one is the host in the test and one is the pool's.
+            Arc::strong_count(&self.attempts) - 2
         }
     }
 
@@ -244,8 +255,12 @@ mod tests {
         }
 
         async fn connect(&self) -> Result<usize, Failure> {
-            sleep(Duration::from_millis(10)).await;
+            let _attempt = Arc::clone(&self.attempts);
             let one_less = |left: usize| left.checked_sub(1);
+            if self.hanging.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+                pending::<()>().await;
+            }
+            sleep(CONNECTING).await;
             let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
             left.map_err(|_| Failure::Full)
         }
@@ -356,6 +371,63 @@ mod tests {
         drop(seat);
         assert!(matches!(sit().await, Err(Failure::Late)));
         assert_eq!(start.elapsed(), LIMIT);
+    }
+
+    /// Not even where it never ends.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_relies_on_an_attempt_that_takes_long() {
+        let host = Host::with(10);
+        host.hanging.store(1, Ordering::Relaxed);
+        let seats = Seats::empty(host.clone(), 4);
+        let sit = || seats.sit(Urgency::Renews, Limit::new(A_WHILE));
+        assert!(matches!(sit().await, Err(Failure::Late)));
+        let start = Instant::now();
+        let (first, _) = sit().await.unwrap();
+        assert_eq!(start.elapsed(), CONNECTING);
+        drop(first);
+
+        // Where others fail as well.
+        host.hanging.store(1, Ordering::Relaxed);
+        assert!(matches!(sit().await, Err(Failure::Late)));
+        let left = host.left.swap(0, Ordering::Relaxed);
+        let mut second = pin!(sit());
+        assert!(poll!(&mut second).is_pending());
+        sleep(2 * CONNECTING).await;
+        host.left.store(left, Ordering::Relaxed);
+        second.await.unwrap();
+    }
+
+    /// A server that is far away, or encrypts, is slower than an impatient request.
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_outlives_the_request_that_began_it() {
+        let host = Host::with(10);
+        let seats = Seats::empty(host.clone(), 4);
+        let start = Instant::now();
+        let sit = || seats.sit(Urgency::Renews, Limit::new(CONNECTING / 5 * 2));
+        for _ in 0..2 {
+            assert!(matches!(sit().await, Err(Failure::Late)));
+        }
+        sit().await.unwrap();
+        assert_eq!(start.elapsed(), CONNECTING);
+        assert_eq!(host.left.load(Ordering::Relaxed), 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attempts_that_hang_take_no_more_than_the_seats() {
+        let host = Host::with(10);
+        let seats = Seats::empty(host.clone(), 4);
+        let sit = || seats.sit(Urgency::Renews, Limit::new(A_WHILE));
+        let _in_use = sit().await.unwrap();
+        host.hanging.store(usize::MAX, Ordering::Relaxed);
+        for expected in [1, 2, 3, 3, 3] {
+            assert!(matches!(sit().await, Err(Failure::Late)));
+            assert_eq!(host.attempts(), expected);
+        }
+        host.hanging.store(0, Ordering::Relaxed);
+        sit().await.unwrap();
+        seats.close().await;
+        yield_now().await;
+        assert_eq!(host.attempts(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,14 +4,17 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkit_core::driver::{Backoff, Limit};
-use tokio::sync::oneshot;
-use tokio::time::{Duration, sleep};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Duration, Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{NoSeat, Source};
 
 /// However much of a hurry a request is in, no pause is cut shorter than this.
 const LEAST_PAUSE: Duration = Duration::from_millis(250);
+
+/// A connection that takes longer than this may never come: a packet was lost, or its host has gone.
+const LONG: Duration = Duration::from_millis(500);
 
 /// The connections that nobody uses.
 ///
@@ -21,6 +24,8 @@ const LEAST_PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) struct Pool<S: Source> {
     source: S,
+    /// One for each seat. Who asks for a connection has one.
+    pub(super) permits: Semaphore,
     state: Mutex<State<S>>,
 }
 
@@ -30,16 +35,24 @@ struct State<S: Source> {
     idle: Vec<S::Connection>,
     /// Who has waited longest is first.
     waiting: VecDeque<Waiting<S>>,
-    /// How many requests have waited.
-    waits: u64,
-    /// How many attempts are under way: at least as many as there are requests that wait. One is
-    /// begun only if it has fewer, so that there are no more connections than requests have seats.
-    attempts: usize,
-    tasks: Vec<AbortOnDropHandle<()>>,
+    /// The attempts under way: at least as many as there are requests that wait. The first is the
+    /// oldest.
+    attempts: Vec<Underway>,
+    /// How many requests have waited, and attempts were begun.
+    ids: u64,
     backoff: Backoff,
     /// How the last attempt failed, if it did.
     last: Option<S::Failure>,
     is_closed: bool,
+}
+
+#[derive(Debug)]
+struct Underway {
+    id: u64,
+    /// Since when it has been connecting, unless it pauses.
+    since: Option<Instant>,
+    /// Kept to end it.
+    task: Option<AbortOnDropHandle<()>>,
 }
 
 /// A connection, and whether an earlier request has used it.
@@ -53,18 +66,17 @@ struct Waiting<S: Source> {
 }
 
 impl<S: Source> Pool<S> {
-    pub(super) fn new(source: S, first: Option<S::Connection>) -> Self {
+    pub(super) fn new(source: S, first: Option<S::Connection>, number: usize) -> Self {
         let state = State {
             idle: first.into_iter().collect(),
             waiting: VecDeque::new(),
-            waits: 0,
-            attempts: 0,
-            tasks: Vec::new(),
+            attempts: Vec::new(),
+            ids: 0,
             backoff: Backoff::default(),
             last: None,
             is_closed: false,
         };
-        Self { source, state: Mutex::new(state) }
+        Self { source, permits: Semaphore::new(number), state: Mutex::new(state) }
     }
 
     pub(super) fn source(&self) -> &S {
@@ -74,7 +86,7 @@ impl<S: Source> Pool<S> {
     /// A connection, as soon as there is one, and whether it was made for an earlier request; fails
     /// after `limit`.
     pub(super) async fn connection(self: &Arc<Self>, limit: Limit) -> Outcome<S> {
-        let (mut turn, attempt) = {
+        let (mut turn, begun) = {
             let mut state = self.state();
             if let Some(connection) = state.idle.pop() {
                 return Ok((connection, true));
@@ -83,15 +95,17 @@ impl<S: Source> Pool<S> {
                 return Err(NoSeat::Closed.into());
             }
             let (id, told) = state.wait(limit.length());
-            let attempt = state.begin().then(|| Attempt { pool: Arc::clone(self), is_over: false });
-            (Turn { pool: self, id, told }, attempt)
+            let begun = state.begin(self.permits.available_permits());
+            (Turn { pool: self, id, told }, begun)
         };
-        if let Some(attempt) = attempt {
+        if let Some((id, given_up)) = begun {
+            // Not before: the end of an attempt is noted in the state.
+            drop(given_up);
+            let attempt = Attempt { pool: Arc::clone(self), id };
             let task = AbortOnDropHandle::new(tokio::spawn(attempt.make(limit.length())));
-            let mut state = self.state();
-            state.tasks.retain(|task| !task.is_finished());
-            if !state.is_closed {
-                state.tasks.push(task);
+            // It may be over by now.
+            if let Some(underway) = self.state().attempt(id) {
+                underway.task = Some(task);
             }
         }
         match limit.bound(&mut turn.told).await {
@@ -117,11 +131,11 @@ impl<S: Source> Pool<S> {
         let mut state = self.state();
         state.is_closed = true;
         state.waiting.clear();
-        let tasks = std::mem::take(&mut state.tasks);
+        let attempts = std::mem::take(&mut state.attempts);
         let idle = std::mem::take(&mut state.idle);
         drop(state);
         // Not before: the end of an attempt is noted there.
-        drop(tasks);
+        drop(attempts);
         idle
     }
 
@@ -143,22 +157,45 @@ impl<S: Source> State<S> {
     }
 
     fn wait(&mut self, limit: Duration) -> (u64, oneshot::Receiver<Outcome<S>>) {
-        let (id, (tell, told)) = (self.waits, oneshot::channel());
-        self.waits += 1;
+        let (id, (tell, told)) = (self.next_id(), oneshot::channel());
         self.waiting.push_back(Waiting { id, limit, tell });
         (id, told)
     }
 
-    /// Whether there is to be another attempt, which counts from then on.
-    fn begin(&mut self) -> bool {
-        let begins = self.attempts < self.waiting.len();
-        self.attempts += usize::from(begins);
-        begins
+    fn next_id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
+    }
+
+    fn attempt(&mut self, id: u64) -> Option<&mut Underway> {
+        self.attempts.iter_mut().find(|attempt| attempt.id == id)
+    }
+
+    /// How many attempts do not take long yet.
+    fn hopeful(&self) -> usize {
+        self.attempts.iter().filter(|attempt| !attempt.takes_long()).count()
+    }
+
+    /// Begins another attempt if more requests wait than there are hopeful ones, where that many
+    /// seats are free. So that there are no more connections than seats, the oldest one that takes
+    /// long may have to make room; it is returned.
+    fn begin(&mut self, free: usize) -> Option<(u64, Option<Underway>)> {
+        if self.hopeful() >= self.waiting.len() {
+            return None;
+        }
+        let is_full = self.attempts.len() >= self.waiting.len() + free;
+        let oldest = self.attempts.iter().position(Underway::takes_long).filter(|_| is_full);
+        let given_up = oldest.map(|at| self.attempts.remove(at));
+        let id = self.next_id();
+        self.attempts.push(Underway { id, since: None, task: None });
+        Some((id, given_up))
     }
 
     /// Notes how an attempt ended. Returns the limit of the request that needs another one, if any
     /// does.
-    fn end(&mut self, opened: Result<S::Connection, S::Failure>) -> Option<Duration> {
+    fn end(&mut self, id: u64, opened: Result<S::Connection, S::Failure>) -> Option<Duration> {
+        // If it was given up, there is no room for its connection.
+        self.attempt(id)?.since = None;
         match opened {
             Ok(connection) => {
                 self.backoff.succeeded();
@@ -170,13 +207,20 @@ impl<S: Source> State<S> {
                 self.last = Some(failure.clone());
                 match S::is_lasting(&failure) {
                     true => self.fail(failure),
-                    false if self.attempts > self.waiting.len() => (),
+                    false if self.hopeful() > self.waiting.len() => (),
                     false => return self.waiting.front().map(|first| first.limit),
                 }
             }
         }
-        self.attempts -= 1;
+        self.forget(id);
         None
+    }
+
+    /// Whether the attempt still counted.
+    fn forget(&mut self, id: u64) -> bool {
+        let before = self.attempts.len();
+        self.attempts.retain(|attempt| attempt.id != id);
+        self.attempts.len() < before
     }
 
     /// Tells whoever has waited longest.
@@ -185,6 +229,12 @@ impl<S: Source> State<S> {
             // It is there: it would have left the line.
             _ = first.tell.send(Err(failure));
         }
+    }
+}
+
+impl Underway {
+    fn takes_long(&self) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= LONG)
     }
 }
 
@@ -209,37 +259,38 @@ impl<S: Source> Drop for Turn<'_, S> {
 /// An attempt to connect.
 struct Attempt<S: Source> {
     pool: Arc<Pool<S>>,
-    is_over: bool,
+    id: u64,
 }
 
 impl<S: Source> Attempt<S> {
     /// Makes a connection, and tries again for as long as a request waits for it. There is a pause
     /// after a failure, which leaves time to connect within `limit`, since an outage that made
     /// pauses long may be over by now.
-    async fn make(mut self, mut limit: Duration) {
+    async fn make(self, mut limit: Duration) {
         loop {
             let pause = self.pool.state().backoff.pause();
             sleep(pause.min(LEAST_PAUSE.max(limit / 2))).await;
+            if let Some(underway) = self.pool.state().attempt(self.id) {
+                underway.since = Some(Instant::now());
+            }
             let opened = self.pool.source.connect().await;
             if let Err(failure) = &opened {
                 tracing::debug!(endpoint = %self.pool.source, %failure, "could not connect");
             }
-            let again = self.pool.state().end(opened);
+            let again = self.pool.state().end(self.id, opened);
             match again {
                 Some(of_first) => limit = of_first,
                 None => break,
             }
         }
-        self.is_over = true;
     }
 }
 
 impl<S: Source> Drop for Attempt<S> {
     /// The runtime may end before the attempt does.
     fn drop(&mut self) {
-        if !self.is_over {
-            let mut state = self.pool.state();
-            state.attempts -= 1;
+        let mut state = self.pool.state();
+        if state.forget(self.id) {
             state.fail(NoSeat::Closed.into());
         }
     }
