@@ -44,7 +44,8 @@ pub(crate) enum NoSeat {
 /// Nobody keeps a connection while waiting for a lock. A request takes its time where somebody
 /// keeps a row locked, so the less urgent ones leave seats for the others: one that only renewals
 /// take, and another one that asks do not take. Where there are just two seats, an ask and a release
-/// may sit on both; a renewal waits for one of them then, and no other comes before it.
+/// may sit on both; a renewal waits for one of them then, and no other comes before it. A renewal
+/// takes its time, too, where it is the row of its own lock that is locked.
 #[derive(Debug)]
 pub(crate) struct Seats<S: Source> {
     pool: Arc<Pool<S>>,
@@ -118,8 +119,10 @@ impl<S: Source> Seats<S> {
         }
     }
 
-    /// The last permit is the one to sit. Whoever waits for it has all the others, so that only
-    /// renewals ever do, if there are more than two seats.
+    /// The last permit is the one to sit. Asks and releases that wait for it have the others, so
+    /// there are fewer of them than seats, or two where there are two: a renewal comes after these
+    /// at most, however many there are in all. If there are more than two seats, they wait only
+    /// where renewals have taken more than their one.
     async fn wait(&self, urgency: Urgency) -> Result<Permits<'_>, AcquireError> {
         let of_asks = match urgency {
             Urgency::Asks => Some(self.permits_of_asks.acquire().await?),
