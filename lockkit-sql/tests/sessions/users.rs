@@ -29,7 +29,8 @@ async fn role_of_another(server: Server) {
     take(&*far, &held).await;
     network.forget_clients().await;
     assert_eq!(far.renew(&held).await.unwrap(), Renewal::Lost);
-    take(&*far, &claim("other")).await;
+    let other = claim("other");
+    take(&*far, &other).await;
     take(&*near, &claim("orders")).await;
     // A wait is broken off.
     let waiting = claim("orders").waiting();
@@ -37,4 +38,8 @@ async fn role_of_another(server: Server) {
     raw.until_waiting(1).await;
     assert_eq!(far.release(&waiting).await.unwrap(), Release::NotHeld);
     assert_eq!(raw.waiting().await, 0);
+    // A hold is broken.
+    let break_hold = far.inspect().unwrap().break_hold(other.name(), None);
+    assert_eq!(break_hold.await.unwrap().unwrap().owner(), other.owner());
+    assert_eq!(far.renew(&other).await.unwrap(), Renewal::Lost);
 }

@@ -435,7 +435,8 @@ RETURNS TABLE (
     age bigint, others text, is_over boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    mark lockkit_session;
+    mark     lockkit_session;
+    role_set text := current_setting('role');
 BEGIN
     SELECT * INTO pid, program, namespace, name, owner, label, token, age
       FROM lockkit_session_status(_key);
@@ -451,7 +452,15 @@ BEGIN
      WHERE o.key <> _key;
     is_over := false;
     IF owner IS NOT NULL AND others IS NULL THEN
-        is_over := pg_terminate_backend(pid, _patience);
+        BEGIN
+            is_over := pg_terminate_backend(pid, _patience);
+        EXCEPTION WHEN insufficient_privilege THEN
+            -- The user who has logged in may end sessions of its own, even if the role that is set
+            -- for it may not.
+            PERFORM set_config('role', 'none', true);
+            is_over := pg_terminate_backend(pid, _patience);
+            PERFORM set_config('role', role_set, true);
+        END;
         SELECT * INTO mark FROM lockkit_session AS s WHERE s.key = _key;
         IF is_over AND mark.awaited > lockkit_now() THEN
             PERFORM pg_notify('lockkit', concat_ws(E'\n', mark.namespace, mark.name, 'released'));
