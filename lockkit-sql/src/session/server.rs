@@ -89,7 +89,8 @@ pub(crate) enum Reply {
     Unlocked(bool),
     Alive,
     Interrupted,
-    /// Whether the session is over and its locks are free. If not, it is about to end.
+    /// Whether the session is over: it has begun to unlock what it held, or is done with that. If
+    /// not, it is about to end.
     Buried(bool),
 }
 

@@ -122,7 +122,7 @@ impl Server for PostgresServer {
         let rows = query.fetch_all(&mut session.connection).await?;
         match request {
             Request::Take { .. } | Request::Wait { .. } => answer_of_an_ask(&one(rows)?),
-            // There is no row for a session that has unlocked what it held, or is just doing so.
+            // There is no row for a session that has unlocked its mark, be it before other locks.
             Request::Interrupt { .. } => Ok(Reply::Interrupted),
             Request::Bury { .. } => Ok(Reply::Buried(rows.is_empty())),
             Request::Release { .. } | Request::GiveBack { .. } => {
