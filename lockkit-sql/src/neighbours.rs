@@ -21,6 +21,8 @@ pub(crate) struct Neighbours(Mutex<HashMap<OwnerId, Neighbour>>);
 struct Neighbour {
     /// Its place, as far as this process knows.
     place: Option<Place>,
+    /// Whether it holds the lock, and has not been found in the queue since.
+    holds: bool,
     /// The owner that was found just ahead of it.
     ahead: Option<OwnerId>,
     /// Whom to tell when this one goes.
@@ -74,7 +76,7 @@ impl Neighbours {
         let Some(own) = claims.get_mut(&owner) else { return false };
         let place = Place { arrival: standing.arrival, until };
         let before = own.place.replace(place).map(|place| place.arrival);
-        (own.relies, own.is_next) = (false, false);
+        (own.holds, own.relies, own.is_next) = (false, false, false);
         let is_behind = |owner| standing.ahead.is_none_or(|ahead| Some(ahead.owner) == owner);
         if before != Some(place.arrival) || !is_behind(own.ahead) {
             // Its place may no longer be ahead of the claim that stood behind it.
@@ -86,13 +88,15 @@ impl Neighbours {
             own.ahead = Some(ahead.owner);
         }
         let Some(neighbour) = claims.get_mut(&ahead.owner) else { return false };
+        // An answer that was read before the grant may arrive after it.
+        let relies = ahead.waits && !neighbour.holds;
         let before = neighbour.behind.replace(owner).filter(|before| *before != owner);
         // Another claim stands there by now.
         tell(&mut claims, before);
         if let Some(own) = claims.get_mut(&owner) {
-            own.relies = ahead.waits;
+            own.relies = relies;
         }
-        ahead.waits
+        relies
     }
 
     /// Takes note that the place of `owner` was kept and stands `until` then.
@@ -105,7 +109,7 @@ impl Neighbours {
     /// Takes note that `owner` holds the lock and no longer has a place.
     pub(crate) fn hold(&self, owner: OwnerId) {
         if let Some(own) = self.claims().get_mut(&owner) {
-            (own.place, own.relies) = (None, false);
+            (own.place, own.holds, own.relies) = (None, true, false);
         }
     }
 
@@ -273,6 +277,23 @@ mod tests {
         neighbours.go(a);
         assert!(has_news(&neighbours, b).await);
         assert!(neighbours.is_next(b));
+    }
+
+    #[tokio::test]
+    async fn nobody_relies_on_a_place_that_is_a_hold_by_now() {
+        let neighbours = Neighbours::default();
+        let [a, b] = known(&neighbours);
+        behind(&neighbours, a, 1, None);
+        neighbours.hold(a);
+        // The answer was read before that.
+        assert!(!stand(&neighbours, b, 2, a));
+        assert!(!neighbours.relies(b));
+        neighbours.go(a);
+        assert!(has_news(&neighbours, b).await);
+        // A claim that comes back may have a place again.
+        neighbours.come(a);
+        behind(&neighbours, a, 3, None);
+        assert!(stand(&neighbours, b, 4, a));
     }
 
     #[tokio::test]
