@@ -94,8 +94,8 @@ impl<S: Source> Seats<S> {
     ) -> Result<(Seat<'_, S>, S::Connection), S::Failure> {
         let permits = limit.bound(self.wait(urgency)).await;
         let permits = permits.map_err(|_| NoSeat::Busy)?.map_err(|_| NoSeat::Closed)?;
-        let (connection, was_idle) = self.pool.connection(limit).await?;
-        let seat = Seat { pool: &self.pool, left: None, was_idle, _permits: permits };
+        let (connection, was_used) = self.pool.connection(limit).await?;
+        let seat = Seat { pool: &self.pool, left: None, was_used, others: 0, _permits: permits };
         Ok((seat, connection))
     }
 
@@ -152,8 +152,10 @@ pub(crate) struct Seat<'a, S: Source> {
     pool: &'a Arc<Pool<S>>,
     /// The connection, once it was given back.
     left: Option<S::Connection>,
-    /// Whether the connection was not made for this request.
-    was_idle: bool,
+    /// Whether an earlier request has used the connection.
+    was_used: bool,
+    /// How many others have come in its place.
+    others: u32,
     _permits: Permits<'a>,
 }
 
@@ -163,16 +165,21 @@ impl<S: Source> Seat<'_, S> {
         self.left = Some(connection);
     }
 
-    /// A new connection in place of one that has ended, if that one was lying idle, so that nobody
-    /// could have seen its end before there was a request. `None` if there is none in time.
+    /// Another connection in place of one that has ended, if that one was not made for this
+    /// request, so that nobody could have seen its end before. The other may be one that was given
+    /// back just now, and have ended as well: there are two at most. `None` if there is none in
+    /// time.
     pub(crate) async fn another(&mut self, limit: Limit) -> Option<S::Connection> {
-        if !self.was_idle {
+        const MOST: u32 = 2;
+        if !self.was_used || self.others == MOST {
             return None;
         }
-        // So that no third one is made.
-        self.was_idle = false;
+        self.others += 1;
         match self.pool.connection(limit).await {
-            Ok((connection, _)) => Some(connection),
+            Ok((connection, was_used)) => {
+                self.was_used = was_used;
+                Some(connection)
+            }
             Err(failure) => {
                 let endpoint = self.pool.source();
                 tracing::debug!(%endpoint, %failure, "no other connection");
@@ -356,6 +363,32 @@ mod tests {
         let (_newcomer, another) = newcomer.await.unwrap();
         assert_eq!((connection, another), (1, 1));
         drop(seat);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_ended_is_made_up_for_twice() {
+        let host = Host::with(10);
+        let seats = Seats::new(host.clone(), 10, 3);
+        let limit = Limit::new(LIMIT);
+        let sit = || seats.sit(Urgency::Renews, limit);
+        let (mut seat, _) = sit().await.unwrap();
+        // Each time, another request is done before there is a new connection.
+        for _ in 0..2 {
+            let (other, connection) = sit().await.unwrap();
+            let mut another = pin!(seat.another(limit));
+            assert!(poll!(&mut another).is_pending());
+            other.give_back(connection);
+            assert_eq!(another.await, Some(connection));
+            // The attempt has gone on.
+            sleep(A_WHILE).await;
+        }
+        assert_eq!(seat.another(limit).await, None, "they may all have ended");
+        drop(seat);
+        // A new one cannot have ended before.
+        let (mut seat, _) = sit().await.unwrap();
+        seats.leave_idle_ones();
+        assert!(seat.another(limit).await.is_some());
+        assert_eq!(seat.another(limit).await, None, "it was new");
     }
 
     #[tokio::test(start_paused = true)]

@@ -74,8 +74,8 @@ impl Connections {
     /// waits for its answer.
     ///
     /// The statement is sent again if the server says that it met another one and was not carried
-    /// out. It is also sent again, on a new connection, if a connection that was lying idle has
-    /// ended; but not if it may have been carried out and twice is not the same as once.
+    /// out. It is also sent again, on another connection, if one that earlier requests have used
+    /// has ended; but not if it may have been carried out and twice is not the same as once.
     pub(super) async fn write(
         &self,
         statement: &'static str,
@@ -183,7 +183,7 @@ pub(super) struct Transaction<'a> {
     conflicts: u32,
     /// Whether a transaction was begun whose end was not answered.
     is_open: bool,
-    /// Why it is not known whether what was sent first was carried out.
+    /// Why it is not known whether what was sent before was carried out.
     doubt: Option<Failure>,
 }
 
@@ -232,7 +232,7 @@ impl Transaction<'_> {
             self.seats.leave_idle_ones();
             let Some(another) = self.seat.another(self.within).await else { return false };
             self.connection = another;
-            self.doubt = is_doubtful.then(|| failure.clone());
+            self.doubt = self.doubt.take().or_else(|| is_doubtful.then(|| failure.clone()));
             return true;
         }
         self.conflicts += 1;
@@ -257,7 +257,7 @@ impl Transaction<'_> {
             _ if self.is_open => (),
             _ => self.seat.give_back(self.connection),
         }
-        // What was sent first may have been carried out, however the second attempt fared.
+        // What was sent before may have been carried out, however the last attempt fared.
         answer.map_err(|failure| self.doubt.unwrap_or(failure))
     }
 }

@@ -48,8 +48,8 @@ impl Connections {
     ///
     /// Within that time, the request is sent again if the server says that it met another one and
     /// was not carried out, which it does where transactions are `REPEATABLE READ` by default. It
-    /// is also sent again, on a new connection, if a connection that was lying idle has ended; but
-    /// not if it may have been carried out and twice is not the same as once.
+    /// is also sent again, on another connection, if one that earlier requests have used has ended;
+    /// but not if it may have been carried out and twice is not the same as once.
     pub(super) async fn request(
         &self,
         statement: &'static str,
@@ -76,7 +76,7 @@ impl Connections {
                         self.seats.leave_idle_ones();
                         let Some(another) = seat.another(limit).await else { break failure };
                         connection = another;
-                        doubt = Some(failure).filter(Failure::leaves_a_doubt);
+                        doubt = doubt.or(Some(failure).filter(Failure::leaves_a_doubt));
                         continue;
                     }
                     conflicts += 1;
@@ -97,7 +97,7 @@ impl Connections {
         } else {
             seat.give_back(connection);
         }
-        // What was sent first may have been carried out, however the second attempt fared.
+        // What was sent before may have been carried out, however the last attempt fared.
         Err(doubt.unwrap_or(failure))
     }
 
