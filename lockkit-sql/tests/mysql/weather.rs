@@ -14,8 +14,8 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::support::{
-    Database, LONG, NOW, causes, claim, driver, impatient_driver, kind, millis, named, private,
-    refused, shared, take,
+    Database, LONG, NOW, causes, claim, driver, impatient_driver, kind, listen, millis, named,
+    private, refused, shared, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -238,6 +238,9 @@ async fn cut(server: Server) {
     while let Err(error) = driver.renew(&holder).await {
         assert_eq!(error.kind(), ErrorKind::Unknown);
     }
+    // From then on nothing needs a connection by itself: what is given back stays.
+    while driver.try_acquire(&waiter).await.is_err() {}
+    listen(&driver, &waiter).await;
     proxy.requests().swallow();
     proxy.answers().swallow();
     assert_eq!(kind(driver.renew(&holder).await).0, ErrorKind::Unknown);
