@@ -80,7 +80,8 @@ impl Hold {
         before: Option<Disturbance>,
     ) -> Result<Taking, DriverError> {
         let path = folder.file_of(claim.name());
-        try_take(folder, claim, &path, before).map_err(|problem| problem.at(&path))
+        let enter = || folder.enter(path.parent().unwrap_or(folder.path()));
+        try_take(folder, claim, &path, before, enter).map_err(|problem| problem.at(&path))
     }
 
     pub(crate) fn token(&self) -> FencingToken {
@@ -162,6 +163,7 @@ fn try_take(
     claim: &Claim,
     path: &Path,
     before: Option<Disturbance>,
+    mut enter: impl FnMut() -> Result<Place, Problem>,
 ) -> Result<Taking, Problem> {
     let until = Instant::now() + BRIEF;
     let mut is_broken = before == Some(Disturbance::Break);
@@ -173,8 +175,7 @@ fn try_take(
                 return Ok(Taking::Disturbed(Disturbance::Break));
             }
         }
-        let entered = folder.enter(path.parent().unwrap_or(folder.path()));
-        let asked = entered.and_then(|place| ask(folder, &place, path).map(|asked| (asked, place)));
+        let asked = enter().and_then(|place| Ok((ask(folder, &place, path)?, place)));
         let (asked, place) = match asked {
             // The folder of the namespace has just been removed, or another is in its place.
             Err(problem) if problem.is_absence() && tries > 1 => {
@@ -286,13 +287,12 @@ fn grant(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::time::{Duration, Instant};
 
     use lockkit_core::driver::{Claim, DriverError};
     use lockkit_core::{LockName, Locker, Namespace};
 
-    use super::{Ask, Disturbance, Hold, TRIES, Taking, ask, grant, note_if_free};
+    use super::{Ask, Disturbance, Hold, TRIES, Taking, ask, grant, note_if_free, try_take};
     use crate::FileDriver;
     use crate::breaking::break_hold;
     use crate::folder::Folder;
@@ -398,30 +398,29 @@ pub(crate) mod tests {
     /// As where an administrator tidies up, or where an empty folder gives way to another.
     #[test]
     fn a_namespace_that_is_removed_while_a_lock_is_taken_is_made_again() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
-        let name = LockName::new(&Namespace::default(), "a").unwrap();
-        let claim = Claim::new(name, Duration::from_secs(30));
-        let namespace = folder.path_of(&Namespace::default());
-        let mut removed = 0;
-        for _ in 0..100 {
-            let is_taken = AtomicBool::new(false);
-            std::thread::scope(|threads| {
-                let removing = threads.spawn(|| {
-                    let mut removed = 0;
-                    while removed < TRIES - 1 && !is_taken.load(SeqCst) {
-                        removed += usize::from(std::fs::remove_dir(&namespace).is_ok());
-                    }
-                    removed
-                });
-                let taken = take(&folder, &claim);
-                is_taken.store(true, SeqCst);
-                removed += removing.join().unwrap();
-                assert!(taken.unwrap().unwrap().end());
-            });
-            std::fs::remove_dir_all(&namespace).unwrap();
+        for removals in [1, TRIES - 1, TRIES] {
+            let root = tempfile::tempdir().unwrap();
+            let folder = Folder::open(root.path()).unwrap();
+            let name = LockName::new(&Namespace::default(), "a").unwrap();
+            let claim = Claim::new(name, Duration::from_secs(30));
+            let (namespace, path) =
+                (folder.path_of(&Namespace::default()), folder.file_of(claim.name()));
+            let mut left = removals;
+            let enter = || {
+                let place = folder.enter(&namespace)?;
+                if left > 0 {
+                    std::fs::remove_dir(&namespace).unwrap();
+                    left -= 1;
+                }
+                Ok(place)
+            };
+            match try_take(&folder, &claim, &path, None, enter) {
+                Ok(Taking::Granted(hold)) => assert!(removals < TRIES && hold.end()),
+                Err(problem) => assert!(removals == TRIES && problem.is_absence(), "{problem:?}"),
+                taking => panic!("{removals} removals: {taking:?}"),
+            }
+            assert_eq!(left, 0);
         }
-        assert!(removed > 0, "no race");
     }
 
     #[test]
