@@ -40,8 +40,8 @@ pub(crate) struct Claims {
 /// Tokio's mutex serves in order: a release never overtakes the ask that it undoes.
 type Slot = tokio::sync::Mutex<Option<Hold>>;
 
-/// The answer of some work, or that it is to be done again.
-type Part<T> = Result<ControlFlow<T>, DriverError>;
+/// The answer of some work, or that it is to be done again, within this time at the latest.
+type Part<T> = Result<ControlFlow<T, Duration>, DriverError>;
 
 impl Claims {
     pub(crate) fn new() -> Arc<Self> {
@@ -82,7 +82,9 @@ impl Claims {
             let thread = begin(deadline, Arc::clone(&self.threads).acquire_owned()).await?;
             let working = start_blocking(move || {
                 let answer = match work(&mut turn.slot) {
-                    Ok(ControlFlow::Continue(())) => Ok(ControlFlow::Continue((turn, work))),
+                    Ok(ControlFlow::Continue(left)) => {
+                        Ok(ControlFlow::Continue((left, turn, work)))
+                    }
                     Ok(ControlFlow::Break(answer)) => {
                         drop(turn);
                         Ok(ControlFlow::Break(answer))
@@ -96,11 +98,12 @@ impl Claims {
                 drop(thread);
                 answer
             });
+            let left;
             match finish(deadline, working?).await? {
                 ControlFlow::Break(answer) => return Ok(answer),
-                ControlFlow::Continue(rest) => (turn, work) = rest,
+                ControlFlow::Continue(rest) => (left, turn, work) = rest,
             }
-            sleep(pause).await;
+            sleep(pause.min(left)).await;
             pause = LONG.min(2 * pause);
         }
     }
@@ -252,7 +255,7 @@ mod tests {
     use tokio::runtime::Builder;
     use tokio::time::{Instant, timeout};
 
-    use super::{Claims, THREADS};
+    use super::{Claims, LONG, SHORT, THREADS};
     use crate::folder::Folder;
     use crate::hold::Hold;
     use crate::hold::tests::take;
@@ -320,7 +323,7 @@ mod tests {
         let mut asking = Box::pin(claims.work_again(owner, deadline, move |_| {
             tries += 1;
             tried.send(tries).unwrap();
-            Ok(ControlFlow::<()>::Continue(()))
+            Ok(ControlFlow::<(), _>::Continue(HANG))
         }));
         let second = async { while tries_seen.recv().await.unwrap() < 2 {} };
         tokio::select! {
@@ -337,6 +340,21 @@ mod tests {
         drop(asking);
         released.await.unwrap();
         no_trace_is_left(&claims).await;
+    }
+
+    /// After the deadline, what came of it would be unknown.
+    #[tokio::test(start_paused = true)]
+    async fn the_last_try_comes_as_soon_as_the_work_has_to_end() {
+        let (claims, begin) = (Claims::new(), Instant::now());
+        let (limit, deadline) = (begin + 5 * LONG / 2, begin + 3 * LONG);
+        let asked = claims.work_again(claim("a").owner(), deadline, move |_| {
+            match limit.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => Ok(ControlFlow::Break(())),
+                left => Ok(ControlFlow::Continue(left)),
+            }
+        });
+        asked.await.unwrap();
+        assert!(Instant::now() < limit + SHORT, "{:?}", begin.elapsed());
     }
 
     #[tokio::test]

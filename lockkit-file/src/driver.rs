@@ -205,11 +205,13 @@ impl Driver for FileDriver {
             match take(&folder, &asking, disturbed, &news)? {
                 Asked::Granted(hold) => Ok(granted(held.insert(hold))),
                 Asked::Taken(taken) => Ok(ControlFlow::Break(Attempt::Taken(taken))),
-                Asked::Disturbed(by) if std::time::Instant::now() < limit => {
+                Asked::Disturbed(by) => {
                     disturbed = Some(by);
-                    Ok(ControlFlow::Continue(()))
+                    match limit.saturating_duration_since(std::time::Instant::now()) {
+                        Duration::ZERO => Err(by.goes_on().at(&folder.file_of(asking.name()))),
+                        left => Ok(ControlFlow::Continue(left)),
+                    }
                 }
-                Asked::Disturbed(by) => Err(by.goes_on().at(&folder.file_of(asking.name()))),
             }
         });
         let asked = asked.await;
