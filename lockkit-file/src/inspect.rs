@@ -124,6 +124,9 @@ mod tests {
         assert_eq!(held(&folder, &namespace, later).unwrap().len(), 1);
         let error = held(&folder, &namespace, Instant::now()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable);
+        // One is not too many: the thread was late.
+        let text = error.into_source().source().unwrap().to_string();
+        assert_eq!(text, "there is no time left to look at all files");
         // The rest of a diagnosis stands.
         let findings = diagnose(&folder, &namespace, Instant::now());
         let files = findings.iter().find(|finding| finding.topic() == "files").unwrap();

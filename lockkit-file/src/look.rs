@@ -102,8 +102,8 @@ impl Entry {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unreachable`] in place of the next file if the limit has passed: with very many files
-/// somebody else needs the thread.
+/// [`ErrorKind::Unreachable`] in place of the next file if the limit has passed: somebody else needs
+/// the thread.
 pub(crate) fn entries(
     folder: &Folder,
     namespace: &Namespace,
@@ -123,7 +123,8 @@ pub(crate) fn entries(
             return None;
         }
         if Instant::now() >= limit {
-            let text = "there are more files than can be looked at in time";
+            // With few files, it was the thread that was late.
+            let text = "there is no time left to look at all files";
             return Some(Err(Problem::found(ErrorKind::Unreachable, text)));
         }
         let path = entry.path();
