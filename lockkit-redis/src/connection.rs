@@ -23,10 +23,9 @@ use crate::target::Target;
 /// It is replaced when it breaks, when a call on it gets no answer in time (for a call that was sent
 /// a moment ago, or that failed on a spare connection: when a question after it gets none either),
 /// when the server turns out to be a replica, and when sentinels call another server the primary.
-/// Calls that are under way on a replaced connection may
-/// still be answered there, unless sentinels are the cause. A task of its own makes the connection
-/// when a call needs it, so that a call that gives up waiting does not undo what the next one waits
-/// for.
+/// Calls that are under way on a replaced connection may still be answered there, unless sentinels
+/// are the cause. A task of its own makes the connection when a call needs it, so that a call that
+/// gives up waiting does not undo what the next one waits for.
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -245,14 +244,14 @@ mod tests {
         matches!(*connection.shared.link.borrow(), Link::Up(_))
     }
 
-    /// A request that keeps a connection for itself.
+    /// A request that keeps a connection for itself, and gets no answer.
     struct Blocking;
 
     impl Request for Blocking {
         const BLOCKS: bool = true;
 
         async fn send(&self, _: &mut MultiplexedConnection, _: To) -> RedisResult<Value> {
-            Ok(Value::Nil)
+            std::future::pending().await
         }
     }
 
@@ -324,6 +323,32 @@ mod tests {
         sleep(2 * SILENCE).await;
         assert!(is_up(&connection));
         attempt().await;
+        sleep(2 * SILENCE).await;
+        assert!(!is_up(&connection), "the question was not answered either");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nor_does_one_whose_own_connection_is_silent() {
+        let (connection, running, mut server) = connected(nowhere()).await;
+        let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        let open = connection.shared.up(&Stage::default()).await.unwrap();
+        for _ in 0..2 {
+            open.spares.add(open.connection.clone(), idle());
+        }
+        let attempt = async || {
+            let stage = Stage::default();
+            let limit = Duration::from_secs(1);
+            connection.attempt(&Blocking, limit, &stage, false).await.unwrap_err()
+        };
+        let failure = attempt().await;
+        assert!(matches!(failure, Failure::NoAnswer(_)), "{failure:?}");
+        // The answer to the question.
+        sleep(SHORTEST).await;
+        server.write_all(b"+OK\r\n").await.unwrap();
+        sleep(2 * SILENCE).await;
+        assert!(is_up(&connection));
+        let failure = attempt().await;
+        assert!(matches!(failure, Failure::NoSpare(_)), "the other is used: {failure:?}");
         sleep(2 * SILENCE).await;
         assert!(!is_up(&connection), "the question was not answered either");
     }

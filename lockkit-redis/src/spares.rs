@@ -1,4 +1,4 @@
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lockkit_core::driver::Run;
 use redis::aio::MultiplexedConnection;
@@ -56,7 +56,7 @@ impl Spares {
         run: Option<&Run>,
     ) -> Result<Lent<'a>, Failure> {
         let spare = loop {
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let idle = self.idle().pop();
             match idle {
                 Some(spare) if spare.running.0.is_finished() => (),
                 Some(spare) => break spare,
@@ -67,6 +67,21 @@ impl Spares {
             }
         };
         Ok(Lent { spares: self, spare, _permit: permit })
+    }
+
+    /// Closes those that nobody uses.
+    pub(crate) fn clear(&self) {
+        self.idle().clear();
+    }
+
+    /// Takes in a connection that was made elsewhere.
+    #[cfg(test)]
+    pub(crate) fn add(&self, connection: MultiplexedConnection, running: AbortOnDrop) {
+        self.idle().push(Spare { connection, running });
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Spare>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,6 +109,6 @@ impl Lent<'_> {
     /// an answer may still arrive on it.
     pub(crate) fn give_back(self) {
         let Self { spares, spare, .. } = self;
-        spares.idle.lock().unwrap_or_else(PoisonError::into_inner).push(spare);
+        spares.idle().push(spare);
     }
 }

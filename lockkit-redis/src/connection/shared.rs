@@ -156,6 +156,11 @@ impl Shared {
         match failure {
             Failure::NoAnswer(limit) => match stage.silence(*limit) {
                 silence if silence < SILENCE => self.probe(open, silence.max(SHORTEST)),
+                // It was on a spare connection. Others that nobody uses may be as dead.
+                _ if is_apart => {
+                    open.spares.clear();
+                    self.probe(open, SILENCE);
+                }
                 _ => self.replace(open, failure),
             },
             failure if failure.spoils_the_connection() => self.replace(open, failure),
