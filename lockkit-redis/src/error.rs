@@ -50,8 +50,6 @@ pub(crate) enum Failure {
         #[source]
         last: Option<Box<Failure>>,
     },
-    #[error("those sentinels that answer have not heard of the last failover")]
-    Behind,
     #[error("no sentinel knows `{0}`")]
     UnknownGroup(String),
     #[error("nobody is known to have the slot")]
@@ -177,7 +175,6 @@ impl Failure {
             | Self::OldFiles { .. }
             | Self::Closed
             | Self::Restarted
-            | Self::Behind
             | Self::NoOwner
             | Self::SentOn(_) => Some(ErrorKind::Unreachable),
             Self::NoOneRun => Some(ErrorKind::Unsupported),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -29,13 +29,21 @@ pub(crate) struct Sentinels {
     group: String,
     /// How to greet its servers, wherever they are.
     server: Endpoint,
-    /// The epoch of the last answer that was believed.
-    epoch: AtomicU64,
+    /// The answer that was believed last.
+    believed: Mutex<Option<Said>>,
+}
+
+/// Where the primary is, according to those sentinels that have answered.
+#[derive(Clone, Debug)]
+struct Said {
+    primary: Endpoint,
+    epoch: u64,
+    by_majority: bool,
 }
 
 impl Sentinels {
     pub(crate) fn new(sentinels: Vec<Endpoint>, group: String, server: Endpoint) -> Self {
-        Self { sentinels, group, server, epoch: AtomicU64::new(0) }
+        Self { sentinels, group, server, believed: Mutex::default() }
     }
 
     pub(crate) fn group(&self) -> &str {
@@ -52,11 +60,48 @@ impl Sentinels {
         &self.server
     }
 
-    /// Where the primary is. All sentinels are asked at once; once a majority of those that the URL
-    /// names has answered, the others have a moment left. The latest of their answers counts, since
-    /// a sentinel that was cut off, or has not heard of a failover yet, names the primary before.
-    /// Without a majority it counts only if it is no earlier than what was believed last.
-    pub(crate) async fn primary(&self) -> Result<Endpoint, Failure> {
+    /// Where the primary is, for who has no connection to it. Those who know of its failover may be
+    /// down for a moment, or lost for good: it counts for as long as it is a primary, and then the
+    /// one that the others name.
+    pub(crate) async fn locate(&self) -> Result<Endpoint, Failure> {
+        let said = self.ask_all().await?;
+        if let Some(later) = self.later_than(&said) {
+            if later.connect().await.is_ok() {
+                return Ok(later);
+            }
+            // It is not forgotten for one that is no primary either.
+            drop(said.primary.connect().await?);
+        }
+        Ok(self.believe(said))
+    }
+
+    /// Where the primary is, for who may be connected to it, and does not leave it because of
+    /// sentinels that are behind.
+    async fn news(&self) -> Option<Endpoint> {
+        let said = self.ask_all().await.ok()?;
+        self.later_than(&said).is_none().then(|| self.believe(said))
+    }
+
+    /// The primary that was believed last, if this names another, of before.
+    fn later_than(&self, said: &Said) -> Option<Endpoint> {
+        let last = self.believed().clone()?;
+        // A majority may have been reset, and count from the beginning.
+        let is_behind = !said.by_majority && said.epoch < last.epoch;
+        (is_behind && !said.primary.is_where(&last.primary)).then_some(last.primary)
+    }
+
+    fn believe(&self, said: Said) -> Endpoint {
+        self.believed().insert(said).primary.clone()
+    }
+
+    fn believed(&self) -> MutexGuard<'_, Option<Said>> {
+        self.believed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All sentinels are asked at once; once a majority of those that the URL names has answered,
+    /// the others have a moment left. The latest of their answers counts, since a sentinel that was
+    /// cut off, or has not heard of a failover yet, names the primary before.
+    async fn ask_all(&self) -> Result<Said, Failure> {
         let mut asking = Vec::from_iter(&self.sentinels);
         // Each connection of each client begins with a different one.
         fastrand::shuffle(&mut asking);
@@ -83,20 +128,14 @@ impl Sentinels {
         }
         match (latest, last) {
             (Some(Sight { host, port, epoch, .. }), _) => {
-                // A majority may have been reset, and count from the beginning.
-                if told < majority && epoch < self.epoch.load(Ordering::Relaxed) {
-                    return Err(self.no_primary(Some(Failure::Behind)));
-                }
-                self.epoch.store(epoch, Ordering::Relaxed);
-                Ok(self.server.at(&host, port))
+                let primary = self.server.at(&host, port);
+                Ok(Said { primary, epoch, by_majority: told >= majority })
             }
             (None, Some(unknown @ Failure::UnknownGroup(_))) => Err(unknown),
-            (None, last) => Err(self.no_primary(last)),
+            (None, last) => {
+                Err(Failure::NoPrimary { group: self.group.clone(), last: last.map(Box::new) })
+            }
         }
-    }
-
-    fn no_primary(&self, last: Option<Failure>) -> Failure {
-        Failure::NoPrimary { group: self.group.clone(), last: last.map(Box::new) }
     }
 
     /// How each sentinel that the URL names sees the group, or why it does not say, with its
@@ -134,7 +173,7 @@ impl Sentinels {
                 Err(_) => return Err(Failure::NoAnswer(LIMIT)),
             }
             // This makes up for what was published before.
-            if let Ok(primary) = self.primary().await {
+            if let Some(primary) = self.news().await {
                 moved(&primary);
             }
             while let Some(message) = messages.next().await {

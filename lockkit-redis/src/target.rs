@@ -21,7 +21,7 @@ impl Target {
     pub(crate) async fn locate(&self) -> Result<Endpoint, Failure> {
         match self {
             Self::Server(endpoint) => Ok(endpoint.clone()),
-            Self::Primary(sentinels) => sentinels.primary().await,
+            Self::Primary(sentinels) => sentinels.locate().await,
             // In a cluster, each connection has a member as its target.
             Self::Cluster(members) => members.first().cloned().ok_or(Failure::NoOwner),
         }

@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_failover_that_lost_the_grant_leaves_two_holders", quick, forgotten),
         trial("sentinels_that_are_down_or_behind_mislead_nobody", patient, outvoted),
         trial("a_sentinel_that_is_behind_takes_nobody_back", patient, behind),
+        trial("a_sentinel_that_is_left_alone_can_name_another_primary", patient, repaired),
         trial("passwords_of_servers_and_sentinels_are_two", patient, passwords),
         trial("what_is_no_sentinel_or_unknown_to_it_is_said", patient, wrong),
     ]
@@ -290,6 +291,46 @@ async fn outvoted(set: RedisSentinels) {
 /// One that was down during a failover comes back when the others are gone.
 async fn behind(set: RedisSentinels) {
     let (proxies, ports) = in_front_of(&set).await;
+    let [_, now] = fail_over_without_the_last(&set).await;
+    let driver = driver(&set.url_at(&ports)).await;
+    let holder = claim(LONG);
+    take(&driver, &holder).await;
+    leave_the_last(&set, &proxies).await;
+    for _ in 0..3 {
+        assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+    }
+    let mut now = Raw::connect(&set.servers()[now].url()).await;
+    now.ask::<u32>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    assert_ne!(renewed(&driver, &holder).await, Renewal::Lost);
+}
+
+/// The primary is lost for good, and so are the sentinels that know of it.
+async fn repaired(set: RedisSentinels) {
+    let (proxies, ports) = in_front_of(&set).await;
+    let [before, now] = fail_over_without_the_last(&set).await;
+    let driver = driver(&set.url_at(&ports)).await;
+    let holder = claim(LONG);
+    take(&driver, &holder).await;
+    leave_the_last(&set, &proxies).await;
+    let mut sentinel = Raw::connect(&plain_url(&set.sentinels()[2])).await;
+    let port = set.servers()[before].port().to_string();
+    sentinel.ask::<()>(&["SENTINEL", "REMOVE", "main"]).await;
+    let mut left = Raw::connect(&set.servers()[before].url()).await;
+    left.ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    sentinel.ask::<()>(&["SENTINEL", "MONITOR", "main", "127.0.0.1", &port, "1"]).await;
+
+    // It still is the primary of those who are connected.
+    left.ask::<()>(&["FLUSHALL"]).await;
+    assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+    set.servers()[now].kill();
+    assert_eq!(renewed(&driver, &holder).await, Renewal::Lost);
+    take(&driver, &holder).await;
+    assert_eq!(left.keys().await.len(), 1);
+}
+
+/// The last sentinel is down and learns nothing of it. Returns which server was the primary, and
+/// which is.
+async fn fail_over_without_the_last(set: &RedisSentinels) -> [usize; 2] {
     set.sentinels()[2].kill();
     let before = set.primary();
     let now = set.fail_over();
@@ -298,12 +339,13 @@ async fn behind(set: RedisSentinels) {
     let mut old = Raw::connect(&set.servers()[before].url()).await;
     let port = set.servers()[now].port().to_string();
     old.ask::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
-    let driver = driver(&set.url_at(&ports)).await;
-    let holder = claim(LONG);
-    take(&driver, &holder).await;
+    [before, now]
+}
+
+/// The last sentinel is up again, alone, and has told whoever listens to it.
+async fn leave_the_last(set: &RedisSentinels, proxies: &[Proxy]) {
     set.sentinels()[0].kill();
     set.sentinels()[1].kill();
-
     let asked = proxies[2].answers().hold("config-epoch");
     set.sentinels()[2].restart().unwrap();
     asked.caught().await;
@@ -316,8 +358,14 @@ async fn behind(set: RedisSentinels) {
     let asked = proxies[2].answers().hold("config-epoch");
     proxies[2].reset().await;
     asked.caught().await;
-    for _ in 0..3 {
-        assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+    asked.go_on();
+}
+
+/// The answer to a renewal, after the connection broke: that may cost a first attempt.
+async fn renewed(driver: &RedisDriver, holder: &Claim) -> Renewal {
+    match driver.renew(holder).await {
+        Err(error) if error.kind() == ErrorKind::Unknown => driver.renew(holder).await.unwrap(),
+        renewal => renewal.unwrap(),
     }
 }
 
