@@ -3,6 +3,7 @@
 
 mod cluster;
 mod pace;
+mod rights;
 mod sentinels;
 mod server;
 
@@ -10,19 +11,15 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use lockkit_core::driver::DriverError;
-use lockkit_core::{Diagnosis, Grade, LockName, Namespace};
+use lockkit_core::{Diagnosis, Grade, Namespace};
 use redis::{FromRedisValue, cmd};
 use tokio::time::sleep;
 
 use self::pace::Reading;
 use self::server::{SETTINGS, Server, Wish};
-use crate::dialect::Dialect;
 use crate::driver::{RedisDriver, parse};
 use crate::endpoint::{Endpoint, Mode};
-use crate::layout::{Inbox, Layout};
-use crate::plain::{self, PlainLayout};
 use crate::request::Request;
-use crate::script::{self, RIGHTS};
 use crate::servers::Servers;
 
 /// How often to measure a round trip; the quickest counts.
@@ -59,11 +56,7 @@ pub(crate) async fn diagnose(
         let sight = cluster::Sight { primaries: members.len(), uncovered, wants_all };
         findings.extend(cluster::findings(sight));
     }
-    // Each has users of its own.
-    for member in &members {
-        let found = rights(driver, member.as_ref(), namespace).await?;
-        merge(&mut findings, found, member.as_ref());
-    }
+    findings.extend(rights::findings(driver, &members, namespace).await?);
     pace(driver, &mut findings).await?;
     Ok(findings)
 }
@@ -126,104 +119,6 @@ async fn server(
         replicas: driver.replicas.map_or(0, |replicas| replicas.wanted),
     }));
     Ok(Some(server))
-}
-
-/// Which rights are missing for what the driver does.
-async fn rights(
-    driver: &RedisDriver,
-    member: Option<&Endpoint>,
-    namespace: &Namespace,
-) -> Result<Vec<Diagnosis>, DriverError> {
-    let mut findings = Vec::new();
-    let user = driver.target.user();
-    let advice = |patterns: &str, rights: &[String]| {
-        let rights: String = rights.iter().map(|right| format!(" +{right}")).collect();
-        format!("`ACL SETUSER {user}{patterns}{rights}`")
-    };
-    let keys = match driver.dialect {
-        Dialect::Lockkit => format!(" ~{{{namespace}:*"),
-        // Lock names may be anything, and nothing may follow the pattern that means all keys.
-        Dialect::Plain if *namespace == Namespace::default() => " ~*".into(),
-        Dialect::Plain => format!(" ~{{{namespace}:* ~{}", plain::pattern(namespace)),
-    };
-    let channels = format!(" &{{{namespace}:*");
-    let [locks, news, looks] = match missing(driver, member, namespace).await? {
-        Ok(Some(missing)) => missing,
-        Ok(None) => {
-            findings.push(Diagnosis::warning(
-                "rights",
-                format!("the server cannot tell which rights user `{user}` has"),
-                "compare what `ACL LIST` shows with the rights in `docs/redis.md`",
-            ));
-            return Ok(findings);
-        }
-        Err(refusal) => {
-            findings.push(Diagnosis::error(
-                "rights",
-                format!("user `{user}` cannot run scripts, so acquisitions are denied: {refusal}"),
-                advice(&keys, &["evalsha".into(), "eval".into()]),
-            ));
-            return Ok(findings);
-        }
-    };
-    let lacks = |rights: &[String], so: &str| {
-        let rights = rights.join(" +");
-        format!("user `{user}` lacks +{rights}, or the keys and channels of `{namespace}`: {so}")
-    };
-    // If a key may be read or written, it is not for want of keys that the rest is missing. A
-    // server refuses a further pattern for a user who has all of them.
-    let has =
-        |rights: &[String], none: [&str; 2]| none.iter().any(|it| !rights.contains(&(*it).into()));
-    if !locks.is_empty() {
-        let finding = lacks(&locks, "acquisitions are denied");
-        let keys = if has(&locks, ["pttl", "del"]) { "" } else { &keys };
-        findings.push(Diagnosis::error("rights", finding, advice(keys, &locks)));
-    }
-    if !news.is_empty() {
-        let so = match news.iter().all(|right| right.starts_with("pubsub")) {
-            true => "a release cannot tell which waiters are dead",
-            false => "waiters do not hear of releases, and poll",
-        };
-        let finding = lacks(&news, so);
-        let channels = if has(&news, ["publish", "subscribe"]) { "" } else { &channels };
-        findings.push(Diagnosis::warning("rights", finding, advice(channels, &news)));
-    }
-    if !looks.is_empty() {
-        let finding = lacks(&looks, "held locks are not listed");
-        findings.push(Diagnosis::warning("rights", finding, advice("", &looks)));
-    }
-    if locks.is_empty() && news.is_empty() && looks.is_empty() {
-        let finding =
-            format!("user `{user}` has all rights that are needed in namespace `{namespace}`");
-        findings.push(Diagnosis::good("rights", finding));
-    }
-    Ok(findings)
-}
-
-/// The rights that are missing for locks, for waiting without polling and for looking; `None` if
-/// the server cannot tell.
-async fn missing(
-    driver: &RedisDriver,
-    member: Option<&Endpoint>,
-    namespace: &Namespace,
-) -> Result<Result<Option<[Vec<String>; 3]>, String>, DriverError> {
-    // Rights are given for a namespace, so any lock in it will do.
-    let name = LockName::new(namespace, "any").expect("this is a good name");
-    match driver.dialect {
-        Dialect::Lockkit => {
-            let layout = Layout::of(&name);
-            let [lock, queue, unordered, deadlines, bucket] = layout.keys();
-            let channel = layout.channel(&Inbox::new());
-            let mut arguments = vec![lock, queue, unordered, deadlines, bucket, &channel];
-            arguments.extend(driver.replicas.map(|_| "wait 1 1"));
-            arguments.extend(member.map(|_| "asking"));
-            ask_at(driver, member, RIGHTS.on(&[], &arguments)).await
-        }
-        Dialect::Plain => {
-            let layout = PlainLayout::of(&name);
-            ask_at(driver, member, script::plain::RIGHTS.on(&[], &layout.keys())).await
-        }
-    }
 }
 
 /// How far away the server is, and how its clock runs.

@@ -261,8 +261,13 @@ async fn misconfigured(server: Server) {
         assert_eq!(kind, ErrorKind::Misconfigured, "{text}");
         assert_eq!(raw.keys().await, Vec::<String>::new());
     }
-    let found = complaints(&driver).await;
-    assert!(found.iter().any(|it| it.contains("lacks +wait")), "{found:?}");
+    let findings = driver.diagnose(&Namespace::default()).await.unwrap();
+    let found: Vec<_> = findings.iter().filter(|it| it.topic() == "rights").collect();
+    let [found] = *found else { panic!("{found:?}") };
+    assert_eq!(found.grade(), Grade::Error);
+    assert_eq!(found.finding(), "the server does not know WAIT: acquisitions fail");
+    let advice = found.advice().unwrap();
+    assert!(advice.starts_with("leave out `replicas`, or use a server"), "{advice}");
 }
 
 /// Nor may it be given back: it is not known what is left.

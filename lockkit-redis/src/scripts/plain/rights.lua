@@ -16,6 +16,6 @@ return {
     'pexpire ' .. lock .. ' 1',
     'del ' .. lock,
   }),
-  {},
+  missing({}),
   missing({'scan 0', 'getrange ' .. lock .. ' 0 51'}),
 }
