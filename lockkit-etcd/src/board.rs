@@ -1,14 +1,18 @@
 //! What is watched, for whom, and what they are to be told.
 
+mod mailbox;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{EventType, KeyValue, WatchFilterType, WatchOptions, WatchResponse};
 use lockkit_core::driver::OwnerId;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use self::mailbox::Mailbox;
+pub(crate) use self::mailbox::News;
 use crate::error::Failure;
 use crate::queue::Ahead;
 
@@ -24,19 +28,6 @@ pub(crate) const RENUMBERED: &str =
 /// Stands for when a key that is not there yet was created: whatever is known of it is about
 /// another one.
 pub(crate) const NOT_YET: i64 = i64::MAX;
-
-/// What there is to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// Something may have been missed.
-    LookAgain,
-    /// The one ahead has gone, and was not the first.
-    Moved,
-    /// The one ahead held the lock, and has gone.
-    Granted,
-    /// The owner's key is gone.
-    Lost,
-}
 
 /// What is watched for all who hold or wait, and the way to have it watched.
 #[derive(Debug)]
@@ -155,39 +146,6 @@ impl Watches {
     }
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Mailbox {
-    lost: bool,
-    granted: bool,
-    moved: bool,
-    look_again: bool,
-    pub(crate) arrival: Arc<Notify>,
-}
-
-impl Mailbox {
-    fn put(&mut self, news: News) {
-        match news {
-            News::Lost => self.lost = true,
-            News::Granted => self.granted = true,
-            News::Moved => self.moved = true,
-            News::LookAgain => self.look_again = true,
-        }
-        self.arrival.notify_one();
-    }
-
-    pub(crate) fn take(&mut self) -> Option<News> {
-        let is_lost = std::mem::take(&mut self.lost);
-        let is_granted = std::mem::take(&mut self.granted) && !is_lost;
-        let is_moved = std::mem::take(&mut self.moved);
-        let looks_again = std::mem::take(&mut self.look_again);
-        is_lost
-            .then_some(News::Lost)
-            .or(is_granted.then_some(News::Granted))
-            .or(is_moved.then_some(News::Moved))
-            .or(looks_again.then_some(News::LookAgain))
-    }
-}
-
 impl State {
     /// Takes note that the server has set up the watch after revision `begins_after`, and that the
     /// key was deleted at revision `deleted`.
@@ -291,9 +249,7 @@ impl Board {
         // Whoever has become the first stays so until it goes.
         watches.ahead_holds = ahead.holds || is_known && watches.ahead_holds;
         // The refusal voids what was told before.
-        watches.mailbox.granted = false;
-        watches.mailbox.moved = false;
-        watches.mailbox.look_again = false;
+        watches.mailbox.void();
         watches.ahead = Some(Sight { id, created: ahead.created, seen });
         let own = watches.own;
         state.look_at(owner, id);
@@ -307,9 +263,7 @@ impl Board {
     pub(crate) fn granted(&self, owner: OwnerId) {
         let state = &mut *self.state();
         let Some(watches) = state.owners.get_mut(&owner) else { return };
-        watches.mailbox.granted = false;
-        watches.mailbox.moved = false;
-        watches.mailbox.look_again = false;
+        watches.mailbox.void();
         let (own, ahead) = (watches.own, watches.ahead.take());
         if let Some(own) = own
             && let Some(ward) = state.wards.get(&own.id)
@@ -398,11 +352,13 @@ impl Board {
         }
     }
 
-    /// Takes note that the server refuses to set up a watch. It is asked again on another stream.
+    /// Takes note that the server refuses to set up a watch, which it is asked for again later.
     /// Those who listen look again, and are told the reason then.
     pub(crate) fn refused(&self, id: i64) {
         let state = &mut *self.state();
-        for owner in state.wards.get(&id).iter().flat_map(|ward| &ward.listeners) {
+        let Some(ward) = state.wards.get_mut(&id) else { return };
+        ward.has_gap = true;
+        for owner in &ward.listeners {
             if let Some(watches) = state.owners.get_mut(owner) {
                 watches.mailbox.put(News::LookAgain);
             }

@@ -1,26 +1,24 @@
-use std::collections::VecDeque;
+mod stream;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use etcd_client::{Client, WatchRequestSender, WatchResponse, WatchStream};
 use lockkit_core::driver::{Backoff, OwnerId};
-use tokio::select;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::board::{Board, Command, LINGER, NOT_YET, News};
+use self::stream::watch;
+use crate::board::{Board, Command, NOT_YET, News};
 use crate::error::Failure;
-use crate::members::{Current, Members};
+use crate::members::Members;
 use crate::queue::{Ahead, Place};
 
 /// How long opening the stream may take.
 const OPEN_LIMIT: Duration = Duration::from_secs(3);
-/// How long a stream is kept that nobody needs.
-const IDLE: Duration = Duration::from_secs(30);
 /// A stream that broke sooner counts as a failed attempt.
 const CALM: Duration = Duration::from_secs(5);
-/// How long to leave a cluster alone that lets us watch nothing.
+/// How long to leave a cluster alone that lets us watch nothing, or not a key.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 /// The stream on which keys are watched, shared by all who hold or wait.
@@ -125,11 +123,11 @@ async fn supervise(
         }
         sleep(backoff.pause()).await;
         let (current, began) = (members.current(), Instant::now());
-        let member = current.member;
+        let (member, was_refused) = (current.member, std::mem::take(&mut refused));
         let connecting = timeout(OPEN_LIMIT, members.client(member)).await;
         let client = connecting.unwrap_or(Err(Failure::NoAnswer(OPEN_LIMIT)));
         let outcome = match &client {
-            Ok(client) => watch(&members, current, client, refused, &board, &mut inbox).await,
+            Ok(client) => watch(&members, current, client, was_refused, &board, &mut inbox).await,
             Err(failure) => Err(failure.clone()),
         };
         board.fall();
@@ -142,11 +140,11 @@ async fn supervise(
             true => backoff.succeeded(),
             false => backoff.failed(),
         }
-        let was_refused = std::mem::take(&mut refused) && !was_calm;
         let member_name = members.name(member);
         if matches!(failure, Failure::WatchRefused(_)) || failure.needs_another_login() {
             // The token may have run out, which a stream does not say in any other way.
-            refused = !was_refused && client.is_ok_and(|client| members.log_out(member, &client));
+            let may_log_in = was_calm || !was_refused;
+            refused = may_log_in && client.is_ok_and(|client| members.log_out(member, &client));
             if !refused {
                 tracing::warn!(member = member_name, %failure, "etcd tells no news; waiters poll");
                 sleep(REFUSED_PAUSE).await;
@@ -161,112 +159,6 @@ async fn supervise(
             members.leave(member);
         }
     }
-}
-
-/// Watches until the stream breaks, nobody needs it, or another member is in use. If something was
-/// refused just before, another login is no cause to begin anew.
-async fn watch(
-    members: &Members,
-    current: Current,
-    client: &Arc<Client>,
-    was_refused: bool,
-    board: &Board,
-    inbox: &mut mpsc::UnboundedReceiver<Command>,
-) -> Result<(), Failure> {
-    let (mut changes, began) = (members.changes(), Instant::now());
-    let may_log_in = || members.has_user() && !(was_refused && began.elapsed() < CALM);
-    let (mut outbox, mut sweep) = (board.all(inbox), Instant::now());
-    let Some((first, (mut sender, mut stream))) = open(client, board, &mut outbox).await? else {
-        return Ok(());
-    };
-    // What the server has not answered yet.
-    let mut asked = VecDeque::from([first]);
-    members.heard(current.member, client);
-    loop {
-        if *changes.borrow_and_update() != current {
-            return Ok(());
-        }
-        let next = outbox.front().copied();
-        select! {
-            message = stream.message() => match message? {
-                Some(message) => {
-                    members.check(message.header())?;
-                    let answered = message.created().then(|| asked.pop_front()).flatten();
-                    match answered.filter(|_| is_refusal(&message) && !may_log_in()) {
-                        Some(id) => {
-                            let reason = message.cancel_reason();
-                            tracing::warn!(reason, "etcd tells no news of a key; waiters poll");
-                            board.refused(id);
-                        }
-                        None => board.deliver(&message, answered)?,
-                    }
-                }
-                None => return Err(Failure::Ended),
-            },
-            sent = send(&mut sender, board, next), if next.is_some() => {
-                asked.extend(sent?);
-                outbox.pop_front();
-            }
-            command = inbox.recv() => match command {
-                Some(command) => outbox.push_back(command),
-                None => return Ok(()),
-            },
-            () = sleep_until(sweep), if board.has_lingering() => {
-                outbox.extend(board.sweep());
-                sweep = Instant::now() + LINGER;
-            }
-            _ = changes.changed() => (),
-            () = sleep(IDLE), if board.is_empty() => return Ok(()),
-        }
-    }
-}
-
-/// Whether a watch was refused from the start. Not every release says which: it has no id then.
-fn is_refusal(message: &WatchResponse) -> bool {
-    message.created() && message.canceled() && message.compact_revision() == 0
-}
-
-type Opened = (WatchRequestSender, etcd_client::WatchResponseStream);
-
-/// Opens a stream, which takes a key to begin with, and returns the id of its watch too; `None` if
-/// there is none.
-async fn open(
-    client: &Client,
-    board: &Board,
-    outbox: &mut VecDeque<Command>,
-) -> Result<Option<(i64, Opened)>, Failure> {
-    while let Some(command) = outbox.pop_front() {
-        let Command::Create(id) = command else { continue };
-        let Some((key, options)) = board.target(id) else { continue };
-        let opening = async { Ok(client.watch_client().watch(&*key, Some(options)).await?) };
-        let opened = timeout(OPEN_LIMIT, opening).await;
-        let opened: WatchStream = opened.unwrap_or(Err(Failure::NoAnswer(OPEN_LIMIT)))?;
-        return Ok(Some((id, opened.split())));
-    }
-    Ok(None)
-}
-
-/// Sends a command, unless it has become unnecessary. Returns the id of a watch that is asked for.
-///
-/// # Cancel safety
-///
-/// Cancel-safe: what is dropped was not sent.
-async fn send(
-    sender: &mut WatchRequestSender,
-    board: &Board,
-    command: Option<Command>,
-) -> Result<Option<i64>, Failure> {
-    match command {
-        Some(Command::Create(id)) => {
-            if let Some((key, options)) = board.target(id) {
-                sender.watch(&*key, Some(options)).await?;
-                return Ok(Some(id));
-            }
-        }
-        Some(Command::Cancel(id)) => sender.cancel(id).await?,
-        None => (),
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod lengthening;
 mod news;
 mod places;
 mod restored;
+mod rights;
 mod support;
 mod transaction;
 mod weather;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         news::trials(),
         places::trials(),
         weather::trials(),
+        rights::trials(),
         restored::trials(),
         leader::trials(),
         transaction::trials(),

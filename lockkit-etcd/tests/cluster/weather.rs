@@ -495,7 +495,7 @@ async fn nospace_in_doubt(server: Server) {
 }
 
 /// Sets up `root` and `app`, who may do what locks need, both with the password `hunter2`.
-async fn demand_a_user(raw: &mut Raw) {
+pub(crate) async fn demand_a_user(raw: &mut Raw) {
     let client = &mut raw.client;
     for user in ["root", "app", "stranger"] {
         client.user_add(user, "hunter2", None).await.unwrap();
@@ -508,7 +508,7 @@ async fn demand_a_user(raw: &mut Raw) {
     client.auth_enable().await.unwrap();
 }
 
-fn url_of(server: &Server, user: &str) -> String {
+pub(crate) fn url_of(server: &Server, user: &str) -> String {
     server.url().replace("etcd://", &format!("etcd://{user}@"))
 }
 
@@ -548,7 +548,7 @@ async fn renewed_token(server: Server) {
 }
 
 /// Any file is a secret.
-fn with_signed_tokens() -> Result<Server, lockkit_testkit::Unavailable> {
+pub(crate) fn with_signed_tokens() -> Result<Server, lockkit_testkit::Unavailable> {
     let tokens = format!("jwt,sign-method=HS256,priv-key={}", file("peer.key"));
     ETCD.start_with(&["--auth-token", &tokens])
 }
@@ -583,7 +583,7 @@ async fn changed_rights(server: Server) {
     granted(&driver, &last).await;
 }
 
-async fn root_of(server: &Server) -> Client {
+pub(crate) async fn root_of(server: &Server) -> Client {
     let root = ConnectOptions::new().with_user("root", "hunter2");
     Client::connect([format!("127.0.0.1:{}", server.port())], Some(root)).await.unwrap()
 }
