@@ -99,6 +99,18 @@ impl Shared {
         request.map_err(Failure::without_effect)
     }
 
+    /// Forgets what a claim had in a session that has ended. The servers end the session once
+    /// nobody has it any more, and may have no room for the connection of another one before.
+    fn let_go(&self, claim: &Claim) {
+        if let Some(entry) = self.claims.find(claim.owner())
+            && self.has_ended(&entry.trace())
+        {
+            // If it is being removed as abandoned, that is not to take away what is asked for now.
+            entry.asks();
+            self.claims.remove(claim.owner());
+        }
+    }
+
     async fn take(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         // Even while the request cannot be sent: a claim that asks has not given up.
         if let Some(entry) = self.claims.find(claim.owner()) {
@@ -297,6 +309,7 @@ impl Driver for ZooKeeperDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.shared.let_go(claim);
         self.asks.pass(claim, || self.shared.take(claim)).await
     }
 

@@ -339,15 +339,20 @@ async fn in_vain(server: Server) {
     let proxy = Proxy::start(server.addr()).await;
     let url = with(&server.url_at(proxy.addr()), "tick=200ms&ttl=2s");
     let driver = impatient_driver(&url).await;
-    let held = claim();
+    let (held, waiting) = (claim(), claim().fair());
     take(&driver, &held).await;
+    refused(&driver, &waiting).await;
     proxy.reset().await;
-    let lost = async { while driver.changed(&held).await != Change::Lost {} };
+    let lost = async {
+        for claim in [&held, &waiting] {
+            while driver.changed(claim).await != Change::Lost {}
+        }
+    };
     timeout(SOON, lost).await.expect("nobody believes in it any more");
     assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
     let grant = async {
         loop {
-            match driver.try_acquire(&held).await {
+            match driver.try_acquire(&waiting).await {
                 Ok(Attempt::Granted(grant)) => break grant,
                 Ok(other) => panic!("not granted: {other:?}"),
                 Err(error) => assert!(error.kind().is_transient(), "{error}"),
@@ -356,7 +361,7 @@ async fn in_vain(server: Server) {
     };
     let grant = timeout(SOON, grant).await.expect("there is room for another session");
     let Vouch::Lease { since, ttl } = grant.vouched() else { panic!("{grant:?}") };
-    assert!(since + ttl > held.now(), "its hold is over before it begins");
+    assert!(since + ttl > waiting.now(), "its hold is over before it begins");
 }
 
 /// The server's bounds are 2 and 20 ticks of 200 ms; ours is 3 at least.
