@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Change, Claim, DriverError, Limit, Looks, OwnerId, Release, Renewal, Turnstile,
+    Backoff, Change, Claim, DriverError, Limit, Looks, OwnerId, Release, Renewal, Turnstile,
 };
+use tokio::select;
+use tokio::time::sleep;
 
 pub(crate) use self::asking::Begun;
 use crate::board::News;
@@ -131,16 +133,18 @@ impl Claims {
     /// lease goes on.
     async fn keep(&self, entry: &Entry, limit: Limit) -> Result<bool, Failure> {
         let Some(Standing { key, created, lease }) = entry.standing() else { return Ok(false) };
+        // From now on nobody else needs to look, unless this fails.
+        let looks_again = std::mem::take(&mut entry.traces().looks_again);
         let stands = self.reader.stands(key, created, Haste::WithOthers, limit);
         let (stands, is_alive) = tokio::join!(stands, self.refresh(&lease, limit));
         match (stands, is_alive) {
             // Either is enough to know.
             (Ok(None), _) | (_, Ok(false)) => Ok(false),
-            (Ok(Some(_)), Ok(true)) => {
-                entry.traces().looks_again = false;
-                Ok(true)
+            (Ok(Some(_)), Ok(true)) => Ok(true),
+            (Err(failure), _) | (_, Err(failure)) => {
+                entry.traces().looks_again |= looks_again;
+                Err(failure)
             }
-            (Err(failure), _) | (_, Err(failure)) => Err(failure),
         }
     }
 
@@ -210,6 +214,7 @@ impl Claims {
         let entry = self.find(claim.owner());
         async move {
             let Some(entry) = entry else { return std::future::pending().await };
+            let mut looks = false;
             if let Some(Standing { key, created, .. }) = entry.standing()
                 && entry.traces().is_granted
             {
@@ -218,12 +223,14 @@ impl Claims {
                 if entry.standing().is_none() {
                     self.watch.leave(entry.owner);
                 }
-                // Boxed, since there is seldom need.
-                if entry.traces().looks_again && Box::pin(self.is_broken(&entry, length)).await {
-                    return Change::Lost;
-                }
+                looks = entry.traces().looks_again;
             }
-            match self.watch.changed(entry.owner).await {
+            let news = match looks {
+                // Boxed, since there is seldom need.
+                true => Box::pin(self.told_or_seen(&entry, length)).await,
+                false => self.watch.changed(entry.owner).await,
+            };
+            match news {
                 News::LookAgain => {
                     entry.traces().looks_again = true;
                     Change::AskAgain
@@ -245,13 +252,36 @@ impl Claims {
         }
     }
 
-    /// Whether the key of a holder is gone, as far as can be seen. A holder that does not renew when
-    /// it is told to has no other way to notice.
-    async fn is_broken(&self, entry: &Entry, length: Duration) -> bool {
-        let Some(Standing { key, created, .. }) = entry.standing() else { return false };
-        let stands = self.reader.stands(key, created, Haste::WithOthers, Limit::new(length)).await;
-        entry.traces().looks_again = false;
-        matches!(stands, Ok(None))
+    /// The next news for a holder that may have missed some: it hears of a break that can be seen,
+    /// too. One that does not renew when it is told to has no other way to notice.
+    async fn told_or_seen(&self, entry: &Entry, length: Duration) -> News {
+        select! {
+            news = self.watch.changed(entry.owner) => news,
+            () = self.broken(entry, length) => News::Lost,
+        }
+    }
+
+    /// Returns once the key of a holder is seen to be gone. Looks until there is an answer.
+    async fn broken(&self, entry: &Entry, length: Duration) {
+        let mut backoff = Backoff::default();
+        while let Some(Standing { key, created, .. }) = entry.standing() {
+            let limit = Limit::new(length);
+            match self.reader.stands(key, created, Haste::WithOthers, limit).await {
+                Ok(None) => return,
+                Ok(Some(_)) => {
+                    entry.traces().looks_again = false;
+                    break;
+                }
+                Err(failure) if failure.may_pass() => {
+                    tracing::debug!(%failure, "whether a hold was broken is not known yet");
+                    backoff.failed();
+                    sleep(backoff.pause()).await;
+                }
+                // The next news has it looked at again.
+                Err(_) => break,
+            }
+        }
+        std::future::pending().await
     }
 
     /// Ends all streams and gives back the leases that nobody uses.

@@ -7,6 +7,7 @@ mod dialect;
 mod keys;
 mod leader;
 mod lengthening;
+mod looks;
 mod news;
 mod places;
 mod restored;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         lengthening::trials(),
         dialect::trials(),
         diagnosis::trials(),
+        looks::trials(),
         news::trials(),
         places::trials(),
         weather::trials(),

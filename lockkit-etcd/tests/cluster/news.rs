@@ -51,7 +51,7 @@ fn watch_messages(raw: &Raw) -> u64 {
 }
 
 /// Waits until the server watches so many keys.
-async fn watched(raw: &Raw, keys: u64) {
+pub(crate) async fn watched(raw: &Raw, keys: u64) {
     while raw.watchers() != keys {
         tokio::time::sleep(millis(5)).await;
     }
