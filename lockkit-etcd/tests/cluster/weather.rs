@@ -309,7 +309,7 @@ async fn fell_silent(server: Server) {
 async fn stayed_silent(server: Server) {
     let [present, silent] = [Proxy::start(server.addr()).await, Proxy::start(server.addr()).await];
     let proxy = Proxy::start(present.addr()).await;
-    let locker = locker(&server.url_at(proxy.addr()), millis(10_000)).await;
+    let locker = locker(&server.url_at(proxy.addr()), millis(20_000)).await;
     let guard = locker.lock("orders/42").unwrap().acquire().await.unwrap();
     renewed(&guard).await;
     silent.answers().swallow();

@@ -91,7 +91,7 @@ async fn another((one, other): (Server, Server)) {
     // A server is slow with its first session.
     driver(&one.url()).await.close().await;
     other.stop().unwrap();
-    let url = format!("zookeeper://{},{}", other.addr(), one.addr());
+    let url = format!("zookeeper://{},{}?ttl=4s", other.addr(), one.addr());
     for _ in 0..6 {
         let driver = driver(&url).await;
         take(&driver, &claim()).await;
