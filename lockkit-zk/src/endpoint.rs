@@ -179,7 +179,12 @@ impl Endpoint {
     async fn tick_in_time(&self) -> Result<Option<Duration>, Failure> {
         match timeout(TICK_LIMIT, self.tick()).await {
             Ok(Ok(tick)) => Ok(Some(tick)),
-            Ok(Err(failure)) if failure.is_lasting() => Err(failure),
+            // Bounds that are changed while the ensemble serves do not change the tick.
+            Ok(Err(failure))
+                if failure.is_lasting() && !matches!(failure, Failure::UnknownTick(_)) =>
+            {
+                Err(failure)
+            }
             Ok(Err(failure)) => {
                 tracing::debug!(endpoint = %self, %failure, "the tick is taken for what it was");
                 Ok(None)
@@ -212,9 +217,9 @@ impl Endpoint {
             None => {
                 let bounds = self.bounds().await?;
                 let tick = bounds.tick();
-                // Where a bound is set, that may be far above the tick, and a session that lasts for
-                // many times the wish would keep the locks of the dead for as long.
-                match bounds.agree_on(tick) || LEAST_TICKS * tick <= self.wish {
+                // That may be far above the tick, and a session that lasts for many times the wish
+                // would keep the locks of the dead for as long.
+                match !bounds.are_far_apart() || LEAST_TICKS * tick <= self.wish {
                     true => Ok(tick),
                     false => Err(Failure::UnknownTick(bounds)),
                 }
@@ -336,6 +341,12 @@ impl Bounds {
     /// twenty at most. The larger result is taken, so that it errs only if both are set, and low.
     fn tick(self) -> Duration {
         (self.least / 2).max(self.greatest / 20)
+    }
+
+    /// Whether the greatest may have been raised; nobody can tell that from a least that was
+    /// lowered. Otherwise the least session lasts for two of what is taken for a tick.
+    fn are_far_apart(self) -> bool {
+        self.greatest / 20 > self.least / 2
     }
 
     /// Whether both bounds follow from that tick.

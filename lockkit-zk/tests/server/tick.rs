@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use lockkit_core::Error;
-use lockkit_core::driver::{Attempt, Driver, Grant, Vouch};
+use lockkit_core::driver::{Attempt, Claim, Driver, Grant, Vouch};
 use lockkit_testkit::{Proxy, Server, Unavailable, trial};
 use lockkit_zk::ZooKeeperDriver;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::diagnosis::{set_silent, silent, silent_with};
 use crate::support::{causes, claim, driver, millis, take, with};
@@ -15,6 +15,8 @@ use crate::support::{causes, claim, driver, millis, take, with};
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_longest_session_that_was_raised_is_taken_for_no_tick", raised, refused),
+        trial("a_longest_session_that_was_raised_later_tells_no_other_tick", silent, raised_later),
+        trial("a_longest_session_that_was_lowered_is_no_obstacle", lowered, long),
         trial("a_server_that_takes_its_time_grants_a_session", silent, slow),
         trial("a_server_that_takes_its_time_grants_the_next_session", patient, slow_later),
         trial("who_falls_silent_is_left_for_another_that_tells_nothing", two, another),
@@ -36,11 +38,58 @@ async fn refused(server: Server) {
     let text = causes(&error);
     assert!(text.contains("400ms to 1200s") && text.contains("give `tick`"), "{text}");
 
-    let driver = driver(&with(&url, "tick=200ms")).await;
+    let driver = sure(&url).await;
     let Attempt::Granted(grant) = driver.try_acquire(&claim()).await.unwrap() else {
         panic!("not granted");
     };
     assert_eq!(length(&grant), millis(4000 - 200), "a tick less than the session");
+}
+
+/// A session that is running has a tick, and so has the one after it.
+async fn raised_later(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let (driver, held) = (driver(&with(&server.url_at(proxy.addr()), "ttl=4s")).await, claim());
+    take(&driver, &held).await;
+    proxy.refuse().await;
+    proxy.reset().await;
+    set_silent(&server, "maxSessionTimeout=60000000\n").unwrap();
+    let (other, next) = (sure(&with(&server.url(), "ttl=4s")).await, claim().fair());
+    // Until the session has ended.
+    granted(&other, &next).await;
+    other.close().await;
+    proxy.accept().await;
+    assert_eq!(length(&granted(&driver, &claim()).await), millis(4000 - 200));
+}
+
+/// Whose tick is known: of a server that tells none.
+async fn sure(url: &str) -> ZooKeeperDriver {
+    driver(&with(url, "tick=200ms")).await
+}
+
+/// Asks until it is granted the lock.
+async fn granted(driver: &ZooKeeperDriver, claim: &Claim) -> Grant {
+    let grant = async {
+        loop {
+            match driver.try_acquire(claim).await {
+                Ok(Attempt::Granted(grant)) => break grant,
+                Ok(_) => sleep(millis(20)).await,
+                Err(error) => assert!(error.kind().is_transient(), "{error}"),
+            }
+        }
+    };
+    timeout(SOON, grant).await.expect("it is granted")
+}
+
+/// As far out of line as can be told: half the least is more than the tick.
+fn lowered() -> Result<Server, Unavailable> {
+    silent_with("minSessionTimeout=4000\nmaxSessionTimeout=20000\n")
+}
+
+/// The least session is not much shorter than three ticks of that.
+async fn long(server: Server) {
+    let driver = driver(&with(&server.url(), "ttl=5s")).await;
+    let grant = granted(&driver, &claim()).await;
+    assert_eq!(length(&grant), millis(6000 - 2000), "a tick less than the session");
 }
 
 async fn slow(server: Server) {
