@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, OwnerId, Taken,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, OwnerId, Renewal, Taken,
 };
 use lockkit_core::{FencingToken, LockName, Namespace};
 use lockkit_sql::mysql::MysqlDriver;
@@ -203,6 +203,14 @@ pub(crate) async fn refused(driver: &MysqlDriver, claim: &Claim) -> Taken {
     match driver.try_acquire(claim).await.unwrap() {
         Attempt::Taken(taken) => taken,
         other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// One driver in fifty sweeps when it is made. That is a few requests, which have their turns among
+/// these.
+pub(crate) async fn let_sweep(driver: &MysqlDriver, held: &Claim) {
+    for _ in 0..10 {
+        assert_ne!(driver.renew(held).await.unwrap(), Renewal::Lost);
     }
 }
 

@@ -14,8 +14,8 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::support::{
-    Database, LONG, NOW, causes, claim, driver, impatient_driver, kind, listen, millis, named,
-    private, refused, shared, take,
+    Database, LONG, NOW, causes, claim, driver, impatient_driver, kind, let_sweep, listen, millis,
+    named, private, refused, shared, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -479,6 +479,7 @@ async fn read_only(server: Server) {
     let driver = impatient_driver(&app).await;
     let held = claim(LONG);
     take(&driver, &held).await;
+    let_sweep(&driver, &held).await;
     database.run("SET GLOBAL read_only = ON").await;
     for url in [&app, &server.url()] {
         let error = MysqlDriver::connect(&url.parse().unwrap()).await.unwrap_err();
