@@ -191,10 +191,10 @@ table! {
         inspection::times_of_a_place_are_right [Inspection, Order] "A waiter is seen to wait since its first ask, however often it has asked.";
         inspection::a_place_that_ran_out_is_not_seen [Inspection, Order, Lease] "A waiter that asks no more is seen no more.";
         inspection::held_locks_are_listed [Inspection] "The list has every held lock of its namespace, under the name it was given and in order, and no other.";
-        inspection::looking_changes_nothing [Inspection] "Whoever looks, lists or diagnoses leaves holds, places and free locks as they are.";
-        inspection::looking_keeps_nothing_alive [Inspection, Lease] "Leases and places end in time, however often they are looked at.";
-        inspection::looking_disturbs_nobody [Inspection] "Asks, renewals and releases go as ever while others look.";
-        inspection::a_look_may_be_dropped_anywhere [Inspection] "Whoever looks may go away at any time: the next requests of the same connection get their own answers.";
+        looking::looking_changes_nothing [Inspection] "Whoever looks, lists or diagnoses leaves holds, places and free locks as they are.";
+        looking::looking_keeps_nothing_alive [Inspection, Lease] "Leases and places end in time, however often they are looked at.";
+        looking::looking_disturbs_nobody [Inspection] "Asks, renewals and releases go as ever while others look.";
+        looking::a_look_may_be_dropped_anywhere [Inspection] "Whoever looks may go away at any time: the next requests of the same connection get their own answers.";
         inspection::a_sound_backend_has_no_errors [Inspection] "A diagnosis of the backend has findings, each in words, and none of them is an error.";
         breaking::a_broken_hold_is_over [Inspection] "A break says whose hold it was, which can be neither renewed nor released; the next grant has a higher token.";
         breaking::a_broken_hold_frees_the_lock_for_waiters [Inspection] "A lock whose hold was broken goes to whoever waits, in order.";

@@ -39,12 +39,10 @@ type Key = (usize, LockName);
 #[derive(Default)]
 struct Slot {
     /// Locked by whoever acquires for the owner, so that a second acquisition waits for the first
-    /// one, not for its own owner's hold.
-    acquiring: tokio::sync::Mutex<()>,
+    /// one, not for its own owner's hold. What it has is from the last acquisition. Each has its own,
+    /// since what is left of one whose caller has gone goes on.
+    acquiring: tokio::sync::Mutex<Arc<Silence>>,
     seat: Mutex<Weak<Seat>>,
-    /// That of the last acquisition. Each has its own, since what is left of one whose caller has gone
-    /// goes on.
-    silence: Mutex<Arc<Silence>>,
 }
 
 /// Since when the acquisitions of an owner have had no answer, if the last of them was given up for
@@ -78,10 +76,6 @@ pub(crate) struct Behind {
 impl Slot {
     fn seat(&self) -> MutexGuard<'_, Weak<Seat>> {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn silence(&self) -> MutexGuard<'_, Arc<Silence>> {
-        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn depth(&self) -> usize {
@@ -120,7 +114,7 @@ impl Owner {
             _ => None,
         };
         let never = || clock.now() + Duration::MAX;
-        let _acquiring = match options.wait {
+        let mut acquiring = match options.wait {
             Wait::No => slot
                 .acquiring
                 .try_lock()
@@ -158,7 +152,7 @@ impl Owner {
             None => options,
         };
         let silence = Arc::<Silence>::default();
-        let before = std::mem::replace(&mut *slot.silence(), Arc::clone(&silence));
+        let before = std::mem::replace(&mut *acquiring, Arc::clone(&silence));
         let silent_since = before.since().map(|since| since.max(called));
         let behind = Behind { silent_since, silence };
         let acquired = lock.acquire_behind(options, Some(behind)).await;

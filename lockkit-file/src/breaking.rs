@@ -206,21 +206,14 @@ fn mark_of(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
-    use lockkit_core::driver::Claim;
-    use lockkit_core::{LockName, Namespace};
+    use std::time::Instant;
 
     use super::break_hold;
-    use crate::folder::Folder;
-    use crate::hold::tests::take;
+    use crate::hold::tests::{set_up, take};
 
     #[test]
     fn a_break_that_was_given_its_thread_late_is_tried() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
-        let name = LockName::new(&Namespace::default(), "a").unwrap();
-        let claim = Claim::new(name, Duration::from_secs(30));
+        let (_root, folder, claim) = set_up();
         let _hold = take(&folder, &claim).unwrap().unwrap();
         // What somebody has left who died at it.
         std::fs::write(folder.file_of(claim.name()).with_file_name(".a"), "").unwrap();

@@ -291,6 +291,7 @@ pub(crate) mod tests {
 
     use lockkit_core::driver::{Claim, DriverError};
     use lockkit_core::{LockName, Locker, Namespace};
+    use tempfile::TempDir;
 
     use super::{Ask, Disturbance, Hold, TRIES, Taking, ask, grant, note_if_free, try_take};
     use crate::FileDriver;
@@ -300,6 +301,14 @@ pub(crate) mod tests {
     use crate::look;
     use crate::record::{self, Record, State};
     use crate::time;
+
+    /// A folder that is removed with the first of these, and a claim to a lock there.
+    pub(crate) fn set_up() -> (TempDir, Folder, Claim) {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        (root, folder, Claim::new(name, Duration::from_secs(30)))
+    }
 
     /// Takes the lock, unless somebody has it, however often that is disturbed.
     pub(crate) fn take(folder: &Folder, claim: &Claim) -> Result<Option<Hold>, DriverError> {
@@ -334,10 +343,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_hold_that_a_copy_keeps_is_noted_as_held() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
-        let name = LockName::new(&Namespace::default(), "a").unwrap();
-        let claim = Claim::new(name, Duration::from_secs(30));
+        let (_root, folder, claim) = set_up();
         for is_kept in [true, false] {
             let mut hold = take(&folder, &claim).unwrap().unwrap();
             let copy = hold.share().unwrap();
@@ -354,17 +360,16 @@ pub(crate) mod tests {
     /// A taker is stopped before its record is written, and goes on when the lock is another's.
     #[test]
     fn who_was_broken_while_it_took_the_lock_is_not_granted_it() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
-        let name = LockName::new(&Namespace::default(), "a").unwrap();
-        let claim = || Claim::new(name.clone(), Duration::from_secs(30));
+        let (_root, folder, first) = set_up();
+        let name = first.name();
+        let claim = || Claim::new(name.clone(), first.ttl());
         let take = || take(&folder, &claim()).unwrap();
         assert!(take().unwrap().end());
-        let path = folder.file_of(&name);
+        let path = folder.file_of(name);
         let place = folder.enter(path.parent().unwrap()).unwrap();
         let Ask::Granted(lock) = ask(&folder, &place, &path).unwrap() else { panic!("taken") };
         assert!(take().is_none());
-        break_hold(&folder, &name, None, Instant::now() + Duration::from_secs(60)).unwrap();
+        break_hold(&folder, name, None, Instant::now() + Duration::from_secs(60)).unwrap();
         let next = take().unwrap();
         let late = grant(&folder, &place, &claim(), &path, lock).unwrap();
         assert!(!late.stands().unwrap());
@@ -375,10 +380,7 @@ pub(crate) mod tests {
     /// Each token that is stored for nothing is one less, and takes the reserve of a second with it.
     #[test]
     fn who_waits_for_a_break_to_end_stores_no_tokens() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
-        let name = LockName::new(&Namespace::default(), "a").unwrap();
-        let claim = Claim::new(name, Duration::from_secs(30));
+        let (_root, folder, claim) = set_up();
         assert!(take(&folder, &claim).unwrap().unwrap().end());
         let path = folder.file_of(claim.name());
         let mark = std::fs::File::create(path.with_file_name(".a")).unwrap();
@@ -399,10 +401,7 @@ pub(crate) mod tests {
     #[test]
     fn a_namespace_that_is_removed_while_a_lock_is_taken_is_made_again() {
         for removals in [1, TRIES - 1, TRIES] {
-            let root = tempfile::tempdir().unwrap();
-            let folder = Folder::open(root.path()).unwrap();
-            let name = LockName::new(&Namespace::default(), "a").unwrap();
-            let claim = Claim::new(name, Duration::from_secs(30));
+            let (_root, folder, claim) = set_up();
             let (namespace, path) =
                 (folder.path_of(&Namespace::default()), folder.file_of(claim.name()));
             let mut left = removals;
@@ -455,10 +454,7 @@ pub(crate) mod tests {
     /// another.
     #[test]
     fn a_process_that_was_forked_ends_nobodys_hold() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
-        let claim =
-            Claim::new(LockName::new(&Namespace::default(), "a").unwrap(), Duration::from_secs(30));
+        let (_root, folder, claim) = set_up();
         let path = folder.file_of(claim.name());
         let take = || take(&folder, &claim).unwrap().unwrap();
         let held = |state| {

@@ -104,23 +104,20 @@ fn held(
 mod tests {
     use std::time::{Duration, Instant};
 
-    use lockkit_core::driver::{Claim, ErrorKind};
-    use lockkit_core::{Grade, LockName, Namespace};
+    use lockkit_core::Grade;
+    use lockkit_core::driver::ErrorKind;
 
     use super::held;
     use crate::diagnosis::diagnose;
-    use crate::folder::Folder;
-    use crate::hold::tests::take;
+    use crate::hold::tests::{set_up, take};
 
     /// Otherwise it would go on while nobody waits for it any more, on a thread that others need.
     #[test]
     fn what_goes_through_all_files_ends_in_time() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
-        let namespace = Namespace::default();
-        let name = LockName::new(&namespace, "a").unwrap();
+        let (_root, folder, claim) = set_up();
+        let namespace = claim.name().namespace().clone();
         let later = Instant::now() + Duration::from_secs(60);
-        let _hold = take(&folder, &Claim::new(name, Duration::from_secs(30))).unwrap();
+        let _hold = take(&folder, &claim).unwrap();
         assert_eq!(held(&folder, &namespace, later).unwrap().len(), 1);
         let error = held(&folder, &namespace, Instant::now()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable);

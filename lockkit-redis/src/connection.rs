@@ -240,6 +240,11 @@ mod tests {
         connection.attempt(&call, limit, &Stage::default(), false).await.unwrap_err()
     }
 
+    /// That of a request for a connection of its own.
+    async fn failure_apart(connection: &Connection, limit: Duration) -> Failure {
+        connection.attempt(&Blocking, limit, &Stage::default(), false).await.unwrap_err()
+    }
+
     fn is_up(connection: &Connection) -> bool {
         matches!(*connection.shared.link.borrow(), Link::Up(_))
     }
@@ -310,19 +315,14 @@ mod tests {
     async fn nor_does_one_that_gets_no_connection_of_its_own() {
         let (connection, running, mut server) = connected(nowhere()).await;
         let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
-        let attempt = async || {
-            let stage = Stage::default();
-            let limit = Duration::from_secs(1);
-            connection.attempt(&Blocking, limit, &stage, false).await.unwrap_err()
-        };
-        let failure = attempt().await;
+        let failure = failure_apart(&connection, Duration::from_secs(1)).await;
         assert!(matches!(failure, Failure::NoSpare(_)), "{failure:?}");
         // The answer to the question.
         sleep(SHORTEST).await;
         server.write_all(b"+OK\r\n").await.unwrap();
         sleep(2 * SILENCE).await;
         assert!(is_up(&connection));
-        attempt().await;
+        failure_apart(&connection, Duration::from_secs(1)).await;
         sleep(2 * SILENCE).await;
         assert!(!is_up(&connection), "the question was not answered either");
     }
@@ -335,19 +335,14 @@ mod tests {
         for _ in 0..2 {
             open.spares.add(open.connection.clone(), idle());
         }
-        let attempt = async || {
-            let stage = Stage::default();
-            let limit = Duration::from_secs(1);
-            connection.attempt(&Blocking, limit, &stage, false).await.unwrap_err()
-        };
-        let failure = attempt().await;
+        let failure = failure_apart(&connection, Duration::from_secs(1)).await;
         assert!(matches!(failure, Failure::NoAnswer(_)), "{failure:?}");
         // The answer to the question.
         sleep(SHORTEST).await;
         server.write_all(b"+OK\r\n").await.unwrap();
         sleep(2 * SILENCE).await;
         assert!(is_up(&connection));
-        let failure = attempt().await;
+        let failure = failure_apart(&connection, Duration::from_secs(1)).await;
         assert!(matches!(failure, Failure::NoSpare(_)), "the other is used: {failure:?}");
         sleep(2 * SILENCE).await;
         assert!(!is_up(&connection), "the question was not answered either");
@@ -360,8 +355,7 @@ mod tests {
         let at = Address::Network { host: "127.0.0.1".into(), port, tls: None };
         let (connection, running, mut server) = connected(at).await;
         let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
-        let stage = Stage::default();
-        let failure = connection.attempt(&Blocking, SHORTEST, &stage, false).await.unwrap_err();
+        let failure = failure_apart(&connection, SHORTEST).await;
         assert!(matches!(failure, Failure::NoConnection { .. }), "{failure:?}");
         // The answer to the question.
         sleep(SHORTEST / 2).await;

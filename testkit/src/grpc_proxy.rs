@@ -2,8 +2,6 @@ use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -46,27 +44,12 @@ impl GrpcProxy {
         let log = folder.join("log");
         let file = File::create(&log)?;
         let mut process = watchdog.run(program, arguments, [], None, Signal::KILL, file)?;
-        wait_until_ready(&mut process, &log)?;
+        // Its own log tells that it listens: at the port there may be another process.
+        let said = || fs::read_to_string(&log);
+        let is_ready = |_| Ok(said()?.contains("listening for gRPC proxy client requests"));
+        process.wait_until(is_ready).map_err(|error| {
+            io::Error::other(format!("{error}: {}", said().unwrap_or_default()))
+        })?;
         Ok(GrpcProxy { port, _process: process, _watchdog: watchdog })
-    }
-}
-
-/// Its own log tells that it listens: at the port there may be another process.
-fn wait_until_ready(process: &mut Process, log: &Path) -> io::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(120);
-    const PAUSE: Duration = Duration::from_millis(2);
-    let started = Instant::now();
-    loop {
-        let said = fs::read_to_string(log)?;
-        if said.contains("listening for gRPC proxy client requests") {
-            return Ok(());
-        }
-        if let Some(status) = process.exit_status()? {
-            return Err(io::Error::other(format!("its process ended with {status}: {said}")));
-        }
-        if started.elapsed() >= PATIENCE {
-            return Err(io::Error::other(format!("it is not ready after {PATIENCE:?}: {said}")));
-        }
-        thread::sleep(PAUSE);
     }
 }

@@ -3,8 +3,6 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, geteuid};
 
@@ -103,7 +101,7 @@ impl PgBouncer {
         }
         let log = File::create(folder.join("log"))?;
         let mut process = watchdog.run(program, [settings], [], user, Signal::KILL, log)?;
-        wait_until_ready(&mut process, &data)?;
+        process.wait_until(|pid| is_ready(pid, &data))?;
         Ok(PgBouncer { port, carries_prepared_statements, _process: process, _watchdog: watchdog })
     }
 }
@@ -143,23 +141,6 @@ fn write_settings(
     );
     fs::write(&settings, text)?;
     Ok(settings)
-}
-
-fn wait_until_ready(process: &mut Process, data: &Path) -> io::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(120);
-    const PAUSE: Duration = Duration::from_millis(2);
-    let started = Instant::now();
-    loop {
-        let is_ready = is_ready(process.id(), data)?;
-        if let Some(status) = process.exit_status()? {
-            return Err(io::Error::other(format!("its process ended with {status}")));
-        }
-        match is_ready {
-            true => return Ok(()),
-            false if started.elapsed() < PATIENCE => thread::sleep(PAUSE),
-            false => return Err(io::Error::other(format!("it is not ready after {PATIENCE:?}"))),
-        }
-    }
 }
 
 /// Its own note tells the process id, and is written once it listens: at the port there may be another

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
@@ -136,8 +136,37 @@ impl Process {
     }
 
     /// How the child ended, if it has.
-    pub(crate) fn exit_status(&mut self) -> io::Result<Option<ExitStatus>> {
+    fn exit_status(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
+    }
+
+    /// Waits until the child is ready, as `is_ready` tells of the process with that id. It may fail
+    /// until then: so does who asks a server that is coming up.
+    ///
+    /// # Errors
+    ///
+    /// If the child ends, or is not ready after two minutes.
+    pub(crate) fn wait_until(
+        &mut self,
+        mut is_ready: impl FnMut(u32) -> io::Result<bool>,
+    ) -> io::Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(120);
+        const PAUSE: Duration = Duration::from_millis(2);
+        let started = Instant::now();
+        loop {
+            let answered = is_ready(self.id());
+            if let Some(status) = self.exit_status()? {
+                return Err(io::Error::other(format!("its process ended with {status}")));
+            }
+            match answered {
+                Ok(true) => return Ok(()),
+                _ if started.elapsed() < PATIENCE => thread::sleep(PAUSE),
+                Ok(false) => {
+                    return Err(io::Error::other(format!("it is not ready after {PATIENCE:?}")));
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Freezes the child (SIGSTOP). When this returns, the child no longer runs.

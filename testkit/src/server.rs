@@ -5,8 +5,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 
@@ -236,24 +234,7 @@ impl Server {
     }
 
     fn wait_until_ready(&self, process: &mut Process) -> io::Result<()> {
-        const PATIENCE: Duration = Duration::from_secs(120);
-        const PAUSE: Duration = Duration::from_millis(2);
-        let started = Instant::now();
-        loop {
-            // Refused and reset connections are what a server that is coming up answers.
-            let answered = (self.backend.is_ready)(self.port, process.id(), &self.data());
-            if let Some(status) = process.exit_status()? {
-                return Err(io::Error::other(format!("its process ended with {status}")));
-            }
-            match answered {
-                Ok(true) => return Ok(()),
-                _ if started.elapsed() < PATIENCE => thread::sleep(PAUSE),
-                Ok(false) => {
-                    return Err(io::Error::other(format!("it is not ready after {PATIENCE:?}")));
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        process.wait_until(|pid| (self.backend.is_ready)(self.port, pid, &self.data()))
     }
 
     /// The user that the server runs as, if not that of this process.

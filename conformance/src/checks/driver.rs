@@ -5,6 +5,7 @@ pub(super) mod breaking;
 pub(super) mod closing;
 pub(super) mod inspection;
 pub(super) mod leasing;
+pub(super) mod looking;
 pub(super) mod names;
 pub(super) mod overlapping;
 pub(super) mod releasing;

@@ -276,3 +276,18 @@ fn query<'a>(statement: &'static str, values: &[Value<'a>]) -> Result<Query<'a>,
 }
 
 type Query<'a> = sqlx::query::Query<'a, MySql, MySqlArguments>;
+
+#[cfg(test)]
+mod tests {
+    use super::{COMMIT, ROLLBACK};
+
+    #[test]
+    fn the_end_of_a_transaction_puts_the_time_out_back() {
+        let greeting = include_str!("sql/greeting.sql");
+        for end in [COMMIT, ROLLBACK] {
+            let (setting, _) = end.split_once("; ").unwrap();
+            let setting = setting.strip_prefix("SET SESSION ").unwrap();
+            assert!(greeting.lines().any(|line| line.ends_with(setting)), "{setting}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::Error;
-use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Attempt, Claim, Driver, ErrorKind, Release, Renewal};
 use lockkit_sql::mysql::MysqlDriver;
 use lockkit_testkit::{Hold, Proxy, Server, trial};
 use tokio::io::AsyncWriteExt as _;
@@ -341,13 +341,7 @@ async fn locked(server: String) {
     for claim in [&stuck, &other] {
         take(&driver, claim).await;
     }
-    let name = stuck.name();
-    database
-        .run(&format!(
-            "START TRANSACTION; SELECT token FROM lockkit_lock \
-             WHERE namespace = 'lockkit' AND name = '{name}' FOR UPDATE"
-        ))
-        .await;
+    keep_locked(&mut database, &stuck).await;
     let (start, another) = (Instant::now(), claim(millis(10_000)).fair());
     let mut first = pin!(driver.try_acquire(&stuck));
     let mut second = pin!(driver.try_acquire(&another));
@@ -375,6 +369,17 @@ async fn locked(server: String) {
     assert_ne!(driver.renew(&stuck).await.unwrap(), Renewal::Lost);
 }
 
+/// Keeps the row of the lock from everybody, until the transaction ends.
+async fn keep_locked(database: &mut Database, claim: &Claim) {
+    let name = claim.name();
+    database
+        .run(&format!(
+            "START TRANSACTION; SELECT token FROM lockkit_lock \
+             WHERE namespace = 'lockkit' AND name = '{name}' FOR UPDATE"
+        ))
+        .await;
+}
+
 /// Twenty that wait in order give up together, as when their tasks are cancelled.
 async fn left_at_once(server: String) {
     let mut database = Database::on(&server).await;
@@ -387,13 +392,7 @@ async fn left_at_once(server: String) {
     for waiter in &waiters {
         refused(&driver, waiter).await;
     }
-    let name = stuck.name();
-    database
-        .run(&format!(
-            "START TRANSACTION; SELECT token FROM lockkit_lock \
-             WHERE namespace = 'lockkit' AND name = '{name}' FOR UPDATE"
-        ))
-        .await;
+    keep_locked(&mut database, &stuck).await;
     tokio::select! {
         biased;
         _ = join_all(waiters.iter().map(|waiter| driver.release(waiter))) => {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lockkit_core::Error;
-use lockkit_core::driver::{Attempt, Change, Driver, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Release, Renewal};
 use lockkit_sql::postgres::PostgresDriver;
 use lockkit_testkit::{Hold, POSTGRES, Proxy, Server, trial};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -253,10 +253,7 @@ async fn locked(server: String) {
     for claim in [&stuck, &other] {
         take(&driver, claim).await;
     }
-    let name = stuck.name();
-    database
-        .run(&format!("BEGIN; SELECT FROM lockkit_lock WHERE name = '{name}' FOR UPDATE"))
-        .await;
+    keep_locked(&mut database, &stuck).await;
     let asking = async {
         let start = Instant::now();
         let another = claim(LONG).fair();
@@ -286,6 +283,14 @@ async fn locked(server: String) {
     assert_ne!(driver.renew(&stuck).await.unwrap(), Renewal::Lost);
 }
 
+/// Keeps the row of the lock from everybody, until the transaction ends.
+async fn keep_locked(database: &mut Database, claim: &Claim) {
+    let name = claim.name();
+    database
+        .run(&format!("BEGIN; SELECT FROM lockkit_lock WHERE name = '{name}' FOR UPDATE"))
+        .await;
+}
+
 /// Twenty that wait in order give up together, as when their tasks are cancelled.
 async fn left_at_once(server: String) {
     let mut database = Database::on(&server).await;
@@ -298,10 +303,7 @@ async fn left_at_once(server: String) {
     for waiter in &waiters {
         refused(&driver, waiter).await;
     }
-    let name = stuck.name();
-    database
-        .run(&format!("BEGIN; SELECT FROM lockkit_lock WHERE name = '{name}' FOR UPDATE"))
-        .await;
+    keep_locked(&mut database, &stuck).await;
     tokio::select! {
         biased;
         _ = join_all(waiters.iter().map(|waiter| driver.release(waiter))) => {

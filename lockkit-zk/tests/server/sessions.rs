@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::support::{
     FOLDER, LONG, NAME, Place, addr, ask, causes, claim, claim_for, driver, impatient_driver,
-    millis, refused, take, with,
+    millis, refused, take, take_in_the_end, with,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -350,15 +350,7 @@ async fn in_vain(server: Server) {
     };
     timeout(SOON, lost).await.expect("nobody believes in it any more");
     assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
-    let grant = async {
-        loop {
-            match driver.try_acquire(&waiting).await {
-                Ok(Attempt::Granted(grant)) => break grant,
-                Ok(other) => panic!("not granted: {other:?}"),
-                Err(error) => assert!(error.kind().is_transient(), "{error}"),
-            }
-        }
-    };
+    let grant = take_in_the_end(&driver, &waiting);
     let grant = timeout(SOON, grant).await.expect("there is room for another session");
     let Vouch::Lease { since, ttl } = grant.vouched() else { panic!("{grant:?}") };
     assert!(since + ttl > waiting.now(), "its hold is over before it begins");

@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, ErrorKind, OwnerId};
+use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, ErrorKind, Grant, OwnerId};
 use lockkit_core::{FencingToken, LockName, Namespace};
 use lockkit_zk::ZooKeeperDriver;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -166,6 +166,17 @@ pub(crate) async fn take(driver: &ZooKeeperDriver, claim: &Claim) -> FencingToke
     match driver.try_acquire(claim).await.unwrap() {
         Attempt::Granted(grant) => grant.fencing_token().unwrap(),
         other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// As [`take`], where requests may fail for a while.
+pub(crate) async fn take_in_the_end(driver: &ZooKeeperDriver, claim: &Claim) -> Grant {
+    loop {
+        match driver.try_acquire(claim).await {
+            Ok(Attempt::Granted(grant)) => return grant,
+            Ok(other) => panic!("not granted: {other:?}"),
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+        }
     }
 }
 

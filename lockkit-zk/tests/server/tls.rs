@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Attempt, Change, Driver, Inspect, Release};
+use lockkit_core::driver::{Change, Driver, Inspect, Release};
 use lockkit_core::{Error, Grade, Namespace, Result};
 use lockkit_testkit::{Authority, Identity, Server, Unavailable, ZOOKEEPER, free_port, trial};
 use lockkit_zk::ZooKeeperDriver;
 use tokio::time::timeout;
 
-use crate::support::{causes, claim, driver, millis, refused, take, with};
+use crate::support::{causes, claim, driver, millis, refused, take, take_in_the_end, with};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -99,14 +99,7 @@ async fn plain(Encrypted { server, authority, url }: Encrypted) {
     assert_eq!(clear.release(&waiting).await.unwrap(), Release::Freed);
     // The session, or the next, is had over TLS again.
     server.restart().unwrap();
-    let claim = claim();
-    loop {
-        match ours.try_acquire(&claim).await {
-            Ok(Attempt::Granted(_)) => break,
-            Ok(other) => panic!("not granted: {other:?}"),
-            Err(error) => assert!(error.kind().is_transient(), "{error}"),
-        }
-    }
+    take_in_the_end(&ours, &claim()).await;
 }
 
 async fn certified(Encrypted { authority, url, server: _server }: Encrypted) {

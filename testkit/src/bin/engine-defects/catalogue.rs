@@ -481,6 +481,13 @@ pub(crate) const DEFECTS: &[Defect] = &[
         test: "a_blip_at_the_end_of_a_wait_says_little_to_the_next_of_its_owner",
     },
     Defect {
+        what: "what is left of an acquisition tells its silence to the next of its owner",
+        file: "owner.rs",
+        sound: "let silence = Arc::<Silence>::default();",
+        broken: "let silence = Arc::clone(&*acquiring);",
+        test: "an_acquisition_whose_caller_has_gone_says_nothing_to_the_next_of_its_owner",
+    },
+    Defect {
         what: "a look that its caller does not come back to is left alone",
         file: "engine.rs",
         sound: "let requested = Driven::new(self, |mut caller| async move {",
