@@ -50,11 +50,13 @@ struct Inner {
     roused: [Notify; 8],
     /// The clocks at the time when this one was made, from which time slept is measured.
     measured: Option<Baseline>,
+    is_simulated: bool,
 }
 
 impl Inner {
     fn new(measured: Option<Baseline>) -> Self {
-        Self { slept: AtomicU64::new(0), roused: Default::default(), measured }
+        let (slept, roused) = (AtomicU64::new(0), Default::default());
+        Self { slept, roused, measured, is_simulated: false }
     }
 
     fn slept(&self) -> Duration {
@@ -88,12 +90,17 @@ impl Clock {
 
     /// A clock for tests, which sleeps when [told to](Self::suspend).
     pub fn simulated() -> Self {
-        Self(Arc::new(Inner::new(None)))
+        Self(Arc::new(Inner { is_simulated: true, ..Inner::new(None) }))
     }
 
     /// Lets a [simulated](Self::simulated) machine sleep: the clock jumps ahead, while timers
     /// stand still.
+    ///
+    /// # Panics
+    ///
+    /// On the clock of this machine: every lock of the process counts on it.
     pub fn suspend(&self, duration: Duration) {
+        assert!(self.0.is_simulated, "only a simulated machine is suspended on demand");
         self.0.slept.fetch_add(nanoseconds(duration), Ordering::AcqRel);
         self.rouse();
     }
@@ -299,6 +306,12 @@ mod tests {
         clock.suspend(hour);
         sleeper.await.unwrap();
         assert_eq!(clock.now().saturating_duration_since(start), hour);
+    }
+
+    #[test]
+    #[should_panic(expected = "only a simulated machine")]
+    fn the_clock_of_all_locks_of_the_process_does_not_jump_on_demand() {
+        Clock::system().suspend(ASLEEP);
     }
 
     #[tokio::test]

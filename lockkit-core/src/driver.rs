@@ -11,6 +11,7 @@ mod node;
 mod pace;
 mod turnstile;
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -106,7 +107,7 @@ pub use turnstile::Turnstile;
 /// Each driver documents what a request that lands after its claim was given up can leave behind:
 /// at most a hold of one TTL (`an_ask_in_a_silence_leaves_at_most_a_lease`).
 #[async_trait]
-pub trait Driver: fmt::Debug + Send + Sync + 'static {
+pub trait Driver: Any + fmt::Debug + Send + Sync {
     /// A short lower-case name, such as `redis`.
     fn id(&self) -> &'static str;
 

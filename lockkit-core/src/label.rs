@@ -6,8 +6,8 @@ use crate::Error;
 
 /// What a holder or waiter calls itself, for people who look at locks. It decides nothing.
 ///
-/// It is the host's name and the process id, such as `web-3:4711`, unless the locker is
-/// [told otherwise](crate::LockerBuilder::label).
+/// It is the host's name and the process id, such as `web-3:4711`, unless the
+/// [locker](crate::LockerBuilder::label) or the [lock](crate::Lock::labelled) is told otherwise.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Label(Arc<str>);
 

@@ -14,8 +14,8 @@ use crate::{
 /// Makes locks on one driver. Cheap to clone; clones are the same locker.
 ///
 /// Its keepers, which renew and release, run on the tokio runtime in which the locker was made, or
-/// else on the first one in which it is used. That runtime needs timers, and must be running for
-/// holds to be renewed. Locks may be used from any other executor. When the locker's runtime ends,
+/// else on the first one in which it is used. That runtime needs timers, without which an acquisition panics, and
+/// must be running for holds to be renewed. Locks may be used from any other executor. When the locker's runtime ends,
 /// so do the holds, and acquisitions fail with [`Error::ShutDown`](crate::Error::ShutDown).
 ///
 /// A synchronous thread calls `block_on`, of that runtime or any other. The locker's runtime should
@@ -46,15 +46,16 @@ pub struct Locker {
 impl Locker {
     /// A locker with a lease of 30 seconds, or the nearest one that the driver can keep, in the
     /// namespace `lockkit`.
+    ///
+    /// A driver that was connected to a URL belongs in [`from_url`](Self::from_url): here, what the
+    /// URL says about the locker, such as its `namespace`, is ignored.
     pub fn new(driver: impl Driver) -> Self {
         Self::from_arc(Arc::new(driver))
     }
 
     /// Like [`new`](Self::new), for a driver that was chosen at run time, or that is also used
-    /// beside the locker.
-    ///
-    /// What the driver's URL says about the locker, such as its `namespace`, is ignored; see
-    /// [`from_url`](Self::from_url).
+    /// beside the locker. Whoever [shuts the locker down](Self::shutdown) closes the driver, for
+    /// all who use it.
     pub fn from_arc(driver: Arc<dyn Driver>) -> Self {
         let lease = Lease::default().within(&driver.capabilities());
         let engine = Arc::new(Engine::new(driver, Clock::system(), Label::of_this_process()));
@@ -142,7 +143,20 @@ impl Locker {
         &self.namespace
     }
 
-    /// The driver behind this locker.
+    /// The driver behind this locker. What only one kind of driver can do is reached by its type:
+    ///
+    /// ```
+    /// # use lockkit_core::{Locker, memory::MemoryDriver};
+    /// use std::any::Any;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+    /// # let locker = Locker::new(MemoryDriver::new());
+    /// let driver: &dyn Any = &**locker.driver();
+    /// if let Some(memory) = driver.downcast_ref::<MemoryDriver>() {
+    ///     memory.faults();
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.engine.driver
     }
@@ -311,14 +325,17 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how long a hold outlives a dead holder.
+    /// Sets how long a hold outlives a dead holder, where holds are
+    /// [leases](crate::Liveness::Lease). The length of a session is set when the driver is
+    /// connected, by `ttl` in its URL.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.lease = self.lease.with_ttl(ttl);
         self
     }
 
-    /// Sets the lease of locks that are not given [another](Lock::leased).
+    /// Sets the lease of locks that are not given [another](Lock::leased). Of its length, the same
+    /// holds as for [`ttl`](Self::ttl).
     #[must_use]
     pub fn lease(mut self, lease: Lease) -> Self {
         self.lease = lease;

@@ -11,8 +11,9 @@ use crate::{Error, hex};
 /// A valid lock name, in its namespace.
 ///
 /// A name is any non-empty UTF-8 text of at most 512 bytes without control characters. It is
-/// compared byte by byte: case matters and nothing is normalised. Two different names never exclude
-/// each other, on any driver; the same name always does. Where other software takes the same locks
+/// compared byte by byte: case matters and nothing is normalised. Two different names do not
+/// exclude each other, on any driver, unless two hashes of 64 bits happen to be the same, by which
+/// sessions of PostgreSQL know them; the same name always does. Where other software takes the same locks
 /// (`keys=exact`, `dialect=plain` and the like), both this and which names there are depend on what
 /// that software knows a lock by: the driver's page says how.
 #[derive(Clone)]

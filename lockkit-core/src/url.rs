@@ -122,6 +122,46 @@ impl BackendUrl {
         url
     }
 
+    /// The URL with this user, as it is: nothing in it is percent-encoded. For names and passwords
+    /// that come from somewhere else.
+    ///
+    /// ```
+    /// # fn main() -> lockkit_core::Result<()> {
+    /// # use lockkit_core::BackendUrl;
+    /// let password = "what %40 the vault / gave out";
+    /// let url: BackendUrl = "postgres://db.internal/locks".parse()?;
+    /// let url = url.with_user("jobs")?.with_password(password)?;
+    /// assert_eq!(url.password(), Some(password));
+    /// assert_eq!(url.to_string(), "postgres://jobs:***@db.internal/locks");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if there is a NUL in it, which protocols end a text with.
+    pub fn with_user(self, user: impl Into<String>) -> Result<Self> {
+        let user = self.without_nul("user", user.into())?;
+        Ok(Self { user: Some(user).filter(|user| !user.is_empty()), ..self })
+    }
+
+    /// The URL with this password, as it is: nothing in it is percent-encoded. See
+    /// [`with_user`](Self::with_user).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if there is a NUL in it, which protocols end a text with.
+    pub fn with_password(self, password: impl Into<String>) -> Result<Self> {
+        let password = self.without_nul("password", password.into())?;
+        Ok(Self { password: Some(password), ..self })
+    }
+
+    fn without_nul(&self, what: &str, text: String) -> Result<String> {
+        match text.contains('\0') {
+            true => Err(self.error(format!("a {what} is text without NUL"))),
+            false => Ok(text),
+        }
+    }
+
     /// An error that says what is wrong with this URL.
     pub fn error(&self, reason: impl Into<String>) -> Error {
         Error::config(self.to_string(), reason)
@@ -370,6 +410,20 @@ mod tests {
         assert_eq!(url("sqlite:///var/x.db").path(), "/var/x.db");
         assert_eq!(url("redis://:pw@h").password(), Some("pw"));
         assert_eq!(url("redis://:pw@h").user(), None);
+    }
+
+    #[test]
+    fn what_a_vault_gives_out_is_taken_as_it_is() {
+        let odd = "%41/?#@:,";
+        let filled = url("redis://h/0").with_user(odd).unwrap().with_password(odd).unwrap();
+        assert_eq!((filled.user(), filled.password()), (Some(odd), Some(odd)));
+        let parsed = url(&filled.to_string().replace("***", "%2541%2F%3F%23%40%3A%2C"));
+        assert_eq!((parsed.user(), parsed.password()), (Some(odd), Some(odd)));
+        assert_eq!(url("redis://me@h").with_user("").unwrap().user(), None);
+        // A text that ends early would be a shorter password, or another message.
+        let cut = url("redis://h").with_password("hunter\u{0}2").unwrap_err().to_string();
+        assert!(cut.contains("password") && !cut.contains("hunter"), "{cut}");
+        assert!(url("redis://h").with_user("a\u{0}b").is_err());
     }
 
     #[test]

@@ -47,8 +47,9 @@ pub struct Turnstile {
 }
 
 impl Turnstile {
-    /// Lets this many pass at a time.
+    /// Lets this many pass at a time, and at least one.
     pub fn new(abreast: usize) -> Self {
+        let abreast = abreast.clamp(1, Semaphore::MAX_PERMITS);
         Self { passes: Semaphore::new(abreast), abreast, pace: AtomicU32::new(0) }
     }
 
