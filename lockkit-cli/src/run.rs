@@ -2,7 +2,6 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -392,7 +391,7 @@ async fn watch(
                 }
                 return Ok(if told { End::AsTold(code) } else { End::ByItself(code) });
             }
-            () = until_left(hold, limits.grace) => break,
+            () = hold.ends_within(limits.grace) => break,
             signal = signals.next() => told |= pass_on(tree, signal, terminal),
         }
     }
@@ -443,17 +442,6 @@ async fn end(tree: &mut Tree, hold: &Hold, limits: Limits) {
 async fn kill(tree: &mut Tree) {
     if let Err(left) = tree.kill().await {
         say(format!("{left} processes of the command cannot be killed"));
-    }
-}
-
-/// Returns when the hold is good for no longer than `least`.
-async fn until_left(hold: &Hold, least: Duration) {
-    loop {
-        match hold.valid_for() {
-            Some(left) if left <= least => return,
-            Some(left) => until(left - least).await,
-            None => pending().await,
-        }
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::clock::Clock;
 use crate::crowd::Crowd;
 use crate::driven::Driven;
-use crate::driver::{Driver, DriverError};
+use crate::driver::{Claim, Driver, DriverError};
 use crate::nursery::Nursery;
 use crate::turns::Turns;
 use crate::{Error, Label, LockName, Operation, Result, meter};
@@ -178,6 +178,17 @@ impl Engine {
             let driver = self.driver.id();
             tracing::warn!(driver, %error, "the driver is closed only when it is dropped");
         }
+    }
+
+    /// Tells those who watch the process that a hold ended before it was released.
+    pub(crate) fn tell_of_loss(&self, claim: &Claim) {
+        let (lock, owner) = (claim.name(), claim.owner());
+        if self.stopping.is_cancelled() {
+            tracing::debug!(%lock, %owner, "ended by a shutdown");
+            return;
+        }
+        meter::lost(self, lock);
+        tracing::warn!(%lock, %owner, "lost");
     }
 
     pub(crate) fn shut_down_error(&self) -> Error {

@@ -34,7 +34,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another owner holds the lock, and the caller would not wait.
+    /// Another owner holds the lock, or waits for it in a queue, and the caller would not wait.
     #[error("lock `{name}` is taken ({driver})")]
     #[non_exhaustive]
     Taken {

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::future::Future;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -114,6 +115,32 @@ impl LockGuard {
         self.hold.tenure.engine.request(Operation::Share, Some(self.name()), copied).await
     }
 
+    /// Keeps the hold while `work` is done, and releases it.
+    pub(crate) async fn keep_for<T, F>(self, work: impl FnOnce(Hold) -> F) -> Result<T>
+    where
+        F: Future<Output = T>,
+    {
+        let hold = self.hold();
+        let done = tokio::select! {
+            biased;
+            () = hold.ended() => None,
+            done = work(self.hold()) => Some(done),
+        };
+        let done = done.filter(|_| hold.is_held());
+        let released = self.release().await;
+        let done = done.ok_or_else(|| hold.end_error())?;
+        match released {
+            // The backend knows that the hold had ended before the release.
+            Err(error @ Error::Lost { .. }) => return Err(error),
+            Err(error) => {
+                let (lock, owner) = (hold.name(), hold.owner());
+                tracing::warn!(%lock, %owner, %error, "done, and not released yet");
+            }
+            Ok(()) => (),
+        }
+        Ok(done)
+    }
+
     pub(crate) fn new(tenure: Arc<Tenure>) -> Self {
         let seat = Arc::new(Seat(Arc::clone(&tenure)));
         Self { hold: Hold { tenure }, seat }
@@ -221,14 +248,62 @@ impl Hold {
     ///
     /// Cancel-safe: nothing is consumed.
     pub async fn ended(&self) {
-        if self.tenure.engine.inside(self.tenure.ended()).await.is_none() {
+        self.ends_within(Duration::ZERO).await;
+    }
+
+    /// Returns once the hold can be vouched for no longer than `left`, for want of a renewal or
+    /// because it comes to its [maximum](Lease::max_hold): time to end the work in good order. At
+    /// the latest it returns when the hold has [ended](Self::ended).
+    ///
+    /// A renewal that comes through afterwards makes the hold longer again. It is due when a third
+    /// of the lease is over, so `left` should be less than two thirds of the lease: with more, this
+    /// returns without cause.
+    ///
+    /// ```
+    /// # use lockkit_core::{Hold, Lease, Locker, memory::MemoryDriver};
+    /// # use std::time::Duration;
+    /// async fn import(hold: Hold) {
+    ///     tokio::select! {
+    ///         () = parts() => (),
+    ///         // Nobody else begins within the next two seconds.
+    ///         () = hold.ends_within(Duration::from_secs(2)) => note_where_to_go_on().await,
+    ///     }
+    /// }
+    /// # async fn parts() { std::future::pending().await }
+    /// # async fn note_where_to_go_on() {}
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let locker = Locker::new(MemoryDriver::new());
+    ///
+    /// let lease = Lease::new(Duration::from_secs(10)).max_hold(Duration::from_secs(60));
+    /// let guard = locker.lock("import")?.leased(lease)?.acquire().await?;
+    /// import(guard.hold()).await;
+    /// guard.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: nothing is consumed.
+    pub async fn ends_within(&self, left: Duration) {
+        let tenure = &self.tenure;
+        if tenure.engine.inside(tenure.ends_within(left)).await.is_none() {
             // The keeper ends with its runtime, and may not have come to that yet.
-            self.tenure.lose();
+            tenure.lose();
         }
     }
 
     pub(crate) fn lost_error(&self) -> Error {
         self.tenure.engine.lost_error(self.name())
+    }
+
+    /// Why a hold has ended that nobody released.
+    fn end_error(&self) -> Error {
+        let engine = &self.tenure.engine;
+        match engine.stopping.is_cancelled() {
+            true => engine.shut_down_error(),
+            false => self.lost_error(),
+        }
     }
 
     fn fmt_as(&self, type_name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,8 +6,11 @@
 //! after whatever it no longer waits for.
 
 use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
+use std::thread;
 use std::time::Duration;
 
 use tokio::select;
@@ -15,7 +18,7 @@ use tracing::Instrument as _;
 
 use crate::clock::Instant;
 use crate::driven::Caller;
-use crate::driver::{Change, Claim, DriverError, Release, Renewal};
+use crate::driver::{Change, Claim, DriverError, ErrorKind, Release, Renewal};
 use crate::engine::Engine;
 use crate::guard::Seat;
 use crate::options::{Lease, Renew, Wait};
@@ -46,8 +49,15 @@ pub(crate) fn keep(
         // A suspension that is noticed only after the grant would end the hold.
         let mut progress =
             Progress::new(engine.clock.now(), wait, lease.renewal()).behind_others(behind);
-        let mut pursuit = Pursuit { engine: &engine, claim: &claim, progress: &mut progress };
-        match pursuit.begin(&mut caller).await {
+        let begun = {
+            let (engine, claim, progress) = (&engine, &claim, &mut progress);
+            let mut pursuit = Pursuit { engine, claim, progress };
+            caught(pin!(pursuit.begin(&mut caller))).await
+        };
+        let Ok(begun) = begun else {
+            return Box::pin(after_panic(&engine, &claim, &mut caller)).await;
+        };
+        match begun {
             Some(Asked::Won(won)) => take(engine, claim, won, progress.end(), lease, caller),
             Some(Asked::Again(next)) => {
                 // A task at once, though the work might become one later: the task takes less room
@@ -81,14 +91,38 @@ fn wait_and_take(
     mut caller: Caller<Acquired>,
 ) -> impl Future<Output = ()> + Send {
     async move {
-        let mut pursuit = Pursuit { engine: &engine, claim: &claim, progress: &mut progress };
-        if let Some(won) = pursuit.wait(next, &mut caller).await {
+        let waited = {
+            let (engine, claim, progress) = (&engine, &claim, &mut progress);
+            let mut pursuit = Pursuit { engine, claim, progress };
+            caught(pin!(pursuit.wait(next, &mut caller))).await
+        };
+        let Ok(won) = waited else {
+            return Box::pin(after_panic(&engine, &claim, &mut caller)).await;
+        };
+        if let Some(won) = won {
             take(engine, claim, won, progress.end(), lease, caller);
         } else if progress.traces {
             let in_doubt = progress.end();
             Box::pin(clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ())).await;
         }
     }
+}
+
+/// What `future` returns, or the panic that ended it, which was reported already.
+async fn caught<F: Future + ?Sized>(mut future: Pin<&mut F>) -> thread::Result<F::Output> {
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+/// Leaves nothing behind of a claim whose driver panicked: what it was asked last may have been
+/// done, and may still be.
+async fn after_panic(engine: &Engine, claim: &Claim, caller: &mut Caller<Acquired>) {
+    let error = DriverError::new(ErrorKind::Unknown, "the driver panicked");
+    _ = caller.report(Err(engine.failed_error(Operation::Acquire, claim.name(), error)));
+    clear_up(engine, claim, claim.ttl(), Some(engine.clock.stamp()), |_| ()).await;
 }
 
 /// Makes a hold of a grant, for the caller.
@@ -120,7 +154,9 @@ pub(crate) async fn retire(seat: Seat, mut caller: Caller<Result<()>>) {
     let Some(tenure) = seat.vacate() else { return };
     let (mut has_left, mut untold) = (false, Some(Untold(&tenure)));
     let Tenure { engine, claim, in_doubt, .. } = &*tenure;
+    let mut losses = losses(engine, claim);
     let mut released = pin!(clear_up(engine, claim, tenure.longest(), *in_doubt, |answer| {
+        losses(&answer);
         let outcome = match answer {
             Ok(Release::Freed) => Ok(()),
             Ok(Release::NotHeld) => Err(engine.lost_error(claim.name())),
@@ -241,18 +277,35 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
     }
     // A renewal that lands after the release revives nothing; it is only seen through.
     let unfinished = async {
-        if let Some(renewal) = renewal {
-            renewal.await;
+        if let Some(mut renewal) = renewal {
+            // A panic of it does not keep the hold from being released.
+            drop(caught(renewal.as_mut()).await);
         }
     };
-    if tenure.glance().phase == Phase::Released {
+    let mut losses = losses(engine, claim);
+    match tenure.glance().phase {
         // The caller releases, without waiting for this task.
-        unfinished.await;
-    } else {
-        tokio::join!(
-            unfinished,
-            clear_up(engine, claim, tenure.longest(), tenure.in_doubt, |_| ())
-        );
+        Phase::Released => unfinished.await,
+        phase => {
+            let report = |answer| {
+                if phase == Phase::Dropped {
+                    losses(&answer);
+                }
+            };
+            let cleared = clear_up(engine, claim, tenure.longest(), tenure.in_doubt, report);
+            tokio::join!(unfinished, cleared);
+        }
+    }
+}
+
+/// Tells of a loss that only the release of a hold finds out, once it is told of all answers to its
+/// release: the first one, since a later one may find that the lock was free by an earlier one.
+pub(crate) fn losses(engine: &Engine, claim: &Claim) -> impl FnMut(&Result<Release, DriverError>) {
+    let mut is_first = true;
+    move |answer| {
+        if std::mem::take(&mut is_first) && matches!(answer, Ok(Release::NotHeld)) {
+            engine.tell_of_loss(claim);
+        }
     }
 }
 

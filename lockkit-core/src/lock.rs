@@ -11,12 +11,10 @@ use crate::driven::Driven;
 use crate::driver::Claim;
 use crate::engine::Engine;
 use crate::owner::Behind;
-use crate::traits::{
-    DistributedLock, FairLock, LeasedLock, LockExt as _, ReentrantLock, private::Sealed,
-};
+use crate::traits::{DistributedLock, FairLock, LeasedLock, ReentrantLock, private::Sealed};
 use crate::{
-    AcquireOptions, Capabilities, Error, Fairness, Hold, Lease, LeasedGuard, Liveness, LockGuard,
-    LockName, Owner, Result, Wait, keeper, meter,
+    AcquireOptions, Capabilities, Error, Fairness, Hold, Label, Lease, LeasedGuard, Liveness,
+    LockGuard, LockName, Owner, Result, Wait, keeper, meter,
 };
 
 /// A named lock. It holds nothing until it is acquired, and is cheap to clone.
@@ -47,6 +45,7 @@ pub struct Lock<Order = AnyOrder, Ends = AnyEnd> {
     engine: Arc<Engine>,
     name: LockName,
     lease: Lease,
+    label: Label,
     fair: bool,
     promises: PhantomData<fn() -> (Order, Ends)>,
 }
@@ -98,8 +97,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     pub fn fair(self) -> Result<Lock<Fifo, E>> {
         match self.capabilities().fairness {
             Fairness::Fifo | Fairness::OnRequest => {
-                let Self { engine, name, lease, .. } = self;
-                Ok(Lock { engine, name, lease, fair: true, promises: PhantomData })
+                let Self { engine, name, lease, label, .. } = self;
+                Ok(Lock { engine, name, lease, label, fair: true, promises: PhantomData })
             }
             Fairness::Unordered => {
                 let what = "serving waiters in order, as it is used here";
@@ -133,8 +132,26 @@ impl<O: 'static, E: 'static> Lock<O, E> {
             return Err(Error::unsupported(driver, what));
         }
         lease.check(driver, &can)?;
-        let Self { engine, name, fair, .. } = self;
-        Ok(Lock { engine, name, lease, fair, promises: PhantomData })
+        let Self { engine, name, label, fair, .. } = self;
+        Ok(Lock { engine, name, lease, label, fair, promises: PhantomData })
+    }
+
+    /// The same lock, whose holders and waiters are called something else than those of
+    /// [its locker](crate::LockerBuilder::label) where locks are [looked at](crate::Locker::look).
+    ///
+    /// ```
+    /// # use lockkit_core::{Locker, memory::MemoryDriver};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+    /// # let locker = Locker::new(MemoryDriver::new());
+    /// let lock = locker.lock("orders/42")?.labelled("request 7f3a".parse()?);
+    /// let guard = lock.acquire().await?;
+    /// let seen = locker.look("orders/42").await?;
+    /// assert_eq!(seen.holder().unwrap().label().unwrap().as_str(), "request 7f3a");
+    /// # guard.release().await }
+    /// ```
+    #[must_use]
+    pub fn labelled(self, label: Label) -> Self {
+        Self { label, ..self }
     }
 
     /// Acquires the lock, waiting for as long as it takes.
@@ -169,10 +186,15 @@ impl<O: 'static, E: 'static> Lock<O, E> {
         self.acquire_with(AcquireOptions::new().wait(Wait::AtMost(patience))).await
     }
 
-    /// Acquires the lock if that is possible at once; `None` if somebody else holds it.
+    /// Acquires the lock if that is possible at once; `None` if somebody else holds it, or waits for
+    /// it in a queue. Over a majority of servers, several who ask at once may all get `None`: if one
+    /// of them has to get the lock, use [`acquire_timeout`](Self::acquire_timeout).
     ///
     /// This sends one request, bounded by the driver's limit for a single request: a fifth of the
     /// lease, at most 3 seconds, unless the URL has a `call_limit`.
+    ///
+    /// Bind the guard: with `if lock.try_acquire().await?.is_some() { … }` the lock is released
+    /// before the block begins.
     ///
     /// ```
     /// # use lockkit_core::{Locker, memory::MemoryDriver};
@@ -237,7 +259,7 @@ impl<O: 'static, E: 'static> Lock<O, E> {
             }
             None => self.lease,
         };
-        let (label, clock) = (engine.label.clone(), engine.clock.clone());
+        let (label, clock) = (self.label.clone(), engine.clock.clone());
         let claim = Claim::by(label, clock, self.name.clone(), lease.ttl());
         let claim = match options.wait {
             Wait::No => claim,
@@ -317,7 +339,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     /// the fencing token, and to hand to whatever it spawns, which is not dropped with it.
     ///
     /// What the work returns is passed through: if the work can fail, the outcome is a result in a
-    /// result.
+    /// result. Work that acquires the same lock in its turn waits for itself, unless it does so as
+    /// the same owner: see [`run_as`](Self::run_as).
     ///
     /// ```
     /// # use lockkit_core::{Hold, Locker, memory::MemoryDriver};
@@ -338,15 +361,15 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     ///
     /// [`Error::Lost`] if the hold ended before the lock was released, so that others may have held
     /// the lock, too. The work may have finished all the same: what it returned is then dropped.
-    /// Otherwise the same as [`acquire`](Self::acquire).
+    /// [`Error::ShutDown`] if that was because the locker was shut down. Otherwise the same as
+    /// [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
     /// Same as [`acquire`](Self::acquire); the work is dropped with the future.
-    pub async fn run<T, F>(&self, work: impl FnOnce(Hold) -> F + Send) -> Result<T>
+    pub async fn run<T, F>(&self, work: impl FnOnce(Hold) -> F) -> Result<T>
     where
-        T: Send,
-        F: Future<Output = T> + Send,
+        F: Future<Output = T>,
     {
         self.run_with(AcquireOptions::new(), work).await
     }
@@ -363,13 +386,50 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     pub async fn run_with<T, F>(
         &self,
         options: AcquireOptions,
-        work: impl FnOnce(Hold) -> F + Send,
+        work: impl FnOnce(Hold) -> F,
     ) -> Result<T>
     where
-        T: Send,
-        F: Future<Output = T> + Send,
+        F: Future<Output = T>,
     {
-        (self as &dyn DistributedLock).run_with(options, work).await
+        self.acquire_with(options).await?.keep_for(work).await
+    }
+
+    /// Like [`run_with`](Self::run_with), acquiring [for `owner`](Self::acquire_as): work of an
+    /// owner that has the lock already is begun at once, and the lock stays held after it.
+    ///
+    /// ```
+    /// # use lockkit_core::{AcquireOptions, Lock, Locker, Owner, memory::MemoryDriver};
+    /// async fn pay(account: &Lock, owner: &Owner) -> lockkit_core::Result<()> {
+    ///     account.run_as(owner, AcquireOptions::new(), async |_| note(account, owner).await).await?
+    /// }
+    ///
+    /// async fn note(account: &Lock, owner: &Owner) -> lockkit_core::Result<()> {
+    ///     account.run_as(owner, AcquireOptions::new(), async |_| println!("paid")).await
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+    /// # let account = Locker::new(MemoryDriver::new()).lock("account/7")?;
+    ///
+    /// pay(&account, &Owner::new()).await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Same as [`run`](Self::run) and [`acquire_as`](Self::acquire_as).
+    ///
+    /// # Cancel safety
+    ///
+    /// Same as [`run`](Self::run).
+    pub async fn run_as<T, F>(
+        &self,
+        owner: &Owner,
+        options: AcquireOptions,
+        work: impl FnOnce(Hold) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = T>,
+    {
+        self.acquire_as(owner, options).await?.keep_for(work).await
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -399,7 +459,8 @@ impl<O: 'static> Lock<O, Leased> {
 
 impl Lock {
     pub(crate) fn new(engine: Arc<Engine>, name: LockName, lease: Lease) -> Self {
-        Self { engine, name, lease, fair: false, promises: PhantomData }
+        let label = engine.label.clone();
+        Self { engine, name, lease, label, fair: false, promises: PhantomData }
     }
 }
 
@@ -446,8 +507,9 @@ impl<O: 'static> LeasedLock for Lock<O, Leased> {
 
 impl<O, E> Clone for Lock<O, E> {
     fn clone(&self) -> Self {
-        let (engine, name) = (Arc::clone(&self.engine), self.name.clone());
-        Self { engine, name, lease: self.lease, fair: self.fair, promises: PhantomData }
+        let Self { engine, name, lease, label, fair, promises } = self;
+        let (engine, name, label) = (Arc::clone(engine), name.clone(), label.clone());
+        Self { engine, name, lease: *lease, label, fair: *fair, promises: *promises }
     }
 }
 

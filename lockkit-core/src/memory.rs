@@ -349,7 +349,8 @@ impl State {
         let freed = entry.held.take_if(|held| held.owner == owner).is_some();
         if !freed {
             // A holder has no place, and there may be thousands of places.
-            entry.places.retain(|place| place.owner != owner);
+            let at = entry.places.iter().position(|place| place.owner == owner);
+            _ = at.and_then(|at| entry.places.remove(at));
         }
         self.serve(claim.name(), Some(claim.now()));
         if freed { Release::Freed } else { Release::NotHeld }

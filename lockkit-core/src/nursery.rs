@@ -24,7 +24,7 @@ use tokio::task::yield_now;
 use crate::driven::Begun;
 use crate::engine::Engine;
 use crate::options::Renew;
-use crate::tenure::{Phase, Tenure};
+use crate::tenure::Tenure;
 use crate::{alarm, keeper};
 
 /// How often the list is looked at. A hold that has something to do within two periods gets its
@@ -58,7 +58,8 @@ impl Young {
             return Vec::new();
         }
         let mut ended = std::mem::take(&mut self.holds);
-        let held = |(tenure, _): &mut (Arc<Tenure>, Renew)| tenure.glance().phase == Phase::Held;
+        // Without a look at the clock, which may wake those who watch a hold: not under this mutex.
+        let held = |(tenure, _): &mut (Arc<Tenure>, Renew)| !tenure.has_ended();
         self.holds.extend(ended.extract_if(.., held));
         self.holds.reserve(self.holds.len().max(16));
         ended

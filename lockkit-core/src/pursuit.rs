@@ -59,9 +59,7 @@ impl Pursuit<'_> {
         async move {
             let mut ask_at_once = next.is_none();
             // Until it is this claim's turn, the front waiter asks for it, too.
-            if let Some(ticket) = &self.progress.ticket
-                && !ticket.has_turn()
-            {
+            while let Some(ticket) = self.progress.behind() {
                 let stop = select! {
                     biased;
                     Some(stop) = self.stop(None, caller) => Some(stop),
@@ -70,11 +68,14 @@ impl Pursuit<'_> {
                         None
                     }
                 };
-                if let Some(stop) = stop {
+                let Some(stop) = stop else {
+                    // A backend that was silent until now may still be.
+                    self.progress.unanswered = self.progress.silent_before(ticket);
+                    break;
+                };
+                if !self.stood_still(&stop) {
                     return self.give_up(stop, caller);
                 }
-                // A backend that was silent until now may still be.
-                self.progress.unanswered = self.progress.silent_before(ticket);
             }
             // When to ask because of news that everybody got: not before the courtesy is over.
             let mut freed = None;
@@ -85,6 +86,7 @@ impl Pursuit<'_> {
                     select! {
                         biased;
                         stop = self.stop(earlier(freed, next), caller) => match stop {
+                            Some(stop) if self.stood_still(&stop) => continue,
                             Some(stop) => return self.give_up(stop, caller),
                             None => Change::AskAgain,
                         },
@@ -142,22 +144,31 @@ impl Pursuit<'_> {
     ) -> impl Future<Output = Option<Asked>> + Send {
         async move {
             let mut request = pin!(self.engine.driver.try_acquire(self.claim));
-            let silent_since = *self.progress.unanswered.get_or_insert(asked);
-            let limit = earlier(self.progress.deadline(), Some(silent_since + self.claim.ttl()));
+            _ = self.progress.unanswered.get_or_insert(asked);
             self.progress.tell();
-            select! {
-                biased;
-                answer = &mut request => return self.answered(asked, answer, caller),
-                () = self.engine.clock.sleep_until_some(limit) => (),
-            }
-            // The caller need not wait for the answer, but the clean-up must.
-            let stop = match limit == self.progress.deadline() {
-                true => Stop::TimeIsUp,
-                false => Stop::Silence(ErrorKind::Unknown),
+            let stop = loop {
+                let silence = self.progress.unanswered.map(|since| since + self.claim.ttl());
+                let limit = earlier(self.progress.deadline(), silence);
+                let stop = select! {
+                    biased;
+                    answer = &mut request => return self.answered(asked, answer, caller),
+                    // Without a turn it is in nobody's way.
+                    () = caller.gone(), if self.progress.ticket.is_some() => Stop::CallerGone,
+                    () = self.engine.clock.sleep_until_some(limit) => {
+                        match silence.filter(|_| limit != self.progress.deadline()) {
+                            Some(over) => Stop::Silence { kind: ErrorKind::Unknown, over },
+                            None => Stop::TimeIsUp,
+                        }
+                    }
+                };
+                if !self.stood_still(&stop) {
+                    break stop;
+                }
             };
             let given_up = self.give_up(stop, caller);
+            // Neither the caller nor those behind wait for the answer, but the clean-up must.
+            self.progress.ticket = None;
             self.note(asked, &request.await);
-            self.progress.tell();
             given_up
         }
     }
@@ -343,22 +354,34 @@ impl Pursuit<'_> {
         let silent =
             self.progress.is_silent_since().or_else(|| self.progress.behind().map(|_| now));
         let silence = silent.map(|since| since + self.claim.ttl());
-        let is_over = |limit: Option<Instant>| limit.is_some_and(|limit| limit <= now);
-        match () {
-            () if is_over(deadline) => Look::Stop(Stop::TimeIsUp),
-            () if is_over(silence) => {
-                let is_in_doubt = self.progress.in_doubt.is_some();
-                Look::Stop(Stop::Silence(match is_in_doubt {
-                    true => ErrorKind::Unknown,
-                    false => ErrorKind::Unreachable,
-                }))
-            }
-            () if is_over(next) && may_be_next => Look::Next,
-            () => {
-                let first = [deadline, silence, next].into_iter().flatten().min();
-                Look::Wait(first.unwrap_or(now + Duration::MAX))
-            }
+        let is_over = |limit: &Instant| *limit <= now;
+        if deadline.as_ref().is_some_and(is_over) {
+            return Look::Stop(Stop::TimeIsUp);
         }
+        if let Some(over) = silence.filter(is_over) {
+            let is_in_doubt = self.progress.in_doubt.is_some();
+            let kind = if is_in_doubt { ErrorKind::Unknown } else { ErrorKind::Unreachable };
+            return Look::Stop(Stop::Silence { kind, over });
+        }
+        if may_be_next && next.as_ref().is_some_and(is_over) {
+            return Look::Next;
+        }
+        let first = [deadline, silence, next].into_iter().flatten().min();
+        Look::Wait(first.unwrap_or(now + Duration::MAX))
+    }
+
+    /// Whether a silence is none, since this process, or the machine, stood still when it was over
+    /// and could not hear either. Silence counts from now on then.
+    fn stood_still(&mut self, stop: &Stop) -> bool {
+        /// Less is a busy machine, or the time that it takes to notice a suspension.
+        const LATE: Duration = Duration::from_secs(1);
+        let Stop::Silence { over, .. } = *stop else { return false };
+        let now = self.engine.clock.now();
+        let stood_still = over + LATE < now;
+        if stood_still {
+            self.progress.unanswered = Some(now);
+        }
+        stood_still
     }
 
     fn give_up<T>(&mut self, stop: Stop, caller: &mut Caller<Acquired>) -> Option<T> {
@@ -377,7 +400,7 @@ impl Pursuit<'_> {
                 };
                 Error::TimedOut { name: name.clone(), driver, waited, source }
             }
-            Stop::Silence(kind) => {
+            Stop::Silence { kind, .. } => {
                 self.progress.tell_owner();
                 let source = self.progress.failure.take().map_or_else(
                     || BoxError::from("no answer for the length of a lease"),
@@ -402,8 +425,12 @@ pub(crate) struct Won {
 enum Stop {
     CallerGone,
     TimeIsUp,
-    /// No answer for the length of a lease: an ask may have been carried out, or none was.
-    Silence(ErrorKind),
+    /// No answer for the length of a lease, which was `over` then: an ask may have been carried out,
+    /// or none was.
+    Silence {
+        kind: ErrorKind,
+        over: Instant,
+    },
     ShutDown,
 }
 

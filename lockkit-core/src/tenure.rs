@@ -117,6 +117,11 @@ impl Tenure {
         self.standing_at(self.engine.clock.stamp())
     }
 
+    /// Whether its end has been noticed.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().phase != Phase::Held
+    }
+
     /// The longest lease that was ever asked for.
     pub(crate) fn longest(&self) -> Duration {
         self.lock().longest
@@ -165,13 +170,7 @@ impl Tenure {
 
     pub(crate) fn lose(&self) {
         if self.end(Phase::Lost) {
-            let (lock, owner) = (self.claim.name(), self.claim.owner());
-            if self.engine.stopping.is_cancelled() {
-                tracing::debug!(%lock, %owner, "ended by a shutdown");
-                return;
-            }
-            meter::lost(&self.engine, lock);
-            tracing::warn!(%lock, %owner, "lost");
+            self.engine.tell_of_loss(&self.claim);
         }
     }
 
@@ -201,7 +200,13 @@ impl Tenure {
             let (engine, claim) = (Arc::clone(&self.engine), self.claim.clone());
             let in_doubt = self.in_doubt;
             self.engine.spawn(async move {
-                keeper::clear_up(&engine, &claim, longest, in_doubt, |_| ()).await;
+                let mut losses = keeper::losses(&engine, &claim);
+                let report = |answer| {
+                    if how == Phase::Dropped {
+                        losses(&answer);
+                    }
+                };
+                keeper::clear_up(&engine, &claim, longest, in_doubt, report).await;
             });
         }
         true
@@ -233,18 +238,22 @@ impl Tenure {
         (self.glance(), change)
     }
 
-    /// Returns when the hold has ended, however that came about.
-    pub(crate) async fn ended(&self) {
+    /// Returns when the hold is good for no longer than `left`, or has ended, however that came
+    /// about.
+    pub(crate) async fn ends_within(&self, left: Duration) {
         loop {
+            let now = self.engine.clock.stamp();
             let (standing, change) = self.watch();
-            if standing.phase != Phase::Held {
+            let good_for = standing.vouched.until.map(|until| until.saturating_duration_since(now));
+            if standing.phase != Phase::Held || good_for.is_some_and(|good_for| good_for <= left) {
                 return;
             }
+            let then = good_for.map(|good_for| now + (good_for - left));
             tokio::select! {
                 biased;
                 // First: the end of the keeper's runtime ends the hold, and then its timers.
                 () = change => (),
-                () = self.engine.clock.sleep_until_some(standing.vouched.until) => (),
+                () = self.engine.clock.sleep_until_some(then) => (),
             }
         }
     }

@@ -152,28 +152,22 @@ pub trait LockExt: DistributedLock {
         T: Send,
         F: Future<Output = T> + Send,
     {
-        async move {
-            let guard = self.acquire_with(options).await?;
-            let hold = guard.hold();
-            let result = tokio::select! {
-                biased;
-                () = hold.ended() => None,
-                result = work(guard.hold()) => Some(result),
-            };
-            let result = result.filter(|_| hold.is_held());
-            let released = guard.release().await;
-            let result = result.ok_or_else(|| hold.lost_error())?;
-            match released {
-                // The backend knows that the hold had ended before the release.
-                Err(error @ Error::Lost { .. }) => return Err(error),
-                Err(error) => {
-                    let (lock, owner) = (hold.name(), hold.owner());
-                    tracing::warn!(%lock, %owner, %error, "done, and not released yet");
-                }
-                Ok(()) => (),
-            }
-            Ok(result)
-        }
+        async move { self.acquire_with(options).await?.keep_for(work).await }
+    }
+
+    /// See [`Lock::run_as`](crate::Lock::run_as).
+    fn run_as<T, F>(
+        &self,
+        owner: &Owner,
+        options: AcquireOptions,
+        work: impl FnOnce(Hold) -> F + Send,
+    ) -> impl Future<Output = Result<T>> + Send
+    where
+        Self: ReentrantLock,
+        T: Send,
+        F: Future<Output = T> + Send,
+    {
+        async move { self.acquire_as(owner, options).await?.keep_for(work).await }
     }
 }
 

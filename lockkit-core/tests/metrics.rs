@@ -141,3 +141,39 @@ fn waits_holds_and_losses_are_recorded_by_driver_and_namespace() {
     let described = METRICS.iter().map(|metric| metric.name.to_owned()).collect();
     assert_eq!(*notebook.described.lock().unwrap(), described);
 }
+
+/// A release that is sent again finds the lock free, which is no loss.
+#[test]
+fn a_loss_that_only_the_release_finds_out_is_counted() {
+    let notebook = Notebook::default();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+    let scene = async {
+        let backend = MemoryDriver::new();
+        let lock = Locker::builder(backend.clone()).ttl(TTL).build().unwrap().lock("a").unwrap();
+        for old in [false, true] {
+            // A hold that has lived for a while has a task of its own.
+            for dropped in [false, true] {
+                let guard = lock.acquire().await.unwrap();
+                if old {
+                    sleep(TTL).await;
+                }
+                backend.revoke(lock.name());
+                match dropped {
+                    true => drop(guard),
+                    false => assert!(guard.release().await.is_err()),
+                }
+                sleep(TTL).await;
+            }
+        }
+        backend.faults().inject(Operation::Release, Fault::LoseAnswer);
+        assert!(lock.acquire().await.unwrap().release().await.is_err());
+        sleep(TTL).await;
+        assert!(backend.is_idle());
+    };
+    metrics::with_local_recorder(&notebook, || runtime.block_on(scene));
+
+    let recorded = notebook.recorded.lock().unwrap();
+    let losses = recorded.get("lockkit_losses_total driver=memory namespace=lockkit");
+    assert_eq!(losses, Some(&vec![4]));
+}

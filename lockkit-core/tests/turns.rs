@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, OwnerId, Release, Renewal, Taken,
+    Attempt, Change, Claim, Clock, Driver, DriverError, ErrorKind, Grant, OwnerId, Release,
+    Renewal, Taken,
 };
 use lockkit_core::{AcquireOptions, Capabilities, Error, Liveness, LockName, Locker, Owner, Wait};
 use tokio::sync::watch;
@@ -215,6 +216,29 @@ async fn a_front_waiter_that_goes_away_passes_its_turn_on() {
     }
 }
 
+/// Its last ask is still without an answer, and nobody will use that.
+#[tokio::test(start_paused = true)]
+async fn a_front_waiter_that_has_given_up_holds_up_nobody() {
+    for is_dropped in [true, false] {
+        let backend = Unordered::default();
+        let lock = Locker::new(backend.clone()).lock("a").unwrap();
+        *backend.health.lock().unwrap() = Health::Stuck;
+        let wait = |patience| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire_timeout(patience).await })
+        };
+        let front = wait(Duration::from_millis(100));
+        settle().await;
+        *backend.health.lock().unwrap() = Health::Sound;
+        let next = wait(Duration::from_secs(1));
+        settle().await;
+        if is_dropped {
+            front.abort();
+        }
+        assert!(next.await.unwrap().is_ok(), "{is_dropped}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn silence_counts_from_where_the_waiter_before_heard_nothing() {
     let backend = Unordered::default();
@@ -269,13 +293,39 @@ async fn those_behind_learn_of_a_dead_backend_with_the_front() {
         sleep(Duration::from_secs(100)).await;
         assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
         *backend.health.lock().unwrap() = health;
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), backend.asks.load(Ordering::Relaxed));
         for waiter in waiters {
             let outcome = waiter.await.unwrap();
             assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
         }
         // Once a lease, not once a lease for each.
         assert!(start.elapsed() < Duration::from_secs(60), "{health:?}: {:?}", start.elapsed());
+        // They take the front's word for it.
+        let asks = backend.asks.load(Ordering::Relaxed) - before;
+        assert!(health == Health::Dead || asks <= 2, "{asks} asks without an answer");
+    }
+}
+
+/// The front's ask was under way when the machine was suspended.
+#[tokio::test(start_paused = true)]
+async fn those_behind_heard_no_silence_while_the_machine_was_suspended() {
+    let (backend, clock) = (Unordered::default(), Clock::simulated());
+    let locker = Locker::builder(backend.clone()).clock(clock.clone()).build().unwrap();
+    let lock = locker.lock("a").unwrap();
+    *backend.health.lock().unwrap() = Health::Stuck;
+    let wait = |patience| {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire_timeout(patience).await?.release().await })
+    };
+    let front = wait(Duration::from_secs(3605));
+    settle().await;
+    *backend.health.lock().unwrap() = Health::Sound;
+    let behind = [(); 3].map(|()| wait(Duration::from_secs(7200)));
+    settle().await;
+    clock.suspend(Duration::from_secs(3600));
+    assert!(matches!(front.await.unwrap(), Err(Error::TimedOut { .. })));
+    for waiter in behind {
+        waiter.await.unwrap().unwrap();
     }
 }
 

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Clock, ErrorKind};
 use lockkit_core::memory::{Fault, MemoryDriver};
-use lockkit_core::{
-    AcquireOptions, DistributedLock, Error, Label, Lease, LockExt as _, Locker, Operation, Renew,
-};
-use tokio::time::{Instant, sleep};
+use lockkit_core::{AcquireOptions, Error, Label, Lease, Locker, Operation, Renew};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{TTL, set_up, set_up_locker, settle};
 
@@ -33,6 +31,41 @@ async fn a_renewal_is_tried_again_until_the_deadline() {
     }
     sleep(TTL * 3).await;
     assert!(guard.is_held());
+}
+
+/// Renewals come in time until one hangs; the warning comes while there is still some time left.
+#[tokio::test(start_paused = true)]
+async fn the_end_is_told_ahead_where_no_renewal_comes_through() {
+    let (backend, lock) = set_up();
+    let guard = lock.acquire().await.unwrap();
+    let early = TTL / 5;
+    let warned = guard.ends_within(early);
+    let renewed = timeout(TTL * 20, warned).await;
+    assert!(renewed.is_err(), "it was renewed all the time");
+
+    backend.faults().inject(Operation::Renew, Fault::Hang);
+    guard.ends_within(early).await;
+    assert_eq!(guard.valid_for(), Some(early));
+    let start = Instant::now();
+    guard.ends_within(early).await;
+    assert_eq!(Instant::now(), start);
+    guard.lost().await;
+    assert_eq!(start.elapsed(), early);
+    guard.ends_within(early).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_is_told_ahead_of_the_longest_hold() {
+    let (_, lock) = set_up();
+    let lock = lock.leased(Lease::new(TTL).max_hold(TTL * 10)).unwrap();
+    let start = Instant::now();
+    let guard = lock.acquire().await.unwrap();
+    guard.ends_within(TTL / 5).await;
+    assert_eq!(start.elapsed(), TTL * 10 - TTL / 5);
+    let (watched, hold) = (Instant::now(), guard.hold());
+    drop(guard);
+    hold.ends_within(Duration::ZERO).await;
+    assert_eq!(Instant::now(), watched, "a hold that was given up has ended");
 }
 
 /// When it was answered, the backend had counted for a while.
@@ -126,26 +159,6 @@ async fn a_suspended_machine_has_lost_its_holds() {
     guard.lost().await;
     assert_eq!(Instant::now(), start, "the loss waited for a timer");
     assert!(lock.try_acquire().await.unwrap().is_some());
-}
-
-#[tokio::test(start_paused = true)]
-async fn work_is_cancelled_when_the_hold_is_lost() {
-    let (backend, lock) = set_up();
-    let any: &dyn DistributedLock = &lock;
-    for done in [
-        lock.run(|hold| async move { hold.fencing_token() }).await,
-        any.run(|hold| async move { hold.fencing_token() }).await,
-    ] {
-        assert!(done.unwrap().is_some());
-    }
-    let running = tokio::spawn({
-        let lock = lock.clone();
-        async move { lock.run(|_| std::future::pending::<()>()).await }
-    });
-    settle().await;
-    backend.revoke(lock.name());
-    let outcome = running.await.unwrap();
-    assert!(matches!(outcome, Err(Error::Lost { .. })), "{outcome:?}");
 }
 
 #[tokio::test(start_paused = true)]

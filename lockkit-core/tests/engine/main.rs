@@ -12,6 +12,7 @@ mod promises;
 mod shutdown;
 mod waiting;
 mod waking;
+mod work;
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! A driver that does what the memory driver never does.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::{Attempt, Change, Claim, Driver, DriverError, Release, Renewal};
+use lockkit_core::driver::{Attempt, Change, Claim, Clock, Driver, DriverError, Release, Renewal};
 use lockkit_core::memory::{Fault, MemoryDriver};
 use lockkit_core::{Capabilities, Error, Lock, Locker, Operation};
 use tokio::sync::Notify;
@@ -19,9 +19,22 @@ struct Odd {
     memory: MemoryDriver,
     renewals: AtomicUsize,
     releases: AtomicUsize,
-    /// Whether renewals panic.
-    panics: AtomicBool,
+    /// What panics once it was carried out.
+    panics: Mutex<Option<Operation>>,
+    /// How long answers to asks take.
+    late: Mutex<Duration>,
     news: Notify,
+}
+
+impl Odd {
+    fn panic_in(&self, operation: Operation) {
+        *self.panics.lock().unwrap() = Some(operation);
+    }
+
+    fn perhaps_panic_in(&self, operation: Operation) {
+        let planned = *self.panics.lock().unwrap();
+        assert_ne!(planned, Some(operation), "planned");
+    }
 }
 
 #[async_trait]
@@ -35,13 +48,18 @@ impl Driver for Odd {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.memory.try_acquire(claim).await
+        let attempt = self.memory.try_acquire(claim).await;
+        self.perhaps_panic_in(Operation::Acquire);
+        let late = *self.late.lock().unwrap();
+        sleep(late).await;
+        attempt
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
         self.renewals.fetch_add(1, Ordering::Relaxed);
-        assert!(!self.panics.load(Ordering::Relaxed), "planned");
-        self.memory.renew(claim).await
+        let renewal = self.memory.renew(claim).await;
+        self.perhaps_panic_in(Operation::Renew);
+        renewal
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
@@ -65,11 +83,62 @@ fn set_up(ttl: Duration) -> (Arc<Odd>, Lock) {
 #[tokio::test(start_paused = true)]
 async fn a_hold_whose_driver_panics_is_let_go() {
     let (driver, lock) = set_up(TTL);
-    driver.panics.store(true, Ordering::Relaxed);
+    driver.panic_in(Operation::Renew);
     let guard = lock.acquire().await.unwrap();
     guard.lost().await;
     settle().await;
     assert!(driver.memory.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_is_released_though_its_last_renewal_panics() {
+    let (driver, lock) = set_up(TTL);
+    driver.panic_in(Operation::Renew);
+    driver.memory.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL / 20));
+    driver.memory.faults().inject(Operation::Release, Fault::LoseRequest);
+    let guard = lock.acquire().await.unwrap();
+    while driver.renewals.load(Ordering::Relaxed) == 0 {
+        sleep(TTL / 100).await;
+    }
+    drop(guard);
+    sleep(TTL / 3).await;
+    assert!(driver.memory.is_idle());
+}
+
+/// What was asked has been done, and there is nobody to release it.
+#[tokio::test(start_paused = true)]
+async fn an_acquisition_whose_driver_panics_fails_and_leaves_nothing() {
+    for waits in [false, true] {
+        let (driver, lock) = set_up(TTL);
+        let before = if waits { Some(lock.acquire().await.unwrap()) } else { None };
+        let acquiring = {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire().await })
+        };
+        if waits {
+            settle().await;
+        }
+        driver.panic_in(Operation::Acquire);
+        driver.news.notify_waiters();
+        let outcome = acquiring.await.unwrap();
+        assert!(matches!(outcome, Err(Error::Unreachable(_))), "{waits}: {outcome:?}");
+        drop(before);
+        settle().await;
+        assert!(driver.memory.is_idle(), "{waits}");
+    }
+}
+
+/// What the backend said meanwhile is heard only now.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_was_suspended_during_an_ask_has_not_heard_a_silence() {
+    let (driver, clock) = (Arc::new(Odd::default()), Clock::simulated());
+    *driver.late.lock().unwrap() = TTL / 10;
+    let builder = Locker::builder_from_arc(Arc::clone(&driver) as _).ttl(TTL).clock(clock.clone());
+    let lock = builder.build().unwrap().lock("a").unwrap();
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    settle().await;
+    clock.suspend(TTL * 10);
+    assert!(acquiring.await.unwrap().unwrap().is_held());
 }
 
 /// What there was news of may have come after the renewal was carried out.

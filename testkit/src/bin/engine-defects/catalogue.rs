@@ -238,8 +238,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a backend that is silent is waited for too long",
         file: "pursuit.rs",
-        sound: "Some(silent_since + self.claim.ttl())",
-        broken: "Some(silent_since + self.claim.ttl() * 100)",
+        sound: "self.progress.unanswered.map(|since| since + self.claim.ttl());",
+        broken: "self.progress.unanswered.map(|since| since + self.claim.ttl() * 100);",
         test: "a_backend_that_never_answers_is_unreachable_within_a_lease",
     },
     Defect {
@@ -257,7 +257,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
         test: "a_front_waiter_that_goes_away_passes_its_turn_on",
     },
     Defect {
-        what: "those behind learn of a dead backend one after the other",
+        what: "those behind learn of a dead backend by asking one after the other",
         file: "progress.rs",
         sound: "Some(ticket) => self.silent_before(ticket),",
         broken: "Some(ticket) => self.silent_before(ticket).and(None),",
@@ -343,8 +343,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a fair lock that gets a lease is not fair any more",
         file: "lock.rs",
-        sound: "Ok(Lock { engine, name, lease, fair, promises: PhantomData })",
-        broken: "Ok(Lock { engine, name, lease, fair: fair && false, promises: PhantomData })",
+        sound: "Ok(Lock { engine, name, lease, label, fair, promises: PhantomData })",
+        broken: "Ok(Lock { engine, name, lease, label, fair: fair && false, promises: PhantomData })",
         test: "a_fair_lock_is_fair_whatever_else_it_is",
     },
     Defect {
@@ -363,7 +363,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "work goes on after its hold was lost",
-        file: "traits.rs",
+        file: "guard.rs",
         sound: "() = hold.ended() => None,",
         broken: "() = std::future::pending() => None,",
         test: "work_is_cancelled_when_the_hold_is_lost",
@@ -469,8 +469,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "an ask that may have been carried out is said not to have been",
         file: "pursuit.rs",
-        sound: "false => Stop::Silence(ErrorKind::Unknown),",
-        broken: "false => Stop::Silence(ErrorKind::Unreachable),",
+        sound: "Some(over) => Stop::Silence { kind: ErrorKind::Unknown, over },",
+        broken: "Some(over) => Stop::Silence { kind: ErrorKind::Unreachable, over },",
         test: "a_backend_that_never_answers_is_unreachable_within_a_lease",
     },
     Defect {
@@ -494,5 +494,54 @@ pub(crate) const DEFECTS: &[Defect] = &[
         broken: "let requested = self.inside(request);\n        #[cfg(any())]\n        \
                  let requested = Driven::new(self, |mut caller| async move {",
         test: "looks_that_are_left_alone_hold_up_nobody",
+    },
+    Defect {
+        what: "a waiter that has given up keeps its turn until its last ask is answered",
+        file: "pursuit.rs",
+        sound: "            self.progress.ticket = None;\n",
+        broken: "",
+        test: "a_front_waiter_that_has_given_up_holds_up_nobody",
+    },
+    Defect {
+        what: "a silence that nobody could have heard counts",
+        file: "pursuit.rs",
+        sound: "let stood_still = over + LATE < now;",
+        broken: "let stood_still = over + LATE < now && false;",
+        test: "a_machine_that_was_suspended_during_an_ask_has_not_heard_a_silence",
+    },
+    Defect {
+        what: "an acquisition whose driver panics leaves what it was granted",
+        file: "keeper.rs",
+        sound: "clear_up(engine, claim, claim.ttl(), Some(engine.clock.stamp()), |_| ()).await;",
+        broken: "",
+        test: "an_acquisition_whose_driver_panics_fails_and_leaves_nothing",
+    },
+    Defect {
+        what: "the panic of a renewal takes the release with it",
+        file: "keeper.rs",
+        sound: "drop(caught(renewal.as_mut()).await);",
+        broken: "drop(renewal.as_mut().await);",
+        test: "a_hold_is_released_though_its_last_renewal_panics",
+    },
+    Defect {
+        what: "a loss that the release finds out is not counted",
+        file: "keeper.rs",
+        sound: "matches!(answer, Ok(Release::NotHeld)) {",
+        broken: "matches!(answer, Ok(Release::NotHeld)) && false {",
+        test: "a_loss_that_only_the_release_finds_out_is_counted",
+    },
+    Defect {
+        what: "work that a shutdown ends is said to have lost its lock",
+        file: "guard.rs",
+        sound: "match engine.stopping.is_cancelled() {",
+        broken: "match engine.stopping.is_cancelled() && false {",
+        test: "a_shutdown_cancels_work_and_is_no_loss",
+    },
+    Defect {
+        what: "the warning of the end comes with the end",
+        file: "tenure.rs",
+        sound: "is_some_and(|good_for| good_for <= left)",
+        broken: "is_some_and(|good_for| good_for <= left.mul_f32(0.0))",
+        test: "the_end_is_told_ahead_where_no_renewal_comes_through",
     },
 ];
