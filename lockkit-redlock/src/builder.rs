@@ -5,9 +5,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use lockkit_core::driver::{Clock, Driver, DriverError, ErrorKind};
 use lockkit_core::{Error, Fairness, Result};
-use tokio::time::timeout;
 
-use crate::ballot::{self, Votes};
+use crate::ballot::{self, Settled, Votes};
 use crate::driver::{ID, RedlockDriver};
 use crate::electorate::Electorate;
 use crate::failure::silent;
@@ -16,7 +15,8 @@ use crate::settings::{Odd, Settings};
 
 /// How long connecting may take.
 const LIMIT: Duration = Duration::from_secs(4);
-/// How long to wait for the last nodes once a majority is there.
+/// How long to wait for the last nodes once a majority is there, at least: one that refuses is to
+/// be heard.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// Names the nodes of a [`RedlockDriver`].
@@ -61,14 +61,15 @@ impl RedlockBuilder {
         self
     }
 
-    /// Connects to the nodes, and is done when a majority is there, within 5 seconds.
+    /// Connects to the nodes, within 5 seconds. It is done when all are there, or when a majority is
+    /// there and the others have had as long again, and at least 250 ms.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a number of nodes that makes no sense; [`Error::Misconfigured`] if a
-    /// node is a replica, is another node under a different name, or does not keep leases;
-    /// [`Error::Unreachable`] without a majority; and any error of a node that does not pass by
-    /// itself.
+    /// [`Error::Config`] for a number of nodes that makes no sense; [`Error::Misconfigured`] if a node is a replica, is another node under a different
+    /// name, or does not keep leases; [`Error::Unreachable`] without a majority; and any error of a
+    /// node that does not pass by itself, such as a wrong password or the want of the right to tell
+    /// which run it is in.
     ///
     /// # Cancel safety
     ///
@@ -96,29 +97,25 @@ impl RedlockBuilder {
 
         let needed = quorum.nodes.quorum();
         let is_settled = |meetings: &Votes<Result<()>>| {
-            ballot::count(meetings, Result::is_ok) >= needed
-                || meetings.iter().flatten().any(is_lasting)
+            let is_lasting = |error: &Error| !error.is_transient();
+            if meetings.iter().flatten().filter_map(|it| it.as_ref().err()).any(is_lasting) {
+                return Settled::Yes;
+            }
+            match ballot::count(meetings, Result::is_ok) >= needed {
+                true => Settled::Nearly(GRACE),
+                false => Settled::No,
+            }
         };
         let meetings = (0..nodes).map(|at| meet(Arc::clone(&quorum.nodes), at)).collect();
         let meetings = ballot::hold(meetings, LIMIT, &quorum.stragglers, is_settled).await;
-        // Wait for those that are only a little slower.
-        quorum.stragglers.close();
-        _ = timeout(GRACE, quorum.stragglers.wait()).await;
-        quorum.stragglers.reopen();
         let (mut there, mut failures) = (0, Vec::new());
-        for (at, meeting) in meetings.into_iter().enumerate() {
-            let member = &quorum.nodes.members[at];
-            if let Some(bar) = quorum.nodes.bar(at) {
-                let reason = format!("node {}: {bar}", member.name);
-                let error = DriverError::new(ErrorKind::Misconfigured, reason);
-                return Err(Error::connecting(ID, error));
-            }
+        for (meeting, member) in meetings.into_iter().zip(&quorum.nodes.members) {
             failures.push(match meeting {
+                Some(Err(error)) if !error.is_transient() => return Err(error),
                 _ if member.driver().is_ok() => {
                     there += 1;
                     None
                 }
-                Some(Err(error)) if !error.is_transient() => return Err(said_by(member, error)),
                 Some(Err(error)) => Some(DriverError::new(ErrorKind::Unreachable, error)),
                 _ => Some(silent()),
             });
@@ -158,8 +155,8 @@ fn tells(driver: &dyn Driver) -> bool {
     capabilities.notification && capabilities.fairness != Fairness::Fifo
 }
 
-/// An error that does not pass by itself, with the node that reports it. The error of a wrong URL
-/// tells that already.
+/// An error of connecting that does not pass by itself, with the node that reports it. The error of
+/// a wrong URL tells that already.
 fn said_by(member: &Member, error: Error) -> Error {
     let kind = match &error {
         Error::Denied(failure)
@@ -168,12 +165,12 @@ fn said_by(member: &Member, error: Error) -> Error {
         | Error::Misconfigured(failure) => failure.kind,
         _ => return error,
     };
-    let reason = format!("node {}: {}", member.name, causes(&error));
-    Error::connecting(ID, DriverError::new(kind, reason))
+    refused_by(member, kind, &error)
 }
 
-fn is_lasting(meeting: &Result<()>) -> bool {
-    meeting.as_ref().is_err_and(|error| !error.is_transient())
+fn refused_by(member: &Member, kind: ErrorKind, reason: &dyn std::error::Error) -> Error {
+    let reason = format!("node {}: {}", member.name, causes(reason));
+    Error::connecting(ID, DriverError::new(kind, reason))
 }
 
 /// Connects to a node, unless it is connected already, and finds out what it is.
@@ -181,14 +178,19 @@ fn meet(nodes: Arc<Electorate>, at: usize) -> BoxFuture<'static, Result<()>> {
     Box::pin(async move {
         let member = &nodes.members[at];
         if member.driver().is_err() {
-            member.connect().await?;
+            member.connect().await.map_err(|error| said_by(member, error))?;
         }
         if member.driver().is_ok_and(|driver| driver.node().is_none()) {
             let node = &member.name;
             tracing::warn!(%node, "a node does not tell of its restarts, and will not sit out");
         }
-        // Whether it may vote is asked again each time.
-        _ = nodes.voter(at, &Clock::system(), LIMIT / 2).await;
-        Ok(())
+        let voter = nodes.voter(at, &Clock::system(), LIMIT / 2).await;
+        match voter.map_err(DriverError::from) {
+            Err(error) if !error.kind().is_transient() => {
+                Err(refused_by(member, error.kind(), &*error.into_source()))
+            }
+            // One that sits out or is slow may vote later: it is asked again each time.
+            _ => Ok(()),
+        }
     })
 }

@@ -134,15 +134,6 @@ impl Electorate {
         Ok(Voter { driver, run: Some(standing.earlier) })
     }
 
-    /// What bars a node from voting permanently, as far as is known.
-    pub(crate) fn bar(&self, at: usize) -> Option<Bar> {
-        let driver = self.members[at].driver();
-        if driver.is_ok_and(|driver| driver.capabilities().liveness != Liveness::Lease) {
-            return Some(Bar::NoLeases);
-        }
-        self.standings()[at].bar.clone()
-    }
-
     /// Notes that the backend of a node is in another run than it was.
     fn note(&self, standings: &mut [Standing], at: usize, run: Run, now: Instant) {
         let Standing { run: earlier, seen, .. } = &standings[at];

@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         trial("a_server_that_keeps_its_locks_votes_at_once", five_durable, durable),
         trial("one_server_by_two_addresses_is_refused", || REDIS.start(), duplicates),
         trial("one_server_that_refuses_is_named", || REDIS.start(), refusing),
+        trial("one_server_that_may_not_be_asked_which_it_is_is_named", || REDIS.start(), secretive),
         trial("a_server_that_comes_back_votes_again", five, comes_back),
         trial("an_answer_that_is_swallowed_leaves_nothing", five, swallowed),
         trial("who_waits_for_many_locks_asks_for_each_less_often", five, many_locks),
@@ -397,11 +398,28 @@ async fn refusing(server: Server) {
     let stranger = server.url().replace("://", "://:hunter2@");
     // Nobody listens at the last one.
     let error = over(vec![server.url(), stranger, "redis://127.0.0.1:1".into()], "").await;
-    let error = error.unwrap_err();
-    assert!(matches!(error, Error::Denied(_)), "{error:?}");
-    let text = format!("{error}: {}", std::error::Error::source(&error).unwrap());
+    let text = denied(error.unwrap_err());
     let node = format!("node redis://:***@{}", server.addr());
     assert!(text.starts_with("redlock could not connect") && text.contains(&node), "{text}");
+}
+
+async fn secretive(server: Server) {
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut raw = client.get_multiplexed_async_connection().await.unwrap();
+    let mut set_user = redis::cmd("ACL");
+    set_user.arg(&["SETUSER", "me", "on", ">pw", "~*", "&*", "+@all", "-info"]);
+    set_user.query_async::<()>(&mut raw).await.unwrap();
+    let stranger = server.url().replace("://", "://me:pw@");
+    let error = over(vec![server.url(), stranger, "redis://127.0.0.1:1".into()], "").await;
+    let text = denied(error.unwrap_err());
+    let node = format!("node redis://me:***@{}: ", server.addr());
+    assert!(text.contains(&node) && text.contains("'info'"), "{text}");
+}
+
+/// What the error says, and what is behind it.
+fn denied(error: Error) -> String {
+    assert!(matches!(error, Error::Denied(_)), "{error:?}");
+    format!("{error}: {}", std::error::Error::source(&error).unwrap())
 }
 
 async fn comes_back(servers: Vec<Server>) {

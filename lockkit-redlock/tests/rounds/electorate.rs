@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockkit_core::Error;
-use lockkit_core::driver::{Driver as _, Renewal};
+use lockkit_core::driver::{Driver as _, DriverError, ErrorKind, Renewal};
 use lockkit_redlock::RedlockDriver;
 use tokio::time::sleep;
 
@@ -142,6 +142,36 @@ async fn one_backend_by_two_names_and_replicas_are_refused() {
     assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
     assert!(format!("{error:?}").contains("replica"), "{error:?}");
     settings(&copies, "allow=replicas").await.unwrap();
+}
+
+/// One alone could do without a vote, and nobody would hear of it.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_may_never_vote_is_named() {
+    let nodes = nodes::<5>();
+    // These may vote later.
+    nodes[3].restart_empty();
+    nodes[4].tells_no_run(ErrorKind::Unreachable);
+    settings(&nodes, "").await.unwrap();
+    nodes[2].tells_no_run(ErrorKind::Denied);
+    let error = settings(&nodes, "").await.unwrap_err();
+    assert!(matches!(error, Error::Denied(_)), "{error:?}");
+    assert!(format!("{error:?}").contains("node node 2: not for you"), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_refuses_a_little_later_than_most_answer_is_named() {
+    let nodes = nodes::<2>();
+    let refuse = || async {
+        sleep(Duration::from_millis(200)).await;
+        Err::<TestNode, _>(Error::connecting("test", DriverError::new(ErrorKind::Denied, "no")))
+    };
+    let driver = RedlockDriver::builder()
+        .node("one", nodes[0].clone())
+        .node("two", nodes[1].clone())
+        .node_at("three", refuse);
+    let error = driver.connect().await.unwrap_err();
+    assert!(matches!(error, Error::Denied(_)), "{error:?}");
+    assert!(format!("{error:?}").contains("node three: test could not connect"), "{error:?}");
 }
 
 /// As when names are given to other servers, one name after the other.

@@ -66,6 +66,8 @@ struct State {
     mode: Mode,
     backend: MemoryDriver,
     run: Run,
+    /// What it says instead of that, if it does not tell.
+    silence: Option<ErrorKind>,
     requests: usize,
     asks: usize,
     grants: usize,
@@ -93,6 +95,7 @@ impl TestNode {
             mode: Mode::Up,
             backend: MemoryDriver::new(),
             run: new_run().lasting(Duration::from_secs(3600)),
+            silence: None,
             requests: 0,
             asks: 0,
             grants: 0,
@@ -188,6 +191,11 @@ impl TestNode {
     pub(crate) fn is_a_replica(&self) {
         let mut state = self.0.lock().unwrap();
         state.run = state.run.clone().replica();
+    }
+
+    /// Does not tell which run it is in: it says so, or is too slow.
+    pub(crate) fn tells_no_run(&self, kind: ErrorKind) {
+        self.0.lock().unwrap().silence = Some(kind);
     }
 
     pub(crate) fn restarts_at_the_next_ask(&self) {
@@ -404,8 +412,13 @@ impl Driver for TestNode {
 
 #[async_trait]
 impl Node for TestNode {
-    async fn run(&self, _: Duration) -> Result<Run, DriverError> {
-        Ok(self.0.lock().unwrap().run.clone())
+    async fn run(&self, limit: Duration) -> Result<Run, DriverError> {
+        let silence = self.0.lock().unwrap().silence;
+        let Some(kind) = silence else { return Ok(self.0.lock().unwrap().run.clone()) };
+        if kind.is_transient() {
+            sleep(limit).await;
+        }
+        Err(DriverError::new(kind, "not for you"))
     }
 }
 
