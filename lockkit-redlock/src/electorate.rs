@@ -173,7 +173,7 @@ impl Electorate {
             Some((twin, _)) if !self.settings.allows(Odd::Duplicates) => {
                 Some(Bar::Duplicate(self.members[twin].name.clone()))
             }
-            _ if !run.is_primary() && !self.settings.allows(Odd::Replicas) => Some(Bar::Replica),
+            _ if !run.is_primary() => Some(Bar::Replica),
             _ => None,
         }
     }

@@ -22,7 +22,7 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
     Parameter::new(
         "allow",
-        "what is refused otherwise: `even` numbers of nodes, a `single` one, `duplicates`, `replicas`; commas between",
+        "what is refused otherwise: `even` numbers of nodes, a `single` one, `duplicates`; commas between",
         "nothing",
     ),
 ];
@@ -45,8 +45,6 @@ pub(crate) enum Odd {
     Single,
     /// One server that counts as several nodes.
     Duplicates,
-    /// A node that copies another server, and may become it.
-    Replicas,
 }
 
 impl Odd {
@@ -55,7 +53,6 @@ impl Odd {
             "even" => Self::Even,
             "single" => Self::Single,
             "duplicates" => Self::Duplicates,
-            "replicas" => Self::Replicas,
             _ => return None,
         })
     }
@@ -98,7 +95,7 @@ impl Settings {
         }
         for word in parameters.text("allow").iter().flat_map(|words| words.split(',')) {
             let odd = Odd::named(word).ok_or_else(|| {
-                parameters.bad("allow", "must be of `even`, `single`, `duplicates`, `replicas`")
+                parameters.bad("allow", "must be of `even`, `single`, `duplicates`")
             })?;
             settings.allows.push(odd);
         }
@@ -136,7 +133,7 @@ mod tests {
     #[test]
     fn parameters_say_how_nodes_are_treated() {
         let settings =
-            settings("max_ttl=1s&node_timeout=7ms&ttl=500ms&allow=even,replicas").unwrap();
+            settings("max_ttl=1s&node_timeout=7ms&ttl=500ms&allow=even,duplicates").unwrap();
         assert_eq!(settings.patience(Duration::from_secs(1)), Duration::from_millis(7));
         assert_eq!(settings.silence_after_restart(), Duration::from_secs(2));
         assert_eq!(settings.allows.len(), 2);
@@ -151,6 +148,7 @@ mod tests {
             ("node_timeout=1h", "at most 10s"),
             ("delayed_restart=perhaps", "delayed_restart"),
             ("allow=anything", "`single`"),
+            ("allow=replicas", "must be of `even`, `single`, `duplicates`"),
             ("fast=1", "unknown"),
         ] {
             let error = settings(parameters).unwrap_err().to_string();
