@@ -11,7 +11,7 @@ use crate::driver::{ID, RedlockDriver};
 use crate::electorate::Electorate;
 use crate::failure::silent;
 use crate::member::{Connect, Member, causes};
-use crate::settings::{Odd, Settings};
+use crate::settings::{Allow, Settings};
 
 /// How long connecting may take.
 const LIMIT: Duration = Duration::from_secs(4);
@@ -66,7 +66,8 @@ impl RedlockBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a number of nodes that makes no sense; [`Error::Misconfigured`] if a node is a replica, is another node under a different
+    /// [`Error::Config`] for a number of nodes that makes no sense, and for settings out of their
+    /// bounds; [`Error::Misconfigured`] if a node is a replica, is another node under a different
     /// name, or does not keep leases; [`Error::Unreachable`] without a majority; and any error of a
     /// node that does not pass by itself, such as a wrong password or the want of the right to tell
     /// which run it is in.
@@ -76,15 +77,18 @@ impl RedlockBuilder {
     /// Cancel-safe: nothing is locked yet.
     pub async fn connect(self) -> Result<RedlockDriver> {
         let Self { members, settings } = self;
+        if let Some((setting, reason)) = settings.out_of_bounds() {
+            return Err(Error::config(setting, reason));
+        }
         let refused = |reason: &str| Err(Error::config("Redlock", reason));
         match members.len() {
             0 => return refused("no node is named"),
-            1 if !settings.allows(Odd::Single) => {
+            1 if !settings.allows(Allow::Single) => {
                 return refused(
                     "one node is no majority: name three or five, or use its driver itself",
                 );
             }
-            number if number % 2 == 0 && !settings.allows(Odd::Even) => {
+            number if number % 2 == 0 && !settings.allows(Allow::Even) => {
                 return refused(
                     "an even number of nodes stands no more failures than one less would",
                 );

@@ -7,7 +7,7 @@ use lockkit_core::Liveness;
 use lockkit_core::driver::{Clock, Driver, DriverError, ErrorKind, Instant, Run};
 
 use crate::member::Member;
-use crate::settings::{Odd, Settings};
+use crate::settings::{Allow, Settings};
 
 /// All nodes, and what is known of the backends behind them.
 #[derive(Debug)]
@@ -170,7 +170,7 @@ impl Electorate {
             other != at && is_in_it && !matches!(bar, Some(Bar::Duplicate(_)))
         });
         match twin {
-            Some((twin, _)) if !self.settings.allows(Odd::Duplicates) => {
+            Some((twin, _)) if !self.settings.allows(Allow::Duplicates) => {
                 Some(Bar::Duplicate(self.members[twin].name.clone()))
             }
             _ if !run.is_primary() => Some(Bar::Replica),

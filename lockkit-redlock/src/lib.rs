@@ -44,4 +44,4 @@ mod waiting;
 
 pub use builder::RedlockBuilder;
 pub use driver::{CAPABILITIES, RedlockDriver};
-pub use settings::{PARAMETERS, Settings};
+pub use settings::{Allow, PARAMETERS, Settings};

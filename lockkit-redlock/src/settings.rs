@@ -28,18 +28,37 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 /// How the nodes are treated.
-#[derive(Clone, Debug)]
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use lockkit_core::{Locker, memory::MemoryDriver};
+/// use lockkit_redlock::{RedlockDriver, Settings};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+/// let (longest, patience) = (Duration::from_secs(20), Duration::from_millis(100));
+/// let driver = RedlockDriver::builder()
+///     .settings(Settings::default().max_ttl(longest).node_timeout(patience))
+///     .node("a", MemoryDriver::new())
+///     .node("b", MemoryDriver::new())
+///     .node("c", MemoryDriver::new());
+/// let locker = Locker::new(driver.connect().await?);
+/// assert_eq!(locker.capabilities().max_ttl, longest);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub(crate) max_ttl: Duration,
-    pub(crate) node_timeout: Option<Duration>,
+    node_timeout: Option<Duration>,
     pub(crate) delayed_restart: bool,
-    pub(crate) allows: Vec<Odd>,
+    allows: Vec<Allow>,
 }
 
 /// What is refused unless it is allowed.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Odd {
-    /// One node more than is of use: an even number needs as many votes as the next odd one.
+pub enum Allow {
+    /// An even number of nodes, which needs as many votes as the next odd one.
     Even,
     /// One node: no majority, only one server in a roundabout way.
     Single,
@@ -47,7 +66,7 @@ pub(crate) enum Odd {
     Duplicates,
 }
 
-impl Odd {
+impl Allow {
     fn named(word: &str) -> Option<Self> {
         Some(match word {
             "even" => Self::Even,
@@ -77,33 +96,70 @@ impl Settings {
         let parameters = url.parameters(known)?;
         let mut settings = Self::default();
         if let Some(max_ttl) = parameters.duration("max_ttl")? {
-            if !(Capabilities::MIN_TTL..=Capabilities::MAX_TTL).contains(&max_ttl) {
-                return Err(parameters.bad("max_ttl", "must be within 50ms to 24h"));
-            }
-            settings.max_ttl = max_ttl;
+            settings = settings.max_ttl(max_ttl);
         }
         if let Some(limit) = parameters.duration("node_timeout")? {
-            if limit.is_zero() || limit > Duration::from_secs(10) {
-                return Err(
-                    parameters.bad("node_timeout", "must be more than zero and at most 10s")
-                );
-            }
-            settings.node_timeout = Some(limit);
+            settings = settings.node_timeout(limit);
         }
         if let Some(delays) = parameters.parsed("delayed_restart")? {
-            settings.delayed_restart = delays;
+            settings = settings.delayed_restart(delays);
         }
         for word in parameters.text("allow").iter().flat_map(|words| words.split(',')) {
-            let odd = Odd::named(word).ok_or_else(|| {
+            settings = settings.allow(Allow::named(word).ok_or_else(|| {
                 parameters.bad("allow", "must be of `even`, `single`, `duplicates`")
-            })?;
-            settings.allows.push(odd);
+            })?);
         }
-        Ok(settings)
+        match settings.out_of_bounds() {
+            Some((name, reason)) => Err(parameters.bad(name, reason)),
+            None => Ok(settings),
+        }
     }
 
-    pub(crate) fn allows(&self, odd: Odd) -> bool {
-        self.allows.contains(&odd)
+    /// Sets the longest lease: 50 ms to 24 h, and 60 s if it is not set. A node that was restarted
+    /// sits out for a second more.
+    #[must_use]
+    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
+        self.max_ttl = max_ttl;
+        self
+    }
+
+    /// Sets how long to wait for a node before going on without it: more than zero and at most
+    /// 10 s, and a twentieth of the lease, at most 50 ms, if it is not set.
+    #[must_use]
+    pub fn node_timeout(mut self, limit: Duration) -> Self {
+        self.node_timeout = Some(limit);
+        self
+    }
+
+    /// Sets whether a node sits out that may have lost its locks in a restart, as it does if this
+    /// is not set. Otherwise it votes at once, and then two may hold one lock.
+    #[must_use]
+    pub fn delayed_restart(mut self, delays: bool) -> Self {
+        self.delayed_restart = delays;
+        self
+    }
+
+    /// Allows something that is refused otherwise, besides what is allowed already.
+    #[must_use]
+    pub fn allow(mut self, what: Allow) -> Self {
+        self.allows.push(what);
+        self
+    }
+
+    /// The setting that cannot be used, if there is one, and what it must be.
+    pub(crate) fn out_of_bounds(&self) -> Option<(&'static str, &'static str)> {
+        let is_usable = |limit| limit > Duration::ZERO && limit <= Duration::from_secs(10);
+        if !(Capabilities::MIN_TTL..=Capabilities::MAX_TTL).contains(&self.max_ttl) {
+            return Some(("max_ttl", "must be within 50ms to 24h"));
+        }
+        if !self.node_timeout.is_none_or(is_usable) {
+            return Some(("node_timeout", "must be more than zero and at most 10s"));
+        }
+        None
+    }
+
+    pub(crate) fn allows(&self, what: Allow) -> bool {
+        self.allows.contains(&what)
     }
 
     /// How long to wait for a node before going on without it.
@@ -124,7 +180,7 @@ impl Settings {
 mod tests {
     use std::time::Duration;
 
-    use super::{PARAMETERS, Settings};
+    use super::{Allow, PARAMETERS, Settings};
 
     fn settings(parameters: &str) -> lockkit_core::Result<Settings> {
         Settings::from_url(&format!("redlock://a,b,c?{parameters}").parse().unwrap(), PARAMETERS)
@@ -137,6 +193,19 @@ mod tests {
         assert_eq!(settings.patience(Duration::from_secs(1)), Duration::from_millis(7));
         assert_eq!(settings.silence_after_restart(), Duration::from_secs(2));
         assert_eq!(settings.allows.len(), 2);
+    }
+
+    #[test]
+    fn code_says_the_same() {
+        let in_code = Settings::default()
+            .max_ttl(Duration::from_secs(1))
+            .node_timeout(Duration::from_millis(7))
+            .delayed_restart(false)
+            .allow(Allow::Even)
+            .allow(Allow::Single);
+        let in_url = "max_ttl=1s&node_timeout=7ms&delayed_restart=false&allow=even,single";
+        assert_eq!(in_code, settings(in_url).unwrap());
+        assert_eq!(Settings::default(), settings("").unwrap());
     }
 
     #[test]

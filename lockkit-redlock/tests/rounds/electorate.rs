@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit_core::Error;
 use lockkit_core::driver::{Driver as _, DriverError, ErrorKind, Renewal};
-use lockkit_redlock::RedlockDriver;
+use lockkit_redlock::{RedlockDriver, Settings};
 use tokio::time::sleep;
 
 use crate::support::{Mode, TestNode, claim, nobody_there, over, settings};
@@ -171,6 +171,22 @@ async fn a_node_that_refuses_a_little_later_than_most_answer_is_named() {
     let error = driver.connect().await.unwrap_err();
     assert!(matches!(error, Error::Denied(_)), "{error:?}");
     assert!(format!("{error:?}").contains("node three: test could not connect"), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_out_of_bounds_are_refused_in_code_as_in_a_url() {
+    let (long, none) = (Duration::from_secs(25 * 3600), Duration::ZERO);
+    for (settings, setting) in [
+        (Settings::default().max_ttl(long), "max_ttl"),
+        (Settings::default().node_timeout(none), "node_timeout"),
+    ] {
+        let driver = RedlockDriver::builder().settings(settings);
+        let named = ["one", "two", "three"].into_iter().zip(nodes::<3>());
+        let driver = named.fold(driver, |driver, (name, node)| driver.node(name, node));
+        let error = driver.connect().await.unwrap_err();
+        assert!(matches!(error, Error::Config { .. }), "{error:?}");
+        assert!(error.to_string().starts_with(&format!("{setting}: must be")), "{error}");
+    }
 }
 
 /// As when names are given to other servers, one name after the other.
