@@ -37,9 +37,13 @@
 mod connect;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "file")]
+pub mod file;
 pub mod guide;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redlock")]
+pub mod redlock;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod sql;
 #[cfg(feature = "zookeeper")]
