@@ -34,10 +34,10 @@ impl Tls {
     /// before they expire. If one of them is just being written, what there was before remains in
     /// use.
     pub(crate) async fn options(&self) -> TlsOptions {
-        let read = self.files.read().await.and_then(|options| match check(&options) {
-            Ok(()) => Ok(options),
-            Err(problem) => Err(problem.to_string()),
-        });
+        let read = match self.files.read().await {
+            Ok(options) => checked(options).await,
+            Err(problem) => Err(problem),
+        };
         let (options, problem) = self.last.or_last(read);
         if let Some(problem) = problem {
             tracing::debug!(%problem, "the certificates that there were are used again");
@@ -66,7 +66,12 @@ async fn read(file: &Path) -> Result<Vec<u8>, String> {
     tokio::fs::read(file).await.map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Whether there are certificates in it, and the key to the client's.
-fn check(options: &TlsOptions) -> Result<(), tonic::transport::Error> {
-    Endpoint::from_static("https://localhost").tls_config(options.clone()).map(drop)
+/// The options, if there are certificates in them, and the key to the client's. To find out may
+/// take some milliseconds of work, if the system's certificates are read for it.
+async fn checked(options: TlsOptions) -> Result<TlsOptions, String> {
+    let checking = tokio::task::spawn_blocking(move || {
+        let checked = Endpoint::from_static("https://localhost").tls_config(options.clone());
+        checked.map(|_| options).map_err(|problem| problem.to_string())
+    });
+    checking.await.unwrap_or_else(|stopped| Err(stopped.to_string()))
 }
