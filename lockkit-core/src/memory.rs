@@ -88,6 +88,10 @@ impl MemoryDriver {
 
     /// `memory:` for [new](Self::new) locks, `memory:NAME` for [shared](Self::shared) ones.
     ///
+    /// What `url` says about a locker, such as its `namespace`, is only checked here:
+    /// [`Locker::from_url`](crate::Locker::from_url) applies it, and
+    /// [`Locker::new`](crate::Locker::new) does not.
+    ///
     /// # Errors
     ///
     /// [`Error::Config`](crate::Error::Config) for a URL with a host or an unknown parameter.

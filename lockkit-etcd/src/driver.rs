@@ -56,6 +56,10 @@ impl EtcdDriver {
     /// Tries one member after another, again and again if there are several: now and then they have
     /// a leader to choose, and turn everybody away meanwhile. Fails within 5 seconds.
     ///
+    /// What `url` says about a locker, such as its `namespace`, is only checked here:
+    /// [`Locker::from_url`](lockkit_core::Locker::from_url) applies it, and
+    /// [`Locker::new`](lockkit_core::Locker::new) does not.
+    ///
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.

@@ -10,8 +10,14 @@
 //!
 //! ```no_run
 //! # async fn example() -> lockkit_core::Result<()> {
-//! let url = "etcd://one:2379,two:2379,three:2379".parse()?;
-//! let driver = lockkit_etcd::EtcdDriver::connect(&url).await?;
+//! use std::sync::Arc;
+//!
+//! use lockkit_core::Locker;
+//! use lockkit_etcd::EtcdDriver;
+//!
+//! let url = "etcd://one:2379,two:2379,three:2379?namespace=shop".parse()?;
+//! let driver = EtcdDriver::connect(&url).await?;
+//! let locker = Locker::from_url(Arc::new(driver), &url)?;
 //! # Ok(())
 //! # }
 //! ```

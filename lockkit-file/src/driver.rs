@@ -60,6 +60,10 @@ impl FileDriver {
     /// `file:locks` is relative to the current directory, `file:/var/lib/app/locks` and
     /// `file:///var/lib/app/locks` are absolute.
     ///
+    /// What `url` says about a locker, such as its `namespace`, is only checked here:
+    /// [`Locker::from_url`](lockkit_core::Locker::from_url) applies it, and
+    /// [`Locker::new`](lockkit_core::Locker::new) does not.
+    ///
     /// # Errors
     ///
     /// [`Error::Config`] if the URL names no folder or has parameters that the driver does not

@@ -50,6 +50,10 @@ impl RedisDriver {
     /// sentinels name: `redis+sentinel://HOST[,HOST]…/NAME[/DATABASE]`; or to a cluster:
     /// `redis+cluster://HOST[,HOST]…`. Tries once, and fails within 5 seconds.
     ///
+    /// What `url` says about a locker, such as its `namespace`, is only checked here:
+    /// [`Locker::from_url`](lockkit_core::Locker::from_url) applies it, and
+    /// [`Locker::new`](lockkit_core::Locker::new) does not.
+    ///
     /// # Errors
     ///
     /// [`Error::Config`] if the URL cannot be used; [`Error::Misconfigured`] if the server cannot,

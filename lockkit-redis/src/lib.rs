@@ -9,7 +9,14 @@
 //!
 //! ```no_run
 //! # async fn example() -> lockkit_core::Result<()> {
-//! let driver = lockkit_redis::RedisDriver::connect(&"redis://localhost".parse()?).await?;
+//! use std::sync::Arc;
+//!
+//! use lockkit_core::Locker;
+//! use lockkit_redis::RedisDriver;
+//!
+//! let url = "redis://localhost?namespace=shop".parse()?;
+//! let driver = RedisDriver::connect(&url).await?;
+//! let locker = Locker::from_url(Arc::new(driver), &url)?;
 //! # Ok(())
 //! # }
 //! ```

@@ -65,6 +65,10 @@ impl ZooKeeperDriver {
     /// `digest`; nobody else can then use the locks. The session is to last for the `ttl` of the
     /// URL; the servers have bounds for it.
     ///
+    /// What `url` says about a locker, such as its `namespace`, is only checked here:
+    /// [`Locker::from_url`](lockkit_core::Locker::from_url) applies it, and
+    /// [`Locker::new`](lockkit_core::Locker::new) does not.
+    ///
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.

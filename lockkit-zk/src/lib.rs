@@ -8,7 +8,14 @@
 //!
 //! ```no_run
 //! # async fn example() -> lockkit_core::Result<()> {
-//! let driver = lockkit_zk::ZooKeeperDriver::connect(&"zookeeper://localhost".parse()?).await?;
+//! use std::sync::Arc;
+//!
+//! use lockkit_core::Locker;
+//! use lockkit_zk::ZooKeeperDriver;
+//!
+//! let url = "zookeeper://localhost?namespace=shop".parse()?;
+//! let driver = ZooKeeperDriver::connect(&url).await?;
+//! let locker = Locker::from_url(Arc::new(driver), &url)?;
 //! # Ok(())
 //! # }
 //! ```

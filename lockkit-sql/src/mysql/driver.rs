@@ -68,6 +68,10 @@ impl MysqlDriver {
     /// Connects to `mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE`, and makes the tables if there
     /// are none. Tries once, and gives up within 5 seconds.
     ///
+    /// What `url` says about a locker, such as its `namespace`, is only checked here:
+    /// [`Locker::from_url`](lockkit_core::Locker::from_url) applies it, and
+    /// [`Locker::new`](lockkit_core::Locker::new) does not.
+    ///
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.

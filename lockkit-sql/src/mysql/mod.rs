@@ -7,10 +7,14 @@
 //!
 //! ```no_run
 //! # async fn example() -> lockkit_core::Result<()> {
+//! use std::sync::Arc;
+//!
+//! use lockkit_core::Locker;
 //! use lockkit_sql::mysql::MysqlDriver;
 //!
-//! let url = "mysql://user:password@localhost/shop".parse()?;
+//! let url = "mysql://user:password@localhost/app?namespace=shop".parse()?;
 //! let driver = MysqlDriver::connect(&url).await?;
+//! let locker = Locker::from_url(Arc::new(driver), &url)?;
 //! # Ok(())
 //! # }
 //! ```

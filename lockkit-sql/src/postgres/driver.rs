@@ -65,6 +65,10 @@ impl PostgresDriver {
     /// What the URL leaves out comes from the environment variables of libpq: `PGPORT`, `PGUSER`,
     /// `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE` and the like.
     ///
+    /// What `url` says about a locker, such as its `namespace`, is only checked here:
+    /// [`Locker::from_url`](lockkit_core::Locker::from_url) applies it, and
+    /// [`Locker::new`](lockkit_core::Locker::new) does not.
+    ///
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.

@@ -8,10 +8,14 @@
 //!
 //! ```no_run
 //! # async fn example() -> lockkit_core::Result<()> {
+//! use std::sync::Arc;
+//!
+//! use lockkit_core::Locker;
 //! use lockkit_sql::postgres::PostgresDriver;
 //!
-//! let url = "postgres://user:password@localhost/shop".parse()?;
+//! let url = "postgres://user:password@localhost/app?namespace=shop".parse()?;
 //! let driver = PostgresDriver::connect(&url).await?;
+//! let locker = Locker::from_url(Arc::new(driver), &url)?;
 //! # Ok(())
 //! # }
 //! ```

@@ -63,6 +63,10 @@ impl SqliteDriver {
     /// `sqlite:locks.db` is relative to the current directory, `sqlite:/var/lib/app/locks.db` and
     /// `sqlite:///var/lib/app/locks.db` are absolute.
     ///
+    /// What `url` says about a locker, such as its `namespace`, is only checked here:
+    /// [`Locker::from_url`](lockkit_core::Locker::from_url) applies it, and
+    /// [`Locker::new`](lockkit_core::Locker::new) does not.
+    ///
     /// # Errors
     ///
     /// [`Error::Config`] if the URL names no file or has parameters that the driver does not know,

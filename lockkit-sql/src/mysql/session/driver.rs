@@ -48,6 +48,10 @@ impl MysqlSessionDriver {
     /// The session's TTL is that of the URL, or 30 seconds if it has none, rounded up to whole
     /// seconds.
     ///
+    /// What `url` says about a locker, such as its `namespace`, is only checked here:
+    /// [`Locker::from_url`](lockkit_core::Locker::from_url) applies it, and
+    /// [`Locker::new`](lockkit_core::Locker::new) does not.
+    ///
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.

@@ -49,6 +49,10 @@ impl PostgresSessionDriver {
     ///
     /// The session's TTL is that of the URL, or 30 seconds if it has none.
     ///
+    /// What `url` says about a locker, such as its `namespace`, is only checked here:
+    /// [`Locker::from_url`](lockkit_core::Locker::from_url) applies it, and
+    /// [`Locker::new`](lockkit_core::Locker::new) does not.
+    ///
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.

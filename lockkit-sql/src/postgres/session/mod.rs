@@ -7,10 +7,14 @@
 //!
 //! ```no_run
 //! # async fn example() -> lockkit_core::Result<()> {
+//! use std::sync::Arc;
+//!
+//! use lockkit_core::Locker;
 //! use lockkit_sql::postgres::session::PostgresSessionDriver;
 //!
 //! let url = "postgres://user:password@localhost/shop?hold=session&ttl=10s".parse()?;
 //! let driver = PostgresSessionDriver::connect(&url).await?;
+//! let locker = Locker::from_url(Arc::new(driver), &url)?;
 //! # Ok(())
 //! # }
 //! ```
