@@ -401,27 +401,30 @@ async fn what_an_owner_missed_before_says_nothing_of_the_front() {
 /// The one before had answers for most of its time.
 #[tokio::test(start_paused = true)]
 async fn a_blip_at_the_end_of_a_wait_says_little_to_the_next_of_its_owner() {
-    let backend = Unordered::default();
-    let lock = Locker::new(backend.clone()).lock("a").unwrap();
-    let guard = lock.acquire().await.unwrap();
-    let me = Owner::new();
-    let wait = |wait| {
-        let (lock, me) = (lock.clone(), me.clone());
-        let options = AcquireOptions::new().wait(wait);
-        tokio::spawn(async move { lock.acquire_as(&me, options).await })
-    };
-    let first = wait(Wait::AtMost(Duration::from_secs(100)));
-    settle().await;
-    let second = wait(Wait::Forever);
-    sleep(Duration::from_secs(95)).await;
-    *backend.health.lock().unwrap() = Health::Dead;
-    let outcome = first.await.unwrap();
-    assert!(matches!(outcome, Err(Error::TimedOut { source: Some(_), .. })), "{outcome:?}");
-    *backend.health.lock().unwrap() = Health::Sound;
-    sleep(Duration::from_secs(20)).await;
-    assert!(!second.is_finished(), "the backend is silent for seconds, not for a lease");
-    guard.release().await.unwrap();
-    second.await.unwrap().unwrap().release().await.unwrap();
+    // A little longer than a lease, and for much longer.
+    for patience in [Duration::from_millis(30_500), Duration::from_secs(100)] {
+        let backend = Unordered::default();
+        let lock = Locker::new(backend.clone()).lock("a").unwrap();
+        let guard = lock.acquire().await.unwrap();
+        let me = Owner::new();
+        let wait = |wait| {
+            let (lock, me) = (lock.clone(), me.clone());
+            let options = AcquireOptions::new().wait(wait);
+            tokio::spawn(async move { lock.acquire_as(&me, options).await })
+        };
+        let first = wait(Wait::AtMost(patience));
+        settle().await;
+        let second = wait(Wait::Forever);
+        sleep(patience - Duration::from_secs(5)).await;
+        *backend.health.lock().unwrap() = Health::Dead;
+        let outcome = first.await.unwrap();
+        assert!(matches!(outcome, Err(Error::TimedOut { source: Some(_), .. })), "{outcome:?}");
+        *backend.health.lock().unwrap() = Health::Sound;
+        sleep(Duration::from_secs(20)).await;
+        assert!(!second.is_finished(), "the backend is silent for seconds, not for a lease");
+        guard.release().await.unwrap();
+        second.await.unwrap().unwrap().release().await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]
