@@ -112,27 +112,30 @@ async fn those_of_an_owner_learn_together_that_nobody_answers() {
 /// What is left of it gives up when those after it have their answers.
 #[tokio::test(start_paused = true)]
 async fn an_acquisition_whose_caller_has_gone_says_nothing_to_the_next_of_its_owner() {
-    let (backend, lock) = set_up();
-    let (me, _guard) = (Owner::new(), lock.acquire().await.unwrap());
-    let wait = |wait| {
-        let (lock, me) = (lock.clone(), me.clone());
-        let options = AcquireOptions::new().wait(wait);
-        tokio::spawn(async move { lock.acquire_as(&me, options).await })
-    };
-    backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(TTL / 5));
-    let first = wait(Wait::AtMost(TTL / 10));
-    settle().await;
-    let second = wait(Wait::Forever);
-    settle().await;
-    let third = wait(Wait::Forever);
-    settle().await;
-    first.abort();
-    sleep(TTL * 3).await;
-    assert!(!second.is_finished());
-    backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(TTL / 100));
-    second.abort();
-    sleep(TTL / 2).await;
-    assert!(!third.is_finished(), "it has its answers");
+    // A little longer than a lease, and for much longer.
+    for waited in [TTL * 102 / 100, TTL * 3] {
+        let (backend, lock) = set_up();
+        let (me, _guard) = (Owner::new(), lock.acquire().await.unwrap());
+        let wait = |wait| {
+            let (lock, me) = (lock.clone(), me.clone());
+            let options = AcquireOptions::new().wait(wait);
+            tokio::spawn(async move { lock.acquire_as(&me, options).await })
+        };
+        backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(TTL / 5));
+        let first = wait(Wait::AtMost(TTL / 10));
+        settle().await;
+        let second = wait(Wait::Forever);
+        settle().await;
+        let third = wait(Wait::Forever);
+        settle().await;
+        first.abort();
+        sleep(waited).await;
+        assert!(!second.is_finished());
+        backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(TTL / 100));
+        second.abort();
+        sleep(TTL / 2).await;
+        assert!(!third.is_finished(), "it has its answers");
+    }
 }
 
 #[tokio::test(start_paused = true)]

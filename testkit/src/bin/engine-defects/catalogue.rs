@@ -540,8 +540,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "the warning of the end comes with the end",
         file: "tenure.rs",
-        sound: "is_some_and(|good_for| good_for <= left)",
-        broken: "is_some_and(|good_for| good_for <= left.mul_f32(0.0))",
+        sound: "good_for.map(|good_for| now + (good_for - left))",
+        broken: "good_for.map(|good_for| now + good_for)",
         test: "the_end_is_told_ahead_where_no_renewal_comes_through",
     },
 ];
