@@ -79,8 +79,8 @@ impl MysqlDriver {
     ///   database, has an unknown layout version, or has no way to keep the password secret.
     /// - [`Error::Denied`] for a wrong password or a missing right.
     /// - [`Error::Foreign`] if the tables are not as lockkit makes them.
-    /// - [`Error::Capacity`] if the server has no connection left.
-    /// - [`Error::Unreachable`].
+    /// - [`Error::Capacity`] if the server has no room for the tables.
+    /// - [`Error::Unreachable`], also if the server has no connection left.
     ///
     /// # Cancel safety
     ///

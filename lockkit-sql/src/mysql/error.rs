@@ -67,9 +67,6 @@ impl Failure {
             // Not a MySQL server at all, no TLS where it is demanded, or a certificate that is not
             // to be trusted.
             Self::Client(error) if is_about_the_set_up(error) => ErrorKind::Misconfigured,
-            other if other.number().is_some_and(|number| FULL.contains(&number)) => {
-                ErrorKind::Capacity
-            }
             other => match other.known_kind() {
                 None | Some(ErrorKind::Unknown) => ErrorKind::Unreachable,
                 Some(kind) => kind,

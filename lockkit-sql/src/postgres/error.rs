@@ -91,13 +91,11 @@ impl Failure {
             }
             // A certificate that is not to be trusted.
             Self::Client(error) if is_invalid_data(error) => ErrorKind::Misconfigured,
-            other if other.code() == Some(TOO_MANY_CONNECTIONS) => ErrorKind::Capacity,
             // Some poolers use this code for all that they say: here for a setting that they do not
-            // pass on, and when they are full.
+            // pass on.
             other if other.is_violation("unsupported startup parameter") => {
                 ErrorKind::Misconfigured
             }
-            other if other.is_violation("no more connections allowed") => ErrorKind::Capacity,
             other => match other.known_kind() {
                 None | Some(ErrorKind::Unknown) => ErrorKind::Unreachable,
                 Some(kind) => kind,
@@ -206,7 +204,6 @@ fn is_invalid_data(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData)
 }
 
-const TOO_MANY_CONNECTIONS: &str = "53300";
 const PROTOCOL_VIOLATION: &str = "08P01";
 
 /// What an answer with this code (<https://www.postgresql.org/docs/current/errcodes-appendix.html>)

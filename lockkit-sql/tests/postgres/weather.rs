@@ -56,7 +56,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_server_that_takes_no_writes_is_unreachable", || POSTGRES.url(), read_only),
         trial("a_wrong_password_is_denied_and_not_told", || POSTGRES.start(), password),
         trial("a_database_that_is_not_there_is_said", || POSTGRES.url(), no_database),
-        trial("too_many_connections_are_capacity", || POSTGRES.url(), too_many),
+        trial("too_many_connections_are_unreachable", || POSTGRES.url(), too_many),
         trial("requests_share_the_one_connection_that_there_is", || POSTGRES.start(), only_one),
         trial("what_is_no_postgres_is_told_apart", || Ok(()), no_postgres),
         trial("who_answers_for_a_server_that_is_away_is_unreachable", || Ok(()), answered_for),
@@ -443,7 +443,8 @@ async fn too_many(server: String) {
     database.run(&format!("CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")).await;
     let url = database.url_of(&role);
     let error = PostgresDriver::connect(&url.parse().unwrap()).await.unwrap_err();
-    assert!(matches!(error, Error::Capacity(_)), "{error:?}");
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    assert!(causes(&error).contains("too many connections"), "{error:?}");
 }
 
 /// Who needs a connection while the server gives no other one takes what somebody gives back.
@@ -492,7 +493,7 @@ async fn answered_for((): ()) {
         ),
         ("XX000", "go away", |error| matches!(error, Error::Unreachable(_))),
         ("08P01", away, |error| matches!(error, Error::Unreachable(_))),
-        ("08P01", full, |error| matches!(error, Error::Capacity(_))),
+        ("08P01", full, |error| matches!(error, Error::Unreachable(_))),
         ("08P01", setting, |error| matches!(error, Error::Misconfigured(_))),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -61,8 +61,8 @@ impl PostgresSessionDriver {
     ///   that pools transactions.
     /// - [`Error::Denied`] for a wrong password or a missing right.
     /// - [`Error::Foreign`] if the tables are not as lockkit makes them.
-    /// - [`Error::Capacity`] if the server has no connection left.
-    /// - [`Error::Unreachable`].
+    /// - [`Error::Capacity`] if the server has no room for the tables.
+    /// - [`Error::Unreachable`], also if the server has no connection left.
     ///
     /// # Cancel safety
     ///
