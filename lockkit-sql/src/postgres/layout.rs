@@ -15,25 +15,32 @@ const VERSION: i32 = 1;
 /// Held by whoever makes the tables: "lkit".
 const MAKING: i64 = 0x6c6b_6974;
 
-/// The columns of our tables, as `objects.sql` finds them.
-const TABLES: [(&str, &str); 4] = [
-    ("lockkit_layout", "only_row boolean NOT NULL, version integer NOT NULL"),
+/// The columns and the keys of our tables, as `objects.sql` finds them.
+const TABLES: [(&str, &str, &str); 4] = [
+    (
+        "lockkit_layout",
+        "only_row boolean NOT NULL DEFAULT, version integer NOT NULL",
+        "PRIMARY KEY (only_row)",
+    ),
     (
         "lockkit_lock",
         "namespace text NOT NULL, name text NOT NULL, owner text, label text, token bigint NOT NULL, \
          since bigint NOT NULL, lease bigint NOT NULL, expires bigint NOT NULL, \
          beat bigint NOT NULL",
+        "PRIMARY KEY (namespace, name)",
     ),
     (
         "lockkit_place",
         "namespace text NOT NULL, name text NOT NULL, owner text NOT NULL, label text NOT NULL, \
-         inbox text NOT NULL, turn smallint NOT NULL, arrival bigint NOT NULL, since bigint NOT NULL, lease bigint NOT NULL, \
-         expires bigint NOT NULL",
+         inbox text NOT NULL, turn smallint NOT NULL, arrival bigint NOT NULL IDENTITY, \
+         since bigint NOT NULL, lease bigint NOT NULL, expires bigint NOT NULL",
+        "PRIMARY KEY (owner)",
     ),
     (
         "lockkit_session",
         "key bigint NOT NULL, namespace text NOT NULL, name text NOT NULL, owner text, label text, \
          token bigint NOT NULL, since bigint NOT NULL, pid integer, awaited bigint NOT NULL",
+        "PRIMARY KEY (key)",
     ),
 ];
 
@@ -113,13 +120,15 @@ pub(super) async fn check(connection: &mut PgConnection) -> Result<bool, Failure
     let objects = sqlx::raw_sql(OBJECTS).fetch_all(&mut *connection).await?;
     let (mut ours, mut others) = (Vec::new(), Vec::new());
     for object in &objects {
-        let (name, made_of): (&str, &str) = (object.try_get("name")?, object.try_get("made_of")?);
-        match TABLES.contains(&(name, made_of)) || is_our_function(name, made_of) {
+        let name = object.try_get("name")?;
+        let (made_of, works_by) = (object.try_get("made_of")?, object.try_get("works_by")?);
+        let is_function = function(name) == Some((made_of, works_by));
+        match is_function || TABLES.contains(&(name, made_of, works_by)) {
             true => ours.push(name),
             false => others.push(name),
         }
     }
-    let names = FUNCTIONS.into_iter().chain(TABLES.map(|(table, _)| table));
+    let names = FUNCTIONS.into_iter().chain(TABLES.map(|(table, ..)| table));
     // If one is there twice, with other arguments, a call may mean the other.
     let strange: Vec<&str> =
         names.filter(|name| !ours.contains(name) || others.contains(name)).collect();
@@ -132,12 +141,15 @@ pub(super) async fn check(connection: &mut PgConnection) -> Result<bool, Failure
     Ok(true)
 }
 
-fn is_our_function(name: &str, body: &str) -> bool {
+/// The body of a function of ours, and its attributes.
+fn function(name: &str) -> Option<(&'static str, &'static str)> {
     let is_it =
-        |function: &str| function.strip_prefix(name).is_some_and(|rest| rest.starts_with('('));
-    let ours = LAYOUT.split("CREATE FUNCTION ").find(|function| is_it(function));
-    // The text up to the end of the body.
-    ours.and_then(|function| function.split("$$").nth(1)) == Some(body)
+        |function: &&str| function.strip_prefix(name).is_some_and(|rest| rest.starts_with('('));
+    let function = LAYOUT.split("CREATE FUNCTION ").find(is_it)?;
+    let (head, rest) = function.split_once(" AS $$")?;
+    let (_, attributes) = head.split_once("LANGUAGE ")?;
+    let (body, _) = rest.split_once("$$")?;
+    Some((body, attributes))
 }
 
 /// Says what to do when a right is missing.

@@ -85,20 +85,59 @@ async fn foreign(server: String) {
 }
 
 async fn altered(server: String) {
-    for alteration in [
-        "ALTER TABLE lockkit_lock ADD extra int",
-        "ALTER TABLE lockkit_place ALTER label DROP NOT NULL",
-        "DROP TABLE lockkit_place CASCADE",
-        "DELETE FROM lockkit_layout",
-        "CREATE OR REPLACE FUNCTION lockkit_sweep() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint'",
-        "CREATE FUNCTION lockkit_renew(text, text, text, double precision, integer) \
-         RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+    // Each with what is not as it was made.
+    for (alteration, altered) in [
+        ("ALTER TABLE lockkit_lock ADD extra int", "lockkit_lock"),
+        ("ALTER TABLE lockkit_place ALTER label DROP NOT NULL", "lockkit_place"),
+        ("DROP TABLE lockkit_place CASCADE", "lockkit_place"),
+        ("DELETE FROM lockkit_layout", "lockkit_layout"),
+        (
+            "CREATE OR REPLACE FUNCTION lockkit_sweep() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint'",
+            "lockkit_sweep",
+        ),
+        (
+            "CREATE FUNCTION lockkit_renew(text, text, text, double precision, integer) \
+             RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+            "lockkit_renew",
+        ),
+        // As where a copy was made without them: two would have the lock, each by a row of its own.
+        ("ALTER TABLE lockkit_lock DROP CONSTRAINT lockkit_lock_pkey", "lockkit_lock"),
+        (
+            "ALTER TABLE lockkit_lock DROP CONSTRAINT lockkit_lock_pkey, \
+             ADD PRIMARY KEY (namespace, name, token)",
+            "lockkit_lock",
+        ),
+        (
+            "ALTER TABLE lockkit_lock DROP CONSTRAINT lockkit_lock_pkey, \
+             ADD PRIMARY KEY (namespace, name) DEFERRABLE",
+            "lockkit_lock",
+        ),
+        ("ALTER TABLE lockkit_place DROP CONSTRAINT lockkit_place_pkey", "lockkit_place"),
+        ("ALTER TABLE lockkit_session DROP CONSTRAINT lockkit_session_pkey", "lockkit_session"),
+        ("ALTER TABLE lockkit_layout DROP CONSTRAINT lockkit_layout_pkey", "lockkit_layout"),
+        ("ALTER TABLE lockkit_lock ADD UNIQUE (owner)", "lockkit_lock"),
+        ("ALTER TABLE lockkit_place ALTER arrival DROP IDENTITY", "lockkit_place"),
+        (
+            "ALTER TABLE lockkit_place ALTER arrival DROP IDENTITY, ALTER arrival SET DEFAULT 7",
+            "lockkit_place",
+        ),
+        ("ALTER TABLE lockkit_lock ALTER owner SET DEFAULT 'me'", "lockkit_lock"),
+        // A clock that the server may take to stand still.
+        ("ALTER FUNCTION lockkit_now IMMUTABLE", "lockkit_now"),
+        ("ALTER FUNCTION lockkit_now STABLE", "lockkit_now"),
+        ("ALTER FUNCTION lockkit_take STRICT", "lockkit_take"),
+        ("ALTER FUNCTION lockkit_take SECURITY DEFINER", "lockkit_take"),
+        ("ALTER FUNCTION lockkit_take SET search_path = elsewhere", "lockkit_take"),
+        ("ALTER FUNCTION lockkit_renew_together RESET ALL", "lockkit_renew_together"),
     ] {
         let mut database = Database::on(&server).await;
         database.driver().await;
         database.run(alteration).await;
         let error = PostgresDriver::connect(&database.url.parse().unwrap()).await.unwrap_err();
         assert!(matches!(error, Error::Foreign(_)), "{alteration}: {error:?}");
+        let text = causes(&error);
+        let is_named = text.split([' ', ',', ';']).any(|word| word == altered);
+        assert!(is_named, "{alteration}: {text}");
     }
 }
 
