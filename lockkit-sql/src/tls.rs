@@ -1,12 +1,20 @@
 use std::fs::File;
+use std::time::Duration;
 
 use lockkit_core::{Parameters, Result};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 
-/// Names the cryptography provider of this process, unless somebody has done so.
+/// How long a file may take to be opened. Connecting has a longer limit, which begins then.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Names the cryptography provider of this process, unless somebody has done so. It is for those who
+/// check a certificate but not the host's name, and for nobody else.
 ///
-/// To check a certificate but not the host's name, sqlx asks for the provider of the process; where
-/// two are compiled in and none is named, that panics. This names the one that sqlx uses otherwise.
+/// For them alone, sqlx leaves it to rustls which provider checks the certificate: that of the
+/// process. Where none is named, rustls names the one that is compiled in, or panics if there are
+/// two. This names the one that sqlx uses for all the rest.
 pub(crate) fn name_a_provider() {
     if CryptoProvider::get_default().is_none() {
         // If somebody else was faster, one is named as well.
@@ -32,10 +40,66 @@ pub(crate) fn check_authorities(
 /// The file that a parameter names, opened here to see that it can be. The client reads it whenever
 /// it makes a connection; its error would not say which file it was, and would pass for one of the
 /// network.
-pub(crate) fn file<'p>(parameters: &'p Parameters<'_>, name: &str) -> Result<Option<&'p str>> {
+pub(crate) async fn file<'p>(
+    parameters: &'p Parameters<'_>,
+    name: &str,
+) -> Result<Option<&'p str>> {
     let Some(path) = parameters.text(name) else { return Ok(None) };
-    match File::open(path) {
-        Ok(_) => Ok(Some(path)),
+    let file = path.to_owned();
+    // Neither a pipe nor a file system that is far away holds up other tasks.
+    let opening = spawn_blocking(move || File::open(file).map(drop));
+    let opened = match timeout(PATIENCE, opening).await {
+        Ok(opened) => opened.unwrap_or_else(|stopped| Err(stopped.into())),
+        // It may do so yet, while the client connects.
+        Err(_) => Ok(()),
+    };
+    match opened {
+        Ok(()) => Ok(Some(path)),
         Err(error) => Err(parameters.bad(name, format!("{path}: {error}"))),
+    }
+}
+
+/// What the unit tests of both drivers need.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::env;
+    use std::fs::OpenOptions;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use tempfile::TempDir;
+    use tokio::task::spawn_blocking;
+
+    /// Carries out the test that asks for this in a process of its own, where the variable has that
+    /// value.
+    pub(crate) fn alone(variable: &str, value: &str) {
+        let this = std::thread::current().name().unwrap().to_owned();
+        let mut alone = Command::new(env::current_exe().unwrap());
+        let alone = alone.args(["--exact", &this]).env(variable, value);
+        let output = alone.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    /// A file that is not opened before somebody writes to it.
+    pub(crate) struct Pipe {
+        pub(crate) path: PathBuf,
+        _folder: TempDir,
+    }
+
+    impl Pipe {
+        pub(crate) fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("pipe");
+            assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+            Self { path, _folder: folder }
+        }
+
+        /// Lets go whoever waits for it; there has to be somebody.
+        pub(crate) async fn open(&self) {
+            let path = self.path.clone();
+            let opening = spawn_blocking(move || OpenOptions::new().write(true).open(path));
+            opening.await.unwrap().unwrap();
+        }
     }
 }

@@ -6,6 +6,7 @@ use super::claims;
 use super::endpoint::Endpoint;
 use crate::session::hold::{self, Hold};
 use crate::sights::OBSERVE;
+use crate::tls;
 
 /// The id of the driver, and the scheme of its URLs.
 pub(super) const ID: &str = "mysql";
@@ -80,7 +81,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn from_url(url: &BackendUrl) -> Result<Self> {
+    pub(super) async fn from_url(url: &BackendUrl) -> Result<Self> {
         check_scheme(url)?;
         let parameters = url.parameters(PARAMETERS)?;
         hold::check(&parameters, "lease")?;
@@ -90,7 +91,7 @@ impl Config {
             return Err(parameters.bad("connections", "must be a number from 2 to 100"));
         }
         let observe = parameters.parsed("observe")?.unwrap_or(false);
-        let endpoint = Endpoint::new(options(url, &parameters)?, claims::REQUESTS);
+        let endpoint = Endpoint::new(options(url, &parameters).await?, claims::REQUESTS);
         Ok(Self { endpoint, call_limit, connections, observe })
     }
 }
@@ -103,11 +104,11 @@ pub(super) struct SessionConfig {
 }
 
 impl SessionConfig {
-    pub(super) fn from_url(url: &BackendUrl, can: &Capabilities) -> Result<Self> {
+    pub(super) async fn from_url(url: &BackendUrl, can: &Capabilities) -> Result<Self> {
         check_scheme(url)?;
         let parameters = url.parameters(SESSION_PARAMETERS)?;
         let hold = Hold::from_parameters(&parameters, can)?;
-        Ok(Self { endpoint: Endpoint::new(options(url, &parameters)?, &[]), hold })
+        Ok(Self { endpoint: Endpoint::new(options(url, &parameters).await?, &[]), hold })
     }
 }
 
@@ -118,7 +119,7 @@ fn check_scheme(url: &BackendUrl) -> Result<()> {
     }
 }
 
-fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<MySqlConnectOptions> {
+async fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<MySqlConnectOptions> {
     let [host] = url.hosts() else {
         return Err(url.error("one host is needed, as in `mysql://app@localhost/shop`"));
     };
@@ -142,43 +143,55 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<MySqlConnect
     }
     let mode = parameters.parsed::<MySqlSslMode>("ssl-mode")?;
     let is_checked = matches!(mode, Some(MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity));
-    crate::tls::check_authorities(parameters, "ssl-ca", is_checked, "ssl-mode=verify_identity")?;
-    if let Some(mode) = mode {
-        crate::tls::name_a_provider();
-        options = options.ssl_mode(mode);
-    }
-    for (name, set) in [
-        ("ssl-ca", MySqlConnectOptions::ssl_ca as fn(_, _) -> _),
-        ("ssl-cert", MySqlConnectOptions::ssl_client_cert),
-        ("ssl-key", MySqlConnectOptions::ssl_client_key),
+    tls::check_authorities(parameters, "ssl-ca", is_checked, "ssl-mode=verify_identity")?;
+    let file = |name| tls::file(parameters, name);
+    let (authorities, certificate, key) =
+        tokio::try_join!(file("ssl-ca"), file("ssl-cert"), file("ssl-key"))?;
+    for (file, set) in [
+        (authorities, MySqlConnectOptions::ssl_ca as fn(_, _) -> _),
+        (certificate, MySqlConnectOptions::ssl_client_cert),
+        (key, MySqlConnectOptions::ssl_client_key),
     ] {
-        if let Some(file) = crate::tls::file(parameters, name)? {
+        if let Some(file) = file {
             options = set(options, file);
         }
+    }
+    if let Some(MySqlSslMode::VerifyCa) = mode {
+        tls::name_a_provider();
+    }
+    if let Some(mode) = mode {
+        options = options.ssl_mode(mode);
     }
     Ok(options)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+    use std::pin::pin;
     use std::time::Duration;
+
+    use futures_util::poll;
+    use tokio_rustls::rustls::crypto::CryptoProvider;
 
     use super::{CallLimit, Config, SessionConfig};
     use crate::mysql::session::CAPABILITIES;
+    use crate::tls::testing::{Pipe, alone};
 
-    fn config(url: &str) -> lockkit_core::Result<Config> {
-        Config::from_url(&url.parse().unwrap())
+    async fn config(url: &str) -> lockkit_core::Result<Config> {
+        Config::from_url(&url.parse().unwrap()).await
     }
 
-    #[test]
-    fn a_url_says_where_and_how() {
-        let plain = config("mysql://me@localhost/shop").unwrap();
+    #[tokio::test]
+    async fn a_url_says_where_and_how() {
+        let plain = config("mysql://me@localhost/shop").await.unwrap();
         assert_eq!(plain.endpoint.to_string(), "localhost:3306/shop");
         assert_eq!((plain.call_limit, plain.connections), (CallLimit::default(), 4));
         let full = config(
             "mariadb://me:hunter2@[::1]:7000/shop?call_limit=2s&ttl=10s&connections=2\
              &observe=true&ssl-mode=verify_identity&ssl-ca=Cargo.toml",
         )
+        .await
         .unwrap();
         assert_eq!(full.endpoint.to_string(), "[::1]:7000/shop");
         assert_eq!(
@@ -187,12 +200,39 @@ mod tests {
         );
         assert!(full.observe && !plain.observe);
         assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
-        let local = config("mysql://me@localhost/shop?socket=/run/mysqld.sock").unwrap();
+        let local = config("mysql://me@localhost/shop?socket=/run/mysqld.sock").await.unwrap();
         assert_eq!(local.endpoint.to_string(), "/run/mysqld.sock/shop");
     }
 
-    #[test]
-    fn what_cannot_be_used_is_said() {
+    /// In a process of its own, since the provider is that of the whole process.
+    #[tokio::test]
+    async fn a_provider_is_named_only_where_sqlx_asks_for_that_of_the_process() {
+        const VARIABLE: &str = "LOCKKIT_TEST_PROVIDER";
+        let named = CryptoProvider::get_default;
+        if env::var_os(VARIABLE).is_none() {
+            return alone(VARIABLE, "none");
+        }
+        for mode in ["disabled", "preferred", "required", "verify_identity"] {
+            config(&format!("mysql://me@h/d?ssl-mode={mode}")).await.unwrap();
+            assert!(named().is_none(), "{mode}");
+        }
+        config("mysql://me@h/d?ssl-mode=verify_ca").await.unwrap();
+        assert!(named().is_some());
+    }
+
+    /// It is left to the client, which has a limit of its own.
+    #[tokio::test]
+    async fn a_file_that_cannot_be_opened_yet_holds_up_nobody() {
+        let pipe = Pipe::new();
+        let url = format!("mysql://me@h/d?ssl-cert={}", pipe.path.display());
+        let mut configuring = pin!(config(&url));
+        assert!(poll!(configuring.as_mut()).is_pending());
+        configuring.await.unwrap();
+        pipe.open().await;
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_used_is_said() {
         for (url, reason) in [
             ("postgres://me@h/d", "scheme"),
             ("mysql://me@a,b/d", "one host"),
@@ -213,15 +253,15 @@ mod tests {
             ("mysql://me@h/d?hold=session", "the other driver"),
             ("mysql://me@h/d?fast=1", "known are: namespace, ttl, label, max_hold, call_limit"),
         ] {
-            let error = config(url).unwrap_err().to_string();
+            let error = config(url).await.unwrap_err().to_string();
             assert!(error.contains(reason), "{url}: {error}");
         }
     }
 
-    #[test]
-    fn a_url_of_sessions_says_where_and_keeps_the_password_to_itself() {
+    #[tokio::test]
+    async fn a_url_of_sessions_says_where_and_keeps_the_password_to_itself() {
         let url = "mysql://me:hunter2@h/d?hold=session&ttl=5s".parse().unwrap();
-        let config = SessionConfig::from_url(&url, &CAPABILITIES).unwrap();
+        let config = SessionConfig::from_url(&url, &CAPABILITIES).await.unwrap();
         assert_eq!(config.endpoint.to_string(), "h:3306/d");
         assert_eq!(config.hold.ttl, Duration::from_secs(5));
         assert!(!format!("{config:?}").contains("hunter2"), "{config:?}");

@@ -8,6 +8,7 @@ use super::claims;
 use super::endpoint::Endpoint;
 use crate::session::hold::{self, Hold};
 use crate::sights::OBSERVE;
+use crate::tls;
 
 /// The id of the driver, and the scheme of its URLs.
 pub(super) const ID: &str = "postgres";
@@ -80,7 +81,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn from_url(url: &BackendUrl) -> Result<Self> {
+    pub(super) async fn from_url(url: &BackendUrl) -> Result<Self> {
         check_scheme(url)?;
         let parameters = url.parameters(PARAMETERS)?;
         hold::check(&parameters, "lease")?;
@@ -90,7 +91,7 @@ impl Config {
             return Err(parameters.bad("connections", "must be a number from 2 to 100"));
         }
         let observe = parameters.parsed("observe")?.unwrap_or(false);
-        let endpoint = Endpoint::new(options(url, &parameters)?, claims::REQUESTS);
+        let endpoint = Endpoint::new(options(url, &parameters).await?, claims::REQUESTS);
         Ok(Self { endpoint, call_limit, connections, observe })
     }
 }
@@ -103,11 +104,11 @@ pub(super) struct SessionConfig {
 }
 
 impl SessionConfig {
-    pub(super) fn from_url(url: &BackendUrl, can: &Capabilities) -> Result<Self> {
+    pub(super) async fn from_url(url: &BackendUrl, can: &Capabilities) -> Result<Self> {
         check_scheme(url)?;
         let parameters = url.parameters(SESSION_PARAMETERS)?;
         let hold = Hold::from_parameters(&parameters, can)?;
-        Ok(Self { endpoint: Endpoint::new(options(url, &parameters)?, &[]), hold })
+        Ok(Self { endpoint: Endpoint::new(options(url, &parameters).await?, &[]), hold })
     }
 }
 
@@ -118,7 +119,7 @@ fn check_scheme(url: &BackendUrl) -> Result<()> {
     }
 }
 
-fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<PgConnectOptions> {
+async fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<PgConnectOptions> {
     let [host] = url.hosts() else {
         return Err(url.error("one host is needed, as in `postgres://localhost/shop`"));
     };
@@ -155,20 +156,22 @@ fn options(url: &BackendUrl, parameters: &Parameters<'_>) -> Result<PgConnectOpt
         None => check_mode_of_the_variable(url)?,
     }
     let mode = options.get_ssl_mode();
-    if let PgSslMode::VerifyCa = mode {
-        crate::tls::name_a_provider();
-    }
     let is_checked = matches!(mode, PgSslMode::VerifyCa | PgSslMode::VerifyFull);
-    let checking = "sslmode=verify-full";
-    crate::tls::check_authorities(parameters, "sslrootcert", is_checked, checking)?;
-    for (name, set) in [
-        ("sslrootcert", PgConnectOptions::ssl_root_cert as fn(_, _) -> _),
-        ("sslcert", PgConnectOptions::ssl_client_cert),
-        ("sslkey", PgConnectOptions::ssl_client_key),
+    tls::check_authorities(parameters, "sslrootcert", is_checked, "sslmode=verify-full")?;
+    let file = |name| tls::file(parameters, name);
+    let (authorities, certificate, key) =
+        tokio::try_join!(file("sslrootcert"), file("sslcert"), file("sslkey"))?;
+    for (file, set) in [
+        (authorities, PgConnectOptions::ssl_root_cert as fn(_, _) -> _),
+        (certificate, PgConnectOptions::ssl_client_cert),
+        (key, PgConnectOptions::ssl_client_key),
     ] {
-        if let Some(file) = crate::tls::file(parameters, name)? {
+        if let Some(file) = file {
             options = set(options, file);
         }
+    }
+    if let PgSslMode::VerifyCa = mode {
+        tls::name_a_provider();
     }
     Ok(options)
 }
@@ -194,28 +197,32 @@ fn is_identifier(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use std::env;
-    use std::process::Command;
+    use std::pin::pin;
+    use std::sync::Arc;
     use std::time::Duration;
 
-    use tokio_rustls::rustls::crypto::CryptoProvider;
+    use futures_util::poll;
+    use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 
     use super::{CallLimit, Config, SessionConfig};
     use crate::postgres::session::CAPABILITIES;
     use crate::session::hold::Keys;
+    use crate::tls::testing::{Pipe, alone};
 
-    fn config(url: &str) -> lockkit_core::Result<Config> {
-        Config::from_url(&url.parse().unwrap())
+    async fn config(url: &str) -> lockkit_core::Result<Config> {
+        Config::from_url(&url.parse().unwrap()).await
     }
 
-    #[test]
-    fn a_url_says_where_and_how() {
-        let plain = config("postgres://me@localhost/shop").unwrap();
+    #[tokio::test]
+    async fn a_url_says_where_and_how() {
+        let plain = config("postgres://me@localhost/shop").await.unwrap();
         assert_eq!(plain.endpoint.to_string(), "localhost:5432/shop");
         assert_eq!((plain.call_limit, plain.connections), (CallLimit::default(), 4));
         let full = config(
             "postgresql://me:hunter2@[::1]:7000/shop?call_limit=2s&ttl=10s&connections=2\
              &observe=true&schema=locks&sslmode=verify-full&sslrootcert=Cargo.toml",
         )
+        .await
         .unwrap();
         assert_eq!(full.endpoint.to_string(), "[::1]:7000/shop");
         assert_eq!(
@@ -228,34 +235,71 @@ mod tests {
 
     /// In processes of its own, since a variable belongs to the whole process, and so does the
     /// provider that is named.
-    #[test]
-    fn the_mode_that_a_variable_has_counts() {
+    #[tokio::test]
+    async fn the_mode_that_a_variable_has_counts() {
         const VARIABLE: &str = "PGSSLMODE";
         match env::var(VARIABLE).as_deref() {
             Ok("verify-ca") => {
-                config("postgres://h").unwrap();
+                config("postgres://h").await.unwrap();
                 assert!(CryptoProvider::get_default().is_some());
             }
             Ok("verify_ca") => {
-                let error = config("postgres://h").unwrap_err().to_string();
+                let error = config("postgres://h").await.unwrap_err().to_string();
                 assert!(error.contains(VARIABLE), "{error}");
-                config("postgres://h?sslmode=prefer").unwrap();
+                config("postgres://h?sslmode=prefer").await.unwrap();
             }
             _ => {
-                let this = std::thread::current().name().unwrap().to_owned();
                 for mode in ["verify-ca", "verify_ca"] {
-                    let mut alone = Command::new(env::current_exe().unwrap());
-                    let alone = alone.args(["--exact", &this]).env(VARIABLE, mode);
-                    let output = alone.output().unwrap();
-                    let said = String::from_utf8_lossy(&output.stdout);
-                    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+                    alone(VARIABLE, mode);
                 }
             }
         }
     }
 
-    #[test]
-    fn what_cannot_be_used_is_said() {
+    /// In processes of its own, each of which has a provider at most.
+    #[tokio::test]
+    async fn a_provider_is_named_only_where_sqlx_asks_for_that_of_the_process() {
+        const VARIABLE: &str = "LOCKKIT_TEST_PROVIDER";
+        let named = CryptoProvider::get_default;
+        match env::var(VARIABLE).as_deref() {
+            Ok("none") => {
+                for mode in ["disable", "allow", "prefer", "require", "verify-full"] {
+                    config(&format!("postgres://h?sslmode={mode}")).await.unwrap();
+                    assert!(named().is_none(), "{mode}");
+                }
+                let unusable = "postgres://h?sslmode=verify-ca&sslrootcert=/no/such/file";
+                config(unusable).await.unwrap_err();
+                assert!(named().is_none(), "for nothing");
+                config("postgres://h?sslmode=verify-ca").await.unwrap();
+                assert!(named().is_some());
+            }
+            Ok("own") => {
+                ring::default_provider().install_default().unwrap();
+                let own = Arc::clone(named().unwrap());
+                config("postgres://h?sslmode=verify-ca").await.unwrap();
+                assert!(Arc::ptr_eq(&own, named().unwrap()));
+            }
+            _ => {
+                for provider in ["none", "own"] {
+                    alone(VARIABLE, provider);
+                }
+            }
+        }
+    }
+
+    /// It is left to the client, which has a limit of its own.
+    #[tokio::test]
+    async fn a_file_that_cannot_be_opened_yet_holds_up_nobody() {
+        let pipe = Pipe::new();
+        let url = format!("postgres://h?sslmode=verify-full&sslrootcert={}", pipe.path.display());
+        let mut configuring = pin!(config(&url));
+        assert!(poll!(configuring.as_mut()).is_pending());
+        configuring.await.unwrap();
+        pipe.open().await;
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_used_is_said() {
         for (url, reason) in [
             ("mysql://h/d", "scheme"),
             ("postgres://a,b/d", "one host"),
@@ -282,17 +326,19 @@ mod tests {
             ("postgres://h?hold=on", "`lease` or `session`"),
             ("postgres://h?fast=1", "known are: namespace, ttl, label, max_hold, call_limit"),
         ] {
-            let error = config(url).unwrap_err().to_string();
+            let error = config(url).await.unwrap_err().to_string();
             assert!(error.contains(reason), "{url}: {error}");
         }
     }
 
-    #[test]
-    fn a_url_of_sessions_says_what_they_lock_and_for_how_long() {
-        let config = |url: &str| SessionConfig::from_url(&url.parse().unwrap(), &CAPABILITIES);
-        let plain = config("postgres://h/d?hold=session").unwrap();
+    #[tokio::test]
+    async fn a_url_of_sessions_says_what_they_lock_and_for_how_long() {
+        let config =
+            async |url: &str| SessionConfig::from_url(&url.parse().unwrap(), &CAPABILITIES).await;
+        let plain = config("postgres://h/d?hold=session").await.unwrap();
         assert_eq!((plain.hold.ttl, plain.hold.keys), (Duration::from_secs(30), Keys::Hashed));
-        let full = config("postgres://me:hunter2@h/d?hold=session&ttl=2s&keys=exact").unwrap();
+        let full =
+            config("postgres://me:hunter2@h/d?hold=session&ttl=2s&keys=exact").await.unwrap();
         assert_eq!((full.hold.ttl, full.hold.keys), (Duration::from_secs(2), Keys::Exact));
         assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
         for (url, reason) in [
@@ -302,7 +348,7 @@ mod tests {
             ("postgres://h?hold=session&ttl=100ms", "kept for 500ms to"),
             ("postgres://h?hold=session&connections=4", "known are"),
         ] {
-            let error = config(url).unwrap_err().to_string();
+            let error = config(url).await.unwrap_err().to_string();
             assert!(error.contains(reason), "{url}: {error}");
         }
     }

@@ -83,7 +83,7 @@ impl PostgresDriver {
     ///
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        let Config { endpoint, call_limit, connections, observe } = Config::from_url(url)?;
+        let Config { endpoint, call_limit, connections, observe } = Config::from_url(url).await?;
         let opened = Connections::open(endpoint.clone(), connections).await;
         let connections = opened
             .map(Arc::new)

@@ -1,12 +1,14 @@
 //! Connections that are encrypted, and those that should be and are not.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::process::Command;
 
 use libtest_mimic::Trial;
 use lockkit_core::Error;
 use lockkit_core::driver::{Driver as _, Release};
 use lockkit_sql::postgres::PostgresDriver;
 use lockkit_testkit::{Authority, POSTGRES, Server, Unavailable, trial};
+use tokio::task::spawn_blocking;
 
 use crate::support::{Database, LONG, causes, claim, driver, take};
 
@@ -15,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_verified_server_is_used", with_authority, verified),
         trial("another_authority_is_refused", with_authority, another_authority),
         trial("another_host_is_refused", with_authority, another_host),
+        trial("a_file_that_cannot_be_opened_yet_is_given_up_in_time", with_authority, pipe),
         trial("a_client_is_known_by_its_certificate", with_authority, client),
         trial("a_server_without_tls_is_refused", || POSTGRES.url(), without_tls),
     ]
@@ -78,6 +81,20 @@ async fn another_host((server, authority): (Server, Authority)) {
     assert!(told.contains("certificate") && told.contains("db.example"), "{told}");
     // Whose it is was not asked.
     driver(&trusting(&server, &authority, "verify-ca")).await;
+}
+
+/// One that is written whenever it is read, except just now.
+async fn pipe((server, authority): (Server, Authority)) {
+    speak_tls(&server, &authority, "127.0.0.1").await;
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let url = format!("{}?sslmode=verify-full&sslrootcert={}", server.url(), pipe.display());
+    let error = PostgresDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    // Threads wait for it still.
+    let opening = spawn_blocking(move || OpenOptions::new().write(true).open(pipe));
+    opening.await.unwrap().unwrap();
 }
 
 async fn client((server, authority): (Server, Authority)) {

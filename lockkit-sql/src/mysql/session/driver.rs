@@ -67,7 +67,8 @@ impl MysqlSessionDriver {
     ///
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        let SessionConfig { endpoint: plain, hold } = SessionConfig::from_url(url, &CAPABILITIES)?;
+        let SessionConfig { endpoint: plain, hold } =
+            SessionConfig::from_url(url, &CAPABILITIES).await?;
         let Hold { call_limit, ttl, keys, waiting } = hold;
         let failed = |failure: Failure| Error::connecting(ID, failure.while_connecting());
         let endpoint = plain.with_requests(REQUESTS);
