@@ -1,14 +1,21 @@
 //! The connections of one driver, and how a request is sent on one of them.
 
 use lockkit_core::driver::{Limit, OwnerId};
+use sqlx::Executor as _;
 use sqlx::error::BoxDynError;
-use sqlx::postgres::{PgArguments, PgRow, Postgres};
+use sqlx::postgres::{PgArguments, PgConnection, PgRow, Postgres};
 use tokio::time::{Duration, sleep};
 
 use super::endpoint::Endpoint;
 use super::error::Failure;
 use crate::query::query;
 use crate::seats::{Seats, Urgency};
+
+/// How a transaction begins in which nobody waits for more than a second, each time, for what others
+/// keep locked. It ends with the transaction: a pooler gives the session to others.
+const BEGIN: &str = "BEGIN; SET LOCAL lock_timeout = 1000";
+/// Takes everything back, if a statement has failed.
+const COMMIT: &str = "COMMIT";
 
 /// The connections of one driver.
 #[derive(Debug)]
@@ -32,6 +39,16 @@ pub(super) enum Value<'a> {
     Patience,
 }
 
+/// What has the server give up waiting for what others keep locked, so that no session is left
+/// behind by a client that has given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    /// The statement itself.
+    AsItSays,
+    /// The transaction around it.
+    AsWeSay,
+}
+
 impl Connections {
     /// Connects for the first time, with one attempt.
     pub(super) async fn open(endpoint: Endpoint, number: usize) -> Result<Self, Failure> {
@@ -50,10 +67,35 @@ impl Connections {
     /// was not carried out, which it does where transactions are `REPEATABLE READ` by default. It
     /// is also sent again, on another connection, if one that earlier requests have used has ended;
     /// but not if it may have been carried out and twice is not the same as once.
+    ///
+    /// The statement says how long the server may wait for what others keep locked.
     pub(super) async fn request(
         &self,
         statement: &'static str,
         values: &[Value<'_>],
+        urgency: Urgency,
+        limit: Duration,
+    ) -> Result<Vec<PgRow>, Failure> {
+        self.send(statement, values, Waits::AsItSays, urgency, limit).await
+    }
+
+    /// The same for a statement that names tables and is no more urgent than an ask. The server locks
+    /// these before it carries anything out, so the statement comes too late to say how long to wait:
+    /// another one comes first, in the same transaction. It takes three round trips.
+    pub(super) async fn request_of_tables(
+        &self,
+        statement: &'static str,
+        values: &[Value<'_>],
+        limit: Duration,
+    ) -> Result<Vec<PgRow>, Failure> {
+        self.send(statement, values, Waits::AsWeSay, Urgency::Asks, limit).await
+    }
+
+    async fn send(
+        &self,
+        statement: &'static str,
+        values: &[Value<'_>],
+        waits: Waits,
         urgency: Urgency,
         limit: Duration,
     ) -> Result<Vec<PgRow>, Failure> {
@@ -63,14 +105,18 @@ impl Connections {
         let failure = loop {
             let left = limit.left();
             let query = query(statement, values, |query, value| bind(query, value, left));
-            let asking = async { query?.fetch_all(&mut connection).await };
+            let asking = async {
+                match waits {
+                    Waits::AsItSays => Ok(query?.fetch_all(&mut connection).await?),
+                    Waits::AsWeSay => in_transaction(&mut connection, query?).await,
+                }
+            };
             match limit.bound(asking).await {
                 Ok(Ok(rows)) => {
                     seat.give_back(connection);
                     return Ok(rows);
                 }
-                Ok(Err(error)) => {
-                    let failure = Failure::from(error);
+                Ok(Err(failure)) => {
                     let may_be_repeated = urgency == Urgency::Asks || !failure.leaves_a_doubt();
                     if failure.is_end() && may_be_repeated {
                         self.seats.leave_idle_ones();
@@ -110,6 +156,20 @@ impl Connections {
     pub(super) async fn close(&self) {
         self.seats.close().await;
     }
+}
+
+/// Sends a query in a transaction of its own, so that it waits for nothing for long.
+async fn in_transaction(
+    connection: &mut PgConnection,
+    query: Query<'_>,
+) -> Result<Vec<PgRow>, Failure> {
+    connection.execute(sqlx::raw_sql(BEGIN)).await?;
+    let rows = query.fetch_all(&mut *connection).await.map_err(Failure::from);
+    // The transaction stands where the query has failed, too, unless the connection goes as well.
+    if !rows.as_ref().is_err_and(Failure::spoils_the_connection) {
+        connection.execute(sqlx::raw_sql(COMMIT)).await?;
+    }
+    rows
 }
 
 type Query<'a> = sqlx::query::Query<'a, Postgres, PgArguments>;

@@ -65,7 +65,7 @@ impl PostgresDriver {
         values: &[Value<'_>],
     ) -> Result<Vec<PgRow>, Failure> {
         let limit = self.inspection_limit();
-        self.connections.request(statement, values, Urgency::Asks, limit).await
+        self.connections.request_of_tables(statement, values, limit).await
     }
 
     fn inspection_limit(&self) -> Duration {

@@ -9,6 +9,11 @@ use super::error::Failure;
 const LAYOUT: &str = include_str!("sql/layout.sql");
 const STATE: &str = include_str!("sql/state.sql");
 const OBJECTS: &str = include_str!("sql/objects.sql");
+/// What is set here ends with the request, or with the transaction that it is part of.
+const LAYOUT_VERSION: &str =
+    "SET LOCAL lock_timeout = 1000; SELECT max(version) AS version FROM lockkit_layout";
+/// Those who wait for whoever makes the tables give up before their clients do.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 3000";
 
 const VERSION: i32 = 1;
 
@@ -76,7 +81,7 @@ pub(super) async fn prepare(connection: &mut PgConnection) -> Result<(), Failure
 
 async fn make(connection: &mut PgConnection) -> Result<(), Failure> {
     // A process that had to wait sees what was made meanwhile.
-    let mut transaction = connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+    let mut transaction = connection.begin_with(BEGIN).await?;
     // CREATE TABLE IF NOT EXISTS fails where two do it at once.
     sqlx::query("SELECT pg_advisory_xact_lock($1)")
         .persistent(false)
@@ -100,9 +105,7 @@ pub(super) async fn check(connection: &mut PgConnection) -> Result<bool, Failure
     if !row.try_get::<bool, _>("are_there")? {
         return Ok(false);
     }
-    let row = sqlx::raw_sql("SELECT max(version) AS version FROM lockkit_layout")
-        .fetch_one(&mut *connection)
-        .await?;
+    let row = sqlx::raw_sql(LAYOUT_VERSION).fetch_one(&mut *connection).await?;
     match row.try_get::<Option<i32>, _>("version")? {
         Some(VERSION) => (),
         Some(other) => {

@@ -4,36 +4,40 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::Row as _;
+use sqlx::postgres::PgRow;
 
 use super::connections::Connections;
 use super::endpoint::Endpoint;
 use super::error::Failure;
 use crate::seats::Urgency;
 
-const SWEEP: &str = "SELECT lockkit_sweep()";
+const SWEEP: &str = include_str!("sql/sweep.sql");
 const SWEEP_OBSERVED: &str = include_str!("sql/sweep_observed.sql");
-const SWEEP_OF_SESSIONS: &str = "SELECT lockkit_session_sweep()";
+const SWEEP_OF_SESSIONS: &str = include_str!("sql/session_sweep.sql");
 
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Removes some of the rows of leases that nobody has used for over a day, and returns how many. A
 /// sweep that `observes` removes no row with an owner.
 pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<u64, Failure> {
-    count(&connections, if observes { SWEEP_OBSERVED } else { SWEEP }).await
+    let swept = match observes {
+        true => connections.request_of_tables(SWEEP_OBSERVED, &[], LIMIT).await,
+        false => connections.request(SWEEP, &[], Urgency::Asks, LIMIT).await,
+    };
+    count(&swept?)
 }
 
 /// The same for sessions, over a connection that is closed afterwards: on the session, all its
 /// locks would wait for the sweep.
 pub(super) async fn sweep_of_sessions(endpoint: Endpoint) -> Result<u64, Failure> {
     let connections = Connections::new(endpoint, 2);
-    let swept = count(&connections, SWEEP_OF_SESSIONS).await;
+    let swept = connections.request(SWEEP_OF_SESSIONS, &[], Urgency::Asks, LIMIT).await;
     connections.close().await;
-    swept
+    count(&swept?)
 }
 
-/// The number that a statement yields.
-async fn count(connections: &Connections, statement: &'static str) -> Result<u64, Failure> {
-    let answer = connections.request(statement, &[], Urgency::Asks, LIMIT).await?;
-    let count: i64 = answer.first().map_or(Ok(0), |row| row.try_get(0))?;
+/// The number that a statement has yielded.
+fn count(rows: &[PgRow]) -> Result<u64, Failure> {
+    let count: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
     Ok(count.unsigned_abs())
 }

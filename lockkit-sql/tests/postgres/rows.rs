@@ -103,11 +103,11 @@ async fn synced(server: String) {
 }
 
 async fn sweep(server: String) {
+    let plain = include_str!("../../src/postgres/sql/sweep.sql");
     let observed = include_str!("../../src/postgres/sql/sweep_observed.sql");
-    for (sweep, removed, left) in [
-        ("SELECT lockkit_sweep()", 3, "ahead busy fresh held"),
-        (observed, 2, "ahead busy dead fresh held"),
-    ] {
+    for (sweep, removed, left) in
+        [(plain, 3, "ahead busy fresh held"), (observed, 2, "ahead busy dead fresh held")]
+    {
         sweeps(&mut Database::on(&server).await, sweep, removed, left).await;
     }
 }

@@ -5,10 +5,12 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
-use lockkit_core::Error;
 use lockkit_core::driver::{Attempt, Change, Claim, Driver, ErrorKind, Release, Renewal};
+use lockkit_core::{Diagnosis, Error, Grade};
 use lockkit_sql::postgres::PostgresDriver;
 use lockkit_testkit::{Hold, POSTGRES, Proxy, Server, trial};
+use sqlx::Connection as _;
+use sqlx::postgres::PgConnection;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
@@ -22,7 +24,12 @@ use crate::support::{
 /// One driver in fifty sweeps when it is made, and may wait then.
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
      WHERE datname = current_database() AND wait_event_type = 'Lock' \
-       AND query <> 'SELECT lockkit_sweep()'";
+       AND query NOT LIKE '%SELECT lockkit_sweep()%'";
+
+const SWEEPS: [&str; 2] = [
+    include_str!("../../src/postgres/sql/sweep.sql"),
+    include_str!("../../src/postgres/sql/session_sweep.sql"),
+];
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -51,6 +58,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             locked_for_two,
         ),
         trial("a_table_that_is_locked_leaves_no_session_waiting", || POSTGRES.url(), table),
+        trial(
+            "a_look_at_a_table_that_is_locked_leaves_no_session_waiting",
+            || POSTGRES.url(),
+            looks_at_a_table,
+        ),
+        trial("who_waits_for_tables_to_be_made_gives_up_in_time", || POSTGRES.url(), making),
         trial("a_cancelled_request_has_done_nothing", || POSTGRES.url(), cancelled),
         trial("a_standby_is_refused", || POSTGRES.start(), standby),
         trial("a_server_that_takes_no_writes_is_unreachable", || POSTGRES.url(), read_only),
@@ -358,6 +371,64 @@ async fn table(server: String) {
     assert_eq!(database.ask::<i64>(WAITING).await, 0, "a session is left waiting");
     database.run("COMMIT").await;
     assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+}
+
+async fn looks_at_a_table(server: String) {
+    let mut database = Database::on(&server).await;
+    // Within a transaction, the list of sessions stays as it was.
+    let mut witness = Database::at(&database.url).await;
+    let driver = impatient_driver(&format!("{}?call_limit=8s", database.url)).await;
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    let inspect = driver.inspect().unwrap();
+    let (name, namespace) = (held.name(), held.name().namespace());
+    let is_good = |findings: Vec<Diagnosis>| {
+        let clock = findings.iter().find(|finding| finding.topic() == "clock").unwrap();
+        clock.grade() == Grade::Good
+    };
+    database.run("BEGIN; LOCK TABLE lockkit_lock").await;
+    for _ in 0..2 {
+        let (seen, list, findings) =
+            tokio::join!(inspect.look(name), inspect.held(namespace), inspect.diagnose(namespace));
+        for (kind, text) in [kind(seen), kind(list)] {
+            assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+            assert!(text.contains("lock timeout"), "{text}");
+        }
+        assert!(!is_good(findings.unwrap()));
+        assert_eq!(witness.ask::<i64>(WAITING).await, 0, "a session is left waiting");
+    }
+    database.run("COMMIT").await;
+    // On the same connections, on which no transaction is open.
+    assert_eq!(inspect.look(name).await.unwrap().holder().unwrap().owner(), held.owner());
+    assert_eq!(inspect.held(namespace).await.unwrap().len(), 1);
+    assert!(is_good(inspect.diagnose(namespace).await.unwrap()));
+    let open = "SELECT count(*) FROM pg_stat_activity \
+                WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
+    assert_eq!(witness.ask::<i64>(open).await, 0);
+    assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+
+    // Nor does who connects, or sweeps.
+    database.run("BEGIN; LOCK TABLE lockkit_layout").await;
+    let error = PostgresDriver::connect(&database.url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    assert!(causes(&error).contains("lock timeout"), "{error:?}");
+    assert_eq!(witness.ask::<i64>(WAITING).await, 0, "a session is left waiting");
+    database.run("ROLLBACK; BEGIN; LOCK TABLE lockkit_lock, lockkit_session").await;
+    let mut other = PgConnection::connect(&database.url).await.unwrap();
+    for sweep in SWEEPS {
+        let error = sqlx::query(sweep).execute(&mut other).await.unwrap_err();
+        assert!(error.to_string().contains("lock timeout"), "{error}");
+    }
+}
+
+/// As for a process that was stopped while it made them.
+async fn making(server: String) {
+    let mut database = Database::on(&server).await;
+    database.run("SELECT pg_advisory_lock(x'6c6b6974'::integer)").await;
+    let error = PostgresDriver::connect(&database.url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    assert!(causes(&error).contains("lock timeout"), "{error:?}");
+    assert_eq!(database.ask::<i64>(WAITING).await, 0, "a session is left waiting");
 }
 
 async fn cancelled(server: String) {

@@ -3,11 +3,16 @@
 use libtest_mimic::Trial;
 use lockkit_core::driver::{ErrorKind, OwnerId, Release, Renewal};
 use lockkit_core::{Grade, Namespace};
-use lockkit_testkit::{Proxy, Server};
+use lockkit_testkit::{POSTGRES, Proxy, Server, trial};
 
-use crate::support::{Raw, claim, driver, kind, of_a_process, on_each, take};
+use crate::support::{Raw, claim, driver, impatient_driver, kind, of_a_process, on_each, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
+    let of_postgres = trial(
+        "postgres::a_look_at_a_table_that_is_locked_leaves_no_session_waiting",
+        || POSTGRES.start(),
+        locked,
+    );
     [
         on_each("another_program_is_seen_and_not_broken", foreign),
         on_each("a_break_says_what_else_would_end", others),
@@ -18,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
     .into_iter()
     .flatten()
+    .chain([of_postgres])
     .collect()
 }
 
@@ -122,6 +128,32 @@ async fn late_for_one(server: Server) {
     for claim in [&one, &further] {
         assert_ne!(holder.renew(claim).await.unwrap(), Renewal::Lost);
     }
+}
+
+/// As while the table is rewritten. MySQL and MariaDB have a limit for the whole session.
+async fn locked(server: Server) {
+    // One driver in fifty sweeps when it begins, and may wait then.
+    const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
+         WHERE application_name = 'lockkit' AND wait_event_type = 'Lock' \
+           AND query NOT LIKE '%SELECT lockkit_session_sweep()%'";
+    let (mut raw, mut keeper) = (Raw::to(&server).await, Raw::to(&server).await);
+    let driver = impatient_driver(&server.url(), "call_limit=8s").await;
+    let held = claim("orders");
+    take(&*driver, &held).await;
+    let inspect = driver.inspect().unwrap();
+    keeper.run("BEGIN; LOCK TABLE lockkit_session").await;
+    let seen = kind(inspect.look(held.name()).await);
+    let list = kind(inspect.held(&Namespace::default()).await);
+    let broken = kind(inspect.break_hold(held.name(), Some(held.owner())).await);
+    for (kind, text) in [seen, list, broken] {
+        assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+        assert!(text.contains("lock timeout"), "{text}");
+    }
+    assert_eq!(raw.ask(WAITING, "").await, 0, "a session is left waiting");
+    keeper.run("COMMIT").await;
+    let status = inspect.look(held.name()).await.unwrap();
+    assert_eq!(status.holder().unwrap().owner(), held.owner());
+    assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
 }
 
 async fn diagnosed(server: Server) {

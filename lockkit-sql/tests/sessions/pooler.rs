@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Driver, Release, Renewal};
+use lockkit_core::driver::{Driver, ErrorKind, Release, Renewal};
 use lockkit_core::{Error, Grade, Locker};
 use lockkit_sql::postgres::PostgresDriver;
 use lockkit_testkit::{POSTGRES, PgBouncer, PoolMode, Proxy, Server, Unavailable, trial};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
-use crate::support::{Raw, causes, claim, connect, driver, millis, refused, take};
+use crate::support::{Raw, causes, claim, connect, driver, kind, millis, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -32,6 +32,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             || pooled(PoolMode::Transaction),
             leases_pooled,
         ),
+        trial(
+            "pgbouncer::a_look_ends_in_time_and_leaves_nothing_behind",
+            || pooled(PoolMode::Transaction),
+            looks_pooled,
+        ),
     ]
 }
 
@@ -45,7 +50,14 @@ async fn refuses((server, pooler): (Server, PgBouncer)) {
     let error = connect(&pooler.url("postgres"), "ttl=2s").await.unwrap_err();
     assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
     assert!(causes(&error).contains("pooler"), "{error:?}");
-    // Whoever gets the sessions of the server next finds them as they were.
+    found_as_it_was(&pooler).await;
+    let mut raw = PgConnection::connect(&server.url()).await.unwrap();
+    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    assert_eq!(sqlx::query(locks).fetch_one(&mut raw).await.unwrap().get::<i64, _>(0), 0);
+}
+
+/// Whoever gets a session of the server next finds nothing set there.
+async fn found_as_it_was(pooler: &PgBouncer) {
     let options: PgConnectOptions = pooler.url("postgres").parse().unwrap();
     let mut next = options.extra_float_digits(None).connect().await.unwrap();
     for setting in ["idle_session_timeout", "tcp_user_timeout", "lock_timeout"] {
@@ -53,9 +65,6 @@ async fn refuses((server, pooler): (Server, PgBouncer)) {
         let row = asking.persistent(false).fetch_one(&mut next).await.unwrap();
         assert_eq!(row.get::<&str, _>(0), "0", "{setting}");
     }
-    let mut raw = PgConnection::connect(&server.url()).await.unwrap();
-    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
-    assert_eq!(sqlx::query(locks).fetch_one(&mut raw).await.unwrap().get::<i64, _>(0), 0);
 }
 
 async fn works((server, pooler): (Server, PgBouncer)) {
@@ -168,6 +177,25 @@ async fn leases_pooled((_server, pooler): (Server, PgBouncer)) {
             wait_by_polling(drivers.map(Locker::new)).await;
         }
     }
+}
+
+/// One session is enough for one driver, of which asks leave one connection of two to others: so nothing
+/// depends on whether the pooler carries prepared statements over.
+async fn looks_pooled((server, pooler): (Server, PgBouncer)) {
+    // The tables are there: who makes them need not look whether they are as they should be.
+    PostgresDriver::connect(&server.url().parse().unwrap()).await.unwrap().close().await;
+    let url = format!("{}?connections=2&call_limit=8s", pooler.url("postgres"));
+    let driver = PostgresDriver::connect(&url.parse().unwrap()).await.unwrap();
+    let (inspect, name) = (driver.inspect().unwrap(), claim("orders"));
+    let mut keeper = Raw::to(&server).await;
+    keeper.run("BEGIN; LOCK TABLE lockkit_lock").await;
+    let (kind, text) = kind(inspect.look(name.name()).await);
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    assert!(text.contains("lock timeout"), "{text}");
+    found_as_it_was(&pooler).await;
+    keeper.run("COMMIT").await;
+    assert!(inspect.look(name.name()).await.unwrap().holder().is_none());
+    found_as_it_was(&pooler).await;
 }
 
 async fn wait_by_polling([one, other]: [Locker; 2]) {

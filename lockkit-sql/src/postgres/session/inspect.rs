@@ -19,8 +19,10 @@ use crate::session::Server as _;
 const STATUS: &str = "SELECT pid, program, namespace, name, owner, label, token, age \
      FROM lockkit_session_status($1::bigint)";
 const HELD: &str = include_str!("../sql/sessions.sql");
+/// Before the function looks at the table, it is said how long to wait for that.
 const BREAK: &str = "SELECT pid, program, namespace, name, owner, label, token, age, others, is_over \
-     FROM lockkit_session_break($1::bigint, $2::text, $3::bigint)";
+     FROM (SELECT $3::bigint AS patience, set_config('lock_timeout', $3::text, true) OFFSET 0) AS begun, \
+          LATERAL lockkit_session_break($1::bigint, $2::text, begun.patience)";
 
 #[async_trait]
 impl Inspect for PostgresSessionDriver {
@@ -97,7 +99,7 @@ impl PostgresSessionDriver {
         values: &[Value<'_>],
     ) -> Result<Vec<PgRow>, Failure> {
         let limit = self.inspection_limit();
-        self.lookout.request(statement, values, Urgency::Asks, limit).await
+        self.lookout.request_of_tables(statement, values, limit).await
     }
 
     fn inspection_limit(&self) -> Duration {
