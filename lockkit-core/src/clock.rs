@@ -333,8 +333,8 @@ mod tests {
             let engine = Arc::clone(&engine);
             async move {
                 let mut progress = Progress::new(clock.stamp(), Wait::Forever, Renew::Auto);
-                let (engine, claim, progress) = (&engine, &claim, &mut progress);
-                let won = Pursuit { engine, claim, progress }.wait(None, &mut caller).await;
+                let mut pursuit = Pursuit::of(&engine, &claim, &mut progress);
+                let won = pursuit.wait(None, &mut caller).await;
                 assert!(won.unwrap().vouched.is_good_at(clock.now()));
             }
         });

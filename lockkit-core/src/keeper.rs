@@ -10,7 +10,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
-use std::thread;
 use std::time::Duration;
 
 use tokio::select;
@@ -18,7 +17,7 @@ use tracing::Instrument as _;
 
 use crate::clock::Instant;
 use crate::driven::Caller;
-use crate::driver::{Change, Claim, DriverError, ErrorKind, Release, Renewal};
+use crate::driver::{Change, Claim, DriverError, Release, Renewal};
 use crate::engine::Engine;
 use crate::guard::Seat;
 use crate::options::{Lease, Renew, Wait};
@@ -50,12 +49,10 @@ pub(crate) fn keep(
         let mut progress =
             Progress::new(engine.clock.now(), wait, lease.renewal()).behind_others(behind);
         let begun = {
-            let (engine, claim, progress) = (&engine, &claim, &mut progress);
-            let mut pursuit = Pursuit { engine, claim, progress };
-            caught(pin!(pursuit.begin(&mut caller))).await
-        };
-        let Ok(begun) = begun else {
-            return Box::pin(after_panic(&engine, &claim, &mut caller)).await;
+            let mut pursuit = Pursuit::of(&engine, &claim, &mut progress);
+            let begun = pursuit.begin(&mut caller).await;
+            pursuit.rest();
+            begun
         };
         match begun {
             Some(Asked::Won(won)) => take(engine, claim, won, progress.end(), lease, caller),
@@ -91,13 +88,11 @@ fn wait_and_take(
     mut caller: Caller<Acquired>,
 ) -> impl Future<Output = ()> + Send {
     async move {
-        let waited = {
-            let (engine, claim, progress) = (&engine, &claim, &mut progress);
-            let mut pursuit = Pursuit { engine, claim, progress };
-            caught(pin!(pursuit.wait(next, &mut caller))).await
-        };
-        let Ok(won) = waited else {
-            return Box::pin(after_panic(&engine, &claim, &mut caller)).await;
+        let won = {
+            let mut pursuit = Pursuit::of(&engine, &claim, &mut progress);
+            let won = pursuit.wait(next, &mut caller).await;
+            pursuit.rest();
+            won
         };
         if let Some(won) = won {
             take(engine, claim, won, progress.end(), lease, caller);
@@ -106,23 +101,6 @@ fn wait_and_take(
             Box::pin(clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ())).await;
         }
     }
-}
-
-/// What `future` returns, or the panic that ended it, which was reported already.
-async fn caught<F: Future + ?Sized>(mut future: Pin<&mut F>) -> thread::Result<F::Output> {
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-        Ok(poll) => poll.map(Ok),
-        Err(panic) => Poll::Ready(Err(panic)),
-    })
-    .await
-}
-
-/// Leaves nothing behind of a claim whose driver panicked: what it was asked last may have been
-/// done, and may still be.
-async fn after_panic(engine: &Engine, claim: &Claim, caller: &mut Caller<Acquired>) {
-    let error = DriverError::new(ErrorKind::Unknown, "the driver panicked");
-    _ = caller.report(Err(engine.failed_error(Operation::Acquire, claim.name(), error)));
-    clear_up(engine, claim, claim.ttl(), Some(engine.clock.stamp()), |_| ()).await;
 }
 
 /// Makes a hold of a grant, for the caller.
@@ -278,8 +256,12 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
     // A renewal that lands after the release revives nothing; it is only seen through.
     let unfinished = async {
         if let Some(mut renewal) = renewal {
-            // A panic of it does not keep the hold from being released.
-            drop(caught(renewal.as_mut()).await);
+            // A panic of it, which is told of, does not keep the hold from being released.
+            let seen_through = poll_fn(|cx| {
+                let poll = catch_unwind(AssertUnwindSafe(|| renewal.as_mut().poll(cx)));
+                poll.map_or(Poll::Ready(()), |poll| poll.map(drop))
+            });
+            seen_through.await;
         }
     };
     let mut losses = losses(engine, claim);

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use tokio::select;
@@ -12,7 +13,7 @@ use crate::clock::Instant;
 use crate::driven::Caller;
 use crate::driver::{Attempt, Change, Claim, DriverError, ErrorKind, Grant, Taken};
 use crate::engine::Engine;
-use crate::keeper::Acquired;
+use crate::keeper::{Acquired, clear_up};
 use crate::options::{Renew, Wait};
 use crate::pace::{courtesy, jitter, spread};
 use crate::progress::Progress;
@@ -21,12 +22,26 @@ use crate::{BoxError, Error, Fairness, Operation, meter};
 
 /// One claim on its way to a grant.
 pub(crate) struct Pursuit<'a> {
-    pub(crate) engine: &'a Arc<Engine>,
-    pub(crate) claim: &'a Claim,
-    pub(crate) progress: &'a mut Progress,
+    engine: &'a Arc<Engine>,
+    claim: &'a Claim,
+    progress: &'a mut Progress,
 }
 
-impl Pursuit<'_> {
+impl<'a> Pursuit<'a> {
+    pub(crate) fn of(
+        engine: &'a Arc<Engine>,
+        claim: &'a Claim,
+        progress: &'a mut Progress,
+    ) -> Self {
+        progress.is_pursued = true;
+        Self { engine, claim, progress }
+    }
+
+    /// Nothing that it asked of the driver is under way: whoever has the claim sees to what is left.
+    pub(crate) fn rest(self) {
+        self.progress.is_pursued = false;
+    }
+
     /// Asks for the first time, or says at once that the claim is to [wait](Self::wait). Reports
     /// why, if there will be no grant.
     pub(crate) async fn begin(&mut self, caller: &mut Caller<Acquired>) -> Option<Asked> {
@@ -147,19 +162,20 @@ impl Pursuit<'_> {
             _ = self.progress.unanswered.get_or_insert(asked);
             self.progress.tell();
             let stop = loop {
-                let silence = self.progress.unanswered.map(|since| since + self.claim.ttl());
-                let limit = earlier(self.progress.deadline(), silence);
-                let stop = select! {
+                select! {
                     biased;
                     answer = &mut request => return self.answered(asked, answer, caller),
                     // Without a turn it is in nobody's way.
-                    () = caller.gone(), if self.progress.ticket.is_some() => Stop::CallerGone,
-                    () = self.engine.clock.sleep_until_some(limit) => {
-                        match silence.filter(|_| limit != self.progress.deadline()) {
-                            Some(over) => Stop::Silence { kind: ErrorKind::Unknown, over },
-                            None => Stop::TimeIsUp,
-                        }
+                    () = caller.gone(), if self.progress.ticket.is_some() => {
+                        break Stop::CallerGone;
                     }
+                    () = self.engine.clock.sleep_until_some(self.limit()) => (),
+                }
+                // Reckoned again, since a waiter has no room to keep it.
+                let stop = match self.silence().filter(|_| self.limit() != self.progress.deadline())
+                {
+                    Some(over) => Stop::Silence { kind: ErrorKind::Unknown, over },
+                    None => Stop::TimeIsUp,
                 };
                 if !self.stood_still(&stop) {
                     break stop;
@@ -171,6 +187,16 @@ impl Pursuit<'_> {
             self.note(asked, &request.await);
             given_up
         }
+    }
+
+    /// When the backend counts as silent, if nothing it was asked is answered before.
+    fn silence(&self) -> Option<Instant> {
+        self.progress.unanswered.map(|since| since + self.claim.ttl())
+    }
+
+    /// How long to wait for an answer.
+    fn limit(&self) -> Option<Instant> {
+        earlier(self.progress.deadline(), self.silence())
     }
 
     fn answered(
@@ -412,6 +438,20 @@ impl Pursuit<'_> {
         // The caller may be gone by now.
         _ = caller.report(Err(error));
         None
+    }
+}
+
+impl Drop for Pursuit<'_> {
+    /// Leaves nothing behind of a claim whose driver has panicked: what it was asked last may have
+    /// been done, and may still be.
+    fn drop(&mut self) {
+        if self.progress.is_pursued && thread::panicking() {
+            let (engine, claim) = (Arc::clone(self.engine), self.claim.clone());
+            self.engine.spawn(async move {
+                let in_doubt = Some(engine.clock.stamp());
+                clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ()).await;
+            });
+        }
     }
 }
 

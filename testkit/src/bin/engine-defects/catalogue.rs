@@ -238,8 +238,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a backend that is silent is waited for too long",
         file: "pursuit.rs",
-        sound: "self.progress.unanswered.map(|since| since + self.claim.ttl());",
-        broken: "self.progress.unanswered.map(|since| since + self.claim.ttl() * 100);",
+        sound: "self.progress.unanswered.map(|since| since + self.claim.ttl())",
+        broken: "self.progress.unanswered.map(|since| since + self.claim.ttl() * 100)",
         test: "a_backend_that_never_answers_is_unreachable_within_a_lease",
     },
     Defect {
@@ -511,16 +511,16 @@ pub(crate) const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "an acquisition whose driver panics leaves what it was granted",
-        file: "keeper.rs",
-        sound: "clear_up(engine, claim, claim.ttl(), Some(engine.clock.stamp()), |_| ()).await;",
-        broken: "",
+        file: "pursuit.rs",
+        sound: "if self.progress.is_pursued && thread::panicking() {",
+        broken: "if false {",
         test: "an_acquisition_whose_driver_panics_fails_and_leaves_nothing",
     },
     Defect {
         what: "the panic of a renewal takes the release with it",
         file: "keeper.rs",
-        sound: "drop(caught(renewal.as_mut()).await);",
-        broken: "drop(renewal.as_mut().await);",
+        sound: "seen_through.await;",
+        broken: "drop(seen_through);\n            drop(renewal.await);",
         test: "a_hold_is_released_though_its_last_renewal_panics",
     },
     Defect {
