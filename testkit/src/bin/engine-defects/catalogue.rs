@@ -524,13 +524,6 @@ pub(crate) const DEFECTS: &[Defect] = &[
         test: "a_hold_is_released_though_its_last_renewal_panics",
     },
     Defect {
-        what: "a loss that the release finds out is not counted",
-        file: "keeper.rs",
-        sound: "matches!(answer, Ok(Release::NotHeld)) {",
-        broken: "matches!(answer, Ok(Release::NotHeld)) && false {",
-        test: "a_loss_that_only_the_release_finds_out_is_counted",
-    },
-    Defect {
         what: "work that a shutdown ends is said to have lost its lock",
         file: "guard.rs",
         sound: "match engine.stopping.is_cancelled() {",
