@@ -66,7 +66,8 @@ pub(crate) fn keep(
             }
             None if progress.traces => {
                 let in_doubt = progress.end();
-                Box::pin(clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ())).await;
+                Box::pin(clear_up(&engine, &claim, Remains::of_wait(&claim, in_doubt), |_| ()))
+                    .await;
             }
             None => (),
         }
@@ -98,7 +99,7 @@ fn wait_and_take(
             take(engine, claim, won, progress.end(), lease, caller);
         } else if progress.traces {
             let in_doubt = progress.end();
-            Box::pin(clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ())).await;
+            Box::pin(clear_up(&engine, &claim, Remains::of_wait(&claim, in_doubt), |_| ())).await;
         }
     }
 }
@@ -131,10 +132,8 @@ fn take(
 pub(crate) async fn retire(seat: Seat, mut caller: Caller<Result<()>>) {
     let Some(tenure) = seat.vacate() else { return };
     let (mut has_left, mut untold) = (false, Some(Untold(&tenure)));
-    let Tenure { engine, claim, in_doubt, .. } = &*tenure;
-    let mut losses = losses(engine, claim);
-    let mut released = pin!(clear_up(engine, claim, tenure.longest(), *in_doubt, |answer| {
-        losses(&answer);
+    let Tenure { engine, claim, .. } = &*tenure;
+    let mut released = pin!(clear_up(engine, claim, tenure.remains(true), |answer| {
         let outcome = match answer {
             Ok(Release::Freed) => Ok(()),
             Ok(Release::NotHeld) => Err(engine.lost_error(claim.name())),
@@ -264,29 +263,12 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
             seen_through.await;
         }
     };
-    let mut losses = losses(engine, claim);
     match tenure.glance().phase {
         // The caller releases, without waiting for this task.
         Phase::Released => unfinished.await,
         phase => {
-            let report = |answer| {
-                if phase == Phase::Dropped {
-                    losses(&answer);
-                }
-            };
-            let cleared = clear_up(engine, claim, tenure.longest(), tenure.in_doubt, report);
-            tokio::join!(unfinished, cleared);
-        }
-    }
-}
-
-/// Tells of a loss that only the release of a hold finds out, once it is told of all answers to its
-/// release: the first one, since a later one may find that the lock was free by an earlier one.
-pub(crate) fn losses(engine: &Engine, claim: &Claim) -> impl FnMut(&Result<Release, DriverError>) {
-    let mut is_first = true;
-    move |answer| {
-        if std::mem::take(&mut is_first) && matches!(answer, Ok(Release::NotHeld)) {
-            engine.tell_of_loss(claim);
+            let remains = tenure.remains(phase == Phase::Dropped);
+            tokio::join!(unfinished, clear_up(engine, claim, remains, |_| ()));
         }
     }
 }
@@ -304,6 +286,22 @@ async fn wait_for<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send +
     }
 }
 
+/// What a claim that is over may have left at the backend.
+pub(crate) struct Remains {
+    /// The longest lease that was ever asked for.
+    pub(crate) longest: Duration,
+    /// When the last request left that was never answered and may still take the lock.
+    pub(crate) in_doubt: Option<Instant>,
+    /// Whether it is a hold that nobody knows to be lost.
+    pub(crate) was_held: bool,
+}
+
+impl Remains {
+    pub(crate) fn of_wait(claim: &Claim, in_doubt: Option<Instant>) -> Self {
+        Self { longest: claim.ttl(), in_doubt, was_held: false }
+    }
+}
+
 /// Repeats the release until it was answered and nothing that was sent before can land any more.
 ///
 /// A request is dead a lease after it was sent. Whatever was taken by then has run out after the
@@ -315,10 +313,12 @@ async fn wait_for<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send +
 pub(crate) async fn clear_up(
     engine: &Engine,
     claim: &Claim,
-    longest: Duration,
-    in_doubt: Option<Instant>,
+    Remains { longest, in_doubt, was_held }: Remains,
     mut report: impl FnMut(Result<Release, DriverError>),
 ) {
+    // Only the first release can find out that a hold was lost: a later one may find that an earlier
+    // one has freed the lock.
+    let mut may_find_loss = was_held;
     let bounded = engine.driver.capabilities().liveness == Liveness::Lease;
     // A driver over several backends keeps asking the silent ones for as long as the hold may last.
     let released = claim.clone().with_ttl(longest.max(claim.ttl()));
@@ -331,6 +331,9 @@ pub(crate) async fn clear_up(
     let longest_pause = (claim.ttl() / 4).min(Duration::from_secs(5));
     loop {
         let answer = engine.driver.release(&released).await;
+        if std::mem::take(&mut may_find_loss) && matches!(answer, Ok(Release::NotHeld)) {
+            engine.tell_of_loss(claim);
+        }
         let over = match &answer {
             Ok(_) => asked >= settled,
             // What a closed driver cannot say, nobody will.

@@ -27,8 +27,6 @@ pub(crate) struct Progress {
     pub(crate) in_doubt: Option<Instant>,
     /// Whether there may be something to release.
     pub(crate) traces: bool,
-    /// Whether a [`Pursuit`](crate::pursuit::Pursuit) is at it.
-    pub(crate) is_pursued: bool,
     /// What the last ask failed with. Boxed, since most claims have none and waiters are many.
     pub(crate) failure: Option<Box<DriverError>>,
     /// Whether the last ask failed: news could only cut the back-off short.
@@ -54,7 +52,6 @@ impl Progress {
             refused: None,
             in_doubt: None,
             traces: false,
-            is_pursued: false,
             failure: None,
             backs_off: false,
             in_vain: 0,

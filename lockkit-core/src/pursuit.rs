@@ -13,7 +13,7 @@ use crate::clock::Instant;
 use crate::driven::Caller;
 use crate::driver::{Attempt, Change, Claim, DriverError, ErrorKind, Grant, Taken};
 use crate::engine::Engine;
-use crate::keeper::{Acquired, clear_up};
+use crate::keeper::{Acquired, Remains, clear_up};
 use crate::options::{Renew, Wait};
 use crate::pace::{courtesy, jitter, spread};
 use crate::progress::Progress;
@@ -33,13 +33,12 @@ impl<'a> Pursuit<'a> {
         claim: &'a Claim,
         progress: &'a mut Progress,
     ) -> Self {
-        progress.is_pursued = true;
         Self { engine, claim, progress }
     }
 
     /// Nothing that it asked of the driver is under way: whoever has the claim sees to what is left.
     pub(crate) fn rest(self) {
-        self.progress.is_pursued = false;
+        std::mem::forget(self);
     }
 
     /// Asks for the first time, or says at once that the claim is to [wait](Self::wait). Reports
@@ -445,11 +444,11 @@ impl Drop for Pursuit<'_> {
     /// Leaves nothing behind of a claim whose driver has panicked: what it was asked last may have
     /// been done, and may still be.
     fn drop(&mut self) {
-        if self.progress.is_pursued && thread::panicking() {
+        if thread::panicking() {
             let (engine, claim) = (Arc::clone(self.engine), self.claim.clone());
             self.engine.spawn(async move {
                 let in_doubt = Some(engine.clock.stamp());
-                clear_up(&engine, &claim, claim.ttl(), in_doubt, |_| ()).await;
+                clear_up(&engine, &claim, Remains::of_wait(&claim, in_doubt), |_| ()).await;
             });
         }
     }

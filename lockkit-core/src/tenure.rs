@@ -10,6 +10,7 @@ use tokio::sync::futures::Notified;
 use crate::clock::Instant;
 use crate::driver::{Claim, Grant, Vouch};
 use crate::engine::Engine;
+use crate::keeper::Remains;
 use crate::{FencingToken, keeper, meter};
 
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(crate) struct Tenure {
     pub(crate) token: Option<FencingToken>,
     pub(crate) replicas: Option<u32>,
     /// When a request left that was never answered and may still take the lock.
-    pub(crate) in_doubt: Option<Instant>,
+    in_doubt: Option<Instant>,
     /// When the maximum hold is over.
     latest: Option<Instant>,
     standing: Mutex<Standing>,
@@ -122,9 +123,9 @@ impl Tenure {
         self.lock().phase != Phase::Held
     }
 
-    /// The longest lease that was ever asked for.
-    pub(crate) fn longest(&self) -> Duration {
-        self.lock().longest
+    /// What is left of it at the backend once it is over.
+    pub(crate) fn remains(&self, was_held: bool) -> Remains {
+        Remains { longest: self.lock().longest, in_doubt: self.in_doubt, was_held }
     }
 
     fn standing_at(&self, now: Instant) -> Standing {
@@ -198,15 +199,10 @@ impl Tenure {
         self.metered.end(&self.engine, self.claim.name());
         if !kept {
             let (engine, claim) = (Arc::clone(&self.engine), self.claim.clone());
-            let in_doubt = self.in_doubt;
+            let was_held = how == Phase::Dropped;
+            let remains = Remains { longest, in_doubt: self.in_doubt, was_held };
             self.engine.spawn(async move {
-                let mut losses = keeper::losses(&engine, &claim);
-                let report = |answer| {
-                    if how == Phase::Dropped {
-                        losses(&answer);
-                    }
-                };
-                keeper::clear_up(&engine, &claim, longest, in_doubt, report).await;
+                keeper::clear_up(&engine, &claim, remains, |_| ()).await;
             });
         }
         true

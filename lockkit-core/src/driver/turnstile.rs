@@ -139,6 +139,13 @@ mod tests {
         crowd.join_all().await;
     }
 
+    #[tokio::test]
+    async fn a_turnstile_for_nobody_lets_one_pass_and_one_for_everybody_is_one() {
+        for abreast in [0, usize::MAX] {
+            Turnstile::new(abreast).pass(&waiting(), async || ()).await;
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_busy_server_is_given_the_time_that_it_needs() {
         const BUSY: Duration = Duration::from_millis(45);

@@ -154,8 +154,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a release forgets that a request may land after it",
         file: "keeper.rs",
-        sound: "tenure.longest(), *in_doubt, |answer|",
-        broken: "tenure.longest(), in_doubt.filter(|_| false), |answer|",
+        sound: "tenure.remains(true), |answer|",
+        broken: "Remains { in_doubt: None, ..tenure.remains(true) }, |answer|",
         test: "a_request_that_lands_after_its_hold_has_ended_is_cleaned_up",
     },
     Defect {
@@ -512,7 +512,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "an acquisition whose driver panics leaves what it was granted",
         file: "pursuit.rs",
-        sound: "if self.progress.is_pursued && thread::panicking() {",
+        sound: "if thread::panicking() {",
         broken: "if false {",
         test: "an_acquisition_whose_driver_panics_fails_and_leaves_nothing",
     },
