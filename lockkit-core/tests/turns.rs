@@ -227,7 +227,7 @@ async fn a_front_waiter_that_has_given_up_holds_up_nobody() {
             let lock = lock.clone();
             tokio::spawn(async move { lock.acquire_timeout(patience).await })
         };
-        let front = wait(Duration::from_millis(100));
+        let front = wait(Duration::from_millis(if is_dropped { 10_000 } else { 100 }));
         settle().await;
         *backend.health.lock().unwrap() = Health::Sound;
         let next = wait(Duration::from_secs(1));

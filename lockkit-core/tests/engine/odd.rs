@@ -1,5 +1,6 @@
 //! A driver that does what the memory driver never does.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,7 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::{Attempt, Change, Claim, Clock, Driver, DriverError, Release, Renewal};
 use lockkit_core::memory::{Fault, MemoryDriver};
-use lockkit_core::{Capabilities, Error, Lock, Locker, Operation};
+use lockkit_core::{Capabilities, Error, Lock, LockGuard, Locker, Operation};
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -129,6 +131,28 @@ async fn an_acquisition_whose_driver_panics_fails_and_leaves_nothing() {
         settle().await;
         assert!(driver.memory.is_idle(), "{waits}");
     }
+}
+
+/// The panic is the thread's, and not the driver's.
+#[test]
+fn what_is_acquired_while_a_thread_panics_is_held() {
+    struct Last<'a>(&'a Runtime, &'a Lock, &'a mut Option<LockGuard>);
+    impl Drop for Last<'_> {
+        fn drop(&mut self) {
+            let Self(runtime, lock, guard) = self;
+            **guard = runtime.block_on(async { lock.acquire().await.ok() });
+        }
+    }
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let (driver, lock) = set_up(TTL);
+    let mut guard = None;
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let _last = Last(&runtime, &lock, &mut guard);
+        panic!("planned");
+    }));
+    runtime.block_on(settle());
+    assert!(outcome.is_err() && guard.is_some_and(|guard| guard.is_held()));
+    assert_eq!(driver.releases.load(Ordering::Relaxed), 0);
 }
 
 /// What the backend said meanwhile is heard only now.
