@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    AlarmAction, AlarmType, Client, GetOptions, StatusResponse, WatchFilterType, WatchOptions,
+    AlarmAction, AlarmType, Client, GetOptions, MemberListResponse, StatusResponse,
+    WatchFilterType, WatchOptions,
 };
 use futures_util::future::join_all;
 use lockkit_core::driver::ErrorKind;
@@ -63,7 +64,10 @@ pub(crate) async fn diagnose(
         .map(|answer| answer.alarms().iter().map(|alarm| alarm.alarm()).collect::<Vec<_>>());
     let list = |client: Arc<Client>| async move { client.cluster_client().member_list().await };
     let listed = members.call(driver.inspection_limit(), list).await.outcome;
-    let listed = listed.map(|answer| answer.members().len());
+    let voters = |answer: MemberListResponse| {
+        answer.members().iter().filter(|member| !member.is_learner()).count()
+    };
+    let listed = listed.map(voters);
     let rights = rights(driver, namespace).await;
     let (history, pace, news) = tokio::join!(
         history_of(driver, namespace),

@@ -1,9 +1,12 @@
 //! Which servers to trust and what to show them, according to files that may be replaced.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use etcd_client::{Certificate, Identity, TlsOptions};
 use lockkit_core::driver::LastGood;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tonic::transport::Endpoint;
 
 pub(crate) struct Tls {
@@ -24,9 +27,9 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// Says what cannot be read, in a text that names the file.
+    /// Says what cannot be used, in a text that names the file, or those that go together.
     pub(crate) async fn of(files: Files) -> Result<Self, String> {
-        let last = LastGood::new(files.read().await?);
+        let last = LastGood::new(files.options().await?);
         Ok(Self { files, last })
     }
 
@@ -34,11 +37,7 @@ impl Tls {
     /// before they expire. If one of them is just being written, what there was before remains in
     /// use.
     pub(crate) async fn options(&self) -> TlsOptions {
-        let read = match self.files.read().await {
-            Ok(options) => checked(options).await,
-            Err(problem) => Err(problem),
-        };
-        let (options, problem) = self.last.or_last(read);
+        let (options, problem) = self.last.or_last(self.files.options().await);
         if let Some(problem) = problem {
             tracing::debug!(%problem, "the certificates that there were are used again");
         }
@@ -47,18 +46,31 @@ impl Tls {
 }
 
 impl Files {
-    async fn read(&self) -> Result<TlsOptions, String> {
+    /// What they come to, if all of it can be used.
+    async fn options(&self) -> Result<TlsOptions, String> {
         let mut options = match &self.roots {
-            Some(file) => {
-                TlsOptions::new().ca_certificate(Certificate::from_pem(read(file).await?))
-            }
+            Some(file) => TlsOptions::new().ca_certificate(roots(file).await?),
             None => TlsOptions::new().with_native_roots(),
         };
         if let Some((certificate, key)) = &self.identity {
             options =
                 options.identity(Identity::from_pem(read(certificate).await?, read(key).await?));
         }
-        Ok(options)
+        checked(options).await.map_err(|problem| {
+            let identity = self.identity.as_ref().map(|(certificate, key)| [certificate, key]);
+            let files = self.roots.iter().chain(identity.into_iter().flatten());
+            let files: Vec<_> = files.map(|file| file.display().to_string()).collect();
+            format!("{}: {problem}", files.join(", "))
+        })
+    }
+}
+
+async fn roots(file: &Path) -> Result<Certificate, String> {
+    let pem = read(file).await?;
+    // Without any, no server would be trusted.
+    match CertificateDer::pem_slice_iter(&pem).next() {
+        Some(_) => Ok(Certificate::from_pem(pem)),
+        None => Err(format!("{}: there is no certificate in it", file.display())),
     }
 }
 
@@ -71,7 +83,12 @@ async fn read(file: &Path) -> Result<Vec<u8>, String> {
 async fn checked(options: TlsOptions) -> Result<TlsOptions, String> {
     let checking = tokio::task::spawn_blocking(move || {
         let checked = Endpoint::from_static("https://localhost").tls_config(options.clone());
-        checked.map(|_| options).map_err(|problem| problem.to_string())
+        checked.map(|_| options).map_err(|problem| innermost(&problem))
     });
     checking.await.unwrap_or_else(|stopped| Err(stopped.to_string()))
+}
+
+/// The text of the error at the bottom: the outer ones of the client library say nothing.
+fn innermost(error: &dyn Error) -> String {
+    error.source().map_or_else(|| error.to_string(), innermost)
 }

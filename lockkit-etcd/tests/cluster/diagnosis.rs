@@ -1,5 +1,6 @@
 //! What the diagnosis tells of a cluster that is not well.
 
+use etcd_client::{Client, MemberAddOptions};
 use libtest_mimic::Trial;
 use lockkit_core::driver::Driver;
 use lockkit_core::{Diagnosis, Grade, Namespace};
@@ -14,6 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_cluster_that_is_well_has_no_findings", three, well),
         trial("a_member_that_is_slow_is_named", three, slow),
+        trial("a_member_that_only_learns_does_not_count", || ETCD.start(), learner),
         trial("a_proxy_that_numbers_watches_is_told", behind_grpc_proxy, renumbered),
     ]
 }
@@ -50,6 +52,17 @@ async fn slow(ensemble: Ensemble) {
     let pace = findings.iter().find(|finding| finding.topic() == "pace").unwrap();
     assert_eq!(pace.grade(), Grade::Warning, "{pace:?}");
     assert!(pace.finding().contains(&proxies[1].addr().to_string()), "{pace:?}");
+}
+
+/// It need not run for that: it has no vote.
+async fn learner(server: Server) {
+    let url = format!("http://127.0.0.1:{}", server.port());
+    let client = Client::connect([url], None).await.unwrap();
+    let learns = MemberAddOptions::new().with_is_learner();
+    client.cluster_client().member_add(["http://127.0.0.1:1".into()], Some(learns)).await.unwrap();
+    let findings = diagnose(&driver(&server.url()).await).await;
+    let size = findings.iter().find(|finding| finding.topic() == "size").unwrap();
+    assert!(size.finding().contains("one member"), "{size:?}");
 }
 
 async fn renumbered((_server, proxy): (Server, GrpcProxy)) {

@@ -58,6 +58,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("who_may_only_lock_is_told_what_can_be_seen", || ETCD.start(), few_rights),
         trial("tls_is_spoken_and_checked", with_tls, tls),
         trial("a_certificate_that_was_replaced_is_shown", with_authority, replaced_certificate),
+        trial("certificates_that_cannot_be_used_are_named", with_authority, unfit_certificates),
+        trial("certificates_that_are_gone_remain_in_use", with_authority, emptied_roots),
         trial("members_of_two_clusters_are_told_apart", two_clusters, other_cluster),
         trial("what_is_no_etcd_is_told_in_time", || Ok(()), no_etcd),
         trial("members_that_are_away_for_a_moment_are_asked_again", || ETCD.start(), back_again),
@@ -731,16 +733,55 @@ async fn replaced_certificate((server, authority): (Server, Authority)) {
     }
     fs::copy(&new.certificate, &shown.certificate).unwrap();
     fs::copy(&new.key, &shown.key).unwrap();
+    renew_in_the_end(&driver, &holder).await;
+    assert_eq!(driver.release(&holder).await.unwrap(), Release::Freed);
+}
+
+async fn renew_in_the_end(driver: &EtcdDriver, holder: &Claim) {
     let renewing = async {
         loop {
-            match driver.renew(&holder).await {
+            match driver.renew(holder).await {
                 Ok(renewed) => break assert_ne!(renewed, Renewal::Lost),
                 Err(error) => assert!(error.kind().is_transient(), "{error:?}"),
             }
         }
     };
     timeout(millis(60_000), renewing).await.unwrap();
-    assert_eq!(driver.release(&holder).await.unwrap(), Release::Freed);
+}
+
+/// It is being written, or the disk is full.
+async fn emptied_roots((server, authority): (Server, Authority)) {
+    let (shown, cacert) = (authority.client("app").unwrap(), authority.certificate());
+    let (cert, key) = (shown.certificate.display(), shown.key.display());
+    let url = server.url().replace("etcd:", "etcds:");
+    let url = format!("{url}?cacert={}&cert={cert}&key={key}&call_limit=2s", cacert.display());
+    let (driver, holder) = (driver_at(&url).await.unwrap(), claim(LONG));
+    take(&driver, &holder).await;
+    fs::write(&cacert, "").unwrap();
+    server.kill();
+    let (kind, text) = kind(driver.renew(&holder).await);
+    assert!(kind.is_transient(), "{text}");
+    server.restart().unwrap();
+    renew_in_the_end(&driver, &holder).await;
+}
+
+async fn unfit_certificates((server, authority): (Server, Authority)) {
+    let (shown, other) = (authority.client("app").unwrap(), authority.client("other").unwrap());
+    let [ca, cert, key] = [&authority.certificate(), &shown.certificate, &shown.key];
+    let url = server.url().replace("etcd:", "etcds:");
+    for (ca, cert, key, named, problem) in [
+        (ca, key, cert, key, "private key"),
+        (ca, cert, &other.key, &other.key, "Mismatch"),
+        (key, cert, key, key, "there is no certificate in it"),
+    ] {
+        let [ca, cert, key] = [ca, cert, key].map(|file| file.display());
+        let error =
+            driver_at(&format!("{url}?cacert={ca}&cert={cert}&key={key}")).await.unwrap_err();
+        assert!(matches!(error, Error::Config { .. }), "{error:?}");
+        let text = error.to_string();
+        let names = text.contains(&named.display().to_string());
+        assert!(names && text.contains(problem), "{text}");
+    }
 }
 
 async fn driver_at(url: &str) -> lockkit_core::Result<EtcdDriver> {
