@@ -255,8 +255,8 @@ impl Hold {
     /// because it comes to its [maximum](Lease::max_hold): time to end the work in good order. At
     /// the latest it returns when the hold has [ended](Self::ended).
     ///
-    /// A renewal that comes through afterwards makes the hold longer again. It is due when a third
-    /// of the lease is over, so `left` should be less than two thirds of the lease: with more, this
+    /// A renewal that comes through afterwards makes the hold longer again. It is sent when a third
+    /// of the lease is over, so `left` should be half of the lease at most: with two thirds, this
     /// returns without cause.
     ///
     /// ```

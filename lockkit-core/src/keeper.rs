@@ -17,7 +17,7 @@ use tracing::Instrument as _;
 
 use crate::clock::Instant;
 use crate::driven::Caller;
-use crate::driver::{Change, Claim, DriverError, Release, Renewal};
+use crate::driver::{Change, Claim, DriverError, ErrorKind, Release, Renewal};
 use crate::engine::Engine;
 use crate::guard::Seat;
 use crate::options::{Lease, Renew, Wait};
@@ -254,13 +254,8 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
     }
     // A renewal that lands after the release revives nothing; it is only seen through.
     let unfinished = async {
-        if let Some(mut renewal) = renewal {
-            // A panic of it, which is told of, does not keep the hold from being released.
-            let seen_through = poll_fn(|cx| {
-                let poll = catch_unwind(AssertUnwindSafe(|| renewal.as_mut().poll(cx)));
-                poll.map_or(Poll::Ready(()), |poll| poll.map(drop))
-            });
-            seen_through.await;
+        if let Some(renewal) = renewal {
+            renewal.await;
         }
     };
     match tenure.glance().phase {
@@ -290,7 +285,7 @@ async fn wait_for<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send +
 pub(crate) struct Remains {
     /// The longest lease that was ever asked for.
     pub(crate) longest: Duration,
-    /// When the last request left that was never answered and may still take the lock.
+    /// When the last request had left that was never answered and may still take the lock.
     pub(crate) in_doubt: Option<Instant>,
     /// Whether it is a hold that nobody knows to be lost.
     pub(crate) was_held: bool,
@@ -330,16 +325,13 @@ pub(crate) async fn clear_up(
     let mut pause = Pause::new(claim.ttl() / 50);
     let longest_pause = (claim.ttl() / 4).min(Duration::from_secs(5));
     loop {
-        let answer = engine.driver.release(&released).await;
+        let answer = release(engine, &released).await;
         if std::mem::take(&mut may_find_loss) && matches!(answer, Ok(Release::NotHeld)) {
             engine.tell_of_loss(claim);
         }
-        let over = match &answer {
+        let nothing_left = match &answer {
             Ok(_) => asked >= settled,
-            // What a closed driver cannot say, nobody will.
-            Err(_) => {
-                engine.closed.is_cancelled() || bounded && engine.clock.stamp() >= settled + longest
-            }
+            Err(_) => bounded && engine.clock.stamp() >= settled + longest,
         };
         if let Err(error) = &answer
             && !std::mem::replace(&mut warned, true)
@@ -349,8 +341,13 @@ pub(crate) async fn clear_up(
         }
         let answered = answer.is_ok();
         report(answer);
-        if over {
+        if nothing_left {
             tracing::debug!(lock = %claim.name(), owner = %claim.owner(), "released");
+            return;
+        }
+        // What a closed driver cannot say, nobody will.
+        if !answered && engine.closed.is_cancelled() {
+            tracing::debug!(lock = %claim.name(), owner = %claim.owner(), "left to end by itself");
             return;
         }
         let now = engine.clock.stamp();
@@ -362,4 +359,17 @@ pub(crate) async fn clear_up(
         engine.clock.sleep_until(next).await;
         asked = engine.clock.stamp();
     }
+}
+
+/// Asks the driver to release. If it panics, of which the panic hook tells, it has not answered.
+async fn release(engine: &Engine, claim: &Claim) -> Result<Release, DriverError> {
+    let mut released = engine.driver.release(claim);
+    poll_fn(|cx| {
+        let poll = catch_unwind(AssertUnwindSafe(|| released.as_mut().poll(cx)));
+        poll.unwrap_or_else(|_| {
+            let panicked = "the driver panicked while it released";
+            Poll::Ready(Err(DriverError::new(ErrorKind::Unknown, panicked)))
+        })
+    })
+    .await
 }

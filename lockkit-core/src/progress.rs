@@ -23,7 +23,7 @@ pub(crate) struct Progress {
     pub(crate) answered: bool,
     /// When the last ask left that was answered [`Attempt::Taken`](crate::driver::Attempt::Taken).
     pub(crate) refused: Option<Instant>,
-    /// When the last ask left whose outcome is unknown.
+    /// When the last ask was over whose outcome is unknown: it was sent before that.
     pub(crate) in_doubt: Option<Instant>,
     /// Whether there may be something to release.
     pub(crate) traces: bool,
@@ -71,7 +71,7 @@ impl Progress {
     }
 
     /// There is nothing more to ask: if it was this claim's turn, the turn is passed on. Returns
-    /// when the last ask left whose outcome is unknown.
+    /// when the last ask was over whose outcome is unknown.
     pub(crate) fn end(self) -> Option<Instant> {
         self.in_doubt
     }

@@ -258,7 +258,8 @@ impl<'a> Pursuit<'a> {
             }
             Err(error) if error.kind() == ErrorKind::Unknown => {
                 self.progress.traces = true;
-                self.progress.in_doubt = Some(asked);
+                // A driver may have sent it only now: it had to connect, or to wait for its turn.
+                self.progress.in_doubt = Some(self.engine.clock.stamp());
             }
             Err(_) => (),
         }

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -19,7 +20,7 @@ pub(crate) struct Tenure {
     pub(crate) claim: Claim,
     pub(crate) token: Option<FencingToken>,
     pub(crate) replicas: Option<u32>,
-    /// When a request left that was never answered and may still take the lock.
+    /// When a request had left that was never answered and may still take the lock.
     in_doubt: Option<Instant>,
     /// When the maximum hold is over.
     latest: Option<Instant>,
@@ -194,18 +195,21 @@ impl Tenure {
             return false;
         }
         standing.phase = how;
-        let (kept, longest) = (standing.kept || how == Phase::Released, standing.longest);
+        let kept = standing.kept || how == Phase::Released;
         drop(standing);
         self.metered.end(&self.engine, self.claim.name());
         if !kept {
-            let (engine, claim) = (Arc::clone(&self.engine), self.claim.clone());
-            let was_held = how == Phase::Dropped;
-            let remains = Remains { longest, in_doubt: self.in_doubt, was_held };
-            self.engine.spawn(async move {
-                keeper::clear_up(&engine, &claim, remains, |_| ()).await;
-            });
+            self.release_in_a_task(how == Phase::Dropped);
         }
         true
+    }
+
+    fn release_in_a_task(&self, was_held: bool) {
+        let (engine, claim) = (Arc::clone(&self.engine), self.claim.clone());
+        let remains = self.remains(was_held);
+        self.engine.spawn(async move {
+            keeper::clear_up(&engine, &claim, remains, |_| ()).await;
+        });
     }
 
     /// Wakes all who watch how the hold stands.
@@ -274,9 +278,18 @@ impl Deref for Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // A keeper that ends before its hold, by a panic of its driver, does not clear up after it.
-        self.0.lock().kept = false;
-        self.0.lose();
+        let phase = {
+            let mut standing = self.0.lock();
+            standing.kept = false;
+            standing.phase
+        };
+        match phase {
+            Phase::Held => self.0.lose(),
+            // A keeper that its driver's panic has ended does not clear up any more. It may have
+            // begun: what is not there now need not have been lost.
+            Phase::Lost | Phase::Dropped if thread::panicking() => self.0.release_in_a_task(false),
+            Phase::Lost | Phase::Dropped | Phase::Released => (),
+        }
     }
 }
 

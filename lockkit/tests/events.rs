@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lockkit::driver::ErrorKind;
 use lockkit::memory::{Fault, MemoryDriver};
-use lockkit::{Locker, Operation};
+use lockkit::{Lease, Locker, Operation};
 use tokio::time::sleep;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -78,9 +78,13 @@ async fn scene() {
     fail(Operation::Release);
     lock.run(async |_| ()).await.unwrap();
     sleep(TTL).await;
-    let guard = lock.acquire().await.unwrap();
-    backend.faults().inject(Operation::Release, Fault::Hang);
+    let guard = lock.leased(Lease::new(TTL * 10)).unwrap().acquire().await.unwrap();
+    // More than a shutdown has time for.
+    for _ in 0..100 {
+        fail(Operation::Release);
+    }
     locker.shutdown().await;
+    sleep(TTL).await;
     assert!(!guard.is_held());
 }
 

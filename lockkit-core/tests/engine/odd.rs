@@ -23,6 +23,12 @@ struct Odd {
     releases: AtomicUsize,
     /// What panics once it was carried out.
     panics: Mutex<Option<Operation>>,
+    /// What panics before it is carried out, the next time.
+    fails_to: Mutex<Option<Operation>>,
+    /// Dropped by the next renewal that panics.
+    guard: Mutex<Option<LockGuard>>,
+    /// How long asks take to be sent.
+    queued: Mutex<Duration>,
     /// How long answers to asks take.
     late: Mutex<Duration>,
     news: Notify,
@@ -50,6 +56,8 @@ impl Driver for Odd {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let queued = *self.queued.lock().unwrap();
+        sleep(queued).await;
         let attempt = self.memory.try_acquire(claim).await;
         self.perhaps_panic_in(Operation::Acquire);
         let late = *self.late.lock().unwrap();
@@ -60,12 +68,15 @@ impl Driver for Odd {
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
         self.renewals.fetch_add(1, Ordering::Relaxed);
         let renewal = self.memory.renew(claim).await;
+        self.guard.lock().unwrap().take();
         self.perhaps_panic_in(Operation::Renew);
         renewal
     }
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
         self.releases.fetch_add(1, Ordering::Relaxed);
+        let panics = self.fails_to.lock().unwrap().take_if(|fails| *fails == Operation::Release);
+        assert!(panics.is_none(), "planned");
         self.memory.release(claim).await
     }
 
@@ -104,6 +115,48 @@ async fn a_hold_is_released_though_its_last_renewal_panics() {
     }
     drop(guard);
     sleep(TTL / 3).await;
+    assert!(driver.memory.is_idle());
+}
+
+/// Whoever dropped it leaves the release to the keeper, which the panic ends.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_dropped_while_its_renewal_panics_is_released() {
+    let (driver, lock) = set_up(TTL);
+    driver.panic_in(Operation::Renew);
+    let guard = lock.acquire().await.unwrap();
+    *driver.guard.lock().unwrap() = Some(guard);
+    sleep(TTL * 2 / 5).await;
+    assert!(driver.memory.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_panics_is_repeated() {
+    for dropped in [false, true] {
+        let (driver, lock) = set_up(TTL);
+        let guard = lock.acquire().await.unwrap();
+        *driver.fails_to.lock().unwrap() = Some(Operation::Release);
+        match dropped {
+            false => {
+                let outcome = guard.release().await;
+                let Err(Error::Unreachable(error)) = outcome else { panic!("{outcome:?}") };
+                assert!(format!("{error:?}").contains("panicked"), "{error:?}");
+            }
+            true => drop(guard),
+        }
+        sleep(TTL / 10).await;
+        assert!(driver.memory.is_idle(), "{dropped}");
+    }
+}
+
+/// It had to connect, or to wait for its turn.
+#[tokio::test(start_paused = true)]
+async fn what_a_driver_sent_late_is_cleaned_up() {
+    let (driver, lock) = set_up(TTL);
+    *driver.queued.lock().unwrap() = TTL * 9 / 10;
+    driver.memory.faults().inject(Operation::Acquire, Fault::Delay(TTL / 2));
+    let outcome = lock.try_acquire().await;
+    assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+    sleep(TTL * 4 / 5).await;
     assert!(driver.memory.is_idle());
 }
 
