@@ -42,11 +42,9 @@ pub(crate) async fn greet(
     let mut answers = Answers { stream, bytes: Vec::with_capacity(512), taken: 0 };
     if let Some(password) = password {
         answers.next().await?.extract_error().map_err(|error| match error.detail() {
-            // The detail repeats what was sent.
-            Some(detail) if is_unknown_command(&error) || detail.contains(password) => {
-                Failure::NoAuth
-            }
+            Some(_) if is_unknown_command(&error) => Failure::NoAuth,
             Some(detail) if detail.contains("number of arguments") => Failure::NoUsers,
+            _ if repeats(&error, password) => Failure::NoAuth,
             _ => error.into(),
         })?;
     }
@@ -95,6 +93,18 @@ fn check(server: &HashMap<String, Value>, wanted: Mode) -> Result<(), Failure> {
 fn is_unknown_command(error: &RedisError) -> bool {
     error.kind() == ServerErrorKind::ResponseError.into()
         && error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
+}
+
+/// Whether the answer to a password seems to have it in its text, and is not to be printed. What
+/// servers say to any password has none in it but by chance.
+fn repeats(error: &RedisError, password: &str) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    let is_said_to_any = match code(error) {
+        Some("WRONGPASS" | "NOAUTH" | "DENIED") => true,
+        Some("ERR") => detail.starts_with("max number of clients") || detail == "invalid password",
+        _ => false,
+    };
+    !is_said_to_any && !password.is_empty() && detail.contains(password)
 }
 
 /// The answers on a stream, as they come.

@@ -232,6 +232,13 @@ async fn password(server: Server) {
             assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
         }
     }
+    // Nothing, and words of the refusal itself.
+    for word in ["", "user", "password"] {
+        let url = at(&format!(":{word}@"));
+        let error = RedisDriver::connect(&url.parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Denied(_)), "{error:?}");
+        assert!(causes(&error).contains("invalid username-password pair"), "{error:?}");
+    }
     for right in [":pw@", "default:pw@"] {
         let (driver, claim) = (driver(&at(right)).await, claim(LONG));
         take(&driver, &claim).await;
@@ -248,6 +255,21 @@ async fn repeated(server: Server) {
         assert!(causes(&error).contains("does not take a password"), "{error:?}");
         assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     }
+    // As what stands in front of servers may.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://:hunter2@{}", listener.local_addr().unwrap()).parse().unwrap();
+    for reason in ["ERR nobody has the password hunter2", "REFUSED the password hunter2"] {
+        let (connected, ()) =
+            tokio::join!(RedisDriver::connect(&url), turn_away(&listener, reason));
+        let error = connected.unwrap_err();
+        assert!(matches!(error, Error::Denied(_)), "{error:?}");
+        assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    }
+}
+
+async fn turn_away(listener: &TcpListener, reason: &str) {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    stream.write_all(format!("-{reason}\r\n").as_bytes()).await.unwrap();
 }
 
 /// At its limit, or in protected mode: it does not wait to be asked.
@@ -258,12 +280,10 @@ async fn turned_away((): ()) {
         ("ERR max number of clients reached", false),
         ("DENIED Redis is running in protected mode because ...", true),
     ] {
-        for url in [format!("redis://{address}"), format!("redis://:pw@{address}/1")] {
-            let url = url.parse().unwrap();
-            let turning_away = async {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                stream.write_all(format!("-{reason}\r\n").as_bytes()).await.unwrap();
-            };
+        // No password, none at all in its place, one that the reason happens to have in it.
+        for (user, database) in [("", ""), (":@", ""), (":e@", ""), (":pw@", "/1")] {
+            let url = format!("redis://{user}{address}{database}").parse().unwrap();
+            let turning_away = turn_away(&listener, reason);
             let (connected, ()) = tokio::join!(RedisDriver::connect(&url), turning_away);
             let error = connected.unwrap_err();
             assert_eq!(matches!(error, Error::Denied(_)), is_denied, "{error:?}");
