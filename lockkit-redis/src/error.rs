@@ -128,6 +128,13 @@ impl Failure {
         matches!(self, Self::Redis(error) if error.redirect_node().is_some())
     }
 
+    /// Whether a script has emptied a key whose slot is being moved: it then counted as moved
+    /// already, for the same script too. No script has touched a hold before it comes to that. It
+    /// has dropped places of the dead or of the owner who asks, or noted until when that one waits.
+    pub(crate) fn is_about_a_lost_key(&self) -> bool {
+        matches!(self, Self::Redis(error) if is_about_a_lost_key(error))
+    }
+
     /// Whether the connection is no good for another call, although it answers.
     pub(crate) fn spoils_the_connection(&self) -> bool {
         match self {
@@ -208,6 +215,11 @@ fn is_fatal_alert(error: &RedisError) -> bool {
     error.to_string().contains("received fatal alert")
 }
 
+fn is_about_a_lost_key(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    code(error) == Some("ERR") && detail.contains("access a non local key")
+}
+
 fn kind_of_answer(error: &RedisError) -> ErrorKind {
     let detail = error.detail().unwrap_or_default();
     match code(error).unwrap_or_default() {
@@ -215,6 +227,7 @@ fn kind_of_answer(error: &RedisError) -> ErrorKind {
         "READONLY" | "MASTERDOWN" => ErrorKind::Unreachable,
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "NOREPLICAS" => ErrorKind::Unreachable,
         "ERR" if detail.starts_with("max number of clients") => ErrorKind::Unreachable,
+        "ERR" if is_about_a_lost_key(error) => ErrorKind::Unreachable,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => ErrorKind::Denied,
         // A password for a server that has none or, in Redis 5, a different one.
         "ERR" if detail.starts_with("AUTH ") || detail.starts_with("Client sent AUTH") => {
@@ -273,6 +286,10 @@ mod tests {
             ("READONLY You can't write against a read only replica.", ErrorKind::Unreachable),
             ("MASTERDOWN Link with MASTER is down and ...", ErrorKind::Unreachable),
             ("ERR max number of clients reached", ErrorKind::Unreachable),
+            (
+                "ERR Script attempted to access a non local key in a cluster node script: 0ab1",
+                ErrorKind::Unreachable,
+            ),
             ("NOAUTH Authentication required.", ErrorKind::Denied),
             ("ERR AUTH <password> called without any password configured", ErrorKind::Denied),
             ("DENIED Redis is running in protected mode because ...", ErrorKind::Denied),

@@ -233,7 +233,9 @@ impl Shared {
                 }
                 // Some keys of the slot have been moved already, or nobody has the slot for now:
                 // nothing was done.
-                None if is(ServerErrorKind::TryAgain) => sleep(PAUSE).await,
+                None if is(ServerErrorKind::TryAgain) || failure.is_about_a_lost_key() => {
+                    sleep(PAUSE).await;
+                }
                 None if is(ServerErrorKind::ClusterDown) || is(ServerErrorKind::MasterDown) => {
                     self.doubt();
                     self.pause(&map).await;

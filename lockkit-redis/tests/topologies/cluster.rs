@@ -11,7 +11,7 @@ use lockkit_testkit::{REDIS, RedisCluster, Server, Unavailable, free_port, trial
 
 use crate::documented;
 use crate::support::{
-    LONG, Raw, causes, claim, driver, impatient_driver, kind, listen, millis, refused, take,
+    LONG, NAME, Raw, causes, claim, driver, impatient_driver, kind, listen, millis, refused, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_lock_is_kept_in_one_slot_and_its_news_too", patient, in_one_slot),
         trial("a_slot_that_moves_takes_its_holder_and_waiters_along", patient, moved),
         trial("a_slot_that_has_moved_by_half_is_waited_for", patient, half_moved),
+        trial("a_script_that_loses_a_key_to_a_move_is_run_again", patient, lost_half_way),
         trial("a_slot_that_nobody_has_is_waited_for", patient, nobodys),
         trial("members_that_are_behind_end_no_request_where_the_slot_is", patient, behind),
         trial("members_that_send_on_to_one_another_are_asked_with_pauses", patient, sent_around),
@@ -201,6 +202,53 @@ async fn half_moved(cluster: RedisCluster) {
     };
     let (released, ()) = futures_util::join!(releasing, moving);
     assert_eq!(released.unwrap(), lockkit_core::driver::Release::Freed);
+}
+
+/// While a slot moves, what a script empties counts as moved, for that script as well.
+async fn lost_half_way(cluster: RedisCluster) {
+    let driver = driver(&cluster.url()).await;
+    let slot = slot(&cluster).await;
+    for asks in [true, false] {
+        let (holder, dead, waiter) = (claim(LONG), claim(LONG).fair(), claim(LONG).waiting());
+        let token = take(&driver, &holder).await;
+        refused(&driver, &dead).await;
+        refused(&driver, &waiter).await;
+        let from = cluster.owner(slot);
+        let to = (from + 1) % 3;
+        let mut source = raw(&cluster, from).await;
+        // The only place in order has run out.
+        let [queue, deadlines] =
+            ["queue", "deadlines"].map(|key| format!("{{lockkit:362}}:{key}:{NAME}"));
+        let [place]: [String; 1] =
+            source.ask::<Vec<String>>(&["ZRANGE", &queue, "0", "-1"]).await.try_into().unwrap();
+        source.ask::<()>(&["ZADD", &deadlines, "1", &place]).await;
+        cluster.begin_to_move(slot, to);
+        let before = errors(&mut source, "TRYAGAIN").await;
+        let asking = async {
+            match asks {
+                true => _ = refused(&driver, &waiter).await,
+                false => _ = driver.release(&holder).await.unwrap(),
+            }
+        };
+        let moving = async {
+            // Whoever asks again finds that a key is missing.
+            while errors(&mut source, "TRYAGAIN").await < before + 3 {}
+            let keys = keys(&mut source, slot).await;
+            assert!(keys.len() == 4 && !keys.contains(&queue), "{keys:?}");
+            for key in &keys {
+                migrate(&mut source, key, &cluster, to).await;
+            }
+            cluster.end_move(slot, to);
+        };
+        futures_util::join!(asking, moving);
+        if asks {
+            driver.release(&holder).await.unwrap();
+        }
+        let second = handed_over(&driver, &waiter).await;
+        assert!(second > token.get(), "{second} after {token}");
+        driver.release(&waiter).await.unwrap();
+        assert_eq!(raw(&cluster, to).await.keys().await, Vec::<String>::new());
+    }
 }
 
 /// As where a member was given up with its slots, and has come back.
