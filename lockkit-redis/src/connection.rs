@@ -105,6 +105,7 @@ impl Connection {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(failure)) => failure,
             Err(_) if used.is_some() && stage.is_sent() => Failure::NoAnswer(limit),
+            Err(_) if stage.had_no_turn(limit) => Failure::NoTurn(limit),
             Err(_) => match (self.shared.last_failure(), refused) {
                 // Nothing is known of the successor, so what the former primary said counts.
                 (None, Some(refused)) if used.is_none() => refused,

@@ -30,8 +30,8 @@ const MOST_ASKS: usize = 64;
 ///
 /// It keeps one connection for requests and, once somebody waits, one for news; in a cluster, it
 /// keeps these to each member that has something of ours. One more to each sentinel tells of
-/// failovers, and up to 16 more wait for replicas where that is wanted. All are made anew when they
-/// break; they end with [`close`](Driver::close) or when the driver is dropped.
+/// failovers, and up to 16 more to each server wait for replicas where that is wanted. All are made
+/// anew when they break; they end with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct RedisDriver {
     pub(crate) target: Target,

@@ -3,6 +3,8 @@ use std::time::Duration;
 use lockkit_core::driver::{DriverError, ErrorKind};
 use redis::RedisError;
 
+use crate::spares;
+
 /// What went wrong between us and the server.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -14,6 +16,8 @@ pub(crate) enum Failure {
         #[source]
         last: Option<Box<Failure>>,
     },
+    #[error("no turn in time, within {0:?}, as {most} requests wait for replicas", most = spares::MOST)]
+    NoTurn(Duration),
     #[error("the server does not answer {0}")]
     Mute(&'static str),
     #[error("the server hung up without an answer")]
@@ -179,6 +183,7 @@ impl Failure {
             Self::NoAnswer(_) | Self::Mute(_) | Self::HungUp | Self::Broken | Self::Deposed => None,
             Self::NoAuth | Self::NoUsers => Some(ErrorKind::Denied),
             Self::NoConnection { .. }
+            | Self::NoTurn(_)
             | Self::OldFiles { .. }
             | Self::Closed
             | Self::Restarted

@@ -48,16 +48,30 @@ pub(crate) struct Stage {
     waited_until: Mutex<Option<Instant>>,
 }
 
-/// It waits for its turn.
-const QUEUED: u8 = 0;
-/// It waits for a connection of its own.
-const CONNECTING: u8 = 1;
+/// It waits for the connection that all have.
+const BEGUN: u8 = 0;
+/// It waits for its turn to have a connection of its own.
+const QUEUED: u8 = 1;
+/// It waits for that connection.
+const CONNECTING: u8 = 2;
+/// It waits for that connection, after it waited for its turn.
+const CONNECTING_LATE: u8 = 3;
 /// It waits for its answer.
-const SENT: u8 = 2;
+const SENT: u8 = 4;
 
 impl Stage {
+    pub(crate) fn queues(&self) {
+        self.set(QUEUED);
+    }
+
     pub(crate) fn connects(&self) {
-        self.set(CONNECTING);
+        match self.is(QUEUED) {
+            true => {
+                self.has_waited();
+                self.set(CONNECTING_LATE);
+            }
+            false => self.set(CONNECTING),
+        }
     }
 
     pub(crate) fn sends(&self) {
@@ -66,11 +80,11 @@ impl Stage {
 
     /// Takes note that the request was certainly not carried out.
     pub(crate) fn reset(&self) {
-        self.set(QUEUED);
+        self.set(BEGUN);
     }
 
     pub(crate) fn is_connecting(&self) -> bool {
-        self.is(CONNECTING)
+        self.is(CONNECTING) || self.is(CONNECTING_LATE)
     }
 
     /// Whether it may have been carried out.
@@ -81,6 +95,12 @@ impl Stage {
     /// Takes note that it had to wait before it could be sent. Where it has not, no clock is read.
     pub(crate) fn has_waited(&self) {
         *self.waited_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether a call that was not sent within `limit` waited for its turn for most of that. It has
+    /// its turn after all when those before it end at the same time.
+    pub(crate) fn had_no_turn(&self, limit: Duration) -> bool {
+        self.is(QUEUED) || self.is(CONNECTING_LATE) && self.silence(limit) < limit / 2
     }
 
     /// How long the server has been silent when a call ends without an answer after `limit`.

@@ -8,9 +8,10 @@ use crate::connection::AbortOnDrop;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::node;
+use crate::request::Stage;
 
-/// How many spare connections there are at most.
-const MOST: usize = 16;
+/// How many spare connections to one server there are at most.
+pub(crate) const MOST: usize = 16;
 
 /// Connections for requests that keep a connection for themselves: one for each that is under way.
 /// They are made as they are needed, to one server, and kept.
@@ -40,8 +41,12 @@ impl Spares {
         Self { permits: Semaphore::new(MOST), idle: Mutex::default() }
     }
 
-    /// Waits until one may be used.
-    pub(crate) async fn permit(&self) -> Result<SemaphorePermit<'_>, Failure> {
+    /// Waits until one may be used. `stage` is told if that takes a wait.
+    pub(crate) async fn permit(&self, stage: &Stage) -> Result<SemaphorePermit<'_>, Failure> {
+        if let Ok(permit) = self.permits.try_acquire() {
+            return Ok(permit);
+        }
+        stage.queues();
         self.permits.acquire().await.map_err(|_| Failure::Closed)
     }
 

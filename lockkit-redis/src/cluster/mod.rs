@@ -109,6 +109,7 @@ impl Cluster {
         let answer = match timeout(limit, calling).await {
             Ok(answer) => answer,
             Err(_) if stage.is_sent() => Err(Failure::NoAnswer(limit)),
+            Err(_) if stage.had_no_turn(limit) => Err(Failure::NoTurn(limit)),
             Err(_) => Err(last.unwrap_or(Failure::NoConnection { limit, last: None })),
         };
         answer.map_err(|failure| {

@@ -49,7 +49,7 @@ impl Open {
                 let answer = request.send(&mut self.connection.clone(), to).await;
                 return answer.map_err(Failure::of_what_was_sent);
             }
-            let permit = self.spares.permit().await?;
+            let permit = self.spares.permit(stage).await?;
             stage.connects();
             let lending = self.spares.lend(permit, &self.endpoint, self.run.get());
             let mut lent = Box::pin(lending).await?;

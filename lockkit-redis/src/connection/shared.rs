@@ -167,7 +167,9 @@ impl Shared {
             // What is wrong with a spare connection may be wrong with that one alone.
             Failure::NoSpare(_) => self.probe(open, SILENCE),
             // A call that did not even get its turn knows nothing of the server.
-            Failure::NoConnection { .. } if stage.is_connecting() => self.probe(open, SILENCE),
+            Failure::NoConnection { .. } | Failure::NoTurn(_) if stage.is_connecting() => {
+                self.probe(open, SILENCE);
+            }
             failure if failure.is_end() && is_apart => self.probe(open, SILENCE),
             failure if failure.is_end() => self.replace(open, failure),
             _ => (),

@@ -10,6 +10,7 @@ use lockkit_redis::RedisDriver;
 use lockkit_testkit::{REDIS, RedisCluster, Server, Unavailable, free_port, trial};
 
 use crate::documented;
+use crate::replicas::ask_of_many;
 use crate::support::{
     LONG, NAME, Raw, causes, claim, driver, impatient_driver, kind, listen, millis, refused, take,
 };
@@ -32,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_member_that_is_silent_leaves_the_outcome_unknown", quick, silent),
         trial("locks_of_all_members_are_listed", patient, listed),
         trial("a_cluster_counts_replicas_of_the_member", patient, replicated),
+        trial("who_has_no_turn_at_a_member_is_told_so", patient, without_turn),
         trial("documented_rights_are_enough_in_a_cluster", patient, rights),
         trial("a_host_that_knows_no_member_is_not_believed", patient, forgotten),
         trial("what_is_no_cluster_is_said", || REDIS.start(), wrong),
@@ -551,6 +553,15 @@ async fn replicated(cluster: RedisCluster) {
     let source = error.into_source();
     let told: &lockkit_redis::TooFewReplicas = source.downcast_ref().unwrap();
     assert_eq!((told.wanted, told.acknowledged), (2, 1));
+}
+
+async fn without_turn(cluster: RedisCluster) {
+    let owner = cluster.owner(slot(&cluster).await);
+    // Each member has one.
+    let url = format!("{}?replicas=2", cluster.url());
+    let (kind, text) = ask_of_many(&url, &cluster.members()[owner]).await;
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    assert!(text.contains("no turn in time") && text.contains("16 requests"), "{text}");
 }
 
 async fn rights(cluster: RedisCluster) {

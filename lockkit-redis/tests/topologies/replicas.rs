@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_renewal_that_is_not_replicated_is_none", primary_and_two, renewed),
         trial("a_hand_over_counts_when_replicas_have_it", primary_and_two, handed_over),
         trial("who_waits_for_replicas_keeps_nobody_waiting", primary_and_two, apart),
+        trial("who_has_no_turn_to_wait_is_told_so", || REDIS.start(), without_turn),
         trial("a_wait_whose_connection_breaks_costs_no_other", primary_and_two, broken),
         trial("without_the_right_to_wait_it_is_denied", primary_and_two, denied),
         trial("a_server_that_cannot_wait_is_misconfigured", without_wait, misconfigured),
@@ -190,6 +191,35 @@ async fn apart(servers: Vec<Server>) {
         assert_eq!(too_few(answer.unwrap_err()).0, ErrorKind::Unreachable);
     }
     assert_eq!(raw.keys().await, Vec::<String>::new());
+}
+
+async fn without_turn(server: Server) {
+    let url = format!("{}?replicas=1", server.url());
+    let (kind, text) = ask_of_many(&url, &server).await;
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    assert!(text.contains("no turn in time") && text.contains("16 requests"), "{text}");
+}
+
+/// What becomes of one more ask, in a hurry, when as many wait for replicas as may. No replica
+/// acknowledges anything.
+pub(crate) async fn ask_of_many(url: &str, primary: &Server) -> (ErrorKind, String) {
+    let driver = impatient_driver(url).await;
+    let mut raw = Raw::connect(&primary.url()).await;
+    let claims = [(); 16].map(|()| claim(LONG));
+    let asking = join_all(claims.iter().map(|claim| driver.try_acquire(claim)));
+    let one_more = async {
+        let mut clients = async || raw.ask::<String>(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+        while clients().await.matches(" flags=b ").count() < 16 {}
+        // So that none of them is answered before.
+        primary.stop().unwrap();
+        let answer = driver.try_acquire(&claim(millis(200))).await;
+        primary.cont().unwrap();
+        kind(answer)
+    };
+    select! {
+        answers = asking => panic!("they have not waited: {answers:?}"),
+        told = one_more => told,
+    }
 }
 
 /// Which connections of clients there are.
