@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,8 +30,12 @@ pub(crate) struct Sentinels {
     group: String,
     /// How to greet its servers, wherever they are.
     server: Endpoint,
+    /// How long one of them may take to say where the primary is.
+    limit: Duration,
     /// The answer that was believed last.
     believed: Mutex<Option<Said>>,
+    /// How often another primary than before was named.
+    switches: AtomicU64,
 }
 
 /// Where the primary is, according to those sentinels that have answered.
@@ -43,7 +48,8 @@ struct Said {
 
 impl Sentinels {
     pub(crate) fn new(sentinels: Vec<Endpoint>, group: String, server: Endpoint) -> Self {
-        Self { sentinels, group, server, believed: Mutex::default() }
+        let (believed, switches) = (Mutex::default(), AtomicU64::new(0));
+        Self { sentinels, group, server, limit: LIMIT, believed, switches }
     }
 
     pub(crate) fn group(&self) -> &str {
@@ -91,17 +97,33 @@ impl Sentinels {
     }
 
     fn believe(&self, said: Said) -> Endpoint {
-        self.believed().insert(said).primary.clone()
+        let mut believed = self.believed();
+        if believed.as_ref().is_some_and(|last| !last.primary.is_where(&said.primary)) {
+            self.switches.fetch_add(1, Ordering::Relaxed);
+        }
+        believed.insert(said).primary.clone()
     }
 
     fn believed(&self) -> MutexGuard<'_, Option<Said>> {
         self.believed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What the sentinels say. They are asked again if another primary was named meanwhile: their
+    /// answers may be from before that.
+    async fn ask_all(&self) -> Result<Said, Failure> {
+        loop {
+            let before = self.switches.load(Ordering::Relaxed);
+            let said = self.ask_each().await?;
+            if self.switches.load(Ordering::Relaxed) == before {
+                return Ok(said);
+            }
+        }
+    }
+
     /// All sentinels are asked at once; once a majority of those that the URL names has answered,
     /// the others have a moment left. The latest of their answers counts, since a sentinel that was
     /// cut off, or has not heard of a failover yet, names the primary before.
-    async fn ask_all(&self) -> Result<Said, Failure> {
+    async fn ask_each(&self) -> Result<Said, Failure> {
         let mut asking = Vec::from_iter(&self.sentinels);
         // Each connection of each client begins with a different one.
         fastrand::shuffle(&mut asking);
@@ -110,7 +132,7 @@ impl Sentinels {
         let majority = self.sentinels.len() / 2 + 1;
         let (mut latest, mut told, mut last) = (None::<Sight>, 0, None);
         loop {
-            let patience = if told < majority { LIMIT } else { GRACE };
+            let patience = if told < majority { self.limit } else { GRACE };
             let Ok(Some(answer)) = timeout(patience, answers.next()).await else { break };
             match answer {
                 Ok(said) => {
@@ -178,13 +200,20 @@ impl Sentinels {
             }
             while let Some(message) = messages.next().await {
                 let Ok(text) = message.get_payload::<String>() else { continue };
-                if let Some((host, port)) = self.successor(&text) {
-                    moved(&self.server.at(host, port));
+                if let Some(primary) = self.switched(&text) {
+                    moved(&primary);
                 }
             }
             Ok::<_, Failure>(())
         };
         listening.await.err().unwrap_or(Failure::Broken)
+    }
+
+    /// Where the primary is now, if a message says that of this group.
+    fn switched(&self, message: &str) -> Option<Endpoint> {
+        let (host, port) = self.successor(message)?;
+        self.switches.fetch_add(1, Ordering::Relaxed);
+        Some(self.server.at(host, port))
     }
 
     /// The new primary in a message, if it is one about this group:
@@ -217,7 +246,7 @@ impl Sentinels {
             let sight = Sight::of_fields(&parse(next()?)?).ok_or(Failure::Broken)?;
             Ok(Sight { host, port, ..sight })
         };
-        timeout(LIMIT, asking).await.unwrap_or(Err(Failure::NoAnswer(LIMIT)))
+        timeout(self.limit, asking).await.unwrap_or(Err(Failure::NoAnswer(self.limit)))
     }
 }
 
@@ -264,9 +293,11 @@ impl Sight {
 #[cfg(test)]
 mod tests {
     use redis::RedisConnectionInfo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
 
-    use super::Sentinels;
-    use crate::endpoint::{Address, Endpoint};
+    use super::{LIMIT, Sentinels};
+    use crate::endpoint::{Address, Endpoint, Mode};
 
     #[test]
     fn news_of_another_group_are_none() {
@@ -279,6 +310,106 @@ mod tests {
             ("main 10.0.0.1 6379 10.0.0.2", None),
         ] {
             assert_eq!(sentinels.successor(message), successor, "{message}");
+        }
+    }
+
+    /// A sentinel that answers when it is told to, and those who ask it.
+    struct Fake {
+        listener: TcpListener,
+        sentinels: Sentinels,
+    }
+
+    impl Fake {
+        async fn start() -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let at = |host: &str| Address::Network { host: host.into(), port, tls: None };
+            let endpoint = |at| Endpoint::new(at, RedisConnectionInfo::default());
+            let sentinel = endpoint(at("127.0.0.1")).expecting(Mode::Sentinel);
+            let sentinels = Sentinels::new(vec![sentinel], "main".into(), endpoint(at("")));
+            // A machine under load is not to be taken for a silent sentinel.
+            Self { listener, sentinels: Sentinels { limit: 60 * LIMIT, ..sentinels } }
+        }
+
+        /// Where the primary is said to be.
+        async fn news(&self) -> String {
+            self.sentinels.news().await.unwrap().address()
+        }
+
+        /// Waits for the next question.
+        async fn asked(&self) -> Question {
+            let (stream, _) = self.listener.accept().await.unwrap();
+            let mut question = Question(stream);
+            question.read_to("HELLO\r\n").await;
+            question.say(&["mode", "sentinel"]).await;
+            question.read_to(env!("CARGO_PKG_VERSION")).await;
+            question.0.write_all(b"+OK\r\n+OK\r\n").await.unwrap();
+            question.read_to("MASTER\r\n$4\r\nmain\r\n").await;
+            question
+        }
+    }
+
+    struct Question(TcpStream);
+
+    impl Question {
+        async fn read_to(&mut self, end: &str) {
+            let mut bytes = Vec::new();
+            while !bytes.windows(end.len()).any(|it| it.eq_ignore_ascii_case(end.as_bytes())) {
+                assert!(self.0.read_buf(&mut bytes).await.unwrap() > 0);
+            }
+        }
+
+        async fn say(&mut self, words: &[&str]) {
+            let words = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
+            let all: Vec<String> =
+                [format!("*{}\r\n", words.len())].into_iter().chain(words).collect();
+            self.0.write_all(all.concat().as_bytes()).await.unwrap();
+        }
+
+        async fn answer(mut self, host: &str, epoch: &str) {
+            self.say(&[host, "1"]).await;
+            let counts = ["num-other-sentinels", "0", "quorum", "1", "num-slaves", "1"];
+            let place = ["ip", host, "port", "1", "config-epoch", epoch, "flags", "master"];
+            self.say(&[&place[..], &counts[..]].concat()).await;
+            // Who asks is done with the connection.
+            _ = self.0.read(&mut [0]).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_from_before_a_switch_is_not_believed() {
+        let fake = Fake::start().await;
+        let answering = async {
+            let question = fake.asked().await;
+            fake.sentinels.switched("main a 1 b 1").unwrap();
+            question.answer("a", "1").await;
+            fake.asked().await.answer("b", "2").await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            said = fake.news() => assert_eq!(said, "b:1"),
+            () = answering => (),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_from_before_another_that_is_believed_is_not() {
+        let fake = Fake::start().await;
+        tokio::join!(async { assert_eq!(fake.news().await, "a:1") }, async {
+            fake.asked().await.answer("a", "1").await;
+        });
+        let answering = async {
+            let question = fake.asked().await;
+            tokio::join!(async { assert_eq!(fake.news().await, "b:1") }, async {
+                fake.asked().await.answer("b", "2").await;
+            });
+            question.answer("a", "1").await;
+            fake.asked().await.answer("b", "2").await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            said = fake.news() => assert_eq!(said, "b:1"),
+            () = answering => (),
         }
     }
 }
