@@ -124,6 +124,14 @@ impl Claims {
         }
     }
 
+    /// Forgets all claims that do not hold.
+    pub(crate) fn keep_holds(&self) {
+        self.all().retain(|_, entry| {
+            entry.state().moves_on();
+            entry.hold().is_some()
+        });
+    }
+
     pub(crate) fn clear(&self) {
         for (_, entry) in self.all().drain() {
             entry.state().moves_on();
@@ -257,15 +265,15 @@ impl Entry {
     }
 
     /// Notes that its node, which was there when it was looked at, is the first, unless the claim
-    /// was given up meanwhile. Returns whether it holds now. If the node was once not the first,
-    /// the servers do not know since when it has been.
+    /// or its session was given up meanwhile. Returns whether it holds now. If the node was once not
+    /// the first, the servers do not know since when it has been.
     pub(crate) fn advance(&self, node: Node, losses: u64) -> bool {
         let mut state = self.state();
         let is_it = matches!(
             &state.trace,
             Trace::Place(known, _) | Trace::Hold(known) if known.czxid == node.czxid
         );
-        let stands = is_it && !state.is_given_up;
+        let stands = is_it && !state.is_given_up && !node.session.has_ended();
         if stands {
             state.hold(node, losses);
         }

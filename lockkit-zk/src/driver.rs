@@ -369,7 +369,10 @@ impl Driver for ZooKeeperDriver {
 
     async fn changed(&self, claim: &Claim) -> Change {
         let Some(entry) = self.shared.claims.find(claim.owner()) else {
-            return std::future::pending().await;
+            return match self.shared.sessions.is_closed() {
+                true => Change::Lost,
+                false => std::future::pending().await,
+            };
         };
         // Boxed, since waiters are many and this future is large.
         match entry.hold() {
@@ -383,9 +386,18 @@ impl Driver for ZooKeeperDriver {
     }
 
     async fn close(&self) {
+        let session = self.shared.sessions.close();
         self.keeper.abort();
-        self.shared.claims.clear();
-        self.shared.sessions.close().await;
+        // Holds, which may be those of another locker, keep the session until their holders, who
+        // are told, have let go: whoever is next must not find them believing.
+        self.shared.claims.keep_holds();
+        let Some(mut session) = session else { return };
+        if !session.is_over().await {
+            self.shared.claims.clear();
+            if !session.is_over().await {
+                tracing::debug!("it is not known whether the session has ended");
+            }
+        }
     }
 }
 

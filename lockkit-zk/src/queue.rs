@@ -254,6 +254,9 @@ impl<'a> Request<'a> {
         let grant = grant(&node)?;
         match entry.advance(node, self.sessions.losses()) {
             true => Ok(Attempt::Granted(grant)),
+            false if self.session.has_ended() => {
+                Err(Failure::Client(Error::SessionExpired).with_traces())
+            }
             // The answer came so late that the place was given up.
             false => Err(Failure::Removed.with_traces()),
         }

@@ -7,6 +7,7 @@ use lockkit_core::driver::{Backoff, Limit};
 use tokio::select;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use zookeeper_client::StateWatcher;
 
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
@@ -208,23 +209,23 @@ impl Sessions {
         });
     }
 
-    /// Ends the session, and waits until the servers know, if they answer.
-    pub(crate) async fn close(&self) {
-        const LIMIT: Duration = Duration::from_secs(1);
-        let mut session = None;
+    /// Gives up the session, for good: everybody is told. For the servers it ends when nobody has its
+    /// client any more. `None` if there is no session.
+    pub(crate) fn close(&self) -> Option<Ending> {
+        let mut states = None;
         self.standing.send_modify(|standing| {
             standing.is_closed = true;
             standing.is_connected = false;
-            session = standing.session.take();
+            states = standing.session.take().map(|session| {
+                session.give_up();
+                session.states()
+            });
         });
-        let Some(session) = session else { return };
-        let mut states = session.states();
-        // It ends when nobody has its client any more.
-        drop(session);
-        let ended = async { while !states.changed().await.is_terminated() {} };
-        if timeout(LIMIT, ended).await.is_err() {
-            tracing::debug!("the session was not ended within {LIMIT:?}");
-        }
+        states.map(Ending)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.standing.borrow().is_closed
     }
 
     fn current(&self) -> Option<Arc<Session>> {
@@ -237,5 +238,18 @@ impl Sessions {
 
     fn set_last_failure(&self, failure: Option<Failure>) {
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+}
+
+/// A session that nobody uses any more.
+#[derive(Debug)]
+pub(crate) struct Ending(StateWatcher);
+
+impl Ending {
+    /// Waits for a second at most until the servers know. Returns whether they do.
+    pub(crate) async fn is_over(&mut self) -> bool {
+        const LIMIT: Duration = Duration::from_secs(1);
+        let ended = async { while !self.0.changed().await.is_terminated() {} };
+        timeout(LIMIT, ended).await.is_ok()
     }
 }

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use futures_util::poll;
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Attempt, Change, Claim, Driver, Inspect, Release, Renewal, Vouch};
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Driver, ErrorKind, Inspect, Release, Renewal, Vouch,
+};
 use lockkit_core::{Error, LockName, Locker, Namespace};
 use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
 use lockkit_zk::ZooKeeperDriver;
@@ -18,7 +20,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::support::{
-    FOLDER, LONG, NAME, Place, addr, ask, causes, claim, claim_for, driver, impatient_driver,
+    FOLDER, LONG, NAME, Place, addr, ask, causes, claim, claim_for, driver, impatient_driver, kind,
     millis, refused, take, take_in_the_end, with,
 };
 
@@ -38,6 +40,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("the_session_is_as_long_as_granted", || ZOOKEEPER.url(), granted),
         trial("sessions_that_are_too_short_are_refused", short, too_short),
         trial("a_closed_driver_leaves_no_session", || ZOOKEEPER.url(), closed),
+        trial("who_shares_a_closed_driver_is_told_before_others_hold", || ZOOKEEPER.url(), shared),
+        trial("who_waits_on_a_closed_driver_leaves_no_place", || ZOOKEEPER.url(), waits_on_closed),
+        trial("nothing_is_granted_by_a_closed_driver", || ZOOKEEPER.url(), granted_by_closed),
         trial("a_hold_whose_runtime_has_ended_is_removed", || ZOOKEEPER.url(), runtime_ended),
         trial("a_dropped_driver_leaves_no_session", patient, dropped),
     ]
@@ -421,11 +426,70 @@ async fn too_short(server: Server) {
 async fn closed(server: String) {
     let place = Place::on(&server).await;
     let driver = driver(&place.url).await;
-    take(&driver, &claim()).await;
+    let held = claim();
+    take(&driver, &held).await;
     driver.close().await;
     assert_eq!(place.nodes().await, [""; 0]);
+    // Whoever comes late to listen is told as well.
+    let change = timeout(SOON, driver.changed(&held)).await.expect("there is news");
+    assert_eq!(change, Change::Lost);
     assert!(driver.try_acquire(&claim()).await.is_err());
     driver.close().await;
+}
+
+/// Too young a hold to have a keeper that listens.
+async fn shared(server: String) {
+    let place = Place::on(&server).await;
+    let (ours, theirs) = (Arc::new(driver(&place.url).await), driver(&place.url).await);
+    let [closing, holding] = [(); 2].map(|()| Locker::from_arc(ours.clone()));
+    let guard = holding.lock(NAME).unwrap().acquire().await.unwrap();
+    let next = claim().fair();
+    refused(&theirs, &next).await;
+    let granted = async {
+        while !matches!(theirs.changed(&next).await, Change::Granted(_)) {}
+        assert!(!guard.is_held(), "two hold it at once");
+    };
+    tokio::join!(closing.shutdown(), granted);
+}
+
+async fn waits_on_closed(server: String) {
+    let place = Place::on(&server).await;
+    let (ours, theirs) = (driver(&place.url).await, driver(&place.url).await);
+    let (held, waiting, behind) = (claim(), claim().fair(), claim().fair());
+    take(&theirs, &held).await;
+    refused(&ours, &waiting).await;
+    refused(&ours, &behind).await;
+    let told = async |claim| {
+        while ours.changed(claim).await != Change::Lost {}
+        assert!(ours.try_acquire(claim).await.is_err());
+    };
+    let mut listening = pin!(join_all([&waiting, &behind].map(told)));
+    while place.watched().await.is_empty() {
+        assert!(poll!(&mut listening).is_pending());
+    }
+    tokio::join!(ours.close(), async {
+        timeout(SOON, listening).await.expect("their places are gone");
+    });
+    place.nodes_come_to(1).await;
+}
+
+/// It was asked before.
+async fn granted_by_closed(server: String) {
+    let place = Place::made_on(&server).await;
+    let proxy = Proxy::start(addr(&server)).await;
+    let driver = driver(&place.url_by(proxy.addr())).await;
+    let claim = claim();
+    let look = proxy.requests().hold(format!("{FOLDER}\0"));
+    let (answer, ()) = tokio::join!(driver.try_acquire(&claim), async {
+        look.caught().await;
+        let mut closing = pin!(driver.close());
+        assert!(poll!(&mut closing).is_pending());
+        look.go_on();
+        closing.await;
+    });
+    assert_eq!(kind(answer).0, ErrorKind::Unknown);
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::NotHeld);
+    place.nodes_come_to(0).await;
 }
 
 /// By the driver, which lives on elsewhere.
