@@ -103,23 +103,20 @@ impl Shared {
         request.map_err(Failure::without_effect)
     }
 
-    /// Forgets what a claim had in a session that has ended. The servers end the session once
-    /// nobody has it any more, and may have no room for the connection of another one before.
-    fn let_go(&self, claim: &Claim) {
-        if let Some(entry) = self.claims.find(claim.owner())
-            && self.has_ended(&entry.trace())
-        {
-            // If it is being removed as abandoned, that is not to take away what is asked for now.
-            entry.asks();
+    /// Notes that a claim is about to ask, and forgets what it had in a session that has ended. The
+    /// servers end the session once nobody has it any more, and may have no room for the connection
+    /// of another one before.
+    fn is_about_to_ask(&self, claim: &Claim) {
+        let Some(entry) = self.claims.find(claim.owner()) else { return };
+        // Even while the request stands in line or cannot be sent: a claim that asks has not given
+        // up. If it is being removed as abandoned, that is not to take away what is asked for now.
+        entry.asks();
+        if self.has_ended(&entry.trace()) {
             self.claims.remove(claim.owner());
         }
     }
 
     async fn take(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        // Even while the request cannot be sent: a claim that asks has not given up.
-        if let Some(entry) = self.claims.find(claim.owner()) {
-            entry.asks();
-        }
         let request = self.request(claim).await?;
         let entry = self.claims.enter(claim);
         let answer = request.ask(&entry).await;
@@ -313,7 +310,7 @@ impl Driver for ZooKeeperDriver {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.shared.let_go(claim);
+        self.shared.is_about_to_ask(claim);
         self.asks.pass(claim, || self.shared.take(claim)).await
     }
 

@@ -3,16 +3,20 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::Locker;
 use lockkit_core::driver::{Change, Claim, Driver, Release, Renewal};
 use lockkit_testkit::{Server, ZOOKEEPER, trial};
 use tokio::select;
+use tokio::time::{Instant, sleep, sleep_until};
 use zookeeper_client::{Acl, AuthId, Permission};
 
 use crate::support::{FOLDER, NAME, Place, claim, claim_for, driver, millis, refused, take, with};
+use crate::weather::lasting;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -27,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("who_is_further_back_asks_again", || ZOOKEEPER.url(), further_back),
         trial("who_leaves_takes_node_and_watch_along", || ZOOKEEPER.url(), leaving),
         trial("a_place_that_nobody_asks_for_is_removed", || ZOOKEEPER.url(), abandoned),
+        trial("who_stands_in_line_to_ask_keeps_its_place", lasting, in_line),
         trial("a_place_that_cannot_be_removed_is_removed_later", || ZOOKEEPER.url(), later),
         trial("a_removed_place_is_taken_anew", || ZOOKEEPER.url(), removed),
         trial("nothing_is_left_of_what_is_dropped", || ZOOKEEPER.url(), dropped),
@@ -44,7 +49,7 @@ async fn watches(server: String) {
         refused(driver, claim).await;
     }
     let listening = all[1..].iter().map(|(driver, claim)| driver.changed(claim));
-    let mut listening = pin!(futures_util::future::join_all(listening));
+    let mut listening = pin!(join_all(listening));
     assert!(poll!(&mut listening).is_pending());
     while place.watched().await.len() < 5 {
         assert!(poll!(&mut listening).is_pending());
@@ -67,7 +72,7 @@ async fn told(server: String) {
     for (at, held) in claims[..3].iter().enumerate() {
         {
             let listening = claims[at + 1..].iter().map(|claim| driver.changed(claim));
-            let mut listening = pin!(futures_util::future::join_all(listening));
+            let mut listening = pin!(join_all(listening));
             while place.watched().await.is_empty() {
                 assert!(poll!(&mut listening).is_pending());
             }
@@ -134,7 +139,7 @@ async fn together(server: Server) {
     take(&driver, &claim()).await;
     let waiting: Vec<_> = (0..WAITERS).map(|_| claim().fair()).collect();
     let before = place.packets().await;
-    futures_util::future::join_all(waiting.iter().map(|claim| refused(&driver, claim))).await;
+    join_all(waiting.iter().map(|claim| refused(&driver, claim))).await;
     let asked = place.packets().await - before;
     assert!((WAITERS..WAITERS * 3 / 2).contains(&asked), "{WAITERS} asks took {asked} packets");
     assert_eq!(place.nodes().await.len(), 1 + WAITERS);
@@ -236,6 +241,42 @@ async fn abandoned(server: String) {
     place.nodes_come_to(2).await;
     driver.release(&held).await.unwrap();
     take(&driver, &waiting).await;
+}
+
+/// Behind a crowd whose asks take long, when its place would have been removed had it not asked.
+async fn in_line(server: Server) {
+    /// More than pass at a time.
+    const CROWD: usize = 40;
+    const LEASE: Duration = millis(4000);
+    let place = Place::made_on(&server.url()).await;
+    let driver = driver(&with(&place.url, "ttl=1s")).await;
+    take(&driver, &claim()).await;
+    let (asks_again, does_not) = (claim_for(LEASE).fair(), claim_for(LEASE + millis(300)).fair());
+    let placed = Instant::now();
+    refused(&driver, &asks_again).await;
+    refused(&driver, &does_not).await;
+    sleep_until(placed + LEASE - millis(500)).await;
+    let crowd: Vec<_> = (0..CROWD).map(|_| claim().fair()).collect();
+    let mut asking = pin!(join_all(crowd.iter().map(|claim| refused(&driver, claim))));
+    assert!(poll!(&mut asking).is_pending());
+    let mut in_line = pin!(refused(&driver, &asks_again));
+    assert!(poll!(&mut in_line).is_pending());
+    let asked = Instant::now();
+    // None of them gets on meanwhile. The one place goes, in a later round than the other would.
+    let is_there = |nodes: &[String], claim: &Claim| {
+        nodes.iter().any(|node| node.starts_with(&claim.owner().to_string()))
+    };
+    let nodes = loop {
+        let nodes = place.nodes().await;
+        if !is_there(&nodes, &does_not) {
+            break nodes;
+        }
+        sleep(millis(2)).await;
+    };
+    // On a machine that stood still it has asked too late, or waited for too long.
+    let in_time = asked < placed + LEASE && asked.elapsed() < LEASE;
+    assert!(is_there(&nodes, &asks_again) || !in_time);
+    tokio::join!(asking, in_line);
 }
 
 async fn later(server: String) {

@@ -158,7 +158,7 @@ pub(crate) fn claim_for(ttl: Duration) -> Claim {
     Claim::new(LockName::new(&Namespace::default(), NAME).unwrap(), ttl)
 }
 
-pub(crate) fn millis(millis: u64) -> Duration {
+pub(crate) const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 

@@ -357,7 +357,7 @@ async fn another((one, other): (Server, Server)) {
 
 /// With sessions that outlast an outage and a busy machine, whatever is wished for: how often places
 /// are removed for which nobody asks follows from the wish.
-fn lasting() -> Result<Server, Unavailable> {
+pub(crate) fn lasting() -> Result<Server, Unavailable> {
     with_settings("minSessionTimeout=20000\nmaxSessionTimeout=60000\n")
 }
 
