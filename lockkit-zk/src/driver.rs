@@ -196,7 +196,9 @@ impl Shared {
                 }
             },
             news = async {
-                if watch.is_none() {
+                if !watch.as_ref().is_some_and(|on| on.is_on(&session, &node.path)) {
+                    // One on the node that it stood behind would take up room.
+                    *watch = None;
                     sleep(YOUNG).await;
                     self.date(entry, &node).await;
                 }

@@ -17,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("times_are_told_by_the_servers_clock", || ZOOKEEPER.url(), times),
         trial("a_hold_that_was_waited_for_lasts_since_its_grant", || ZOOKEEPER.url(), waited),
         trial("so_does_one_that_was_asked_for_at_last", || ZOOKEEPER.url(), waited_and_asked),
+        trial("so_does_one_that_still_watches_another", || ZOOKEEPER.url(), watched_and_asked),
     ]
 }
 
@@ -77,6 +78,26 @@ async fn waited_and_asked(server: String) {
     let released = Instant::now();
     theirs.release(&before).await.unwrap();
     assert_eq!(ours.changed(&waiting).await, Change::AskAgain);
+    take(&ours, &waiting).await;
+    is_dated(&ours, &waiting, released).await;
+}
+
+/// By an ask that comes before the news that it waited for.
+async fn watched_and_asked(server: String) {
+    let place = Place::on(&server).await;
+    let (ours, theirs) = (driver(&place.url).await, driver(&place.url).await);
+    let (held, waiting) = (claim(), claim().fair());
+    take(&theirs, &held).await;
+    refused(&ours, &waiting).await;
+    {
+        let mut listening = pin!(ours.changed(&waiting));
+        while place.watched().await.is_empty() {
+            assert!(poll!(&mut listening).is_pending());
+        }
+    }
+    sleep(millis(500)).await;
+    let released = Instant::now();
+    theirs.release(&held).await.unwrap();
     take(&ours, &waiting).await;
     is_dated(&ours, &waiting, released).await;
 }
