@@ -155,7 +155,14 @@ impl<'a> Request<'a> {
             let path = format!("{path}{sequence}");
             let node = Node::new(self.session.clone(), path, stat.czxid);
             entry.set(Trace::Place(node.clone(), None));
-            let queue = listed.map_err(Failure::with_traces)?;
+            let queue = match listed {
+                Ok(queue) => queue,
+                // Whoever may not see the queue would stand in it and block everybody.
+                Err(failure) if failure.is_lasting() => {
+                    return Err(self.withdraw(entry, &node, failure).await);
+                }
+                Err(failure) => return Err(failure.with_traces()),
+            };
             self.remove_older(&node, queue.iter().flatten()).await.map_err(Failure::with_traces)?;
             return Ok((node, queue));
         }
@@ -210,12 +217,8 @@ impl<'a> Request<'a> {
     ) -> Result<Attempt, DriverError> {
         let queue = match queue {
             Ok(queue) => queue,
-            Err(failure) => {
-                // Nothing of ours is to stay where there is something else.
-                Box::pin(remove(&node, self.limit)).await.map_err(Failure::with_traces)?;
-                entry.set(Trace::Nothing);
-                return Err(failure.clone().of_a_request());
-            }
+            // Nothing of ours is to stay where there is something else.
+            Err(failure) => return Err(self.withdraw(entry, &node, failure.clone()).await),
         };
         let Some(at) = queue.iter().position(|name| name == node.name()) else {
             return Err(Failure::Removed.with_traces());
@@ -235,6 +238,17 @@ impl<'a> Request<'a> {
         }
         entry.set(Trace::Place(node, Some(ahead)));
         Ok(Attempt::Taken(Taken::new()))
+    }
+
+    /// Removes the node of a claim that can have no place, for that reason.
+    async fn withdraw(&self, entry: &Entry, node: &Node, reason: Failure) -> DriverError {
+        match Box::pin(remove(node, self.limit)).await {
+            Ok(()) => {
+                entry.set(Trace::Nothing);
+                reason.of_a_request()
+            }
+            Err(failure) => failure.with_traces(),
+        }
     }
 
     /// The node just before that of a claim. What becomes of it is known here if it is one of ours.

@@ -9,13 +9,15 @@ use futures_util::future::join_all;
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::Locker;
-use lockkit_core::driver::{Change, Claim, Driver, Release, Renewal};
+use lockkit_core::driver::{Change, Claim, Driver, ErrorKind, Release, Renewal};
 use lockkit_testkit::{Server, ZOOKEEPER, trial};
 use tokio::select;
 use tokio::time::{Instant, sleep, sleep_until};
 use zookeeper_client::{Acl, AuthId, Permission};
 
-use crate::support::{FOLDER, NAME, Place, claim, claim_for, driver, millis, refused, take, with};
+use crate::support::{
+    FOLDER, NAME, Place, claim, claim_for, driver, kind, millis, refused, take, with,
+};
 use crate::weather::lasting;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -27,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("who_are_many_look_at_the_queue_together", || ZOOKEEPER.start(), together),
         trial("many_hand_the_lock_on_by_a_request_each", || ZOOKEEPER.start(), passed_on),
         trial("who_waits_and_asks_again_lists_nothing", || ZOOKEEPER.url(), asks_again),
+        trial("who_may_not_see_the_queue_has_no_place_in_it", || ZOOKEEPER.url(), unseen),
         trial("who_may_not_read_the_one_before_asks_now_and_then", || ZOOKEEPER.url(), unread),
         trial("who_is_further_back_asks_again", || ZOOKEEPER.url(), further_back),
         trial("who_leaves_takes_node_and_watch_along", || ZOOKEEPER.url(), leaving),
@@ -171,11 +174,28 @@ async fn asks_again(server: String) {
     let (held, waiting) = (claim(), claim().fair());
     take(&driver, &held).await;
     refused(&driver, &waiting).await;
-    let unlisted = Acl::new(Permission::CREATE | Permission::DELETE, AuthId::anyone());
-    place.raw.set_acl(&place.path(FOLDER), &[unlisted], None).await.unwrap();
+    hide_queue(&place).await;
     refused(&driver, &waiting).await;
     driver.release(&held).await.unwrap();
     assert!(matches!(driver.changed(&waiting).await, Change::Granted(_)));
+}
+
+/// From everybody, who may still stand in it.
+async fn hide_queue(place: &Place) {
+    let unlisted = Acl::new(Permission::CREATE | Permission::DELETE, AuthId::anyone());
+    place.raw.set_acl(&place.path(FOLDER), &[unlisted], None).await.unwrap();
+}
+
+async fn unseen(server: String) {
+    let place = Place::made_on(&server).await;
+    let driver = driver(&place.url).await;
+    hide_queue(&place).await;
+    for claim in [claim(), claim().fair()] {
+        let (kind, text) = kind(driver.try_acquire(&claim).await);
+        assert_eq!(kind, ErrorKind::Denied, "{text}");
+    }
+    let folder = place.raw.check_stat(&place.path(FOLDER)).await.unwrap().unwrap();
+    assert_eq!(folder.num_children, 0);
 }
 
 /// As while credentials are being introduced.
