@@ -63,7 +63,8 @@ impl ZooKeeperDriver {
     ///
     /// The locks are below `/PATH`, which is made when it is needed. A user is one of the scheme
     /// `digest`; nobody else can then use the locks. The session is to last for the `ttl` of the
-    /// URL; the servers have bounds for it.
+    /// URL; the servers have bounds for it. It belongs to the runtime in which this is called, and is
+    /// given up, as if the driver were closed, when that ends.
     ///
     /// What `url` says about a locker, such as its `namespace`, is only checked here:
     /// [`Locker::from_url`](lockkit_core::Locker::from_url) applies it, and
@@ -402,6 +403,7 @@ impl Driver for ZooKeeperDriver {
 
 /// Keeps the session alive, and removes what is left of claims that nobody keeps any more.
 async fn keep(shared: Arc<Shared>) {
+    let _until_dropped = Kept(&shared);
     let period = shared.sessions.endpoint().wish() / 4;
     let removing = async {
         loop {
@@ -411,4 +413,15 @@ async fn keep(shared: Arc<Shared>) {
     };
     let ended = || shared.claims.move_on();
     tokio::join!(shared.sessions.keep(shared.layout.top(), ended), removing);
+}
+
+/// Part of the task that keeps the session: whatever ends the task, the end of its runtime included,
+/// ends the session, whose connection belongs to the same runtime.
+struct Kept<'a>(&'a Shared);
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.0.sessions.close();
+        self.0.claims.move_on();
+    }
 }

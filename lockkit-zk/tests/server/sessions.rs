@@ -44,6 +44,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("who_waits_on_a_closed_driver_leaves_no_place", || ZOOKEEPER.url(), waits_on_closed),
         trial("nothing_is_granted_by_a_closed_driver", || ZOOKEEPER.url(), granted_by_closed),
         trial("a_hold_whose_runtime_has_ended_is_removed", || ZOOKEEPER.url(), runtime_ended),
+        trial("what_outlives_its_runtime_is_told_and_released", || ZOOKEEPER.url(), outlives),
         trial("a_dropped_driver_leaves_no_session", patient, dropped),
     ]
 }
@@ -508,6 +509,29 @@ async fn runtime_ended(server: String) {
     place.nodes_come_to(1).await;
     timeout(SOON, place.nodes_come_to(0)).await.expect("nobody keeps it");
     take(&driver, &claim()).await;
+}
+
+/// The runtime in which the driver was connected.
+async fn outlives(server: String) {
+    let place = Place::on(&server).await;
+    let url = place.url.clone();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let driver = runtime.spawn(async move { driver(&url).await }).await.unwrap();
+    let (held, waiting, behind) = (claim(), claim().fair(), claim().fair());
+    take(&driver, &held).await;
+    refused(&driver, &waiting).await;
+    refused(&driver, &behind).await;
+    let mut listening = pin!(join_all([&held, &waiting, &behind].map(|it| driver.changed(it))));
+    assert!(poll!(&mut listening).is_pending());
+    runtime.shutdown_background();
+    let told = timeout(SOON, listening).await.expect("there is news");
+    assert!(told.iter().all(|change| *change == Change::Lost), "{told:?}");
+    assert_eq!(kind(driver.try_acquire(&waiting).await).0, ErrorKind::Unreachable);
+    for claim in [&held, &waiting, &behind] {
+        assert_eq!(driver.release(claim).await.unwrap(), Release::NotHeld);
+    }
+    driver.close().await;
+    place.nodes_come_to(0).await;
 }
 
 /// At once, and not when its time is over.
