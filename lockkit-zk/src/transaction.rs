@@ -35,7 +35,8 @@ use crate::session::{is_same, within};
 /// configured otherwise (`jute.maxbuffer`).
 pub const LONGEST: usize = 1_000_000;
 
-/// What an operation takes beside its path and data, at most.
+/// What an operation takes beside its path and data, at most, unless it makes a node and has a long
+/// list of rights.
 const OVERHEAD: usize = 128;
 
 /// Operations that are carried out all together, if the hold stands, or not at all.
@@ -94,6 +95,11 @@ impl<'a> Transaction<'a> {
     }
 
     /// Makes a node.
+    ///
+    /// The client library does not tell how long the list of rights is, so each is reckoned as 90
+    /// bytes. There is room for some 48,000 bytes more of them in a transaction of
+    /// [`LONGEST`]; what is longer than that is sent nevertheless, and ends as [`Refused::Unknown`]
+    /// with a lost connection.
     pub fn create(
         &mut self,
         path: impl Into<String>,

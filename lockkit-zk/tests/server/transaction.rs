@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use lockkit_core::Locker;
 use lockkit_testkit::{Proxy, ZOOKEEPER, trial};
 use lockkit_zk::transaction::{LONGEST, Refused, Transaction, node};
-use zookeeper_client::{Acls, CreateMode, Error};
+use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Error, Permission};
 
 use crate::support::{NAME, Place, addr, driver, with};
 
@@ -18,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("what_is_checked_has_to_be_so", || ZOOKEEPER.url(), checked),
         trial("a_write_without_an_answer_is_unknown", || ZOOKEEPER.url(), unanswered),
         trial("what_is_too_long_is_not_sent", || ZOOKEEPER.url(), long),
+        trial("what_is_too_long_for_its_rights_is_unknown", || ZOOKEEPER.url(), long_rights),
     ]
 }
 
@@ -161,4 +162,33 @@ async fn long(server: String) {
         }
     }
     assert!(guard.is_held());
+}
+
+/// Their length is not known here.
+async fn long_rights(server: String) {
+    let place = Place::on(&server).await;
+    let driver = Arc::new(driver(&place.url).await);
+    let locker = Locker::from_arc(driver.clone());
+    let guard = locker.lock(NAME).unwrap().acquire().await.unwrap();
+    let path = place.path("/long");
+    for (length, fits) in [(50_000, false), (40_000, true)] {
+        let somebody = AuthId::new("digest", &format!("a:{}", "b".repeat(length)));
+        let rights = [Acl::new(Permission::ALL, somebody)];
+        let mut write = Transaction::new(guard.owner());
+        let options = CreateMode::Persistent.with_acls((&rights[..]).into());
+        write.create(&path, vec![0; LONGEST - 1000], options);
+        // The connection is another one after that, and the session the same.
+        let written = loop {
+            match write.commit(&driver).await {
+                Err(Refused::Unreachable(_)) => (),
+                written => break written,
+            }
+        };
+        match written {
+            Ok(_) => assert!(fits),
+            Err(Refused::Unknown(_)) => assert!(!fits),
+            Err(other) => panic!("{other}"),
+        }
+        assert_eq!(place.raw.check_stat(&path).await.unwrap().is_some(), fits);
+    }
 }
