@@ -140,6 +140,8 @@ impl Quorum {
                 pass.answered(claim.now(), &answer);
             }
             let error = match answer {
+                // One that was not answered may have freed it.
+                Ok(Release::NotHeld) if unanswered.is_some() => return Ok(Release::Freed),
                 Ok(release) => return Ok(release),
                 Err(error) => error,
             };

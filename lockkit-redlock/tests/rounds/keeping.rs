@@ -169,6 +169,24 @@ async fn a_late_release_undoes_no_later_grant() {
     assert!(take(&driver, &again).await.is_some());
 }
 
+/// What was repeated finds nothing, since the first has done it.
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_answers_were_lost_is_no_lost_hold() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    nodes[..2].iter().for_each(|node| node.set(Mode::Cut));
+    let (released, ()) = tokio::join!(driver.release(&held), async {
+        sleep(Duration::from_millis(1)).await;
+        nodes[..2].iter().for_each(|node| node.set(Mode::Up));
+    });
+    assert_eq!(released.unwrap(), Release::Freed);
+    assert_eq!(left_behind(&nodes).await, 0);
+    // By now that is for sure.
+    assert_eq!(driver.release(&held).await.unwrap(), Release::NotHeld);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_release_reaches_nodes_that_come_back() {
     let nodes = nodes::<5>();

@@ -50,6 +50,8 @@ pub(crate) enum Mode {
     Hung,
     /// Carries requests out and never answers.
     Mute,
+    /// Carries requests out, and the connection breaks before the answer.
+    Cut,
     /// Carries requests out so much later.
     Slow(Duration),
     /// Carries requests out within so much time.
@@ -253,6 +255,10 @@ impl TestNode {
             Mode::Mute => {
                 carry_out(backend()).await?;
                 sleep(claim.call_limit()).await;
+                Err(unanswered())
+            }
+            Mode::Cut => {
+                carry_out(backend()).await?;
                 Err(unanswered())
             }
             Mode::Fickle(most) => {
