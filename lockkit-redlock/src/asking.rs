@@ -11,7 +11,7 @@ use crate::ballot::{self, A_MOMENT, Late, Settled, Votes, count, reached};
 use crate::clearing::Cleared;
 use crate::driver::{Quorum, good_until};
 use crate::electorate::NoVote;
-use crate::failure::{does_not_answer, silent, strange, unreachable};
+use crate::failure::{Left, does_not_answer, silent, strange, unreachable};
 use crate::lanes::{Lane, Lanes};
 use crate::waiting::{self, Waiter};
 
@@ -98,7 +98,8 @@ impl Quorum {
             Some(Vote::Failed(error)) => Some(error),
             Some(Vote::Granted(_) | Vote::Taken(_)) => None,
         });
-        Err(self.no_majority(granted + taken, failures, all_undone))
+        let left = if all_undone { Left::Nothing } else { Left::Something };
+        Err(self.no_majority(granted + taken, failures, left))
     }
 
     fn is_settled(&self, votes: &Votes<Cast>, patience: Duration) -> Settled {

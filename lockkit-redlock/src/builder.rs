@@ -9,7 +9,7 @@ use lockkit_core::{Error, Fairness, Result};
 use crate::ballot::{self, Settled, Votes};
 use crate::driver::{ID, RedlockDriver};
 use crate::electorate::Electorate;
-use crate::failure::silent;
+use crate::failure::{Left, silent};
 use crate::member::{Connect, Member, causes};
 use crate::settings::{Allow, Settings};
 
@@ -125,7 +125,8 @@ impl RedlockBuilder {
             });
         }
         if there < needed {
-            return Err(Error::connecting(ID, quorum.no_majority(there, failures, true)));
+            let error = quorum.no_majority(there, failures, Left::Nothing);
+            return Err(Error::connecting(ID, error));
         }
         for (at, _) in failures.iter().enumerate().filter(|(_, failure)| failure.is_some()) {
             let (nodes, over) = (Arc::clone(&quorum.nodes), quorum.over.clone());

@@ -8,7 +8,7 @@ use lockkit_core::driver::{Claim, DriverError, ErrorKind, Instant, Release};
 
 use crate::ballot::{self, A_MOMENT, Settled, Votes, count};
 use crate::driver::Quorum;
-use crate::failure::{does_not_answer, silent};
+use crate::failure::{Left, does_not_answer, silent};
 use crate::lanes::{Lane, Lanes};
 use crate::waiting::as_asked_of_nodes;
 
@@ -57,7 +57,7 @@ impl Quorum {
             Some(Err(error)) => Some(error),
             Some(Ok(_)) => None,
         });
-        Err(self.no_majority(freed + not_held, failures, false))
+        Err(self.no_majority(freed + not_held, failures, Left::AsTheySay))
     }
 
     /// Removes the claim from a node, once what is under way there has been answered.

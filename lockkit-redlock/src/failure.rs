@@ -5,13 +5,22 @@ use lockkit_core::driver::{DriverError, ErrorKind};
 use crate::driver::Quorum;
 use crate::member::causes;
 
+/// What a request may have left on the nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Left {
+    Nothing,
+    Something,
+    /// What their failures tell of.
+    AsTheySay,
+}
+
 impl Quorum {
     /// Why there is no answer. `failures` has one entry per node.
     pub(crate) fn no_majority(
         &self,
         answered: usize,
         failures: impl IntoIterator<Item = Option<DriverError>>,
-        nothing_is_left: bool,
+        left: Left,
     ) -> DriverError {
         let failures: Vec<_> = failures
             .into_iter()
@@ -26,9 +35,12 @@ impl Quorum {
         };
         let kind = match kinds.iter().find(|kind| is_lasting(kind) && blocks(kind)) {
             Some(lasting) => *lasting,
-            None if nothing_is_left => ErrorKind::Unreachable,
-            None if kinds.contains(&ErrorKind::Unknown) => ErrorKind::Unknown,
-            None => ErrorKind::Unreachable,
+            None => match left {
+                Left::Nothing => ErrorKind::Unreachable,
+                Left::Something => ErrorKind::Unknown,
+                Left::AsTheySay if kinds.contains(&ErrorKind::Unknown) => ErrorKind::Unknown,
+                Left::AsTheySay => ErrorKind::Unreachable,
+            },
         };
         let reasons = failures
             .into_iter()

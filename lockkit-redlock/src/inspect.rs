@@ -10,7 +10,7 @@ use lockkit_core::{Diagnosis, Grade, Holder, LockName, LockStatus, Namespace};
 use crate::ballot::{self, A_MOMENT, Settled, Votes, count, reached};
 use crate::driver::{Quorum, RedlockDriver};
 use crate::electorate::Electorate;
-use crate::failure::silent;
+use crate::failure::{Left, silent};
 use crate::member::{Member, causes};
 
 /// How long to wait for the nodes.
@@ -82,7 +82,7 @@ impl Inspect for RedlockDriver {
         if answered > self.quorum.nodes.len() - self.quorum.nodes.quorum() {
             return Ok((broken > 0).then(|| holder.clone()));
         }
-        Err(self.quorum.no_majority(answered, failures(votes), false))
+        Err(self.quorum.no_majority(answered, failures(votes), Left::AsTheySay))
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
@@ -222,7 +222,7 @@ impl Quorum {
         let votes = self.ask_all(ask, limit, is_settled).await;
         match count(&votes, Result::is_ok) {
             answered if answered < self.nodes.quorum() => {
-                Err(self.no_majority(answered, failures(votes), true))
+                Err(self.no_majority(answered, failures(votes), Left::Nothing))
             }
             _ => Ok(votes.into_iter().flatten().filter_map(Result::ok).collect()),
         }

@@ -8,7 +8,7 @@ use lockkit_core::driver::{Claim, DriverError, Instant, Renewal, Vouch};
 
 use crate::ballot::{self, Votes, count, reached};
 use crate::driver::{Quorum, good_until};
-use crate::failure::{does_not_answer, silent, strange, unreachable};
+use crate::failure::{Left, does_not_answer, silent, strange, unreachable};
 use crate::lanes::Lanes;
 
 /// What a node answers to a renewal.
@@ -70,7 +70,7 @@ impl Quorum {
             Some(Kept::Failed(error)) => Some(error),
             Some(Kept::Held(_) | Kept::Lost) => None,
         });
-        Err(self.no_majority(answered, failures, false))
+        Err(self.no_majority(answered, failures, Left::AsTheySay))
     }
 
     /// Renews the hold at a node. A node that may not vote is asked as well: if it has lost the

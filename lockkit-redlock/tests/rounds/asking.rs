@@ -163,6 +163,18 @@ async fn without_a_majority_nothing_is_left() {
     }
 }
 
+/// Though the nodes that failed have done nothing.
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_given_back_is_in_doubt() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    nodes[..2].iter().for_each(|node| node.set(Mode::Down));
+    nodes[2].delays_a_release(Duration::from_secs(2));
+    let error = driver.try_acquire(&claim(TTL)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown);
+    assert_eq!(left_behind(&nodes).await, 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_late_grant_of_a_round_that_failed_is_given_back() {
     let nodes = nodes::<3>();
