@@ -8,7 +8,8 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
-use tokio_util::task::TaskTracker;
+
+use crate::stragglers::Stragglers;
 
 /// The answers so far, by node.
 pub(crate) type Votes<T> = Vec<Option<T>>;
@@ -40,7 +41,7 @@ pub(crate) const A_MOMENT: Duration = Duration::from_millis(1);
 pub(crate) async fn hold<T: Send + 'static, S: Into<Settled>>(
     requests: Vec<BoxFuture<'static, T>>,
     patience: Duration,
-    stragglers: &TaskTracker,
+    stragglers: &Stragglers,
     is_settled: impl FnMut(&Votes<T>) -> S,
 ) -> Votes<T> {
     let (votes, late) = open(requests, patience, is_settled).await;
@@ -107,14 +108,14 @@ impl<T: Send + 'static> Late<T> {
     }
 
     /// Sees them through in the background.
-    pub(crate) fn go_on_unheard(self, stragglers: &TaskTracker) {
+    pub(crate) fn go_on_unheard(self, stragglers: &Stragglers) {
         self.go_on(stragglers, |_, _| std::future::ready(()));
     }
 
     /// The same; `then` is given each vote with its node.
     pub(crate) fn go_on<F: Future<Output = ()> + Send + 'static>(
         self,
-        stragglers: &TaskTracker,
+        stragglers: &Stragglers,
         then: impl Fn(usize, T) -> F + Send + 'static,
     ) {
         if !self.is_empty() {

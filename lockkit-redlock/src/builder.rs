@@ -110,7 +110,12 @@ impl RedlockBuilder {
                 false => Settled::No,
             }
         };
-        let meetings = (0..nodes).map(|at| meet(Arc::clone(&quorum.nodes), at)).collect();
+        let meeting = |at| -> BoxFuture<'static, _> {
+            let (meeting, over) = (meet(Arc::clone(&quorum.nodes), at), quorum.over.clone());
+            // Nobody wants to know any more.
+            Box::pin(async move { over.run_until_cancelled_owned(meeting).await.unwrap_or(Ok(())) })
+        };
+        let meetings = (0..nodes).map(meeting).collect();
         let meetings = ballot::hold(meetings, LIMIT, &quorum.stragglers, is_settled).await;
         let (mut there, mut failures) = (0, Vec::new());
         for (meeting, member) in meetings.into_iter().zip(&quorum.nodes.members) {
@@ -131,10 +136,7 @@ impl RedlockBuilder {
         for (at, _) in failures.iter().enumerate().filter(|(_, failure)| failure.is_some()) {
             let (nodes, over) = (Arc::clone(&quorum.nodes), quorum.over.clone());
             quorum.stragglers.spawn(async move {
-                tokio::select! {
-                    () = over.cancelled() => (),
-                    () = nodes.members[at].keep_connecting() => (),
-                }
+                _ = over.run_until_cancelled(nodes.members[at].keep_connecting()).await;
             });
         }
         let drivers = quorum.nodes.members.iter().filter_map(|member| member.driver().ok());
@@ -179,23 +181,21 @@ fn refused_by(member: &Member, kind: ErrorKind, reason: &dyn std::error::Error) 
 }
 
 /// Connects to a node, unless it is connected already, and finds out what it is.
-fn meet(nodes: Arc<Electorate>, at: usize) -> BoxFuture<'static, Result<()>> {
-    Box::pin(async move {
-        let member = &nodes.members[at];
-        if member.driver().is_err() {
-            member.connect().await.map_err(|error| said_by(member, error))?;
+async fn meet(nodes: Arc<Electorate>, at: usize) -> Result<()> {
+    let member = &nodes.members[at];
+    if member.driver().is_err() {
+        member.connect().await.map_err(|error| said_by(member, error))?;
+    }
+    if member.driver().is_ok_and(|driver| driver.node().is_none()) {
+        let node = &member.name;
+        tracing::warn!(%node, "a node does not tell of its restarts, and will not sit out");
+    }
+    let voter = nodes.voter(at, &Clock::system(), LIMIT / 2).await;
+    match voter.map_err(DriverError::from) {
+        Err(error) if !error.kind().is_transient() => {
+            Err(refused_by(member, error.kind(), &*error.into_source()))
         }
-        if member.driver().is_ok_and(|driver| driver.node().is_none()) {
-            let node = &member.name;
-            tracing::warn!(%node, "a node does not tell of its restarts, and will not sit out");
-        }
-        let voter = nodes.voter(at, &Clock::system(), LIMIT / 2).await;
-        match voter.map_err(DriverError::from) {
-            Err(error) if !error.kind().is_transient() => {
-                Err(refused_by(member, error.kind(), &*error.into_source()))
-            }
-            // One that sits out or is slow may vote later: it is asked again each time.
-            _ => Ok(()),
-        }
-    })
+        // One that sits out or is slow may vote later: it is asked again each time.
+        _ => Ok(()),
+    }
 }

@@ -9,14 +9,13 @@ use lockkit_core::driver::{
     Turnstile, Vouch,
 };
 use lockkit_core::{Capabilities, Liveness};
-use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
 
 use crate::builder::RedlockBuilder;
 use crate::electorate::{Electorate, NoVote, Voter};
 use crate::lanes::AllLanes;
 use crate::pulse::Pass;
+use crate::stragglers::Stragglers;
 use crate::waiting::Waiters;
 
 pub(crate) const ID: &str = "redlock";
@@ -53,7 +52,7 @@ pub(crate) struct Quorum {
     pub(crate) nodes: Arc<Electorate>,
     pub(crate) lanes: AllLanes,
     pub(crate) waiters: Waiters,
-    pub(crate) stragglers: TaskTracker,
+    pub(crate) stragglers: Stragglers,
     pub(crate) over: CancellationToken,
 }
 
@@ -70,7 +69,7 @@ impl RedlockDriver {
             nodes: Arc::new(nodes),
             lanes: AllLanes::default(),
             waiters: Waiters::default(),
-            stragglers: TaskTracker::new(),
+            stragglers: Stragglers::default(),
             over: over.clone(),
         });
         let asks = Turnstile::new(MOST_ASKS);
@@ -130,12 +129,12 @@ impl Driver for RedlockDriver {
 
     async fn close(&self) {
         self.quorum.over.cancel();
-        self.quorum.stragglers.close();
         // What a slow node grants only now is still given back.
-        _ = timeout(GRACE, self.quorum.stragglers.wait()).await;
+        self.quorum.stragglers.wait(GRACE).await;
         let drivers = self.quorum.nodes.members.iter().filter_map(|member| member.driver().ok());
         join_all(drivers.map(|driver| async move { driver.close().await })).await;
-        self.quorum.stragglers.wait().await;
+        // No answer to what hangs can come any more. Not all drivers end such requests.
+        self.quorum.stragglers.end().await;
     }
 }
 

@@ -40,6 +40,7 @@ mod lanes;
 mod member;
 mod pulse;
 mod settings;
+mod stragglers;
 mod waiting;
 
 pub use builder::RedlockBuilder;

@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -55,12 +56,17 @@ fn main() -> ExitCode {
         trial("a_server_that_comes_back_votes_again", five, comes_back),
         trial("an_answer_that_is_swallowed_leaves_nothing", five, swallowed),
         trial("who_waits_for_many_locks_asks_for_each_less_often", five, many_locks),
+        trial("a_driver_is_closed_though_a_server_says_nothing", two, speechless),
     ]);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 fn five() -> Result<Vec<Server>, Unavailable> {
     (0..5).map(|_| REDIS.start()).collect()
+}
+
+fn two() -> Result<Vec<Server>, Unavailable> {
+    (0..2).map(|_| REDIS.start()).collect()
 }
 
 fn five_durable() -> Result<Vec<Server>, Unavailable> {
@@ -461,6 +467,32 @@ async fn swallowed(servers: Vec<Server>) {
     proxy.answers().pass();
     proxy.reset().await;
     nothing_is_left_on(&servers[..1], "swallowed").await;
+}
+
+/// Nobody accepts its connections, so that it is still being connected to.
+async fn speechless(servers: Vec<Server>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("redis://{}", listener.local_addr().unwrap());
+    let has_given_up = Arc::new(AtomicBool::new(false));
+    let settings = Settings::default().delayed_restart(false);
+    let mut driver = RedlockDriver::builder().settings(settings);
+    for url in [servers[0].url(), servers[1].url(), silent] {
+        let has_given_up = Arc::clone(&has_given_up);
+        driver = driver.node_at(url.clone(), move || {
+            let (url, has_given_up) = (url.parse().unwrap(), Arc::clone(&has_given_up));
+            async move {
+                let connected = RedisDriver::connect(&url).await;
+                has_given_up.fetch_or(connected.is_err(), Ordering::Relaxed);
+                connected
+            }
+        });
+    }
+    let driver = driver.connect().await.unwrap();
+    let claim = claim("speechless");
+    take(&driver, &claim).await;
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
+    driver.close().await;
+    assert!(!has_given_up.load(Ordering::Relaxed), "it was waited for");
 }
 
 async fn many_locks(servers: Vec<Server>) {

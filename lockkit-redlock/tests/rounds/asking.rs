@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use lockkit_core::Locker;
 use lockkit_core::driver::{Driver as _, ErrorKind, Inspect as _, Release, Renewal, Vouch};
+use lockkit_redlock::RedlockDriver;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{Mode, claim, over, settings};
+use crate::support::{Mode, TestNode, claim, nobody_there, over, settings};
 use crate::{TTL, left_behind, nodes, take};
 
 #[tokio::test(start_paused = true)]
@@ -212,13 +213,31 @@ async fn a_driver_is_closed_soon_although_a_node_hangs() {
     let nodes = nodes::<3>();
     let driver = over(&nodes).await;
     nodes[2].set(Mode::Hung);
-    nodes[2].closes();
     let claim = claim(TTL);
     take(&driver, &claim).await.unwrap();
     driver.release(&claim).await.unwrap();
     let begun = Instant::now();
     driver.close().await;
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_is_closed_at_once_although_a_node_is_yet_to_be_connected_to() {
+    let nodes = nodes::<2>();
+    let named = ["one", "two"].into_iter().zip(nodes);
+    let connect = || async {
+        sleep(Duration::from_secs(5)).await;
+        Err::<TestNode, _>(nobody_there())
+    };
+    let driver = named
+        .fold(RedlockDriver::builder(), |driver, (name, node)| driver.node(name, node))
+        .node_at("three", connect)
+        .connect()
+        .await
+        .unwrap();
+    let begun = Instant::now();
+    driver.close().await;
+    assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]

@@ -77,7 +77,6 @@ struct State {
     restarts_at_the_next_ask: bool,
     tells_nobody: bool,
     closing: Closing,
-    closed: Arc<Notify>,
     places: HashMap<LockName, VecDeque<OwnerId>>,
     mailboxes: HashMap<OwnerId, Arc<Notify>>,
 }
@@ -105,7 +104,6 @@ impl TestNode {
             restarts_at_the_next_ask: false,
             tells_nobody: false,
             closing: Closing::StaysOpen,
-            closed: Arc::default(),
             places: HashMap::new(),
             mailboxes: HashMap::new(),
         })))
@@ -204,7 +202,7 @@ impl TestNode {
         self.0.lock().unwrap().restarts_at_the_next_ask = true;
     }
 
-    /// Once the driver is closed it takes no more requests, and none hangs any more.
+    /// Once the driver is closed it takes no more requests.
     pub(crate) fn closes(&self) {
         self.0.lock().unwrap().closing = Closing::Closes;
     }
@@ -233,23 +231,20 @@ impl TestNode {
     ) -> Result<T, DriverError> {
         let backend = || self.0.lock().unwrap().backend.clone();
         let unanswered = || DriverError::new(ErrorKind::Unknown, "no answer");
-        let (mode, closed) = {
+        let mode = {
             let mut state = self.0.lock().unwrap();
             state.requests += 1;
             if state.closing == Closing::Closed {
                 return Err(DriverError::new(ErrorKind::Unreachable, "the driver is closed"));
             }
-            (state.mode, Arc::clone(&state.closed))
+            state.mode
         };
         match mode {
             Mode::Up => carry_out(backend()).await,
             Mode::Down => Err(DriverError::new(ErrorKind::Unreachable, "it is down")),
             Mode::Denying => Err(DriverError::new(ErrorKind::Denied, "not for you")),
             Mode::Hung => {
-                tokio::select! {
-                    () = sleep(claim.call_limit()) => (),
-                    () = closed.notified() => (),
-                }
+                sleep(claim.call_limit()).await;
                 Err(unanswered())
             }
             Mode::Mute => {
@@ -394,7 +389,6 @@ impl Driver for TestNode {
         let mut state = self.0.lock().unwrap();
         if state.closing == Closing::Closes {
             state.closing = Closing::Closed;
-            state.closed.notify_waiters();
         }
     }
 
