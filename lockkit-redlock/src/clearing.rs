@@ -60,7 +60,9 @@ impl Quorum {
         Err(self.no_majority(freed + not_held, failures, Left::AsTheySay))
     }
 
-    /// Removes the claim from a node, once what is under way there has been answered.
+    /// Removes the claim from a node, once what is under way there has been answered. Where the
+    /// claim is being removed already, this does not wait for ever: a release is repeated for as
+    /// long as a majority is silent, and all of these would be sent when the node is back.
     pub(crate) fn clear_in_turn(
         self: &Arc<Self>,
         at: usize,
@@ -69,8 +71,10 @@ impl Quorum {
     ) -> BoxFuture<'static, Cleared> {
         let (this, claim, lanes) = (Arc::clone(self), claim.clone(), Arc::clone(lanes));
         Box::pin(async move {
-            let lane = lanes.enter(at).await;
-            this.clear(at, &claim, lane).await
+            match lanes.enter_to_clear(at, &claim).await {
+                Some(lane) => this.clear(at, &claim, lane).await,
+                None => Err(silent()),
+            }
         })
     }
 

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use lockkit_core::driver::{Clock, Instant, OwnerId};
+use lockkit_core::driver::{Claim, Clock, Instant, OwnerId};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// The lanes of all claims that have a request under way.
 #[derive(Debug, Default)]
@@ -60,6 +61,8 @@ struct Past {
     doubtful_until: Option<Instant>,
     /// Since when nothing but releases has been sent.
     clears_since: Option<Instant>,
+    /// How long a lease may be, of those that whoever came last is to remove, if it is.
+    clears_leases: Option<Duration>,
 }
 
 impl Default for Track {
@@ -89,13 +92,40 @@ impl Lanes {
     /// The lane to a node, if nothing is under way there.
     pub(crate) fn try_enter(self: &Arc<Self>, at: usize) -> Option<Lane> {
         self.tracks[at].turn.try_acquire().ok()?.forget();
+        self.past(at).clears_leases = None;
         Some(Lane { at, lanes: Arc::clone(self) })
     }
 
     /// The lane to a node, once what is under way there has been answered.
     pub(crate) async fn enter(self: Arc<Self>, at: usize) -> Lane {
+        self.past(at).clears_leases = None;
+        self.turn(at).await
+    }
+
+    /// The same, to remove the claim from the node. `None` if the last of those ahead does that
+    /// already, and they take longer than a request may.
+    pub(crate) async fn enter_to_clear(self: Arc<Self>, at: usize, claim: &Claim) -> Option<Lane> {
+        let lease = Some(claim.ttl());
+        let is_seen_to = {
+            let cleared = &mut self.past(at).clears_leases;
+            let is_seen_to = *cleared >= lease;
+            *cleared = lease.max(*cleared);
+            is_seen_to
+        };
+        match is_seen_to {
+            true => timeout(claim.call_limit(), self.turn(at)).await.ok(),
+            false => Some(self.turn(at).await),
+        }
+    }
+
+    async fn turn(self: Arc<Self>, at: usize) -> Lane {
         self.tracks[at].turn.acquire().await.expect("the semaphore is never closed").forget();
         Lane { at, lanes: self }
+    }
+
+    fn past(&self, at: usize) -> MutexGuard<'_, Past> {
+        // Nothing panics while it holds the lock.
+        self.tracks[at].past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -133,8 +163,7 @@ impl Lane {
     }
 
     fn past(&self) -> MutexGuard<'_, Past> {
-        // Nothing panics while it holds the lock.
-        self.lanes.tracks[self.at].past.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes.past(self.at)
     }
 }
 
@@ -146,7 +175,38 @@ impl Drop for Lane {
 
 #[cfg(test)]
 mod tests {
+    use lockkit_core::{LockName, Namespace};
+    use tokio::task::yield_now;
+    use tokio::time::sleep;
+
     use super::*;
+
+    /// Else what is asked for meanwhile, or lasts for longer, would stay.
+    #[tokio::test(start_paused = true)]
+    async fn who_clears_after_another_does_not_wait_for_ever_unless_there_is_more_to_clear() {
+        let name = LockName::new(&Namespace::default(), "wanted").unwrap();
+        let claim = Claim::new(name, Duration::from_secs(10));
+        let lanes = AllLanes::default().of(claim.owner(), 1);
+        let clearing = |claim: &Claim| {
+            let (lanes, claim) = (Arc::clone(&lanes), claim.clone());
+            async move { lanes.enter_to_clear(0, &claim).await }
+        };
+        let first = clearing(&claim).await.unwrap();
+        assert!(clearing(&claim).await.is_none());
+
+        let longer = tokio::spawn(clearing(&claim.clone().with_ttl(Duration::from_secs(20))));
+        yield_now().await;
+        let ask = tokio::spawn(Arc::clone(&lanes).enter(0));
+        yield_now().await;
+        let last = tokio::spawn(clearing(&claim));
+        sleep(Duration::from_secs(3600)).await;
+        drop(first);
+        drop(longer.await.unwrap().unwrap());
+        let ask = ask.await.unwrap();
+        sleep(Duration::from_secs(3600)).await;
+        drop(ask);
+        assert!(last.await.unwrap().is_some());
+    }
 
     #[test]
     fn lanes_are_kept_for_as_long_as_they_are_used() {

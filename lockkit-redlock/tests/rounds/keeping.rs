@@ -222,6 +222,28 @@ async fn a_node_is_not_asked_to_release_after_the_lease() {
     }
 }
 
+/// Though it is repeated for as long as no majority answers, which may be for a long lease.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_comes_back_is_asked_for_a_release_about_once() {
+    for mode in [Mode::Down, Mode::Hung] {
+        let nodes = nodes::<3>();
+        let (driver, held) = (over(&nodes).await, claim(360 * TTL));
+        take(&driver, &held).await.unwrap();
+        nodes[..2].iter().for_each(|node| node.set(mode));
+        for _ in 0..50 {
+            driver.release(&held).await.unwrap_err();
+        }
+        let requests = || [nodes[0].requests(), nodes[1].requests()];
+        nodes.iter().for_each(|node| node.set(Mode::Up));
+        let before = requests();
+        sleep(TTL).await;
+        assert_eq!(left_behind(&nodes).await, 0);
+        for (now, before) in requests().into_iter().zip(before) {
+            assert!((1..=2).contains(&(now - before)), "{mode:?}: {} requests", now - before);
+        }
+    }
+}
+
 /// Where it lasts for as long as it was extended to, and not only for as long as it was taken for.
 #[tokio::test(start_paused = true)]
 async fn an_extended_hold_is_released_at_nodes_that_come_back_later() {
