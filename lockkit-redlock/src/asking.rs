@@ -178,7 +178,8 @@ impl Quorum {
             // What the node granted could be undone.
             return Cast { vote: Vote::Taken(Taken::new().free_in(left)), lane: None };
         }
-        let Some(pass) = self.pass(at, claim) else { return not_asked(does_not_answer()) };
+        let pass = self.pass(at, claim).await.filter(|_| !round.given_up.initialized());
+        let Some(pass) = pass else { return not_asked(does_not_answer()) };
         lane.asks();
         let answer = self.take(at, round).await;
         let failure = match &answer {

@@ -70,6 +70,7 @@ pub(crate) async fn open<T: Send + 'static, S: Into<Settled>>(
     let patience = tokio::time::sleep(patience);
     tokio::pin!(patience);
     let (latest, mut nearly_since, mut has_looked) = (patience.deadline(), None, false);
+    let mut is_late = false;
     loop {
         match is_settled(&votes).into() {
             Settled::Yes => break,
@@ -92,7 +93,14 @@ pub(crate) async fn open<T: Send + 'static, S: Into<Settled>>(
             () = tokio::task::yield_now(), if nearly_since.is_some() && !has_looked => {
                 has_looked = true;
             }
-            () = &mut patience => break,
+            () = &mut patience => {
+                // It may be this process that stood still. Then the votes are there, to be read.
+                if is_late || nearly_since.is_some() {
+                    break;
+                }
+                is_late = true;
+                patience.as_mut().reset(Instant::now() + A_MOMENT);
+            }
         }
     }
     (votes, Late(under_way))
@@ -153,7 +161,28 @@ pub(crate) fn reached<T: Ord>(values: impl IntoIterator<Item = T>, quorum: usize
 
 #[cfg(test)]
 mod tests {
-    use super::reached;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// Whoever reads the answer has not had its turn yet.
+    #[tokio::test]
+    async fn votes_that_came_while_the_process_stood_still_count() {
+        const PATIENCE: Duration = Duration::from_millis(50);
+        let (vote, voted) = oneshot::channel();
+        tokio::spawn(async move {
+            tokio::time::sleep(PATIENCE / 10).await;
+            vote.send(()).unwrap();
+        });
+        let requests = vec![Box::pin(voted) as BoxFuture<'static, _>];
+        let opening = open(requests, PATIENCE, |_| false);
+        tokio::pin!(opening);
+        tokio::task::yield_now().await;
+        assert!(futures_util::poll!(&mut opening).is_pending());
+        std::thread::sleep(2 * PATIENCE);
+        let (votes, late) = opening.await;
+        assert!(late.is_empty() && votes[0].is_some());
+    }
 
     #[test]
     fn what_a_majority_reaches_is_the_smallest_of_the_best() {

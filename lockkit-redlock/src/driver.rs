@@ -9,8 +9,11 @@ use lockkit_core::driver::{
     Turnstile, Vouch,
 };
 use lockkit_core::{Capabilities, Liveness};
+use tokio::task::yield_now;
+use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::ballot::A_MOMENT;
 use crate::builder::RedlockBuilder;
 use crate::electorate::{Electorate, NoVote, Voter};
 use crate::lanes::AllLanes;
@@ -146,9 +149,16 @@ impl Quorum {
     }
 
     /// The right to ask a node something, unless it answers nobody.
-    pub(crate) fn pass(&self, at: usize, claim: &Claim) -> Option<Pass> {
+    pub(crate) async fn pass(&self, at: usize, claim: &Claim) -> Option<Pass> {
         let patience = self.nodes.settings.patience(claim.ttl());
-        self.nodes.members[at].pulse.pass(claim.clock(), patience)
+        let pulse = &self.nodes.members[at].pulse;
+        let pass = pulse.pass(claim.clock(), patience);
+        if pass.is_some() || pulse.has_failed() {
+            return pass;
+        }
+        // It may be this process that stood still. Then the answers are there, to be read.
+        Box::pin(a_moment()).await;
+        pulse.pass(claim.clock(), patience)
     }
 
     pub(crate) async fn voter(&self, at: usize, claim: &Claim) -> Result<Voter, NoVote> {
@@ -166,6 +176,15 @@ impl Quorum {
             Ok(now) if now.is(voter) => Ok(()),
             _ => Err(DriverError::new(ErrorKind::Unknown, "it was restarted while it was asked")),
         }
+    }
+}
+
+/// Lets the runtime look for what has arrived, and those who wait for it take it, one after the
+/// other: who reads the connection, and whoever has asked.
+async fn a_moment() {
+    sleep(A_MOMENT).await;
+    for _ in 0..3 {
+        yield_now().await;
     }
 }
 

@@ -88,7 +88,9 @@ impl Quorum {
                 Ok(driver) => driver,
                 Err(reason) => return Kept::Failed(unreachable(&*reason)),
             };
-            let Some(pass) = self.pass(at, &claim) else { return Kept::Failed(does_not_answer()) };
+            let Some(pass) = self.pass(at, &claim).await else {
+                return Kept::Failed(does_not_answer());
+            };
             // A release that was not answered may end the hold there after it was renewed.
             let is_in_doubt = lane.doubtful_for(claim.clock()).is_some();
             lane.asks();
@@ -127,7 +129,7 @@ impl Quorum {
             if lanes.is_over() || lane.doubtful_for(claim.clock()).is_some() {
                 return;
             }
-            let Some(pass) = self.pass(at, &claim) else { return };
+            let Some(pass) = self.pass(at, &claim).await else { return };
             lane.asks();
             if let Ok(voter) = self.voter(at, &claim).await {
                 let answer = voter.driver.try_acquire(&claim).await;

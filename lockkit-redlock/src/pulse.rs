@@ -54,6 +54,11 @@ impl Pulse {
         state.failures > 0 || state.unanswered_since.is_some_and(unanswered)
     }
 
+    /// Whether its last answer was a failure. Otherwise, a silent node is only late.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state().failures > 0
+    }
+
     /// Whether it can be expected to answer within `limit`, going by its last answer.
     pub(crate) fn is_prompt(&self, limit: Duration) -> bool {
         self.state().pace <= limit

@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use futures_util::poll;
 use lockkit_core::Locker;
-use lockkit_core::driver::{Driver as _, ErrorKind, Inspect as _, Release, Renewal, Vouch};
+use lockkit_core::driver::{
+    Attempt, Driver as _, ErrorKind, Inspect as _, Release, Renewal, Vouch,
+};
 use lockkit_redlock::RedlockDriver;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{Mode, TestNode, claim, nobody_there, over, settings};
+use crate::support::{Mode, TestNode, claim, claim_to, nobody_there, over, settings};
 use crate::{TTL, left_behind, nodes, take};
 
 #[tokio::test(start_paused = true)]
@@ -63,6 +67,24 @@ async fn a_node_that_does_not_answer_is_asked_by_one_at_a_time() {
         assert!(start.elapsed() < TTL, "{mode:?}");
         driver.release(&last).await.unwrap();
         assert_eq!(left_behind(&[nodes[0].clone()]).await, 0, "{mode:?}");
+    }
+}
+
+/// The answers of the nodes are there by then, but nobody has read them yet.
+#[tokio::test]
+async fn nobody_is_sent_away_because_the_process_stood_still() {
+    let nodes = nodes::<3>();
+    let driver = settings(&nodes, "node_timeout=1s").await.unwrap();
+    nodes.iter().for_each(|node| node.set(Mode::Slow(Duration::from_millis(1))));
+    let first = claim(TTL);
+    let mut asking = Box::pin(driver.try_acquire(&first));
+    assert!(poll!(&mut asking).is_pending());
+    std::thread::sleep(Duration::from_millis(1_100));
+    let others: [_; 10] = std::array::from_fn(|at| claim_to(&at.to_string(), TTL));
+    let asking_too = join_all(others.iter().map(|claim| driver.try_acquire(claim)));
+    let (answer, answers) = tokio::join!(asking, asking_too);
+    for answer in answers.into_iter().chain([answer]) {
+        assert!(matches!(answer, Ok(Attempt::Granted(_))), "{answer:?}");
     }
 }
 

@@ -17,7 +17,11 @@ use tokio::time::sleep;
 
 /// A claim to a lock that all of them want.
 pub(crate) fn claim(ttl: Duration) -> Claim {
-    Claim::new(LockName::new(&Namespace::default(), "wanted").unwrap(), ttl)
+    claim_to("wanted", ttl)
+}
+
+pub(crate) fn claim_to(name: &str, ttl: Duration) -> Claim {
+    Claim::new(LockName::new(&Namespace::default(), name).unwrap(), ttl)
 }
 
 pub(crate) async fn over(nodes: &[TestNode]) -> RedlockDriver {
