@@ -156,9 +156,19 @@ async fn examined(nodes: &Electorate, at: usize, namespace: &Namespace) -> Exami
     }
     if let Ok(driver) = nodes.members[at].driver()
         && let Some(inspect) = driver.inspect()
-        && let Ok(found) = inspect.diagnose(namespace).await
     {
-        findings.extend(found.iter().filter_map(|finding| of_node(name, finding)));
+        match inspect.diagnose(namespace).await {
+            Ok(found) => {
+                findings.extend(found.iter().filter_map(|finding| of_node(name, finding)));
+            }
+            Err(error) if votes => findings.push(Diagnosis::warning(
+                "nodes",
+                format!("{name} cannot be examined: {}", causes(&*error.into_source())),
+                "see to that node",
+            )),
+            // It has been named already, mostly for the same reason.
+            Err(error) => tracing::debug!(node = %name, %error, "cannot be examined"),
+        }
     }
     Examined { votes, findings }
 }

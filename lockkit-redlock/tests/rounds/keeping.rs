@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Driver as _, ErrorKind, Inspect as _, Release, Renewal};
+use lockkit_core::driver::{Driver as _, ErrorKind, Release, Renewal};
 use lockkit_core::{AcquireOptions, Lease, Locker};
 use tokio::time::sleep;
 
@@ -25,34 +25,6 @@ async fn a_renewal_takes_a_majority_that_still_had_it() {
     nodes[..3].iter().for_each(TestNode::forget);
     assert_eq!(driver.renew(&held).await.unwrap(), Renewal::Lost);
     assert_eq!(left_behind(&nodes).await, 0, "nothing of a lost hold stays");
-}
-
-/// The first majority to answer is not the one that has the renewal.
-#[tokio::test(start_paused = true)]
-async fn the_end_of_a_lease_is_seen_though_one_node_lags() {
-    let nodes = nodes::<5>();
-    let (driver, claim) = (over(&nodes).await, claim(TTL));
-    take(&driver, &claim).await.unwrap();
-    sleep(TTL / 2).await;
-    nodes[0].set(Mode::Slow(TTL / 10));
-    assert!(matches!(driver.renew(&claim).await, Ok(Renewal::Held(_))));
-    nodes[0].set(Mode::Up);
-    nodes[3..].iter().for_each(|node| node.set(Mode::Slow(Duration::from_millis(5))));
-    let status = driver.look(claim.name()).await.unwrap();
-    let remaining = status.holder().and_then(|holder| holder.remaining()).unwrap();
-    assert!(remaining > TTL * 9 / 10, "{remaining:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_list_may_take_longer_than_a_look() {
-    let nodes = nodes::<3>();
-    let (driver, claim) = (over(&nodes).await, claim(6 * TTL));
-    take(&driver, &claim).await.unwrap();
-    nodes.iter().for_each(|node| node.set(Mode::Slow(TTL)));
-    let listed = driver.held(claim.name().namespace()).await.unwrap();
-    assert_eq!(listed.len(), 1);
-    let error = driver.look(claim.name()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable);
 }
 
 /// As where a guard is dropped while a renewal is under way.

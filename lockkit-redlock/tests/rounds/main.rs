@@ -4,6 +4,7 @@
 
 mod asking;
 mod electorate;
+mod inspect;
 mod keeping;
 mod support;
 mod waiting;

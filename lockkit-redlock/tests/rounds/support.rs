@@ -217,15 +217,18 @@ impl TestNode {
     }
 
     /// What is looked at, once the node answers.
-    async fn inspected(&self) -> MemoryDriver {
+    async fn inspected(&self) -> Result<MemoryDriver, DriverError> {
         let (mode, backend) = {
             let state = self.0.lock().unwrap();
             (state.mode, state.backend.clone())
         };
-        if let Mode::Slow(delay) = mode {
-            sleep(delay).await;
+        match mode {
+            Mode::Down => return Err(is_down()),
+            Mode::Denying => return Err(denied()),
+            Mode::Slow(delay) => sleep(delay).await,
+            _ => (),
         }
-        backend
+        Ok(backend)
     }
 
     async fn request<T>(
@@ -245,8 +248,8 @@ impl TestNode {
         };
         match mode {
             Mode::Up => carry_out(backend()).await,
-            Mode::Down => Err(DriverError::new(ErrorKind::Unreachable, "it is down")),
-            Mode::Denying => Err(DriverError::new(ErrorKind::Denied, "not for you")),
+            Mode::Down => Err(is_down()),
+            Mode::Denying => Err(denied()),
             Mode::Hung => {
                 sleep(claim.call_limit()).await;
                 Err(unanswered())
@@ -305,6 +308,14 @@ impl State {
             mailbox.notify_one();
         }
     }
+}
+
+fn is_down() -> DriverError {
+    DriverError::new(ErrorKind::Unreachable, "it is down")
+}
+
+fn denied() -> DriverError {
+    DriverError::new(ErrorKind::Denied, "not for you")
 }
 
 fn new_run() -> Run {
@@ -429,14 +440,14 @@ impl Node for TestNode {
 #[async_trait]
 impl Inspect for TestNode {
     async fn look(&self, name: &LockName) -> Result<lockkit_core::LockStatus, DriverError> {
-        self.inspected().await.look(name).await
+        self.inspected().await?.look(name).await
     }
 
     async fn held(
         &self,
         namespace: &Namespace,
     ) -> Result<Vec<lockkit_core::LockStatus>, DriverError> {
-        self.inspected().await.held(namespace).await
+        self.inspected().await?.held(namespace).await
     }
 
     async fn break_hold(
@@ -444,15 +455,13 @@ impl Inspect for TestNode {
         name: &LockName,
         owner: Option<lockkit_core::driver::OwnerId>,
     ) -> Result<Option<lockkit_core::Holder>, DriverError> {
-        let backend = self.0.lock().unwrap().backend.clone();
-        backend.break_hold(name, owner).await
+        self.inspected().await?.break_hold(name, owner).await
     }
 
     async fn diagnose(
         &self,
         namespace: &Namespace,
     ) -> Result<Vec<lockkit_core::Diagnosis>, DriverError> {
-        let backend = self.0.lock().unwrap().backend.clone();
-        backend.diagnose(namespace).await
+        self.inspected().await?.diagnose(namespace).await
     }
 }
