@@ -11,7 +11,7 @@ use crate::ballot::{self, A_MOMENT, Late, Settled, Votes, count, reached};
 use crate::clearing::Cleared;
 use crate::driver::{Quorum, good_until};
 use crate::electorate::NoVote;
-use crate::failure::{Left, does_not_answer, silent, strange, unreachable};
+use crate::failure::{Left, silent, strange, unreachable};
 use crate::lanes::{Lane, Lanes};
 use crate::waiting::{self, Waiter};
 
@@ -165,7 +165,7 @@ impl Quorum {
         let lane = match round.lanes.try_enter(at) {
             Some(lane) => Some(lane),
             // What is under way there may take as long as the lease.
-            None if self.is_silent(at, claim) => return not_asked(does_not_answer()),
+            None if self.is_silent(at, claim) => return not_asked(self.does_not_answer(at)),
             None => Box::pin(round.enter(at)).await,
         };
         let Some(lane) = lane.filter(|_| !round.given_up.initialized()) else {
@@ -173,13 +173,13 @@ impl Quorum {
         };
         if let Some(left) = lane.doubtful_for(claim.clock()) {
             if self.is_silent(at, claim) {
-                return not_asked(does_not_answer());
+                return not_asked(self.does_not_answer(at));
             }
             // What the node granted could be undone.
             return Cast { vote: Vote::Taken(Taken::new().free_in(left)), lane: None };
         }
         let pass = self.pass(at, claim).await.filter(|_| !round.given_up.initialized());
-        let Some(pass) = pass else { return not_asked(does_not_answer()) };
+        let Some(pass) = pass else { return not_asked(self.does_not_answer(at)) };
         lane.asks();
         let answer = self.take(at, round).await;
         let failure = match &answer {

@@ -8,7 +8,7 @@ use lockkit_core::driver::{Claim, DriverError, ErrorKind, Instant, Release};
 
 use crate::ballot::{self, A_MOMENT, Settled, Votes, count};
 use crate::driver::Quorum;
-use crate::failure::{Left, does_not_answer, silent};
+use crate::failure::{Left, silent, unreachable};
 use crate::lanes::{Lane, Lanes};
 use crate::waiting::as_asked_of_nodes;
 
@@ -124,18 +124,18 @@ impl Quorum {
         // The driver of the node listens until it is told of a release.
         has_left |= !claim.listens();
         if has_left && claim.now() >= gone_by_itself && self.is_silent(at, &claim) {
-            return Err(does_not_answer());
+            return Err(self.does_not_answer(at));
         }
         loop {
             let pass = tokio::select! {
                 biased;
                 pass = self.nodes.members[at].pulse.passed(claim.clock(), patience) => pass,
-                () = self.over.cancelled() => return Err(does_not_answer()),
+                () = self.over.cancelled() => return Err(unreachable("the driver was closed")),
                 () = claim.clock().sleep_until(gone_by_itself) => None,
             };
             // Where too many wait, the hold runs out by itself.
             if pass.is_none() && has_left {
-                return Err(does_not_answer());
+                return Err(self.does_not_answer(at));
             }
             has_left = true;
             let sent = pass.as_ref().map_or_else(|| claim.now(), |pass| pass.begun);

@@ -148,6 +148,10 @@ impl Quorum {
         self.nodes.members[at].pulse.is_silent(claim.clock(), patience)
     }
 
+    pub(crate) fn does_not_answer(&self, at: usize) -> DriverError {
+        self.nodes.members[at].pulse.why_silent()
+    }
+
     /// The right to ask a node something, unless it answers nobody.
     pub(crate) async fn pass(&self, at: usize, claim: &Claim) -> Option<Pass> {
         let patience = self.nodes.settings.patience(claim.ttl());

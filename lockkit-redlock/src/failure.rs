@@ -54,10 +54,6 @@ pub(crate) fn unreachable(reason: impl Into<String>) -> DriverError {
     DriverError::new(ErrorKind::Unreachable, reason.into())
 }
 
-pub(crate) fn does_not_answer() -> DriverError {
-    unreachable("it answers nobody, and is being asked")
-}
-
 pub(crate) fn silent() -> DriverError {
     DriverError::new(ErrorKind::Unknown, "no answer in time")
 }

@@ -8,7 +8,7 @@ use lockkit_core::driver::{Claim, DriverError, Instant, Renewal, Vouch};
 
 use crate::ballot::{self, Votes, count, reached};
 use crate::driver::{Quorum, good_until};
-use crate::failure::{Left, does_not_answer, silent, strange, unreachable};
+use crate::failure::{Left, silent, strange, unreachable};
 use crate::lanes::Lanes;
 
 /// What a node answers to a renewal.
@@ -89,7 +89,7 @@ impl Quorum {
                 Err(reason) => return Kept::Failed(unreachable(&*reason)),
             };
             let Some(pass) = self.pass(at, &claim).await else {
-                return Kept::Failed(does_not_answer());
+                return Kept::Failed(self.does_not_answer(at));
             };
             // A release that was not answered may end the hold there after it was renewed.
             let is_in_doubt = lane.doubtful_for(claim.clock()).is_some();

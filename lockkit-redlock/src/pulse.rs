@@ -1,10 +1,14 @@
 //! Whether a node answers: one that does not is left alone, except for one request at a time.
 
+use std::error::Error as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkit_core::driver::{Clock, DriverError, ErrorKind, Instant};
+use lockkit_core::driver::{Clock, DriverError, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::failure::unreachable;
+use crate::member::causes;
 
 /// What is known of a node from the requests to it.
 ///
@@ -26,6 +30,8 @@ struct State {
     unanswered_since: Option<Instant>,
     /// How many of the last requests have failed in a row.
     failures: u32,
+    /// What the last of these said.
+    failure: Option<String>,
     /// Until when it is left alone after the last failure.
     rests_until: Option<Instant>,
     /// How long the last answer took.
@@ -57,6 +63,14 @@ impl Pulse {
     /// Whether its last answer was a failure. Otherwise, a silent node is only late.
     pub(crate) fn has_failed(&self) -> bool {
         self.state().failures > 0
+    }
+
+    /// Why nothing is asked of it.
+    pub(crate) fn why_silent(&self) -> DriverError {
+        unreachable(match &self.state().failure {
+            Some(failure) => format!("it answers nobody: {failure}"),
+            None => "it answers nobody, and is being asked".into(),
+        })
     }
 
     /// Whether it can be expected to answer within `limit`, going by its last answer.
@@ -108,11 +122,13 @@ impl Pulse {
         Pass { pulse: Arc::clone(self), begun, has_ended: false, _probe: probe }
     }
 
-    fn end(&self, begun: Instant, now: Instant, failed: bool) {
+    fn end(&self, begun: Instant, now: Instant, failure: Option<&DriverError>) {
+        let reason = failure.and_then(|failure| failure.source()).map(causes);
         let mut state = self.state();
         state.under_way -= 1;
         state.pace = now.saturating_duration_since(begun);
-        if failed {
+        state.failure = reason;
+        if failure.is_some() {
             let rest = RESTS.0 * 2_u32.saturating_pow(state.failures.min(16));
             state.failures = state.failures.saturating_add(1);
             state.rests_until = Some(now + rest.min(RESTS.1));
@@ -161,9 +177,9 @@ impl Pass {
 
     /// As [`answered`](Self::answered), given only how the node has failed, if it has.
     pub(crate) fn ended(mut self, now: Instant, failure: Option<&DriverError>) {
-        let is_dead = |kind| matches!(kind, ErrorKind::Unreachable | ErrorKind::Unknown);
+        let is_dead = |error: &&DriverError| error.kind().is_transient();
         self.has_ended = true;
-        self.pulse.end(self.begun, now, failure.is_some_and(|error| is_dead(error.kind())));
+        self.pulse.end(self.begun, now, failure.filter(is_dead));
     }
 }
 
@@ -185,8 +201,8 @@ mod tests {
         (Arc::default(), Clock::system())
     }
 
-    fn unreachable() -> Result<(), DriverError> {
-        Err(DriverError::new(ErrorKind::Unreachable, "it is down"))
+    fn down() -> Result<(), DriverError> {
+        Err(unreachable("it is down"))
     }
 
     #[tokio::test(start_paused = true)]
@@ -209,14 +225,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_node_that_fails_is_asked_by_one_at_a_time_until_it_answers() {
         let (pulse, clock) = node();
-        pulse.pass(&clock, PATIENCE).unwrap().answered(clock.now(), &unreachable());
+        pulse.pass(&clock, PATIENCE).unwrap().answered(clock.now(), &down());
         assert!(pulse.pass(&clock, PATIENCE).is_none(), "it rests");
         let probe = pulse.passed(&clock, PATIENCE).await.unwrap();
         assert!(pulse.pass(&clock, PATIENCE).is_none(), "it is being asked");
         let next = pulse.passed(&clock, PATIENCE);
         tokio::pin!(next);
         assert!(futures_util::poll!(&mut next).is_pending());
-        probe.answered(clock.now(), &unreachable());
+        probe.answered(clock.now(), &down());
         next.await.unwrap().answered(clock.now(), &Ok(()));
         let _both = [0, 1].map(|_| pulse.pass(&clock, PATIENCE).unwrap());
     }
@@ -224,7 +240,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn so_many_wait_for_a_silent_node_and_no_more() {
         let (pulse, clock) = node();
-        pulse.pass(&clock, PATIENCE).unwrap().answered(clock.now(), &unreachable());
+        pulse.pass(&clock, PATIENCE).unwrap().answered(clock.now(), &down());
         let mut waiting: Vec<_> =
             (0..ROOM).map(|_| Box::pin(pulse.passed(&clock, PATIENCE))).collect();
         for one in &mut waiting {

@@ -100,6 +100,19 @@ async fn a_contended_round_is_not_given_up_before_a_majority_has_answered() {
     assert!(take(&driver, &claim(TTL)).await.is_some());
 }
 
+/// Nobody is asked then, but what was the matter is known.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_left_alone_is_named_with_what_was_the_matter() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    nodes[..2].iter().for_each(|node| node.set(Mode::Down));
+    driver.try_acquire(&claim(TTL)).await.unwrap_err();
+    let before = nodes[0].requests();
+    let reason = driver.try_acquire(&claim(TTL)).await.unwrap_err().into_source().to_string();
+    assert_eq!(nodes[0].requests(), before);
+    assert!(reason.contains("node 0: it answers nobody: it is down"), "{reason}");
+}
+
 /// That one node denies something is not what keeps a majority away.
 #[tokio::test(start_paused = true)]
 async fn what_lasts_at_a_majority_is_what_is_told() {
