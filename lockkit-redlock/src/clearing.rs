@@ -96,16 +96,21 @@ impl Quorum {
         let has_run_out = before.is_none() && cleared.is_err() && claim.now() >= gone_by_itself;
         let repeated_until = has_run_out.then(|| gone_by_itself + claim.ttl());
         if let Some(end) = doubtful_until.max(repeated_until) {
-            let (lanes, over, clock) = (lane.lanes(), self.over.clone(), claim.clock().clone());
-            self.stragglers.spawn(async move {
-                let _lanes = lanes;
-                tokio::select! {
-                    () = over.cancelled() => (),
-                    () = clock.sleep_until(end) => (),
-                }
-            });
+            self.keep_in_mind(&lane, claim, end);
         }
         cleared
+    }
+
+    /// Keeps what is known of the lanes until then.
+    pub(crate) fn keep_in_mind(&self, lane: &Lane, claim: &Claim, until: Instant) {
+        let (lanes, over, clock) = (lane.lanes(), self.over.clone(), claim.clock().clone());
+        self.stragglers.spawn(async move {
+            let _lanes = lanes;
+            tokio::select! {
+                () = over.cancelled() => (),
+                () = clock.sleep_until(until) => (),
+            }
+        });
     }
 
     async fn remove(

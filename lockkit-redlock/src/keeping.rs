@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkit_core::driver::{Claim, DriverError, Instant, Renewal, Vouch};
+use lockkit_core::driver::{Claim, DriverError, ErrorKind, Instant, Renewal, Vouch};
 
 use crate::ballot::{self, Votes, count, reached};
 use crate::driver::{Quorum, good_until};
@@ -134,6 +134,13 @@ impl Quorum {
             if let Ok(voter) = self.voter(at, &claim).await {
                 let answer = voter.driver.try_acquire(&claim).await;
                 pass.answered(claim.now(), &answer);
+                // With too few replicas, the node's driver gives back what it was granted, and that
+                // may come late.
+                if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unknown) {
+                    let until = claim.now() + claim.ttl();
+                    lane.doubt(until);
+                    self.keep_in_mind(&lane, &claim, until);
+                }
                 let node = &self.nodes.members[at].name;
                 tracing::debug!(%node, lock = %claim.name(), ?answer, "was lost there, taken again");
             }

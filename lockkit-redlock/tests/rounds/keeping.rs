@@ -66,6 +66,29 @@ async fn a_node_that_says_late_that_it_has_lost_the_hold_is_asked_for_it_again()
     assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
 }
 
+/// As Redis does with too few replicas: it gives the lock back, and that may come late.
+#[tokio::test(start_paused = true)]
+async fn what_was_taken_again_without_an_answer_may_be_undone() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    nodes[2].forget();
+    nodes[2].loses_the_answer_to_an_ask();
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+    // It is asked again by then.
+    sleep(held.call_limit() + Duration::from_millis(10)).await;
+    nodes[0].set(Mode::Down);
+    driver.renew(&held).await.unwrap_err();
+    // By then nothing is on the way any more.
+    nodes[0].set(Mode::Up);
+    sleep(TTL / 2).await;
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+    sleep(TTL / 2).await;
+    nodes[0].set(Mode::Down);
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_renewal_would_take_again_is_not_taken_after_the_loss() {
     let nodes = nodes::<3>();

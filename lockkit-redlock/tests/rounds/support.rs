@@ -177,6 +177,12 @@ impl TestNode {
         state.backend.faults().inject(Operation::Release, Fault::Delay(delay));
     }
 
+    /// The answer to the next ask that it carries out is lost.
+    pub(crate) fn loses_the_answer_to_an_ask(&self) {
+        let state = self.0.lock().unwrap();
+        state.backend.faults().inject(Operation::Acquire, Fault::LoseAnswer);
+    }
+
     pub(crate) fn restart_durable(&self) {
         self.0.lock().unwrap().run = new_run().durable();
     }
