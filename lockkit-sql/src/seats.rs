@@ -225,6 +225,8 @@ mod tests {
         left: Arc<AtomicUsize>,
         /// How many attempts to connect never end.
         hanging: Arc<AtomicUsize>,
+        /// How long the others take.
+        connecting: Duration,
         /// Shared with the attempts under way.
         attempts: Arc<()>,
     }
@@ -242,7 +244,7 @@ mod tests {
     impl Host {
         fn with(connections: usize) -> Self {
             let [left, hanging] = [connections, 0].map(|number| Arc::new(number.into()));
-            Self { left, hanging, attempts: Arc::default() }
+            Self { left, hanging, connecting: CONNECTING, attempts: Arc::default() }
         }
 
         /// How many attempts to connect are under way.
@@ -270,7 +272,7 @@ mod tests {
             if self.hanging.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
                 pending::<()>().await;
             }
-            sleep(CONNECTING).await;
+            sleep(self.connecting).await;
             let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
             left.map_err(|_| Failure::Full)
         }
@@ -446,6 +448,30 @@ mod tests {
         sit().await.unwrap();
         assert_eq!(start.elapsed(), CONNECTING);
         assert_eq!(host.left.load(Ordering::Relaxed), 9);
+    }
+
+    /// Nor do two that take turns, where attempts take so long that each newcomer takes them to hang.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_server_is_reached_by_impatient_requests() {
+        for (number, in_use) in [(2, 0), (2, 1), (4, 0), (4, 3)] {
+            let host = Host { connecting: Duration::from_millis(800), ..Host::with(10) };
+            let seats = Seats::empty(host.clone(), number);
+            let sit = |limit| seats.sit(Urgency::Renews, Limit::new(limit));
+            let _in_use = join_all((0..in_use).map(|_| sit(LIMIT))).await;
+            let impatient = async || {
+                while let Err(failure) = sit(Duration::from_millis(600)).await {
+                    let is_late = matches!(failure, Failure::Late | Failure::NoSeat(NoSeat::Busy));
+                    assert!(is_late, "{failure:?}");
+                }
+            };
+            let start = Instant::now();
+            tokio::select! {
+                () = impatient() => (),
+                () = impatient() => (),
+                () = sleep(Duration::from_secs(10)) => panic!("{number}, {in_use}"),
+            }
+            assert_eq!(start.elapsed(), host.connecting, "{number}, {in_use}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

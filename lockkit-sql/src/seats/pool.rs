@@ -14,6 +14,7 @@ use super::{NoSeat, Source};
 const LEAST_PAUSE: Duration = Duration::from_millis(250);
 
 /// A connection that takes longer than this may never come: a packet was lost, or its host has gone.
+/// It may also be on its way, from a server that is slow or far.
 const LONG: Duration = Duration::from_millis(500);
 
 /// The connections that nobody uses.
@@ -35,8 +36,7 @@ struct State<S: Source> {
     idle: Vec<S::Connection>,
     /// Who has waited longest is first.
     waiting: VecDeque<Waiting<S>>,
-    /// The attempts under way: at least as many as there are requests that wait. The first is the
-    /// oldest.
+    /// The attempts under way: at least as many as there are requests that wait.
     attempts: Vec<Underway>,
     /// How many requests have waited, and attempts were begun.
     ids: u64,
@@ -177,18 +177,29 @@ impl<S: Source> State<S> {
     }
 
     /// Begins another attempt if more requests wait than there are hopeful ones, where that many
-    /// seats are free. So that there are no more connections than seats, the oldest one that takes
-    /// long may have to make room; it is returned.
+    /// seats are free. So that there are no more connections than seats, one that takes long may have
+    /// to make room, and is returned. Never the one that has been connecting for longest: it ends by
+    /// itself, and where all connections take long, there would be none if each were given up.
     fn begin(&mut self, free: usize) -> Option<(u64, Option<Underway>)> {
         if self.hopeful() >= self.waiting.len() {
             return None;
         }
         let is_full = self.attempts.len() >= self.waiting.len() + free;
-        let oldest = self.attempts.iter().position(Underway::takes_long).filter(|_| is_full);
-        let given_up = oldest.map(|at| self.attempts.remove(at));
+        let given_up = match is_full {
+            true => Some(self.attempts.remove(self.to_be_given_up()?)),
+            false => None,
+        };
         let id = self.next_id();
         self.attempts.push(Underway { id, since: None, task: None });
         Some((id, given_up))
+    }
+
+    /// Of the attempts that take long, where the second oldest is.
+    fn to_be_given_up(&self) -> Option<usize> {
+        let take_long = |at: &usize| self.attempts[*at].takes_long();
+        let mut take_long: Vec<_> = (0..self.attempts.len()).filter(take_long).collect();
+        take_long.sort_by_key(|&at| self.attempts[at].since);
+        take_long.get(1).copied()
     }
 
     /// Notes how an attempt ended. Returns the limit of the request that needs another one, if any
