@@ -83,6 +83,7 @@ impl Failure {
     /// The error of an attempt to connect: nothing was asked for yet.
     pub(super) fn while_connecting(self) -> DriverError {
         let kind = match &self {
+            Self::Client(error) if is_dismissal(error) => ErrorKind::Unreachable,
             // Not a PostgreSQL server at all, or no TLS where it is demanded.
             Self::Client(error)
                 if matches!(**error, sqlx::Error::Protocol(_) | sqlx::Error::Tls(_)) =>
@@ -197,6 +198,16 @@ impl Failure {
             _ => None,
         }
     }
+}
+
+/// Whether the other end did not get as far as saying whether it has TLS: it closed the connection, as
+/// what stands before a server that is away, which the client reads as a zero; or it is a server that
+/// has no process for another connection, and says so by an error (`E`).
+fn is_dismissal(error: &sqlx::Error) -> bool {
+    const UNEXPECTED: &str = "unexpected response from SSLRequest: ";
+    let sqlx::Error::Protocol(text) = error else { return false };
+    let answer = text.strip_prefix(UNEXPECTED);
+    answer.is_some_and(|answer| ["0x00", "0x45"].iter().any(|byte| answer.starts_with(byte)))
 }
 
 /// The TLS library reports what it does not accept as this kind of error.

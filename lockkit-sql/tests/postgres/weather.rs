@@ -73,6 +73,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("requests_share_the_one_connection_that_there_is", || POSTGRES.start(), only_one),
         trial("what_is_no_postgres_is_told_apart", || Ok(()), no_postgres),
         trial("who_answers_for_a_server_that_is_away_is_unreachable", || Ok(()), answered_for),
+        trial("who_closes_the_connection_at_once_is_unreachable", || Ok(()), dismissed),
         trial("a_late_request_leaves_one_lease_at_most", || POSTGRES.start(), late),
         trial("a_look_may_be_broken_off", || POSTGRES.start(), broken_off),
         trial("a_closed_driver_leaves_no_connection", || POSTGRES.url(), closed),
@@ -584,6 +585,31 @@ async fn answered_for((): ()) {
         assert!(is_expected(&error), "{code}: {error:?}");
         let text = causes(&error);
         assert!(text.contains(said) && !text.contains("334"), "{text}");
+    }
+}
+
+/// A proxy whose server is away, and a server that cannot begin another process.
+async fn dismissed((): ()) {
+    let no_process = "Ecould not fork new process for connection: Cannot allocate memory\n\0";
+    for (said, mode) in [
+        ("", "disable"),
+        ("", "prefer"),
+        ("", "verify-full"),
+        (no_process, "prefer"),
+        (no_process, "require"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let url = format!("postgres://me@{address}/shop?sslmode={mode}").parse().unwrap();
+        let closing = async {
+            let (mut client, _) = listener.accept().await.unwrap();
+            // Whether there is TLS, or all that a client without TLS says first.
+            _ = client.read(&mut [0; 1024]).await.unwrap();
+            client.write_all(said.as_bytes()).await.unwrap();
+        };
+        let (error, ()) = tokio::join!(PostgresDriver::connect(&url), closing);
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::Unreachable(_)), "{said:?}, {mode}: {error:?}");
     }
 }
 
