@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         || POSTGRES.start(),
         across,
     );
+    let quiet = trial("postgres::a_wait_in_vain_leaves_no_warning", || POSTGRES.start(), quiet);
     [
         on_each("who_waits_is_handed_the_lock", handed),
         on_each("who_waits_hears_of_the_end_of_another_session", end_of_another),
@@ -39,7 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
     .into_iter()
     .flatten()
-    .chain([across])
+    .chain([across, quiet])
     .collect()
 }
 
@@ -250,6 +251,45 @@ async fn few(server: Server) {
     assert_eq!(raw.waiting().await, 0);
     holder.release(&held).await.unwrap();
     take(&*none, &waiting).await;
+}
+
+/// Nothing is unlocked that is not locked, however a wait ends; and all that is, also where a wait got
+/// the lock and failed afterwards.
+async fn quiet(server: Server) {
+    let said = |what: &str| {
+        let log = std::fs::read_to_string(server.data().parent().unwrap().join("log")).unwrap();
+        log.lines().filter(|line| line.contains(what)).count()
+    };
+    let until_said = async |what: &str, times: usize| {
+        while said(what) < times {
+            tokio::time::sleep(millis(5)).await;
+        }
+    };
+    let holder = driver(&server.url(), "keys=exact").await;
+    let waiter = driver(&server.url(), "keys=exact&ttl=1s").await;
+    let (mut raw, mut other) = (Raw::to(&server).await, Raw::to(&server).await);
+    let (held, waiting) = (claim("42"), claim("42").waiting());
+    take(&*holder, &held).await;
+    refused(&*waiter, &waiting).await;
+    let impatience = "canceling statement due to lock timeout";
+    until_said(impatience, 4).await;
+    assert_eq!(holder.release(&held).await.unwrap(), Release::Freed);
+    granted(&*waiter, &waiting).await;
+    assert_eq!(waiter.release(&waiting).await.unwrap(), Release::Freed);
+
+    // It is locked twice by then.
+    assert!(raw.takes("42").await);
+    refused(&*waiter, &waiting).await;
+    raw.until_waiting(1).await;
+    other.run("BEGIN; SELECT FROM lockkit_session FOR UPDATE").await;
+    let before = said(impatience);
+    raw.gives_back("42").await;
+    until_said(impatience, before + 2).await;
+    other.run("COMMIT").await;
+    granted(&*waiter, &waiting).await;
+    assert_eq!(waiter.release(&waiting).await.unwrap(), Release::Freed);
+    assert_eq!(raw.locks().await, 0);
+    assert_eq!(said("don't own a lock"), 0);
 }
 
 /// By another process, by its own, and by the end of its own one's session.

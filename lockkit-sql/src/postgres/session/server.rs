@@ -26,9 +26,7 @@ const WAIT: &str = "SELECT taken.is_granted, taken.last_token, taken.ask_again, 
           LATERAL lockkit_session_take(waited.key, $2::text, $3::text, $4::text, $5::text, \
                                        $6::bigint, $7::boolean) AS taken";
 const RELEASE: &str = "SELECT lockkit_session_release($1::bigint) AS was_held";
-/// Unlocks twice, if it was locked twice.
-const GIVE_BACK: &str =
-    "SELECT pg_advisory_unlock($1) AND pg_advisory_unlock($1) IS NOT NULL AS was_held";
+const GIVE_BACK: &str = include_str!("../sql/session_give_back.sql");
 /// A server that takes no writes any more keeps its sessions: by then, locks are another server's.
 const BEAT: &str = "SELECT pg_backend_pid() AS pid, \
      current_setting('transaction_read_only') = 'on' AS is_read_only";
