@@ -89,6 +89,7 @@ pub(super) async fn take(
             }
         })
     })
+    .inspect(|answer| connections.note_write(matches!(answer, Answer::Granted { .. })))
 }
 
 /// Keeps the places of these owners for another TTL, which is that of `claim`. Returns the owners
@@ -104,7 +105,8 @@ pub(super) async fn stay(
     let rows = connections.request(STAY, &values, Urgency::Asks, limit).await;
     let rows = rows.map_err(Failure::of_a_request)?;
     let owners = rows.iter().map(owner_of);
-    let owners = owners.collect::<Result<_, _>>().map_err(Failure::of_a_request)?;
+    let owners: HashSet<_> = owners.collect::<Result<_, _>>().map_err(Failure::of_a_request)?;
+    connections.note_write(!owners.is_empty());
     let remaining = rows.first().map_or(Ok(0), |row| row.try_get("remaining"));
     let remaining = remaining.map_err(|error| Failure::from(error).of_a_request())?;
     Ok((owners, duration(remaining)))
@@ -121,6 +123,7 @@ pub(super) async fn renew(
     let values = [namespace, name, owner, ttl(claim), Value::Patience];
     let row = connections.request(RENEW, &values, Urgency::Renews, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("is_held")?))
+        .inspect(|&is_held| connections.note_write(is_held))
 }
 
 /// Makes what these claims hold last for another TTL, which is that of `claim` for all of them.
@@ -143,8 +146,10 @@ pub(super) async fn renew_together(
         Value::Patience,
     ];
     let rows = connections.request(RENEW_TOGETHER, &values, Urgency::Renews, limit).await;
-    let owners = rows.and_then(|rows| rows.iter().map(owner_of).collect());
-    owners.map_err(Failure::of_a_request)
+    let owners = rows.and_then(|rows| rows.iter().map(owner_of).collect::<Result<_, _>>());
+    let owners: HashSet<_> = owners.map_err(Failure::of_a_request)?;
+    connections.note_write(!owners.is_empty());
+    Ok(owners)
 }
 
 /// Removes the claim's hold and place; returns whether there was a hold.
@@ -159,6 +164,7 @@ pub(super) async fn release(
     let values = [namespace, name, owner, Value::Boolean(observes), Value::Patience];
     let row = connections.request(RELEASE, &values, Urgency::Releases, limit).await;
     read(&row.map_err(Failure::of_a_request)?, |row| Ok(row.try_get("was_held")?))
+        .inspect(|&was_held| connections.note_write(was_held))
 }
 
 /// The parameters that every request about a lock begins with.

@@ -1,15 +1,16 @@
 //! The connections of one driver, and how a request is sent on one of them.
 
 use lockkit_core::driver::{Limit, OwnerId};
-use sqlx::Executor as _;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow, Postgres};
+use sqlx::{Connection as _, Executor as _};
 use tokio::time::{Duration, sleep};
 
 use super::endpoint::Endpoint;
 use super::error::Failure;
+use super::late::Late;
 use crate::query::query;
-use crate::seats::{Seats, Urgency};
+use crate::seats::{Seats, Source as _, Urgency};
 
 /// How a transaction begins in which nobody waits for more than a second, each time, for what others
 /// keep locked. It ends with the transaction: a pooler gives the session to others.
@@ -21,6 +22,7 @@ const COMMIT: &str = "COMMIT";
 #[derive(Debug)]
 pub(super) struct Connections {
     seats: Seats<Endpoint>,
+    late: Late,
 }
 
 /// A parameter of a request.
@@ -53,12 +55,17 @@ impl Connections {
     /// Connects for the first time, with one attempt.
     pub(super) async fn open(endpoint: Endpoint, number: usize) -> Result<Self, Failure> {
         let first = endpoint.found().await?;
-        Ok(Self { seats: Seats::new(endpoint, first, number) })
+        Ok(Self::with(Seats::new(endpoint, first, number), number))
     }
 
     /// Connects when there is a request, even for the first time.
     pub(super) fn new(endpoint: Endpoint, number: usize) -> Self {
-        Self { seats: Seats::empty(endpoint, number) }
+        Self::with(Seats::empty(endpoint, number), number)
+    }
+
+    fn with(seats: Seats<Endpoint>, number: usize) -> Self {
+        // A network that has forgotten all connections has requests go on over others.
+        Self { seats, late: Late::new(2 * number) }
     }
 
     /// Waits for a connection, sends a request and waits for its answer, for `limit` in all.
@@ -101,6 +108,11 @@ impl Connections {
     ) -> Result<Vec<PgRow>, Failure> {
         let limit = Limit::new(limit);
         let (mut seat, mut connection) = self.seats.sit(urgency, limit).await?;
+        // The others only read, or are rare.
+        if waits == Waits::AsItSays && !self.late.lets_in() {
+            seat.give_back(connection);
+            return Err(Failure::Unanswered);
+        }
         let (mut conflicts, mut doubt) = (0_u32, None);
         let failure = loop {
             let left = limit.left();
@@ -140,11 +152,21 @@ impl Connections {
         if failure.spoils_the_connection() {
             tracing::debug!(endpoint = %self.seats.source(), %failure, "giving up a connection");
             self.seats.leave_idle_ones();
+            if waits == Waits::AsItSays && matches!(failure, Failure::NoAnswer(_)) {
+                self.late.keep(see_through(connection));
+            }
         } else {
             seat.give_back(connection);
         }
         // What was sent before may have been carried out, however the last attempt fared.
         Err(doubt.unwrap_or(failure))
+    }
+
+    /// Notes whether an answer shows that something was written.
+    pub(super) fn note_write(&self, has_written: bool) {
+        if has_written {
+            self.late.give_up();
+        }
     }
 
     /// Whether a pooler was found to give our sessions to others as well.
@@ -154,6 +176,7 @@ impl Connections {
 
     /// Closes the connections. Requests fail from now on.
     pub(super) async fn close(&self) {
+        self.late.give_up();
         self.seats.close().await;
     }
 }
@@ -170,6 +193,16 @@ async fn in_transaction(
         connection.execute(sqlx::raw_sql(COMMIT)).await?;
     }
     rows
+}
+
+/// Closes a connection once what was sent is answered.
+async fn see_through(mut connection: PgConnection) {
+    // This also sends something, so that the system notices if nobody is there any more.
+    match connection.ping().await {
+        Ok(()) => tracing::debug!("a request was answered late"),
+        Err(error) => tracing::debug!(%error, "a request that was late has failed"),
+    }
+    Endpoint::close(connection).await;
 }
 
 type Query<'a> = sqlx::query::Query<'a, Postgres, PgArguments>;

@@ -23,6 +23,8 @@ pub(super) enum Failure {
     },
     #[error("all connections are in use by earlier requests")]
     Busy,
+    #[error("the server does not answer earlier requests")]
+    Unanswered,
     #[error("the connection broke")]
     Broken,
     #[error("the driver was closed")]
@@ -163,9 +165,11 @@ impl Failure {
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
             Self::NoAnswer(_) | Self::Broken => None,
-            Self::NoConnection { .. } | Self::Busy | Self::Closed | Self::Demoted => {
-                Some(ErrorKind::Unreachable)
-            }
+            Self::NoConnection { .. }
+            | Self::Busy
+            | Self::Unanswered
+            | Self::Closed
+            | Self::Demoted => Some(ErrorKind::Unreachable),
             Self::Standby | Self::Pooled => Some(ErrorKind::Misconfigured),
             Self::Found { kind, .. } => Some(*kind),
             Self::Client(error) => match &**error {

@@ -31,6 +31,7 @@ mod driver;
 mod endpoint;
 mod error;
 mod inspect;
+mod late;
 mod layout;
 pub mod session;
 mod sweep;

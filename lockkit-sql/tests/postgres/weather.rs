@@ -43,6 +43,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             || POSTGRES.start(),
             swallowed,
         ),
+        trial(
+            "commits_that_nobody_takes_leave_few_sessions_behind",
+            || POSTGRES.start(),
+            no_standby,
+        ),
+        trial("what_was_lost_on_its_way_is_in_nobodys_way", || POSTGRES.start(), lost),
         trial("a_request_that_was_not_sent_is_not_unknown", || POSTGRES.start(), away),
         trial("attempts_to_connect_are_few", || POSTGRES.start(), attempts),
         trial("an_attempt_to_listen_that_is_not_answered_ends", || POSTGRES.start(), unanswered),
@@ -203,6 +209,48 @@ async fn swallowed(server: Server) {
     let token: i64 = database.ask("SELECT token FROM lockkit_lock WHERE owner IS NOT NULL").await;
     let found = i64::try_from(take(&driver, &patient).await.get()).unwrap();
     assert_eq!(found, token, "the grant whose answer was lost");
+}
+
+/// No standby is there that commits wait for, which no time-out ends.
+async fn no_standby(server: Server) {
+    const HUNG: &str = "SELECT count(*) FROM pg_stat_activity \
+         WHERE application_name = 'lockkit' AND wait_event = 'SyncRep'";
+    let mut database = Database::at(&server.url()).await;
+    let driver =
+        impatient_driver(&format!("{}?connections=2&call_limit=300ms", database.url)).await;
+    let mut names = (0..).map(|number| named(&number.to_string(), LONG));
+    database.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await;
+    database.run("SELECT pg_reload_conf()").await;
+    while driver.try_acquire(&names.next().unwrap()).await.is_ok() {}
+    for wanted in names.by_ref().take(20) {
+        let (kind, text) = kind(driver.try_acquire(&wanted).await);
+        assert!(matches!(kind, ErrorKind::Unknown | ErrorKind::Unreachable), "{text}");
+    }
+    let hung = database.ask::<i64>(HUNG).await;
+    assert!((1..=6).contains(&hung), "{hung} sessions are left behind");
+    // Who only reads is answered.
+    let other = names.next().unwrap();
+    driver.inspect().unwrap().held(other.name().namespace()).await.unwrap();
+
+    database.run("ALTER SYSTEM RESET synchronous_standby_names").await;
+    database.run("SELECT pg_reload_conf()").await;
+    database.sessions_fall_to(2).await;
+    while driver.try_acquire(&names.next().unwrap()).await.is_err() {}
+}
+
+/// The network forgets one connection after the other, and does not say so.
+async fn lost(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let url = format!("{}?connections=2&call_limit=1s", server.url_at(proxy.addr()));
+    let driver = impatient_driver(&url).await;
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    for _ in 0..8 {
+        proxy.answers().swallow();
+        assert_eq!(kind(driver.renew(&held).await).0, ErrorKind::Unknown);
+        proxy.answers().pass();
+        assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    }
 }
 
 async fn away(server: Server) {
