@@ -1,4 +1,3 @@
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -40,12 +39,12 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 
 /// Locks in a PostgreSQL database.
 ///
-/// It keeps a few connections for requests and, while somebody waits, one for news. They are made
-/// when they are needed and made anew when they break; they end with [`close`](Driver::close) or
-/// when the driver is dropped.
+/// It keeps a few connections for requests and, while somebody waits, one for news. For a moment each
+/// hour there is another, which removes idle rows. They are made when they are needed and made anew when
+/// they break; they end with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct PostgresDriver {
-    pub(super) connections: Arc<Connections>,
+    pub(super) connections: Connections,
     /// Where the news for this driver alone is told.
     inbox: Channel,
     subscription: Subscription,
@@ -85,10 +84,9 @@ impl PostgresDriver {
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
         let Config { endpoint, call_limit, connections, observe } = Config::from_url(url).await?;
         let opened = Connections::open(endpoint.clone(), connections).await;
-        let connections = opened
-            .map(Arc::new)
-            .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
-        let swept = connections.clone();
+        let connections =
+            opened.map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
+        let swept = endpoint.clone();
         let inbox = Channel::new(endpoint, format!("lockkit_{}", OwnerId::random()));
         Ok(Self {
             connections,

@@ -1,6 +1,5 @@
 //! Removes what nobody has used for a long time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::Row as _;
@@ -19,19 +18,30 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Removes some of the rows of leases that nobody has used for over a day, and returns how many. A
 /// sweep that `observes` removes no row with an owner.
-pub(super) async fn sweep(connections: Arc<Connections>, observes: bool) -> Result<u64, Failure> {
-    let swept = match observes {
+pub(super) async fn sweep(endpoint: Endpoint, observes: bool) -> Result<u64, Failure> {
+    alone(endpoint, async |connections| match observes {
         true => connections.request_of_tables(SWEEP_OBSERVED, &[], LIMIT).await,
         false => connections.request(SWEEP, &[], Urgency::Asks, LIMIT).await,
-    };
-    count(&swept?)
+    })
+    .await
 }
 
-/// The same for sessions, over a connection that is closed afterwards: on the session, all its
-/// locks would wait for the sweep.
+/// The same for sessions.
 pub(super) async fn sweep_of_sessions(endpoint: Endpoint) -> Result<u64, Failure> {
-    let connections = Connections::new(endpoint, 2);
-    let swept = connections.request(SWEEP_OF_SESSIONS, &[], Urgency::Asks, LIMIT).await;
+    alone(endpoint, async |connections| {
+        connections.request(SWEEP_OF_SESSIONS, &[], Urgency::Asks, LIMIT).await
+    })
+    .await
+}
+
+/// Sweeps over a connection that is closed afterwards: a sweep takes its time, and on a connection of the
+/// driver's, asks would wait for that. On a session, all its locks would.
+async fn alone(
+    endpoint: Endpoint,
+    sweep: impl AsyncFnOnce(&Connections) -> Result<Vec<PgRow>, Failure>,
+) -> Result<u64, Failure> {
+    let connections = Connections::new(endpoint.with_requests(&[]), 2);
+    let swept = sweep(&connections).await;
     connections.close().await;
     count(&swept?)
 }
