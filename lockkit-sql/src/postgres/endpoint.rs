@@ -58,11 +58,12 @@ impl Endpoint {
     }
 
     /// Makes sure that no pooler gives sessions to whoever has a request, before anything is set in
-    /// a session that others would meet; then makes the tables if there are none.
-    pub(super) async fn found_for_sessions(&self) -> Result<(), Failure> {
+    /// a session that others would meet; then makes the tables if there are none. What is opened here
+    /// has nothing prepared: to a server that is far away, there are many round trips as it is.
+    pub(super) async fn found_for_sessions(&self) -> Result<PgConnection, Failure> {
         self.within_limit(async {
-            let mut one = self.options.connect().await?;
-            let mut other = self.options.connect().await?;
+            let (mut one, mut other) =
+                tokio::try_join!(self.options.connect(), self.options.connect())?;
             let pid = self.greet(&mut one).await?;
             // A pooler gives the next request the session that it got back last.
             let is_shared = pid == self.greet(&mut other).await?;
@@ -70,10 +71,8 @@ impl Endpoint {
                 return Err(Failure::Pooled);
             }
             layout::prepare(&mut one).await?;
-            for connection in [one, other] {
-                Self::close(connection).await;
-            }
-            Ok(())
+            Self::close(other).await;
+            Ok(one)
         })
         .await
     }

@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use lockkit_core::driver::{Attempt, Change, ErrorKind, Release, Renewal};
 use lockkit_core::{Error, Locker};
 use lockkit_sql::mysql::session::CAPABILITIES;
-use lockkit_testkit::{Proxy, Server, mariadb_or_mysql, trial};
+use lockkit_testkit::{POSTGRES, Proxy, Server, mariadb_or_mysql, trial};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -28,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         || mariadb_or_mysql().start(),
         row_locked,
     );
+    let far_away = trial("postgres::a_server_far_away_can_be_used", || POSTGRES.start(), far_away);
     [
         on_each("a_restart_of_the_server_ends_all_holds", restarted),
         on_each("a_session_that_was_ended_is_found_out", ended),
@@ -53,7 +54,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
     .into_iter()
     .flatten()
-    .chain([row_locked])
+    .chain([row_locked, far_away])
     .collect()
 }
 
@@ -359,6 +360,17 @@ async fn silent(server: Server) {
         take_in_the_end(&*driver, &claim).await;
         assert_eq!(release_in_the_end(&*driver, &claim).await, Release::Freed);
     }
+}
+
+/// The way to it takes as long as to the other side of the earth.
+async fn far_away(server: Server) {
+    driver(&server.url(), "").await;
+    let proxy = Proxy::start(server.addr()).await;
+    proxy.answers().delay(millis(220));
+    let far = driver(&server.url_at(proxy.addr()), "").await;
+    let held = claim("orders");
+    take(&*far, &held).await;
+    assert_eq!(far.release(&held).await.unwrap(), Release::Freed);
 }
 
 async fn sweeping(server: Server) {

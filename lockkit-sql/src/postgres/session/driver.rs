@@ -1,3 +1,4 @@
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -74,13 +75,13 @@ impl PostgresSessionDriver {
         let failed = |failure: Failure| Error::connecting(ID, failure.while_connecting());
         let endpoint = plain.with_requests(REQUESTS);
         let opening = Box::pin(async {
-            endpoint.found_for_sessions().await?;
+            let first = Mutex::new(Some(endpoint.found_for_sessions().await?));
             let channel = Channel::new(plain.clone(), CHANNEL);
             let subscription = Subscription::new(match keys {
                 Keys::Hashed => channel,
                 Keys::Exact => channel.without_namespaces(),
             });
-            let server = PostgresServer { endpoint, keys, subscription };
+            let server = PostgresServer { endpoint, keys, subscription, first };
             Sessions::open(server, ttl, waiting).await
         });
         let sessions = plain.within_limit(opening).await.map_err(failed)?;

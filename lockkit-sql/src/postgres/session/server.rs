@@ -1,3 +1,4 @@
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -48,6 +49,8 @@ pub(super) struct PostgresServer {
     pub(super) endpoint: Endpoint,
     pub(super) keys: Keys,
     pub(super) subscription: Subscription,
+    /// A connection for the first session.
+    pub(super) first: Mutex<Option<PgConnection>>,
 }
 
 /// A session.
@@ -82,7 +85,13 @@ impl Server for PostgresServer {
     }
 
     async fn connect(&self) -> Result<PostgresSession, Failure> {
-        Ok(PostgresSession { connection: self.endpoint.connect().await?, pid: None })
+        // Nothing panics while it holds the lock.
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let connection = match first {
+            Some(connection) => connection,
+            None => self.endpoint.connect().await?,
+        };
+        Ok(PostgresSession { connection, pid: None })
     }
 
     async fn begin(
