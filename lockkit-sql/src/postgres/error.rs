@@ -150,14 +150,13 @@ impl Failure {
     pub(super) fn spoils_the_connection(&self) -> bool {
         match self.answer() {
             None => true,
-            // A primary that was demoted keeps its connections.
-            Some(answer) => answer.severity() != PgSeverity::Error || self.is_refused_write(),
+            Some(answer) => spoils(answer.code(), answer.severity()),
         }
     }
 
     /// Whether the server takes no writes.
     pub(super) fn is_refused_write(&self) -> bool {
-        self.code() == Some("25006")
+        self.code() == Some(READ_ONLY)
     }
 
     /// What the server's answer, or our own refusal, says about the request; none if there was no
@@ -220,20 +219,37 @@ fn is_invalid_data(error: &sqlx::Error) -> bool {
 }
 
 const PROTOCOL_VIOLATION: &str = "08P01";
+/// A transaction that takes no writes.
+const READ_ONLY: &str = "25006";
+/// A transaction in which a statement has failed before.
+const FAILED_TRANSACTION: &str = "25P02";
+
+/// Whether the connection is of no use after an answer with this code.
+fn spoils(code: &str, severity: PgSeverity) -> bool {
+    match code {
+        // A primary that was demoted keeps its connections.
+        READ_ONLY => true,
+        // Nothing that we leave open: it may come from a pooler, and nobody would end it.
+        FAILED_TRANSACTION => true,
+        _ => severity != PgSeverity::Error,
+    }
+}
 
 /// What an answer with this code (<https://www.postgresql.org/docs/current/errcodes-appendix.html>)
 /// means. A statement that failed has done nothing.
 fn kind_of_answer(code: &str, severity: PgSeverity) -> ErrorKind {
     match code {
+        // The server crashes, perhaps since it could not write a commit, and may find that in its log
+        // afterwards.
+        _ if severity == PgSeverity::Panic => ErrorKind::Unknown,
         // The server is shutting down, or the administrator has ended the session: perhaps after
         // the commit.
         "57P01" | "57P02" => ErrorKind::Unknown,
         // Cancelled, stopped by a time-out (the one for transactions is PostgreSQL 17's), starting
         // up, no connection left, a row that somebody keeps locked, requests that met, a server
-        // that is a standby by now: all of these pass.
-        "57014" | "25P04" | "57P03" | "57P05" | "53300" | "55P03" | "40001" | "40P01" | "25006" => {
-            ErrorKind::Unreachable
-        }
+        // that is a standby by now, a transaction that we did not begin: all of these pass.
+        "57014" | "25P04" | "57P03" | "57P05" | "53300" | "55P03" | "40001" | "40P01"
+        | READ_ONLY | FAILED_TRANSACTION => ErrorKind::Unreachable,
         "42501" => ErrorKind::Denied,
         // A table, column or function that is not there, or not ours.
         "42P01" | "42703" | "42883" | "42804" | "42P07" | "42723" => ErrorKind::Foreign,
@@ -259,7 +275,7 @@ mod tests {
 
     use sqlx::postgres::PgSeverity;
 
-    use super::{Failure, kind_of_answer};
+    use super::{Failure, kind_of_answer, spoils};
 
     #[test]
     fn answers_of_the_server_have_their_kind() {
@@ -274,6 +290,7 @@ mod tests {
             ("54000", "queue of news full", ErrorKind::Capacity),
             ("22003", "token used up", ErrorKind::Capacity),
             ("25006", "demoted to a standby", ErrorKind::Unreachable),
+            ("25P02", "a transaction that has failed", ErrorKind::Unreachable),
             ("25P04", "transaction took longer than it may", ErrorKind::Unreachable),
             ("40001", "serialization failure", ErrorKind::Unreachable),
             ("40P01", "deadlock", ErrorKind::Unreachable),
@@ -307,6 +324,25 @@ mod tests {
             ("", "no code at all", ErrorKind::Unknown),
         ] {
             assert_eq!(kind_of_answer(code, PgSeverity::Fatal), expected, "{code}: {meaning}");
+        }
+    }
+
+    /// By the time that the disk is full, the commit may be on it.
+    #[test]
+    fn a_server_that_crashes_leaves_a_doubt() {
+        for code in ["53100", "53200", "58030", "XX000"] {
+            assert_eq!(kind_of_answer(code, PgSeverity::Panic), ErrorKind::Unknown, "{code}");
+        }
+    }
+
+    #[test]
+    fn some_answers_spoil_the_connection() {
+        for code in ["25006", "25P02"] {
+            assert!(spoils(code, PgSeverity::Error), "{code}");
+        }
+        assert!(!spoils("55P03", PgSeverity::Error));
+        for severity in [PgSeverity::Fatal, PgSeverity::Panic] {
+            assert!(spoils("55P03", severity));
         }
     }
 
