@@ -1,4 +1,4 @@
-//! The requests about one claim that are one statement each.
+//! The requests about one claim that are one statement each, as a rule.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use lockkit_core::driver::{Claim, ErrorKind, Limit, OwnerId};
 use lockkit_core::{FencingToken, LockName};
 use sqlx::Row as _;
 
-use super::connections::{Connections, Value};
+use super::connections::{Connections, Steps, Transaction, Value};
 use super::error::Failure;
 use crate::micros::{duration, micros};
 use crate::neighbours::Standing;
@@ -25,6 +25,9 @@ pub(super) const REQUESTS: &[&str] = &[TAKE, RENEW, RELEASE];
 /// How many claims a statement about several has room for. A statement for each number of claims
 /// would be prepared anew each time.
 pub(super) const TOGETHER: usize = 64;
+
+const IS_READ_ONLY: &str =
+    "SELECT CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') AS is_read_only";
 
 const RUN_OUT: &str = "SELECT token, beat, lease FROM lockkit_lock \
      WHERE namespace = ? AND name = ? AND owner IS NOT NULL \
@@ -142,8 +145,28 @@ pub(super) async fn renew(
     claim: &Claim,
     within: Limit,
 ) -> Result<bool, Failure> {
-    let answer = connections.write(RENEW, &renewal(claim), Urgency::Renews, within).await?;
-    Ok(answer.rows_affected() > 0)
+    connections.sequence(&Renew { claim }, Urgency::Renews, within).await
+}
+
+struct Renew<'a> {
+    claim: &'a Claim,
+}
+
+impl Steps for Renew<'_> {
+    type Answer = bool;
+
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<bool, Failure> {
+        let renewed = transaction.write(RENEW, &renewal(self.claim)).await?;
+        if renewed.rows_affected() > 0 {
+            return Ok(true);
+        }
+        // What is not there may be on the server that takes writes by now.
+        let rows = transaction.read(IS_READ_ONLY, &[]).await?;
+        match rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("is_read_only")? {
+            true => Err(Failure::Demoted),
+            false => Ok(false),
+        }
+    }
 }
 
 /// Makes what these claims hold last for another TTL, which is that of `claim` for all of them.

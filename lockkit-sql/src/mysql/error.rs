@@ -42,7 +42,11 @@ pub(super) enum Failure {
 
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
-        Self::Client(Arc::new(error))
+        let failure = Self::Client(Arc::new(error));
+        match failure.number() {
+            Some(NULL_IS_NO_VALUE) => Self::Demoted,
+            _ => failure,
+        }
     }
 }
 
@@ -192,6 +196,9 @@ const COMMITTED_BY_ANOTHER_NODE: u16 = 3101;
 
 /// Too many connections: in all, of the user, or of the user within an hour; or too many threads.
 const FULL: [u16; 4] = [1040, 1203, 1226, 1135];
+/// A column was not to be NULL. Some users may write where no writes are allowed, and this is how our
+/// statements fail there (`sql/renew.sql`); otherwise they have no such value.
+const NULL_IS_NO_VALUE: u16 = 1048;
 /// The server takes no writes: read-only in five ways, or a node outside its cluster.
 pub(super) const NO_WRITES: [u16; 6] = [1290, 1792, 1836, 1036, 1874, 1047];
 /// The server is shutting down, has ended the session or is offline, perhaps only since after the

@@ -314,6 +314,10 @@ impl Lock {
     }
 
     fn read(row: &MySqlRow) -> Result<Self, Failure> {
+        // By then, the lock is another server's.
+        if row.try_get("is_read_only")? {
+            return Err(Failure::Demoted);
+        }
         Ok(Self {
             owner: row.try_get("owner")?,
             label: row.try_get("label")?,

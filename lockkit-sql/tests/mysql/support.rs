@@ -136,6 +136,20 @@ impl Database {
         }
     }
 
+    /// The session that keeps asleep whoever listens there, once there is one.
+    pub(crate) async fn gate_keeper(&mut self, inbox: i64) -> i64 {
+        let keeper = format!(
+            "SELECT CAST(COALESCE(NULLIF(IS_USED_LOCK('lockkit {inbox} gate'), \
+             IS_USED_LOCK('lockkit {inbox}')), 0) AS SIGNED)"
+        );
+        loop {
+            match self.ask(&keeper).await {
+                0 => tokio::time::sleep(millis(5)).await,
+                keeper => return keeper,
+            }
+        }
+    }
+
     /// Waits until so many transactions in this database wait for somebody's lock.
     pub(crate) async fn waits_reach(&mut self, number: i64) {
         let waits = "SELECT COUNT(*) FROM information_schema.innodb_trx \

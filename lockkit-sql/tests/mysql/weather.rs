@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::time::Instant;
 
 use futures_util::future::join_all;
+use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::Error;
 use lockkit_core::driver::{Attempt, Claim, Driver, ErrorKind, Release, Renewal};
@@ -14,8 +15,8 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::support::{
-    Database, LONG, NOW, causes, claim, driver, impatient_driver, kind, let_sweep, listen, millis,
-    named, private, refused, shared, take,
+    Database, LONG, NAME, NOW, causes, claim, driver, impatient_driver, kind, let_sweep, listen,
+    millis, named, private, refused, shared, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -38,6 +39,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_transaction_that_is_given_up_leaves_nothing_locked", shared, given_up),
         trial("a_cancelled_request_has_done_nothing", shared, cancelled),
         trial("a_read_only_server_is_refused_and_later_unreachable", private, read_only),
+        trial("who_may_write_on_a_read_only_server_does_not", private, demoted),
+        trial("what_a_read_only_server_does_not_have_is_not_lost", private, not_there),
         trial("a_wrong_password_is_denied_and_not_told", shared, password),
         trial("a_database_that_is_not_there_is_said", shared, no_database),
         trial("too_many_connections_are_unreachable", shared, too_many),
@@ -493,6 +496,111 @@ async fn read_only(server: Server) {
     while let Err(error) = driver.renew(&held).await {
         assert_eq!(error.kind(), ErrorKind::Unreachable);
     }
+}
+
+/// As after a planned failover, where connections are kept. Each request comes over a connection that
+/// was made before: later, the greeting would do.
+async fn demoted(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    let (taker, holder) = (database.driver().await, claim(LONG));
+    let token = take(&taker, &holder).await;
+    let_sweep(&taker, &holder).await;
+    let queued = [(); 3].map(|()| named("queued", LONG).fair());
+    let row = format!(
+        "SELECT CONCAT_WS('/', owner, token, since, lease, queued) FROM lockkit_lock \
+         WHERE name = '{NAME}'"
+    );
+    let before = database.text(&row).await;
+    for request in ["renew", "ask", "ask for another", "ask in order", "release", "break"] {
+        let driver = database.driver().await;
+        let_sweep(&driver, &holder).await;
+        database.run("SET GLOBAL read_only = ON").await;
+        let refused = match request {
+            "renew" => kind(driver.renew(&holder).await),
+            "ask" => kind(driver.try_acquire(&holder).await),
+            "ask for another" => kind(driver.try_acquire(&named("another", LONG)).await),
+            "ask in order" => kind(driver.try_acquire(&claim(LONG).fair()).await),
+            "release" => kind(driver.release(&holder).await),
+            _ => kind(driver.inspect().unwrap().break_hold(holder.name(), None).await),
+        };
+        assert_eq!(refused.0, ErrorKind::Unreachable, "{request}: {}", refused.1);
+        assert!(refused.1.contains("has become read-only"), "{request}: {}", refused.1);
+        database.run("SET GLOBAL read_only = OFF").await;
+    }
+    // A place that was looked at, a turn that is taken, and a place that goes.
+    for request in ["look", "turn", "leave"] {
+        let driver = database.driver().await;
+        let_sweep(&driver, &holder).await;
+        let [holder, first, second] = &queued;
+        take(&driver, holder).await;
+        refused(&driver, first).await;
+        refused(&driver, second).await;
+        // From then on, only requests use the connections for requests.
+        let inbox = database.ask("SELECT MAX(inbox) FROM lockkit_place").await;
+        database.gate_keeper(inbox).await;
+        if request == "turn" {
+            driver.release(holder).await.unwrap();
+        }
+        database.run("SET GLOBAL read_only = ON").await;
+        let (kind, text) = match request {
+            "leave" => kind(driver.release(second).await),
+            _ => kind(driver.try_acquire(first).await),
+        };
+        assert_eq!(kind, ErrorKind::Unreachable, "{request}: {text}");
+        assert!(text.contains("has become read-only"), "{request}: {text}");
+        database.run("SET GLOBAL read_only = OFF").await;
+        for claim in &queued {
+            while driver.release(claim).await.is_err() {}
+        }
+    }
+    assert_eq!(database.text(&row).await, before, "written to all the same");
+
+    // Several that are renewed by one statement, which does not wait for a row that is locked.
+    let driver = database.driver().await;
+    let_sweep(&driver, &holder).await;
+    let others: Vec<_> = (0..20).map(|number| named(&number.to_string(), LONG)).collect();
+    for other in &others {
+        take(&driver, other).await;
+    }
+    let mut stranger = Database::at(&server.url()).await;
+    keep_locked(&mut stranger, &others[0]).await;
+    let mut alone = pin!(driver.renew(&others[0]));
+    assert!(poll!(alone.as_mut()).is_pending());
+    // Over another connection, which is there from then on.
+    assert_ne!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+    database.run("SET GLOBAL read_only = ON").await;
+    let together = join_all(others[1..].iter().map(|other| driver.renew(other))).await;
+    let causes: Vec<_> = together.into_iter().map(kind).collect();
+    assert!(causes.iter().all(|(kind, _)| *kind == ErrorKind::Unreachable), "{causes:?}");
+    let of_several = |text: &String| text.contains("the renewal of several holds at once failed");
+    assert!(causes.iter().filter(|(_, text)| of_several(text)).count() > 10, "{causes:?}");
+    assert!(causes.iter().any(|(_, text)| text.contains("has become read-only")), "{causes:?}");
+    stranger.run("COMMIT").await;
+    let (kind, text) = kind(alone.await);
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    assert!(text.contains("has become read-only"), "{text}");
+
+    database.run("SET GLOBAL read_only = OFF").await;
+    while driver.renew(&holder).await.is_err() {}
+    assert_eq!(take(&driver, &holder).await, token);
+    let renewed = join_all(others.iter().map(|other| driver.renew(other))).await;
+    assert!(renewed.into_iter().all(|renewal| renewal.unwrap() != Renewal::Lost));
+}
+
+/// A connection to it may be left of before, while the hold came over another one, to the server that
+/// takes writes by then.
+async fn not_there(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    let (driver, holder, other) = (driver(&server.url()).await, claim(LONG), named("other", LONG));
+    take(&driver, &other).await;
+    let_sweep(&driver, &other).await;
+    database.run("SET GLOBAL read_only = ON").await;
+    let (kind, text) = kind(driver.renew(&holder).await);
+    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    assert!(text.contains("has become read-only"), "{text}");
+    database.run("SET GLOBAL read_only = OFF").await;
+    while driver.try_acquire(&claim(LONG)).await.is_err() {}
+    assert_eq!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
 }
 
 async fn password(server: String) {

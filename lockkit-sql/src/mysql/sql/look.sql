@@ -3,6 +3,7 @@
 -- moment, and locks nothing.
 SELECT l.owner, l.label, l.token, l.since, l.lease, l.expires, l.beat,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS time,
+       CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') AS is_read_only,
        own.expires AS own_end, own.arrival AS own_arrival,
        (SELECT p.owner FROM lockkit_place AS p FORCE INDEX (lockkit_place_order)
          WHERE p.namespace = l.namespace AND p.name = l.name AND p.arrival < own.arrival

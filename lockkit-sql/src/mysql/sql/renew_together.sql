@@ -23,5 +23,6 @@ UPDATE (SELECT h.namespace, h.name
          LIMIT 64
            FOR UPDATE SKIP LOCKED) AS held
        STRAIGHT_JOIN lockkit_lock AS l ON l.namespace = held.namespace AND l.name = held.name
-   SET l.beat = l.beat + 1, l.settled = l.settled + 1, l.lease = GREATEST(l.lease, ?),
+   SET l.beat = IF(CAST(@@global.read_only AS CHAR) IN ('0', 'OFF'), l.beat + 1, NULL),
+       l.settled = l.settled + 1, l.lease = GREATEST(l.lease, ?),
        l.expires = GREATEST(l.expires, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + ?)

@@ -4,14 +4,16 @@
 --
 -- Takes the lock if nobody holds it and nobody has a place, or if the owner has it already. The id
 -- of the reply is the token of the hold; of a refusal it is what is left of the other's, negative.
+-- Where no writes are allowed any more this fails, whoever asks and whatever row there is: NULL is no
+-- beat.
 --
 -- Columns are assigned in this order, the first of them with the row locked: it decides, and by how
 -- much it rises tells the others how. SYSDATE is the time at which it is called, NOW would be that
 -- at which the statement began, perhaps to wait for the row.
 INSERT INTO lockkit_lock
     (namespace, name, owner, label, lease, queued, awaited, beat, settled, since, token, expires)
-VALUES (?, ?, ?, ?, ?, 0, 0, 2, 2, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
-        LAST_INSERT_ID(since), since + lease)
+VALUES (?, ?, ?, ?, ?, 0, 0, IF(CAST(@@global.read_only AS CHAR) IN ('0', 'OFF'), 2, NULL), 2,
+        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), LAST_INSERT_ID(since), since + lease)
 ON DUPLICATE KEY UPDATE
     beat = beat + CASE
         WHEN owner = ? AND expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) THEN 1
