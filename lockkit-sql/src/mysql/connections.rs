@@ -1,5 +1,7 @@
 //! The connections of one driver, and how requests are sent on one of them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use lockkit_core::driver::{Limit, OwnerId};
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlQueryResult, MySqlRow};
 use tokio::time::error::Elapsed;
@@ -30,6 +32,8 @@ const ROLLBACK: &str = "SET SESSION wait_timeout = 28800; ROLLBACK";
 #[derive(Debug)]
 pub(super) struct Connections {
     seats: Seats<Endpoint>,
+    /// How many answers have come, on whatever connection.
+    answers: AtomicU64,
 }
 
 /// A parameter of a request.
@@ -62,12 +66,12 @@ impl Connections {
     /// Connects for the first time, with one attempt.
     pub(super) async fn open(endpoint: Endpoint, number: usize) -> Result<Self, Failure> {
         let first = endpoint.found().await?;
-        Ok(Self { seats: Seats::new(endpoint, first, number) })
+        Ok(Self { seats: Seats::new(endpoint, first, number), answers: AtomicU64::default() })
     }
 
     /// Connects when there is a request, even for the first time.
     pub(super) fn new(endpoint: Endpoint, number: usize) -> Self {
-        Self { seats: Seats::empty(endpoint, number) }
+        Self { seats: Seats::empty(endpoint, number), answers: AtomicU64::default() }
     }
 
     /// Waits for a connection, sends a statement that writes, which is a transaction by itself, and
@@ -158,9 +162,9 @@ impl Connections {
 
     async fn converse(&self, urgency: Urgency, within: Limit) -> Result<Transaction<'_>, Failure> {
         let (seat, connection) = self.seats.sit(urgency, within).await?;
-        let seats = &self.seats;
         Ok(Transaction {
-            seats,
+            connections: self,
+            answers: self.answers.load(Ordering::Relaxed),
             seat,
             connection,
             urgency,
@@ -175,7 +179,9 @@ impl Connections {
 /// Requests on one connection. The connection is closed, with whatever was begun on it, unless the
 /// last answer shows that nothing is left open.
 pub(super) struct Transaction<'a> {
-    seats: &'a Seats<Endpoint>,
+    connections: &'a Connections,
+    /// How many answers had come when the last statement was sent.
+    answers: u64,
     seat: Seat<'a, Endpoint>,
     connection: MySqlConnection,
     urgency: Urgency,
@@ -194,7 +200,8 @@ impl Transaction<'_> {
         values: &[Value<'_>],
     ) -> Result<MySqlQueryResult, Failure> {
         let asking = async { query(statement, values)?.execute(&mut self.connection).await };
-        answer(self.within.bound(asking).await, self.within)
+        let asked = self.within.bound(asking).await;
+        self.answer(asked)
     }
 
     pub(super) async fn read(
@@ -203,7 +210,8 @@ impl Transaction<'_> {
         values: &[Value<'_>],
     ) -> Result<Vec<MySqlRow>, Failure> {
         let asking = async { query(statement, values)?.fetch_all(&mut self.connection).await };
-        answer(self.within.bound(asking).await, self.within)
+        let asked = self.within.bound(asking).await;
+        self.answer(asked)
     }
 
     async fn transact<S: Steps>(&mut self, steps: &S) -> Result<S::Answer, Failure> {
@@ -222,14 +230,25 @@ impl Transaction<'_> {
 
     pub(super) async fn say(&mut self, statement: &'static str) -> Result<(), Failure> {
         let asking = sqlx::raw_sql(statement).execute(&mut self.connection);
-        answer(self.within.bound(asking).await, self.within).map(|_| ())
+        let asked = self.within.bound(asking).await;
+        self.answer(asked).map(|_| ())
+    }
+
+    /// The answer to what was asked, if there was one in time.
+    fn answer<T>(&mut self, asked: Result<Result<T, sqlx::Error>, Elapsed>) -> Result<T, Failure> {
+        let asked = asked.map_err(|_| Failure::NoAnswer(self.within.length()))?;
+        let answer = asked.map_err(Failure::from);
+        if !answer.as_ref().is_err_and(Failure::is_end) {
+            self.answers = self.connections.answers.fetch_add(1, Ordering::Relaxed) + 1;
+        }
+        answer
     }
 
     /// Whether what failed is worth sending again, now.
     async fn is_worth_another_try(&mut self, failure: &Failure) -> bool {
         let is_doubtful = failure.leaves_a_doubt();
         if failure.is_end() && (self.urgency == Urgency::Asks || !is_doubtful) {
-            self.seats.leave_idle_ones();
+            self.connections.seats.leave_idle_ones();
             let Some(another) = self.seat.another(self.within).await else { return false };
             self.connection = another;
             self.doubt = self.doubt.take().or_else(|| is_doubtful.then(|| failure.clone()));
@@ -246,12 +265,21 @@ impl Transaction<'_> {
         helps
     }
 
+    /// Whether nothing is answered to this request, as where somebody keeps a row locked, and others
+    /// are answered meanwhile: their connections are as good as before.
+    fn is_silence_for_one(&self, failure: &Failure) -> bool {
+        let answers = self.connections.answers.load(Ordering::Relaxed);
+        matches!(failure, Failure::NoAnswer(_)) && answers > self.answers
+    }
+
     fn end<T>(self, answer: Result<T, Failure>) -> Result<T, Failure> {
         match &answer {
             Err(failure) if failure.spoils_the_connection() => {
-                let endpoint = self.seats.source();
-                tracing::debug!(%endpoint, %failure, "giving up a connection");
-                self.seats.leave_idle_ones();
+                let seats = &self.connections.seats;
+                tracing::debug!(endpoint = %seats.source(), %failure, "giving up a connection");
+                if !self.is_silence_for_one(failure) {
+                    seats.leave_idle_ones();
+                }
             }
             // Something may be locked yet, and the server would end the session before long.
             _ if self.is_open => (),
@@ -260,11 +288,6 @@ impl Transaction<'_> {
         // What was sent before may have been carried out, however the last attempt fared.
         answer.map_err(|failure| self.doubt.unwrap_or(failure))
     }
-}
-
-/// The answer to what was asked, if there was one in time.
-fn answer<T>(asked: Result<Result<T, sqlx::Error>, Elapsed>, within: Limit) -> Result<T, Failure> {
-    Ok(asked.map_err(|_| Failure::NoAnswer(within.length()))??)
 }
 
 fn query<'a>(statement: &'static str, values: &[Value<'a>]) -> Result<Query<'a>, sqlx::Error> {

@@ -5,14 +5,14 @@ use std::pin::pin;
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::Locker;
-use lockkit_core::driver::{Change, Claim, Driver, Release};
+use lockkit_core::driver::{Change, Claim, Driver, ErrorKind, Release};
 use lockkit_sql::mysql::MysqlDriver;
-use lockkit_testkit::{Proxy, Server, trial};
+use lockkit_testkit::{Proxy, Server, Unavailable, trial};
 use tokio::time::sleep;
 
 use crate::support::{
-    CARRIED_OUT, Database, LONG, NAME, NOW, claim, driver, impatient_driver, listen, millis, named,
-    private, refused, shared, take,
+    CARRIED_OUT, Database, LONG, NAME, NOW, claim, driver, impatient_driver, keep_locked, kind,
+    listen, millis, named, private, refused, shared, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -37,6 +37,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_hand_over_takes_few_statements", private, hand_over),
         trial("what_is_told_at_once_is_noted_together", private, at_once),
         trial("a_cut_bell_is_made_up_for", private, cut),
+        trial("who_sleeps_goes_on_where_connections_for_requests_end", shared, gate),
+        trial("who_sleeps_where_requests_do_not_go_any_more_moves", two_servers, elsewhere),
         trial("nobody_sleeps_where_nobody_waits_any_more", shared, given_up),
         trial("a_closed_driver_leaves_no_sleeper", shared, closed),
     ]
@@ -347,6 +349,64 @@ async fn told_meanwhile(server: String) {
     third.release(&in_the_way).await.unwrap();
     assert_eq!(near.changed(&again).await, Change::AskAgain);
     take(&near, &again).await;
+}
+
+/// One of them keeps the gate closed, and so the sleep from ending; then another one has to.
+async fn gate(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let (holder, waiter, stuck) = (claim(LONG), claim(LONG).waiting(), named("stuck", LONG));
+    for claim in [&holder, &stuck] {
+        take(&driver, claim).await;
+    }
+    listen(&driver, &waiter).await;
+    let inbox: i64 = database.ask("SELECT inbox FROM lockkit_bell").await;
+    let asleep = format!("SELECT CAST(IS_USED_LOCK('lockkit {inbox}') AS SIGNED)");
+    let sleeper: i64 = database.ask(&asleep).await;
+    let mut stranger = Database::at(&database.url).await;
+    keep_locked(&mut stranger, &stuck).await;
+    // Each time, what is idle is given up as well.
+    let mut ended = Vec::new();
+    for _ in 0..5 {
+        database.gate_keeper(inbox).await;
+        let (renewed, id) = tokio::join!(driver.renew(&stuck), database.end_renewal(&ended));
+        assert_eq!(kind(renewed).0, ErrorKind::Unknown);
+        ended.push(id);
+    }
+    database.gate_keeper(inbox).await;
+    driver.release(&holder).await.unwrap();
+    assert_eq!(driver.changed(&waiter).await, Change::AskAgain);
+    assert_eq!(database.ask::<Option<i64>>(&asleep).await, Some(sleeper));
+}
+
+fn two_servers() -> Result<[Server; 2], Unavailable> {
+    Ok([private()?, private()?])
+}
+
+/// As where a name comes to mean another server: connections that stand lead to the old one.
+async fn elsewhere([old, new]: [Server; 2]) {
+    let proxy = Proxy::start(old.addr()).await;
+    let driver = driver(&old.url_at(proxy.addr())).await;
+    let [mut database, mut moved] = [
+        Database::at(&old.url()).await,
+        // With tables.
+        Database::at(&new.url()).await,
+    ];
+    moved.driver().await.close().await;
+    let (holder, waiter) = (claim(LONG), claim(LONG).waiting());
+    take(&driver, &holder).await;
+    listen(&driver, &waiter).await;
+    let inbox: i64 = database.ask("SELECT inbox FROM lockkit_bell").await;
+    database.gate_keeper(inbox).await;
+    proxy.switch_upstream(new.addr());
+    let mut stranger = Database::at(&old.url()).await;
+    keep_locked(&mut stranger, &holder).await;
+    let (renewed, _) = tokio::join!(driver.renew(&holder), database.end_renewal(&[]));
+    assert_eq!(kind(renewed).0, ErrorKind::Unknown);
+    let is_there = format!("SELECT IS_USED_LOCK('lockkit {inbox}') IS NOT NULL");
+    while !moved.ask::<bool>(&is_there).await {
+        sleep(millis(5)).await;
+    }
 }
 
 /// Beside what the sleeper sends.

@@ -129,6 +129,26 @@ impl Database {
         }
     }
 
+    /// Ends the session in which a renewal waits for a row, once there is one that has not ended
+    /// before; returns its id.
+    pub(crate) async fn end_renewal(&mut self, before: &[i64]) -> i64 {
+        let before: String = before.iter().map(|id| format!(",{id}")).collect();
+        let renewing = format!(
+            "SELECT CAST(COALESCE(MAX(id), 0) AS SIGNED) FROM information_schema.processlist \
+             WHERE db = DATABASE() AND info LIKE '%UPDATE lockkit_lock%' \
+             AND id NOT IN (CONNECTION_ID(){before})"
+        );
+        loop {
+            match self.ask(&renewing).await {
+                0 => tokio::time::sleep(millis(5)).await,
+                id => {
+                    self.run(&format!("KILL {id}")).await;
+                    return id;
+                }
+            }
+        }
+    }
+
     /// Waits until as many sessions are left.
     pub(crate) async fn sessions_fall_to(&mut self, number: usize) {
         while self.sessions().await.len() > number {
@@ -233,6 +253,17 @@ pub(crate) async fn listen(driver: &MysqlDriver, waiter: &Claim) {
     while refused(driver, waiter).await.is_unheard() {
         assert_eq!(driver.changed(waiter).await, Change::AskAgain);
     }
+}
+
+/// Keeps the row of the lock from everybody, until the transaction ends.
+pub(crate) async fn keep_locked(database: &mut Database, claim: &Claim) {
+    let name = claim.name();
+    database
+        .run(&format!(
+            "START TRANSACTION; SELECT token FROM lockkit_lock \
+             WHERE namespace = 'lockkit' AND name = '{name}' FOR UPDATE"
+        ))
+        .await;
 }
 
 /// The kind of the error, and a text with all causes.

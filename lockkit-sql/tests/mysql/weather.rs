@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::Error;
-use lockkit_core::driver::{Attempt, Claim, Driver, ErrorKind, Release, Renewal};
+use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_sql::mysql::MysqlDriver;
 use lockkit_testkit::{Hold, Proxy, Server, trial};
 use tokio::io::AsyncWriteExt as _;
@@ -15,8 +15,8 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::support::{
-    Database, LONG, NAME, NOW, causes, claim, driver, impatient_driver, kind, let_sweep, listen,
-    millis, named, private, refused, shared, take,
+    Database, LONG, NAME, NOW, causes, claim, driver, impatient_driver, keep_locked, kind,
+    let_sweep, listen, millis, named, private, refused, shared, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -35,6 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("attempts_to_connect_are_few", private, attempts),
         trial("a_row_that_somebody_keeps_locked_holds_up_nobody_else", shared, locked),
         trial("who_leaves_a_row_that_is_locked_holds_up_no_renewal", shared, left_at_once),
+        trial("silence_for_one_request_costs_others_no_connection", private, silence),
         trial("a_row_that_was_locked_for_long_is_waited_for_again", shared, locked_for_long),
         trial("a_transaction_that_is_given_up_leaves_nothing_locked", shared, given_up),
         trial("a_cancelled_request_has_done_nothing", shared, cancelled),
@@ -372,17 +373,6 @@ async fn locked(server: String) {
     assert_ne!(driver.renew(&stuck).await.unwrap(), Renewal::Lost);
 }
 
-/// Keeps the row of the lock from everybody, until the transaction ends.
-async fn keep_locked(database: &mut Database, claim: &Claim) {
-    let name = claim.name();
-    database
-        .run(&format!(
-            "START TRANSACTION; SELECT token FROM lockkit_lock \
-             WHERE namespace = 'lockkit' AND name = '{name}' FOR UPDATE"
-        ))
-        .await;
-}
-
 /// Twenty that wait in order give up together, as when their tasks are cancelled.
 async fn left_at_once(server: String) {
     let mut database = Database::on(&server).await;
@@ -403,6 +393,45 @@ async fn left_at_once(server: String) {
         }
         renewed = driver.renew(&other) => assert_ne!(renewed.unwrap(), Renewal::Lost),
     }
+}
+
+/// Where somebody keeps a row locked for longer than the limit, there is no answer, as from a network
+/// that is gone.
+async fn silence(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let driver = impatient_driver(&in_plain(&server, &proxy)).await;
+    let (stuck, other) = (named("stuck", LONG), named("other", LONG));
+    for claim in [&stuck, &other] {
+        take(&driver, claim).await;
+    }
+    let_sweep(&driver, &other).await;
+    let hurried = stuck.clone().with_ttl(millis(1_500));
+    let is_renewed = async || driver.renew(&other).await.unwrap() != Renewal::Lost;
+    for _ in 0..2 {
+        let hold = proxy.requests().hold(stuck.owner().to_string());
+        let mut renewing = pin!(driver.renew(&hurried));
+        assert!(poll!(renewing.as_mut()).is_pending());
+        // Over another connection, which is idle by the time at which the first request gives up.
+        assert!(is_renewed().await);
+        assert_eq!(kind(renewing.await).0, ErrorKind::Unknown);
+        drop(hold);
+        let before = proxy.connections();
+        assert!(is_renewed().await);
+        assert_eq!(proxy.connections(), before);
+    }
+    // Where nobody is answered, what is idle has probably ended as well.
+    let hold = proxy.requests().hold(stuck.owner().to_string());
+    let mut renewing = pin!(driver.renew(&stuck));
+    assert!(poll!(renewing.as_mut()).is_pending());
+    assert!(is_renewed().await);
+    hold.go_on();
+    assert_ne!(renewing.await.unwrap(), Renewal::Lost);
+    let hold = proxy.requests().hold(stuck.owner().to_string());
+    assert_eq!(kind(driver.renew(&hurried).await).0, ErrorKind::Unknown);
+    drop(hold);
+    let before = proxy.connections();
+    assert!(is_renewed().await);
+    assert_eq!(proxy.connections(), before + 1);
 }
 
 async fn locked_for_long(server: String) {

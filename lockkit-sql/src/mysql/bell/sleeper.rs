@@ -7,7 +7,7 @@ use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use tokio::time::{Duration, Instant, timeout};
 
 use super::{LIMIT, Line, deliver};
-use crate::mysql::connections::Value;
+use crate::mysql::connections::{Steps, Transaction, Value};
 use crate::mysql::endpoint::Endpoint;
 use crate::mysql::error::Failure;
 use crate::mysql::inspect::{bytes_of, name_of};
@@ -22,7 +22,8 @@ const HEARD: &str = "UPDATE lockkit_bell SET told = -told \
 const HEARD_TOGETHER: &str = include_str!("../sql/heard_together.sql");
 /// How many locks `HEARD_TOGETHER` is for.
 const TOGETHER: usize = 16;
-const CLOSE: &str = "DO GET_LOCK(?, 0)";
+const CLOSE: &str =
+    "SELECT COALESCE(IF(IS_USED_LOCK(?) IS NULL, GET_LOCK(?, 0), 0), 0) AS is_closed_now";
 const OPEN: &str = "DO RELEASE_LOCK(?)";
 
 /// After this time, a row that was told is of no use.
@@ -35,8 +36,6 @@ pub(super) struct Sleeper {
     mark: String,
     gate: String,
     line: Line,
-    /// Whether the gate has been closed since it was opened.
-    is_gate_closed: bool,
     /// The lock whose waiters were told when somebody rang, before it was read which one is meant.
     guess: Option<String>,
     /// When it last heard something of which a row is left.
@@ -46,7 +45,7 @@ pub(super) struct Sleeper {
 impl Sleeper {
     /// A sleeper whose connection has the mark.
     pub(super) fn new(connection: MySqlConnection, mark: String, gate: String, line: Line) -> Self {
-        Self { connection, mark, gate, line, is_gate_closed: false, guess: None, heard: None }
+        Self { connection, mark, gate, line, guess: None, heard: None }
     }
 }
 
@@ -55,8 +54,6 @@ impl Listener for Sleeper {
 
     async fn hear(&mut self, board: &Board) -> Result<(), Failure> {
         let Some(told) = self.sleep().await? else {
-            // It did wait for the gate.
-            self.is_gate_closed = false;
             self.guess = board.deliver_to_all_of_one();
             return Ok(());
         };
@@ -106,7 +103,7 @@ impl Sleeper {
             }
             match row.try_get("is_through")? {
                 Some(1_i64) => self.close_gate().await?,
-                Some(_) => self.is_gate_closed = false,
+                Some(_) => (),
                 // MariaDB breaks off the wait, not the statement.
                 None => return Ok(None),
             }
@@ -135,17 +132,19 @@ impl Sleeper {
     }
 
     /// Has another session of the driver keep the gate closed. That session may go away with its
-    /// connection.
+    /// connection, however often: then this session gets through, and the gate is closed anew. It
+    /// cannot get through while one of the same server keeps the gate closed.
     async fn close_gate(&mut self) -> Result<(), Failure> {
-        if std::mem::replace(&mut self.is_gate_closed, true) {
-            let text = "requests are sent to another server than the one that is listened to";
-            return Err(Failure::found(ErrorKind::Unreachable, text));
-        }
         let gate = self.gate.clone();
         self.say(|| sqlx::query(OPEN).bind(&*gate)).await?;
-        let gate = Value::text(&gate);
-        self.line.connections.write(CLOSE, &[gate], Urgency::Releases, Limit::new(LIMIT)).await?;
-        Ok(())
+        let (closing, within) = (CloseGate(&gate), Limit::new(LIMIT));
+        match self.line.connections.sequence(&closing, Urgency::Releases, within).await? {
+            true => Ok(()),
+            false => {
+                let text = "requests are sent to another server than the one that is listened to";
+                Err(Failure::found(ErrorKind::Unreachable, text))
+            }
+        }
     }
 
     /// Sends a statement, and sends it again if it was broken off by somebody who rings meanwhile.
@@ -156,6 +155,19 @@ impl Sleeper {
                 said => return said.map(drop),
             }
         }
+    }
+}
+
+/// Closes the gate; the answer is whether it was open.
+struct CloseGate<'a>(&'a str);
+
+impl Steps for CloseGate<'_> {
+    type Answer = bool;
+
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<bool, Failure> {
+        let rows = transaction.read(CLOSE, &[self.0, self.0].map(Value::text)).await?;
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        Ok(row.try_get::<i64, _>("is_closed_now")? == 1)
     }
 }
 
