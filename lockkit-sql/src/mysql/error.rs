@@ -194,8 +194,9 @@ const CHANGED_SINCE_READ: u16 = 1020;
 /// A node of group replication has rolled the transaction back in favour of another node's.
 const COMMITTED_BY_ANOTHER_NODE: u16 = 3101;
 
-/// Too many connections: in all, of the user, or of the user within an hour; or too many threads.
-const FULL: [u16; 4] = [1040, 1203, 1226, 1135];
+/// Too many connections: in all, of the user, or of the user within an hour; or too many threads, or
+/// prepared statements.
+const FULL: [u16; 5] = [1040, 1203, 1226, 1135, 1461];
 /// A column was not to be NULL. Some users may write where no writes are allowed, and this is how our
 /// statements fail there (`sql/renew.sql`); otherwise they have no such value.
 const NULL_IS_NO_VALUE: u16 = 1048;
@@ -227,8 +228,9 @@ fn kind_of_answer(number: u16, message: &str) -> ErrorKind {
         | 1317
         | 1969
         | 3024 => ErrorKind::Unreachable,
-        // Too many transactions, or a server that is not available for now.
-        1637 | 3168 => ErrorKind::Unreachable,
+        // Too many transactions, a table that was opened anew, or a server that is not available for
+        // now.
+        1637 | 1615 | 3168 => ErrorKind::Unreachable,
         // No such user, a wrong password, the wrong host, a missing right, a locked account, or a
         // password that has to be renewed.
         1044 | 1045 | 1129 | 1130 | 1142 | 1143 | 1227 | 1370 | 1698 | 1820 | 1862 | 3118
@@ -279,6 +281,8 @@ mod tests {
             (1180, "error during the commit", ErrorKind::Unknown),
             (1290, "read-only", ErrorKind::Unreachable),
             (1317, "cancelled", ErrorKind::Unreachable),
+            (1461, "too many prepared statements", ErrorKind::Unreachable),
+            (1615, "statement has to be prepared anew", ErrorKind::Unreachable),
             (1637, "too many transactions", ErrorKind::Unreachable),
             (1665, "a binary log of statements", ErrorKind::Misconfigured),
             (1690, "token used up", ErrorKind::Capacity),

@@ -105,8 +105,9 @@ impl Database {
 
     /// The ids of the sessions in this database, but for this client's.
     pub(crate) async fn sessions(&mut self) -> Vec<u64> {
-        let (own, name): (u64, _) =
-            (self.ask("SELECT CONNECTION_ID()").await, self.name().to_owned());
+        // Nothing is prepared for this.
+        let own = self.raw.fetch_one("SELECT CONNECTION_ID()").await.unwrap();
+        let (own, name) = (own.get::<u64, _>(0), self.name().to_owned());
         let rows = self.raw.fetch_all("SHOW PROCESSLIST").await.unwrap();
         rows.iter()
             .filter(|row| row.get::<Option<String>, _>("db").as_ref() == Some(&name))

@@ -45,6 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_wrong_password_is_denied_and_not_told", shared, password),
         trial("a_database_that_is_not_there_is_said", shared, no_database),
         trial("too_many_connections_are_unreachable", shared, too_many),
+        trial("too_many_prepared_statements_are_unreachable", private, too_many_prepared),
         trial("requests_share_the_one_connection_that_there_is", private, only_one),
         trial("encryption_that_is_not_to_be_had_is_said", shared, unencrypted),
         trial("who_answers_for_a_server_that_is_away_is_unreachable", || Ok(()), answered_for),
@@ -685,6 +686,31 @@ async fn too_many(server: String) {
     let error = MysqlDriver::connect(&url.parse().unwrap()).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
     assert!(causes(&error).contains("max_user_connections"), "{error:?}");
+}
+
+/// Every connection prepares what it will send most, and all that others have prepared counts.
+async fn too_many_prepared(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    let driver = impatient_driver(&server.url()).await;
+    let (held, waiter) = (claim(LONG), claim(LONG).fair());
+    take(&driver, &held).await;
+    refused(&driver, &waiter).await;
+    database.run("SET GLOBAL max_prepared_stmt_count = 0").await;
+    let error = MysqlDriver::connect(&server.url().parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    assert!(causes(&error).contains("max_prepared_stmt_count"), "{error:?}");
+    database.kill_sessions().await;
+    while kind(driver.renew(&held).await).0 == ErrorKind::Unknown {}
+    for refused in [kind(driver.try_acquire(&waiter).await), kind(driver.renew(&held).await)] {
+        assert_eq!(refused.0, ErrorKind::Unreachable, "{}", refused.1);
+        assert!(refused.1.contains("max_prepared_stmt_count"), "{}", refused.1);
+    }
+    database.run("SET GLOBAL max_prepared_stmt_count = 16382").await;
+    while driver.renew(&held).await.is_err() {}
+    while let Err(error) = driver.release(&held).await {
+        assert!(error.kind().is_transient(), "{error}");
+    }
+    take(&driver, &waiter).await;
 }
 
 /// Who needs a connection while the server gives no other one takes what somebody gives back.
