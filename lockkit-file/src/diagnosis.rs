@@ -13,7 +13,7 @@ use rustix::fs::{Access, access, statvfs};
 use rustix::process::{Resource, getrlimit};
 
 use crate::error::Problem;
-use crate::folder::Folder;
+use crate::folder::{Folder, STAY_OPEN};
 use crate::look;
 use crate::record::SLOT;
 use crate::time;
@@ -172,7 +172,8 @@ fn descriptors() -> Diagnosis {
 fn descriptors_of(open: u64, most: Option<u64>) -> Diagnosis {
     let limit = most.map_or("any number".into(), |most| most.to_string());
     let finding = format!(
-        "this process has {open} files open and may have {limit}; each lock that it holds is one"
+        "this process has {open} files open and may have {limit}; each lock that it holds is one, \
+         and so are up to {STAY_OPEN} folders of namespaces"
     );
     match most {
         Some(most) if most.saturating_sub(open) < FEW_DESCRIPTORS => {

@@ -1,6 +1,5 @@
 //! Where the lock files are, and whether that place can be trusted.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::{DirBuilder, File, Metadata, Permissions};
@@ -33,6 +32,9 @@ const STICKY: u32 = 0o1000;
 /// A file name has at most 255 bytes, and other programs add to it.
 const LONGEST_NAME: usize = 200;
 
+/// How many folders of namespaces stay open.
+pub(crate) const STAY_OPEN: usize = 16;
+
 /// A folder of locks: in it is a folder for each namespace, and in that a file for each lock.
 ///
 /// All calls block.
@@ -41,9 +43,10 @@ pub(crate) struct Folder {
     path: PathBuf,
     /// What was at the path when the system was last asked about it, and all was well.
     trusted: Mutex<Option<Seen>>,
-    /// The folders that locks were taken in, which stay open: a process may have no descriptor to
-    /// spare except that of the lock.
-    entered: Mutex<HashMap<PathBuf, Arc<File>>>,
+    /// The folders that locks were last taken in, the latest at the end. They stay open: a process
+    /// may have no descriptor to spare except that of the lock. Not all of them do: some processes
+    /// have a namespace for each of their users.
+    entered: Mutex<Vec<(PathBuf, Arc<File>)>>,
 }
 
 /// Which folder it is, and whose. As long as this is the same, so is its file system: where locks
@@ -166,20 +169,54 @@ impl Folder {
             metadata => {
                 let metadata = metadata?;
                 check_namespace(&metadata, &around)?;
-                if let Some(folder) = self.entered().get(path)
+                if let Some(folder) = self.entered_before(path)
                     && FileId::of(&folder.metadata()?) == FileId::of(&metadata)
                 {
-                    return Ok(Place::new(Arc::clone(folder), &metadata));
+                    return Ok(Place::new(folder, &metadata));
                 }
             }
         }
         let place = self.open_place(path)?;
         let place = place.ok_or_else(|| io::Error::from(IoErrorKind::NotFound))?;
-        self.entered().insert(path.into(), place.folder());
+        self.keep_open(path, &place);
         Ok(place)
     }
 
-    fn entered(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<File>>> {
+    /// The folder that was entered at `path`, which is the latest from now on.
+    fn entered_before(&self, path: &Path) -> Option<Arc<File>> {
+        let mut entered = self.entered();
+        let at = entered.iter().position(|(entered, _)| entered == path)?;
+        entered[at..].rotate_left(1);
+        entered.last().map(|(_, folder)| Arc::clone(folder))
+    }
+
+    /// Keeps a folder open, instead of the one that was used least lately.
+    fn keep_open(&self, path: &Path, place: &Place) {
+        let mut entered = self.entered();
+        // It may be another one that was there before.
+        entered.retain(|(entered, _)| entered != path);
+        if entered.len() >= STAY_OPEN {
+            // What is in use would not be closed before its user is done.
+            let unused = entered.iter().position(is_unused);
+            entered.remove(unused.unwrap_or(0));
+        }
+        entered.push((path.into(), place.folder()));
+    }
+
+    /// Closes the folders that nobody uses at this moment, and says whether there were any.
+    pub(crate) fn close_unused(&self) -> bool {
+        let is_less = {
+            let mut entered = self.entered();
+            let before = entered.len();
+            entered.retain(|folder| !is_unused(folder));
+            entered.len() < before
+        };
+        // With no folder open, another device may come to have the number.
+        *self.trusted() = None;
+        is_less
+    }
+
+    fn entered(&self) -> MutexGuard<'_, Vec<(PathBuf, Arc<File>)>> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -233,6 +270,10 @@ impl Folder {
         place.reopen()?.sync_all()?;
         File::open(&self.path)?.sync_all()
     }
+}
+
+fn is_unused((_, folder): &(PathBuf, Arc<File>)) -> bool {
+    Arc::strong_count(folder) == 1
 }
 
 fn check_namespace(folder: &Metadata, around: &Metadata) -> Result<(), Problem> {
@@ -341,7 +382,7 @@ mod tests {
     use lockkit_core::driver::{Claim, ErrorKind};
     use lockkit_core::{LockName, Namespace};
 
-    use super::{Folder, make_namespace, namespace_of};
+    use super::{Folder, STAY_OPEN, make_namespace, namespace_of};
     use crate::hold::tests::take;
 
     /// A folder that a group shares, and where its namespace is.
@@ -454,6 +495,34 @@ mod tests {
         }
         folder.enter(&path.join("lockkit")).unwrap();
         unasked();
+    }
+
+    #[test]
+    fn the_folders_that_were_used_last_stay_open() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let path = |number: usize| root.path().join(number.to_string());
+        let in_use = folder.enter(&path(0)).unwrap();
+        for number in 1..100 {
+            folder.enter(&path(number)).unwrap();
+            folder.enter(&path(1)).unwrap();
+        }
+        let are_open = |numbers: &[usize]| {
+            let entered = folder.entered();
+            let mut open: Vec<_> = entered.iter().map(|(entered, _)| entered).collect();
+            let mut expected: Vec<_> = numbers.iter().map(|number| path(*number)).collect();
+            open.sort();
+            expected.sort();
+            assert!(open.into_iter().eq(&expected));
+        };
+        are_open(&[&[0, 1], &Vec::from_iter(102 - STAY_OPEN..100)[..]].concat());
+        assert!(folder.close_unused());
+        are_open(&[0]);
+        drop(in_use);
+        assert!(folder.close_unused() && !folder.close_unused());
+        // Nothing keeps its device from being another's by now.
+        let asked = folder.judge("it", |_| Ok(Some("NFS"))).unwrap_err();
+        assert_eq!(asked.kind(), ErrorKind::Misconfigured);
     }
 
     #[test]

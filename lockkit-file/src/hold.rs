@@ -81,7 +81,14 @@ impl Hold {
     ) -> Result<Taking, DriverError> {
         let path = folder.file_of(claim.name());
         let enter = || folder.enter(path.parent().unwrap_or(folder.path()));
-        try_take(folder, claim, &path, before, enter).map_err(|problem| problem.at(&path))
+        let taking = match try_take(folder, claim, &path, before, enter) {
+            // The folders that stay open may have the last descriptors of this process.
+            Err(problem) if problem.kind() == ErrorKind::Capacity && folder.close_unused() => {
+                try_take(folder, claim, &path, before, enter)
+            }
+            taking => taking,
+        };
+        taking.map_err(|problem| problem.at(&path))
     }
 
     pub(crate) fn token(&self) -> FencingToken {

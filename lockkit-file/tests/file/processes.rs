@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use lockkit_core::driver::{Attempt, Driver as _, ErrorKind, Inspect as _};
-use lockkit_core::{Error, Lease, Locker, Namespace};
+use lockkit_core::driver::{Attempt, Claim, Driver as _, ErrorKind, Inspect as _};
+use lockkit_core::{Error, Lease, LockName, Locker, Namespace};
 use lockkit_file::FileDriver;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use tokio::time::timeout;
@@ -81,6 +81,7 @@ async fn child() {
         "holds" => holds(driver).await,
         "is_broken" => is_broken(driver).await,
         "has_no_descriptors_left" => has_no_descriptors_left(driver).await,
+        "has_many_namespaces" => has_many_namespaces(driver).await,
         other => panic!("unknown role {other}"),
     }
 }
@@ -125,11 +126,7 @@ async fn is_broken(driver: FileDriver) {
 async fn has_no_descriptors_left(driver: FileDriver) {
     let held = claim("held");
     granted(&driver, &held).await;
-    let before = getrlimit(Resource::Nofile);
-    // The lowest number that is free.
-    let next = std::fs::File::open("/dev/null").unwrap();
-    let next = std::os::fd::AsRawFd::as_raw_fd(&next).try_into().unwrap();
-    setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..before }).unwrap();
+    leave_no_descriptors();
     let (kind, told) = failed(&driver, &claim("wanted")).await;
     assert_eq!(kind, ErrorKind::Capacity, "{told}");
     assert!(told.contains("open files"), "{told}");
@@ -139,6 +136,37 @@ async fn has_no_descriptors_left(driver: FileDriver) {
     driver.renew(&held).await.unwrap();
     driver.release(&held).await.unwrap();
     granted(&driver, &claim("held")).await;
+}
+
+/// One for each of its users, say.
+async fn has_many_namespaces(driver: FileDriver) {
+    let open = || std::fs::read_dir("/dev/fd").unwrap().count();
+    let visit = async |number: usize| {
+        let namespace = Namespace::new(&format!("tenant-{number}")).unwrap();
+        let visit = Claim::new(LockName::new(&namespace, "a").unwrap(), HANG);
+        granted(&driver, &visit).await;
+        driver.release(&visit).await.unwrap();
+    };
+    let before = open();
+    for number in 0..200 {
+        visit(number).await;
+    }
+    let more = open() - before;
+    assert!((1..=16).contains(&more), "{more} are open");
+    // Even these make room for a lock.
+    leave_no_descriptors();
+    for number in 200..240 {
+        visit(number).await;
+    }
+}
+
+/// Lets this process open no file until it closes one.
+fn leave_no_descriptors() {
+    // The lowest number that is free.
+    let next = std::fs::File::open("/dev/null").unwrap();
+    let next = std::os::fd::AsRawFd::as_raw_fd(&next).try_into().unwrap();
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..before }).unwrap();
 }
 
 fn read(counter: &Path) -> (u64, u64) {
@@ -251,6 +279,12 @@ async fn a_process_that_is_stopped_loses_a_lock_that_is_broken_and_learns_it_whe
     // It touched nothing of the new one.
     driver.renew(&next).await.unwrap();
     assert_eq!(seen(&driver, "a").await.unwrap().owner(), next.owner());
+}
+
+#[test]
+fn many_namespaces_take_few_descriptors() {
+    let fixture = Fixture::new();
+    Process::start("has_many_namespaces", fixture.path()).succeeds();
 }
 
 #[test]
