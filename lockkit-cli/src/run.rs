@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::process::Command;
 use std::time::Duration;
 
@@ -26,6 +27,10 @@ use crate::{backend, exit, voice, waiting, warden};
 
 /// The owners on whose behalf this command runs: that of this run, and those of the runs it is in.
 const OWNERS: &str = "LOCKKIT_OWNERS";
+
+/// How long a release may still take after a signal: most are answered sooner, and the lock is then
+/// free.
+const A_MOMENT: Duration = Duration::from_millis(100);
 
 /// Runs a command under a lock and returns the exit code.
 pub(crate) fn run(options: &Run) -> u8 {
@@ -94,49 +99,55 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
         locker = lockkit::connect_url(&url) => locker?,
     };
     let limits = Limits::new(locker.lease(), options)?;
-    let acquired = select! {
-        biased;
-        signal = signals.end() => Err(Failure::Signal(signal)),
-        guard = acquire(&locker, options) => guard.map_err(Failure::Lock),
-    };
-    let acquired = match acquired {
-        Ok(guard) => share(&guard).await.map(|shared| (guard, shared)),
-        Err(failure) => Err(failure),
-    };
-    let code = match acquired {
+    let (code, last) = match take(&locker, options, &mut signals).await {
         Ok((guard, shared)) => {
             let driver = locker.driver().id();
             let limits = match locker.capabilities().liveness {
                 Liveness::Session => limits.within(guard.valid_for()),
                 _ => limits,
             };
-            let end =
+            let (end, last) =
                 under_lock(guard, shared, driver, options, limits, terminal, &mut signals).await;
             match end {
-                End::ByItself(code) | End::AsTold(code) => code,
+                End::ByItself(code) | End::AsTold(code) => (code, last),
                 // What the backend may still have runs out.
                 End::WithTheLock => return Ok(exit::LOST),
             }
         }
-        Err(failure) => failure.report(options),
+        Err(failure) => {
+            let code = failure.report(options);
+            // Those were for the wait.
+            signals.forget().await;
+            (code, Last::Seen)
+        }
     };
-    clean_up(&locker, &options.name, &mut signals).await;
+    clean_up(&locker, &options.name, last, &mut signals).await;
     Ok(code)
+}
+
+/// How the last request about the lock ended.
+#[derive(Clone, Copy, Debug)]
+enum Last {
+    /// With an answer or an error.
+    Seen,
+    /// A signal came first.
+    CutShort,
 }
 
 /// Makes sure that what was given up leaves neither a hold nor a place, unless that takes too long
 /// or a signal cuts it short.
-async fn clean_up(locker: &Locker, name: &str, signals: &mut Signals) {
-    // Those were for the command, or for the wait.
-    while signals.arrived_end().await.is_some() {}
-    let cleaning_up = timeout(backend::CLEAN_UP, locker.shutdown());
-    let why = select! {
-        biased;
-        cleaned_up = cleaning_up => match cleaned_up {
-            Ok(()) => return,
-            Err(_) => "",
+async fn clean_up(locker: &Locker, name: &str, last: Last, signals: &mut Signals) {
+    const TOLD: &str = "told to end at once: ";
+    let why = match last {
+        Last::CutShort => TOLD,
+        Last::Seen => select! {
+            biased;
+            cleaned_up = timeout(backend::CLEAN_UP, locker.shutdown()) => match cleaned_up {
+                Ok(()) => return,
+                Err(_) => "",
+            },
+            _ = signals.end() => TOLD,
         },
-        _ = signals.end() => "told to end at once: ",
     };
     let driver = locker.driver().id();
     // That the backend answers by now does not recall what was sent before.
@@ -144,6 +155,24 @@ async fn clean_up(locker: &Locker, name: &str, signals: &mut Signals) {
         "{why}what became of a request to {driver} is not known: what it may leave at lock `{name}` \
          runs out by itself"
     ));
+}
+
+/// Takes the lock, and what the command is to inherit of it, unless a signal comes first.
+async fn take(
+    locker: &Locker,
+    options: &Run,
+    signals: &mut Signals,
+) -> Result<(LockGuard, Option<OwnedFd>), Failure> {
+    let taking = async {
+        let guard = acquire(locker, options).await?;
+        let shared = share(&guard).await?;
+        Ok((guard, shared))
+    };
+    select! {
+        biased;
+        signal = signals.end() => Err(Failure::Signal(signal)),
+        taken = taking => taken,
+    }
 }
 
 async fn acquire(locker: &Locker, options: &Run) -> lockkit::Result<LockGuard> {
@@ -253,7 +282,7 @@ async fn under_lock(
     limits: Limits,
     terminal: Terminal,
     signals: &mut Signals,
-) -> End {
+) -> (End, Last) {
     let hold = guard.hold();
     let begun = Clock::system().now();
     let mut has_run = false;
@@ -279,11 +308,12 @@ async fn under_lock(
     }
     let end =
         end.unwrap_or_else(|error| End::ByItself(warden::not_started(&options.command, &error)));
-    match (guard.release().await, &end) {
+    let Some(released) = release(guard, signals).await else { return (end, Last::CutShort) };
+    match (released, &end) {
         // The lock was taken away since the last renewal, at a moment that nobody knows.
         (Err(error @ Error::Lost { .. }), End::ByItself(_) | End::AsTold(_)) if has_run => {
             say(format!("{}: the command may not have been alone", chain(&error)));
-            return End::ByItself(exit::LOST);
+            return (End::ByItself(exit::LOST), Last::Seen);
         }
         (Err(error), End::ByItself(_) | End::AsTold(_)) => {
             let what =
@@ -293,7 +323,21 @@ async fn under_lock(
         // That the lock is lost was reported.
         (Ok(()), _) | (Err(_), End::WithTheLock) => (),
     }
-    end
+    (end, Last::Seen)
+}
+
+/// Lets the lock go, unless a signal comes first; the release then goes on for as long as this
+/// process does.
+async fn release(guard: LockGuard, signals: &mut Signals) -> Option<lockkit::Result<()>> {
+    // Those were for the command.
+    signals.forget().await;
+    let mut releasing = pin!(guard.release());
+    select! {
+        biased;
+        // Whatever comes next, the request leaves.
+        released = &mut releasing => Some(released),
+        _ = signals.end() => timeout(A_MOMENT, releasing).await.ok(),
+    }
 }
 
 /// Why the command is not to be started, at the last moment before it is.
@@ -453,13 +497,88 @@ async fn until(later: Duration) {
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::{Signal, getpid, kill_process};
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+    use std::time::Duration;
 
-    use super::{End, too_late};
+    use async_trait::async_trait;
+    use clap::{Args as _, FromArgMatches as _};
+    use lockkit::driver::{Attempt, Claim, Driver, DriverError, Release, Renewal};
+    use lockkit::memory::MemoryDriver;
+    use lockkit::{Capabilities, Locker};
+    use rustix::process::{Signal, getpid, kill_process};
+    use tokio::sync::{Mutex, Notify};
+    use tokio::time::timeout;
+
+    use super::{End, Failure, take, too_late};
+    use crate::args::Run;
     use crate::signals::{Signals, Terminal};
+
+    /// A guard against hanging, not a limit.
+    const HANG: Duration = Duration::from_secs(60);
+
+    /// Signals come to all tests of this process.
+    static IN_TURN: Mutex<()> = Mutex::const_new(());
+
+    /// Gives no answer once it has granted a lock.
+    #[derive(Debug)]
+    struct Mute {
+        locks: MemoryDriver,
+        asked: Arc<Notify>,
+    }
+
+    #[async_trait]
+    impl Driver for Mute {
+        fn id(&self) -> &'static str {
+            "mute"
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            self.locks.capabilities()
+        }
+
+        async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+            self.locks.try_acquire(claim).await
+        }
+
+        async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+            self.locks.renew(claim).await
+        }
+
+        async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+            self.locks.release(claim).await
+        }
+
+        async fn descriptor(&self, _: &Claim) -> Result<Option<OwnedFd>, DriverError> {
+            self.asked.notify_one();
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_signal_ends_the_wait_for_what_the_command_inherits() {
+        let _turn = IN_TURN.lock().await;
+        let (locks, asked) = (MemoryDriver::new(), Arc::new(Notify::new()));
+        let locker = Locker::new(Mute { locks: locks.clone(), asked: Arc::clone(&asked) });
+        let grammar = Run::augment_args(clap::Command::new("run"));
+        let options = grammar.get_matches_from(["run", "name", "--", "true"]);
+        let options = Run::from_arg_matches(&options).unwrap();
+        let mut signals = Signals::catch(Terminal::Apart).unwrap();
+        let told = async {
+            asked.notified().await;
+            kill_process(getpid(), Signal::USR1).unwrap();
+        };
+        let taking = timeout(HANG, take(&locker, &options, &mut signals));
+        let (taken, ()) = tokio::join!(taking, told);
+        assert!(matches!(taken.unwrap(), Err(Failure::Signal(Signal::USR1))));
+        // The lock is let go of.
+        locker.shutdown().await;
+        assert!(locks.is_idle());
+    }
 
     #[tokio::test]
     async fn a_command_is_started_only_while_it_is_wanted_and_has_its_lock() {
+        let _turn = IN_TURN.lock().await;
         let locker = lockkit::connect("memory:run").await.unwrap();
         let guard = locker.lock("name").unwrap().acquire().await.unwrap();
         let [mut signals, mut others] = [(); 2].map(|()| Signals::catch(Terminal::Apart).unwrap());

@@ -159,6 +159,11 @@ impl Signals {
         }
         None
     }
+
+    /// Takes no further notice of the signals that were sent up to now.
+    pub(crate) async fn forget(&mut self) {
+        while self.arrived_end().await.is_some() {}
+    }
 }
 
 /// Tells of the signal that a terminal sends at Ctrl-Z, unless that is ignored. If it is blocked, it

@@ -108,6 +108,32 @@ fn a_signal_is_not_lost_at_any_moment() {
     assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
 }
 
+/// What the release may leave runs out.
+#[tokio::test]
+async fn a_signal_ends_a_release_that_has_no_answer() {
+    let locks = Locks::with_ttl("10s&call_limit=30s");
+    let running = locks.start(&[], "name", "echo $$; read -r _ <gate; exit 7");
+    let command = running.line().unwrap();
+    let blocked = locks.block().await;
+    locks.open_gate();
+    eventually("the command has ended", || state(&command).is_none());
+    // The first ones may find it before its release.
+    let lockkit = running.pid.to_string();
+    eventually("it ends", || {
+        let lives = state(&lockkit).is_some();
+        if lives {
+            running.signal(Signal::TERM);
+        }
+        !lives
+    });
+    let ended = running.finish();
+    assert_eq!(ended.code, 7, "the command's own code: {ended:?}");
+    let said = ended.complaints();
+    assert!(said.starts_with("lockkit: told to end at once: what became of"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    drop(blocked);
+}
+
 /// So that a shell ends its script, too, and does not take it for a program that goes its own way.
 #[test]
 fn a_signal_that_ends_the_command_ends_lockkit() {
