@@ -118,43 +118,59 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
             let code = failure.report(options);
             // Those were for the wait.
             signals.forget().await;
-            (code, Last::Seen)
+            (code, Last::Failed)
         }
     };
-    clean_up(&locker, &options.name, last, &mut signals).await;
+    if let Some(left) = clean_up(&locker, &options.name, last, &mut signals).await {
+        say(left);
+    }
     Ok(code)
 }
 
 /// How the last request about the lock ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Last {
-    /// With an answer or an error.
-    Seen,
-    /// A signal came first.
+    /// The lock was let go of.
+    Answered,
+    /// It may still be carried out.
+    Failed,
+    /// The same, since a signal came before the answer.
     CutShort,
 }
 
 /// Makes sure that what was given up leaves neither a hold nor a place, unless that takes too long
-/// or a signal cuts it short.
-async fn clean_up(locker: &Locker, name: &str, last: Last, signals: &mut Signals) {
+/// or a signal cuts it short. Then this returns what is to be said of it.
+async fn clean_up(
+    locker: &Locker,
+    name: &str,
+    last: Last,
+    signals: &mut Signals,
+) -> Option<String> {
     const TOLD: &str = "told to end at once: ";
     let why = match last {
         Last::CutShort => TOLD,
-        Last::Seen => select! {
+        Last::Answered | Last::Failed => select! {
             biased;
             cleaned_up = timeout(backend::CLEAN_UP, locker.shutdown()) => match cleaned_up {
-                Ok(()) => return,
+                Ok(()) => return None,
                 Err(_) => "",
             },
             _ = signals.end() => TOLD,
         },
     };
     let driver = locker.driver().id();
-    // That the backend answers by now does not recall what was sent before.
-    say(format!(
-        "{why}what became of a request to {driver} is not known: what it may leave at lock `{name}` \
-         runs out by itself"
-    ));
+    Some(match last {
+        // There may be a request before it that had no answer.
+        Last::Answered => format!(
+            "{why}the connection to {driver} was not closed in good order; what a request without \
+             an answer may have left at lock `{name}` runs out by itself"
+        ),
+        // That the backend answers by now does not recall what was sent before.
+        Last::Failed | Last::CutShort => format!(
+            "{why}what became of a request to {driver} is not known: what it may leave at lock \
+             `{name}` runs out by itself"
+        ),
+    })
 }
 
 /// Takes the lock, and what the command is to inherit of it, unless a signal comes first.
@@ -309,11 +325,12 @@ async fn under_lock(
     let end =
         end.unwrap_or_else(|error| End::ByItself(warden::not_started(&options.command, &error)));
     let Some(released) = release(guard, signals).await else { return (end, Last::CutShort) };
+    let last = if released.is_ok() { Last::Answered } else { Last::Failed };
     match (released, &end) {
         // The lock was taken away since the last renewal, at a moment that nobody knows.
         (Err(error @ Error::Lost { .. }), End::ByItself(_) | End::AsTold(_)) if has_run => {
             say(format!("{}: the command may not have been alone", chain(&error)));
-            return (End::ByItself(exit::LOST), Last::Seen);
+            return (End::ByItself(exit::LOST), last);
         }
         (Err(error), End::ByItself(_) | End::AsTold(_)) => {
             let what =
@@ -323,7 +340,7 @@ async fn under_lock(
         // That the lock is lost was reported.
         (Ok(()), _) | (Err(_), End::WithTheLock) => (),
     }
-    (end, Last::Seen)
+    (end, last)
 }
 
 /// Lets the lock go, unless a signal comes first; the release then goes on for as long as this
@@ -504,13 +521,13 @@ mod tests {
     use async_trait::async_trait;
     use clap::{Args as _, FromArgMatches as _};
     use lockkit::driver::{Attempt, Claim, Driver, DriverError, Release, Renewal};
-    use lockkit::memory::MemoryDriver;
-    use lockkit::{Capabilities, Locker};
+    use lockkit::memory::{Fault, MemoryDriver};
+    use lockkit::{Capabilities, ErrorKind, Locker, Operation};
     use rustix::process::{Signal, getpid, kill_process};
     use tokio::sync::{Mutex, Notify};
     use tokio::time::timeout;
 
-    use super::{End, Failure, take, too_late};
+    use super::{End, Failure, Last, Limits, clean_up, take, too_late, under_lock};
     use crate::args::Run;
     use crate::signals::{Signals, Terminal};
 
@@ -520,7 +537,7 @@ mod tests {
     /// Signals come to all tests of this process.
     static IN_TURN: Mutex<()> = Mutex::const_new(());
 
-    /// Gives no answer once it has granted a lock.
+    /// Gives, keeps and frees locks, and answers nothing else.
     #[derive(Debug)]
     struct Mute {
         locks: MemoryDriver,
@@ -553,6 +570,16 @@ mod tests {
             self.asked.notify_one();
             std::future::pending().await
         }
+
+        async fn close(&self) {
+            self.asked.notify_one();
+            std::future::pending().await
+        }
+    }
+
+    fn options() -> Run {
+        let grammar = Run::augment_args(clap::Command::new("run"));
+        Run::from_arg_matches(&grammar.get_matches_from(["run", "name", "--", "true"])).unwrap()
     }
 
     #[tokio::test]
@@ -560,9 +587,7 @@ mod tests {
         let _turn = IN_TURN.lock().await;
         let (locks, asked) = (MemoryDriver::new(), Arc::new(Notify::new()));
         let locker = Locker::new(Mute { locks: locks.clone(), asked: Arc::clone(&asked) });
-        let grammar = Run::augment_args(clap::Command::new("run"));
-        let options = grammar.get_matches_from(["run", "name", "--", "true"]);
-        let options = Run::from_arg_matches(&options).unwrap();
+        let options = options();
         let mut signals = Signals::catch(Terminal::Apart).unwrap();
         let told = async {
             asked.notified().await;
@@ -571,9 +596,44 @@ mod tests {
         let taking = timeout(HANG, take(&locker, &options, &mut signals));
         let (taken, ()) = tokio::join!(taking, told);
         assert!(matches!(taken.unwrap(), Err(Failure::Signal(Signal::USR1))));
-        // The lock is let go of.
-        locker.shutdown().await;
+        // The lock is let go of before the driver closes.
+        tokio::select! {
+            () = locker.shutdown() => (),
+            () = asked.notified() => (),
+        }
         assert!(locks.is_idle());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_known_is_said_only_if_it_is_not_known() {
+        let _turn = IN_TURN.lock().await;
+        let fault = Fault::Fail(ErrorKind::Unreachable);
+        for (fault, expected) in [(None, Last::Answered), (Some(fault), Last::Failed)] {
+            let [mut signals, mut others] =
+                [(); 2].map(|()| Signals::catch(Terminal::Apart).unwrap());
+            let (locks, asked) = (MemoryDriver::new(), Arc::new(Notify::new()));
+            let locker = Locker::new(Mute { locks: locks.clone(), asked: Arc::clone(&asked) });
+            let guard = locker.lock("name").unwrap().acquire().await.unwrap();
+            fault.into_iter().for_each(|fault| locks.faults().inject(Operation::Release, fault));
+            // So that nothing is started.
+            kill_process(getpid(), Signal::USR1).unwrap();
+            others.next().await;
+            let (options, terminal) = (options(), Terminal::Apart);
+            let limits = Limits::new(locker.lease(), &options).unwrap();
+            let (_, last) =
+                under_lock(guard, None, "mute", &options, limits, terminal, &mut signals).await;
+            assert_eq!(last, expected);
+
+            let told = async {
+                asked.notified().await;
+                kill_process(getpid(), Signal::USR1).unwrap();
+            };
+            let (left, ()) = tokio::join!(clean_up(&locker, "name", last, &mut signals), told);
+            let left = left.unwrap();
+            assert!(left.starts_with("told to end at once: "), "{left}");
+            assert_eq!(left.contains("is not known"), last == Last::Failed, "{left}");
+            assert_eq!(left.contains("in good order"), last == Last::Answered, "{left}");
+        }
     }
 
     #[tokio::test]
