@@ -524,18 +524,16 @@ mod tests {
     use lockkit::memory::{Fault, MemoryDriver};
     use lockkit::{Capabilities, ErrorKind, Locker, Operation};
     use rustix::process::{Signal, getpid, kill_process};
-    use tokio::sync::{Mutex, Notify};
+    use tokio::sync::Notify;
     use tokio::time::timeout;
 
     use super::{End, Failure, Last, Limits, clean_up, take, too_late, under_lock};
     use crate::args::Run;
+    use crate::signals::tests::IN_TURN;
     use crate::signals::{Signals, Terminal};
 
     /// A guard against hanging, not a limit.
     const HANG: Duration = Duration::from_secs(60);
-
-    /// Signals come to all tests of this process.
-    static IN_TURN: Mutex<()> = Mutex::const_new(());
 
     /// Gives, keeps and frees locks, and answers nothing else.
     #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::future::{poll_fn, ready};
 use std::io::{self, IsTerminal as _};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -12,6 +12,7 @@ use rustix::process::{
     Pid, Resource, Rlimit, Signal, getpgrp, getpid, getrlimit, getsid, kill_process, setrlimit,
 };
 use rustix::termios::tcgetpgrp;
+use signal_hook::flag;
 use tokio::select;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::task::yield_now;
@@ -25,6 +26,9 @@ const ENDS: [Signal; 6] =
 
 /// The signals that came to this process, as the bits of a mask.
 static RECEIVED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether a SIGCONT has come that nobody has seen to yet.
+static IS_CONTINUED: AtomicBool = AtomicBool::new(false);
 
 /// Who else gets the signals that come from a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +96,13 @@ impl Signals {
         let caught = ENDS.into_iter().chain(stop).chain([Signal::CONT]);
         let caught = caught.filter(|signal| ignored & bit(*signal) == 0);
         let caught: Vec<_> = caught
-            .map(|signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)))
+            .map(|signal| {
+                if signal == Signal::CONT {
+                    // First, so that this is known no later than the signal is.
+                    flag::register(signal.as_raw(), &IS_CONTINUED)?;
+                }
+                Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?))
+            })
             .collect::<io::Result<_>>()?;
         let mut needed = SigSet::empty();
         // What is not caught stays as it is: a command that blocks SIGTSTP must not run on beside
@@ -120,6 +130,9 @@ impl Signals {
             for (signal, stream) in &mut self.caught {
                 if stream.poll_recv(cx).is_ready() {
                     RECEIVED.fetch_or(bit(*signal), Ordering::Relaxed);
+                    if *signal == Signal::CONT {
+                        IS_CONTINUED.store(false, Ordering::SeqCst);
+                    }
                     return Poll::Ready(*signal);
                 }
             }
@@ -192,10 +205,17 @@ fn ends(signal: Signal) -> Option<Signal> {
     None
 }
 
-/// Stops this process; returns once it is continued.
+/// Stops this process as SIGTSTP asks for, unless SIGCONT has come as well; returns once it is
+/// continued.
 pub(crate) fn stop() {
-    // A process may always signal itself.
-    _ = kill_process(getpid(), Signal::STOP);
+    // In whatever order they came, which nobody tells: it is worse to be stopped for good than not to
+    // be stopped. One that comes just now is in vain: no process can look and stop in one step.
+    if !IS_CONTINUED.load(Ordering::SeqCst) {
+        // A process may always signal itself.
+        _ = kill_process(getpid(), Signal::STOP);
+        // What has continued it does not count against the next stop.
+        IS_CONTINUED.store(false, Ordering::SeqCst);
+    }
 }
 
 /// Ends this process by the signal that an exit code stands for, if that signal has come to it;
@@ -253,4 +273,69 @@ fn ignored() -> io::Result<u64> {
 
 fn bit(signal: Signal) -> u64 {
     1 << (signal.as_raw() - 1)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::env;
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+    use tokio::signal::unix::{self, SignalKind};
+    use tokio::sync::Mutex;
+
+    use super::{Signals, Terminal, stop};
+
+    /// For a test that sends signals or has children, which all tests of this process hear of.
+    pub(crate) static IN_TURN: Mutex<()> = Mutex::const_new(());
+
+    /// Which signals the child is to send itself.
+    const SIGNALS: &str = "LOCKKIT_TEST_SIGNALS";
+
+    /// Stops as it is told to; does nothing when run as a test.
+    #[tokio::test]
+    async fn child() {
+        let Ok(numbers) = env::var(SIGNALS) else { return };
+        let mut signals = Signals::catch(Terminal::Apart).unwrap();
+        for signal in [Signal::TSTP, Signal::CONT] {
+            if numbers.contains(&signal.as_raw().to_string()) {
+                let mut heard = unix::signal(SignalKind::from_raw(signal.as_raw())).unwrap();
+                kill_process(getpid(), signal).unwrap();
+                // Or else the kernel takes one back when the next is sent.
+                heard.recv().await;
+            }
+        }
+        assert_eq!(signals.next().await, Signal::TSTP);
+        stop();
+        // The command is to hear of it.
+        assert_eq!(signals.next().await, Signal::CONT);
+    }
+
+    /// Whether a process that sends itself these signals stops.
+    fn stops(signals: &[Signal]) -> bool {
+        let numbers: Vec<_> = signals.iter().map(|signal| signal.as_raw().to_string()).collect();
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "signals::tests::child"])
+            .env(SIGNALS, numbers.join(" "))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let child = Pid::from_child(&child);
+        let wait = || waitpid(Some(child), WaitOptions::UNTRACED).unwrap().unwrap().1;
+        let stopped = wait();
+        if stopped.stopped() {
+            kill_process(child, Signal::CONT).unwrap();
+            assert_eq!(wait().exit_status(), Some(0));
+            return true;
+        }
+        assert_eq!(stopped.exit_status(), Some(0));
+        false
+    }
+
+    #[tokio::test]
+    async fn a_stop_that_was_taken_back_stops_nobody() {
+        let _turn = IN_TURN.lock().await;
+        assert!(!stops(&[Signal::TSTP, Signal::CONT]));
+        assert!(stops(&[Signal::TSTP]));
+    }
 }

@@ -207,11 +207,13 @@ mod tests {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
     use super::Tree;
+    use crate::signals::tests::IN_TURN;
     use crate::signals::{Signals, Terminal};
 
     /// Its number may be that of a part of the command next.
     #[tokio::test]
     async fn a_job_from_before_is_set_apart_until_it_has_ended() {
+        let _turn = IN_TURN.lock().await;
         for is_first in [true, false] {
             let job = Pid::from_child(&Command::new("true").spawn().unwrap());
             // It has ended, and is still there.
