@@ -2,7 +2,7 @@
 
 use std::{fs, io};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, getpid};
 
 /// A process as it is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,12 @@ pub(crate) struct Process {
     pub(crate) parent: Option<Pid>,
     /// A letter: proc(5) has a list of them.
     state: char,
+}
+
+/// Whether /proc has the numbers that this process knows others by: those of its own container.
+pub(crate) fn are_ours() -> io::Result<bool> {
+    let own = fs::read_link("/proc/self")?;
+    Ok(own.to_str().and_then(number) == Some(getpid()))
 }
 
 /// Every process that is seen.

@@ -22,7 +22,7 @@ use crate::args::Run;
 use crate::gate::Gate;
 use crate::report::{self, Volume, chain, say};
 use crate::signals::{self, Signals, Terminal};
-use crate::tree::Tree;
+use crate::tree::{self, Tree};
 use crate::{backend, exit, voice, waiting, warden};
 
 /// The owners on whose behalf this command runs: that of this run, and those of the runs it is in.
@@ -92,6 +92,8 @@ impl From<io::Error> for Failure {
 async fn attempt(options: &Run) -> Result<u8, Failure> {
     let terminal = Terminal::detect();
     let mut signals = Signals::catch(terminal)?;
+    // Before the lock is asked for, which others could use.
+    tree::check()?;
     let url = backend::url(&options.place)?;
     let locker = select! {
         biased;

@@ -166,6 +166,20 @@ impl Tree {
     }
 }
 
+/// Whether it can be told what is below this process; an error says why not.
+#[cfg(target_os = "linux")]
+pub(crate) fn check() -> lockkit::Result<()> {
+    let reason = match processes::are_ours() {
+        Ok(true) => return Ok(()),
+        Ok(false) => "it has the processes of another container (PID namespace), so that nobody \
+                      sees what is below this one; mount the one of this container there, as \
+                      `unshare --mount-proc` does"
+            .into(),
+        Err(error) => format!("it has to be there, and this process in it: {error}"),
+    };
+    Err(lockkit::Error::config("/proc", reason))
+}
+
 /// Makes this process the parent of all orphans below it, and returns the children it has.
 #[cfg(target_os = "linux")]
 fn adopt() -> io::Result<Vec<Pid>> {
@@ -187,6 +201,11 @@ fn descendants(others: &[Pid]) -> Vec<Pid> {
         next += 1;
     }
     found.split_off(1)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn check() -> lockkit::Result<()> {
+    Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
