@@ -53,17 +53,17 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T> {
 pub(crate) const ENCODED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
 
+/// Where the URL is that is not given.
+pub(crate) const VARIABLE: &str = "LOCKKIT_URL";
+
 /// The URL that was given, or that of the environment, or that of this user's own locks.
 pub(crate) fn url(place: &Place) -> Result<BackendUrl> {
-    let from_environment = env::var_os("LOCKKIT_URL");
-    let url: BackendUrl = match (place.url.as_deref(), from_environment.as_deref()) {
-        (Some(url), _) => text(url, "--url")?.parse()?,
-        // A variable that was not filled in must not mean other locks.
-        (None, Some(url)) if url.is_empty() => {
-            return Err(Error::config("LOCKKIT_URL", "it is empty; give it a URL, or unset it"));
-        }
-        (None, Some(url)) => text(url, "LOCKKIT_URL")?.parse()?,
-        (None, None) => return embedded(),
+    let url: BackendUrl = match &place.url {
+        Some(url) => text(url, "--url")?.parse()?,
+        None => match of_environment()? {
+            Some(url) => url.parse()?,
+            None => return embedded(),
+        },
     };
     match url.scheme() {
         "memory" => Err(url.error("these locks end with the process that makes them, so that no other command ever meets them")),
@@ -73,6 +73,18 @@ pub(crate) fn url(place: &Place) -> Result<BackendUrl> {
             Err(url.error("this command was built without etcd; docs/command.md has how to build one with it"))
         }
         _ => Ok(url),
+    }
+}
+
+/// The URL of the environment, if there is one.
+pub(crate) fn of_environment() -> Result<Option<String>> {
+    match env::var_os(VARIABLE) {
+        None => Ok(None),
+        // A variable that was not filled in must not mean other locks.
+        Some(url) if url.is_empty() => {
+            Err(Error::config(VARIABLE, "it is empty; give it a URL, or unset it"))
+        }
+        Some(url) => text(&url, VARIABLE).map(|url| Some(url.into())),
     }
 }
 

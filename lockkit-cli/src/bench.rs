@@ -1,6 +1,5 @@
 //! `lockkit bench`: how long locks take on the user's own backends.
 
-use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::thread::{self, available_parallelism};
@@ -113,13 +112,13 @@ async fn measure_all(options: &Bench, places: Vec<Place>) -> Result<u8> {
 struct Place {
     label: String,
     /// With its password.
-    url: OsString,
+    url: String,
     parsed: BackendUrl,
 }
 
 impl Place {
-    fn new(label: Option<&str>, url: &OsStr) -> Result<Self> {
-        let parsed: BackendUrl = backend::text(url, "--url")?.parse()?;
+    fn new(label: Option<&str>, url: &str) -> Result<Self> {
+        let parsed: BackendUrl = url.parse()?;
         // Its password is not shown.
         let label = label.map_or_else(|| parsed.to_string(), str::to_owned);
         Ok(Self { label, url: url.to_owned(), parsed })
@@ -137,11 +136,14 @@ fn places(options: &Bench, folder: &Path) -> Result<Vec<Place>> {
             ("sqlite", format!("sqlite:{folder}/locks.db")),
         ];
         for (label, url) in urls {
-            places.push(Place::new(Some(label), OsStr::new(&url))?);
+            places.push(Place::new(Some(label), &url)?);
         }
     }
-    for url in env::var_os("LOCKKIT_URL").iter().chain(&options.urls) {
-        places.push(Place::new(None, url)?);
+    if let Some(url) = backend::of_environment()? {
+        places.push(Place::new(None, &url)?);
+    }
+    for url in &options.urls {
+        places.push(Place::new(None, backend::text(url, "--url")?)?);
     }
     Ok(places)
 }
@@ -171,7 +173,7 @@ async fn is_fair_on_request(url: &BackendUrl) -> bool {
 fn hold(holder: &Holder<'_>, places: &[Place]) -> Command {
     let mut command = Command::new(env::current_exe().unwrap_or_else(|_| "lockkit".into()));
     if let Some(place) = places.iter().find(|place| place.parsed == *holder.subject.url()) {
-        command.env("LOCKKIT_URL", &place.url);
+        command.env(backend::VARIABLE, &place.url);
     }
     command.args(["run", "--quiet"]);
     if let Some(lease) = holder.lease {

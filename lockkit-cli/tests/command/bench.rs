@@ -1,6 +1,8 @@
 //! `lockkit bench`, with as little as it can be told to do.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 
 use rustix::process::Signal;
 
@@ -123,6 +125,15 @@ fn what_cannot_be_measured_is_said() {
     assert_eq!(ended.code, 1, "{ended:?}");
     let line = ended.out.lines().find(|line| line.contains("redis://127.0.0.1:1"));
     assert!(line.is_some_and(|line| line.contains("not measured: ")), "{ended:?}");
+    for (url, reason) in
+        [(&b""[..], "LOCKKIT_URL: it is empty"), (b"redis://\xff", "LOCKKIT_URL: it is not UTF-8")]
+    {
+        let mut wrong = locks.lockkit("bench", &["--quick", "uncontended"]);
+        wrong.env("LOCKKIT_URL", OsStr::from_bytes(url));
+        let ended = Running::start(wrong).finish();
+        assert_eq!((ended.code, &*ended.out), (78, ""), "{ended:?}");
+        assert!(ended.err.contains(reason), "{ended:?}");
+    }
     for (arguments, code) in
         [(&["no-such-workload"][..], 64), (&["--rounds", "0"], 64), (&["--url", "nonsense"], 78)]
     {
