@@ -44,7 +44,7 @@ pub(super) enum Value<'a> {
 /// What has the server give up waiting for what others keep locked, so that no session is left
 /// behind by a client that has given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
+pub(super) enum Waits {
     /// The statement itself.
     AsItSays,
     /// The transaction around it.
@@ -117,12 +117,7 @@ impl Connections {
         let failure = loop {
             let left = limit.left();
             let query = query(statement, values, |query, value| bind(query, value, left));
-            let asking = async {
-                match waits {
-                    Waits::AsItSays => Ok(query?.fetch_all(&mut connection).await?),
-                    Waits::AsWeSay => in_transaction(&mut connection, query?).await,
-                }
-            };
+            let asking = async { ask(&mut connection, query?, waits).await };
             match limit.bound(asking).await {
                 Ok(Ok(rows)) => {
                     seat.give_back(connection);
@@ -178,6 +173,18 @@ impl Connections {
     pub(super) async fn close(&self) {
         self.late.give_up();
         self.seats.close().await;
+    }
+}
+
+/// Sends a query, and waits for its answer.
+pub(super) async fn ask(
+    connection: &mut PgConnection,
+    query: Query<'_>,
+    waits: Waits,
+) -> Result<Vec<PgRow>, Failure> {
+    match waits {
+        Waits::AsItSays => Ok(query.fetch_all(connection).await?),
+        Waits::AsWeSay => in_transaction(connection, query).await,
     }
 }
 
