@@ -314,6 +314,7 @@ pub(crate) mod tests {
     /// Whether a process that sends itself these signals stops.
     fn stops(signals: &[Signal]) -> bool {
         let numbers: Vec<_> = signals.iter().map(|signal| signal.as_raw().to_string()).collect();
+        #[expect(clippy::zombie_processes, reason = "it is waited for below, also when it stops")]
         let child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "signals::tests::child"])
             .env(SIGNALS, numbers.join(" "))
