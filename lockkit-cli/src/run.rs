@@ -436,8 +436,9 @@ async fn watch(
             () = hold.ended() => break,
             status = tree.ended() => {
                 let status = status?;
-                if status.signaled() {
+                if status.signaled() && cfg!(target_os = "linux") {
                     // Somebody killed the warden, and the kernel killed only the command with it.
+                    // Elsewhere this is the command, and what it leaves goes on.
                     kill(tree).await;
                 }
                 // By the clock: after a stop, a timer may be late.

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpgid, kill_process, kill_process_group, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpgid, kill_process, kill_process_group,
+    test_kill_process_group, wait,
 };
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, timeout};
@@ -32,6 +33,8 @@ pub(crate) struct Tree {
     terminal: Terminal,
     /// Children that this process had before, from an `exec` in a shell with background jobs.
     others: Vec<Pid>,
+    /// Whether descendants are seen, and not the process group alone.
+    sees_all: bool,
     news: unix::Signal,
 }
 
@@ -52,7 +55,8 @@ impl Tree {
             command.process_group(0);
         }
         let root = Pid::from_child(&signals.as_found(|| command.spawn())?);
-        Ok(Self { root, ended: false, terminal, others, news })
+        let sees_all = cfg!(target_os = "linux");
+        Ok(Self { root, ended: false, terminal, others, sees_all, news })
     }
 
     /// Returns when the program has ended. Cancel-safe.
@@ -79,11 +83,17 @@ impl Tree {
                 }
             };
             // Where all are seen, such a child is either hidden or one of the others.
-            let may_be_hidden = has_children && self.others.is_empty() && cfg!(target_os = "linux");
-            if self.members().is_empty() && !may_be_hidden {
+            let may_be_hidden = has_children && self.others.is_empty() && self.sees_all;
+            let is_group_left = self.is_group_left();
+            if self.members().is_empty() && !may_be_hidden && !is_group_left {
                 return;
             }
-            self.news.recv().await;
+            let news = self.news.recv();
+            match is_group_left {
+                // Only of its own children a process is told.
+                true => drop(timeout(ROUND, news).await),
+                false => drop(news.await),
+            }
         }
     }
 
@@ -93,11 +103,18 @@ impl Tree {
         self.others.retain(|other| *other != pid);
     }
 
+    /// Whether there is anybody in the process group of the program, where nothing else is seen.
+    fn is_group_left(&self) -> bool {
+        let is_seen = !self.sees_all && self.terminal == Terminal::Apart;
+        is_seen && test_kill_process_group(self.root).is_ok()
+    }
+
     /// Signals the process group of the program; where that has others in it, or where the program
-    /// has ended before its descendants, signals each process of the tree.
+    /// has ended before its descendants, signals each process of the tree that is seen.
     pub(crate) fn signal(&self, signal: Signal) {
-        // What is gone needs no signal; what is somebody else by now must not be sent any.
-        if self.terminal == Terminal::Apart && !self.ended {
+        // What is gone needs no signal; what is somebody else by now must not be sent any. Nobody
+        // new has the number of a group as long as there is anybody in it.
+        if self.terminal == Terminal::Apart && !self.ended || self.is_group_left() {
             _ = kill_process_group(self.root, signal);
         } else {
             self.signal_each(signal);
@@ -135,9 +152,9 @@ impl Tree {
     /// a [while](PATIENCE): this then returns how many they are.
     pub(crate) async fn kill(&mut self) -> Result<(), usize> {
         let limit = Instant::now() + PATIENCE;
-        // The whole group at once, so that none of it can start another process meanwhile.
-        self.signal(Signal::KILL);
         loop {
+            // The whole group at once, so that none of it can start another process meanwhile.
+            self.signal(Signal::KILL);
             self.signal_each(Signal::KILL);
             // What was started behind our back since the last look ends in the next round.
             if timeout(ROUND, self.all_ended()).await.is_ok() {
@@ -161,7 +178,9 @@ impl Tree {
     /// The program, unless it has ended, and its descendants, parents before their children.
     pub(crate) fn members(&self) -> Vec<Pid> {
         let mut members = Vec::from_iter((!self.ended).then_some(self.root));
-        members.extend(descendants(&self.others).into_iter().filter(|pid| *pid != self.root));
+        if self.sees_all {
+            members.extend(descendants(&self.others).into_iter().filter(|pid| *pid != self.root));
+        }
         members
     }
 }
@@ -222,8 +241,12 @@ fn descendants(_others: &[Pid]) -> Vec<Pid> {
 #[cfg(target_os = "linux")]
 mod tests {
     use std::process::Command;
+    use std::time::Duration;
 
-    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    use rustix::process::{
+        Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
+    };
+    use tokio::time::timeout;
 
     use super::Tree;
     use crate::signals::tests::IN_TURN;
@@ -245,6 +268,44 @@ mod tests {
                 false => tree.all_ended().await,
             }
             assert_eq!(tree.others, []);
+        }
+    }
+    /// As on macOS.
+    #[tokio::test]
+    async fn where_only_the_group_is_seen_it_counts_beyond_its_leader() {
+        let _turn = IN_TURN.lock().await;
+        let signals = Signals::catch(Terminal::Apart).unwrap();
+        for is_killed in [false, true] {
+            let mut leader = Command::new("sh");
+            leader.args(["-c", "sleep 1000 &"]);
+            let mut tree = Tree::start(leader, Terminal::Apart, &signals).unwrap();
+            tree.sees_all = false;
+            let group = Group(tree.root);
+            assert!(tree.ended().await.unwrap().exited());
+            tokio::select! {
+                biased;
+                () = tree.all_ended() => panic!("the rest of the group is not seen"),
+                () = std::future::ready(()) => (),
+            }
+            match is_killed {
+                true => tree.kill().await.unwrap(),
+                false => {
+                    tree.signal(Signal::TERM);
+                    // A guard against hanging, not a limit.
+                    timeout(Duration::from_secs(60), tree.all_ended()).await.unwrap();
+                }
+            }
+            assert!(test_kill_process_group(group.0).is_err(), "not all of it has ended");
+        }
+    }
+
+    /// Ends with the test.
+    struct Group(Pid);
+
+    impl Drop for Group {
+        fn drop(&mut self) {
+            // It is gone if all is well.
+            _ = kill_process_group(self.0, Signal::KILL);
         }
     }
 }
