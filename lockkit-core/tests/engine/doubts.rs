@@ -82,12 +82,13 @@ async fn a_request_that_lands_after_its_hold_has_ended_is_cleaned_up() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_lands_beside_a_slow_release_is_cleaned_up() {
     let (backend, lock) = set_up();
-    backend.faults().inject(Operation::Acquire, Fault::Delay(TTL * 99 / 100));
-    for _ in 0..4 {
-        backend.faults().inject(Operation::Release, Fault::DelayAnswer(TTL / 5));
+    // A lease after it was given up, which was a fifth of one after it was sent.
+    backend.faults().inject(Operation::Acquire, Fault::Delay(TTL * 119 / 100));
+    for _ in 0..5 {
+        backend.faults().inject(Operation::Release, Fault::DelayAnswer(TTL * 4 / 25));
     }
     assert!(lock.try_acquire().await.is_err());
-    sleep(TTL * 6 / 5).await;
+    sleep(TTL * 7 / 5).await;
     assert!(backend.is_idle());
 }
 
