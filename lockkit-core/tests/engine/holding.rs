@@ -38,11 +38,11 @@ async fn a_renewal_is_tried_again_until_the_deadline() {
 async fn the_end_is_told_ahead_where_no_renewal_comes_through() {
     let (backend, lock) = set_up();
     let guard = lock.acquire().await.unwrap();
-    let early = TTL / 5;
-    let warned = guard.ends_within(early);
+    let warned = guard.ends_within(TTL / 2);
     let renewed = timeout(TTL * 20, warned).await;
     assert!(renewed.is_err(), "it was renewed all the time");
 
+    let early = TTL / 5;
     backend.faults().inject(Operation::Renew, Fault::Hang);
     guard.ends_within(early).await;
     assert_eq!(guard.valid_for(), Some(early));

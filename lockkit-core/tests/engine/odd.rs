@@ -1,7 +1,7 @@
 //! A driver that does what the memory driver never does.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ struct Odd {
     releases: AtomicUsize,
     /// What panics once it was carried out.
     panics: Mutex<Option<Operation>>,
-    /// What panics before it is carried out, the next time.
-    fails_to: Mutex<Option<Operation>>,
+    /// Whether the next release panics before it is carried out.
+    panics_early: AtomicBool,
     /// Dropped by the next renewal that panics.
     guard: Mutex<Option<LockGuard>>,
     /// How long asks take to be sent.
@@ -75,8 +75,7 @@ impl Driver for Odd {
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
         self.releases.fetch_add(1, Ordering::Relaxed);
-        let panics = self.fails_to.lock().unwrap().take_if(|fails| *fails == Operation::Release);
-        assert!(panics.is_none(), "planned");
+        assert!(!self.panics_early.swap(false, Ordering::Relaxed), "planned");
         self.memory.release(claim).await
     }
 
@@ -105,17 +104,26 @@ async fn a_hold_whose_driver_panics_is_let_go() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hold_is_released_though_its_last_renewal_panics() {
-    let (driver, lock) = set_up(TTL);
-    driver.panic_in(Operation::Renew);
-    driver.memory.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL / 20));
-    driver.memory.faults().inject(Operation::Release, Fault::LoseRequest);
-    let guard = lock.acquire().await.unwrap();
-    while driver.renewals.load(Ordering::Relaxed) == 0 {
-        sleep(TTL / 100).await;
+    for is_dropped in [true, false] {
+        let driver = Arc::new(Odd::default());
+        let locker = Locker::builder_from_arc(Arc::clone(&driver) as _).ttl(TTL).build().unwrap();
+        driver.panic_in(Operation::Renew);
+        driver.memory.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL / 20));
+        driver.memory.faults().inject(Operation::Release, Fault::LoseRequest);
+        let guard = locker.lock("a").unwrap().acquire().await.unwrap();
+        while driver.renewals.load(Ordering::Relaxed) == 0 {
+            sleep(TTL / 100).await;
+        }
+        match is_dropped {
+            true => {
+                drop(guard);
+                sleep(TTL / 3).await;
+            }
+            // Then it is lost.
+            false => locker.shutdown().await,
+        }
+        assert!(driver.memory.is_idle(), "{is_dropped}");
     }
-    drop(guard);
-    sleep(TTL / 3).await;
-    assert!(driver.memory.is_idle());
 }
 
 /// Whoever dropped it leaves the release to the keeper, which the panic ends.
@@ -134,7 +142,7 @@ async fn a_release_that_panics_is_repeated() {
     for dropped in [false, true] {
         let (driver, lock) = set_up(TTL);
         let guard = lock.acquire().await.unwrap();
-        *driver.fails_to.lock().unwrap() = Some(Operation::Release);
+        driver.panics_early.store(true, Ordering::Relaxed);
         match dropped {
             false => {
                 let outcome = guard.release().await;
