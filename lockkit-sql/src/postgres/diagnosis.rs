@@ -32,7 +32,7 @@ pub(super) async fn diagnose(
     let tokens = driver.read(TOKENS, &[Value::Text(namespace.as_str())]).await;
     Ok(vec![
         version(row)?,
-        rights(row, "lockkit_lock, lockkit_place")?,
+        rights(row)?,
         persistence(row)?,
         replication(row)?,
         timeouts(row)?,
@@ -57,8 +57,8 @@ fn version(row: &PgRow) -> Result<Diagnosis, Failure> {
     })
 }
 
-/// The rights that locks need, on these tables among others.
-pub(super) fn rights(row: &PgRow, tables: &str) -> Result<Diagnosis, Failure> {
+/// The rights that locks need.
+pub(super) fn rights(row: &PgRow) -> Result<Diagnosis, Failure> {
     if row.try_get("is_read_only")? {
         return Ok(Diagnosis::error(
             "rights",
@@ -67,7 +67,7 @@ pub(super) fn rights(row: &PgRow, tables: &str) -> Result<Diagnosis, Failure> {
         ));
     }
     let (who, missing): (&str, &str) = (row.try_get("who")?, row.try_get("missing_rights")?);
-    let on_tables = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO \"{who}\"");
+    let tables_to_grant: &str = row.try_get("tables_to_grant")?;
     Ok(match missing {
         "" => Diagnosis::good("rights", format!("{who} has all rights that locks need")),
         missing => Diagnosis::error(
@@ -75,9 +75,9 @@ pub(super) fn rights(row: &PgRow, tables: &str) -> Result<Diagnosis, Failure> {
             format!("{who} lacks rights ({missing})"),
             match missing.contains("EXECUTE") {
                 true => format!(
-                    "{on_tables}, and EXECUTE on the functions lockkit_* and on PostgreSQL's own that are named"
+                    "{tables_to_grant}, and EXECUTE on the functions lockkit_* and on PostgreSQL's own that are named"
                 ),
-                false => on_tables,
+                false => tables_to_grant.into(),
             },
         ),
     })

@@ -98,25 +98,31 @@ async fn unsound(server: String) {
 
     let mut database = Database::on(&server).await;
     database.driver().await;
-    let role = format!("role_of_{}", database.name());
+    // A name that has to be quoted, where it is SQL.
+    let (user, role) = (format!("app%22{}", database.name()), format!("app\"{}", database.name()));
+    let role = format!("\"{}\"", role.replace('"', "\"\""));
     database
         .run(&format!("CREATE ROLE {role} LOGIN; GRANT SELECT ON lockkit_layout TO {role}"))
         .await;
-    let driver = PostgresDriver::connect(&database.url_of(&role).parse().unwrap()).await.unwrap();
+    let driver = PostgresDriver::connect(&database.url_of(&user).parse().unwrap()).await.unwrap();
     let findings = findings(&driver).await;
     let (grade, text) = about(&findings, "rights");
     assert_eq!(grade, Grade::Error);
     assert!(text.contains("lockkit_place: DELETE") && text.contains("GRANT SELECT"), "{text}");
+    let rights = findings.iter().find(|finding| finding.topic() == "rights").unwrap();
+    database.run(rights.advice().unwrap()).await;
+    let granted = driver.diagnose(&Namespace::default()).await.unwrap();
+    let (grade, text) = about(&granted, "rights");
+    assert_eq!(grade, Grade::Good, "{text}");
     // What this user may not see is said, too.
     let (grade, text) = about(&findings, "clock");
     assert_eq!(grade, Grade::Warning, "{text}");
     // Functions are everybody's, unless somebody has seen to it that they are not.
     database
-        .run(&format!(
-            "GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_lock, lockkit_place TO {role}; \
-             REVOKE EXECUTE ON FUNCTION lockkit_take FROM PUBLIC; \
-             REVOKE EXECUTE ON FUNCTION pg_try_advisory_lock(integer, integer) FROM PUBLIC"
-        ))
+        .run(
+            "REVOKE EXECUTE ON FUNCTION lockkit_take FROM PUBLIC; \
+             REVOKE EXECUTE ON FUNCTION pg_try_advisory_lock(integer, integer) FROM PUBLIC",
+        )
         .await;
     let (grade, text) = about(&driver.diagnose(&Namespace::default()).await.unwrap(), "rights");
     assert_eq!(grade, Grade::Error, "{text}");

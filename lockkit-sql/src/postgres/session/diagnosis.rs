@@ -26,7 +26,7 @@ pub(super) async fn diagnose(
             "version",
             format!("PostgreSQL {}, layout version 1", row.try_get::<&str, _>("version")?),
         ),
-        rights(row, "lockkit_session")?,
+        rights(row)?,
         Diagnosis::good(
             "session",
             format!("the server ends it after {:?} without a heartbeat", driver.sessions.ttl()),

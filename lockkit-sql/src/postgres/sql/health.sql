@@ -23,6 +23,8 @@ SELECT current_setting('server_version') AS version,
          WHERE relid IN (to_regclass('lockkit_lock'), to_regclass('lockkit_place')))
            AS dead_rows,
        current_user::text AS who,
+       format('GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_lock, lockkit_place TO %I', current_user)
+           AS tables_to_grant,
        current_setting('transaction_read_only') = 'on' AS is_read_only,
        array_to_string(ARRAY(
            SELECT t.name || ': ' || r.name

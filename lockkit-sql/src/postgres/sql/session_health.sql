@@ -11,6 +11,8 @@ SELECT current_setting('server_version') AS version,
        (SELECT count(*) FROM pg_stat_replication) AS standbys,
        pg_notification_queue_usage() AS news_queue,
        current_user::text AS who,
+       format('GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_session TO %I', current_user)
+           AS tables_to_grant,
        current_setting('transaction_read_only') = 'on' AS is_read_only,
        array_to_string(ARRAY(
            SELECT 'lockkit_session: ' || r.name
