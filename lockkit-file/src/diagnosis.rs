@@ -12,8 +12,9 @@ use lockkit_core::{Diagnosis, Namespace};
 use rustix::fs::{Access, access, statvfs};
 use rustix::process::{Resource, getrlimit};
 
+use crate::entered::STAY_OPEN;
 use crate::error::Problem;
-use crate::folder::{Folder, STAY_OPEN};
+use crate::folder::Folder;
 use crate::look;
 use crate::record::SLOT;
 use crate::time;

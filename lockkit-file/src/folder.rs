@@ -14,6 +14,7 @@ use lockkit_core::{LockName, Namespace};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, RenameFlags, accessat, renameat_with};
 use rustix::io::Errno;
 
+use crate::entered::Entered;
 use crate::error::Problem;
 use crate::place::{
     Place, apart_from, file_if_any, is_for_group, open, open_aside, open_folder, share,
@@ -32,9 +33,6 @@ const STICKY: u32 = 0o1000;
 /// A file name has at most 255 bytes, and other programs add to it.
 const LONGEST_NAME: usize = 200;
 
-/// How many folders of namespaces stay open.
-pub(crate) const STAY_OPEN: usize = 16;
-
 /// A folder of locks: in it is a folder for each namespace, and in that a file for each lock.
 ///
 /// All calls block.
@@ -43,10 +41,7 @@ pub(crate) struct Folder {
     path: PathBuf,
     /// What was at the path when the system was last asked about it, and all was well.
     trusted: Mutex<Option<Seen>>,
-    /// The folders that locks were last taken in, the latest at the end. They stay open: a process
-    /// may have no descriptor to spare except that of the lock. Not all of them do: some processes
-    /// have a namespace for each of their users.
-    entered: Mutex<Vec<(PathBuf, Arc<File>)>>,
+    entered: Entered,
 }
 
 /// Which folder it is, and whose. As long as this is the same, so is its file system: where locks
@@ -64,7 +59,7 @@ impl Folder {
         // slash at the end, which would have a link followed.
         let path = std::path::absolute(path).map_err(|error| Problem::from(error).at(path))?;
         let path: PathBuf = path.components().collect();
-        let folder = Self { path, trusted: Mutex::default(), entered: Mutex::default() };
+        let folder = Self { path, trusted: Mutex::default(), entered: Entered::default() };
         folder.check().map_err(|problem| problem.at(&folder.path))?;
         Ok(folder)
     }
@@ -169,7 +164,7 @@ impl Folder {
             metadata => {
                 let metadata = metadata?;
                 check_namespace(&metadata, &around)?;
-                if let Some(folder) = self.entered_before(path)
+                if let Some(folder) = self.entered.at(path)
                     && FileId::of(&folder.metadata()?) == FileId::of(&metadata)
                 {
                     return Ok(Place::new(folder, &metadata));
@@ -178,46 +173,16 @@ impl Folder {
         }
         let place = self.open_place(path)?;
         let place = place.ok_or_else(|| io::Error::from(IoErrorKind::NotFound))?;
-        self.keep_open(path, &place);
+        self.entered.keep(path, place.folder());
         Ok(place)
-    }
-
-    /// The folder that was entered at `path`, which is the latest from now on.
-    fn entered_before(&self, path: &Path) -> Option<Arc<File>> {
-        let mut entered = self.entered();
-        let at = entered.iter().position(|(entered, _)| entered == path)?;
-        entered[at..].rotate_left(1);
-        entered.last().map(|(_, folder)| Arc::clone(folder))
-    }
-
-    /// Keeps a folder open, instead of the one that was used least lately.
-    fn keep_open(&self, path: &Path, place: &Place) {
-        let mut entered = self.entered();
-        // It may be another one that was there before.
-        entered.retain(|(entered, _)| entered != path);
-        if entered.len() >= STAY_OPEN {
-            // What is in use would not be closed before its user is done.
-            let unused = entered.iter().position(is_unused);
-            entered.remove(unused.unwrap_or(0));
-        }
-        entered.push((path.into(), place.folder()));
     }
 
     /// Closes the folders that nobody uses at this moment, and says whether there were any.
     pub(crate) fn close_unused(&self) -> bool {
-        let is_less = {
-            let mut entered = self.entered();
-            let before = entered.len();
-            entered.retain(|folder| !is_unused(folder));
-            entered.len() < before
-        };
+        let is_less = self.entered.close_unused();
         // With no folder open, another device may come to have the number.
         *self.trusted() = None;
         is_less
-    }
-
-    fn entered(&self) -> MutexGuard<'_, Vec<(PathBuf, Arc<File>)>> {
-        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the file of a lock to read it; `None` if there is none.
@@ -270,10 +235,6 @@ impl Folder {
         place.reopen()?.sync_all()?;
         File::open(&self.path)?.sync_all()
     }
-}
-
-fn is_unused((_, folder): &(PathBuf, Arc<File>)) -> bool {
-    Arc::strong_count(folder) == 1
 }
 
 fn check_namespace(folder: &Metadata, around: &Metadata) -> Result<(), Problem> {
@@ -382,7 +343,7 @@ mod tests {
     use lockkit_core::driver::{Claim, ErrorKind};
     use lockkit_core::{LockName, Namespace};
 
-    use super::{Folder, STAY_OPEN, make_namespace, namespace_of};
+    use super::{Folder, make_namespace, namespace_of};
     use crate::hold::tests::take;
 
     /// A folder that a group shares, and where its namespace is.
@@ -495,34 +456,9 @@ mod tests {
         }
         folder.enter(&path.join("lockkit")).unwrap();
         unasked();
-    }
-
-    #[test]
-    fn the_folders_that_were_used_last_stay_open() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
-        let path = |number: usize| root.path().join(number.to_string());
-        let in_use = folder.enter(&path(0)).unwrap();
-        for number in 1..100 {
-            folder.enter(&path(number)).unwrap();
-            folder.enter(&path(1)).unwrap();
-        }
-        let are_open = |numbers: &[usize]| {
-            let entered = folder.entered();
-            let mut open: Vec<_> = entered.iter().map(|(entered, _)| entered).collect();
-            let mut expected: Vec<_> = numbers.iter().map(|number| path(*number)).collect();
-            open.sort();
-            expected.sort();
-            assert!(open.into_iter().eq(&expected));
-        };
-        are_open(&[&[0, 1], &Vec::from_iter(102 - STAY_OPEN..100)[..]].concat());
+        // With no folder open, nothing keeps its device from being another's.
         assert!(folder.close_unused());
-        are_open(&[0]);
-        drop(in_use);
-        assert!(folder.close_unused() && !folder.close_unused());
-        // Nothing keeps its device from being another's by now.
-        let asked = folder.judge("it", |_| Ok(Some("NFS"))).unwrap_err();
-        assert_eq!(asked.kind(), ErrorKind::Misconfigured);
+        assert!(folder.judge("it", |_| Ok(Some("NFS"))).is_err());
     }
 
     #[test]

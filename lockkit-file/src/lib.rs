@@ -23,6 +23,7 @@ mod claims;
 mod config;
 mod diagnosis;
 mod driver;
+mod entered;
 mod error;
 mod folder;
 mod hold;
