@@ -16,12 +16,14 @@ mod backend;
 #[cfg(feature = "bench")]
 mod bench;
 mod breaking;
+mod command;
 mod conformance;
 mod doctor;
 mod exit;
 mod gate;
 mod generate;
 mod json;
+mod limits;
 #[cfg(target_os = "linux")]
 mod processes;
 mod report;

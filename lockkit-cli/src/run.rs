@@ -8,20 +8,19 @@ use std::pin::pin;
 use std::process::Command;
 use std::time::Duration;
 
-use humantime::format_duration;
 use lockkit::driver::{Clock, Instant};
-use lockkit::{
-    AcquireOptions, DistributedLock, Error, Hold, Lease, Liveness, LockGuard, Locker, Wait,
-};
+use lockkit::{AcquireOptions, DistributedLock, Error, Hold, Liveness, LockGuard, Locker, Wait};
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Signal, getpid};
+use rustix::process::Signal;
 use tokio::select;
 use tokio::time::timeout;
 
 use crate::args::Run;
+use crate::command::{End, watch};
 use crate::gate::Gate;
+use crate::limits::Limits;
 use crate::report::{self, Volume, chain, say};
-use crate::signals::{self, Signals, Terminal};
+use crate::signals::{Signals, Terminal};
 use crate::tree::{self, Tree};
 use crate::{backend, exit, voice, waiting, warden};
 
@@ -235,62 +234,6 @@ async fn share(guard: &LockGuard) -> Result<Option<OwnedFd>, Failure> {
     Ok(descriptor)
 }
 
-/// When the command has to end, by what is left of the hold.
-#[derive(Clone, Copy)]
-struct Limits {
-    /// It is asked to end.
-    grace: Duration,
-    /// It is killed: early enough to be gone when the lock ends.
-    reserve: Duration,
-}
-
-impl Limits {
-    fn new(lease: Lease, options: &Run) -> lockkit::Result<Self> {
-        // Otherwise each run would end with a lock that is lost.
-        if let (Some(least), Some(longest)) = (options.at_least, lease.longest_hold())
-            && least >= longest
-        {
-            let [least, longest] = [least, longest].map(format_duration);
-            return Err(Error::config(
-                "--at-least",
-                format!("{least} is not less than the longest hold, which is {longest}"),
-            ));
-        }
-        let ttl = options.ttl.unwrap_or(lease.ttl());
-        // A hold is never good for longer than it may last, however often it is renewed.
-        let (bound, length) = match lease.longest_hold() {
-            Some(longest) if longest < ttl => ("the longest hold", longest),
-            _ => ("the TTL", ttl),
-        };
-        let grace = options.grace.unwrap_or((length / 3).min(Duration::from_secs(5)));
-        if grace > length / 2 {
-            let (grace, length) = (format_duration(grace), format_duration(length));
-            return Err(Error::config(
-                "--grace",
-                format!("{grace} is more than half of {bound}, which is {length}"),
-            ));
-        }
-        let reserve = (length / 6).min(Duration::from_millis(500));
-        Ok(Self { grace: grace.max(reserve), reserve })
-    }
-
-    /// The same for a hold that is good for `left` now: a session is as long as the backend grants,
-    /// which may be less than was asked for.
-    fn within(self, left: Option<Duration>) -> Self {
-        let most = left.map_or(Duration::MAX, |left| left / 2);
-        Self { grace: self.grace.min(most), reserve: self.reserve.min(most) }
-    }
-}
-
-/// How the command ended.
-enum End {
-    /// With an exit code.
-    ByItself(u8),
-    /// The same, after a signal that asked for it.
-    AsTold(u8),
-    WithTheLock,
-}
-
 /// Runs the command and releases the lock.
 async fn under_lock(
     guard: LockGuard,
@@ -409,110 +352,6 @@ fn environment(command: &mut Command, hold: &Hold, driver: &str) {
         Some(token) => command.env("LOCKKIT_TOKEN", token.to_string()),
         None => command.env_remove("LOCKKIT_TOKEN"),
     };
-}
-
-/// The signals that ask a program to end.
-const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
-
-/// Passes signals on until the command has ended, one way or the other.
-async fn watch(
-    tree: &mut Tree,
-    gate: &mut Gate,
-    hold: &Hold,
-    limits: Limits,
-    terminal: Terminal,
-    signals: &mut Signals,
-) -> io::Result<End> {
-    let mut told = false;
-    // The terminal has sent nobody else what came before there was a command.
-    while let Some(signal) = signals.arrived().await {
-        told |= pass_on(tree, signal, Terminal::Apart);
-    }
-    gate.open();
-    loop {
-        select! {
-            biased;
-            // Before anything else, since this process may have been stopped meanwhile.
-            () = hold.ended() => break,
-            status = tree.ended() => {
-                let status = status?;
-                if status.signaled() && cfg!(target_os = "linux") {
-                    // Somebody killed the warden, and the kernel killed only the command with it.
-                    // Elsewhere this is the command, and what it leaves goes on.
-                    kill(tree).await;
-                }
-                // By the clock: after a stop, a timer may be late.
-                if !hold.is_held() {
-                    break;
-                }
-                let code = exit::of_status(status);
-                // A terminal, or somebody else, may have told the command first. Judged by the
-                // code: the warden has no other word for a signal, and neither has a program that
-                // catches one.
-                told |= ENDS.iter().any(|end| code == exit::of_signal(*end));
-                while let Some(signal) = signals.arrived().await {
-                    told |= ENDS.contains(&signal);
-                }
-                return Ok(if told { End::AsTold(code) } else { End::ByItself(code) });
-            }
-            () = hold.ends_within(limits.grace) => break,
-            signal = signals.next() => told |= pass_on(tree, signal, terminal),
-        }
-    }
-    end(tree, hold, limits).await;
-    Ok(End::WithTheLock)
-}
-
-/// Passes a signal on to the command, unless it has it already, and says whether it asks for the
-/// end.
-fn pass_on(tree: &Tree, signal: Signal, terminal: Terminal) -> bool {
-    match signal {
-        // The command first, and all of it: it must not run while nobody watches.
-        Signal::TSTP => {
-            tree.signal_all(Signal::STOP);
-            signals::stop();
-        }
-        signal if terminal.delivers(signal, getpid()) => (),
-        // All that was stopped: nobody else may be left to continue it.
-        Signal::CONT => tree.signal_all(signal),
-        signal => tree.signal(signal),
-    }
-    ENDS.contains(&signal)
-}
-
-/// Ends the command, and everything below it, before the hold ends.
-async fn end(tree: &mut Tree, hold: &Hold, limits: Limits) {
-    let name = hold.name();
-    let left = hold.valid_for().unwrap_or_default();
-    if left > limits.reserve {
-        tree.signal(Signal::TERM);
-        // What is stopped would not hear of it otherwise.
-        tree.signal_all(Signal::CONT);
-        say(format!("lock `{name}` ends in {left:.1?}: ending the command"));
-        select! {
-            biased;
-            () = tree.all_ended() => return,
-            () = hold.ended() => (),
-            () = until(left - limits.reserve) => (),
-        }
-    }
-    let why = if hold.is_held() { "is about to end" } else { "is lost" };
-    // At once, before anything is said.
-    tree.signal(Signal::KILL);
-    say(format!("lock `{name}` {why}: killing what still runs"));
-    kill(tree).await;
-}
-
-async fn kill(tree: &mut Tree) {
-    if let Err(left) = tree.kill().await {
-        say(format!("{left} processes of the command cannot be killed"));
-    }
-}
-
-/// Sleeps on the clock of leases, which goes on while the machine is suspended.
-async fn until(later: Duration) {
-    let clock = Clock::system();
-    clock.sleep_until(clock.now() + later).await;
 }
 
 #[cfg(test)]

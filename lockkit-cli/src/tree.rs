@@ -270,6 +270,7 @@ mod tests {
             assert_eq!(tree.others, []);
         }
     }
+
     /// As on macOS.
     #[tokio::test]
     async fn where_only_the_group_is_seen_it_counts_beyond_its_leader() {

@@ -1,0 +1,55 @@
+//! How long before its lock a command has to end.
+
+use std::time::Duration;
+
+use humantime::format_duration;
+use lockkit::{Error, Lease};
+
+use crate::args::Run;
+
+/// When the command has to end, by what is left of the hold.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// It is asked to end.
+    pub(crate) grace: Duration,
+    /// It is killed: early enough to be gone when the lock ends.
+    pub(crate) reserve: Duration,
+}
+
+impl Limits {
+    pub(crate) fn new(lease: Lease, options: &Run) -> lockkit::Result<Self> {
+        // Otherwise each run would end with a lock that is lost.
+        if let (Some(least), Some(longest)) = (options.at_least, lease.longest_hold())
+            && least >= longest
+        {
+            let [least, longest] = [least, longest].map(format_duration);
+            return Err(Error::config(
+                "--at-least",
+                format!("{least} is not less than the longest hold, which is {longest}"),
+            ));
+        }
+        let ttl = options.ttl.unwrap_or(lease.ttl());
+        // A hold is never good for longer than it may last, however often it is renewed.
+        let (bound, length) = match lease.longest_hold() {
+            Some(longest) if longest < ttl => ("the longest hold", longest),
+            _ => ("the TTL", ttl),
+        };
+        let grace = options.grace.unwrap_or((length / 3).min(Duration::from_secs(5)));
+        if grace > length / 2 {
+            let (grace, length) = (format_duration(grace), format_duration(length));
+            return Err(Error::config(
+                "--grace",
+                format!("{grace} is more than half of {bound}, which is {length}"),
+            ));
+        }
+        let reserve = (length / 6).min(Duration::from_millis(500));
+        Ok(Self { grace: grace.max(reserve), reserve })
+    }
+
+    /// The same for a hold that is good for `left` now: a session is as long as the backend grants,
+    /// which may be less than was asked for.
+    pub(crate) fn within(self, left: Option<Duration>) -> Self {
+        let most = left.map_or(Duration::MAX, |left| left / 2);
+        Self { grace: self.grace.min(most), reserve: self.reserve.min(most) }
+    }
+}
