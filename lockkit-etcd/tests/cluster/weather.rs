@@ -717,10 +717,8 @@ fn accepted(authority: &Authority) -> PathBuf {
 /// that have not run out.
 async fn replaced_certificate((server, authority): (Server, Authority)) {
     let (next, shown) = (Authority::new(&ETCD).unwrap(), authority.client("app").unwrap());
-    let (new, cacert) = (next.client("app").unwrap(), authority.certificate());
-    let (cert, key) = (shown.certificate.display(), shown.key.display());
-    let url = server.url().replace("etcd:", "etcds:");
-    let url = format!("{url}?cacert={}&cert={cert}&key={key}&call_limit=2s", cacert.display());
+    let new = next.client("app").unwrap();
+    let url = url_with(&server, [&authority.certificate(), &shown.certificate, &shown.key]);
     let (driver, holder) = (driver_at(&url).await.unwrap(), claim(LONG));
     take(&driver, &holder).await;
 
@@ -752,9 +750,7 @@ async fn renew_in_the_end(driver: &EtcdDriver, holder: &Claim) {
 /// It is being written, or the disk is full.
 async fn emptied_roots((server, authority): (Server, Authority)) {
     let (shown, cacert) = (authority.client("app").unwrap(), authority.certificate());
-    let (cert, key) = (shown.certificate.display(), shown.key.display());
-    let url = server.url().replace("etcd:", "etcds:");
-    let url = format!("{url}?cacert={}&cert={cert}&key={key}&call_limit=2s", cacert.display());
+    let url = url_with(&server, [&cacert, &shown.certificate, &shown.key]);
     let (driver, holder) = (driver_at(&url).await.unwrap(), claim(LONG));
     take(&driver, &holder).await;
     fs::write(&cacert, "").unwrap();
@@ -768,20 +764,24 @@ async fn emptied_roots((server, authority): (Server, Authority)) {
 async fn unfit_certificates((server, authority): (Server, Authority)) {
     let (shown, other) = (authority.client("app").unwrap(), authority.client("other").unwrap());
     let [ca, cert, key] = [&authority.certificate(), &shown.certificate, &shown.key];
-    let url = server.url().replace("etcd:", "etcds:");
     for (ca, cert, key, named, problem) in [
         (ca, key, cert, key, "private key"),
         (ca, cert, &other.key, &other.key, "Mismatch"),
         (key, cert, key, key, "there is no certificate in it"),
     ] {
-        let [ca, cert, key] = [ca, cert, key].map(|file| file.display());
-        let error =
-            driver_at(&format!("{url}?cacert={ca}&cert={cert}&key={key}")).await.unwrap_err();
+        let error = driver_at(&url_with(&server, [ca, cert, key])).await.unwrap_err();
         assert!(matches!(error, Error::Config { .. }), "{error:?}");
         let text = error.to_string();
         let names = text.contains(&named.display().to_string());
         assert!(names && text.contains(problem), "{text}");
     }
+}
+
+/// Who is trusted, and the client's certificate and key.
+fn url_with(server: &Server, files: [&PathBuf; 3]) -> String {
+    let [ca, cert, key] = files.map(|file| file.display());
+    let url = server.url().replace("etcd:", "etcds:");
+    format!("{url}?cacert={ca}&cert={cert}&key={key}&call_limit=2s")
 }
 
 async fn driver_at(url: &str) -> lockkit_core::Result<EtcdDriver> {
