@@ -11,6 +11,8 @@
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod housekeeping;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod late;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod micros;
 #[cfg(feature = "mysql")]

@@ -110,7 +110,10 @@ pub(super) async fn take(
     let answer = connections.write(TAKE, &values, Urgency::Asks, within).await?;
     // The number travels without a sign, and was negative if the claim was refused.
     match answer.last_insert_id().cast_signed() {
-        number @ 1.. => Ok(Answer::Granted { token: token(number)? }),
+        number @ 1.. => {
+            connections.note_write(true);
+            Ok(Answer::Granted { token: token(number)? })
+        }
         number => {
             let remaining = Duration::from_micros(number.unsigned_abs());
             let run_out = match takeover {
@@ -145,7 +148,8 @@ pub(super) async fn renew(
     claim: &Claim,
     within: Limit,
 ) -> Result<bool, Failure> {
-    connections.sequence(&Renew { claim }, Urgency::Renews, within).await
+    let renewed = connections.sequence(&Renew { claim }, Urgency::Renews, within).await;
+    renewed.inspect(|&is_held| connections.note_write(is_held))
 }
 
 struct Renew<'a> {
@@ -203,6 +207,7 @@ async fn renew_all(
     let leases = [lease(claim), lease(claim)];
     let values = names.chain(owners).chain(leases).collect::<Vec<_>>();
     let renewed = connections.write(RENEW_TOGETHER, &values, Urgency::Renews, within).await?;
+    connections.note_write(renewed.rows_affected() > 0);
     // An owner may be there twice.
     let owners: HashSet<_> = claims.iter().map(Claim::owner).collect();
     let are_all = renewed.rows_affected() == owners.len() as u64;
@@ -217,6 +222,7 @@ pub(super) async fn release(
 ) -> Result<Released, Failure> {
     let answer = connections.write(RELEASE, &of_claim(claim), Urgency::Releases, within).await?;
     let found = answer.last_insert_id();
+    connections.note_write(found > 0);
     let hold = match found & 3 {
         1 => Ended::Freed,
         2 => Ended::TooLate,

@@ -9,6 +9,7 @@ use tokio::time::{Duration, sleep};
 
 use super::endpoint::Endpoint;
 use super::error::Failure;
+use crate::late::{Late, see_through};
 use crate::query;
 use crate::seats::{Seat, Seats, Urgency};
 
@@ -18,6 +19,10 @@ const MOST_CONFLICTS: u32 = 20;
 /// How much time a request that waited in vain for a row must have left to be sent again: more than
 /// the server waits (`sql/greeting.sql`).
 const PATIENCE: Duration = Duration::from_millis(1_250);
+
+/// How long the server waits for a row at most. MySQL looks only once a second whether the second is
+/// over that it may wait (`sql/greeting.sql`).
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Until its end, a transaction keeps rows locked from everybody, the holder included. If its client
 /// is cut off, the server has to notice that by itself, so it ends a session that says nothing for
@@ -32,6 +37,7 @@ const ROLLBACK: &str = "SET SESSION wait_timeout = 28800; ROLLBACK";
 #[derive(Debug)]
 pub(super) struct Connections {
     seats: Seats<Endpoint>,
+    late: Late,
     /// How many answers have come, on whatever connection.
     answers: AtomicU64,
 }
@@ -66,12 +72,18 @@ impl Connections {
     /// Connects for the first time, with one attempt.
     pub(super) async fn open(endpoint: Endpoint, number: usize) -> Result<Self, Failure> {
         let first = endpoint.found().await?;
-        Ok(Self { seats: Seats::new(endpoint, first, number), answers: AtomicU64::default() })
+        Ok(Self::with(Seats::new(endpoint, first, number), number))
     }
 
     /// Connects when there is a request, even for the first time.
     pub(super) fn new(endpoint: Endpoint, number: usize) -> Self {
-        Self { seats: Seats::empty(endpoint, number), answers: AtomicU64::default() }
+        Self::with(Seats::empty(endpoint, number), number)
+    }
+
+    fn with(seats: Seats<Endpoint>, number: usize) -> Self {
+        // A network that has forgotten all connections has requests go on over others.
+        let late = Late::new(2 * number, LONGEST_WAIT);
+        Self { seats, late, answers: AtomicU64::default() }
     }
 
     /// Waits for a connection, sends a statement that writes, which is a transaction by itself, and
@@ -87,7 +99,7 @@ impl Connections {
         urgency: Urgency,
         within: Limit,
     ) -> Result<MySqlQueryResult, Failure> {
-        let mut conversation = self.converse(urgency, within).await?;
+        let mut conversation = self.converse_to_write(urgency, within).await?;
         loop {
             let answer = conversation.write(statement, values).await;
             match &answer {
@@ -142,7 +154,7 @@ impl Connections {
         urgency: Urgency,
         within: Limit,
     ) -> Result<S::Answer, Failure> {
-        let mut conversation = self.converse(urgency, within).await?;
+        let mut conversation = self.converse_to_write(urgency, within).await?;
         loop {
             let answer = match as_one {
                 true => conversation.transact(steps).await,
@@ -155,9 +167,31 @@ impl Connections {
         }
     }
 
+    /// Notes whether an answer shows that something was written.
+    pub(super) fn note_write(&self, has_written: bool) {
+        if has_written {
+            self.late.give_up();
+        }
+    }
+
     /// Closes the connections. Requests fail from now on.
     pub(super) async fn close(&self) {
+        self.late.give_up();
         self.seats.close().await;
+    }
+
+    async fn converse_to_write(
+        &self,
+        urgency: Urgency,
+        within: Limit,
+    ) -> Result<Transaction<'_>, Failure> {
+        let mut conversation = self.converse(urgency, within).await?;
+        conversation.writes = true;
+        if self.late.lets_in() {
+            return Ok(conversation);
+        }
+        conversation.seat.give_back(conversation.connection);
+        Err(Failure::Unanswered)
     }
 
     async fn converse(&self, urgency: Urgency, within: Limit) -> Result<Transaction<'_>, Failure> {
@@ -170,6 +204,8 @@ impl Connections {
             urgency,
             within,
             conflicts: 0,
+            writes: false,
+            has_written: false,
             is_open: false,
             doubt: None,
         })
@@ -187,6 +223,10 @@ pub(super) struct Transaction<'a> {
     urgency: Urgency,
     within: Limit,
     conflicts: u32,
+    /// Whether it may write.
+    writes: bool,
+    /// Whether a statement has changed something, which does not count until it is committed.
+    has_written: bool,
     /// Whether a transaction was begun whose end was not answered.
     is_open: bool,
     /// Why it is not known whether what was sent before was carried out.
@@ -201,7 +241,9 @@ impl Transaction<'_> {
     ) -> Result<MySqlQueryResult, Failure> {
         let asking = async { query(statement, values)?.execute(&mut self.connection).await };
         let asked = self.within.bound(asking).await;
-        self.answer(asked)
+        let answer = self.answer(asked)?;
+        self.has_written |= answer.rows_affected() > 0;
+        Ok(answer)
     }
 
     pub(super) async fn read(
@@ -225,6 +267,7 @@ impl Transaction<'_> {
             Err(_) => self.say(ROLLBACK).await?,
         }
         self.is_open = false;
+        self.connections.note_write(self.has_written && answer.is_ok());
         answer
     }
 
@@ -279,6 +322,9 @@ impl Transaction<'_> {
                 tracing::debug!(endpoint = %seats.source(), %failure, "giving up a connection");
                 if !self.is_silence_for_one(failure) {
                     seats.leave_idle_ones();
+                }
+                if self.writes && matches!(failure, Failure::NoAnswer(_)) {
+                    self.connections.late.keep(see_through::<Endpoint>(self.connection));
                 }
             }
             // Something may be locked yet, and the server would end the session before long.

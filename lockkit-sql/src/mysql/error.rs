@@ -22,6 +22,8 @@ pub(super) enum Failure {
     },
     #[error("all connections are in use by earlier requests")]
     Busy,
+    #[error("the server does not answer earlier requests")]
+    Unanswered,
     #[error("the driver was closed")]
     Closed,
     #[error("the server is read-only, as replicas are")]
@@ -149,9 +151,11 @@ impl Failure {
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
             Self::NoAnswer(_) => None,
-            Self::NoConnection { .. } | Self::Busy | Self::Closed | Self::Demoted => {
-                Some(ErrorKind::Unreachable)
-            }
+            Self::NoConnection { .. }
+            | Self::Busy
+            | Self::Unanswered
+            | Self::Closed
+            | Self::Demoted => Some(ErrorKind::Unreachable),
             Self::ReadOnly | Self::Galera | Self::Pooled => Some(ErrorKind::Misconfigured),
             Self::Found { kind, .. } => Some(*kind),
             Self::Client(error) => match &**error {

@@ -102,6 +102,7 @@ pub(super) async fn take_turn(
     if taken.rows_affected() == 0 {
         return Ok(None);
     }
+    connections.note_write(true);
     let token = token(taken.last_insert_id().cast_signed())?;
     // If this fails, the next ask finds the hold, or the release finds both hold and place.
     connections.write(LEAVE, &[namespace, name, owner], Urgency::Releases, within).await?;

@@ -1,16 +1,16 @@
 //! The connections of one driver, and how a request is sent on one of them.
 
 use lockkit_core::driver::{Limit, OwnerId};
+use sqlx::Executor as _;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow, Postgres};
-use sqlx::{Connection as _, Executor as _};
 use tokio::time::{Duration, sleep};
 
 use super::endpoint::Endpoint;
 use super::error::Failure;
-use super::late::Late;
+use crate::late::{Late, see_through};
 use crate::query::query;
-use crate::seats::{Seats, Source as _, Urgency};
+use crate::seats::{Seats, Urgency};
 
 /// How a transaction begins in which nobody waits for more than a second, each time, for what others
 /// keep locked. It ends with the transaction: a pooler gives the session to others.
@@ -65,7 +65,7 @@ impl Connections {
 
     fn with(seats: Seats<Endpoint>, number: usize) -> Self {
         // A network that has forgotten all connections has requests go on over others.
-        Self { seats, late: Late::new(2 * number) }
+        Self { seats, late: Late::new(2 * number, Duration::ZERO) }
     }
 
     /// Waits for a connection, sends a request and waits for its answer, for `limit` in all.
@@ -148,7 +148,7 @@ impl Connections {
             tracing::debug!(endpoint = %self.seats.source(), %failure, "giving up a connection");
             self.seats.leave_idle_ones();
             if waits == Waits::AsItSays && matches!(failure, Failure::NoAnswer(_)) {
-                self.late.keep(see_through(connection));
+                self.late.keep(see_through::<Endpoint>(connection));
             }
         } else {
             seat.give_back(connection);
@@ -200,16 +200,6 @@ async fn in_transaction(
         connection.execute(sqlx::raw_sql(COMMIT)).await?;
     }
     rows
-}
-
-/// Closes a connection once what was sent is answered.
-async fn see_through(mut connection: PgConnection) {
-    // This also sends something, so that the system notices if nobody is there any more.
-    match connection.ping().await {
-        Ok(()) => tracing::debug!("a request was answered late"),
-        Err(error) => tracing::debug!(%error, "a request that was late has failed"),
-    }
-    Endpoint::close(connection).await;
 }
 
 type Query<'a> = sqlx::query::Query<'a, Postgres, PgArguments>;

@@ -31,7 +31,6 @@ mod driver;
 mod endpoint;
 mod error;
 mod inspect;
-mod late;
 mod layout;
 pub mod session;
 mod sweep;

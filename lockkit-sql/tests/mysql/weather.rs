@@ -9,13 +9,13 @@ use libtest_mimic::Trial;
 use lockkit_core::Error;
 use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_sql::mysql::MysqlDriver;
-use lockkit_testkit::{Hold, Proxy, Server, trial};
+use lockkit_testkit::{Hold, Proxy, Server, Unavailable, trial};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::support::{
-    Database, LONG, NAME, NOW, causes, claim, driver, impatient_driver, keep_locked, kind,
+    Database, LONG, NAME, NOW, backend, causes, claim, driver, impatient_driver, keep_locked, kind,
     let_sweep, listen, millis, named, private, refused, shared, take,
 };
 
@@ -37,6 +37,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("who_leaves_a_row_that_is_locked_holds_up_no_renewal", shared, left_at_once),
         trial("silence_for_one_request_costs_others_no_connection", private, silence),
         trial("a_row_that_was_locked_for_long_is_waited_for_again", shared, locked_for_long),
+        trial("commits_that_nobody_takes_leave_few_sessions_behind", patient, no_replica),
+        trial("what_was_lost_on_its_way_is_in_nobodys_way", private, lost),
         trial("a_transaction_that_is_given_up_leaves_nothing_locked", shared, given_up),
         trial("a_cancelled_request_has_done_nothing", shared, cancelled),
         trial("a_read_only_server_is_refused_and_later_unreachable", private, read_only),
@@ -433,6 +435,56 @@ async fn silence(server: Server) {
     let before = proxy.connections();
     assert!(is_renewed().await);
     assert_eq!(proxy.connections(), before + 1);
+}
+
+/// A server whose commits wait for a replica for a day, as soon as they are to wait for one.
+fn patient() -> Result<Server, Unavailable> {
+    backend().start_with(&[
+        "--log-bin",
+        "--server-id=1",
+        "--binlog-format=ROW",
+        "--rpl-semi-sync-master-timeout=86400000",
+    ])
+}
+
+/// No replica is there that commits wait for, which no time-out ends.
+async fn no_replica(server: Server) {
+    const HUNG: &str = "SELECT COUNT(*) FROM information_schema.processlist \
+         WHERE id <> CONNECTION_ID() AND command <> 'Sleep' AND user = 'root'";
+    let mut database = Database::at(&server.url()).await;
+    let driver =
+        impatient_driver(&format!("{}?connections=2&call_limit=300ms", database.url)).await;
+    let mut names = (0..).map(|number| named(&number.to_string(), LONG));
+    database.run("SET GLOBAL rpl_semi_sync_master_enabled = ON").await;
+    while driver.try_acquire(&names.next().unwrap()).await.is_ok() {}
+    for wanted in names.by_ref().take(40) {
+        let (kind, text) = kind(driver.try_acquire(&wanted).await);
+        assert!(matches!(kind, ErrorKind::Unknown | ErrorKind::Unreachable), "{text}");
+    }
+    let hung = database.ask::<i64>(HUNG).await;
+    assert!((1..=16).contains(&hung), "{hung} sessions are left behind");
+    // Who only reads is answered.
+    let other = names.next().unwrap();
+    driver.inspect().unwrap().held(other.name().namespace()).await.unwrap();
+
+    database.run("SET GLOBAL rpl_semi_sync_master_enabled = OFF").await;
+    database.sessions_fall_to(2).await;
+    while driver.try_acquire(&names.next().unwrap()).await.is_err() {}
+}
+
+/// The network forgets one connection after the other, and does not say so.
+async fn lost(server: Server) {
+    let proxy = Proxy::start(server.addr()).await;
+    let url = format!("{}&connections=2&call_limit=1s", in_plain(&server, &proxy));
+    let driver = impatient_driver(&url).await;
+    let held = claim(LONG);
+    take(&driver, &held).await;
+    for _ in 0..8 {
+        proxy.answers().swallow();
+        assert_eq!(kind(driver.renew(&held).await).0, ErrorKind::Unknown);
+        proxy.answers().pass();
+        assert_ne!(driver.renew(&held).await.unwrap(), Renewal::Lost);
+    }
 }
 
 async fn locked_for_long(server: String) {

@@ -2,15 +2,18 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use sqlx::Connection;
 use tokio::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::seats::Source;
 
 /// How long to wait, at least, until one more request is tried.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The requests that were not answered in time, each with its connection.
 ///
-/// The server may be at such a request for long. While a commit waits for a standby, no time-out ends
+/// The server may be at such a request for long. While a commit waits for a replica, no time-out ends
 /// that, and the server does not look whether its client is still there: whoever closes the connection
 /// and opens another leaves a session behind, and the next request another one. So each is kept until it
 /// is answered, and while there are many, no more are sent.
@@ -19,8 +22,9 @@ const LEAST_PAUSE: Duration = Duration::from_secs(1);
 /// answer which says that something was written shows that commits pass: what has none by then was lost
 /// on its way, and is given up.
 #[derive(Debug)]
-pub(super) struct Late {
+pub(crate) struct Late {
     most: usize,
+    grace: Duration,
     state: Mutex<State>,
 }
 
@@ -39,12 +43,14 @@ struct Kept {
 }
 
 impl Late {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, state: Mutex::default() }
+    /// So many are many, of those that are not answered within `grace` after they were given up: for
+    /// so long the server may wait for what others keep locked.
+    pub(crate) fn new(most: usize, grace: Duration) -> Self {
+        Self { most, grace, state: Mutex::default() }
     }
 
     /// Has a request seen through, which ends when it is answered.
-    pub(super) fn keep(&self, request: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn keep(&self, request: impl Future<Output = ()> + Send + 'static) {
         let (since, task) = (Instant::now(), AbortOnDropHandle::new(tokio::spawn(request)));
         let mut state = self.state();
         state.kept.push(Kept { since, task });
@@ -53,10 +59,11 @@ impl Late {
 
     /// Whether another request may be sent. While there are many, one is let in now and then to find
     /// out: the longer this lasts, the more rarely.
-    pub(super) fn lets_in(&self) -> bool {
+    pub(crate) fn lets_in(&self) -> bool {
         let State { kept, last } = &mut *self.state();
         kept.retain(|kept| !kept.task.is_finished());
-        let (false, Some(oldest), Some(last)) = (kept.len() < self.most, kept.first(), last) else {
+        let overdue = kept.iter().filter(|kept| kept.since.elapsed() >= self.grace).count();
+        let (false, Some(oldest), Some(last)) = (overdue < self.most, kept.first(), last) else {
             return true;
         };
         let is_due = last.elapsed() >= last.duration_since(oldest.since).max(LEAST_PAUSE);
@@ -67,7 +74,7 @@ impl Late {
     }
 
     /// Gives them all up.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         let kept = std::mem::take(&mut self.state().kept);
         drop(kept);
     }
@@ -76,6 +83,19 @@ impl Late {
         // Nothing panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Closes a connection once what was sent is answered.
+pub(crate) async fn see_through<S>(mut connection: S::Connection)
+where
+    S: Source<Connection: Connection>,
+{
+    // This also sends something, so that the system notices if nobody is there any more.
+    match connection.ping().await {
+        Ok(()) => tracing::debug!("a request was answered late"),
+        Err(error) => tracing::debug!(%error, "a request that was late has failed"),
+    }
+    S::close(connection).await;
 }
 
 #[cfg(test)]
@@ -90,7 +110,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn while_many_are_late_few_others_are_sent() {
-        let late = Late::new(4);
+        let late = Late::new(4, Duration::ZERO);
         let mut sent = 0;
         // Each of which is not answered for a second.
         for _ in 0..3600 {
@@ -106,8 +126,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_others_may_keep_locked_does_not_count() {
+        let grace = Duration::from_secs(2);
+        let late = Late::new(2, grace);
+        (0..10).for_each(|_| late.keep(pending()));
+        assert!(late.lets_in() && late.lets_in());
+        sleep(grace).await;
+        // One is let in to find out.
+        assert!(late.lets_in() && !late.lets_in());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_is_answered_makes_room() {
-        let late = Late::new(2);
+        let late = Late::new(2, Duration::ZERO);
         let (answer, answered) = oneshot::channel::<()>();
         late.keep(async { _ = answered.await });
         assert!(late.lets_in());
