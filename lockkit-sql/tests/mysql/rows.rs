@@ -2,6 +2,7 @@
 
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
+use lockkit_core::Namespace;
 use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_testkit::{Server, trial};
 use tokio::time::sleep;
@@ -149,27 +150,39 @@ async fn defaults(server: Server) {
         "SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET GLOBAL autocommit = 0",
         "SET GLOBAL sql_mode = 'ANSI_QUOTES,PIPES_AS_CONCAT,NO_UNSIGNED_SUBTRACTION'; \
          SET GLOBAL innodb_lock_wait_timeout = 500; SET GLOBAL div_precision_increment = 0",
+        "SET GLOBAL completion_type = 'CHAIN'",
+        "SET GLOBAL completion_type = 'RELEASE'; SET GLOBAL sql_safe_updates = ON; \
+         SET GLOBAL sql_select_limit = 1; SET GLOBAL group_concat_max_len = 8",
     ] {
         database.run(settings).await;
         let tasks: Vec<_> = (0..8)
-            .map(|_| {
+            .map(|number| {
                 let url = server.url();
                 tokio::spawn(async move {
                     let driver = driver(&url).await;
-                    let mut grants = 0;
-                    while grants < 25 {
+                    for _ in 0..25 {
                         let claim = claim(LONG).waiting();
-                        if let Attempt::Granted(_) = driver.try_acquire(&claim).await.unwrap() {
-                            assert_ne!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
-                            assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
-                            grants += 1;
-                        }
+                        let claim = if number % 2 == 0 { claim.fair() } else { claim };
+                        while let Attempt::Taken(_) = driver.try_acquire(&claim).await.unwrap() {}
+                        assert_ne!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
+                        assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
                     }
                 })
             })
             .collect();
         for task in tasks {
             task.await.unwrap();
+        }
+        let driver = driver(&server.url()).await;
+        let held = ["a", "b"].map(|name| named(name, LONG));
+        for held in &held {
+            take(&driver, held).await;
+        }
+        let (inspect, namespace) = (driver.inspect().unwrap(), Namespace::default());
+        assert_eq!(inspect.held(&namespace).await.unwrap().len(), held.len());
+        inspect.diagnose(&namespace).await.unwrap();
+        for held in &held {
+            driver.release(held).await.unwrap();
         }
     }
 }
