@@ -14,6 +14,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("ten_at_once_make_the_tables_once", || POSTGRES.url(), ten_at_once),
         trial("tables_of_something_else_are_left_alone", || POSTGRES.url(), foreign),
         trial("tables_that_were_altered_are_refused", || POSTGRES.url(), altered),
+        trial("tables_are_the_same_where_all_names_are_quoted", || POSTGRES.url(), quoted),
         trial("an_unknown_layout_is_refused", || POSTGRES.url(), unknown),
         trial("tables_that_go_away_are_missed", || POSTGRES.url(), dropped),
         trial("schemas_are_apart", || POSTGRES.url(), schemas),
@@ -82,6 +83,19 @@ async fn foreign(server: String) {
             "SELECT count(*) FROM pg_class WHERE relname LIKE 'lockkit%' AND relkind = 'r'";
         assert_eq!(database.ask::<i64>(others).await, 1);
     }
+}
+
+async fn quoted(server: String) {
+    let mut database = Database::on(&server).await;
+    let name = database.name().to_owned();
+    database.run(&format!("ALTER DATABASE {name} SET quote_all_identifiers = on")).await;
+    // Who makes the tables, and who finds them.
+    for _ in 0..2 {
+        database.driver().await;
+    }
+    database.run("ALTER TABLE lockkit_lock RENAME token TO \"\"\"token\"\"\"").await;
+    let error = PostgresDriver::connect(&database.url.parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Foreign(_)), "{error:?}");
 }
 
 async fn altered(server: String) {

@@ -1,5 +1,5 @@
 -- The tables and functions of the layout: each with what it is made of, columns or a body, and what
--- else it does by, keys or attributes.
+-- else it does by, keys or attributes. Some servers quote all names.
 WITH ours AS (SELECT relnamespace AS oid FROM pg_class WHERE oid = to_regclass('lockkit_layout'))
 SELECT p.proname::text AS name, p.prosrc AS made_of,
        concat_ws(' ', l.lanname,
@@ -14,13 +14,14 @@ SELECT p.proname::text AS name, p.prosrc AS made_of,
  WHERE starts_with(p.proname::text, 'lockkit_')
 UNION ALL
 SELECT c.relname::text,
-       string_agg(concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod),
+       string_agg(concat_ws(' ', a.attname, replace(format_type(a.atttypid, a.atttypmod), '"', ''),
                             CASE WHEN a.attnotnull THEN 'NOT NULL' END,
                             CASE WHEN a.atthasdef THEN 'DEFAULT' END,
                             CASE WHEN a.attidentity = 'a' THEN 'IDENTITY' END),
                   ', ' ORDER BY a.attnum),
        -- One that can be deferred, which ON CONFLICT does not heed, says so.
-       coalesce((SELECT string_agg(pg_get_constraintdef(k.oid), ', ' ORDER BY k.conname)
+       coalesce((SELECT string_agg(replace(pg_get_constraintdef(k.oid), '"', ''), ', '
+                                   ORDER BY k.conname)
                    FROM pg_constraint AS k
                   WHERE k.conrelid = c.oid AND k.contype IN ('p', 'u')), '')
   FROM pg_class AS c
