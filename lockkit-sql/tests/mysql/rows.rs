@@ -174,9 +174,12 @@ async fn defaults(server: Server) {
             task.await.unwrap();
         }
         let driver = driver(&server.url()).await;
-        let held = ["a", "b"].map(|name| named(name, LONG));
+        let held: Vec<_> = (0..20).map(|number| named(&number.to_string(), LONG)).collect();
         for held in &held {
             take(&driver, held).await;
+        }
+        for renewed in join_all(held.iter().map(|held| driver.renew(held))).await {
+            assert_ne!(renewed.unwrap(), Renewal::Lost);
         }
         let (inspect, namespace) = (driver.inspect().unwrap(), Namespace::default());
         assert_eq!(inspect.held(&namespace).await.unwrap().len(), held.len());
