@@ -81,9 +81,7 @@ impl Connections {
     }
 
     fn with(seats: Seats<Endpoint>, number: usize) -> Self {
-        // A network that has forgotten all connections has requests go on over others.
-        let late = Late::new(2 * number, LONGEST_WAIT);
-        Self { seats, late, answers: AtomicU64::default() }
+        Self { seats, late: Late::new(number, LONGEST_WAIT), answers: AtomicU64::default() }
     }
 
     /// Waits for a connection, sends a statement that writes, which is a transaction by itself, and

@@ -64,8 +64,7 @@ impl Connections {
     }
 
     fn with(seats: Seats<Endpoint>, number: usize) -> Self {
-        // A network that has forgotten all connections has requests go on over others.
-        Self { seats, late: Late::new(2 * number, Duration::ZERO) }
+        Self { seats, late: Late::new(number, Duration::ZERO) }
     }
 
     /// Waits for a connection, sends a request and waits for its answer, for `limit` in all.

@@ -9,13 +9,13 @@ use libtest_mimic::Trial;
 use lockkit_core::Error;
 use lockkit_core::driver::{Attempt, Driver, ErrorKind, Release, Renewal};
 use lockkit_sql::mysql::MysqlDriver;
-use lockkit_testkit::{Hold, Proxy, Server, Unavailable, trial};
+use lockkit_testkit::{Hold, MARIADB, Proxy, Server, Unavailable, trial};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::support::{
-    Database, LONG, NAME, NOW, backend, causes, claim, driver, impatient_driver, keep_locked, kind,
+    Database, LONG, NAME, NOW, causes, claim, driver, impatient_driver, keep_locked, kind,
     let_sweep, listen, millis, named, private, refused, shared, take,
 };
 
@@ -437,9 +437,10 @@ async fn silence(server: Server) {
     assert_eq!(proxy.connections(), before + 1);
 }
 
-/// A server whose commits wait for a replica for a day, as soon as they are to wait for one.
+/// A server whose commits wait for a replica for a day, as soon as they are to wait for one. MySQL has
+/// a plugin for that, and other names.
 fn patient() -> Result<Server, Unavailable> {
-    backend().start_with(&[
+    MARIADB.start_with(&[
         "--log-bin",
         "--server-id=1",
         "--binlog-format=ROW",
