@@ -36,14 +36,19 @@ pub(crate) enum Stop {
 /// An error of the driver or the engine where there should be none.
 impl<E: std::error::Error> From<E> for Stop {
     fn from(error: E) -> Self {
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(error) = source {
-            text += &format!(": {error}");
-            source = error.source();
-        }
-        Self::Failed(text)
+        Self::Failed(with_sources(&error))
     }
+}
+
+/// What the error says, and what is behind it.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text
 }
 
 /// Ends the check with a sentence that says what went wrong.
@@ -206,7 +211,7 @@ impl Context {
                 self.all().push(connection.clone());
                 Ok(connection)
             }
-            Err(error) => fail!("no connection: {error}"),
+            Err(error) => fail!("no connection: {}", with_sources(&*error)),
         }
     }
 
@@ -434,6 +439,6 @@ impl fmt::Debug for Context {
 fn hook(name: &str, outcome: Result<(), BoxError>) -> Verdict {
     match outcome {
         Ok(()) => Ok(()),
-        Err(error) => fail!("the hook `{name}` failed: {error}"),
+        Err(error) => fail!("the hook `{name}` failed: {}", with_sources(&*error)),
     }
 }

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lockkit_conformance::libtest_mimic::Arguments;
 use lockkit_conformance::{Check, Outcome, Suite};
+use lockkit_core::driver::{DriverError, ErrorKind};
 use lockkit_core::memory::{CAPABILITIES, MemoryDriver};
-use lockkit_core::{BoxError, Capabilities, Liveness};
+use lockkit_core::{BoxError, Capabilities, Error, Liveness};
 
 fn check(name: &str) -> &'static Check {
     Suite::checks().iter().find(|check| check.name() == name).expect("there is such a check")
@@ -104,6 +105,27 @@ fn a_driver_that_cannot_connect_panics_or_hangs_fails() {
     assert_eq!(failed(panicking), "it panicked: oh no");
     let hanging = suite().connect(pending::<Result<MemoryDriver, BoxError>>);
     assert_eq!(failed(hanging), "it was not done after 900s");
+}
+
+#[test]
+fn what_is_behind_an_error_is_told() {
+    let failed = |suite: Suite, name| match suite.virtual_time().run(check(name)) {
+        Outcome::Failed(reason) => reason,
+        other => panic!("{other:?}"),
+    };
+    let error = || {
+        let refused = DriverError::new(ErrorKind::Unreachable, "connection refused");
+        Err::<(), BoxError>(Error::connecting("memory", refused).into())
+    };
+    let connecting = Suite::new("memory", CAPABILITIES)
+        .connect(move || ready(error().map(|()| MemoryDriver::new())));
+    let hooked = memory().revoke(move |_| ready(error()));
+    for (suite, name) in
+        [(connecting, "driver::a_free_lock_is_granted"), (hooked, "driver::a_revoked_hold_is_lost")]
+    {
+        let reason = failed(suite, name);
+        assert!(reason.ends_with(": connection refused"), "{reason}");
+    }
 }
 
 /// What a hook would do, a driver that breaks holds does itself.
