@@ -13,6 +13,8 @@
 mod housekeeping;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod late;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod leases;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod micros;
 #[cfg(feature = "mysql")]

@@ -1,9 +1,10 @@
-use lockkit_core::driver::{CALL_LIMIT, CallLimit};
+use lockkit_core::driver::CALL_LIMIT;
 use lockkit_core::{BackendUrl, Capabilities, Parameter, Parameters, Result};
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
 use super::claims;
 use super::endpoint::Endpoint;
+use crate::leases::{CONNECTIONS, Leases};
 use crate::session::hold::{self, Hold};
 use crate::sights::OBSERVE;
 use crate::tls;
@@ -13,26 +14,13 @@ pub(super) const ID: &str = "mysql";
 
 /// The parameters of a MySQL or MariaDB URL, besides the
 /// [common ones](lockkit_core::COMMON_PARAMETERS).
-pub const PARAMETERS: &[Parameter] = &[
-    CALL_LIMIT,
-    HOLD,
-    Parameter::new(
-        "connections",
-        "how many connections to use for requests, 2 to 100; one more where somebody waits",
-        "4",
-    ),
-    OBSERVE,
-    SOCKET,
-    SSL_MODE,
-    SSL_CA,
-    SSL_CERT,
-    SSL_KEY,
-];
+pub const PARAMETERS: &[Parameter] =
+    &[CALL_LIMIT, hold::HOLD, CONNECTIONS, OBSERVE, SOCKET, SSL_MODE, SSL_CA, SSL_CERT, SSL_KEY];
 
 /// The same for a URL with `hold=session`.
 pub const SESSION_PARAMETERS: &[Parameter] = &[
     CALL_LIMIT,
-    HOLD,
+    hold::HOLD,
     Parameter::new(
         "keys",
         "what the server knows a lock by: `hashed`, from namespace and name, or `exact`, the name, \
@@ -47,11 +35,6 @@ pub const SESSION_PARAMETERS: &[Parameter] = &[
     SSL_KEY,
 ];
 
-const HOLD: Parameter = Parameter::new(
-    "hold",
-    "what a hold is kept by: `lease`, a row, or `session`, a lock of the server's for a connection",
-    "lease",
-);
 const SOCKET: Parameter = Parameter::new(
     "socket",
     "path of the server's socket, used instead of host and port, though a host is to be written",
@@ -75,24 +58,16 @@ const SSL_KEY: Parameter = Parameter::new("ssl-key", "file with the key to it", 
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) endpoint: Endpoint,
-    pub(super) call_limit: CallLimit,
-    pub(super) connections: usize,
-    pub(super) observe: bool,
+    pub(super) leases: Leases,
 }
 
 impl Config {
     pub(super) async fn from_url(url: &BackendUrl) -> Result<Self> {
         check_scheme(url)?;
         let parameters = url.parameters(PARAMETERS)?;
-        hold::check(&parameters, "lease")?;
-        let call_limit = parameters.call_limit()?;
-        let connections = parameters.parsed("connections")?.unwrap_or(4);
-        if !(2..=100).contains(&connections) {
-            return Err(parameters.bad("connections", "must be a number from 2 to 100"));
-        }
-        let observe = parameters.parsed("observe")?.unwrap_or(false);
+        let leases = Leases::from_parameters(&parameters)?;
         let endpoint = Endpoint::new(options(url, &parameters).await?, claims::REQUESTS);
-        Ok(Self { endpoint, call_limit, connections, observe })
+        Ok(Self { endpoint, leases })
     }
 }
 
@@ -174,9 +149,10 @@ mod tests {
     use futures_util::poll;
     use tokio_rustls::rustls::crypto::CryptoProvider;
 
-    use super::{CallLimit, Config, SessionConfig};
+    use super::{Config, SessionConfig};
     use crate::mysql::session::CAPABILITIES;
     use crate::tls::testing::{Pipe, alone};
+    use lockkit_core::driver::CallLimit;
 
     async fn config(url: &str) -> lockkit_core::Result<Config> {
         Config::from_url(&url.parse().unwrap()).await
@@ -186,7 +162,7 @@ mod tests {
     async fn a_url_says_where_and_how() {
         let plain = config("mysql://me@localhost/shop").await.unwrap();
         assert_eq!(plain.endpoint.to_string(), "localhost:3306/shop");
-        assert_eq!((plain.call_limit, plain.connections), (CallLimit::default(), 4));
+        assert_eq!((plain.leases.call_limit, plain.leases.connections), (CallLimit::default(), 4));
         let full = config(
             "mariadb://me:hunter2@[::1]:7000/shop?call_limit=2s&ttl=10s&connections=2\
              &observe=true&ssl-mode=verify_identity&ssl-ca=Cargo.toml",
@@ -195,10 +171,10 @@ mod tests {
         .unwrap();
         assert_eq!(full.endpoint.to_string(), "[::1]:7000/shop");
         assert_eq!(
-            (full.call_limit, full.connections),
+            (full.leases.call_limit, full.leases.connections),
             (CallLimit::new(Duration::from_secs(2)), 2)
         );
-        assert!(full.observe && !plain.observe);
+        assert!(full.leases.observe && !plain.leases.observe);
         assert!(!format!("{full:?}").contains("hunter2"), "{full:?}");
         let local = config("mysql://me@localhost/shop?socket=/run/mysqld.sock").await.unwrap();
         assert_eq!(local.endpoint.to_string(), "/run/mysqld.sock/shop");

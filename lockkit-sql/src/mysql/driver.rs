@@ -18,6 +18,7 @@ use super::error::Failure;
 use super::queue::{self, Looked};
 use super::sweep::sweep;
 use crate::housekeeping::keep_house;
+use crate::leases::Leases;
 use crate::neighbours::Neighbours;
 use crate::renewals::Renewals;
 use crate::sights::{Sights, Takeover};
@@ -86,7 +87,8 @@ impl MysqlDriver {
     ///
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        let Config { endpoint, call_limit, connections, observe } = Config::from_url(url).await?;
+        let Config { endpoint, leases } = Config::from_url(url).await?;
+        let Leases { call_limit, connections, observe } = leases;
         let opened = Connections::open(endpoint.clone(), connections).await;
         let connections = opened
             .map(Arc::new)

@@ -15,6 +15,7 @@ use super::config::{Config, ID};
 use super::connections::Connections;
 use super::sweep::sweep;
 use crate::housekeeping::keep_house;
+use crate::leases::Leases;
 use crate::renewals::Renewals;
 use crate::sights::{Sights, Takeover};
 use crate::stays::Stays;
@@ -82,7 +83,8 @@ impl PostgresDriver {
     ///
     /// Cancel-safe: connections that were begun are closed; tables that were made stay.
     pub async fn connect(url: &BackendUrl) -> Result<Self> {
-        let Config { endpoint, call_limit, connections, observe } = Config::from_url(url).await?;
+        let Config { endpoint, leases } = Config::from_url(url).await?;
+        let Leases { call_limit, connections, observe } = leases;
         let opened = Connections::open(endpoint.clone(), connections).await;
         let connections =
             opened.map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;

@@ -3,6 +3,12 @@ use std::time::Duration;
 use lockkit_core::driver::CallLimit;
 use lockkit_core::{Capabilities, Lease, Parameter, Parameters, Result};
 
+pub(crate) const HOLD: Parameter = Parameter::new(
+    "hold",
+    "what a hold is kept by: `lease`, a row, or `session`, a lock of the server's for a connection",
+    "lease",
+);
+
 pub(crate) const WAITING: Parameter = Parameter::new(
     "waiting_sessions",
     "how many more sessions may wait for a lock in the server's own queue, and hold it then, 0 to \
