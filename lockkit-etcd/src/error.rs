@@ -103,6 +103,15 @@ impl Failure {
         self.status().is_some_and(|(code, _)| code == Code::PermissionDenied)
     }
 
+    /// Whether the server allows less in one request (`--max-txn-ops`, `--max-request-bytes`).
+    pub(crate) fn is_about_size(&self) -> bool {
+        self.status().is_some_and(|(code, message)| {
+            code == Code::InvalidArgument
+                && (message.ends_with("too many operations in txn request")
+                    || message.ends_with("request is too large"))
+        })
+    }
+
     /// Whether what was asked for was compacted.
     pub(crate) fn is_about_compaction(&self) -> bool {
         self.status().is_some_and(|(code, message)| {

@@ -127,8 +127,9 @@ fn wait(asks: &[Ask]) -> Option<Wait> {
     Some(Wait { limit: limits.max_by_key(|limit| limit.left())?, shortest })
 }
 
-/// Reads for all of them. If one is for a key that this user may not read, etcd refuses them all:
-/// then each half is read for by itself, and so on, within the same time.
+/// Reads for all of them. If one is for a key that this user may not read, or they are more than this
+/// server reads at once, etcd refuses them all: then each half is read for by itself, and so on,
+/// within the same time.
 async fn look(members: &Members, asks: Vec<Ask>) {
     let mut parts = vec![asks];
     while let Some(mut asks) = parts.pop() {
@@ -136,7 +137,9 @@ async fn look(members: &Members, asks: Vec<Ask>) {
         let get = |ask: &Ask| TxnOp::get(&*ask.key, Some(GetOptions::new().with_keys_only()));
         let txn = || Txn::new().and_then(asks.iter().map(get).collect::<Vec<_>>());
         let answer = send(members, txn, wait).await.outcome;
-        if asks.len() > 1 && answer.as_ref().is_err_and(Failure::is_a_missing_right) {
+        let is_for_some =
+            |refusal: &Failure| refusal.is_a_missing_right() || refusal.is_about_size();
+        if asks.len() > 1 && answer.as_ref().is_err_and(is_for_some) {
             let half = asks.split_off(asks.len() / 2);
             parts.extend([half, asks]);
             continue;

@@ -26,6 +26,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             || ETCD.start(),
             read,
         ),
+        trial(
+            "holds_are_read_for_in_parts_where_that_is_too_much_at_once",
+            few_operations,
+            in_parts,
+        ),
         trial("a_waiter_in_the_middle_looks_again", || ETCD.start(), in_the_middle),
         trial("a_waiter_watches_two_keys_that_nobody_beside_it_watches", || ETCD.start(), two_keys),
         trial("a_watch_lingers_for_the_next_one_of_its_key", || ETCD.start(), lingering),
@@ -197,6 +202,22 @@ async fn read(server: Server) {
     }
     let reads = raw.requests("KV", "Txn") - before;
     assert!(reads < HOLDS / 2, "{HOLDS} renewals took {reads} reads");
+}
+
+fn few_operations() -> Result<Server, Unavailable> {
+    ETCD.start_with(&["--max-txn-ops", "8"])
+}
+
+async fn in_parts(server: Server) {
+    const HOLDS: usize = 100;
+    let driver = driver(&server.url()).await;
+    let claims: Vec<_> = (0..HOLDS).map(|it| named(&format!("orders/{it}"), LONG)).collect();
+    for claim in &claims {
+        take(&driver, claim).await;
+    }
+    for renewed in join_all(claims.iter().map(|claim| driver.renew(claim))).await {
+        assert!(matches!(renewed.unwrap(), Renewal::Held(_)));
+    }
 }
 
 /// Where two take turns, their keys come again, and hardly anything is watched anew.
