@@ -10,6 +10,8 @@ pub(crate) struct Backend {
     servers: Servers,
     /// Of the holds.
     pub(crate) ttl: Duration,
+    /// What the URL says besides.
+    parameters: &'static str,
 }
 
 enum Servers {
@@ -20,19 +22,22 @@ enum Servers {
 
 const SHORT: Duration = Duration::from_secs(2);
 
+const BY_SESSION: &str = "&hold=session";
+
 /// A Redis that remembers what it has acknowledged.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 impl Backend {
     pub(crate) fn redis() -> Result<Self, Unavailable> {
         let servers = Servers::Apart(vec![REDIS.start_with(&DURABLE)?]);
-        Ok(Self { servers, ttl: SHORT })
+        Ok(Self::of(servers))
     }
 
     pub(crate) fn redlock() -> Result<Self, Unavailable> {
         let servers = (0..3).map(|_| REDIS.start_with(&DURABLE));
         let servers = Servers::Apart(servers.collect::<Result<_, _>>()?);
-        Ok(Self { servers, ttl: SHORT })
+        // They forget nothing.
+        Ok(Self { parameters: "&delayed_restart=false", ..Self::of(servers) })
     }
 
     pub(crate) fn postgres() -> Result<Self, Unavailable> {
@@ -41,6 +46,15 @@ impl Backend {
 
     pub(crate) fn mariadb() -> Result<Self, Unavailable> {
         Self::one(&MARIADB)
+    }
+
+    pub(crate) fn postgres_sessions() -> Result<Self, Unavailable> {
+        Ok(Self { parameters: BY_SESSION, ..Self::postgres()? })
+    }
+
+    /// They last for 3 seconds at least.
+    pub(crate) fn mariadb_sessions() -> Result<Self, Unavailable> {
+        Ok(Self { parameters: BY_SESSION, ttl: SHORT * 2, ..Self::mariadb()? })
     }
 
     /// Its sessions last for 4 seconds at least.
@@ -52,12 +66,16 @@ impl Backend {
         Self::three(&ETCD)
     }
 
+    fn of(servers: Servers) -> Self {
+        Self { servers, ttl: SHORT, parameters: "" }
+    }
+
     fn one(program: &'static Program) -> Result<Self, Unavailable> {
-        Ok(Self { servers: Servers::Apart(vec![program.start()?]), ttl: SHORT })
+        Ok(Self::of(Servers::Apart(vec![program.start()?])))
     }
 
     fn three(program: &'static Program) -> Result<Self, Unavailable> {
-        Ok(Self { servers: Servers::Together(program.start_ensemble(3)?), ttl: SHORT })
+        Ok(Self::of(Servers::Together(program.start_ensemble(3)?)))
     }
 
     pub(crate) fn servers(&self) -> &[Server] {
@@ -65,6 +83,11 @@ impl Backend {
             Servers::Apart(servers) => servers,
             Servers::Together(ensemble) => ensemble.members(),
         }
+    }
+
+    /// Whether a hold outlives a connection, so that nobody believes in one that is over.
+    pub(crate) fn keeps_holds(&self) -> bool {
+        self.parameters != BY_SESSION
     }
 
     /// Whether a leader that was stopped and replaced can go on without harm. An etcd of before 3.4.31
@@ -93,8 +116,7 @@ impl Backend {
             Servers::Apart(servers) if servers.len() == 1 => servers[0].url_at(addresses[0]),
             Servers::Apart(_) => {
                 let hosts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-                // They forget nothing.
-                format!("redlock://{}?delayed_restart=false", hosts.join(","))
+                format!("redlock://{}", hosts.join(","))
             }
             Servers::Together(ensemble) => {
                 let ports: Vec<_> = addresses.iter().map(SocketAddr::port).collect();
@@ -102,6 +124,6 @@ impl Backend {
             }
         };
         let joint = if url.contains('?') { '&' } else { '?' };
-        format!("{url}{joint}ttl={}ms", self.ttl.as_millis())
+        format!("{url}{joint}ttl={}ms{}", self.ttl.as_millis(), self.parameters)
     }
 }

@@ -1,7 +1,7 @@
 //! Random weather. Processes share two locks of a real backend while connections are cut, messages
 //! are lost or come late, servers stop or are killed, and processes end. Nobody may hold a lock that
-//! another holds, fencing tokens rise, and in calm weather everybody gets everything and nothing is
-//! left.
+//! another holds, unless the end of a session takes it away; fencing tokens rise; and in calm weather
+//! everybody gets everything and nothing is left.
 //!
 //! `LOCKKIT_SEED` repeats the order of events, though not what they meet.
 
@@ -35,7 +35,9 @@ fn main() -> ExitCode {
         trial("on_redis", Backend::redis, survive),
         trial("on_a_majority_of_redis_servers", Backend::redlock, survive),
         trial("on_postgres", Backend::postgres, survive),
+        trial("on_sessions_of_postgres", Backend::postgres_sessions, survive),
         trial("on_mariadb", Backend::mariadb, survive),
+        trial("on_sessions_of_mariadb", Backend::mariadb_sessions, survive),
         trial("on_zookeeper", Backend::zookeeper, survive),
         trial("on_etcd", Backend::etcd, survive),
     ])
@@ -44,7 +46,8 @@ fn main() -> ExitCode {
 async fn survive(backend: Backend) {
     let seed = std::env::var("LOCKKIT_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
-    let (mut dice, witness) = (Rng::with_seed(seed), Arc::new(Witness::of(seed)));
+    let (mut dice, witness) =
+        (Rng::with_seed(seed), Arc::new(Witness::of(seed, backend.keeps_holds())));
     let mut weather = Weather::new(&backend, &witness, dice.fork()).await;
     for _ in 0..EVENTS {
         sleep(Duration::from_millis(dice.u64(50..1_000))).await;

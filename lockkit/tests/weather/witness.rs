@@ -1,11 +1,13 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lockkit::{Error, Hold};
+use lockkit::{Error, FencingToken, Hold};
 
 /// Sees who holds what. Whoever works says what it holds, at every step.
 pub(crate) struct Witness {
     seed: u64,
+    /// Whether no two may believe in the same lock.
+    keeps_holds: bool,
     seen: Mutex<Seen>,
 }
 
@@ -13,12 +15,35 @@ pub(crate) struct Witness {
 struct Seen {
     /// The last hold of each lock, and in which process.
     last: HashMap<String, (Hold, usize)>,
+    /// The highest token of each lock under which it was released.
+    released: HashMap<String, FencingToken>,
     wrong: Vec<String>,
 }
 
 impl Witness {
-    pub(crate) fn of(seed: u64) -> Self {
-        Self { seed, seen: Mutex::default() }
+    pub(crate) fn of(seed: u64, keeps_holds: bool) -> Self {
+        Self { seed, keeps_holds, seen: Mutex::default() }
+    }
+
+    /// The highest token under which the lock was released so far.
+    pub(crate) fn released(&self, name: &str) -> Option<FencingToken> {
+        self.seen().released.get(name).copied()
+    }
+
+    /// Whoever asks for a lock after a release has a higher token than that had.
+    pub(crate) fn follows(&self, hold: &Hold, released: Option<FencingToken>) {
+        if released.is_some() && hold.fencing_token() <= released {
+            self.seen().note(format!("{hold:?} was asked for after {released:?} was released"));
+        }
+    }
+
+    /// The lock is free.
+    pub(crate) fn sees_release(&self, name: &str, token: Option<FencingToken>) {
+        let seen = &mut *self.seen();
+        if let Some(token) = token {
+            let released = seen.released.entry(name.to_owned()).or_insert(token);
+            *released = token.max(*released);
+        }
     }
 
     /// Whether it is held at this moment, so that the work may go on.
@@ -31,7 +56,7 @@ impl Witness {
         let Some((before, _)) = seen.last.insert(name, (hold.clone(), process)) else {
             return true;
         };
-        if before.owner() != hold.owner() {
+        if self.keeps_holds && before.owner() != hold.owner() {
             if before.is_held() && hold.is_held() {
                 seen.note(format!("two hold it: {before:?} and {hold:?}"));
             }

@@ -27,8 +27,10 @@ pub(crate) async fn work(
             Some(lock) => Arc::new(lock),
             None => Arc::new(lock),
         };
+        let released = witness.released(lock.name().as_str());
         match acquire(&*lock, ttl, &mut dice).await {
             Some(Ok(guard)) => {
+                witness.follows(&guard, released);
                 let begun = Instant::now();
                 let long = how_long(ttl, &mut dice);
                 while witness.sees(&guard, process) && begun.elapsed() < long && goes_on() {
@@ -84,11 +86,13 @@ fn how_long(ttl: Duration, dice: &mut Rng) -> Duration {
 }
 
 async fn let_go(guard: LockGuard, witness: &Witness, dice: &mut Rng) {
-    // Else it is dropped.
-    if dice.u32(..4) > 0
-        && let Err(error) = guard.release().await
-    {
-        witness.hears(&error);
+    if dice.u32(..4) == 0 {
+        return drop(guard);
+    }
+    let (name, token) = (guard.name().clone(), guard.fencing_token());
+    match guard.release().await {
+        Ok(()) => witness.sees_release(name.as_str(), token),
+        Err(error) => witness.hears(&error),
     }
 }
 
