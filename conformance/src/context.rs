@@ -274,6 +274,25 @@ impl Context {
         claims
     }
 
+    /// What makes claims of each kind of a plain one: those that do not wait, and all that do.
+    pub(crate) fn kinds(&self) -> Vec<fn(Claim) -> Claim> {
+        let mut kinds: Vec<fn(Claim) -> Claim> = vec![|claim| claim, Claim::waiting];
+        if self.has_order() {
+            kinds.push(Claim::fair);
+        }
+        kinds
+    }
+
+    /// A claim of a new owner, for the same lock and of the same kind as `other`.
+    pub(crate) fn rival(&self, other: &Claim) -> Claim {
+        let claim = Claim::new(other.name().clone(), self.ttl());
+        match (other.waits(), other.is_fair()) {
+            (_, true) => claim.fair(),
+            (true, false) => claim.waiting(),
+            (false, false) => claim,
+        }
+    }
+
     /// Takes a lock away behind its holder's back.
     pub(crate) async fn revoke(&self, name: &LockName) -> Verdict {
         if let Some(revoke) = &self.setup.revoke {

@@ -72,8 +72,8 @@ pub use turnstile::Turnstile;
 ///   (`claims_to_what_ran_out_get_one_grant`).
 /// - **Waiting.** Only a claim that [waits](Claim::waits) leaves a place (`a_try_leaves_nothing`).
 ///   A place is bound to a lease or session and refreshed by asking, which the engine does at least
-///   every two fifths of the lease. So a dead waiter never blocks the living, nor do many dead
-///   waiters block them for a lease each (`a_dead_waiter_does_not_block`,
+///   every two fifths of the lease (`a_waiter_keeps_its_place`). So a dead waiter never blocks the
+///   living, nor do many dead waiters block them for a lease each (`a_dead_waiter_does_not_block`,
 ///   `dead_waiters_run_out_together`). [`changed`](Self::changed) after a refusal misses nothing:
 ///   it has listened since before that ask, or it answers [`Change::AskAgain`] once its
 ///   subscription stands, and does so once, not at every call (`a_release_is_not_missed`,
@@ -140,9 +140,11 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
     /// Any [`ErrorKind`], if something may be left.
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError>;
 
-    /// Resolves when there is news for `claim`, which waits or holds. News is a hint: it may be
-    /// early and may be lost, and the engine polls as well. There is never news for a claim that
-    /// has not asked. For a claim that holds, this is called also while a renewal is under way.
+    /// Resolves when there is news for `claim`, which waits or holds. [`Change::AskAgain`] and
+    /// [`Change::Freed`] are hints: they may be early and may be lost, and the engine polls as well.
+    /// [`Change::Granted`] and [`Change::Lost`] are believed, so neither is told of what was before
+    /// the last answer to an ask. There is never news for a claim that has not asked. For a claim
+    /// that holds, this is called also while a renewal is under way.
     ///
     /// # Cancel safety
     ///

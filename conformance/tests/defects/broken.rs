@@ -17,8 +17,9 @@ use lockkit_core::driver::{
     Release, Renewal, Taken, Vouch,
 };
 use lockkit_core::memory::{CAPABILITIES, MemoryDriver};
-use lockkit_core::{Capabilities, FencingToken, Label, Liveness, LockName, Namespace};
+use lockkit_core::{Capabilities, FencingToken, Holder, Label, Liveness, LockName, Namespace};
 use tokio::sync::watch;
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use crate::catalogue::Defect;
@@ -85,6 +86,8 @@ struct State {
     arrivals: HashMap<LockName, Vec<OwnerId>>,
     /// Who was told of a grant.
     pushed: HashSet<OwnerId>,
+    /// Whose hold ran out, and was followed by another's.
+    overtaken: HashSet<OwnerId>,
 }
 
 /// Whom the backend takes for one owner.
@@ -177,6 +180,10 @@ impl Server {
     fn translate_name(&self, name: &LockName) -> LockName {
         let text = name.as_str();
         let (namespace, text) = match self.defect {
+            Some(Defect::NumbersAreNumbers) => match text.parse::<f64>() {
+                Ok(number) => (name.namespace().clone(), number.to_string()),
+                Err(_) => return name.clone(),
+            },
             Some(Defect::IgnoresCase) => (name.namespace().clone(), text.to_lowercase()),
             Some(Defect::CutsNames) => {
                 (name.namespace().clone(), text[..text.floor_char_boundary(64)].into())
@@ -327,6 +334,11 @@ impl Broken {
         let ttl = match self.server.defect {
             Some(Defect::NeverExpires) => Capabilities::MAX_TTL,
             Some(Defect::HalfALease) => claim.ttl() / 2,
+            Some(Defect::HalfALeaseInOrder) if claim.is_fair() => claim.ttl() / 2,
+            Some(Defect::LongLeasesWrap) => {
+                let micros = claim.ttl().as_micros() & u128::from(u32::MAX);
+                Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+            }
             Some(Defect::WholeSeconds) => Duration::from_secs(claim.ttl().as_secs()),
             _ => claim.ttl(),
         };
@@ -359,10 +371,25 @@ impl Broken {
     /// One ask, as the backend answers it.
     async fn ask(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         match self.server.defect {
-            Some(Defect::ChecksThenTakes) => {
+            Some(Defect::TakesTheEndOfALease) if claim.waits() => {
+                let status = self.memory().look(claim.name()).await?;
+                let left = status.holder().and_then(Holder::remaining);
+                let is_anothers = !self.is_holder(claim);
+                if is_anothers && left.is_some_and(|left| left < claim.ttl() / 3) {
+                    self.memory().revoke(claim.name());
+                }
+                self.memory().try_acquire(claim).await
+            }
+            Some(Defect::RefreshesSeldom) if self.has_most_of_its_lease(claim).await? => {
+                self.memory().try_acquire(&claim.clone().with_ttl(Duration::ZERO)).await
+            }
+            Some(Defect::ChecksThenTakesInOrder) if !claim.is_fair() => {
+                self.memory().try_acquire(claim).await
+            }
+            Some(Defect::ChecksThenTakes | Defect::ChecksThenTakesInOrder) => {
                 let free = self.is_free(claim.name()).await?;
                 for _ in 0..20 {
-                    tokio::task::yield_now().await;
+                    yield_now().await;
                 }
                 let answer = self.memory().try_acquire(claim).await?;
                 if free && matches!(answer, Attempt::Taken(_)) {
@@ -402,6 +429,13 @@ impl Broken {
             }
             Some(Defect::PlacesRunOut) if claim.waits() && self.has_place(claim) => {
                 let brief = claim.clone().with_ttl(Duration::ZERO);
+                match self.memory().try_acquire(&brief).await? {
+                    Attempt::Granted(_) => self.memory().try_acquire(claim).await,
+                    taken => Ok(taken),
+                }
+            }
+            Some(Defect::PlacesAreShort) if claim.waits() => {
+                let brief = claim.clone().with_ttl(claim.ttl() / 3);
                 match self.memory().try_acquire(&brief).await? {
                     Attempt::Granted(_) => self.memory().try_acquire(claim).await,
                     taken => Ok(taken),
@@ -450,6 +484,13 @@ impl Broken {
             }
             _ => self.memory().try_acquire(claim).await,
         }
+    }
+
+    async fn has_most_of_its_lease(&self, claim: &Claim) -> Result<bool, DriverError> {
+        let status = self.memory().look(claim.name()).await?;
+        let own = status.holder().filter(|holder| holder.owner() == claim.owner());
+        let left = own.and_then(Holder::remaining);
+        Ok(left.is_some_and(|left| left > claim.ttl() * 3 / 4))
     }
 
     /// Asks as if nobody waited.
@@ -513,7 +554,13 @@ impl Broken {
         if self.has(Defect::ShortensLeases) {
             state.deadlines.insert(claim.name().clone(), claim.now() + claim.ttl());
         }
+        if let Some((before, _)) = &before
+            && before.owner() != owner
+        {
+            state.overtaken.insert(before.owner());
+        }
         let token = grant.fencing_token().map_or(1, FencingToken::get);
+        let last = state.last_token.max(1);
         state.last_token = state.last_token.max(token);
         let expired = before.is_some_and(|(holder, _)| holder.owner() != owner);
         if expired && self.has(Defect::TokensRestartOnExpiry) {
@@ -521,6 +568,7 @@ impl Broken {
         }
         let token = match self.server.defect {
             Some(Defect::OneToken) => 1,
+            Some(Defect::OldTokenInOrder) if claim.is_fair() => last,
             Some(Defect::NewTokenOnRetry) => self.tokens_of_all(&mut state),
             Some(Defect::NewTokenAfterAPush) if state.pushed.contains(&owner) => {
                 self.tokens_of_all(&mut state)
@@ -669,6 +717,11 @@ impl Driver for Broken {
             Attempt::Taken(_) if self.has(Defect::HangsWhenRefused) => pending().await,
             Attempt::Taken(taken) => {
                 self.note_refusal(claim);
+                if self.has(Defect::SubscribesAfterTheAnswer) && claim.waits() {
+                    yield_now().await;
+                    // What comes now is not heard.
+                    _ = timeout(Duration::ZERO, self.memory().changed(claim)).await;
+                }
                 match (self.server.defect, taken.remaining()) {
                     (Some(Defect::WrongUnit), Some(remaining)) => {
                         Ok(Attempt::Taken(taken.free_in(remaining * 1000)))
@@ -699,6 +752,14 @@ impl Driver for Broken {
         };
         let claim = &match self.server.defect {
             Some(Defect::RenewalDoesNothing) => claim.clone().with_ttl(Duration::ZERO),
+            Some(Defect::RefreshesSeldom) if self.has_most_of_its_lease(claim).await? => {
+                claim.clone().with_ttl(Duration::ZERO)
+            }
+            Some(Defect::RenewalsAddUp) => {
+                let status = self.memory().look(claim.name()).await?;
+                let left = status.holder().and_then(Holder::remaining).unwrap_or_default();
+                claim.clone().with_ttl((left + claim.ttl()).min(Capabilities::MAX_TTL))
+            }
             Some(Defect::RenewsForTheFirstLease) => {
                 let first = self.state().first_leases.get(&claim.owner()).copied();
                 claim.clone().with_ttl(first.unwrap_or(claim.ttl()))
@@ -854,6 +915,11 @@ impl Driver for Broken {
             Some(Defect::Mute) => return pending().await,
             Some(Defect::TellsTheFairOnly) if !self.is_holder(claim) && !claim.is_fair() => {
                 return pending().await;
+            }
+            Some(Defect::OldLossStays)
+                if self.is_holder(claim) && self.state().overtaken.contains(&claim.owner()) =>
+            {
+                return Change::Lost;
             }
             Some(Defect::WakesHolders) if self.is_holder(claim) => {
                 let news = timeout(Duration::from_secs(2), self.memory().changed(claim));

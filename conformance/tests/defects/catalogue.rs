@@ -32,6 +32,8 @@ defects! {
     // Exclusion.
     GrantsToAll "Answers every ask with a grant." "a plain write instead of a conditional one: `SET` without `NX`";
     ChecksThenTakes "Looks whether the lock is free in one request and takes it in another." "select, then insert or update, outside one transaction";
+    ChecksThenTakesInOrder "Looks whether the lock is free in one request and takes it in another, where the claim is a fair one." "a queue that is read before the hold is written";
+    TakesTheEndOfALease "Gives a waiter the lock when less than a third of its holder's lease is left." "a look at the expiry that allows for clocks that differ, in the wrong direction";
     RemovesThenTakes "Removes a hold that ran out in one request, and takes the lock in another." "`DELETE` by the name and `INSERT`, after a `SELECT` of what ran out";
     OwnerIsTheConnection "Takes all claims of one connection for the same owner." "PostgreSQL's advisory locks, MySQL's `GET_LOCK` and an etcd lease let one session in twice; redisson#4467";
     LocksOfTheConnection "Keeps the locks in the connection." "two clients configured for different databases or prefixes";
@@ -67,8 +69,12 @@ defects! {
     // Leases.
     NeverExpires "Sets no expiry." "`SETNX`, and a crash before `EXPIRE`";
     HalfALease "Ends leases early." "an expiry computed from a skewed client's clock; ShedLock#231";
+    HalfALeaseInOrder "Gives a fair claim half its lease." "two scripts for what a claim is granted, of which one counts in another unit";
+    LongLeasesWrap "Keeps the length of a lease in 32 bits of microseconds." "an `int` that holds milliseconds or microseconds";
     WholeSeconds "Rounds leases down to seconds." "milliseconds given to an interface that takes seconds";
     RenewalDoesNothing "Answers renewals without lengthening the lease." "redisson#5698, dynamolock#14";
+    RefreshesSeldom "Answers a renewal or a repeated ask without lengthening the lease where most of it is left." "a refresh that is spared because the last one is recent";
+    RenewalsAddUp "Lengthens the lease by what each renewal asks for." "`UPDATE ... SET expires = expires + ttl`";
     RenewsForOthers "Renews the lock for whoever asks." "`EXPIRE` without a comparison";
     LooksThenRenews "Compares the owner in one request, and renews in another." "`GET`, a comparison, and `SET` with `PX`";
     LooksThenRenewsInTurn "Compares the owner in one request and renews in another, with one call at a time on a connection." "a connection behind a mutex: `GET`, a comparison, and `SET` with `PX`";
@@ -95,6 +101,8 @@ defects! {
     // News.
     Mute "Tells of nothing." "redisson#3829, redisson#6540";
     TellsTheFairOnly "Tells waiters that are not fair of nothing." "a hand-over to who has a place, and no message to who has none";
+    SubscribesAfterTheAnswer "Listens only from the answer to an ask on." "`SUBSCRIBE` after the refusal";
+    OldLossStays "Tells a holder of the loss of its claim's hold before." "a mailbox that outlives the hold that it was for";
     SubscribesLate "Listens only from the first call of `changed` after an ask." "redisson#1763, CURATOR-527";
     DropsNews "Loses the news that arrives as a listener is dropped." "a message taken from a channel before the caller can have it";
     WakesHolders "Says every other second to a holder that there is news." "a watch that sees the renewals which it causes";
@@ -109,6 +117,7 @@ defects! {
     RefreshesAllPlaces "Lets each ask of a fair waiter refresh the places of all who wait." "one `EXPIRE` for the key of the whole queue";
     PlacesOfTheConnection "Has one place in a queue for all fair claims of a connection." "a queue of sessions: an etcd key that is named after the session's lease";
     PlacesRunOut "Ends a place a lease after the first ask, however often its owner asks." "redisson#2099: time-outs of a fair lock that drift";
+    PlacesAreShort "Keeps a place for a third of the lease." "a place whose length is a time between asks, without an allowance";
     BackOfTheQueue "Gives a waiter a new place at the back with each ask." "a queue ordered by the time of the last ask";
     PlacesAreSortedAsText "Serves the tenth place before the ninth." "numbers in a column of text; a ZooKeeper sequence without its zeros";
     NoPlaces "Lets waiters race for a lock that is declared to be fair." "consul#7523";
@@ -138,6 +147,7 @@ defects! {
     TokensOfTheConnection "Counts tokens in the connection." "a counter in the client process";
     TokensCountRenewals "Raises the token with each renewal." "pglock: the record's version number";
     TokensOfTheClock "Takes tokens from the client's clock." "timestamps of clients whose clocks differ";
+    OldTokenInOrder "Gives a fair claim the token of the last grant." "two scripts for a grant, of which one only reads the counter";
     TokensRestartOnExpiry "Restarts the tokens when a lease runs out." "a counter inside the lock's own key; DistributedLock on MongoDB";
     TokensRestartOnRevocation "Restarts the tokens when the lock is taken away." "a counter that is deleted by hand along with the lock";
     TokensRestartWithTheServer "Restarts the tokens when the backend is restarted." "a Redis without persistence";
@@ -145,6 +155,7 @@ defects! {
     // Names.
     IgnoresCase "Folds the case of names." "MySQL's default collation; matrixone#24909";
     CutsNames "Cuts names off after 64 bytes." "MySQL's `GET_LOCK`; php-lock#84, nextras/migrations#57";
+    NumbersAreNumbers "Takes names that are the same number for the same." "a column without a type, or with the affinity of a number; a YAML key";
     TrimsNames "Ignores blanks at the end of a name." "SQL's comparison of padded strings";
     Normalises "Puts letters and their accents together." "file systems that normalise names";
     JoinsNamespaces "Joins namespace and name with a dot." "a separator that both sides may contain";
@@ -164,6 +175,7 @@ defects! {
     SeesNoTimeLeft "Says of every lease that it ends now." "rustfs#5939: each entry of the list has `ttl_secs: 0`";
     SeesPlacesBackwards "Lists places from the last to the first." "a sorted set that is read from the wrong end";
     SeesDeadWaiters "Tells of waiters whose places ran out." "a queue that is read without its time-outs";
+    LooksInAllNamespaces "Tells of a holder of the same name in whatever namespace." "a look by the name alone";
     ListsStoredNames "Lists names as they are stored." "a list of keys where names are meant";
     ListsByPrefix "Lists the locks of every namespace that begins like the one asked for." "better-auth#10507: a prefix that is taken for a pattern";
     ListsOnePage "Lists the first 100 locks." "`SCAN` without a look at the cursor";
@@ -178,6 +190,7 @@ defects! {
     BreaksNothing "Answers a break, and breaks nothing." "a break that removes a record beside the lock";
     BreaksWithoutAWord "Breaks a hold, and says that there was none." "`DEL` whose answer nobody reads";
     BreaksForTheMoment "Lets the next renewal bring a broken hold back." "a renewal that writes the record anew";
+    BreaksInAllNamespaces "Breaks the holds of the same name in all namespaces." "a break by the name alone";
     BreaksTheQueue "Removes the places along with the broken hold." "`DEL` of all that begins with the name";
     BreaksSilently "Tells nobody who listens of a break." "redisson#3829: a lock whose key was deleted by hand";
     BreaksWhoeverHolds "Breaks the hold of whoever has the lock, whomever it was asked for." "warlock#15: releases by the name alone";
@@ -192,6 +205,11 @@ defects! {
     // Silence.
     WaitsForAnswers "Waits for an answer for as long as there is none." "a client without a time-out, behind a firewall that drops what it sends";
     LooksWithoutALimit "Waits for the answer to a look for as long as there is none." "a time-out that goes by the lease, which a look has not";
+    ListsWithoutALimit "Waits for the answer to a list for as long as there is none." "a time-out for each request, and none for reading page after page";
+    ListsNothingInSilence "Lists nothing while the backend answers nothing." "an error that is logged, and an empty list";
+    DiagnosesWithoutALimit "Waits for a diagnosis for as long as there is no answer." "a diagnosis that is not a request for a lock, and gets no time-out";
+    AllIsWellInSilence "Has nothing but good findings while the backend answers nothing." "findings that are only made where there is an answer";
+    BreaksWithoutALimit "Waits for the answer to a break for as long as there is none." "a time-out that goes by the lease, which a break has not";
     CallsTheUnansweredUnreachable "Says of what was not answered that it was not carried out." "one kind of error for all that a client library may say";
     RenewsInSilence "Answers renewals itself while the backend answers nothing." "a keep-alive that is taken for granted until an error comes";
     RenewsWhatWasGivenUp "Goes on renewing what was asked for without an answer, also after its release." "a watchdog that the ask starts and an answer ends";

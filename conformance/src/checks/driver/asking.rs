@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
 use lockkit_core::LockName;
-use lockkit_core::driver::{Attempt, Claim, Driver as _};
+use lockkit_core::driver::{Attempt, Change, Claim, Driver as _};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::connection::Connection;
 use crate::context::{Context, Verdict};
@@ -67,8 +68,10 @@ pub(in crate::checks) async fn claims_over_separate_connections_get_one_grant(
     context: &Context,
 ) -> Verdict {
     let (connections, name) = (eight(context).await?, context.name("lock-@")?);
-    for _ in 0..5 {
-        one_of_eight_is_granted(context, &connections, &name).await?;
+    for kind in context.kinds() {
+        for _ in 0..5 {
+            one_of_eight_is_granted(context, &connections, &name, kind).await?;
+        }
     }
     Ok(())
 }
@@ -77,8 +80,10 @@ pub(in crate::checks) async fn claims_over_one_connection_get_one_grant(
     context: &Context,
 ) -> Verdict {
     let (connections, name) = ([context.connect().await?], context.name("lock-@")?);
-    for _ in 0..5 {
-        one_of_eight_is_granted(context, &connections, &name).await?;
+    for kind in context.kinds() {
+        for _ in 0..5 {
+            one_of_eight_is_granted(context, &connections, &name, kind).await?;
+        }
     }
     Ok(())
 }
@@ -92,8 +97,8 @@ pub(in crate::checks) async fn claims_to_what_ran_out_get_one_grant(context: &Co
         held.push(claim);
     }
     context.outlive(context.ttl()).await?;
-    for claim in held {
-        one_of_eight_is_granted(context, &connections, claim.name()).await?;
+    for (claim, kind) in held.iter().zip(context.kinds().into_iter().cycle()) {
+        one_of_eight_is_granted(context, &connections, claim.name(), kind).await?;
     }
     Ok(())
 }
@@ -111,24 +116,29 @@ async fn one_of_eight_is_granted(
     context: &Context,
     connections: &[Arc<Connection>],
     name: &LockName,
+    kind: fn(Claim) -> Claim,
 ) -> Verdict {
-    let claim = || Claim::new(name.clone(), context.long());
+    let claim = || kind(Claim::new(name.clone(), context.long()));
     let start = Arc::new(Barrier::new(8));
     let mut asks = JoinSet::new();
     for connection in connections.iter().cycle().take(8) {
         let (start, connection, claim) = (start.clone(), connection.clone(), claim());
         asks.spawn(async move {
             start.wait().await;
-            let granted = match connection.try_acquire(&claim).await? {
-                Attempt::Granted(_) => Some((connection, claim)),
-                _ => None,
-            };
-            Verdict::Ok(granted)
+            let answer = connection.try_acquire(&claim).await?;
+            Verdict::Ok((connection, claim, answer))
         });
     }
-    let mut granted = Vec::new();
+    let (mut granted, mut refused) = (Vec::new(), Vec::new());
     while let Some(ask) = asks.join_next().await {
-        granted.extend(ask??);
+        match ask?? {
+            (connection, claim, Attempt::Granted(_)) => granted.push((connection, claim)),
+            (connection, claim, _) => refused.push((connection, claim)),
+        }
+    }
+    // Before anybody lets go, so that none of them is handed the lock.
+    for (connection, claim) in refused.iter().filter(|(_, claim)| claim.waits()) {
+        connection.release(claim).await?;
     }
     if granted.is_empty() && context.is_by_votes() {
         // They were in each other's way, and no longer are.
@@ -179,12 +189,19 @@ pub(in crate::checks) async fn an_ask_after_expiry_is_a_new_grant(context: &Cont
     other.ask_until_granted(context, &between, context.expiry(claim.ttl())).await?;
     let second = other.take(&between).await?.fencing_token();
     other.release(&between).await?;
-    let third = holder.take(&claim.with_ttl(context.long())).await?.fencing_token();
+    let claim = claim.with_ttl(context.long());
+    let third = holder.take(&claim).await?.fencing_token();
     ensure!(
         first.is_none() || first < second && second < third,
         "the token was {first:?}, that of the next owner {second:?}, and on asking again {third:?}"
     );
     other.is_refused(&context.long_claim()?, "it was taken anew").await?;
+    // Whoever holds believes both of these without asking.
+    let news = timeout(context.ttl() / 4, holder.changed(&claim)).await;
+    ensure!(
+        !matches!(news, Ok(Change::Lost | Change::Granted(_))),
+        "a holder was told `{news:?}`, which is news of the hold before"
+    );
     Ok(())
 }
 

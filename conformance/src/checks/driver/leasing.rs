@@ -1,23 +1,36 @@
+use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::Capabilities;
 use lockkit_core::driver::{
     Attempt, Claim, Clock, Driver as _, DriverError, Instant, Release, Renewal, Vouch,
 };
+use lockkit_core::{Capabilities, Holder};
 
 use crate::connection::{Connection, Freed};
 use crate::context::{Context, Verdict};
 
+/// After which parts of a lease it is refreshed: a half, and so little that a driver may think it need
+/// not be.
+const REFRESHED: [u32; 2] = [2, 10];
+
 pub(in crate::checks) async fn a_lease_runs_out(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
     let claim = context.claim()?;
-    holder.take(&claim).await?;
-    other.ask_until_granted(context, &context.claim()?, context.expiry(claim.ttl())).await?;
+    // However often it was asked for, it is one lease.
+    for _ in 0..10 {
+        holder.take(&claim).await?;
+        holder.keep(&claim).await?;
+    }
+    watch(context, &other, &claim).await?;
     Ok(())
 }
 
 pub(in crate::checks) async fn a_lease_lasts(context: &Context) -> Verdict {
-    lasts(context, context.claim()?).await
+    for (number, kind) in context.kinds().into_iter().enumerate() {
+        let name = context.name(&format!("lock{number}-@"))?;
+        lasts(context, kind(Claim::new(name, context.ttl()))).await?;
+    }
+    Ok(())
 }
 
 pub(in crate::checks) async fn a_lease_is_not_rounded_down(context: &Context) -> Verdict {
@@ -36,33 +49,45 @@ async fn lasts(context: &Context, claim: Claim) -> Verdict {
     let asked = claim.now();
     // A request for a very short lease may well be too late.
     let vouch = holder.take_after_trouble(context, &claim).await?.vouched();
-    let freed = watch(context, &other, claim.ttl()).await?;
+    let freed = watch(context, &other, &claim).await?;
     has_lasted(&freed, asked, claim.ttl(), "it was granted")?;
     is_as_vouched(&freed, vouch)
 }
 
 pub(in crate::checks) async fn a_renewal_is_a_full_lease(context: &Context) -> Verdict {
-    let (holder, other) = context.pair().await?;
-    let claim = context.claim()?;
-    holder.take(&claim).await?;
-    tokio::time::sleep(claim.ttl() / 2).await;
-    let asked = claim.now();
-    let vouch = holder.keep_vouched(&claim).await?;
-    let freed = watch(context, &other, claim.ttl()).await?;
-    has_lasted(&freed, asked, claim.ttl(), "it was renewed")?;
-    is_as_vouched(&freed, vouch)
+    for part in REFRESHED {
+        let (holder, other, claim) = held_for(context, part).await?;
+        let asked = claim.now();
+        let vouch = holder.keep_vouched(&claim).await?;
+        let freed = watch(context, &other, &claim).await?;
+        has_lasted(&freed, asked, claim.ttl(), "it was renewed")?;
+        is_as_vouched(&freed, vouch)?;
+    }
+    Ok(())
 }
 
 pub(in crate::checks) async fn a_repeated_ask_refreshes(context: &Context) -> Verdict {
+    for part in REFRESHED {
+        let (holder, other, claim) = held_for(context, part).await?;
+        let asked = claim.now();
+        let vouch = holder.take(&claim).await?.vouched();
+        let freed = watch(context, &other, &claim).await?;
+        has_lasted(&freed, asked, claim.ttl(), "its owner asked again")?;
+        is_as_vouched(&freed, vouch)?;
+    }
+    Ok(())
+}
+
+/// A lock that has been held for this part of its lease, by the first connection.
+async fn held_for(
+    context: &Context,
+    part: u32,
+) -> Verdict<(Arc<Connection>, Arc<Connection>, Claim)> {
     let (holder, other) = context.pair().await?;
-    let claim = context.claim()?;
+    let claim = Claim::new(context.name(&format!("lock{part}-@"))?, context.ttl());
     holder.take(&claim).await?;
-    tokio::time::sleep(claim.ttl() / 2).await;
-    let asked = claim.now();
-    let vouch = holder.take(&claim).await?.vouched();
-    let freed = watch(context, &other, claim.ttl()).await?;
-    has_lasted(&freed, asked, claim.ttl(), "its owner asked again")?;
-    is_as_vouched(&freed, vouch)
+    tokio::time::sleep(claim.ttl() / part).await;
+    Ok((holder, other, claim))
 }
 
 pub(in crate::checks) async fn no_request_shortens_a_lease(context: &Context) -> Verdict {
@@ -95,7 +120,7 @@ pub(in crate::checks) async fn no_request_shortens_a_lease(context: &Context) ->
         _ => fail!("the lock was granted, although it is held"),
     }
     answered(until, || other.release(&stranger)).await?;
-    let freed = watch(context, &other, claim.ttl()).await?;
+    let freed = watch(context, &other, &claim).await?;
     has_lasted(&freed, asked, claim.ttl(), "it was granted, and less was asked for afterwards")
 }
 
@@ -106,7 +131,7 @@ pub(in crate::checks) async fn a_renewal_may_be_for_longer(context: &Context) ->
     holder.take(&claim).await?;
     let asked = claim.now();
     let vouch = holder.keep_vouched(&longer).await?;
-    let freed = watch(context, &other, longer.ttl()).await?;
+    let freed = watch(context, &other, &longer).await?;
     has_lasted(&freed, asked, longer.ttl(), "it was renewed")?;
     is_as_vouched(&freed, vouch)
 }
@@ -118,10 +143,26 @@ pub(in crate::checks) async fn the_longest_lease_is_kept(context: &Context) -> V
     holder.keep(&claim).await?;
     tokio::time::sleep(context.ttl() / 4).await;
     let short = context.claim()?;
-    other.is_refused(&short, "it is held for the longest lease there is").await?;
+    let taken = other.is_refused(&short, "it is held for the longest lease there is").await?;
+    is_long(context, &claim, taken.remaining())?;
+    if context.capabilities().inspection {
+        let status = other.look(claim.name()).await?;
+        is_long(context, &claim, status.holder().and_then(Holder::remaining))?;
+    }
     let answer = holder.release(&claim).await?;
     ensure!(answer == Release::Freed, "the release of the longest lease was {answer:?}");
     other.take(&short).await?;
+    Ok(())
+}
+
+/// Most of a lease that has just begun is left, where that is told.
+fn is_long(context: &Context, claim: &Claim, remaining: Option<Duration>) -> Verdict {
+    let Some(remaining) = remaining else { return Ok(()) };
+    ensure!(
+        remaining + context.expiry(context.ttl()) >= claim.ttl(),
+        "of a lease of {:?} that has just begun, {remaining:?} is left",
+        claim.ttl()
+    );
     Ok(())
 }
 
@@ -159,9 +200,10 @@ where
     }
 }
 
-/// Asks over and over until the lease of another has run out.
-async fn watch(context: &Context, other: &Connection, ttl: Duration) -> Verdict<Freed> {
-    other.ask_until_granted(context, &context.claim()?, context.expiry(ttl)).await
+/// Asks over and over until the lease of another has run out, in the way in which `held` was asked
+/// for.
+async fn watch(context: &Context, other: &Connection, held: &Claim) -> Verdict<Freed> {
+    other.ask_until_granted(context, &context.rival(held), context.expiry(held.ttl())).await
 }
 
 /// The lease was asked for after `since`, so nobody else may have been granted the lock before a

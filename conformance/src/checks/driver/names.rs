@@ -13,7 +13,7 @@ use crate::names;
 
 pub(in crate::checks) async fn different_names_are_different_locks(context: &Context) -> Verdict {
     let connection = context.connect().await?;
-    for name in awkward(context)? {
+    for name in awkward(context)?.into_iter().chain(numbers(context)?) {
         let claim = Claim::new(name.clone(), context.long());
         let granted = connection.take(&claim).await;
         ensure!(granted.is_ok(), "{name:?} was refused, although it is held under no such name");
@@ -64,6 +64,15 @@ pub(in crate::checks) async fn namespaces_are_apart(context: &Context) -> Verdic
     for claim in &held {
         let granted = connection.take(claim).await;
         ensure!(granted.is_ok(), "{:?} was refused, although it is not held", claim.name());
+    }
+    if context.capabilities().inspection {
+        let elsewhere = LockName::new(&context.namespace_beside("elsewhere-@")?, "a")?;
+        let (status, broken) =
+            (other.look(&elsewhere).await?, other.break_hold(&elsewhere, None).await?);
+        ensure!(
+            status.holder().is_none() && broken.is_none(),
+            "{elsewhere:?} is held by nobody, and was seen as {status:?} and broken as {broken:?}"
+        );
     }
     for claim in held {
         let second = Claim::new(claim.name().clone(), context.long());
@@ -166,6 +175,20 @@ fn longest_namespaces(context: &Context) -> Verdict<[Namespace; 2]> {
         context.namespace_beside(&format!("@{fill}x"))?,
         context.namespace_beside(&format!("@{fill}y"))?,
     ])
+}
+
+/// Names that are the same number.
+fn numbers(context: &Context) -> Verdict<Vec<LockName>> {
+    let number = u64::from_str_radix(&context.text("@"), 16)?;
+    let shapes = [
+        format!("{number}"),
+        format!("0{number}"),
+        format!("+{number}"),
+        format!("{number}.0"),
+        format!("{number}e0"),
+        format!("{number:#x}"),
+    ];
+    shapes.iter().map(|shape| context.name(shape)).collect()
 }
 
 fn awkward(context: &Context) -> Verdict<Vec<LockName>> {

@@ -4,10 +4,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::Liveness;
 use lockkit_core::driver::{
     Attempt, Claim, Driver as _, DriverError, ErrorKind, Release, Renewal, Vouch,
 };
+use lockkit_core::{Grade, Liveness, LockName};
 use tokio::task::JoinSet;
 
 use crate::connection::Connection;
@@ -44,7 +44,7 @@ pub(in crate::checks) async fn requests_end_while_nobody_answers(context: &Conte
         }
         is_unanswered("an ask", ask)?;
         if context.capabilities().inspection {
-            is_unanswered("a look", connection.inspection()?.look(held.name()).await)?;
+            nothing_is_seen(&connection, held.name()).await?;
         }
         Verdict::Ok(())
     };
@@ -126,6 +126,25 @@ async fn ask_in_silence(
         }
     }
     Ok((claims, errors))
+}
+
+/// Whoever looks, lists, diagnoses or breaks while the backend is silent is told so.
+async fn nothing_is_seen(connection: &Connection, name: &LockName) -> Verdict {
+    let inspect = connection.inspection()?;
+    let (look, list, diagnosis, broken) = tokio::join!(
+        inspect.look(name),
+        inspect.held(name.namespace()),
+        inspect.diagnose(name.namespace()),
+        inspect.break_hold(name, None)
+    );
+    is_unanswered("a look", look)?;
+    is_unanswered("a list", list)?;
+    is_unanswered("a break", broken)?;
+    match diagnosis {
+        // What it found out is that there is no answer.
+        Ok(findings) if findings.iter().any(|found| found.grade() != Grade::Good) => Ok(()),
+        diagnosis => is_unanswered("a diagnosis", diagnosis),
+    }
 }
 
 fn is_unanswered<T: Debug>(what: &str, answer: Result<T, DriverError>) -> Verdict {

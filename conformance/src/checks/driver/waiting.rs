@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use lockkit_core::Fairness;
-use lockkit_core::driver::{Change, Claim, Driver as _, Instant, Vouch};
+use lockkit_core::driver::{Attempt, Change, Claim, Driver as _, Instant, Vouch};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::leasing::is_as_vouched;
@@ -10,6 +11,9 @@ use crate::context::{Context, Stop, Verdict};
 
 /// So many places that their numbers, as text, are in another order.
 pub(super) const MANY: usize = 12;
+
+/// Whether a release meets an ask is a matter of chance.
+const ROUNDS: usize = 10;
 
 pub(in crate::checks) async fn a_release_is_not_missed(context: &Context) -> Verdict {
     let (holder, waiter) = context.pair().await?;
@@ -23,6 +27,41 @@ pub(in crate::checks) async fn a_release_is_not_missed(context: &Context) -> Ver
         context.promptly(what, granted).await??;
         waiter.release(&waiting).await?;
     }
+    for round in 0..ROUNDS {
+        for waiting in context.all_that_wait()? {
+            is_released_while_it_asks(context, &holder, &waiter, &waiting, round).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A waiter that was refused is told of the release, even if that came before it knew.
+async fn is_released_while_it_asks(
+    context: &Context,
+    holder: &Connection,
+    waiter: &Connection,
+    waiting: &Claim,
+    round: usize,
+) -> Verdict {
+    let held = context.long_claim()?;
+    holder.take(&held).await?;
+    let release = async {
+        for _ in 0..round {
+            yield_now().await;
+        }
+        holder.release(&held).await
+    };
+    let (asked, released) = tokio::join!(waiter.try_acquire(waiting), release);
+    released?;
+    match asked? {
+        // It may be one too many to be told for now.
+        Attempt::Taken(taken) if !taken.is_unheard() => {
+            let what = "news of a release that came during the ask of a waiter";
+            context.promptly(what, waiter.listen_until_granted(waiting)).await??;
+        }
+        _ => (),
+    }
+    waiter.release(waiting).await?;
     Ok(())
 }
 
@@ -228,12 +267,14 @@ pub(in crate::checks) async fn a_waiter_keeps_its_place(context: &Context) -> Ve
     let (holder, first) = context.pair().await?;
     let second = context.connect().await?;
     let held = context.long_claim()?;
-    let [early, late] = [context.claim()?.fair(), context.claim()?.fair()];
+    // The place of the later one lasts without an ask, so that it is the next if the first has none.
+    let [early, late] = [context.claim()?.fair(), context.long_claim()?.fair()];
     holder.take(&held).await?;
     first.is_refused(&early, "it is held").await?;
-    for _ in 0..10 {
-        second.is_refused(&late, "it is held").await?;
-        tokio::time::sleep(early.ttl() / 4).await;
+    second.is_refused(&late, "it is held").await?;
+    for _ in 0..8 {
+        // As seldom as the engine asks.
+        tokio::time::sleep(early.ttl() * 2 / 5).await;
         first.is_refused(&early, "it is held").await?;
     }
     holder.release(&held).await?;

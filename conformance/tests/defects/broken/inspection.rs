@@ -43,12 +43,22 @@ impl Inspect for Broken {
             }
             _ => (),
         }
-        let status = self.memory().look(stored).await?;
+        let mut status = self.memory().look(stored).await?;
+        if self.has(Defect::LooksInAllNamespaces) {
+            for other in self.namesakes(stored) {
+                if status.holder().is_none() {
+                    status = self.memory().look(&other).await?;
+                }
+            }
+        }
         Ok(self.tell(name.clone(), &status))
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
         self.reach().await?;
+        if self.is_silent() {
+            return self.list_in_silence().await;
+        }
         let mut namespaces = BTreeSet::from([namespace.clone()]);
         if self.has(Defect::ListsByPrefix) {
             let all = self.server.names().into_iter().map(|name| name.namespace().clone());
@@ -71,6 +81,9 @@ impl Inspect for Broken {
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
         self.reach().await?;
+        if self.is_silent() {
+            return self.break_in_silence(name.clone()).await;
+        }
         let stored = &self.stored(name)?;
         let owner = owner.map(|owner| self.substitute(owner));
         let holder = self.memory().look(stored).await?.holder().cloned();
@@ -91,6 +104,9 @@ impl Inspect for Broken {
                 self.remove_places(stored).await?;
             }
             Some(Defect::NamesArePatterns) => self.release_pattern(stored),
+            Some(Defect::BreaksInAllNamespaces) => {
+                self.namesakes(stored).iter().for_each(|other| self.memory().revoke(other));
+            }
             _ => (),
         }
         let owner = match self.server.defect {
@@ -115,6 +131,9 @@ impl Inspect for Broken {
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
         self.reach().await?;
+        if self.is_silent() {
+            return self.diagnose_in_silence().await;
+        }
         match self.server.defect {
             Some(Defect::DiagnosisTidiesUp) => {
                 for name in self.server.names() {
@@ -131,6 +150,14 @@ impl Inspect for Broken {
 }
 
 impl Broken {
+    /// Locks of the same name in other namespaces.
+    fn namesakes(&self, name: &LockName) -> Vec<LockName> {
+        let is_namesake = |other: &LockName| {
+            other.as_str() == name.as_str() && other.namespace() != name.namespace()
+        };
+        self.server.names().into_iter().filter(is_namesake).collect()
+    }
+
     /// What a look says.
     fn tell(&self, name: LockName, stored: &LockStatus) -> LockStatus {
         let mut waiters: Vec<_> = stored.waiters().iter().map(|it| self.see_place(it)).collect();

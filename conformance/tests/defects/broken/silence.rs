@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkit_core::driver::{
     Attempt, CallLimit, Claim, Driver as _, DriverError, ErrorKind, Release, Renewal, Vouch,
 };
-use lockkit_core::{Capabilities, LockStatus};
+use lockkit_core::{Capabilities, Diagnosis, Holder, LockName, LockStatus};
 use tokio::time::sleep;
 
 use super::{Broken, Server};
@@ -77,6 +77,37 @@ impl Broken {
         if self.has(Defect::LooksWithoutALimit) {
             return pending().await;
         }
+        self.unanswered(CallLimit::default().of_a_look()).await
+    }
+
+    pub(super) async fn list_in_silence(&self) -> Result<Vec<LockStatus>, DriverError> {
+        match self.server.defect {
+            Some(Defect::ListsWithoutALimit) => pending().await,
+            Some(Defect::ListsNothingInSilence) => Ok(Vec::new()),
+            _ => self.unanswered(CallLimit::default().of_a_look()).await,
+        }
+    }
+
+    pub(super) async fn diagnose_in_silence(&self) -> Result<Vec<Diagnosis>, DriverError> {
+        match self.server.defect {
+            Some(Defect::DiagnosesWithoutALimit) => pending().await,
+            Some(Defect::AllIsWellInSilence) => Ok(vec![Diagnosis::good("backend", "it answers")]),
+            _ => self.unanswered(CallLimit::default().of_a_look()).await,
+        }
+    }
+
+    pub(super) async fn break_in_silence(
+        &self,
+        name: LockName,
+    ) -> Result<Option<Holder>, DriverError> {
+        if self.has(Defect::BreaksWithoutALimit) {
+            return pending().await;
+        }
+        let server = self.server.clone();
+        tokio::spawn(async move {
+            server.speaks().await;
+            server.revoke(&name);
+        });
         self.unanswered(CallLimit::default().of_a_look()).await
     }
 
