@@ -93,7 +93,10 @@ async fn check(connection: &mut MySqlConnection, needed: &[&str]) -> Result<bool
         )),
         Some(_) if !missing.is_empty() => Err(Failure::found(
             ErrorKind::Foreign,
-            format!("tables are not there any more, or not for this user: {}", missing.join(", ")),
+            format!(
+                "tables are not there any more, or this user has no right to them: {}",
+                missing.join(", ")
+            ),
         )),
         // Without a version, whoever began to make the tables has not finished.
         version => Ok(version.is_some()),
