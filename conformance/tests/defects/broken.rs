@@ -84,6 +84,8 @@ struct State {
     places: HashMap<(u64, LockName), OwnerId>,
     /// Who came to a queue, in order of arrival.
     arrivals: HashMap<LockName, Vec<OwnerId>>,
+    /// Who has asked for which lock, in order of the first ask.
+    comers: HashMap<LockName, Vec<OwnerId>>,
     /// Who was told of a grant.
     pushed: HashSet<OwnerId>,
     /// Whose hold ran out, and was followed by another's.
@@ -531,6 +533,22 @@ impl Broken {
         state.waiters.get(claim.name()).is_some_and(|them| them.contains_key(&claim.owner()))
     }
 
+    fn note_comer(&self, claim: &Claim) {
+        let mut state = self.state();
+        let comers = state.comers.entry(claim.name().clone()).or_default();
+        if !comers.contains(&claim.owner()) {
+            comers.push(claim.owner());
+        }
+    }
+
+    /// The later a claim has come, the longer.
+    fn head_start(&self, claim: &Claim) -> Duration {
+        let state = self.state();
+        let comers = state.comers.get(claim.name());
+        let at = comers.and_then(|them| them.iter().position(|owner| *owner == claim.owner()));
+        Duration::from_millis(at.unwrap_or(0).try_into().unwrap_or(u64::MAX))
+    }
+
     fn note_refusal(&self, claim: &Claim) {
         if claim.waits() {
             let mut state = self.state();
@@ -667,6 +685,7 @@ impl Driver for Broken {
         let owner = claim.owner();
         self.expire(claim);
         self.fresh().insert(owner);
+        self.note_comer(claim);
         match self.server.defect {
             Some(Defect::LooksLeaveAnswers) if self.is_unread.swap(false, Ordering::Relaxed) => {
                 return Ok(Attempt::Granted(Grant::new()));
@@ -957,7 +976,7 @@ impl Driver for Broken {
                 // that it does not depend on chance who wins.
                 let mut releases = self.server.releases.subscribe();
                 _ = releases.changed().await;
-                sleep(Duration::from_millis(100 - self.number % 100)).await;
+                sleep(Duration::from_millis(100).saturating_sub(self.head_start(claim))).await;
                 return Change::AskAgain;
             }
             Some(Defect::SubscribesLate) if fresh => {
