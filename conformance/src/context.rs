@@ -266,15 +266,11 @@ impl Context {
 
     /// The same, for the lock of that name.
     pub(crate) fn all_that_wait_for(&self, name: &LockName) -> Vec<Claim> {
-        let claim = || Claim::new(name.clone(), self.long());
-        let mut claims = vec![claim().waiting()];
-        if self.has_order() {
-            claims.push(claim().fair());
-        }
-        claims
+        let kinds = self.kinds().into_iter().skip(1);
+        kinds.map(|kind| kind(Claim::new(name.clone(), self.long()))).collect()
     }
 
-    /// What makes claims of each kind of a plain one: those that do not wait, and all that do.
+    /// What makes claims of each kind of a plain one: first those that do not wait, then all that do.
     pub(crate) fn kinds(&self) -> Vec<fn(Claim) -> Claim> {
         let mut kinds: Vec<fn(Claim) -> Claim> = vec![|claim| claim, Claim::waiting];
         if self.has_order() {

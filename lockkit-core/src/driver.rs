@@ -143,7 +143,8 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
     /// Resolves when there is news for `claim`, which waits or holds. [`Change::AskAgain`] and
     /// [`Change::Freed`] are hints: they may be early and may be lost, and the engine polls as well.
     /// [`Change::Granted`] and [`Change::Lost`] are believed, so neither is told of what was before
-    /// the last answer to an ask. There is never news for a claim that has not asked. For a claim
+    /// the last answer to an ask (`a_refusal_voids_an_earlier_push`,
+    /// `an_ask_after_expiry_is_a_new_grant`). There is never news for a claim that has not asked. For a claim
     /// that holds, this is called also while a renewal is under way.
     ///
     /// # Cancel safety

@@ -103,12 +103,10 @@ impl Failure {
         self.status().is_some_and(|(code, _)| code == Code::PermissionDenied)
     }
 
-    /// Whether the server allows less in one request (`--max-txn-ops`, `--max-request-bytes`).
-    pub(crate) fn is_about_size(&self) -> bool {
+    /// Whether the server allows fewer operations in one request (`--max-txn-ops`).
+    pub(crate) fn is_about_too_many_operations(&self) -> bool {
         self.status().is_some_and(|(code, message)| {
-            code == Code::InvalidArgument
-                && (message.ends_with("too many operations in txn request")
-                    || message.ends_with("request is too large"))
+            code == Code::InvalidArgument && message.ends_with("too many operations in txn request")
         })
     }
 

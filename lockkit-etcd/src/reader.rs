@@ -137,8 +137,9 @@ async fn look(members: &Members, asks: Vec<Ask>) {
         let get = |ask: &Ask| TxnOp::get(&*ask.key, Some(GetOptions::new().with_keys_only()));
         let txn = || Txn::new().and_then(asks.iter().map(get).collect::<Vec<_>>());
         let answer = send(members, txn, wait).await.outcome;
-        let is_for_some =
-            |refusal: &Failure| refusal.is_a_missing_right() || refusal.is_about_size();
+        let is_for_some = |refusal: &Failure| {
+            refusal.is_a_missing_right() || refusal.is_about_too_many_operations()
+        };
         if asks.len() > 1 && answer.as_ref().is_err_and(is_for_some) {
             let half = asks.split_off(asks.len() / 2);
             parts.extend([half, asks]);

@@ -147,12 +147,12 @@ mod tests {
     use std::time::Duration;
 
     use futures_util::poll;
+    use lockkit_core::driver::CallLimit;
     use tokio_rustls::rustls::crypto::CryptoProvider;
 
     use super::{Config, SessionConfig};
     use crate::mysql::session::CAPABILITIES;
     use crate::tls::testing::{Pipe, alone};
-    use lockkit_core::driver::CallLimit;
 
     async fn config(url: &str) -> lockkit_core::Result<Config> {
         Config::from_url(&url.parse().unwrap()).await

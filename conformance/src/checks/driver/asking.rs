@@ -67,22 +67,24 @@ pub(in crate::checks) async fn a_refusal_comes_at_once(context: &Context) -> Ver
 pub(in crate::checks) async fn claims_over_separate_connections_get_one_grant(
     context: &Context,
 ) -> Verdict {
-    let (connections, name) = (eight(context).await?, context.name("lock-@")?);
-    for kind in context.kinds() {
-        for _ in 0..5 {
-            one_of_eight_is_granted(context, &connections, &name, kind).await?;
-        }
-    }
-    Ok(())
+    each_time_one_of_eight_is_granted(context, &eight(context).await?).await
 }
 
 pub(in crate::checks) async fn claims_over_one_connection_get_one_grant(
     context: &Context,
 ) -> Verdict {
-    let (connections, name) = ([context.connect().await?], context.name("lock-@")?);
+    each_time_one_of_eight_is_granted(context, &[context.connect().await?]).await
+}
+
+/// Several races between claims of each kind.
+async fn each_time_one_of_eight_is_granted(
+    context: &Context,
+    connections: &[Arc<Connection>],
+) -> Verdict {
+    let name = context.name("lock-@")?;
     for kind in context.kinds() {
         for _ in 0..5 {
-            one_of_eight_is_granted(context, &connections, &name, kind).await?;
+            one_of_eight_is_granted(context, connections, &name, kind).await?;
         }
     }
     Ok(())

@@ -1,4 +1,3 @@
-use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
@@ -8,10 +7,6 @@ use lockkit_core::{Capabilities, Holder};
 
 use crate::connection::{Connection, Freed};
 use crate::context::{Context, Verdict};
-
-/// After which parts of a lease it is refreshed: a half, and so little that a driver may think it need
-/// not be.
-const REFRESHED: [u32; 2] = [2, 10];
 
 pub(in crate::checks) async fn a_lease_runs_out(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
@@ -55,39 +50,33 @@ async fn lasts(context: &Context, claim: Claim) -> Verdict {
 }
 
 pub(in crate::checks) async fn a_renewal_is_a_full_lease(context: &Context) -> Verdict {
-    for part in REFRESHED {
-        let (holder, other, claim) = held_for(context, part).await?;
-        let asked = claim.now();
-        let vouch = holder.keep_vouched(&claim).await?;
-        let freed = watch(context, &other, &claim).await?;
-        has_lasted(&freed, asked, claim.ttl(), "it was renewed")?;
-        is_as_vouched(&freed, vouch)?;
-    }
-    Ok(())
+    let renew = async |holder: &Connection, claim: &Claim| holder.keep_vouched(claim).await;
+    lasts_from(context, renew, "it was renewed").await
 }
 
 pub(in crate::checks) async fn a_repeated_ask_refreshes(context: &Context) -> Verdict {
-    for part in REFRESHED {
-        let (holder, other, claim) = held_for(context, part).await?;
+    let ask = async |holder: &Connection, claim: &Claim| Ok(holder.take(claim).await?.vouched());
+    lasts_from(context, ask, "its owner asked again").await
+}
+
+/// Refreshes a lease after part of it: a half, and so little that a driver may think it need not be.
+async fn lasts_from(
+    context: &Context,
+    refresh: impl AsyncFn(&Connection, &Claim) -> Verdict<Vouch>,
+    what: &str,
+) -> Verdict {
+    for part in [2, 10] {
+        let (holder, other) = context.pair().await?;
+        let claim = Claim::new(context.name(&format!("lock{part}-@"))?, context.ttl());
+        holder.take(&claim).await?;
+        tokio::time::sleep(claim.ttl() / part).await;
         let asked = claim.now();
-        let vouch = holder.take(&claim).await?.vouched();
+        let vouch = refresh(&holder, &claim).await?;
         let freed = watch(context, &other, &claim).await?;
-        has_lasted(&freed, asked, claim.ttl(), "its owner asked again")?;
+        has_lasted(&freed, asked, claim.ttl(), what)?;
         is_as_vouched(&freed, vouch)?;
     }
     Ok(())
-}
-
-/// A lock that has been held for this part of its lease, by the first connection.
-async fn held_for(
-    context: &Context,
-    part: u32,
-) -> Verdict<(Arc<Connection>, Arc<Connection>, Claim)> {
-    let (holder, other) = context.pair().await?;
-    let claim = Claim::new(context.name(&format!("lock{part}-@"))?, context.ttl());
-    holder.take(&claim).await?;
-    tokio::time::sleep(claim.ttl() / part).await;
-    Ok((holder, other, claim))
 }
 
 pub(in crate::checks) async fn no_request_shortens_a_lease(context: &Context) -> Verdict {
