@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use lockkit::driver::{Claim, Driver as _, OwnerId};
 use lockkit::{
-    BackendUrl, Capabilities, Fairness, Fifo, Lease, Liveness, Lock, LockGuard, Locker, Namespace,
+    BackendUrl, Capabilities, Fifo, Lease, Liveness, Lock, LockGuard, Locker, Namespace,
 };
 
 use crate::{Counted, Result};
@@ -148,9 +148,9 @@ impl Client {
         self.locker.capabilities().liveness == Liveness::Lease
     }
 
-    /// Whether its locks go to whoever came first, so that all who wait have places.
-    pub fn keeps_order(&self) -> bool {
-        self.subject.is_fair || self.locker.capabilities().fairness == Fairness::Fifo
+    /// Whether its acquisitions ask to be served in order, so that all who wait have places.
+    pub fn is_fair(&self) -> bool {
+        self.subject.is_fair
     }
 
     /// Ends its connections.

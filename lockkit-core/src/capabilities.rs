@@ -96,7 +96,9 @@ pub enum Liveness {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fairness {
-    /// First come, first served: always.
+    /// First come, first served: always. Where more than 16 acquisitions of one locker wait for a
+    /// lock, and do not ask to be served in order, these come as they have places at the backend: 16
+    /// at a time, in the order in which they began to wait.
     Fifo,
     /// First come, first served among acquisitions that ask for it; any other waiter may win once
     /// none of those is waiting.

@@ -35,6 +35,14 @@ impl Add<Duration> for Instant {
     }
 }
 
+/// The earlier one of two, or the only one.
+pub(crate) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 /// The engine's clock: tokio's, plus the time for which the machine was suspended.
 ///
 /// Cheap to clone; clones are the same clock.

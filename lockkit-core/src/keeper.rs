@@ -26,6 +26,7 @@ use crate::pace::{Pause, jitter};
 use crate::progress::Progress;
 use crate::pursuit::{Asked, Pursuit, Won};
 use crate::tenure::{Kept, Phase, Tenure, Untold, Vouched};
+use crate::turns::Ticket;
 use crate::{Liveness, LockGuard, Operation, Result, meter};
 
 /// What an acquisition reports. A guard that nobody fetches is dropped, and so lets go.
@@ -64,11 +65,7 @@ pub(crate) fn keep(
                     wait_and_take(engine, claim, progress, next, lease, caller).in_current_span(),
                 );
             }
-            None if progress.traces => {
-                let in_doubt = progress.end();
-                Box::pin(clear_up(&engine, &claim, Remains::of_wait(&claim, in_doubt), |_| ()))
-                    .await;
-            }
+            None if progress.traces => Box::pin(clear_up_wait(engine, claim, progress)).await,
             None => (),
         }
     }
@@ -98,10 +95,18 @@ fn wait_and_take(
         if let Some(won) = won {
             take(engine, claim, won, progress.end(), lease, caller);
         } else if progress.traces {
-            let in_doubt = progress.end();
-            Box::pin(clear_up(&engine, &claim, Remains::of_wait(&claim, in_doubt), |_| ())).await;
+            Box::pin(clear_up_wait(engine, claim, progress)).await;
         }
     }
+}
+
+/// Leaves nothing behind of a claim that was not granted. A turn that comes with a place is passed on
+/// when the first release is answered, since the place is free then; any other was, or is now.
+async fn clear_up_wait(engine: Arc<Engine>, claim: Claim, progress: Progress) {
+    let Progress { in_doubt, ticket, .. } = progress;
+    let mut place = ticket.filter(Ticket::is_one_of_several);
+    let remains = Remains::of_wait(&claim, in_doubt);
+    clear_up(&engine, &claim, remains, |_| drop(place.take())).await;
 }
 
 /// Makes a hold of a grant, for the caller.

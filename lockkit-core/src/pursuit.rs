@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::select;
 use tokio::time::sleep_until;
 
-use crate::clock::Instant;
+use crate::clock::{Instant, earlier};
 use crate::driven::Caller;
 use crate::driver::{Attempt, Change, Claim, DriverError, ErrorKind, Grant, Taken};
 use crate::engine::Engine;
@@ -17,8 +17,14 @@ use crate::keeper::{Acquired, Remains, clear_up};
 use crate::options::{Renew, Wait};
 use crate::pace::{courtesy, jitter, spread};
 use crate::progress::Progress;
-use crate::tenure::{Vouched, earlier};
+use crate::tenure::Vouched;
 use crate::{BoxError, Error, Fairness, Operation, meter};
+
+/// How many waiters of one locker have a place for one lock at the same time, unless they ask to be
+/// served in order. With a few, the next one is there when the lock is free. A place that is given up
+/// and taken by another costs the backend requests: with as many as there are waiters, those who
+/// wait for a moment only would have it do nothing else.
+const PLACES: usize = 16;
 
 /// One claim on its way to a grant.
 pub(crate) struct Pursuit<'a> {
@@ -48,8 +54,8 @@ impl<'a> Pursuit<'a> {
         if self.engine.stopping.is_cancelled() {
             return self.give_up(Stop::ShutDown, caller);
         }
-        if self.takes_turns() {
-            let ticket = self.engine.turns.join(self.claim.name());
+        if let Some(abreast) = self.takes_turns() {
+            let ticket = self.engine.turns.join(self.claim.name(), abreast);
             if !self.progress.ticket.insert(ticket).has_turn() {
                 self.contend();
                 return Some(Asked::Again(None));
@@ -72,7 +78,7 @@ impl<'a> Pursuit<'a> {
     ) -> impl Future<Output = Option<Won>> + Send {
         async move {
             let mut ask_at_once = next.is_none();
-            // Until it is this claim's turn, the front waiter asks for it, too.
+            // Until it is this claim's turn, those in front ask for it, too.
             while let Some(ticket) = self.progress.behind() {
                 let stop = select! {
                     biased;
@@ -164,8 +170,8 @@ impl<'a> Pursuit<'a> {
                 select! {
                     biased;
                     answer = &mut request => return self.answered(asked, answer, caller),
-                    // Without a turn it is in nobody's way.
-                    () = caller.gone(), if self.progress.ticket.is_some() => {
+                    // Otherwise it is in nobody's way.
+                    () = caller.gone(), if self.passes_turn_at_once() => {
                         break Stop::CallerGone;
                     }
                     () = self.engine.clock.sleep_until_some(self.limit()) => (),
@@ -181,8 +187,10 @@ impl<'a> Pursuit<'a> {
                 }
             };
             let given_up = self.give_up(stop, caller);
-            // Neither the caller nor those behind wait for the answer, but the clean-up must.
-            self.progress.ticket = None;
+            // The caller does not wait for the answer, but the clean-up must.
+            if self.passes_turn_at_once() {
+                self.progress.ticket = None;
+            }
             self.note(asked, &request.await);
             given_up
         }
@@ -237,9 +245,16 @@ impl<'a> Pursuit<'a> {
         }
     }
 
-    /// Whether the waiters of this locker ask one after the other.
-    fn takes_turns(&self) -> bool {
-        self.claim.waits() && !self.has_place()
+    /// How many waiters of this locker ask at a time, if they take turns.
+    fn takes_turns(&self) -> Option<usize> {
+        let takes_turns = self.claim.waits() && !self.claim.is_fair();
+        takes_turns.then(|| if self.has_place() { PLACES } else { 1 })
+    }
+
+    /// Whether those behind need not wait until what was asked last is answered and cleared up.
+    /// Where it has left a place, they do, lest there be more places than are to be.
+    fn passes_turn_at_once(&self) -> bool {
+        self.progress.ticket.as_ref().is_some_and(|ticket| !ticket.is_one_of_several())
     }
 
     /// Whether a refused ask leaves a place in a queue of the backend.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::clock::Instant;
+use crate::clock::{Instant, earlier};
 use crate::driver::{Claim, Grant, Vouch};
 use crate::engine::Engine;
 use crate::keeper::Remains;
@@ -299,12 +299,5 @@ pub(crate) struct Untold<'a>(pub(crate) &'a Tenure);
 impl Drop for Untold<'_> {
     fn drop(&mut self) {
         self.0.tell();
-    }
-}
-
-pub(crate) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
     }
 }

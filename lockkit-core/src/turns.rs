@@ -1,7 +1,10 @@
-//! The waiters of one locker for one lock take turns: only the front one asks and listens.
+//! The waiters of one locker for one lock take turns: only the front ones ask and listen.
 //!
-//! This is for drivers that serve waiters in no order. With turns, a thousand waiters of a process
-//! cost the backend as much as one, and the waiter that has a place there is the one that listens.
+//! With turns, a thousand waiters of a process cost the backend as much as a few. Where it keeps no
+//! order, one asks at a time, and is the one that listens. Where each that is refused has a place,
+//! several have one, so that the next is there when the lock is handed over, and those that give up
+//! and are replaced are never more than the backend can follow.
+//!
 //! Turns are taken in order of arrival; a waiter that goes away, for whatever reason, passes its
 //! turn on by being dropped.
 
@@ -13,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use crate::LockName;
-use crate::clock::Instant;
+use crate::clock::{Instant, earlier};
 
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
@@ -26,33 +29,37 @@ struct Queue {
     /// Where the queue is found under its name, for as long as somebody is in it.
     turns: Arc<Turns>,
     name: LockName,
-    /// The turn, as a permit, if nobody has it. Tokio's semaphores are first come, first served.
+    /// Of how many waiters it is the turn at a time.
+    abreast: usize,
+    /// The turns that nobody has, as permits. Tokio's semaphores are first come, first served.
     turn: Semaphore,
-    /// The word of the waiter whose turn it is. Those behind look at it when it matters; telling
+    /// The word of those whose turn it is. Those behind look at it when it matters; telling
     /// them of each change would wake them all at every ask.
     word: Mutex<Word>,
 }
 
-/// What those behind know of how the front waiter fares.
-#[derive(Clone, Copy, Debug, Default)]
+/// What those behind know of how the front waiters fare.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word {
-    /// Since when the backend has not answered it.
+    /// Since when the backend has not answered them.
     pub(crate) unanswered: Option<Instant>,
-    /// Whether its last ask failed.
+    /// Whether an ask has failed since the last answer.
     pub(crate) failed: bool,
-    /// Whether it was ever answered, or a waiter whose turn it was before.
+    /// Whether any was ever answered, or a waiter whose turn it was before.
     pub(crate) answered: bool,
 }
 
 impl Turns {
-    pub(crate) fn join(self: &Arc<Self>, name: &LockName) -> Ticket {
+    /// Joins the queue for a lock, in which it is the turn of `abreast` waiters at a time.
+    pub(crate) fn join(self: &Arc<Self>, name: &LockName, abreast: usize) -> Ticket {
         let mut queues = lock(&self.queues);
         let (queue, has_turn) = match queues.entry(name.clone()) {
             Entry::Vacant(vacant) => {
                 let queue = Arc::new(Queue {
                     turns: Arc::clone(self),
                     name: name.clone(),
-                    turn: Semaphore::new(0),
+                    abreast,
+                    turn: Semaphore::new(abreast - 1),
                     word: Mutex::default(),
                 });
                 vacant.insert((Arc::clone(&queue), 1));
@@ -86,6 +93,11 @@ impl Ticket {
         self.has_turn.load(Ordering::Relaxed)
     }
 
+    /// Whether it can be the turn of several waiters.
+    pub(crate) fn is_one_of_several(&self) -> bool {
+        self.queue.abreast > 1
+    }
+
     /// The turn, once it is this waiter's, to be [taken](Self::take) then. A future that took it
     /// would be larger, and waiters are many.
     ///
@@ -102,15 +114,21 @@ impl Ticket {
         self.has_turn.store(true, Ordering::Relaxed);
     }
 
-    /// What the front waiter last told.
+    /// What the front waiters last told.
     pub(crate) fn word(&self) -> Word {
         *lock(&self.queue.word)
     }
 
-    /// Tells those behind.
+    /// Tells those behind. An answer to one waiter is one to all; until there is one, what the others
+    /// have told counts as well.
     pub(crate) fn tell(&self, word: Word) {
         let mut last = lock(&self.queue.word);
-        *last = Word { answered: last.answered || word.answered, ..word };
+        let is_answer = word.unanswered.is_none();
+        *last = Word {
+            unanswered: earlier(last.unanswered, word.unanswered).filter(|_| !is_answer),
+            failed: word.failed || (last.failed && !is_answer),
+            answered: last.answered || word.answered,
+        };
     }
 }
 
@@ -139,36 +157,69 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
 
-    use super::{Turns, lock};
+    use super::{Turns, Word, lock};
+    use crate::clock::Clock;
     use crate::{LockName, Namespace};
 
     #[test]
     fn a_turn_is_passed_on_and_a_queue_lasts_for_as_long_as_somebody_is_there() {
         let turns = Arc::new(Turns::default());
         let [a, b] = ["a", "b"].map(|name| LockName::new(&Namespace::default(), name).unwrap());
-        let (first, second) = (turns.join(&a), turns.join(&a));
+        let (first, second) = (turns.join(&a, 1), turns.join(&a, 1));
         assert!(first.has_turn() && !second.has_turn());
-        assert!(turns.join(&b).has_turn(), "that is another lock");
+        assert!(turns.join(&b, 1).has_turn(), "that is another lock");
         let mut turn = Box::pin(second.turn());
         let mut context = Context::from_waker(Waker::noop());
         assert!(turn.as_mut().poll(&mut context).is_pending());
         drop(first);
-        assert!(!turns.join(&a).has_turn(), "it is the second's");
+        assert!(!turns.join(&a, 1).has_turn(), "it is the second's");
         let Poll::Ready(its) = turn.as_mut().poll(&mut context) else { panic!("it has come") };
         second.take(its);
-        assert!(second.has_turn() && !turns.join(&a).has_turn());
+        assert!(second.has_turn() && !turns.join(&a, 1).has_turn());
         drop(turn);
         drop(second);
         assert!(lock(&turns.queues).is_empty());
-        assert!(turns.join(&a).has_turn());
+        assert!(turns.join(&a, 1).has_turn());
+    }
+
+    #[test]
+    fn several_have_their_turn_at_once() {
+        let turns = Arc::new(Turns::default());
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let [first, second, third] = [(); 3].map(|()| turns.join(&name, 2));
+        assert!(first.has_turn() && second.has_turn() && !third.has_turn());
+        let mut turn = Box::pin(third.turn());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(turn.as_mut().poll(&mut context).is_pending());
+        drop(second);
+        assert!(turn.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn an_answer_to_one_is_an_answer_to_all_and_silence_is_that_of_the_first() {
+        let turns = Arc::new(Turns::default());
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let [first, second, third] = [(); 3].map(|()| turns.join(&name, 2));
+        let early = Clock::simulated().now();
+        let late = early + Duration::from_secs(1);
+        first.tell(Word { unanswered: Some(early), failed: true, answered: false });
+        second.tell(Word { unanswered: Some(late), failed: false, answered: false });
+        let silent = Word { unanswered: Some(early), failed: true, answered: false };
+        assert_eq!(third.word(), silent);
+        first.tell(Word { unanswered: None, failed: false, answered: true });
+        assert_eq!(third.word(), Word { unanswered: None, failed: false, answered: true });
+        second.tell(Word { unanswered: Some(late), failed: false, answered: false });
+        let silent_again = Word { unanswered: Some(late), failed: false, answered: true };
+        assert_eq!(third.word(), silent_again);
     }
 
     #[test]
     fn a_turn_that_is_not_taken_goes_to_the_next() {
         let turns = Arc::new(Turns::default());
         let name = LockName::new(&Namespace::default(), "a").unwrap();
-        let [first, second, third] = [(); 3].map(|()| turns.join(&name));
+        let [first, second, third] = [(); 3].map(|()| turns.join(&name, 1));
         let [mut seconds, mut thirds] = [&second, &third].map(|ticket| Box::pin(ticket.turn()));
         let mut context = Context::from_waker(Waker::noop());
         assert!(seconds.as_mut().poll(&mut context).is_pending());

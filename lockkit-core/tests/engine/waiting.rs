@@ -9,6 +9,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::{TTL, set_up, set_up_locker, settle};
 
+/// How many waiters of a locker have a place for a lock on a driver that gives places to all.
+const PLACES: usize = 16;
+
 #[tokio::test(start_paused = true)]
 async fn waiters_are_served_in_order_without_waiting_for_a_poll() {
     let (_, lock) = set_up();
@@ -30,6 +33,65 @@ async fn waiters_are_served_in_order_without_waiting_for_a_poll() {
         holder = guard;
     }
     assert_eq!(Instant::now(), start, "a hand-over waited for time to pass");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_that_wait_few_have_places_unless_they_ask_for_order() {
+    let (_, locker) = set_up_locker();
+    let lock = locker.lock("a").unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    for _ in 0..10 * PLACES {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire().await });
+    }
+    settle().await;
+    assert_eq!(locker.look("a").await.unwrap().waiters().len(), PLACES);
+    for _ in 0..PLACES {
+        let lock = lock.clone().fair().unwrap();
+        tokio::spawn(async move { lock.acquire().await });
+    }
+    settle().await;
+    assert_eq!(locker.look("a").await.unwrap().waiters().len(), 2 * PLACES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_given_up_is_another_s_when_it_is_free() {
+    let (backend, locker) = set_up_locker();
+    let lock = locker.lock("a").unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    let wait = |name: &str, patience| {
+        let lock = lock.clone().labelled(name.parse().unwrap());
+        tokio::spawn(async move { lock.acquire_timeout(patience).await })
+    };
+    let labels = async || {
+        let seen = locker.look("a").await.unwrap();
+        seen.waiters().iter().map(|waiter| waiter.label().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    let (patience, slow) = (TTL / 100, TTL / 10);
+    let short = wait("short", patience);
+    for number in 2..PLACES {
+        wait(&number.to_string(), TTL * 10);
+    }
+    settle().await;
+    backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(slow));
+    let unanswered = wait("unanswered", patience * 2);
+    settle().await;
+    let [next, last] = ["next", "last"].map(|name| wait(name, TTL * 10));
+
+    // The release of the short one is slow to be carried out, as is what the other has asked.
+    backend.faults().inject(Operation::Release, Fault::Delay(slow));
+    assert!(matches!(short.await.unwrap(), Err(Error::TimedOut { .. })));
+    assert!(matches!(unanswered.await.unwrap(), Err(Error::TimedOut { .. })));
+    settle().await;
+    let before = labels().await;
+    assert_eq!(before.len(), PLACES, "{before:?}");
+    assert!(["short", "unanswered"].iter().all(|gone| before.iter().any(|label| label == gone)));
+    sleep(slow + patience).await;
+    let after = labels().await;
+    assert_eq!(after.len(), PLACES, "{after:?}");
+    assert_eq!(after[PLACES - 2..], ["next", "last"]);
+    next.abort();
+    last.abort();
 }
 
 #[tokio::test(start_paused = true)]

@@ -60,6 +60,7 @@ pub(crate) fn play(kind: Kind, seed: u64) -> Outcome {
 
 struct World {
     weather: Weather,
+    is_crowded: bool,
     society: Arc<Society>,
     /// The runs that live, and their clocks.
     living: Arc<Mutex<BTreeMap<usize, Clock>>>,
@@ -75,12 +76,15 @@ impl World {
         let is_calm = weather == Weather::Calm;
         let rate = if is_calm { 1.0 } else { 0.9915 + rng.f64() * 0.017 };
         let ttl = Duration::from_millis(rng.u64(500..30_000));
-        let names = (0..rng.u32(1..=3)).map(|number| format!("lock-{number}")).collect();
+        // More of a process wait for a lock than have places at once.
+        let is_crowded = seed % 5 == 4;
+        let locks = if is_crowded { 1 } else { rng.u32(1..=3) };
+        let names = (0..locks).map(|number| format!("lock-{number}")).collect();
         let history = History::new();
         history.note(|| format!("{kind:?}, {weather:?}, leases of {ttl:?}, rate {rate}"));
         let network = Network::new(kind, rate, ttl, rng.fork(), history);
         let society = Society::new(network, names, ttl, is_calm);
-        Self { weather, society, living: Arc::default() }
+        Self { weather, is_crowded, society, living: Arc::default() }
     }
 
     async fn unfold(&self, mut rng: Rng) {
@@ -103,7 +107,7 @@ impl World {
 
     fn process(&self, rng: Rng) -> Process {
         let (society, living) = (Arc::clone(&self.society), Arc::clone(&self.living));
-        Process { society, living, rng }
+        Process { society, living, is_crowded: self.is_crowded, rng }
     }
 
     fn nemesis(&self, rng: Rng) -> Nemesis {
@@ -168,6 +172,7 @@ impl World {
 struct Process {
     society: Arc<Society>,
     living: Arc<Mutex<BTreeMap<usize, Clock>>>,
+    is_crowded: bool,
     rng: Rng,
 }
 
@@ -187,9 +192,10 @@ impl Process {
         let (owner, leaving) = (Owner::new(), Arc::default());
         let run = Run { locker, owner, clock, leaving };
         let mut people = JoinSet::new();
-        for _ in 0..self.rng.u32(1..=3) {
+        let (how_many, active) = if self.is_crowded { (20..=30, 1..4) } else { (1..=3, 3..12) };
+        for _ in 0..self.rng.u32(how_many) {
             let person = Person::new(Arc::clone(&self.society), run.clone(), self.rng.fork());
-            people.spawn(person.live(self.rng.usize(3..12)));
+            people.spawn(person.live(self.rng.usize(active.clone())));
         }
         let soon = *ttl * self.rng.u32(1..20);
         // Killed, shut down in the midst of it, or shut down when all is done.

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use futures_util::poll;
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Claim, Driver, Renewal};
-use lockkit_core::{AcquireOptions, Lease, Renew};
+use lockkit_core::{AcquireOptions, DistributedLock, Lease, LockExt as _, Renew};
 use lockkit_testkit::{ETCD, GrpcProxy, Proxy, Server, Unavailable, trial};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_release_hands_over_without_a_request", || ETCD.start(), handed_over),
         trial("a_crowd_takes_three_requests_a_grant", || ETCD.start(), a_crowd),
+        trial("a_crowd_in_order_takes_two_requests_a_grant", || ETCD.start(), a_crowd_in_order),
         trial("those_who_come_together_look_together", || ETCD.start(), together),
         trial(
             "holds_that_are_renewed_at_about_the_same_time_are_read_together",
@@ -113,17 +114,12 @@ async fn two_keys(server: Server) {
 }
 
 /// Whoever is next of a locker has the lock when the one before releases it, and nobody looks.
-async fn a_crowd(server: Server) {
-    const WAITERS: u64 = 100;
+const CROWD: u64 = 100;
+
+/// What all of a crowd asks of the server, from its coming to its end, and how much of that before
+/// the lock is let go of the first time.
+async fn messages_of_a_crowd(server: &Server, is_fair: bool, places: u64) -> [u64; 2] {
     let raw = Raw::on(server.port()).await;
-    let lock = locker(&server.url(), LONG).await.lock("orders/42").unwrap();
-    let held = lock.acquire().await.unwrap();
-    let mut waiting = JoinSet::new();
-    for _ in 0..WAITERS {
-        let lock = lock.clone();
-        waiting.spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() });
-    }
-    watched(&raw, WAITERS + 1).await;
     let messages = || {
         let of = |service: &str, method: &str| {
             raw.count(&format!(
@@ -136,12 +132,36 @@ async fn a_crowd(server: Server) {
             + of("Watch", "Watch")
             + of("Lease", "LeaseKeepAlive")
     };
+    let lock = locker(&server.url(), LONG).await.lock("orders/42").unwrap();
+    let held = lock.acquire().await.unwrap();
     let before = messages();
+    let lock: Arc<dyn DistributedLock> = match is_fair {
+        true => Arc::new(lock.fair().unwrap()),
+        false => Arc::new(lock),
+    };
+    let mut waiting = JoinSet::new();
+    for _ in 0..CROWD {
+        let lock = Arc::clone(&lock);
+        waiting.spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() });
+    }
+    watched(&raw, places + 1).await;
+    let placed = messages();
     held.release().await.unwrap();
     waiting.join_all().await;
-    let messages = messages() - before;
+    [messages() - before, placed - before]
+}
+
+async fn a_crowd(server: Server) {
+    let [all, _] = messages_of_a_crowd(&server, false, 16).await;
     // To look as well, or to watch for each apart, would be more.
-    assert!(messages <= 3 * WAITERS, "{messages} messages for {WAITERS} grants");
+    assert!(all < CROWD * 7 / 2, "{all} messages for {CROWD} grants");
+}
+
+async fn a_crowd_in_order(server: Server) {
+    let [all, placed] = messages_of_a_crowd(&server, true, CROWD).await;
+    assert!(all - placed <= 2 * CROWD, "{} messages for {CROWD} grants", all - placed);
+    // For some the one before them has to be watched, and for all their own key.
+    assert!(placed < CROWD * 5 / 2, "{placed} messages for {CROWD} places");
 }
 
 /// And each finds its own place.

@@ -165,8 +165,8 @@ async fn waiters(client: &Client, subject: &Subject) -> Result<()> {
     let asks = || locks.driver().requests();
     stages.end(asks(), None).await?;
 
-    // Where they keep an order each has its place; elsewhere the first of them asks for all.
-    let refused = locks.driver().refused(if locks.keeps_order() { client.number } else { 1 });
+    // If they ask for order each has its place; otherwise the first of them ask for all.
+    let refused = locks.driver().refused(if client.is_fair { client.number } else { 1 });
     let mut waiting = JoinSet::new();
     for _ in 0..client.number {
         let lock = locks.lock("waiters")?;

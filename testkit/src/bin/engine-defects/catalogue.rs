@@ -245,9 +245,44 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "every waiter asks for itself",
         file: "pursuit.rs",
-        sound: "self.claim.waits() && !self.has_place()\n",
-        broken: "false\n",
+        sound: "if self.has_place() { PLACES } else { 1 }",
+        broken: "if self.has_place() { PLACES } else { 10_000 }",
         test: "a_thousand_waiters_cost_the_backend_as_much_as_one",
+    },
+    Defect {
+        what: "every waiter has a place",
+        file: "pursuit.rs",
+        sound: "if self.has_place() { PLACES } else { 1 }",
+        broken: "if self.has_place() { 10_000 } else { 1 }",
+        test: "of_many_that_wait_few_have_places_unless_they_ask_for_order",
+    },
+    Defect {
+        what: "who asks to be served in order stands behind others of its process first",
+        file: "pursuit.rs",
+        sound: "self.claim.waits() && !self.claim.is_fair();",
+        broken: "self.claim.waits();",
+        test: "of_many_that_wait_few_have_places_unless_they_ask_for_order",
+    },
+    Defect {
+        what: "a place that is given up is another's before it is free",
+        file: "keeper.rs",
+        sound: "ticket.filter(Ticket::is_one_of_several);",
+        broken: "ticket.filter(|_| false);",
+        test: "a_place_that_is_given_up_is_another_s_when_it_is_free",
+    },
+    Defect {
+        what: "a place that may have been taken is another's before that is known",
+        file: "pursuit.rs",
+        sound: "is_some_and(|ticket| !ticket.is_one_of_several())",
+        broken: "is_some()",
+        test: "a_place_that_is_given_up_is_another_s_when_it_is_free",
+    },
+    Defect {
+        what: "a silence is forgotten when another asks",
+        file: "turns.rs",
+        sound: "unanswered: earlier(last.unanswered, word.unanswered)",
+        broken: "unanswered: word.unanswered",
+        test: "an_answer_to_one_is_an_answer_to_all_and_silence_is_that_of_the_first",
     },
     Defect {
         what: "the next waiter believes what the front one had heard",
@@ -287,8 +322,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "what the last waiter knew goes with it",
         file: "turns.rs",
-        sound: "answered: last.answered || word.answered, ..word",
-        broken: "..word",
+        sound: "answered: last.answered || word.answered,",
+        broken: "answered: word.answered,",
         test: "an_ask_under_way_does_not_say_that_nobody_answers",
     },
     Defect {
@@ -498,8 +533,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a waiter that has given up keeps its turn until its last ask is answered",
         file: "pursuit.rs",
-        sound: "            self.progress.ticket = None;\n",
-        broken: "",
+        sound: "if self.passes_turn_at_once() {\n",
+        broken: "if false {\n",
         test: "a_front_waiter_that_has_given_up_holds_up_nobody",
     },
     Defect {
