@@ -31,6 +31,8 @@ struct Neighbour {
     relies: bool,
     /// Whether it stood just behind a claim that held the lock and has gone.
     is_next: bool,
+    /// Whether it is about to go: its turn would be of no use to it.
+    leaves: bool,
     /// Keeps one piece of news until it is fetched.
     news: Arc<Notify>,
 }
@@ -152,11 +154,20 @@ impl Neighbours {
         claims.get_mut(&owner).is_some_and(|own| std::mem::take(&mut own.is_next))
     }
 
-    /// Forgets a claim that neither holds nor waits any more, and tells the next, if there is one.
+    /// Takes note that `owner` is about to go. Its place may be gone before that.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn leave(&self, owner: OwnerId) {
+        if let Some(own) = self.claims().get_mut(&owner) {
+            own.leaves = true;
+        }
+    }
+
+    /// Forgets a claim that neither holds nor waits any more, and tells the next, if there is one
+    /// that is to stay.
     pub(crate) fn go(&self, owner: OwnerId) -> Option<OwnerId> {
         let mut claims = self.claims();
         let gone = claims.remove(&owner)?;
-        let next = claims.get_mut(&gone.behind?)?;
+        let next = claims.get_mut(&gone.behind?).filter(|next| !next.leaves)?;
         next.is_next = gone.place.is_none();
         tell(&mut claims, gone.behind)
     }
@@ -243,6 +254,19 @@ mod tests {
         assert!(!has_news(&neighbours, b).await, "told twice");
         neighbours.go(b);
         assert!(has_news(&neighbours, c).await);
+    }
+
+    /// Its place may be gone by now, and nobody else be told of the lock.
+    #[cfg(feature = "mysql")]
+    #[tokio::test]
+    async fn who_is_about_to_go_is_no_next_one() {
+        let neighbours = Neighbours::default();
+        let [a, b, c] = known(&neighbours);
+        behind(&neighbours, b, 2, Some(Ahead { owner: a, waits: false }));
+        stand(&neighbours, c, 3, b);
+        neighbours.leave(b);
+        assert_eq!(neighbours.go(a), None);
+        assert_eq!(neighbours.go(b), Some(c));
     }
 
     #[tokio::test]

@@ -144,9 +144,26 @@ impl Subscription {
     #[cfg(feature = "mysql")]
     pub(crate) fn list(&self, name: &LockName, owner: OwnerId, listing: Listing) {
         let mut waiters = self.board.waiters();
+        let key = key(name);
+        let mailboxes = waiters.by_lock.get_mut(&key);
+        let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) else {
+            return;
+        };
+        mailbox.listing = listing;
+        match listing {
+            Listing::Until(_) => _ = waiters.told.remove(&key),
+            Listing::Told => _ = waiters.told.insert(key),
+            Listing::Never => (),
+        }
+    }
+
+    /// Notes when the place of `owner` was taken, if that one listens.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn stand(&self, name: &LockName, owner: OwnerId, arrival: i64) {
+        let mut waiters = self.board.waiters();
         let mailboxes = waiters.by_lock.get_mut(&key(name));
         if let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) {
-            mailbox.listing = listing;
+            mailbox.place = Some(arrival);
         }
     }
 

@@ -100,18 +100,36 @@ impl Bell {
         let listened = Value::Integer(listened.into());
         let values = [namespace, lock, self.inbox(), lease, listened, lease];
         let listed = self.line.connections.write(LIST, &values, Urgency::Asks, within).await;
-        match (&listed, joined) {
-            (Ok(_), _) => (),
-            // Nobody releases a claim whose ask was not carried out.
-            (Err(_), Joined::Now) => self.subscription.leave(name, owner),
-            (Err(_), _) => self.subscription.list(name, owner, Listing::Told),
+        match &listed {
+            // The sleep was ended for others, too.
+            Ok(listed) if listed.last_insert_id() != 0 => {
+                _ = deliver(self.subscription.board(), name)
+            }
+            Ok(_) => (),
+            Err(_) => {
+                self.subscription.list(name, owner, Listing::Told);
+                // Nobody releases a claim whose ask was not carried out.
+                if joined == Joined::Now {
+                    self.subscription.leave(name, owner);
+                }
+            }
         }
         listed.map(|_| true)
+    }
+
+    /// Notes when the claim's place was taken.
+    pub(super) fn stand(&self, claim: &Claim, arrival: i64) {
+        self.subscription.stand(claim.name(), claim.owner(), arrival);
     }
 
     /// Whether it is this claim that was told of a release, and it has not asked since.
     pub(super) fn has_told(&self, claim: &Claim) -> bool {
         self.subscription.board().is_told(claim.name(), claim.owner())
+    }
+
+    /// Whether another claim of this process that listens has a place before that of this one.
+    pub(super) fn is_behind_another(&self, claim: &Claim) -> bool {
+        self.subscription.board().is_behind_another(claim.name(), claim.owner())
     }
 
     /// Whether the claim has asked before, and waits.

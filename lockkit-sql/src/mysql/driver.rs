@@ -120,6 +120,10 @@ impl MysqlDriver {
             // A claim that is told by then need not wait any longer, and is told nothing more.
             is_heard &= timeout(A_CHANCE, self.bell.changed(claim)).await.is_err();
         }
+        // It was told so that this process is told again: it is hardly its turn.
+        if !is_heard && self.bell.is_behind_another(claim) {
+            is_heard = self.listen(claim, within).await;
+        }
         let attempt = self.ask_once(claim, stood_before, is_heard, within).await?;
         match &attempt {
             Attempt::Taken(taken) if claim.waits() && taken.is_unheard() => (),
@@ -259,6 +263,9 @@ impl MysqlDriver {
             }
             Answer::Taken { remaining, run_out, standing } => (remaining, run_out, standing),
         };
+        if let Some(standing) = standing {
+            self.bell.stand(claim, standing.arrival);
+        }
         let is_told =
             standing.is_some_and(|standing| self.neighbours.stand(owner, standing, place_ends));
         let taken = match (run_out, &self.sights) {
@@ -283,6 +290,7 @@ impl MysqlDriver {
     async fn let_go(&self, claim: &Claim) -> Result<Release, Failure> {
         let within = self.within(claim);
         let is_to_tell = self.bell.leave(claim);
+        self.neighbours.leave(claim.owner());
         let released = claims::release(&self.connections, claim, within).await?;
         let mut is_free = released.hold != Ended::Nothing;
         // A claim that was granted the lock has no place, unless the place could not be removed.

@@ -1,6 +1,8 @@
 //! Who waits in this process, and what each was told.
 
 use std::collections::HashMap;
+#[cfg(feature = "mysql")]
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkit_core::driver::{Change, Grant, OwnerId};
@@ -24,6 +26,9 @@ pub(super) struct Waiters {
     /// Whether the server has confirmed the subscription.
     pub(super) are_told: bool,
     pub(super) by_lock: HashMap<String, HashMap<OwnerId, Mailbox>>,
+    /// The locks of which the server has told this process, and has not been asked to tell again.
+    #[cfg(feature = "mysql")]
+    pub(super) told: HashSet<String>,
     /// When the last of them left.
     pub(super) left: Option<Instant>,
 }
@@ -40,6 +45,9 @@ pub(super) struct Mailbox {
     pub(super) ask_again: bool,
     #[cfg(feature = "mysql")]
     pub(super) listing: Listing,
+    /// When its place in the queue was taken, if it has one.
+    #[cfg(feature = "mysql")]
+    pub(super) place: Option<i64>,
     pub(super) arrival: Arc<Notify>,
 }
 
@@ -105,7 +113,40 @@ impl Waiters {
         mailboxes.remove(&owner);
         if mailboxes.is_empty() {
             self.by_lock.remove(key);
+            #[cfg(feature = "mysql")]
+            self.told.remove(key);
             self.left = Some(Instant::now());
+        }
+        #[cfg(feature = "mysql")]
+        self.pass_on(key);
+    }
+
+    /// Has a waiter for a lock that this process was told of ask again. Whoever has asked has the
+    /// server tell this process again, so it is not for all of them to ask: of those who have places
+    /// only the first can have the lock, and the second is there to ask in any case.
+    #[cfg(feature = "mysql")]
+    fn tell(&mut self, key: &str) {
+        let Some(mailboxes) = self.by_lock.get_mut(key) else { return };
+        let mut places: Vec<_> = mailboxes.values().filter_map(|mailbox| mailbox.place).collect();
+        places.sort_unstable();
+        let second = places.get(1).copied();
+        let is_behind = |place: i64| second.is_some_and(|second| place > second);
+        mailboxes
+            .values_mut()
+            .filter(|mailbox| !mailbox.place.is_some_and(is_behind))
+            .for_each(Mailbox::ask_again);
+        self.told.insert(key.into());
+    }
+
+    /// If nobody is left of those who were told, and none of them had the server tell this process
+    /// again, has others do so.
+    #[cfg(feature = "mysql")]
+    fn pass_on(&mut self, key: &str) {
+        let is_told = |mailbox: &Mailbox| mailbox.listing == Listing::Told;
+        let mailboxes = self.by_lock.get(key);
+        let is_left = mailboxes.is_some_and(|mailboxes| mailboxes.values().any(is_told));
+        if self.told.contains(key) && !is_left {
+            self.tell(key);
         }
     }
 }
@@ -145,25 +186,26 @@ impl Board {
 
     /// Tells the waiters for the lock with this namespace and name; returns whether there are any.
     pub(crate) fn deliver(&self, namespace: &str, name: &str, news: News) -> bool {
-        let mut waiters = self.waiters();
-        let mailboxes = waiters.by_lock.get_mut(&key_of(namespace, name));
-        let Some(mailboxes) = mailboxes else { return false };
+        let (mut waiters, key) = (self.waiters(), key_of(namespace, name));
         match news {
             #[cfg(feature = "postgres")]
             News::Granted(owner, token) => {
-                if let Some(mailbox) = mailboxes.get_mut(&owner) {
+                let mailboxes = waiters.by_lock.get_mut(&key);
+                if let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) {
                     mailbox.granted = Some(token);
                     mailbox.arrival.notify_one();
                 }
             }
-            // Only one of them listens at a time, and it may not be the one that the server has
-            // heard of.
+            // It may not be the one that the server has heard of.
             #[cfg(feature = "mysql")]
-            News::Free => mailboxes.values_mut().for_each(Mailbox::ask_again),
+            News::Free => waiters.tell(&key),
             #[cfg(feature = "postgres")]
-            News::Released => mailboxes.values_mut().for_each(Mailbox::freed),
+            News::Released => {
+                let mailboxes = waiters.by_lock.get_mut(&key).into_iter();
+                mailboxes.flat_map(HashMap::values_mut).for_each(Mailbox::freed);
+            }
         }
-        true
+        waiters.by_lock.contains_key(&key)
     }
 
     /// Tells the waiters for a lock of that name, in whatever namespace, that it was let go.
@@ -182,24 +224,46 @@ impl Board {
     }
 
     /// Whether it is `owner` that the server has told of a release and that has not asked since.
-    /// That is known only if nobody else waits here for that lock.
+    /// That is known only if all others who wait here for that lock have places behind it.
     #[cfg(feature = "mysql")]
     pub(crate) fn is_told(&self, name: &LockName, owner: OwnerId) -> bool {
         let waiters = self.waiters();
         let Some(mailboxes) = waiters.by_lock.get(&key(name)) else { return false };
-        let is_told = mailboxes.get(&owner).is_some_and(|mailbox| mailbox.listing == Listing::Told);
-        waiters.are_told && is_told && mailboxes.len() == 1
+        let Some(own) = mailboxes.get(&owner) else { return false };
+        let is_first = mailboxes.iter().all(|(other, mailbox)| {
+            let is_behind = own.place.zip(mailbox.place).is_some_and(|(own, other)| own < other);
+            *other == owner || is_behind
+        });
+        waiters.are_told && own.listing == Listing::Told && is_first
     }
 
-    /// Has the waiters ask again if all of them wait for one lock, and returns the [key] of that
+    /// Whether somebody who waits here for the lock has a place before that of `owner`.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn is_behind_another(&self, name: &LockName, owner: OwnerId) -> bool {
+        let waiters = self.waiters();
+        let Some(mailboxes) = waiters.by_lock.get(&key(name)) else { return false };
+        let own = mailboxes.get(&owner).and_then(|mailbox| mailbox.place);
+        let is_before =
+            |mailbox: &Mailbox| mailbox.place.zip(own).is_some_and(|(it, own)| it < own);
+        mailboxes.values().any(is_before)
+    }
+
+    /// Has waiters ask again if all of them wait for one lock, and returns the [key] of that
     /// lock. Otherwise does nothing.
     #[cfg(feature = "mysql")]
-    pub(crate) fn deliver_to_all_of_one(&self) -> Option<String> {
+    pub(crate) fn deliver_to_those_of_one(&self) -> Option<String> {
         let mut waiters = self.waiters();
-        let mut locks = waiters.by_lock.iter_mut();
-        let (Some((key, mailboxes)), None) = (locks.next(), locks.next()) else { return None };
-        mailboxes.values_mut().for_each(Mailbox::ask_again);
-        Some(key.clone())
+        let mut locks = waiters.by_lock.keys();
+        let (Some(key), None) = (locks.next().cloned(), locks.next()) else { return None };
+        waiters.tell(&key);
+        Some(key)
+    }
+
+    /// Whether waiters for the lock with this [key] were told of it, and the server has not been
+    /// asked to tell this process again.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn has_told(&self, key: &str) -> bool {
+        self.waiters().told.contains(key)
     }
 }
 
@@ -254,24 +318,59 @@ mod tests {
     #[test]
     fn who_is_meant_is_known_where_all_wait_for_one_lock() {
         let board = Board::default();
-        assert_eq!(board.deliver_to_all_of_one(), None);
+        assert_eq!(board.deliver_to_those_of_one(), None);
         let (one, other) = (name("one"), name("other"));
         let owners = [OwnerId::random(), OwnerId::random()];
         for owner in owners {
             board.waiters().of(&one).insert(owner, Mailbox::default());
         }
-        assert_eq!(board.deliver_to_all_of_one(), Some(key(&one)));
+        assert_eq!(board.deliver_to_those_of_one(), Some(key(&one)));
         for owner in owners {
             let told = board.waiters().of(&one).get_mut(&owner).unwrap().take();
             assert_eq!(told, Some(Change::AskAgain));
         }
         board.waiters().of(&other).insert(OwnerId::random(), Mailbox::default());
-        assert_eq!(board.deliver_to_all_of_one(), None);
+        assert_eq!(board.deliver_to_those_of_one(), None);
         assert_eq!(board.waiters().of(&one).get_mut(&owners[0]).unwrap().take(), None);
     }
 
-    /// Several may have places behind others; and a claim that is told that news is gone has to
-    /// look.
+    /// The first has its turn, and the second has the server tell this process again.
+    #[cfg(feature = "mysql")]
+    #[test]
+    fn of_those_who_have_places_two_are_told_and_one_of_them_passes_it_on() {
+        let (board, lock) = (Board::default(), name("one"));
+        let [first, second, third, fourth] = [(); 4].map(|()| OwnerId::random());
+        let listing = Listing::Until(Instant::now());
+        let listed = |place| Mailbox { listing, place: Some(place), ..Mailbox::default() };
+        for (owner, place) in [(fourth, 7), (second, 5), (first, 1), (third, 6)] {
+            board.waiters().of(&lock).insert(owner, listed(place));
+        }
+        board.waiters().are_told = true;
+        let are_told = || {
+            let mut waiters = board.waiters();
+            let mailboxes = waiters.of(&lock);
+            let mut is_told = |owner| mailboxes.get_mut(&owner)?.take().map(|_| owner);
+            [first, second, third, fourth].into_iter().filter_map(&mut is_told).collect::<Vec<_>>()
+        };
+        assert!(board.deliver("lockkit", "one", News::Free));
+        assert_eq!(are_told(), [first, second]);
+        assert!(board.is_told(&lock, first) && !board.is_told(&lock, second));
+        assert!(!board.is_behind_another(&lock, first) && board.is_behind_another(&lock, second));
+
+        // The second is there to ask.
+        board.waiters().remove(&key(&lock), first);
+        assert_eq!(are_told(), []);
+        // It gives up before it has asked.
+        board.waiters().remove(&key(&lock), second);
+        assert_eq!(are_told(), [third, fourth]);
+        // It has had the server tell this process again.
+        board.waiters().of(&lock).get_mut(&fourth).unwrap().listing = listing;
+        board.waiters().told.clear();
+        board.waiters().remove(&key(&lock), third);
+        assert_eq!(are_told(), []);
+    }
+
+    /// Others may have places before it; and a claim that is told that news is gone has to look.
     #[cfg(feature = "mysql")]
     #[test]
     fn only_who_is_alone_in_being_told_takes_its_turn_without_a_look() {

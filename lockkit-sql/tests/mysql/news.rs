@@ -34,6 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("users_that_may_not_wake_each_other_ask", shared, strangers),
         trial("who_has_told_another_stands_in_line_behind_it", shared, behind),
         trial("who_is_told_while_it_stands_back_listens_anew", shared, told_meanwhile),
+        trial("who_listens_anew_takes_no_news_from_others", shared, listed_meanwhile),
         trial("a_hand_over_takes_few_statements", private, hand_over),
         trial("what_is_told_at_once_is_noted_together", private, at_once),
         trial("a_cut_bell_is_made_up_for", private, cut),
@@ -352,6 +353,24 @@ async fn told_meanwhile(server: String) {
 }
 
 /// One of them keeps the gate closed, and so the sleep from ending; then another one has to.
+/// One of its process asks for the next news when this was told, and has not heard of it.
+async fn listed_meanwhile(server: String) {
+    let mut database = Database::on(&server).await;
+    let [near, far] = [database.driver().await, database.driver().await];
+    let [first, between, last] = [(); 3].map(|()| claim(LONG).fair());
+    take(&near, &claim(LONG)).await;
+    listen(&far, &first).await;
+    listen(&near, &between).await;
+    let owner = first.owner();
+    let told = format!(
+        "UPDATE lockkit_bell SET told = {NOW} \
+         WHERE inbox = (SELECT inbox FROM lockkit_place WHERE owner = '{owner}')"
+    );
+    database.run(&told).await;
+    listen(&far, &last).await;
+    assert_eq!(far.changed(&first).await, Change::AskAgain);
+}
+
 async fn gate(server: String) {
     let mut database = Database::on(&server).await;
     let driver = database.driver().await;

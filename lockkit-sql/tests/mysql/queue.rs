@@ -2,13 +2,15 @@
 
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
+use lockkit_core::Locker;
 use lockkit_core::driver::{Driver, Release, Renewal, Taken};
 use lockkit_testkit::{Server, trial};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::support::{
-    CARRIED_OUT, Database, LONG, NOW, claim, impatient_driver, listen, millis, private, refused,
-    shared, take,
+    CARRIED_OUT, Database, LONG, NAME, NOW, claim, driver, impatient_driver, listen, millis,
+    private, refused, shared, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -26,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("what_is_left_of_a_turn_keeps_nobody_out", shared, left_over),
         trial("a_place_that_outlived_a_turn_and_a_release_goes", shared, outlived),
         trial("a_grant_of_a_crowd_is_three_statements", private, three),
+        trial("a_grant_of_crowds_that_take_turns_is_few_statements", private, by_turns),
         trial("deadlocks_are_got_over", shared, deadlock),
         trial("a_lock_that_was_removed_is_made_anew", shared, removed),
     ]
@@ -302,6 +305,31 @@ async fn three(server: Server) {
     let after = database.figure(CARRIED_OUT).await;
     // One of them is the count itself.
     assert_eq!(after - before - 1, 3 * others.len() as i64);
+}
+
+/// Of two processes, each with every other place: behind a waiter is always one of the other.
+async fn by_turns(server: Server) {
+    const WAITERS: i64 = 100;
+    let mut database = Database::at(&server.url()).await;
+    let url = &database.url;
+    let lockers = [(); 2].map(|()| async { Locker::new(driver(url).await) });
+    let locks = join_all(lockers).await.into_iter();
+    let locks: Vec<_> = locks.map(|locker| locker.lock(NAME).unwrap().fair().unwrap()).collect();
+    let held = locks[0].acquire().await.unwrap();
+    let mut waiting = JoinSet::new();
+    for place in 1..=WAITERS {
+        let lock = locks[place as usize % 2].clone();
+        waiting.spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() });
+        while database.ask::<i64>("SELECT COUNT(*) FROM lockkit_place").await < place {
+            sleep(millis(2)).await;
+        }
+    }
+    let before = database.figure(CARRIED_OUT).await;
+    held.release().await.unwrap();
+    waiting.join_all().await;
+    let carried_out = database.figure(CARRIED_OUT).await - before;
+    // They ask once a second as well. If all were told of each release, it would be 80.
+    assert!(carried_out < 20 * WAITERS, "{carried_out} statements for {WAITERS} grants");
 }
 
 /// Another session locks first a place and then the lock's row, which nothing of ours does: the

@@ -54,12 +54,18 @@ impl Listener for Sleeper {
 
     async fn hear(&mut self, board: &Board) -> Result<(), Failure> {
         let Some(told) = self.sleep().await? else {
-            self.guess = board.deliver_to_all_of_one();
+            self.guess = board.deliver_to_those_of_one();
             return Ok(());
         };
         let guess = self.guess.take();
-        // A waiter that was told by a guess may have the lock by now.
-        let in_vain = |name| !deliver(board, name) && guess != Some(key(name));
+        let in_vain = |name| {
+            let key = key(name);
+            // A waiter that was told by a guess may have the lock by now, and another one have been
+            // told since.
+            let is_guessed = guess.as_ref() == Some(&key);
+            let is_known = is_guessed && board.has_told(&key);
+            !is_known && !deliver(board, name) && !is_guessed
+        };
         let in_vain: Vec<_> = told.iter().filter(|(name, _)| in_vain(name)).collect();
         for some in told.chunks(TOGETHER) {
             self.note_heard(some).await?;
