@@ -114,8 +114,15 @@ impl Progress {
         failed || unanswered.is_some_and(|since| since <= self.started || !answered)
     }
 
+    /// It is another's turn, if it was this claim's.
+    pub(crate) fn pass_turn(&self) {
+        if let Some(ticket) = &self.ticket {
+            ticket.pass();
+        }
+    }
+
     /// Tells those who wait behind this claim, if there is a queue, whether the backend answers. To
-    /// be called only when it is this claim's turn.
+    /// be called only when it is this claim's turn, or when what it has asked is answered later.
     pub(crate) fn tell(&self) {
         if let Some(ticket) = &self.ticket {
             ticket.tell(self.word());

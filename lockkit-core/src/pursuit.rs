@@ -189,9 +189,12 @@ impl<'a> Pursuit<'a> {
             let given_up = self.give_up(stop, caller);
             // The caller does not wait for the answer, but the clean-up must.
             if self.passes_turn_at_once() {
-                self.progress.ticket = None;
+                self.progress.pass_turn();
             }
             self.note(asked, &request.await);
+            if self.progress.unanswered.is_none() {
+                self.progress.tell();
+            }
             given_up
         }
     }

@@ -114,6 +114,13 @@ impl Ticket {
         self.has_turn.store(true, Ordering::Relaxed);
     }
 
+    /// Passes the turn on, and goes on to tell those behind.
+    pub(crate) fn pass(&self) {
+        if self.has_turn.swap(false, Ordering::Relaxed) {
+            self.queue.turn.add_permits(1);
+        }
+    }
+
     /// What the front waiters last told.
     pub(crate) fn word(&self) -> Word {
         *lock(&self.queue.word)

@@ -48,6 +48,8 @@ enum Tells {
 enum Health {
     #[default]
     Sound,
+    /// Every ask takes a second.
+    Slow,
     /// Every ask fails at once.
     Dead,
     /// No ask is ever answered.
@@ -71,6 +73,7 @@ impl Driver for Unordered {
         let health = *self.health.lock().unwrap();
         match health {
             Health::Sound => (),
+            Health::Slow => sleep(Duration::from_secs(1)).await,
             Health::Dead => return Err(DriverError::new(ErrorKind::Unreachable, "dead")),
             Health::Stuck => std::future::pending().await,
         }
@@ -372,6 +375,26 @@ async fn an_ask_under_way_does_not_say_that_nobody_answers() {
         let outcome = waiter.await.unwrap().unwrap_err();
         assert!(matches!(outcome, Error::TimedOut { source: None, .. }), "{outcome:?}");
     }
+}
+
+/// The answer to the one comes while the other waits for its own.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_too_late_for_one_is_an_answer_for_the_next() {
+    let backend = Unordered::default();
+    let lock = Locker::new(backend.clone()).lock("a").unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    *backend.health.lock().unwrap() = Health::Slow;
+    let wait = |patience| {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire_timeout(Duration::from_millis(patience)).await })
+    };
+    let impatient = wait(500);
+    sleep(Duration::from_millis(200)).await;
+    let next = wait(1_200);
+    let silent = impatient.await.unwrap().unwrap_err();
+    assert!(matches!(silent, Error::TimedOut { source: Some(_), .. }), "{silent:?}");
+    let outcome = next.await.unwrap().unwrap_err();
+    assert!(matches!(outcome, Error::TimedOut { source: None, .. }), "{outcome:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -320,6 +320,13 @@ pub(crate) const DEFECTS: &[Defect] = &[
         test: "an_ask_under_way_does_not_say_that_nobody_answers",
     },
     Defect {
+        what: "an answer that is too late for one waiter is none for the others",
+        file: "pursuit.rs",
+        sound: "if self.progress.unanswered.is_none() {\n",
+        broken: "if false {\n",
+        test: "an_answer_that_is_too_late_for_one_is_an_answer_for_the_next",
+    },
+    Defect {
         what: "what the last waiter knew goes with it",
         file: "turns.rs",
         sound: "answered: last.answered || word.answered,",
