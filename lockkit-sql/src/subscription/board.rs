@@ -142,10 +142,13 @@ impl Waiters {
     /// again, has others do so.
     #[cfg(feature = "mysql")]
     fn pass_on(&mut self, key: &str) {
+        // Those who wait are many, and mostly there is nothing to pass on.
+        if !self.told.contains(key) {
+            return;
+        }
         let is_told = |mailbox: &Mailbox| mailbox.listing == Listing::Told;
         let mailboxes = self.by_lock.get(key);
-        let is_left = mailboxes.is_some_and(|mailboxes| mailboxes.values().any(is_told));
-        if self.told.contains(key) && !is_left {
+        if !mailboxes.is_some_and(|mailboxes| mailboxes.values().any(is_told)) {
             self.tell(key);
         }
     }
