@@ -160,7 +160,7 @@ table! {
         waiting::places_are_served_in_order [Order] "Fair claims, and all that wait where there is always an order, are served in the order of their first asks.";
         waiting::a_waiter_keeps_its_place [Order, Lease] "A waiter that goes on asking keeps its place for many leases.";
         sharing::places_of_one_connection_are_in_order [Order] "Fair claims of one connection are served in the order of their first asks, also after one of them gave up.";
-        sharing::who_shares_a_connection_is_told_in_turn [Order, Notification] "Fair claims that listen over one connection each hear when it is their turn, also after one of them gave up.";
+        sharing::who_shares_a_connection_is_told_in_turn [Order, Notification] "Fair claims that listen over one connection each hear when it is their turn, also after one of them gave up, or as another comes.";
         waiting::a_try_does_not_overtake_the_queue [Order] "While a fair claim waits, a claim that does not wait is refused.";
         waiting::a_try_does_not_overtake_at_the_end_of_a_lease [Order, Lease] "A lock whose lease runs out goes to the fair claim that has waited longest, and not to who asks first.";
         waiting::a_plain_waiter_does_not_overtake_the_queue [Order] "While a fair claim waits, a later waiter that is not fair is refused.";
@@ -225,7 +225,7 @@ table! {
         waiting::a_dead_waiter_holds_nobody_up [Lease] "A waiter that died is passed over within a lease.";
         waiting::a_dead_holder_blocks_for_a_lease [Lease] "A lock whose holder died goes to a waiter within a lease.";
         waiting::a_long_wait_ends_in_a_good_hold [] "A hold that was waited for during several leases is as good as any.";
-        waiting::a_thousand_waiters_are_served [] "1,000 waiters of one locker on one lock all get it.";
+        waiting::a_thousand_waiters_are_served [] "1,000 waiters of one locker on one lock all get it, 500 of them in order where the driver can.";
         waiting::a_wait_ends_while_nobody_answers [Silence] "A try and a wait with a limit end while the backend answers nothing; afterwards the same locker gets the lock.";
         waiting::a_wait_outlives_a_cut [Sever] "A waiter whose connection was cut gets the lock when it is released.";
         holding::a_hold_outlives_its_lease [] "A hold lasts for many leases, for which everybody else is refused.";

@@ -696,6 +696,7 @@ impl Driver for Broken {
             Some(Defect::RefusesRetries) if self.is_holder(claim) => {
                 return Ok(Attempt::Taken(Taken::new()));
             }
+            Some(Defect::NewcomersTakeNews) if claim.is_fair() => self.take_news(claim).await,
             Some(Defect::AnswersRetriesItself) => {
                 if let Some(grant) = self.state().first_grants.get(&owner) {
                     return Ok(Attempt::Granted(grant.clone()));

@@ -110,6 +110,7 @@ defects! {
     GrantsOutOfSilence "Tells a fair waiter of a grant when nothing happens for 25 seconds." "the time-out of a blocking read that is taken for a message";
     CutsChannels "Tells nobody of news who waits for a name of more than 63 bytes." "PostgreSQL cuts off the channel of `LISTEN` and refuses that of `pg_notify`";
     ChannelsAreStatements "Tells nobody of news who waits for a name with a double quotation mark." "`LISTEN` put together as a string";
+    NewcomersTakeNews "Takes from those who wait, as a fair claim comes, the news that they have not heard." "a note to a process that whoever asks for the next one clears";
     OneListenerAConnection "Tells the last fair claim of a connection that listened, and none of those before." "a table of listeners by lock, in each connection";
 
     // Places.

@@ -57,8 +57,34 @@ pub(in crate::checks) async fn who_shares_a_connection_is_told_in_turn(
         Verdict::Ok(())
     };
     context.promptly("the turns of all who share a connection", all).await??;
-    let served = served.lock().unwrap_or_else(PoisonError::into_inner);
+    let served = served.lock().unwrap_or_else(PoisonError::into_inner).clone();
     ensure!(served.is_sorted(), "who shares a connection was served in the order {served:?}");
+    a_newcomer_takes_no_news(context, &holder, &shared).await
+}
+
+/// What is told to one that shares the connection, as another comes. Between the two stands somebody
+/// else, so that both have to be told.
+async fn a_newcomer_takes_no_news(
+    context: &Context,
+    holder: &Connection,
+    shared: &Connection,
+) -> Verdict {
+    let (other, held) = (context.connect().await?, context.long_claim()?);
+    let [first, between, last] =
+        [context.long_claim()?.fair(), context.long_claim()?.fair(), context.long_claim()?.fair()];
+    holder.take(&held).await?;
+    shared.is_refused(&first, "it is held").await?;
+    other.is_refused(&between, "it is held").await?;
+    for (connection, claim) in [(shared, &first), (&other, &between)] {
+        _ = timeout(context.ttl() / 4, connection.changed(claim)).await;
+        connection.is_refused(claim, "it is held").await?;
+    }
+    holder.release(&held).await?;
+    shared.is_refused(&last, "others had waited for longer").await?;
+    for (connection, claim) in [(shared, &first), (&other, &between), (shared, &last)] {
+        context.promptly("its turn", connection.listen_until_granted(claim)).await??;
+        connection.release(claim).await?;
+    }
     Ok(())
 }
 

@@ -207,8 +207,10 @@ pub(in crate::checks) async fn a_thousand_waiters_are_served(context: &Context) 
     let client = context.long_client().await?;
     let guard = context.acquire(&client.lock).await?;
     let mut waiters = JoinSet::new();
-    for _ in 0..WAITERS {
-        let lock = client.lock.clone();
+    // All who ask to be served in order have places.
+    for number in 0..WAITERS {
+        let in_order = number % 2 == 0;
+        let lock = if in_order { client.queue() } else { Arc::new(client.lock.clone()) };
         waiters.spawn(async move { lock.acquire().await?.release().await });
     }
     waits(context, &client).await?;

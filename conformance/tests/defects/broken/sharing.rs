@@ -1,8 +1,10 @@
 //! What several claims have to do with each other, and should not.
 
 use std::future::pending;
+use std::time::Duration;
 
 use lockkit_core::driver::{Change, Claim, Driver as _, DriverError, Inspect as _};
+use tokio::time::timeout;
 
 use super::Broken;
 use crate::catalogue::Defect;
@@ -18,6 +20,15 @@ impl Broken {
     /// The place that is for all goes with the claim that took it.
     pub(super) fn leave_place(&self, claim: &Claim) {
         self.state().places.retain(|_, owner| *owner != claim.owner());
+    }
+
+    /// Takes from others what they have not heard, if the claim has only come.
+    pub(super) async fn take_news(&self, claim: &Claim) {
+        if self.state().asked.insert(claim.owner()) {
+            for waiter in self.waiters(claim.name()) {
+                _ = timeout(Duration::ZERO, self.memory().changed(&waiter)).await;
+            }
+        }
     }
 
     /// Listens in place of whoever did, and resolves when another does.
