@@ -346,6 +346,6 @@ mod tests {
                 assert!(won.unwrap().vouched.is_good_at(clock.now()));
             }
         });
-        assert!(waited.await.is_none());
+        assert!(waited.await.is_err());
     }
 }

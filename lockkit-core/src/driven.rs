@@ -11,16 +11,26 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker, ready};
+use std::thread;
 
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::engine::Engine;
 
-/// The caller's end: resolves to what the work reports, or to `None` if the runtime is gone.
+/// The caller's end: resolves to what the work reports, or to why it does not.
 pub(crate) struct Driven<T> {
     work: Work,
-    report: oneshot::Receiver<T>,
+    report: oneshot::Receiver<Result<T, NoReport>>,
     engine: Arc<Engine>,
+}
+
+/// Why work has ended without a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoReport {
+    /// It was dropped with its runtime.
+    Gone,
+    /// It has panicked, in a task. If its caller drives it, the caller has the panic.
+    Panicked,
 }
 
 type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -107,9 +117,9 @@ impl<T> Driven<T> {
 }
 
 impl<T> Future for Driven<T> {
-    type Output = Option<T>;
+    type Output = Result<T, NoReport>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let report = match this.drive(cx) {
             // The work reports when it is polled, which is here: listening for the report would
@@ -121,7 +131,7 @@ impl<T> Future for Driven<T> {
             true => ready!(Pin::new(&mut this.report).poll(cx)).ok(),
         };
         this.hand_over();
-        Poll::Ready(report)
+        Poll::Ready(report.unwrap_or(Err(NoReport::Gone)))
     }
 }
 
@@ -188,14 +198,17 @@ impl fmt::Debug for Stage {
 
 /// The work's end.
 pub(crate) struct Caller<T> {
-    report: Option<oneshot::Sender<T>>,
+    report: Option<oneshot::Sender<Result<T, NoReport>>>,
 }
 
 impl<T> Caller<T> {
     /// Answers the caller, unless it was answered before or is gone: then the report comes back.
     pub(crate) fn report(&mut self, report: T) -> Result<(), T> {
         match self.report.take() {
-            Some(sender) => sender.send(report),
+            Some(sender) => match sender.send(Ok(report)) {
+                Err(Ok(report)) => Err(report),
+                _ => Ok(()),
+            },
             None => Err(report),
         }
     }
@@ -206,5 +219,16 @@ impl<T> Caller<T> {
             Some(sender) => sender.poll_closed(cx),
             None => Poll::Ready(()),
         })
+    }
+}
+
+impl<T> Drop for Caller<T> {
+    fn drop(&mut self) {
+        if let Some(sender) = self.report.take()
+            && thread::panicking()
+        {
+            // The caller may be gone.
+            _ = sender.send(Err(NoReport::Panicked));
+        }
     }
 }

@@ -14,8 +14,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::clock::Clock;
 use crate::crowd::Crowd;
-use crate::driven::Driven;
-use crate::driver::{Claim, Driver, DriverError};
+use crate::driven::{Driven, NoReport};
+use crate::driver::{Claim, Driver, DriverError, ErrorKind};
 use crate::nursery::Nursery;
 use crate::turns::Turns;
 use crate::{Error, Label, LockName, Operation, Result, meter};
@@ -104,7 +104,7 @@ impl Engine {
                 answer = request => drop(caller.report(answer)),
             }
         });
-        let answer = requested.await.ok_or_else(|| self.shut_down_error())?;
+        let answer = requested.await.map_err(|none| self.no_report_error(none, operation, name))?;
         let driver = self.driver.id();
         answer.map_err(|error| Error::of_driver(driver, operation, name.cloned(), error))
     }
@@ -193,6 +193,22 @@ impl Engine {
 
     pub(crate) fn shut_down_error(&self) -> Error {
         Error::ShutDown { driver: self.driver.id() }
+    }
+
+    /// Why a request, whose work has ended without a report, has no answer.
+    pub(crate) fn no_report_error(
+        &self,
+        none: NoReport,
+        operation: Operation,
+        name: Option<&LockName>,
+    ) -> Error {
+        match none {
+            NoReport::Gone => self.shut_down_error(),
+            NoReport::Panicked => {
+                let error = DriverError::new(ErrorKind::Unknown, "the driver has panicked");
+                Error::of_driver(self.driver.id(), operation, name.cloned(), error)
+            }
+        }
     }
 
     pub(crate) fn lost_error(&self, name: &LockName) -> Error {

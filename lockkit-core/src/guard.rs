@@ -88,7 +88,7 @@ impl LockGuard {
         // Tells those who watch even if nobody drives the release any more when this is dropped.
         let _told = Untold(&hold.tenure);
         let retired = Driven::new(&hold.tenure.engine, |caller| keeper::retire(seat, caller));
-        retired.await.unwrap_or_else(|| Err(hold.lost_error()))
+        retired.await.unwrap_or_else(|_| Err(hold.lost_error()))
     }
 
     /// A copy of the descriptor that keeps the hold, for another process to inherit, as with
@@ -370,7 +370,7 @@ impl LeasedGuard {
         }
         Driven::new(engine, |caller| keeper::extend(Arc::clone(tenure), ttl, caller))
             .await
-            .unwrap_or_else(|| Err(self.lost_error()))
+            .unwrap_or_else(|_| Err(self.lost_error()))
     }
 
     /// Releases the lock, as [`LockGuard::release`] does.

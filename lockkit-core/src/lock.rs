@@ -14,7 +14,7 @@ use crate::owner::Behind;
 use crate::traits::{DistributedLock, FairLock, LeasedLock, ReentrantLock, private::Sealed};
 use crate::{
     AcquireOptions, Capabilities, Error, Fairness, Hold, Label, Lease, LeasedGuard, Liveness,
-    LockGuard, LockName, Owner, Result, Wait, keeper, meter,
+    LockGuard, LockName, Operation, Owner, Result, Wait, keeper, meter,
 };
 
 /// A named lock. It holds nothing until it is acquired, and is cheap to clone.
@@ -279,7 +279,9 @@ impl<O: 'static, E: 'static> Lock<O, E> {
                 .instrument(span)
         });
         let acquired = acquiring.await;
-        let acquired = acquired.unwrap_or_else(|| Err(engine.shut_down_error()));
+        let acquired = acquired.unwrap_or_else(|none| {
+            Err(engine.no_report_error(none, Operation::Acquire, Some(&self.name)))
+        });
         metered.end(&acquired);
         acquired
     }

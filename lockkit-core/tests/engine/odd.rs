@@ -185,7 +185,12 @@ async fn an_acquisition_whose_driver_panics_fails_and_leaves_nothing() {
         driver.news.notify_waiters();
         // Whoever drives the ask has the panic: the caller, until it waits.
         match acquiring.await {
-            Ok(outcome) => assert!(waits && outcome.is_err(), "{outcome:?}"),
+            Ok(outcome) => {
+                let error = outcome.unwrap_err();
+                assert!(waits && matches!(error, Error::Unreachable(_)), "{error:?}");
+                let text = format!("{error}: {}", std::error::Error::source(&error).unwrap());
+                assert!(text.contains("`a`") && text.contains("panicked"), "{text}");
+            }
             Err(error) => assert!(!waits && error.is_panic(), "{error:?}"),
         }
         drop(before);

@@ -533,7 +533,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
         what: "a look that its caller does not come back to is left alone",
         file: "engine.rs",
         sound: "let requested = Driven::new(self, |mut caller| async move {",
-        broken: "let requested = self.inside(request);\n        #[cfg(any())]\n        \
+        broken: "let requested = async { self.inside(request).await.ok_or(NoReport::Gone) };\n        #[cfg(any())]\n        \
                  let requested = Driven::new(self, |mut caller| async move {",
         test: "looks_that_are_left_alone_hold_up_nobody",
     },
@@ -556,6 +556,13 @@ pub(crate) const DEFECTS: &[Defect] = &[
         file: "pursuit.rs",
         sound: "if thread::panicking() {",
         broken: "if false {",
+        test: "an_acquisition_whose_driver_panics_fails_and_leaves_nothing",
+    },
+    Defect {
+        what: "an acquisition whose driver panics is said to have ended with its locker",
+        file: "driven.rs",
+        sound: "_ = sender.send(Err(NoReport::Panicked));",
+        broken: "drop(sender);",
         test: "an_acquisition_whose_driver_panics_fails_and_leaves_nothing",
     },
     Defect {
