@@ -101,7 +101,7 @@ fn wait_and_take(
 }
 
 /// Leaves nothing behind of a claim that was not granted. A turn that comes with a place is passed on
-/// when the first release is answered, since the place is free then; any other was, or is now.
+/// when the first release is over: mostly the place is free then. Any other was, or is now.
 async fn clear_up_wait(engine: Arc<Engine>, claim: Claim, progress: Progress) {
     let Progress { in_doubt, ticket, .. } = progress;
     let mut place = ticket.filter(Ticket::is_one_of_several);

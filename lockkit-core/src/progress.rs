@@ -8,7 +8,7 @@ use crate::driver::DriverError;
 use crate::options::{Renew, Wait};
 use crate::owner::{Behind, Silence};
 use crate::pace::Pause;
-use crate::turns::{Ticket, Word};
+use crate::turns::Ticket;
 
 /// How far a claim has come on its way to a grant.
 pub(crate) struct Progress {
@@ -34,7 +34,7 @@ pub(crate) struct Progress {
     /// How many asks were refused although news had told everybody to make them.
     pub(crate) in_vain: u32,
     pub(crate) pause: Pause,
-    /// Its ticket among the waiters of a locker that ask one after the other, if it is one of them.
+    /// Its ticket among the waiters of a locker that take turns, if it is one of them.
     pub(crate) ticket: Option<Ticket>,
     /// Where those of the same owner look who come after it.
     pub(crate) silence: Option<Arc<Silence>>,
@@ -108,8 +108,10 @@ impl Progress {
 
     /// Whether there is no grant for want of answers, and not because the lock is taken.
     pub(crate) fn is_silence(&self) -> bool {
-        let Word { unanswered, failed, answered } =
-            self.ticket.as_ref().map_or_else(|| self.word(), Ticket::word);
+        let (unanswered, failed, answered) = match self.ticket.as_ref().map(Ticket::word) {
+            Some(word) => (word.unanswered, word.failed, word.answered.is_some()),
+            None => (self.unanswered, self.failure.is_some(), self.answered),
+        };
         // An ask that is under way takes back nothing that was known before it.
         failed || unanswered.is_some_and(|since| since <= self.started || !answered)
     }
@@ -121,24 +123,11 @@ impl Progress {
         }
     }
 
-    /// Tells those who wait behind this claim, if there is a queue, whether the backend answers. To
-    /// be called only when it is this claim's turn, or when what it has asked is answered later.
-    pub(crate) fn tell(&self) {
-        if let Some(ticket) = &self.ticket {
-            ticket.tell(self.word());
-        }
-    }
-
     /// Tells those of the same owner who come after it, if it has one, since when there has been no
     /// answer.
     pub(crate) fn tell_owner(&self) {
         if let Some(silence) = &self.silence {
             silence.note(self.is_silent_since());
         }
-    }
-
-    fn word(&self) -> Word {
-        let (unanswered, answered) = (self.unanswered, self.answered);
-        Word { unanswered, failed: self.failure.is_some(), answered }
     }
 }

@@ -165,7 +165,9 @@ impl<'a> Pursuit<'a> {
         async move {
             let mut request = pin!(self.engine.driver.try_acquire(self.claim));
             _ = self.progress.unanswered.get_or_insert(asked);
-            self.progress.tell();
+            if let Some(ticket) = &self.progress.ticket {
+                ticket.asks(asked);
+            }
             let stop = loop {
                 select! {
                     biased;
@@ -192,9 +194,6 @@ impl<'a> Pursuit<'a> {
                 self.progress.pass_turn();
             }
             self.note(asked, &request.await);
-            if self.progress.unanswered.is_none() {
-                self.progress.tell();
-            }
             given_up
         }
     }
@@ -216,7 +215,6 @@ impl<'a> Pursuit<'a> {
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
         self.note(asked, &answer);
-        self.progress.tell();
         let now = self.engine.clock.stamp();
         match answer {
             // What was granted meanwhile is released again.
@@ -266,7 +264,7 @@ impl<'a> Pursuit<'a> {
         self.claim.waits() && (ordered || self.claim.is_fair())
     }
 
-    /// Remembers what an ask may have left behind.
+    /// Remembers what an ask may have left behind, and tells those behind whether it was answered.
     fn note(&mut self, asked: Instant, answer: &Result<Attempt, DriverError>) {
         match answer {
             Ok(Attempt::Granted(_)) => self.progress.traces = true,
@@ -287,6 +285,11 @@ impl<'a> Pursuit<'a> {
             self.progress.unanswered = None;
             self.progress.answered = true;
             self.progress.failure = None;
+        }
+        match &self.progress.ticket {
+            Some(ticket) if silent => ticket.fails(asked),
+            Some(ticket) => ticket.is_answered(asked),
+            None => (),
         }
     }
 
@@ -341,7 +344,6 @@ impl<'a> Pursuit<'a> {
             self.contend();
             self.progress.failure = Some(Box::new(error));
             self.progress.backs_off = true;
-            self.progress.tell();
             return Some(Asked::Again(Some(now + jitter(self.pause()))));
         }
         let error = self.engine.failed_error(Operation::Acquire, self.claim.name(), error);
@@ -424,6 +426,9 @@ impl<'a> Pursuit<'a> {
         let stood_still = over + LATE < now;
         if stood_still {
             self.progress.unanswered = Some(now);
+            if let Some(ticket) = &self.progress.ticket {
+                ticket.stood_still_until(now);
+            }
         }
         stood_still
     }

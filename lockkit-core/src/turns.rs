@@ -6,7 +6,7 @@
 //! and are replaced are never more than the backend can follow.
 //!
 //! Turns are taken in order of arrival; a waiter that goes away, for whatever reason, passes its
-//! turn on by being dropped.
+//! turn on when its ticket is dropped, if it has not passed it before.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use crate::LockName;
-use crate::clock::{Instant, earlier};
+use crate::clock::Instant;
 
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
@@ -38,15 +38,15 @@ struct Queue {
     word: Mutex<Word>,
 }
 
-/// What those behind know of how the front waiters fare.
+/// What those behind know of how the front waiters fare, and those who were there before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word {
-    /// Since when the backend has not answered them.
+    /// Since when the backend has answered none of them, if one has asked since.
     pub(crate) unanswered: Option<Instant>,
     /// Whether an ask has failed since the last answer.
     pub(crate) failed: bool,
-    /// Whether any was ever answered, or a waiter whose turn it was before.
-    pub(crate) answered: bool,
+    /// When the last ask left that was answered.
+    pub(crate) answered: Option<Instant>,
 }
 
 impl Turns {
@@ -126,16 +126,32 @@ impl Ticket {
         *lock(&self.queue.word)
     }
 
-    /// Tells those behind. An answer to one waiter is one to all; until there is one, what the others
-    /// have told counts as well.
-    pub(crate) fn tell(&self, word: Word) {
-        let mut last = lock(&self.queue.word);
-        let is_answer = word.unanswered.is_none();
-        *last = Word {
-            unanswered: earlier(last.unanswered, word.unanswered).filter(|_| !is_answer),
-            failed: word.failed || (last.failed && !is_answer),
-            answered: last.answered || word.answered,
-        };
+    /// Tells those behind of an ask that leaves.
+    pub(crate) fn asks(&self, asked: Instant) {
+        _ = lock(&self.queue.word).unanswered.get_or_insert(asked);
+    }
+
+    /// Tells those behind of the answer to what was asked then: to them it is as good as their own.
+    pub(crate) fn is_answered(&self, asked: Instant) {
+        let mut word = lock(&self.queue.word);
+        let answered = word.answered.max(Some(asked));
+        *word = Word { unanswered: None, failed: false, answered };
+    }
+
+    /// Tells those behind that there is no answer to what was asked then. Another waiter may have had
+    /// one meanwhile.
+    pub(crate) fn fails(&self, asked: Instant) {
+        let mut word = lock(&self.queue.word);
+        let since = word.answered.map_or(asked, |answered| answered.max(asked));
+        _ = word.unanswered.get_or_insert(since);
+        word.failed = true;
+    }
+
+    /// Tells those behind that nobody could hear before that.
+    pub(crate) fn stood_still_until(&self, now: Instant) {
+        if let Some(since) = &mut lock(&self.queue.word).unanswered {
+            *since = now.max(*since);
+        }
     }
 }
 
@@ -211,15 +227,22 @@ mod tests {
         let [first, second, third] = [(); 3].map(|()| turns.join(&name, 2));
         let early = Clock::simulated().now();
         let late = early + Duration::from_secs(1);
-        first.tell(Word { unanswered: Some(early), failed: true, answered: false });
-        second.tell(Word { unanswered: Some(late), failed: false, answered: false });
-        let silent = Word { unanswered: Some(early), failed: true, answered: false };
+        first.asks(early);
+        second.asks(late);
+        first.fails(early);
+        let silent = Word { unanswered: Some(early), failed: true, answered: None };
         assert_eq!(third.word(), silent);
-        first.tell(Word { unanswered: None, failed: false, answered: true });
-        assert_eq!(third.word(), Word { unanswered: None, failed: false, answered: true });
-        second.tell(Word { unanswered: Some(late), failed: false, answered: false });
-        let silent_again = Word { unanswered: Some(late), failed: false, answered: true };
-        assert_eq!(third.word(), silent_again);
+        second.is_answered(late);
+        let answered = Word { unanswered: None, failed: false, answered: Some(late) };
+        assert_eq!(third.word(), answered);
+        // What fails was asked before that.
+        first.fails(early);
+        assert_eq!(third.word(), Word { unanswered: Some(late), failed: true, ..answered });
+        let latest = late + Duration::from_secs(1);
+        first.asks(latest);
+        assert_eq!(third.word().unanswered, Some(late));
+        second.stood_still_until(latest);
+        assert_eq!(third.word().unanswered, Some(latest));
     }
 
     #[test]

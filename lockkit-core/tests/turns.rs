@@ -16,6 +16,8 @@ use lockkit_core::{AcquireOptions, Capabilities, Error, Liveness, LockName, Lock
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+const LEASE: Duration = Duration::from_secs(30);
+
 /// A backend without a queue: whoever asks first after a release has it.
 #[derive(Clone, Debug, Default)]
 struct Unordered {
@@ -375,6 +377,28 @@ async fn an_ask_under_way_does_not_say_that_nobody_answers() {
         let outcome = waiter.await.unwrap().unwrap_err();
         assert!(matches!(outcome, Error::TimedOut { source: None, .. }), "{outcome:?}");
     }
+}
+
+/// It came later than the front, whose silence alone the machine stood still for.
+#[tokio::test(start_paused = true)]
+async fn those_behind_have_not_heard_a_silence_while_the_machine_was_suspended() {
+    let (backend, clock) = (Unordered::default(), Clock::simulated());
+    let locker = Locker::builder(backend.clone()).ttl(LEASE).clock(clock.clone());
+    let lock = locker.build().unwrap().lock("a").unwrap();
+    *backend.health.lock().unwrap() = Health::Stuck;
+    let wait = || {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire().await })
+    };
+    let _front = wait();
+    sleep(LEASE / 3).await;
+    let mut behind = wait();
+    settle().await;
+    // To the end of the front's patience and beyond, but not of the other's.
+    clock.suspend(LEASE * 5 / 6);
+    let early = timeout(LEASE * 5 / 6, &mut behind).await;
+    assert!(early.is_err(), "there was no silence of the length of a lease: {early:?}");
+    assert!(behind.await.unwrap().is_err());
 }
 
 /// The answer to the one comes while the other waits for its own.

@@ -67,7 +67,7 @@ impl Neighbours {
     pub(crate) fn come(&self, owner: OwnerId) -> bool {
         let mut claims = self.claims();
         let is_known = claims.contains_key(&owner);
-        claims.entry(owner).or_default();
+        claims.entry(owner).or_default().leaves = false;
         is_known
     }
 

@@ -139,21 +139,41 @@ impl Subscription {
         Some(waiters.by_lock.get(&key(name))?.get(&owner)?.listing)
     }
 
-    /// Notes what the server knows of `owner`. The server is asked to tell `owner` only afterwards,
-    /// since news may arrive before the server's answer.
+    /// Notes that the server will tell `owner` until then. The server is asked to do so only
+    /// afterwards, since news may arrive before the server's answer. Returns whether this process
+    /// was told of the lock, and has not had itself told again.
     #[cfg(feature = "mysql")]
-    pub(crate) fn list(&self, name: &LockName, owner: OwnerId, listing: Listing) {
+    pub(crate) fn list(&self, name: &LockName, owner: OwnerId, until: Instant) -> bool {
         let mut waiters = self.board.waiters();
         let key = key(name);
         let mailboxes = waiters.by_lock.get_mut(&key);
-        let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) else {
+        let mailbox = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner));
+        let Some(mailbox) = mailbox else { return false };
+        mailbox.listing = Listing::Until(until);
+        waiters.told.remove(&key)
+    }
+
+    /// Notes that the server could not be asked to tell `owner`.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn unlist(&self, name: &LockName, owner: OwnerId) {
+        let mut waiters = self.board.waiters();
+        let mailboxes = waiters.by_lock.get_mut(&key(name));
+        if let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) {
+            mailbox.listing = Listing::Told;
+        }
+    }
+
+    /// Notes that `owner`, if it was told, leaves it to the claim before it to ask.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn relies_on_another(&self, name: &LockName, owner: OwnerId) {
+        let mut waiters = self.board.waiters();
+        if waiters.by_lock.is_empty() {
             return;
-        };
-        mailbox.listing = listing;
-        match listing {
-            Listing::Until(_) => _ = waiters.told.remove(&key),
-            Listing::Told => _ = waiters.told.insert(key),
-            Listing::Never => (),
+        }
+        let mailboxes = waiters.by_lock.get_mut(&key(name));
+        let mailbox = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner));
+        if let Some(mailbox) = mailbox.filter(|mailbox| mailbox.listing == Listing::Told) {
+            mailbox.listing = Listing::Never;
         }
     }
 

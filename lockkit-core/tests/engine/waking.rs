@@ -7,15 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use lockkit_core::Operation;
-use lockkit_core::memory::Fault;
+use lockkit_core::driver::Clock;
+use lockkit_core::memory::{Fault, MemoryDriver};
+use lockkit_core::{Locker, Operation};
 use tokio::time::sleep;
 
-use crate::set_up;
+use crate::TTL;
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_wakes_its_task_once() {
-    let (backend, lock) = set_up();
+    let backend = MemoryDriver::new();
+    // A locker of another test that is shut down rouses all who go by the clock of the machine.
+    let builder = Locker::builder(backend.clone()).ttl(TTL).clock(Clock::simulated());
+    let lock = builder.build().unwrap().lock("a").unwrap();
     let slow = Fault::DelayAnswer(Duration::from_millis(1));
     backend.faults().inject(Operation::Acquire, slow);
     let (wakes, guard) = wakes_until_done(lock.acquire()).await;

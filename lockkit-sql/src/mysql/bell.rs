@@ -93,7 +93,7 @@ impl Bell {
             self.subscription.wait(name, owner, None, joined);
             return Ok(false);
         }
-        self.subscription.list(name, owner, Listing::Until(Instant::now() + claim.ttl()));
+        let was_told = self.subscription.list(name, owner, Instant::now() + claim.ttl());
         let [namespace, lock] = claims::of(name);
         let lease = claims::lease(claim);
         let listened = listing.is_some_and(|listing| listing != Listing::Never);
@@ -106,11 +106,15 @@ impl Bell {
                 _ = deliver(self.subscription.board(), name)
             }
             Ok(_) => (),
-            Err(_) => {
-                self.subscription.list(name, owner, Listing::Told);
+            Err(failure) => {
+                self.subscription.unlist(name, owner);
                 // Nobody releases a claim whose ask was not carried out.
                 if joined == Joined::Now {
                     self.subscription.leave(name, owner);
+                }
+                // A note may have been cleared that nobody has heard.
+                if was_told || failure.leaves_a_doubt() {
+                    deliver(self.subscription.board(), name);
                 }
             }
         }
@@ -130,6 +134,11 @@ impl Bell {
     /// Whether another claim of this process that listens has a place before that of this one.
     pub(super) fn is_behind_another(&self, claim: &Claim) -> bool {
         self.subscription.board().is_behind_another(claim.name(), claim.owner())
+    }
+
+    /// Takes note that the claim need not ask, since one before it in this process does.
+    pub(super) fn relies_on_another(&self, claim: &Claim) {
+        self.subscription.relies_on_another(claim.name(), claim.owner());
     }
 
     /// Whether the claim has asked before, and waits.

@@ -120,7 +120,7 @@ impl MysqlDriver {
             // A claim that is told by then need not wait any longer, and is told nothing more.
             is_heard &= timeout(A_CHANCE, self.bell.changed(claim)).await.is_err();
         }
-        // It was told so that this process is told again: it is hardly its turn.
+        // It is hardly its turn: mostly it was told for this process to be told again.
         if !is_heard && self.bell.is_behind_another(claim) {
             is_heard = self.listen(claim, within).await;
         }
@@ -207,8 +207,8 @@ impl MysqlDriver {
         within: Limit,
     ) -> Result<Option<Answer>, Failure> {
         let connections = &*self.connections;
-        // A claim that is told has the first place, unless what it is told is that the subscription
-        // has come to stand.
+        // A claim that is told has the first place as a rule: not if what it is told is that the
+        // subscription has come to stand, or that others who were told have left.
         let is_told = self.neighbours.is_next(claim.owner()) || self.bell.has_told(claim);
         let looked = match is_told {
             true => Looked::Next,
@@ -336,6 +336,7 @@ impl Driver for MysqlDriver {
         let owner = claim.owner();
         let stood_before = claim.is_fair() && self.neighbours.come(owner);
         if stood_before && self.neighbours.relies(owner) && Box::pin(self.stay(claim)).await? {
+            self.bell.relies_on_another(claim);
             return Ok(Attempt::Taken(Taken::new().heard()));
         }
         let listened_before = claim.waits() && self.bell.knows(claim);

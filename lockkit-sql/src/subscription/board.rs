@@ -123,17 +123,19 @@ impl Waiters {
 
     /// Has a waiter for a lock that this process was told of ask again. Whoever has asked has the
     /// server tell this process again, so it is not for all of them to ask: of those who have places
-    /// only the first can have the lock, and the second is there to ask in any case.
+    /// only the first can have the lock, and the second is there to ask in any case, unless it
+    /// relies on the first.
     #[cfg(feature = "mysql")]
     fn tell(&mut self, key: &str) {
         let Some(mailboxes) = self.by_lock.get_mut(key) else { return };
-        let mut places: Vec<_> = mailboxes.values().filter_map(|mailbox| mailbox.place).collect();
-        places.sort_unstable();
-        let second = places.get(1).copied();
-        let is_behind = |place: i64| second.is_some_and(|second| place > second);
+        let places = mailboxes.values().filter_map(|mailbox| mailbox.place);
+        let [_, second] = places.fold([i64::MAX; 2], |[first, second], place| {
+            let (least, other) = (first.min(place), first.max(place));
+            [least, second.min(other)]
+        });
         mailboxes
             .values_mut()
-            .filter(|mailbox| !mailbox.place.is_some_and(is_behind))
+            .filter(|mailbox| mailbox.place.is_none_or(|place| place <= second))
             .for_each(Mailbox::ask_again);
         self.told.insert(key.into());
     }
@@ -233,11 +235,12 @@ impl Board {
         let waiters = self.waiters();
         let Some(mailboxes) = waiters.by_lock.get(&key(name)) else { return false };
         let Some(own) = mailboxes.get(&owner) else { return false };
-        let is_first = mailboxes.iter().all(|(other, mailbox)| {
-            let is_behind = own.place.zip(mailbox.place).is_some_and(|(own, other)| own < other);
-            *other == owner || is_behind
-        });
-        waiters.are_told && own.listing == Listing::Told && is_first
+        waiters.are_told
+            && own.listing == Listing::Told
+            && mailboxes.iter().all(|(other, mailbox)| {
+                let places = own.place.zip(mailbox.place);
+                *other == owner || places.is_some_and(|(own, other)| own < other)
+            })
     }
 
     /// Whether somebody who waits here for the lock has a place before that of `owner`.

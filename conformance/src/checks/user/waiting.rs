@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::connection::Event;
-use crate::context::{Client, Context, Verdict};
+use crate::context::{BoxedLock, Client, Context, Verdict};
 
 pub(in crate::checks) async fn a_try_answers_at_once(context: &Context) -> Verdict {
     let (holder, other) = (context.long_client().await?, context.long_client().await?);
@@ -207,13 +207,18 @@ pub(in crate::checks) async fn a_thousand_waiters_are_served(context: &Context) 
     let client = context.long_client().await?;
     let guard = context.acquire(&client.lock).await?;
     let mut waiters = JoinSet::new();
-    // All who ask to be served in order have places.
-    for number in 0..WAITERS {
-        let in_order = number % 2 == 0;
-        let lock = if in_order { client.queue() } else { Arc::new(client.lock.clone()) };
+    let mut wait_for = |lock: BoxedLock| {
         waiters.spawn(async move { lock.acquire().await?.release().await });
-    }
-    waits(context, &client).await?;
+    };
+    // Each of these has a place, where the driver has any.
+    (0..WAITERS / 2).for_each(|_| wait_for(client.queue()));
+    let places = if context.has_order() { WAITERS / 2 } else { 1 };
+    let refused = client.connection.until(|events| {
+        let is_refused = |event: &&Event| matches!(event, Event::Refused(_));
+        events.iter().filter(is_refused).count() >= places
+    });
+    context.promptly("the places of 500 waiters", refused).await?;
+    (WAITERS / 2..WAITERS).for_each(|_| wait_for(Arc::new(client.lock.clone())));
     guard.release().await?;
     while let Some(waiter) =
         context.promptly("the next of 1,000 holds", waiters.join_next()).await?

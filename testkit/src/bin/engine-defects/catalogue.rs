@@ -280,8 +280,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a silence is forgotten when another asks",
         file: "turns.rs",
-        sound: "unanswered: earlier(last.unanswered, word.unanswered)",
-        broken: "unanswered: word.unanswered",
+        sound: "_ = lock(&self.queue.word).unanswered.get_or_insert(asked);",
+        broken: "lock(&self.queue.word).unanswered = Some(asked);",
         test: "an_answer_to_one_is_an_answer_to_all_and_silence_is_that_of_the_first",
     },
     Defect {
@@ -308,8 +308,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "those behind a waiter that nobody answers say that the lock is taken",
         file: "progress.rs",
-        sound: "self.ticket.as_ref().map_or_else(|| self.word(), Ticket::word);",
-        broken: "self.word();",
+        sound: "match self.ticket.as_ref().map(Ticket::word) {",
+        broken: "match self.ticket.as_ref().map(Ticket::word).filter(|_| false) {",
         test: "those_behind_know_whether_the_lock_is_taken_or_nobody_answers",
     },
     Defect {
@@ -322,15 +322,16 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "an answer that is too late for one waiter is none for the others",
         file: "pursuit.rs",
-        sound: "if self.progress.unanswered.is_none() {\n",
-        broken: "if false {\n",
+        sound: "self.progress.pass_turn();",
+        broken: "self.progress.ticket = None;",
         test: "an_answer_that_is_too_late_for_one_is_an_answer_for_the_next",
     },
     Defect {
         what: "what the last waiter knew goes with it",
         file: "turns.rs",
-        sound: "answered: last.answered || word.answered,",
-        broken: "answered: word.answered,",
+        sound: "_ = lock(&self.queue.word).unanswered.get_or_insert(asked);",
+        broken: "let mut word = lock(&self.queue.word);\n        \
+                 _ = word.unanswered.get_or_insert(asked);\n        word.answered = None;",
         test: "an_ask_under_way_does_not_say_that_nobody_answers",
     },
     Defect {
@@ -543,6 +544,20 @@ pub(crate) const DEFECTS: &[Defect] = &[
         sound: "if self.passes_turn_at_once() {\n",
         broken: "if false {\n",
         test: "a_front_waiter_that_has_given_up_holds_up_nobody",
+    },
+    Defect {
+        what: "a silence that nobody could have heard counts for those behind",
+        file: "pursuit.rs",
+        sound: "ticket.stood_still_until(now);",
+        broken: "_ = (ticket, now);",
+        test: "those_behind_have_not_heard_a_silence_while_the_machine_was_suspended",
+    },
+    Defect {
+        what: "a failure counts from before what another was answered",
+        file: "turns.rs",
+        sound: "answered.max(asked));",
+        broken: "answered.min(asked));",
+        test: "an_answer_to_one_is_an_answer_to_all_and_silence_is_that_of_the_first",
     },
     Defect {
         what: "a silence that nobody could have heard counts",
