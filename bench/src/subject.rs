@@ -148,11 +148,6 @@ impl Client {
         self.locker.capabilities().liveness == Liveness::Lease
     }
 
-    /// Whether its acquisitions ask to be served in order, so that all who wait have places.
-    pub fn is_fair(&self) -> bool {
-        self.subject.is_fair
-    }
-
     /// Ends its connections.
     pub async fn close(&self) {
         self.locker.shutdown().await;

@@ -12,8 +12,12 @@ use lockkit_core::driver::{
     Attempt, Change, Claim, Clock, Driver, DriverError, ErrorKind, Grant, OwnerId, Release,
     Renewal, Taken,
 };
-use lockkit_core::{AcquireOptions, Capabilities, Error, Liveness, LockName, Locker, Owner, Wait};
+use lockkit_core::{
+    AcquireOptions, Capabilities, Error, Liveness, Lock, LockGuard, LockName, Locker, Owner,
+    Result, Wait,
+};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -127,6 +131,12 @@ impl Unordered {
     }
 }
 
+/// Waits in a task.
+fn wait_for(lock: &Lock, patience: Duration) -> JoinHandle<Result<LockGuard>> {
+    let lock = lock.clone();
+    tokio::spawn(async move { lock.acquire_timeout(patience).await })
+}
+
 async fn settle() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
@@ -228,10 +238,7 @@ async fn a_front_waiter_that_has_given_up_holds_up_nobody() {
         let backend = Unordered::default();
         let lock = Locker::new(backend.clone()).lock("a").unwrap();
         *backend.health.lock().unwrap() = Health::Stuck;
-        let wait = |patience| {
-            let lock = lock.clone();
-            tokio::spawn(async move { lock.acquire_timeout(patience).await })
-        };
+        let wait = |patience| wait_for(&lock, patience);
         let front = wait(Duration::from_millis(if is_dropped { 10_000 } else { 100 }));
         settle().await;
         *backend.health.lock().unwrap() = Health::Sound;
@@ -249,10 +256,7 @@ async fn silence_counts_from_where_the_waiter_before_heard_nothing() {
     let backend = Unordered::default();
     let lock = Locker::new(backend.clone()).lock("a").unwrap();
     let _guard = lock.acquire().await.unwrap();
-    let wait = |patience| {
-        let lock = lock.clone();
-        tokio::spawn(async move { lock.acquire_timeout(patience).await })
-    };
+    let wait = |patience| wait_for(&lock, patience);
     let front = wait(Duration::from_secs(25));
     settle().await;
     let next = wait(Duration::from_secs(3600));
@@ -362,11 +366,7 @@ async fn an_ask_under_way_does_not_say_that_nobody_answers() {
     let backend = Unordered::default();
     let lock = Locker::new(backend.clone()).lock("a").unwrap();
     let _guard = lock.acquire().await.unwrap();
-    let wait = |seconds| {
-        let lock = lock.clone();
-        let limit = Duration::from_secs(seconds);
-        tokio::spawn(async move { lock.acquire_timeout(limit).await })
-    };
+    let wait = |seconds| wait_for(&lock, Duration::from_secs(seconds));
     let answered = wait(100);
     settle().await;
     let waiters = [wait(3), wait(2)];
@@ -386,13 +386,9 @@ async fn those_behind_have_not_heard_a_silence_while_the_machine_was_suspended()
     let locker = Locker::builder(backend.clone()).ttl(LEASE).clock(clock.clone());
     let lock = locker.build().unwrap().lock("a").unwrap();
     *backend.health.lock().unwrap() = Health::Stuck;
-    let wait = || {
-        let lock = lock.clone();
-        tokio::spawn(async move { lock.acquire().await })
-    };
-    let _front = wait();
+    let _front = wait_for(&lock, LEASE * 10);
     sleep(LEASE / 3).await;
-    let mut behind = wait();
+    let mut behind = wait_for(&lock, LEASE * 10);
     settle().await;
     // To the end of the front's patience and beyond, but not of the other's.
     clock.suspend(LEASE * 5 / 6);
@@ -408,10 +404,7 @@ async fn an_answer_that_is_too_late_for_one_is_an_answer_for_the_next() {
     let lock = Locker::new(backend.clone()).lock("a").unwrap();
     let _guard = lock.acquire().await.unwrap();
     *backend.health.lock().unwrap() = Health::Slow;
-    let wait = |patience| {
-        let lock = lock.clone();
-        tokio::spawn(async move { lock.acquire_timeout(Duration::from_millis(patience)).await })
-    };
+    let wait = |patience| wait_for(&lock, Duration::from_millis(patience));
     let impatient = wait(500);
     sleep(Duration::from_millis(200)).await;
     let next = wait(1_200);

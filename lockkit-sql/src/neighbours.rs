@@ -267,6 +267,12 @@ mod tests {
         neighbours.leave(b);
         assert_eq!(neighbours.go(a), None);
         assert_eq!(neighbours.go(b), Some(c));
+        // It asks all the same.
+        let [d] = known(&neighbours);
+        behind(&neighbours, c, 3, Some(Ahead { owner: d, waits: false }));
+        neighbours.leave(c);
+        assert!(neighbours.come(c));
+        assert_eq!(neighbours.go(d), Some(c));
     }
 
     #[tokio::test]

@@ -116,14 +116,8 @@ impl Subscription {
     #[cfg(feature = "mysql")]
     pub(crate) fn is_listed(&self, name: &LockName, owner: OwnerId, until: Instant) -> bool {
         let mut waiters = self.board.waiters();
-        if waiters.by_lock.is_empty() {
-            return false;
-        }
         let are_told = waiters.are_told;
-        let mailboxes = waiters.by_lock.get_mut(&key(name));
-        let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) else {
-            return false;
-        };
+        let Some(mailbox) = waiters.mailbox(name, owner) else { return false };
         (mailbox.ask_again, mailbox.freed) = (false, false);
         are_told && matches!(mailbox.listing, Listing::Until(end) if end > until)
     }
@@ -131,12 +125,7 @@ impl Subscription {
     /// What the server knows of `owner`, if that one listens.
     #[cfg(feature = "mysql")]
     pub(crate) fn listing(&self, name: &LockName, owner: OwnerId) -> Option<Listing> {
-        let waiters = self.board.waiters();
-        // Mostly nobody waits for anything.
-        if waiters.by_lock.is_empty() {
-            return None;
-        }
-        Some(waiters.by_lock.get(&key(name))?.get(&owner)?.listing)
+        self.board.waiters().mailbox(name, owner).map(|mailbox| mailbox.listing)
     }
 
     /// Notes that the server will tell `owner` until then. The server is asked to do so only
@@ -145,20 +134,15 @@ impl Subscription {
     #[cfg(feature = "mysql")]
     pub(crate) fn list(&self, name: &LockName, owner: OwnerId, until: Instant) -> bool {
         let mut waiters = self.board.waiters();
-        let key = key(name);
-        let mailboxes = waiters.by_lock.get_mut(&key);
-        let mailbox = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner));
-        let Some(mailbox) = mailbox else { return false };
+        let Some(mailbox) = waiters.mailbox(name, owner) else { return false };
         mailbox.listing = Listing::Until(until);
-        waiters.told.remove(&key)
+        waiters.told.remove(&key(name))
     }
 
     /// Notes that the server could not be asked to tell `owner`.
     #[cfg(feature = "mysql")]
     pub(crate) fn unlist(&self, name: &LockName, owner: OwnerId) {
-        let mut waiters = self.board.waiters();
-        let mailboxes = waiters.by_lock.get_mut(&key(name));
-        if let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) {
+        if let Some(mailbox) = self.board.waiters().mailbox(name, owner) {
             mailbox.listing = Listing::Told;
         }
     }
@@ -166,13 +150,9 @@ impl Subscription {
     /// Notes that `owner`, if it was told, leaves it to the claim before it to ask.
     #[cfg(feature = "mysql")]
     pub(crate) fn relies_on_another(&self, name: &LockName, owner: OwnerId) {
-        let mut waiters = self.board.waiters();
-        if waiters.by_lock.is_empty() {
-            return;
-        }
-        let mailboxes = waiters.by_lock.get_mut(&key(name));
-        let mailbox = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner));
-        if let Some(mailbox) = mailbox.filter(|mailbox| mailbox.listing == Listing::Told) {
+        if let Some(mailbox) = self.board.waiters().mailbox(name, owner)
+            && mailbox.listing == Listing::Told
+        {
             mailbox.listing = Listing::Never;
         }
     }
@@ -180,9 +160,7 @@ impl Subscription {
     /// Notes when the place of `owner` was taken, if that one listens.
     #[cfg(feature = "mysql")]
     pub(crate) fn stand(&self, name: &LockName, owner: OwnerId, arrival: i64) {
-        let mut waiters = self.board.waiters();
-        let mailboxes = waiters.by_lock.get_mut(&key(name));
-        if let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) {
+        if let Some(mailbox) = self.board.waiters().mailbox(name, owner) {
             mailbox.place = Some(arrival);
         }
     }
@@ -197,9 +175,7 @@ impl Subscription {
     /// another claim will ask.
     #[cfg(feature = "postgres")]
     pub(crate) fn ask_at(&self, name: &LockName, owner: OwnerId, end: Option<Instant>) {
-        let mut waiters = self.board.waiters();
-        let mailboxes = waiters.by_lock.get_mut(&key(name));
-        if let Some(mailbox) = mailboxes.and_then(|mailboxes| mailboxes.get_mut(&owner)) {
+        if let Some(mailbox) = self.board.waiters().mailbox(name, owner) {
             mailbox.ask_at = end;
         }
     }
@@ -208,10 +184,9 @@ impl Subscription {
     /// told anything yet, and has not reached the time at which it is to ask all the same.
     #[cfg(feature = "postgres")]
     pub(crate) fn relies(&self, name: &LockName, owner: OwnerId) -> bool {
-        let waiters = self.board.waiters();
-        let mailbox = waiters.by_lock.get(&key(name)).and_then(|mailboxes| mailboxes.get(&owner));
-        waiters.are_told
-            && mailbox.is_some_and(|mailbox| mailbox.holder.is_some() && !mailbox.is_to_ask())
+        let mut waiters = self.board.waiters();
+        let relies = |mailbox: &mut Mailbox| mailbox.holder.is_some() && !mailbox.is_to_ask();
+        waiters.are_told && waiters.mailbox(name, owner).is_some_and(relies)
     }
 
     /// Tells the waiters of this process that the lock was let go.
@@ -340,6 +315,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use lockkit_core::Namespace;
+    #[cfg(feature = "mysql")]
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -380,6 +357,27 @@ mod tests {
         }
 
         async fn close(self) {}
+    }
+
+    /// Otherwise nobody would have the process told again once those in front have gone.
+    #[cfg(feature = "mysql")]
+    #[tokio::test]
+    async fn who_relies_on_another_is_not_waited_for() {
+        let subscription = Subscription::new(Refused::default());
+        let name = LockName::new(&Namespace::default(), "name").unwrap();
+        let [first, relies, next] = [(); 3].map(|()| OwnerId::random());
+        subscription.board.waiters().are_told = true;
+        for (owner, place) in [(first, 1), (relies, 2), (next, 3)] {
+            subscription.join(&name, owner);
+            subscription.list(&name, owner, Instant::now());
+            subscription.stand(&name, owner, place);
+        }
+        assert!(subscription.board().deliver("lockkit", "name", News::Free));
+        assert_eq!(subscription.changed(&name, relies).await, Change::AskAgain);
+        subscription.relies_on_another(&name, relies);
+        subscription.leave(&name, first);
+        let told = timeout(Duration::ZERO, subscription.changed(&name, next));
+        assert_eq!(told.await, Ok(Change::AskAgain));
     }
 
     #[tokio::test(start_paused = true)]

@@ -76,7 +76,9 @@ async fn a_place_that_is_given_up_is_another_s_when_it_is_free() {
     backend.faults().inject(Operation::Acquire, Fault::DelayAnswer(slow));
     let unanswered = wait("unanswered", patience * 2);
     settle().await;
-    let [next, last] = ["next", "last"].map(|name| wait(name, TTL * 10));
+    for name in ["next", "last"] {
+        wait(name, TTL * 10);
+    }
 
     // The release of the short one is slow to be carried out, as is what the other has asked.
     backend.faults().inject(Operation::Release, Fault::Delay(slow));
@@ -90,8 +92,6 @@ async fn a_place_that_is_given_up_is_another_s_when_it_is_free() {
     let after = labels().await;
     assert_eq!(after.len(), PLACES, "{after:?}");
     assert_eq!(after[PLACES - 2..], ["next", "last"]);
-    next.abort();
-    last.abort();
 }
 
 #[tokio::test(start_paused = true)]

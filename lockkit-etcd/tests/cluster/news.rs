@@ -113,7 +113,6 @@ async fn two_keys(server: Server) {
     watched(&raw, 0).await;
 }
 
-/// Whoever is next of a locker has the lock when the one before releases it, and nobody looks.
 const CROWD: u64 = 100;
 
 /// What all of a crowd asks of the server, from its coming to its end, and how much of that before
@@ -151,6 +150,7 @@ async fn messages_of_a_crowd(server: &Server, is_fair: bool, places: u64) -> [u6
     [messages() - before, placed - before]
 }
 
+/// Whoever is next of a locker has the lock when the one before releases it, and nobody looks.
 async fn a_crowd(server: Server) {
     let [all, _] = messages_of_a_crowd(&server, false, 16).await;
     // To look as well, or to watch for each apart, would be more.

@@ -108,6 +108,15 @@ impl Waiters {
         self.by_lock.entry(key(name)).or_default()
     }
 
+    /// The news of `owner`, if that one listens.
+    pub(super) fn mailbox(&mut self, name: &LockName, owner: OwnerId) -> Option<&mut Mailbox> {
+        // Mostly nobody waits for anything.
+        if self.by_lock.is_empty() {
+            return None;
+        }
+        self.by_lock.get_mut(&key(name))?.get_mut(&owner)
+    }
+
     pub(super) fn remove(&mut self, key: &str, owner: OwnerId) {
         let Some(mailboxes) = self.by_lock.get_mut(key) else { return };
         mailboxes.remove(&owner);
@@ -268,7 +277,7 @@ impl Board {
     /// Whether waiters for the lock with this [key] were told of it, and the server has not been
     /// asked to tell this process again.
     #[cfg(feature = "mysql")]
-    pub(crate) fn has_told(&self, key: &str) -> bool {
+    pub(crate) fn was_told(&self, key: &str) -> bool {
         self.waiters().told.contains(key)
     }
 }

@@ -352,7 +352,6 @@ async fn told_meanwhile(server: String) {
     take(&near, &again).await;
 }
 
-/// One of them keeps the gate closed, and so the sleep from ending; then another one has to.
 /// One of its process asks for the next news when this was told, and has not heard of it.
 async fn listed_meanwhile(server: String) {
     let mut database = Database::on(&server).await;
@@ -371,6 +370,7 @@ async fn listed_meanwhile(server: String) {
     assert_eq!(far.changed(&first).await, Change::AskAgain);
 }
 
+/// One of them keeps the gate closed, and so the sleep from ending; then another one has to.
 async fn gate(server: String) {
     let mut database = Database::on(&server).await;
     let driver = database.driver().await;

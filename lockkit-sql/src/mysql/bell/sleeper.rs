@@ -63,7 +63,7 @@ impl Listener for Sleeper {
             // A waiter that was told by a guess may have the lock by now, and another one have been
             // told since.
             let is_guessed = guess.as_ref() == Some(&key);
-            let is_known = is_guessed && board.has_told(&key);
+            let is_known = is_guessed && board.was_told(&key);
             !is_known && !deliver(board, name) && !is_guessed
         };
         let in_vain: Vec<_> = told.iter().filter(|(name, _)| in_vain(name)).collect();
