@@ -256,13 +256,13 @@ mod tests {
     use async_trait::async_trait;
 
     use super::{Baseline, Clock, Inner};
-    use crate::driven::Driven;
+    use crate::driven::{Driven, NoReport};
     use crate::driver::{Attempt, Claim, Driver, DriverError, Grant, Release, Renewal};
     use crate::engine::Engine;
     use crate::memory::MemoryDriver;
     use crate::options::{Renew, Wait};
     use crate::progress::Progress;
-    use crate::pursuit::Pursuit;
+    use crate::pursuit::{Asked, Pursuit};
     use crate::{Capabilities, Label, Liveness, LockName, Locker, Namespace};
 
     const ASLEEP: Duration = Duration::from_secs(60);
@@ -332,20 +332,43 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_waited_for_until_just_after_a_suspension_is_held() {
-        let engine = Arc::new(Engine::new(Arc::new(Free), just_awake(), Label::of_this_process()));
-        let (clock, label) = (engine.clock.clone(), engine.label.clone());
-        let name = LockName::new(&Namespace::default(), "a").unwrap();
-        let claim = Claim::by(label, clock.clone(), name, ASLEEP / 6).waiting();
-        engine.check_running().unwrap();
+        let (engine, claim) = wanted();
         let waited = Driven::new(&engine, |mut caller| {
             let engine = Arc::clone(&engine);
             async move {
+                let clock = &engine.clock;
                 let mut progress = Progress::new(clock.stamp(), Wait::Forever, Renew::Auto);
                 let mut pursuit = Pursuit::of(&engine, &claim, &mut progress);
                 let won = pursuit.wait(None, &mut caller).await;
                 assert!(won.unwrap().vouched.is_good_at(clock.now()));
             }
         });
-        assert!(waited.await.is_err());
+        assert_eq!(waited.await.err(), Some(NoReport::Gone));
+    }
+
+    #[tokio::test]
+    async fn what_was_asked_for_before_a_suspension_is_asked_for_again() {
+        let (engine, claim) = wanted();
+        let asked = Driven::new(&engine, |mut caller| {
+            let engine = Arc::clone(&engine);
+            async move {
+                let before = engine.clock.stamp();
+                let mut progress = Progress::new(before, Wait::Forever, Renew::Auto);
+                let mut pursuit = Pursuit::of(&engine, &claim, &mut progress);
+                let asked = pursuit.begin(&mut caller).await;
+                assert!(matches!(asked, Some(Asked::Again(_))), "its lease is over");
+            }
+        });
+        assert_eq!(asked.await.err(), Some(NoReport::Gone));
+    }
+
+    /// A claim to a free lock, on a machine that was suspended without anybody having noticed.
+    fn wanted() -> (Arc<Engine>, Claim) {
+        let engine = Arc::new(Engine::new(Arc::new(Free), just_awake(), Label::of_this_process()));
+        let (clock, label) = (engine.clock.clone(), engine.label.clone());
+        let name = LockName::new(&Namespace::default(), "a").unwrap();
+        let claim = Claim::by(label, clock, name, ASLEEP / 6).waiting();
+        engine.check_running().unwrap();
+        (engine, claim)
     }
 }

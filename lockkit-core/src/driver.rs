@@ -1,6 +1,7 @@
 //! What a backend must do: for authors of drivers. Users of locks need none of it.
 
 mod backoff;
+mod blocking;
 mod call_limit;
 mod dial;
 pub mod filesystem;
@@ -24,6 +25,7 @@ pub use crate::inspect::Inspect;
 pub use crate::parameters::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
 pub use backoff::Backoff;
+pub use blocking::{blocking, look_up};
 pub use call_limit::CallLimit;
 pub(crate) use call_limit::LONGEST as LONGEST_CALL;
 pub use dial::dial_first;

@@ -89,17 +89,20 @@ impl Engine {
         .await
     }
 
-    /// A request to the driver that belongs to no acquisition, and ends with its caller.
+    /// A request to the driver that belongs to no acquisition, and ends with its caller. A shutdown
+    /// waits only for one that changes something.
     pub(crate) async fn request<T: Send + 'static>(
         self: &Arc<Self>,
         operation: Operation,
         name: Option<&LockName>,
         request: impl Future<Output = Result<T, DriverError>> + Send + 'static,
     ) -> Result<T> {
+        let stopping = self.stopping.clone();
         let requested = Driven::new(self, |mut caller| async move {
             tokio::select! {
                 biased;
                 () = caller.gone() => (),
+                () = stopping.cancelled(), if operation != Operation::Break => (),
                 // A caller that is gone does not want to know.
                 answer = request => drop(caller.report(answer)),
             }
@@ -203,11 +206,12 @@ impl Engine {
         name: Option<&LockName>,
     ) -> Error {
         match none {
-            NoReport::Gone => self.shut_down_error(),
-            NoReport::Panicked => {
+            // A runtime may end while its thread panics, which drops its tasks.
+            NoReport::Panicked if self.enter().is_some() => {
                 let error = DriverError::new(ErrorKind::Unknown, "the driver has panicked");
                 Error::of_driver(self.driver.id(), operation, name.cloned(), error)
             }
+            NoReport::Gone | NoReport::Panicked => self.shut_down_error(),
         }
     }
 

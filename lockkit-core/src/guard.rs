@@ -368,9 +368,14 @@ impl LeasedGuard {
         if !tenure.is_held() {
             return Err(self.lost_error());
         }
-        Driven::new(engine, |caller| keeper::extend(Arc::clone(tenure), ttl, caller))
-            .await
-            .unwrap_or_else(|_| Err(self.lost_error()))
+        let extended =
+            Driven::new(engine, |caller| keeper::extend(Arc::clone(tenure), ttl, caller));
+        extended.await.unwrap_or_else(|none| {
+            Err(match tenure.is_held() {
+                true => engine.no_report_error(none, Operation::Renew, Some(self.name())),
+                false => self.lost_error(),
+            })
+        })
     }
 
     /// Releases the lock, as [`LockGuard::release`] does.

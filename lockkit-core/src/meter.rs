@@ -41,7 +41,7 @@ const HOLD: Metric = Metric {
 };
 const RENEWAL_FAILURES: Metric = Metric {
     name: "lockkit_renewal_failures_total",
-    what: "renewals without an answer; each is tried again until the lease is over",
+    what: "renewals that have failed; each is tried again until the lease is over",
     is_histogram: false,
 };
 const LOSSES: Metric = Metric {

@@ -84,6 +84,12 @@ impl Nursery {
     /// its alarm, stands for it where keepers are waited for.
     pub(crate) fn watch(&self, engine: &Arc<Engine>, begun: &Arc<Begun>) {
         let mut young = self.young();
+        // As in `make_room`.
+        if young.begun.len() == young.begun.capacity() {
+            young.begun.retain(|begun| begun.goes_on());
+            let left = young.begun.len();
+            young.begun.reserve(left.max(16));
+        }
         young.begun.push(Arc::clone(begun));
         Self::attend(young, engine);
     }
@@ -211,11 +217,17 @@ fn adopt(engine: &Engine, tenure: &Arc<Tenure>, renew: Renew) {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future as _;
+    use std::pin::pin;
     use std::sync::Arc;
+    use std::task::{Context, Waker};
     use std::time::Duration;
+
+    use tokio::task::yield_now;
 
     use super::Nurse;
     use crate::clock::Clock;
+    use crate::driven::Driven;
     use crate::driver::{Claim, Grant, Vouch};
     use crate::engine::Engine;
     use crate::memory::MemoryDriver;
@@ -263,6 +275,26 @@ mod tests {
         assert!(holds < 100, "{holds}");
         drop((runtime, engine));
         assert!(!held.is_held(), "it was in the list all the time");
+    }
+
+    /// A runtime that nobody drives, while its locks are used from another executor.
+    #[test]
+    fn requests_that_are_over_take_no_room_where_the_task_never_runs() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let engine = runtime.block_on(async { engine() });
+        for _ in 0..10_000 {
+            // It is polled twice: only what waits for something is put there.
+            let work = Driven::new(&engine, |mut caller| async move {
+                yield_now().await;
+                _ = caller.report(());
+            });
+            let mut work = pin!(work);
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(work.as_mut().poll(&mut context).is_pending());
+            assert!(work.as_mut().poll(&mut context).is_ready());
+        }
+        let begun = engine.nursery.young().begun.len();
+        assert!(begun < 100, "{begun}");
     }
 
     #[test]

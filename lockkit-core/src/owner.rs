@@ -113,6 +113,12 @@ impl Owner {
             Wait::AtMost(patience) => Some(called + patience),
             _ => None,
         };
+        let timed_out = |waited| Error::TimedOut {
+            name: name.clone(),
+            driver,
+            waited,
+            source: Some(BoxError::from("its owner was acquiring it already")),
+        };
         let never = || clock.now() + Duration::MAX;
         let mut acquiring = match options.wait {
             Wait::No => slot
@@ -126,15 +132,7 @@ impl Owner {
                 // Even without a limit, since a timer ends with the runtime.
                 slept = engine.inside(clock.sleep_until(deadline.unwrap_or_else(never))) => {
                     return Err(match (slept, wait) {
-                        (Some(()), Wait::AtMost(waited)) => {
-                            let source = BoxError::from("its owner was acquiring it already");
-                            Error::TimedOut {
-                                name: name.clone(),
-                                driver,
-                                waited,
-                                source: Some(source),
-                            }
-                        }
+                        (Some(()), Wait::AtMost(waited)) => timed_out(waited),
                         _ => engine.shut_down_error(),
                     });
                 }
@@ -144,12 +142,16 @@ impl Owner {
             return outcome;
         }
         let wait = options.wait;
-        let options = match deadline {
-            Some(deadline) => {
+        let options = match (deadline, wait) {
+            (Some(deadline), Wait::AtMost(patience)) => {
                 let left = deadline.saturating_duration_since(clock.now());
+                // No time at all would be one request.
+                if left.is_zero() && !patience.is_zero() {
+                    return Err(timed_out(patience));
+                }
                 options.wait(Wait::AtMost(left))
             }
-            None => options,
+            _ => options,
         };
         let silence = Arc::<Silence>::default();
         let before = std::mem::replace(&mut *acquiring, Arc::clone(&silence));

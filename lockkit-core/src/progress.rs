@@ -93,7 +93,7 @@ impl Progress {
     }
 
     /// Since when this claim, or whoever asks in its stead, has had no answer.
-    pub(crate) fn is_silent_since(&self) -> Option<Instant> {
+    pub(crate) fn silent_since(&self) -> Option<Instant> {
         match self.behind() {
             Some(ticket) => self.silent_before(ticket),
             None => self.unanswered,
@@ -107,7 +107,7 @@ impl Progress {
     }
 
     /// Whether there is no grant for want of answers, and not because the lock is taken.
-    pub(crate) fn is_silence(&self) -> bool {
+    pub(crate) fn is_unheard(&self) -> bool {
         let (unanswered, failed, answered) = match self.ticket.as_ref().map(Ticket::word) {
             Some(word) => (word.unanswered, word.failed, word.answered.is_some()),
             None => (self.unanswered, self.failure.is_some(), self.answered),
@@ -127,7 +127,7 @@ impl Progress {
     /// answer.
     pub(crate) fn tell_owner(&self) {
         if let Some(silence) = &self.silence {
-            silence.note(self.is_silent_since());
+            silence.note(self.silent_since());
         }
     }
 }

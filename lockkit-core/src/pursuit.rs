@@ -42,7 +42,8 @@ impl<'a> Pursuit<'a> {
         Self { engine, claim, progress }
     }
 
-    /// Nothing that it asked of the driver is under way: whoever has the claim sees to what is left.
+    /// Nothing that it asked of the driver is under way: whoever has the claim sees to what is left,
+    /// even if this thread is panicking for a reason of its own.
     pub(crate) fn rest(self) {
         std::mem::forget(self);
     }
@@ -79,22 +80,29 @@ impl<'a> Pursuit<'a> {
         async move {
             let mut ask_at_once = next.is_none();
             // Until it is this claim's turn, those in front ask for it, too.
-            while let Some(ticket) = self.progress.behind() {
-                let stop = select! {
-                    biased;
-                    Some(stop) = self.stop(None, caller) => Some(stop),
-                    turn = ticket.turn() => {
-                        ticket.take(turn);
-                        None
+            if let Some(ticket) = self.progress.behind() {
+                let stop = {
+                    // One for the whole wait: another would be the last in the line.
+                    let mut turn = pin!(ticket.turn());
+                    loop {
+                        select! {
+                            biased;
+                            Some(stop) = self.stop(None, caller) => {
+                                if self.deaf_until(&stop).is_none() {
+                                    break Some(stop);
+                                }
+                            }
+                            turn = &mut turn => {
+                                ticket.take(turn);
+                                break None;
+                            }
+                        }
                     }
                 };
-                let Some(stop) = stop else {
+                match stop {
+                    Some(stop) => return self.give_up(stop, caller),
                     // A backend that was silent until now may still be.
-                    self.progress.unanswered = self.progress.silent_before(ticket);
-                    break;
-                };
-                if !self.stood_still(&stop) {
-                    return self.give_up(stop, caller);
+                    None => self.progress.unanswered = self.progress.silent_before(ticket),
                 }
             }
             // When to ask because of news that everybody got: not before the courtesy is over.
@@ -179,7 +187,9 @@ impl<'a> Pursuit<'a> {
                     () = self.engine.clock.sleep_until_some(self.limit()) => (),
                 }
                 // Reckoned again, since a waiter has no room to keep it.
-                let stop = match self.silence().filter(|_| self.limit() != self.progress.deadline())
+                let stop = match self
+                    .end_of_patience()
+                    .filter(|_| self.limit() != self.progress.deadline())
                 {
                     Some(over) => Stop::Silence { kind: ErrorKind::Unknown, over },
                     None => Stop::TimeIsUp,
@@ -199,13 +209,13 @@ impl<'a> Pursuit<'a> {
     }
 
     /// When the backend counts as silent, if nothing it was asked is answered before.
-    fn silence(&self) -> Option<Instant> {
+    fn end_of_patience(&self) -> Option<Instant> {
         self.progress.unanswered.map(|since| since + self.claim.ttl())
     }
 
     /// How long to wait for an answer.
     fn limit(&self) -> Option<Instant> {
-        earlier(self.progress.deadline(), self.silence())
+        earlier(self.progress.deadline(), self.end_of_patience())
     }
 
     fn answered(
@@ -221,7 +231,8 @@ impl<'a> Pursuit<'a> {
             _ if self.engine.stopping.is_cancelled() => self.give_up(Stop::ShutDown, caller),
             Ok(Attempt::Granted(grant)) => {
                 let vouched = Vouched::new(grant.vouched(), asked, self.claim.ttl());
-                if vouched.is_good_at(now) {
+                // A suspension since then has to be noticed, however short ago.
+                if vouched.is_good_at(self.engine.clock.now()) {
                     return Some(Asked::Won(Won { grant, vouched }));
                 }
                 let late = "granted, but answered after the lease was over";
@@ -397,8 +408,7 @@ impl<'a> Pursuit<'a> {
         let now = self.engine.clock.stamp();
         let deadline = self.progress.deadline();
         // The front waiter is answered for now: this is how soon to look again.
-        let silent =
-            self.progress.is_silent_since().or_else(|| self.progress.behind().map(|_| now));
+        let silent = self.progress.silent_since().or_else(|| self.progress.behind().map(|_| now));
         let silence = silent.map(|since| since + self.claim.ttl());
         let is_over = |limit: &Instant| *limit <= now;
         if deadline.as_ref().is_some_and(is_over) {
@@ -416,21 +426,29 @@ impl<'a> Pursuit<'a> {
         Look::Wait(first.unwrap_or(now + Duration::MAX))
     }
 
-    /// Whether a silence is none, since this process, or the machine, stood still when it was over
-    /// and could not hear either. Silence counts from now on then.
+    /// Whether a silence is none, since this process could not hear. It counts from now on then.
     fn stood_still(&mut self, stop: &Stop) -> bool {
+        let until = self.deaf_until(stop);
+        if until.is_some() {
+            self.progress.unanswered = until;
+        }
+        until.is_some()
+    }
+
+    /// Until when nothing could be heard, if this process, or the machine, stood still when a silence
+    /// was over. Those behind are told.
+    fn deaf_until(&self, stop: &Stop) -> Option<Instant> {
         /// Less is a busy machine, or the time that it takes to notice a suspension.
         const LATE: Duration = Duration::from_secs(1);
-        let Stop::Silence { over, .. } = *stop else { return false };
+        let Stop::Silence { over, .. } = *stop else { return None };
         let now = self.engine.clock.now();
-        let stood_still = over + LATE < now;
-        if stood_still {
-            self.progress.unanswered = Some(now);
-            if let Some(ticket) = &self.progress.ticket {
-                ticket.stood_still_until(now);
-            }
+        if now <= over + LATE {
+            return None;
         }
-        stood_still
+        if let Some(ticket) = &self.progress.ticket {
+            ticket.stood_still_until(now);
+        }
+        Some(now)
     }
 
     fn give_up<T>(&mut self, stop: Stop, caller: &mut Caller<Acquired>) -> Option<T> {
@@ -440,9 +458,9 @@ impl<'a> Pursuit<'a> {
             Stop::ShutDown => self.engine.shut_down_error(),
             Stop::TimeIsUp => {
                 self.progress.tell_owner();
-                let is_silence = self.progress.is_silence();
+                let is_unheard = self.progress.is_unheard();
                 let failure = self.progress.failure.take().map(|failure| failure.into_source());
-                let source = failure.or_else(|| is_silence.then(|| BoxError::from("no answer")));
+                let source = failure.or_else(|| is_unheard.then(|| BoxError::from("no answer")));
                 let waited = match self.progress.wait {
                     Wait::AtMost(patience) => patience,
                     _ => self.engine.clock.now().saturating_duration_since(self.progress.started),

@@ -93,15 +93,31 @@ impl BackendUrl {
                 continue;
             };
             let names: Vec<_> = all().map(|parameter| parameter.name).collect();
+            let which = match at < self.misread_parameters() {
+                true => {
+                    "in a password `?` is written `%3F`, and in a value `@` is `%40`; a parameter"
+                        .into()
+                }
+                false => format!("parameter `{name}`"),
+            };
             return Err(Error::config(
                 format!("{self}"),
-                format!("parameter `{name}` is {problem}; known are: {}", names.join(", ")),
+                format!("{which} is {problem}; known are: {}", names.join(", ")),
             ));
         }
         let parameters = self.unchecked();
         // These are for the locker, which is made only when the driver has been connected.
         Common::of(&parameters)?;
         Ok(parameters)
+    }
+
+    /// How many parameters, and the path before them, may be parts of a password that has a `?` in
+    /// it: `redis://me:12?3=4@host` has one host, `me`, and `redis://me:1@2?3=4@host` has `2`.
+    fn misread_parameters(&self) -> usize {
+        let has_at = |(name, value): &(String, String)| {
+            name.contains('@') || value.contains('@') && name != LABEL.name
+        };
+        self.query.iter().rposition(has_at).map_or(0, |last| last + 1)
     }
 
     /// The parameters, which were checked when the driver was connected.
@@ -309,20 +325,22 @@ impl fmt::Display for BackendUrl {
         for (at, host) in self.hosts.iter().enumerate() {
             write!(f, "{}{host}", if at > 0 { "," } else { "" })?;
         }
+        let misread = self.misread_parameters();
         match misread_password(&self.path).filter(|_| self.hosts.is_empty()) {
+            _ if misread > 0 => f.write_str(if self.path.is_empty() { "" } else { "/***" })?,
             Some(rest) => write!(f, "***@{}", encoded(rest, "?"))?,
             None if self.hosts.is_empty() => f.write_str(&encoded(&self.path, "?"))?,
             None => f.write_str(&encoded(&self.path, "?@&="))?,
         }
-        // `redis://me:12?3=4@host` has one host, `me`, and `redis://me:1@2?3=4@host` has `2`.
-        let is_misread = |name: &str, value: &str| {
-            value.contains('@') && (self.user.is_none() || name != LABEL.name)
-        };
         for (at, (name, value)) in self.query.iter().enumerate() {
-            let is_hidden = looks_secret(name) || is_misread(name, value);
-            let value = if is_hidden { "***".into() } else { encoded(value, "&") };
-            let name = encoded(name, "&=");
-            write!(f, "{}{name}={value}", if at > 0 { '&' } else { '?' })?;
+            f.write_str(if at > 0 { "&" } else { "?" })?;
+            // Without a user, what is at an `@` of the label may be one.
+            let is_hidden = looks_secret(name) || self.user.is_none() && value.contains('@');
+            match encoded(name, "&=") {
+                _ if at < misread => f.write_str("***")?,
+                name if is_hidden => write!(f, "{name}=***")?,
+                name => write!(f, "{name}={}", encoded(value, "&"))?,
+            }
         }
         Ok(())
     }
@@ -461,10 +479,17 @@ mod tests {
             "redis+sentinel://h/main&password=hunter2",
             "redis://me:12?k=hunter2@h",
             "redis://me:12@34?k=hunter2@h",
+            "redis://me:12?k=hunter2&l=m@h",
+            "redis://me:12?hunter2=l@h",
+            "redis://me:12?hunter2@h/0?ttl=1s",
+            "redis://me:12?ttl=hunter2@h",
+            "redis://me:12/hunter2?k=l@h",
+            "redis:me:12/hunter2?k=l@h",
             "redis+sentinel://h/main?sentinel_pasword=hunter2",
         ] {
-            let shown = misread.parse::<BackendUrl>().map(|url| url.to_string());
-            assert!(!format!("{shown:?}").contains("hunter2"), "{shown:?}");
+            let url = misread.parse::<BackendUrl>();
+            let shown = format!("{url:?} {:?}", url.as_ref().map(|url| url.parameters(&[])));
+            assert!(!shown.contains("hunter2"), "{shown}");
         }
         for path in ["sqlite:/srv/app@1/locks.db", "sqlite:./app@1.db", "sqlite:/a?label=me@h"] {
             assert!(url(path).to_string().starts_with(path.split('?').next().unwrap()), "{path}");

@@ -17,7 +17,7 @@ use lockkit_core::{
     Result, Wait,
 };
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -336,6 +336,33 @@ async fn those_behind_heard_no_silence_while_the_machine_was_suspended() {
     for waiter in behind {
         waiter.await.unwrap().unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_behind_keep_their_order_though_the_machine_was_suspended() {
+    let (backend, clock) = (Unordered::default(), Clock::simulated());
+    let locker = Locker::builder(backend.clone()).ttl(LEASE).clock(clock.clone());
+    let lock = locker.build().unwrap().lock("a").unwrap();
+    *backend.health.lock().unwrap() = Health::Stuck;
+    let front = wait_for(&lock, LEASE * 10);
+    settle().await;
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut behind = JoinSet::new();
+    for number in 0..4 {
+        let (lock, served) = (lock.clone(), Arc::clone(&served));
+        behind.spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            served.lock().unwrap().push(number);
+            guard.release().await.unwrap();
+        });
+        settle().await;
+    }
+    clock.suspend(LEASE * 2);
+    settle().await;
+    *backend.health.lock().unwrap() = Health::Sound;
+    front.abort();
+    behind.join_all().await;
+    assert_eq!(*served.lock().unwrap(), [0, 1, 2, 3]);
 }
 
 /// Without an answer a try does not say that somebody has the lock.

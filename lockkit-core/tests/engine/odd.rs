@@ -8,7 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::{Attempt, Change, Claim, Clock, Driver, DriverError, Release, Renewal};
 use lockkit_core::memory::{Fault, MemoryDriver};
-use lockkit_core::{Capabilities, Error, Lock, LockGuard, Locker, Operation};
+use lockkit_core::{
+    AcquireOptions, Capabilities, Error, Lease, Lock, LockGuard, Locker, Operation,
+};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -197,6 +199,20 @@ async fn an_acquisition_whose_driver_panics_fails_and_leaves_nothing() {
         settle().await;
         assert!(driver.memory.is_idle(), "{waits}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_whose_driver_panics_says_so_and_ends_no_hold() {
+    let (driver, lock) = set_up(TTL);
+    let lock = lock.leased(Lease::new(TTL)).unwrap();
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    // So that it is a task by then, and the panic not the caller's.
+    driver.memory.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL / 10));
+    driver.panic_in(Operation::Renew);
+    let outcome = guard.extend(TTL * 2).await;
+    assert!(matches!(outcome, Err(Error::Unreachable(_))), "{outcome:?}");
+    assert!(format!("{outcome:?}").contains("panicked"), "{outcome:?}");
+    assert!(guard.is_held());
 }
 
 /// The panic is the thread's, and not the driver's.

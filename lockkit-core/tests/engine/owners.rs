@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use lockkit_core::driver::ErrorKind;
 use lockkit_core::memory::Fault;
@@ -81,6 +81,24 @@ async fn an_owner_waits_for_itself_no_longer_than_it_was_told() {
     let Err(Error::TimedOut { waited, source, .. }) = outcome else { panic!("{outcome:?}") };
     assert_eq!((waited, start.elapsed()), (TTL * 3, TTL * 3));
     assert_eq!(source.unwrap().to_string(), "its owner was acquiring it already");
+}
+
+/// The first leaves at the moment when the time of the second is up.
+#[tokio::test(start_paused = true)]
+async fn an_owner_whose_time_is_up_asks_no_more() {
+    let (backend, lock) = set_up();
+    let (me, _blocker) = (Owner::new(), lock.acquire().await.unwrap());
+    let mut context = Context::from_waker(Waker::noop());
+    let mut first = Box::pin(lock.acquire_as(&me, AcquireOptions::new()));
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    let patience = AcquireOptions::new().wait(Wait::AtMost(TTL / 10));
+    let mut second = pin!(lock.acquire_as(&me, patience));
+    assert!(second.as_mut().poll(&mut context).is_pending());
+    sleep(TTL / 10).await;
+    backend.faults().inject(Operation::Acquire, Fault::Hang);
+    drop(first);
+    let Poll::Ready(outcome) = second.as_mut().poll(&mut context) else { panic!("it has asked") };
+    assert!(matches!(outcome, Err(Error::TimedOut { .. })), "{outcome:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,84 @@
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tokio::runtime::Handle;
+
+/// Does work that blocks on a thread of the runtime for that.
+///
+/// Where the system has no thread to give, tokio's `spawn_blocking` and all that uses it, such as
+/// `lookup_host` and `tokio::fs`, panic. That would end a task that makes a connection anew, and
+/// nobody would make one any more. This fails instead, and can be tried again.
+///
+/// # Errors
+///
+/// If there is no thread, if the work panics, or if the runtime ends before it has begun.
+///
+/// # Panics
+///
+/// Outside a tokio runtime.
+///
+/// # Cancel safety
+///
+/// Cancel-safe, in so far as work that has begun goes on, and nobody hears of its end.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use lockkit_core::driver::blocking;
+///
+/// let sum = blocking(|| (1..=100).sum::<u32>()).await;
+/// assert_eq!(sum.unwrap(), 5050);
+/// # });
+/// ```
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let runtime = Handle::current();
+    // The runtime keeps the work, and does it when it has a thread again.
+    let begun = catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(work)));
+    match begun {
+        Ok(working) => Ok(working.await?),
+        Err(_) => Err(io::Error::other("the system has no thread left")),
+    }
+}
+
+/// The addresses of a host, by the system's resolver, on a [thread for that](blocking).
+///
+/// # Errors
+///
+/// If the resolver finds none, and as for [`blocking`].
+///
+/// # Panics
+///
+/// Outside a tokio runtime.
+///
+/// # Cancel safety
+///
+/// Cancel-safe.
+pub async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let host = host.to_owned();
+    blocking(move || Ok((host.as_str(), port).to_socket_addrs()?.collect())).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{blocking, look_up};
+
+    #[tokio::test]
+    async fn work_that_panics_ends_nothing_else() {
+        let outcome = blocking(|| panic!("planned")).await;
+        assert!(outcome.is_err_and(|error| error.to_string().contains("panic")));
+    }
+
+    #[tokio::test]
+    async fn hosts_are_found_by_name_and_by_address() {
+        for (host, address) in [("127.0.0.1", "127.0.0.1:7"), ("::1", "[::1]:7")] {
+            assert_eq!(look_up(host, 7).await.unwrap(), [address.parse().unwrap()]);
+        }
+        assert!(look_up("localhost", 7).await.unwrap().iter().all(|it| it.ip().is_loopback()));
+        assert!(look_up("", 7).await.is_err());
+    }
+}
