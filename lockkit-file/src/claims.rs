@@ -74,8 +74,8 @@ impl Claims {
         deadline: Instant,
         mut work: impl FnMut(&mut Option<Hold>) -> Part<T> + Send + 'static,
     ) -> Result<T, DriverError> {
-        let visit = Visit::to(self, owner);
-        let slot = begin(deadline, Arc::clone(&visit.slot).lock_owned()).await?;
+        let (visit, slot) = Visit::to(self, owner);
+        let slot = begin(deadline, slot.lock_owned()).await?;
         let mut turn = Turn { slot, _visit: visit };
         let mut pause = SHORT;
         loop {
@@ -221,24 +221,28 @@ struct Turn {
 struct Visit {
     claims: Arc<Claims>,
     owner: OwnerId,
-    slot: Arc<Slot>,
+    /// Until the visit ends.
+    slot: Option<Arc<Slot>>,
 }
 
 impl Visit {
-    fn to(claims: &Arc<Claims>, owner: OwnerId) -> Self {
+    fn to(claims: &Arc<Claims>, owner: OwnerId) -> (Self, Arc<Slot>) {
         let slot = Arc::clone(claims.slots().entry(owner).or_default());
-        Self { claims: Arc::clone(claims), owner, slot }
+        (Self { claims: Arc::clone(claims), owner, slot: Some(Arc::clone(&slot)) }, slot)
     }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
         let mut slots = self.claims.slots();
+        // Given back while the map is locked, so that one of several visits that end together is the
+        // last.
+        let Some(slot) = self.slot.take() else { return };
         let Entry::Occupied(entry) = slots.entry(self.owner) else { return };
-        // Others get to the slot only through the map, which is locked.
-        let is_last = Arc::strong_count(&self.slot) == 2;
-        let is_empty = || self.slot.try_lock().is_ok_and(|hold| hold.is_none());
-        if Arc::ptr_eq(entry.get(), &self.slot) && is_last && is_empty() {
+        // Others get to the slot only through the map.
+        let is_last = Arc::strong_count(&slot) == 2;
+        let is_empty = || slot.try_lock().is_ok_and(|hold| hold.is_none());
+        if Arc::ptr_eq(entry.get(), &slot) && is_last && is_empty() {
             entry.remove();
         }
     }

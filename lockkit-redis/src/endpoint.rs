@@ -3,12 +3,12 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
-use lockkit_core::driver::dial_first;
+use lockkit_core::driver::{dial_first, look_up};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::Failure;
@@ -220,7 +220,7 @@ impl fmt::Display for Endpoint {
 }
 
 async fn dial(host: &str, port: u16) -> Result<TcpStream, Failure> {
-    let stream = dial_first(lookup_host((host, port)).await?, TcpStream::connect).await?;
+    let stream = dial_first(look_up(host, port).await?, TcpStream::connect).await?;
     stream.set_nodelay(true)?;
     // A peer that vanished is noticed within half a minute, even where nothing is sent.
     let keepalive = TcpKeepalive::new()

@@ -176,6 +176,16 @@ impl Failure {
         matches!(self, Self::Database(_))
     }
 
+    /// Whether a member of a cluster may be another than it was, or gone. What it answered to a
+    /// request says no such thing, nor does a request that did not get its turn.
+    pub(crate) fn is_about_the_member(&self) -> bool {
+        match self {
+            Self::NoTurn(_) => false,
+            Self::Redis(_) => self.known_kind().is_none_or(|kind| kind == ErrorKind::Unreachable),
+            _ => true,
+        }
+    }
+
     /// What the server's answer, or our own refusal, says about the request; `None` if there was no
     /// answer.
     fn known_kind(&self) -> Option<ErrorKind> {
@@ -311,6 +321,24 @@ mod tests {
             (&format!("{WRAPPED}@user_script: 12: -READONLY You"), ErrorKind::Unreachable),
         ] {
             assert_eq!(answer(text).of_a_call().kind(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_has_which_slot_is_in_doubt_only_where_a_member_may_be_another() {
+        let limit = std::time::Duration::from_secs(1);
+        let cases = [
+            (answer("OOM command not allowed when used memory > 'maxmemory'."), false),
+            (answer("NOPERM this user has no permissions to run the 'evalsha' command"), false),
+            (answer("FOREIGN the key of the lock holds something else"), false),
+            (Failure::NoTurn(limit), false),
+            (answer("CLUSTERDOWN The cluster is down"), true),
+            (Failure::NoAnswer(limit), true),
+            (Failure::Broken, true),
+            (Failure::Mode { is: "single server", wanted: "node of a cluster" }, true),
+        ];
+        for (failure, expected) in cases {
+            assert_eq!(failure.is_about_the_member(), expected, "{failure}");
         }
     }
 

@@ -5,7 +5,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockkit_core::driver::{Attempt, Claim, DriverError, Grant, OwnerId, Release, Renewal};
+use lockkit_core::driver::{
+    Attempt, Claim, DriverError, ErrorKind, Grant, OwnerId, Release, Renewal,
+};
 use lockkit_core::driver::{Taken, Vouch};
 use lockkit_core::{FencingToken, Holder, Label, LockName, LockStatus, Namespace};
 
@@ -54,10 +56,21 @@ pub(crate) fn pattern(namespace: &Namespace) -> String {
     prefix(namespace) + "*"
 }
 
+/// Whether the lock's key could be one of those that this driver keeps beside other locks.
+fn is_reserved(name: &LockName) -> bool {
+    let default = Namespace::default();
+    let own = name.as_str().strip_prefix('{').and_then(|it| it.strip_prefix(default.as_str()));
+    *name.namespace() == default && own.is_some_and(|it| it.starts_with(':'))
+}
+
 pub(crate) async fn try_acquire(
     driver: &RedisDriver,
     claim: &Claim,
 ) -> Result<Attempt, DriverError> {
+    if is_reserved(claim.name()) {
+        let what = "a name that begins with `{lockkit:`, as the driver's own keys do";
+        return Err(DriverError::new(ErrorKind::Unsupported, what));
+    }
     let (layout, owner) = (PlainLayout::of(claim.name()), claim.owner().to_string());
     let (keys, ttl) = (layout.keys(), milliseconds(claim));
     let answer =
@@ -163,7 +176,22 @@ fn milliseconds_left(remaining: i64) -> Option<Duration> {
 mod tests {
     use lockkit_core::{LockName, Namespace};
 
-    use super::PlainLayout;
+    use super::{PlainLayout, is_reserved};
+
+    #[test]
+    fn no_lock_has_a_key_that_the_driver_has_beside_others() {
+        let is_reserved = |namespace: &Namespace, name: &str| {
+            is_reserved(&LockName::new(namespace, name).unwrap())
+        };
+        let (default, other) = (Namespace::default(), Namespace::new("shop").unwrap());
+        let beside = PlainLayout::of(&LockName::new(&default, "a").unwrap());
+        let [_, bucket, holder] = beside.keys();
+        assert!(is_reserved(&default, bucket) && is_reserved(&default, holder));
+        for name in ["{user:5}:lock", "{lockkit}", "lockkit:5", "a"] {
+            assert!(!is_reserved(&default, name), "{name}");
+        }
+        assert!(!is_reserved(&other, bucket), "the namespace stands before it");
+    }
 
     #[test]
     fn keys_are_as_they_were() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::{FromRedisValue, RedisError, Value};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::backoff::Backoff;
 use crate::endpoint::Endpoint;
@@ -19,6 +19,9 @@ use crate::error::Failure;
 const LIMIT: Duration = Duration::from_secs(1);
 /// How long to wait for the others once a majority has said where the primary is.
 const GRACE: Duration = Duration::from_millis(50);
+/// How long it may take until all sentinels have heard of a failover. Until then most of them may
+/// name the former primary, which takes writes until it is told.
+const SPREADING: Duration = Duration::from_secs(5);
 /// What a sentinel publishes when it has learnt of a new primary.
 const SWITCH: &str = "+switch-master";
 
@@ -34,6 +37,8 @@ pub(crate) struct Sentinels {
     limit: Duration,
     /// The answer that was believed last.
     believed: Mutex<Option<Said>>,
+    /// Of which one of them has told last, without being asked.
+    last_switch: Mutex<Option<Switch>>,
     /// How often another primary than before was named.
     switches: AtomicU64,
 }
@@ -46,10 +51,26 @@ struct Said {
     by_majority: bool,
 }
 
+/// That another server has become the primary.
+#[derive(Clone, Debug)]
+struct Switch {
+    from: Endpoint,
+    to: Endpoint,
+    /// When this was heard.
+    at: Instant,
+}
+
 impl Sentinels {
     pub(crate) fn new(sentinels: Vec<Endpoint>, group: String, server: Endpoint) -> Self {
-        let (believed, switches) = (Mutex::default(), AtomicU64::new(0));
-        Self { sentinels, group, server, limit: LIMIT, believed, switches }
+        Self {
+            sentinels,
+            group,
+            server,
+            limit: LIMIT,
+            believed: Mutex::default(),
+            last_switch: Mutex::default(),
+            switches: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn group(&self) -> &str {
@@ -88,8 +109,13 @@ impl Sentinels {
         self.later_than(&said).is_none().then(|| self.believe(said))
     }
 
-    /// The primary that was believed last, if this names another, of before.
+    /// The primary that was believed last, or the one of which a sentinel has told, if this names
+    /// another, of before.
     fn later_than(&self, said: &Said) -> Option<Endpoint> {
+        let switch = self.switch().clone().filter(|switch| switch.at.elapsed() < SPREADING);
+        if let Some(switch) = switch.filter(|switch| said.primary.is_where(&switch.from)) {
+            return Some(switch.to);
+        }
         let last = self.believed().clone()?;
         // A majority may have been reset, and count from the beginning.
         let is_behind = !said.by_majority && said.epoch < last.epoch;
@@ -102,6 +128,10 @@ impl Sentinels {
             self.switches.fetch_add(1, Ordering::Relaxed);
         }
         believed.insert(said).primary.clone()
+    }
+
+    fn switch(&self) -> MutexGuard<'_, Option<Switch>> {
+        self.last_switch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn believed(&self) -> MutexGuard<'_, Option<Said>> {
@@ -130,7 +160,8 @@ impl Sentinels {
         let mut answers: FuturesUnordered<_> =
             asking.into_iter().map(|sentinel| self.ask(sentinel)).collect();
         let majority = self.sentinels.len() / 2 + 1;
-        let (mut latest, mut told, mut last) = (None::<Sight>, 0, None);
+        let (mut latest, mut told) = (None::<Sight>, 0);
+        let (mut strangers, mut last) = (0, None::<Failure>);
         loop {
             let patience = if told < majority { self.limit } else { GRACE };
             let Ok(Some(answer)) = timeout(patience, answers.next()).await else { break };
@@ -141,22 +172,22 @@ impl Sentinels {
                         latest = Some(said);
                     }
                 }
-                // That one does not know the group says more than that another is down.
-                Err(failure) => match (&last, &failure) {
-                    (Some(Failure::UnknownGroup(_)), _) => (),
-                    _ => last = Some(failure),
-                },
+                Err(failure) => {
+                    strangers += usize::from(matches!(failure, Failure::UnknownGroup(_)));
+                    // One that is down may be back, and know what the others do not say.
+                    if last.as_ref().is_none_or(Failure::is_lasting) {
+                        last = Some(failure);
+                    }
+                }
             }
         }
-        match (latest, last) {
-            (Some(Sight { host, port, epoch, .. }), _) => {
+        match latest {
+            Some(Sight { host, port, epoch, .. }) => {
                 let primary = self.server.at(&host, port);
                 Ok(Said { primary, epoch, by_majority: told >= majority })
             }
-            (None, Some(unknown @ Failure::UnknownGroup(_))) => Err(unknown),
-            (None, last) => {
-                Err(Failure::NoPrimary { group: self.group.clone(), last: last.map(Box::new) })
-            }
+            None if strangers >= majority => Err(Failure::UnknownGroup(self.group.clone())),
+            None => Err(Failure::NoPrimary { group: self.group.clone(), last: last.map(Box::new) }),
         }
     }
 
@@ -211,17 +242,21 @@ impl Sentinels {
 
     /// Where the primary is now, if a message says that of this group.
     fn switched(&self, message: &str) -> Option<Endpoint> {
-        let (host, port) = self.successor(message)?;
+        let [from, to] =
+            self.both_primaries(message)?.map(|(host, port)| self.server.at(host, port));
+        *self.switch() = Some(Switch { from, to: to.clone(), at: Instant::now() });
         self.switches.fetch_add(1, Ordering::Relaxed);
-        Some(self.server.at(host, port))
+        Some(to)
     }
 
-    /// The new primary in a message, if it is one about this group:
+    /// The former and the new primary in a message, if it is one about this group:
     /// `GROUP OLD-HOST OLD-PORT HOST PORT`.
-    fn successor<'a>(&self, message: &'a str) -> Option<(&'a str, u16)> {
+    fn both_primaries<'a>(&self, message: &'a str) -> Option<[(&'a str, u16); 2]> {
         let words: Vec<_> = message.split_whitespace().collect();
         match words[..] {
-            [group, _, _, host, port] if group == self.group => Some((host, port.parse().ok()?)),
+            [group, old_host, old_port, host, port] if group == self.group => {
+                Some([(old_host, old_port.parse().ok()?), (host, port.parse().ok()?)])
+            }
             _ => None,
         }
     }
@@ -303,13 +338,13 @@ mod tests {
     fn news_of_another_group_are_none() {
         let server = Endpoint::new(Address::Socket("".into()), RedisConnectionInfo::default());
         let sentinels = Sentinels::new(Vec::new(), "main".into(), server);
-        for (message, successor) in [
-            ("main 10.0.0.1 6379 10.0.0.2 6380", Some(("10.0.0.2", 6380))),
+        for (message, primaries) in [
+            ("main 10.0.0.1 6379 10.0.0.2 6380", Some([("10.0.0.1", 6379), ("10.0.0.2", 6380)])),
             ("main2 10.0.0.1 6379 10.0.0.2 6380", None),
             ("other 10.0.0.1 6379 10.0.0.2 6380", None),
             ("main 10.0.0.1 6379 10.0.0.2", None),
         ] {
-            assert_eq!(sentinels.successor(message), successor, "{message}");
+            assert_eq!(sentinels.both_primaries(message), primaries, "{message}");
         }
     }
 
@@ -389,6 +424,42 @@ mod tests {
             self.say(&[&place[..], &counts[..]].concat()).await;
             // Who asks is done with the connection.
             _ = self.0.read(&mut [0]).await;
+        }
+    }
+
+    /// Where one sentinel has told of a failover, most may not have heard of it yet.
+    #[tokio::test]
+    async fn answers_that_name_the_server_that_was_just_left_are_not_believed() {
+        let fake = Fake::start().await;
+        assert!(fake.sentinels.switched("main a 1 b 1").is_some());
+        for (primary, is_believed) in [("a", false), ("b", true)] {
+            let (news, ()) = tokio::join!(fake.sentinels.news(), async {
+                fake.asked().await.answer(primary, "1").await;
+            });
+            assert_eq!(news.is_some(), is_believed, "{primary}");
+        }
+    }
+
+    /// It may have been started a moment ago, and the others know better.
+    #[tokio::test]
+    async fn that_one_sentinel_knows_no_group_is_no_lasting_failure_while_others_are_down() {
+        for others in [0, 2] {
+            let Fake { listener, mut sentinels } = Fake::start().await;
+            let nobody = Address::Socket("/nonexistent/sentinel".into());
+            let nobody = Endpoint::new(nobody, RedisConnectionInfo::default());
+            sentinels.sentinels.extend(vec![nobody; others]);
+            let fake = Fake { listener, sentinels };
+            let (said, ()) = tokio::join!(fake.sentinels.ask_all(), async {
+                let mut question = fake.asked().await;
+                question
+                    .0
+                    .write_all(b"*-1\r\n-ERR No such master with that name\r\n")
+                    .await
+                    .unwrap();
+                _ = question.0.read(&mut [0]).await;
+            });
+            let failure = said.unwrap_err();
+            assert_eq!(failure.is_lasting(), others == 0, "{failure}");
         }
     }
 

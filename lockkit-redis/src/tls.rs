@@ -3,7 +3,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lockkit_core::driver::LastGood;
+use lockkit_core::driver::{LastGood, blocking};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -62,7 +62,7 @@ impl Tls {
 
 async fn load(files: &Arc<Files>) -> Result<Settings, String> {
     let files = Arc::clone(files);
-    let loading = tokio::task::spawn_blocking(move || Settings::load(&files));
+    let loading = blocking(move || Settings::load(&files));
     loading.await.unwrap_or_else(|stopped| Err(stopped.to_string()))
 }
 

@@ -31,14 +31,16 @@ impl Quorum {
         let not_held =
             |votes: &Votes<Cleared>| count(votes, |vote| matches!(vote, Ok(Release::NotHeld)));
         let is_settled = |votes: &Votes<Cleared>| {
-            if freed(votes) < quorum && not_held(votes) <= nodes - quorum {
-                return Settled::No;
-            }
             let is_awaited =
                 |(at, vote): (usize, &Option<_>)| vote.is_none() && !self.is_silent(at, claim);
-            match votes.iter().enumerate().any(is_awaited) {
-                true => Settled::Nearly(A_MOMENT),
-                false => Settled::Yes,
+            let is_awaited = votes.iter().enumerate().any(is_awaited);
+            let (freed, not_held) = (freed(votes), not_held(votes));
+            // Of some nodes the hold may have been on, and of others not.
+            let is_known = freed >= quorum || not_held > nodes - quorum;
+            match is_awaited {
+                true if is_known => Settled::Nearly(A_MOMENT),
+                false if is_known || freed + not_held >= quorum => Settled::Yes,
+                _ => Settled::No,
             }
         };
         let clearing = (0..nodes).map(|at| self.clear_in_turn(at, claim, &lanes)).collect();

@@ -57,8 +57,8 @@ impl Quorum {
         }
         late.go_on_unheard(&self.stragglers);
         if count(&votes, is_lost) > nodes - quorum {
-            // Nobody releases a lost hold; a minority may still have it, or a place from when the
-            // claim waited.
+            // A minority may still have it, or a place from when the claim waited. The release that
+            // follows a loss may be long in coming, and others want the lock.
             lanes.end();
             let clearing = (0..nodes).map(|at| self.clear_in_turn(at, claim, &lanes)).collect();
             ballot::hold(clearing, Duration::ZERO, &self.stragglers, |_| true).await;

@@ -113,7 +113,9 @@ impl Cluster {
             Err(_) => Err(last.unwrap_or(Failure::NoConnection { limit, last: None })),
         };
         answer.map_err(|failure| {
-            self.shared.doubt.notify_one();
+            if failure.is_about_the_member() {
+                self.shared.doubt();
+            }
             failure.of_a_call()
         })
     }

@@ -51,7 +51,7 @@ impl Map {
             let mut number = || parse::<u16>(parts.next().unwrap_or(redis::Value::Nil));
             let (first, last) = (usize::from(number()?), usize::from(number()?));
             for (at, node) in parts.enumerate() {
-                let (host, port): (Option<String>, u16) = parse::<Node>(node)?.into();
+                let Node(host, port) = parse(node)?;
                 let endpoint = match host.filter(|host| !host.is_empty() && host != "?") {
                     Some(host) => member.at(&host, port),
                     None => member.at_port(port),
@@ -122,12 +122,6 @@ impl Map {
 
 /// Host and port; the rest is of no use here.
 struct Node(Option<String>, u16);
-
-impl From<Node> for (Option<String>, u16) {
-    fn from(Node(host, port): Node) -> Self {
-        (host, port)
-    }
-}
 
 impl redis::FromRedisValue for Node {
     fn from_redis_value(value: redis::Value) -> Result<Self, redis::ParsingError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Driver as _, ErrorKind, Release, Renewal};
 use lockkit_core::{AcquireOptions, Lease, Locker};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::support::{Mode, TestNode, claim, over};
 use crate::{TTL, left_behind, nodes, take};
@@ -195,6 +195,22 @@ async fn a_release_reaches_nodes_that_come_back() {
     nodes.iter().for_each(|node| node.set(Mode::Up));
     sleep(TTL / 2).await;
     assert_eq!(left_behind(&nodes).await, 0);
+}
+
+/// One node has refused the hold, as where it had not heard of the release before, and another is
+/// known to be silent: what that one would say changes nothing.
+#[tokio::test(start_paused = true)]
+async fn a_release_waits_for_no_node_that_is_silent() {
+    let nodes = nodes::<3>();
+    let (driver, held) = (over(&nodes).await, claim(TTL));
+    take(&driver, &held).await.unwrap();
+    nodes[1].set(Mode::Hung);
+    driver.renew(&held).await.unwrap();
+    sleep(held.call_limit()).await;
+    nodes[2].forget();
+    let start = Instant::now();
+    assert_eq!(driver.release(&held).await.unwrap(), Release::Freed);
+    assert!(start.elapsed() < held.call_limit() / 2, "{:?}", start.elapsed());
 }
 
 /// Without a majority the release is repeated, a quarter of a lease after the answer, and once after
