@@ -301,8 +301,7 @@ async fn listen<W: Wire>(wire: &W, board: &Board) -> Result<(), W::Failure> {
     board.stand();
     loop {
         listener.hear(board).await?;
-        if board.is_idle() {
-            board.fall();
+        if board.fall_if_idle() {
             listener.close().await;
             return Ok(());
         }

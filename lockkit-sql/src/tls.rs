@@ -1,8 +1,8 @@
 use std::fs::File;
 use std::time::Duration;
 
+use lockkit_core::driver::blocking;
 use lockkit_core::{Parameters, Result};
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 
@@ -47,9 +47,9 @@ pub(crate) async fn file<'p>(
     let Some(path) = parameters.text(name) else { return Ok(None) };
     let file = path.to_owned();
     // Neither a pipe nor a file system that is far away holds up other tasks.
-    let opening = spawn_blocking(move || File::open(file).map(drop));
+    let opening = blocking(move || File::open(file).map(drop));
     let opened = match timeout(PATIENCE, opening).await {
-        Ok(opened) => opened.unwrap_or_else(|stopped| Err(stopped.into())),
+        Ok(opened) => opened.and_then(|opened| opened),
         // It may do so yet, while the client connects.
         Err(_) => Ok(()),
     };

@@ -99,13 +99,12 @@ impl Bell {
         let listened = listing.is_some_and(|listing| listing != Listing::Never);
         let listened = Value::Integer(listened.into());
         let values = [namespace, lock, self.inbox(), lease, listened, lease];
-        let listed = self.line.connections.write(LIST, &values, Urgency::Asks, within).await;
+        let list = List { values, was_sent: AtomicBool::default() };
+        let listed = self.line.connections.sequence(&list, Urgency::Asks, within).await;
         match &listed {
             // The sleep was ended for others, too.
-            Ok(listed) if listed.last_insert_id() != 0 => {
-                _ = deliver(self.subscription.board(), name)
-            }
-            Ok(_) => (),
+            Ok(true) => _ = deliver(self.subscription.board(), name),
+            Ok(false) => (),
             Err(failure) => {
                 self.subscription.unlist(name, owner);
                 // Nobody releases a claim whose ask was not carried out.
@@ -121,7 +120,7 @@ impl Bell {
         listed.map(|_| true)
     }
 
-    /// Notes when the claim's place was taken.
+    /// Notes the claim's place, by its number in the queue of the lock.
     pub(super) fn stand(&self, claim: &Claim, arrival: i64) {
         self.subscription.stand(claim.name(), claim.owner(), arrival);
     }
@@ -315,6 +314,24 @@ impl Steps for Ring<'_> {
                 _ => Err(failure),
             },
         }
+    }
+}
+
+/// Has this process told when a lock is let go. The answer is whether it was told, and may not have
+/// heard: of a note that the statement has cleared, only its own answer tells.
+struct List<'a> {
+    values: [Value<'a>; 6],
+    was_sent: AtomicBool,
+}
+
+impl Steps for List<'_> {
+    type Answer = bool;
+
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<bool, Failure> {
+        // Sent again, that answer was lost.
+        let was_sent = self.was_sent.swap(true, Ordering::Relaxed);
+        let listed = transaction.write(LIST, &self.values).await?;
+        Ok(was_sent || listed.last_insert_id() != 0)
     }
 }
 

@@ -161,15 +161,21 @@ impl Steps for Renew<'_> {
 
     async fn take(&self, transaction: &mut Transaction<'_>) -> Result<bool, Failure> {
         let renewed = transaction.write(RENEW, &renewal(self.claim)).await?;
-        if renewed.rows_affected() > 0 {
-            return Ok(true);
+        let is_held = renewed.rows_affected() > 0;
+        if !is_held {
+            check_place(transaction).await?;
         }
-        // What is not there may be on the server that takes writes by now.
-        let rows = transaction.read(IS_READ_ONLY, &[]).await?;
-        match rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("is_read_only")? {
-            true => Err(Failure::Demoted),
-            false => Ok(false),
-        }
+        Ok(is_held)
+    }
+}
+
+/// Fails where no writes are allowed any more: what is not there may be on the server that takes
+/// writes by now.
+pub(super) async fn check_place(transaction: &mut Transaction<'_>) -> Result<(), Failure> {
+    let rows = transaction.read(IS_READ_ONLY, &[]).await?;
+    match rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("is_read_only")? {
+        true => Err(Failure::Demoted),
+        false => Ok(()),
     }
 }
 
@@ -220,8 +226,7 @@ pub(super) async fn release(
     claim: &Claim,
     within: Limit,
 ) -> Result<Released, Failure> {
-    let answer = connections.write(RELEASE, &of_claim(claim), Urgency::Releases, within).await?;
-    let found = answer.last_insert_id();
+    let found = connections.sequence(&Release { claim }, Urgency::Releases, within).await?;
     connections.note_write(found > 0);
     let hold = match found & 3 {
         1 => Ended::Freed,
@@ -229,6 +234,24 @@ pub(super) async fn release(
         _ => Ended::Nothing,
     };
     Ok(Released { hold, is_queued: found & 4 != 0, is_awaited: found & 8 != 0 })
+}
+
+struct Release<'a> {
+    claim: &'a Claim,
+}
+
+impl Steps for Release<'_> {
+    /// The id of the reply.
+    type Answer = u64;
+
+    async fn take(&self, transaction: &mut Transaction<'_>) -> Result<u64, Failure> {
+        let released = transaction.write(RELEASE, &of_claim(self.claim)).await?;
+        let found = released.last_insert_id();
+        if found == 0 {
+            check_place(transaction).await?;
+        }
+        Ok(found)
+    }
 }
 
 /// The parameters of a renewal.

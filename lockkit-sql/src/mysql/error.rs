@@ -235,10 +235,10 @@ fn kind_of_answer(number: u16, message: &str) -> ErrorKind {
         // Too many transactions, a table that was opened anew, or a server that is not available for
         // now.
         1637 | 1615 | 3168 => ErrorKind::Unreachable,
-        // No such user, a wrong password, the wrong host, a missing right, a locked account, or a
-        // password that has to be renewed.
-        1044 | 1045 | 1129 | 1130 | 1142 | 1143 | 1227 | 1370 | 1698 | 1820 | 1862 | 3118
-        | 4151 => ErrorKind::Denied,
+        // No such user, a wrong password, the wrong host, a missing right, a session of another user, a
+        // locked account, or a password that has to be renewed.
+        1044 | 1045 | 1095 | 1129 | 1130 | 1142 | 1143 | 1227 | 1370 | 1698 | 1820 | 1862
+        | 3118 | 4151 => ErrorKind::Denied,
         // A table or column that is not there, or not ours.
         1050 | 1054 | 1136 | 1146 | 1364 => ErrorKind::Foreign,
         // A token is the one number that can grow too large.
@@ -274,6 +274,7 @@ mod tests {
             (1049, "no such database", ErrorKind::Misconfigured),
             (1053, "shutting down", ErrorKind::Unknown),
             (1054, "no such column", ErrorKind::Foreign),
+            (1095, "a session of another user", ErrorKind::Denied),
             (1142, "missing right", ErrorKind::Denied),
             (1146, "no such table", ErrorKind::Foreign),
             (1205, "row kept locked", ErrorKind::Unreachable),

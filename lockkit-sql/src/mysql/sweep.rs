@@ -13,11 +13,15 @@ use crate::seats::Urgency;
 
 const IDLE: &str = include_str!("sql/idle.sql");
 const REMOVE: &str = include_str!("sql/remove.sql");
+// Nothing is removed where no writes are allowed any more, whoever asks: on a replica, that is for the
+// server that it follows.
 const DROP_DEAD: &str = "DELETE FROM lockkit_place \
-     WHERE expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - 25 * 3600000000 LIMIT 1000";
+     WHERE expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - 25 * 3600000000 \
+       AND CAST(@@global.read_only AS CHAR) IN ('0', 'OFF') LIMIT 1000";
 
 const DROP_UNHEARD: &str = "DELETE FROM lockkit_bell \
-     WHERE expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - 60 * 1000000 LIMIT 1000";
+     WHERE expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - 60 * 1000000 \
+       AND CAST(@@global.read_only AS CHAR) IN ('0', 'OFF') LIMIT 1000";
 
 const SWEEP_OF_SESSIONS: &str = include_str!("sql/session_sweep.sql");
 

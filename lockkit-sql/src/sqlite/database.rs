@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::TryStreamExt as _;
 use lockkit_core::driver::filesystem::{self, FileId};
-use lockkit_core::driver::{DriverError, ErrorKind};
+use lockkit_core::driver::{DriverError, ErrorKind, blocking};
 use rustix::io::Errno;
 use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteConnection, SqliteRow, SqliteSynchronous};
-use sqlx::{ConnectOptions as _, Connection as _};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -253,25 +254,35 @@ async fn attempt(
             Err(problem) => return (slot, Err(problem)),
         },
     };
-    let outcome = run(&mut connection, script, &values).await;
-    // Only the first statement of a script can find the database busy, so nothing is left open.
-    if outcome.as_ref().err().is_none_or(Problem::is_busy) {
+    let mut has_begun = false;
+    let outcome = run(&mut connection, script, &values, &mut has_begun).await;
+    // Mostly it is the first statement of a script that finds the database busy, and nothing is left
+    // open. Without a write-ahead log, whoever reads keeps others from committing.
+    if outcome.as_ref().err().is_none_or(|problem| problem.is_busy() && !has_begun) {
         *slot = Some(connection);
     }
     (slot, outcome)
 }
 
+/// `has_begun` tells whether a statement was carried out.
 async fn run(
     connection: &mut SqliteConnection,
     script: &'static str,
     values: &[Value],
+    has_begun: &mut bool,
 ) -> Result<Vec<SqliteRow>, Problem> {
     let query = query::<Sqlite, _>(script, values, |query, value| match value {
         Value::Text(text) => query.try_bind(text.clone()),
         Value::Integer(integer) => query.try_bind(*integer),
     });
+    let mut rows = Vec::new();
+    let mut answers = connection.fetch_many(query?);
     // To the last row: an answer counts only once the commit after it is done.
-    Ok(query?.fetch_all(connection).await?)
+    while let Some(answer) = answers.try_next().await? {
+        *has_begun = true;
+        rows.extend(answer.right());
+    }
+    Ok(rows)
 }
 
 /// Where the database is, and which file that was.
@@ -319,7 +330,7 @@ impl Location {
         values: &[Value],
     ) -> Result<Vec<SqliteRow>, Problem> {
         let mut connection = self.open(options(&self.path).read_only(true)).await?;
-        let rows = run(&mut connection, script, values).await?;
+        let rows = run(&mut connection, script, values, &mut false).await?;
         connection.close().await?;
         Ok(rows)
     }
@@ -385,8 +396,7 @@ fn gone() -> Problem {
 async fn check_place(path: &Path) -> Result<(), Problem> {
     let path = path.to_owned();
     // Not on the runtime's thread: a network file system may not answer.
-    let check = tokio::task::spawn_blocking(move || check_place_blocking(&path));
-    check.await.map_err(io::Error::other)?
+    blocking(move || check_place_blocking(&path)).await?
 }
 
 /// [`check_place`] on this thread.

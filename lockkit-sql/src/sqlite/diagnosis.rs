@@ -5,7 +5,7 @@ mod place;
 use std::error::Error;
 use std::time::Duration;
 
-use lockkit_core::driver::{DriverError, ErrorKind};
+use lockkit_core::driver::{DriverError, ErrorKind, blocking};
 use lockkit_core::{Diagnosis, Namespace};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
@@ -31,14 +31,14 @@ const SOUND_SQLITE: [u32; 3] = [3, 51, 3];
 pub(super) async fn diagnose(database: &Database, namespace: &Namespace) -> Vec<Diagnosis> {
     let location = database.location();
     // Not on the runtime's thread: a file system may not answer.
-    let looking = tokio::task::spawn_blocking(move || place::look_at(&location));
+    let looking = blocking(move || place::look_at(&location));
     match timeout(LIMIT, looking).await {
         Ok(Ok(Ok(mut findings))) => {
             findings.extend(look_into(database, namespace).await);
             findings
         }
         Ok(Ok(Err(finding))) => vec![finding],
-        // The task is cancelled only with its runtime.
+        // The work ends early only with its runtime, or for want of a thread.
         Err(_) | Ok(Err(_)) => vec![Diagnosis::error(
             "file system",
             format!("it does not answer within {LIMIT:?}"),
@@ -197,7 +197,8 @@ fn unreadable(error: DriverError) -> Diagnosis {
         ErrorKind::Misconfigured => Diagnosis::error(
             "version",
             finding,
-            "use the same version of lockkit wherever this file is used",
+            "use the same file and the same version of lockkit wherever these locks are used, and \
+             start anew whoever still has a file that was deleted or replaced",
         ),
         ErrorKind::Denied => Diagnosis::error(
             "rights",

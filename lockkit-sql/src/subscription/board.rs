@@ -45,7 +45,7 @@ pub(super) struct Mailbox {
     pub(super) ask_again: bool,
     #[cfg(feature = "mysql")]
     pub(super) listing: Listing,
-    /// When its place in the queue was taken, if it has one.
+    /// Its place in the queue, if it has one: the numbers rise in the order of arrival.
     #[cfg(feature = "mysql")]
     pub(super) place: Option<i64>,
     pub(super) arrival: Arc<Notify>,
@@ -175,12 +175,6 @@ impl Board {
         self.waiters().by_lock.is_empty()
     }
 
-    /// Whether nobody has listened for a while.
-    pub(super) fn is_idle(&self) -> bool {
-        let waiters = self.waiters();
-        waiters.by_lock.is_empty() && waiters.left.is_none_or(|left| left.elapsed() >= IDLE)
-    }
-
     /// Notes that the subscription stands.
     pub(super) fn stand(&self) {
         self.waiters().are_told = true;
@@ -190,6 +184,16 @@ impl Board {
     /// Notes that the subscription no longer stands; returns whether it did.
     pub(super) fn fall(&self) -> bool {
         std::mem::take(&mut self.waiters().are_told)
+    }
+
+    /// Notes that the subscription no longer stands, if nobody has listened for a while; returns
+    /// whether that is so.
+    pub(super) fn fall_if_idle(&self) -> bool {
+        let mut waiters = self.waiters();
+        let is_idle =
+            waiters.by_lock.is_empty() && waiters.left.is_none_or(|left| left.elapsed() >= IDLE);
+        waiters.are_told &= !is_idle;
+        is_idle
     }
 
     /// Has all waiters ask again.

@@ -44,6 +44,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_read_only_server_is_refused_and_later_unreachable", private, read_only),
         trial("who_may_write_on_a_read_only_server_does_not", private, demoted),
         trial("what_a_read_only_server_does_not_have_is_not_lost", private, not_there),
+        trial("a_read_only_server_is_not_swept", private, not_swept),
         trial("a_wrong_password_is_denied_and_not_told", shared, password),
         trial("a_database_that_is_not_there_is_said", shared, no_database),
         trial("too_many_connections_are_unreachable", shared, too_many),
@@ -676,14 +677,46 @@ async fn not_there(server: Server) {
     let mut database = Database::at(&server.url()).await;
     let (driver, holder, other) = (driver(&server.url()).await, claim(LONG), named("other", LONG));
     take(&driver, &other).await;
-    let_sweep(&driver, &other).await;
-    database.run("SET GLOBAL read_only = ON").await;
-    let (kind, text) = kind(driver.renew(&holder).await);
-    assert_eq!(kind, ErrorKind::Unreachable, "{text}");
-    assert!(text.contains("has become read-only"), "{text}");
-    database.run("SET GLOBAL read_only = OFF").await;
-    while driver.try_acquire(&claim(LONG)).await.is_err() {}
+    for request in ["renew", "release", "break"] {
+        let_sweep(&driver, &other).await;
+        database.run("SET GLOBAL read_only = ON").await;
+        let (kind, text) = match request {
+            "renew" => kind(driver.renew(&holder).await),
+            "release" => kind(driver.release(&holder).await),
+            _ => kind(driver.inspect().unwrap().break_hold(holder.name(), None).await),
+        };
+        assert_eq!(kind, ErrorKind::Unreachable, "{request}: {text}");
+        assert!(text.contains("has become read-only"), "{request}: {text}");
+        database.run("SET GLOBAL read_only = OFF").await;
+        while driver.renew(&other).await.is_err() {}
+    }
     assert_eq!(driver.renew(&holder).await.unwrap(), Renewal::Lost);
+    assert_eq!(driver.release(&holder).await.unwrap(), Release::NotHeld);
+}
+
+/// A replica that has lost rows stops following when they are removed where it follows.
+async fn not_swept(server: Server) {
+    const REMOVE: &str = include_str!("../../src/mysql/sql/remove.sql");
+    let mut database = Database::at(&server.url()).await;
+    let (driver, holder) = (database.driver().await, claim(LONG));
+    take(&driver, &holder).await;
+    let_sweep(&driver, &holder).await;
+    driver.release(&holder).await.unwrap();
+    let values = format!("'lockkit', '{NAME}', FALSE");
+    for (read_only, left) in [("ON", 1), ("OFF", 0)] {
+        database.run("UPDATE lockkit_lock SET since = 1, expires = 1, queued = 0, token = 1").await;
+        database.run(&format!("SET GLOBAL read_only = {read_only}")).await;
+        let remove = format!("EXECUTE IMMEDIATE \"{}\" USING {values}", uncommented(REMOVE));
+        database.run(&remove).await;
+        database.run("SET GLOBAL read_only = OFF").await;
+        let rows: i64 = database.ask("SELECT COUNT(*) FROM lockkit_lock").await;
+        assert_eq!(rows, left, "{read_only}");
+    }
+}
+
+/// The statement alone.
+fn uncommented(sql: &str) -> String {
+    sql.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join(" ")
 }
 
 async fn password(server: String) {

@@ -55,6 +55,24 @@ async fn a_call_limit_can_be_given() {
     assert!(matches!(asking.await.unwrap().unwrap(), Attempt::Granted(_)));
 }
 
+/// Without a write-ahead log, who reads keeps others from committing.
+#[tokio::test]
+async fn what_cannot_be_committed_leaves_the_database_to_others() {
+    let fixture = Fixture::new();
+    let driver = fixture.driver().await;
+    driver.close().await;
+    let (mut reader, mut writer) = (fixture.raw().await, fixture.raw().await);
+    execute(&mut reader, "PRAGMA journal_mode = DELETE").await;
+    execute(&mut reader, "BEGIN").await;
+    assert_eq!(number(&mut reader, "SELECT COUNT(*) FROM lockkit_hold").await, 0);
+    let held = claim("a");
+    let error = driver.try_acquire(&held).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
+    execute(&mut reader, "COMMIT").await;
+    execute(&mut writer, "BEGIN IMMEDIATE; ROLLBACK").await;
+    granted(&driver, &held).await;
+}
+
 /// A writer that is done within the limit is only waited for.
 #[tokio::test]
 async fn a_busy_database_is_waited_for() {

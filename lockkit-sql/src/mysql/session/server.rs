@@ -68,7 +68,9 @@ pub(super) struct Key {
 
 impl Key {
     fn new(text: &str) -> Self {
-        let folded = text.trim_end().to_lowercase();
+        // Letter by letter, as the server does it.
+        let fold = |letter: char| letter.to_lowercase().next().unwrap_or(letter);
+        let folded: String = text.trim_end().chars().map(fold).collect();
         Self { text: text.into(), folded: (folded != text).then_some(folded) }
     }
 
@@ -317,5 +319,8 @@ mod tests {
     fn what_is_one_lock_for_some_server_is_one_key() {
         assert_eq!(Key::new("Foo"), Key::new("foo "));
         assert_ne!(Key::new("foo"), Key::new("fo"));
+        // Letter by letter, and each of them is one letter.
+        assert_eq!(Key::new("İstanbul"), Key::new("istanbul"));
+        assert_eq!(Key::new("ΟΔΟΣ"), Key::new("οδοσ"));
     }
 }

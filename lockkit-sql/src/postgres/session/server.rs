@@ -7,6 +7,7 @@ use lockkit_core::{FencingToken, LockName};
 use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow, Postgres};
 
+use crate::micros::micros;
 use crate::postgres::claims;
 use crate::postgres::endpoint::Endpoint;
 use crate::postgres::error::Failure;
@@ -188,7 +189,7 @@ fn take<'q>(statement: &'static str, key: i64, claim: &'q Claim, listens: bool) 
         .bind(claim.name().as_str())
         .bind(claim.owner().to_string())
         .bind(claim.label().as_str())
-        .bind(i64::try_from(claim.ttl().as_micros()).unwrap_or(i64::MAX))
+        .bind(micros(claim.ttl()))
         .bind(listens)
 }
 
