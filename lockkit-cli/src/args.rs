@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
+use lockkit::BackendUrl;
 
 use crate::exit;
 use crate::report::{say, written};
@@ -24,14 +25,42 @@ pub(crate) fn parse() -> Result<Command, u8> {
         return Err(written(error.print(), exit::OK));
     }
     let text = error.render().to_string();
-    say(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+    let text = without_passwords(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+    say(text);
     Err(exit::USAGE)
+}
+
+/// The text without what may be a password in an argument: a URL may stand in a wrong place.
+fn without_passwords(text: &str) -> String {
+    let mut shown = text.to_owned();
+    for word in env::args_os().filter_map(|word| word.into_string().ok()) {
+        // Of `--option=URL` the URL alone may be repeated.
+        let value = word.split_once('=').map_or("", |(_, value)| value);
+        for secret in [word.as_str(), value] {
+            if let Some((before, host)) = secret.rsplit_once('@')
+                && let Some((scheme, _)) = before.split_once(':')
+            {
+                shown = shown.replace(secret, &format!("{scheme}:***@{host}"));
+            }
+        }
+    }
+    shown
+}
+
+/// The name of a lock, or the like, and not a URL that others are not to see.
+fn no_password(text: &str) -> Result<String, &'static str> {
+    match text.parse::<BackendUrl>() {
+        Ok(url) if url.password().is_some() => {
+            Err("that is a URL with a password; it goes behind --url or into LOCKKIT_URL")
+        }
+        _ => Ok(text.into()),
+    }
 }
 
 /// `run -- NAME -- COMMAND`, for a name that would be an option elsewhere.
 fn with_two_dashes(mut words: Vec<OsString>) -> Option<Run> {
     let dashes = words.iter().position(|word| word == "--")?;
-    let name = words.get(dashes + 1)?.to_str()?.to_owned();
+    let name = no_password(words.get(dashes + 1)?.to_str()?).ok()?;
     if words.get(dashes + 2)? != "--" {
         return None;
     }
@@ -139,6 +168,7 @@ pub(crate) struct Run {
     pub(crate) verbose: bool,
 
     /// The name of the lock; one that begins with a dash goes behind a `--` of its own
+    #[arg(value_parser = no_password)]
     pub(crate) name: String,
 
     /// The command and its arguments
@@ -151,8 +181,8 @@ A URL with a password belongs in the variable LOCKKIT_URL, since other users can
 of a command. Without a URL the locks are those of this user on this machine, in
 $XDG_STATE_HOME/lockkit/locks.db, with a TTL of 10s.
 
-The command finds LOCKKIT_NAME, LOCKKIT_TOKEN, LOCKKIT_OWNER, LOCKKIT_OWNERS and LOCKKIT_DRIVER in
-its environment.
+The command finds LOCKKIT_NAME, LOCKKIT_TOKEN, LOCKKIT_OWNER and LOCKKIT_DRIVER in its environment,
+and those of the runs around it in LOCKKIT_OWNERS and LOCKKIT_TOKENS.
 
 Examples:
   lockkit run nightly-report -- ./report.sh              waits for as long as it takes
@@ -180,6 +210,7 @@ pub(crate) struct Status {
     pub(crate) watch: bool,
 
     /// Only this lock, with everybody who has a place in its queue [default: all that are held]
+    #[arg(value_parser = no_password)]
     pub(crate) name: Option<String>,
 }
 
@@ -212,6 +243,7 @@ pub(crate) struct Break {
     pub(crate) yes: bool,
 
     /// The name of the lock
+    #[arg(value_parser = no_password)]
     pub(crate) name: String,
 }
 
@@ -269,6 +301,7 @@ pub(crate) struct Conformance {
     pub(crate) list: bool,
 
     /// Only the checks with this in their name
+    #[arg(value_parser = no_password)]
     pub(crate) filter: Option<String>,
 }
 

@@ -12,11 +12,8 @@ use crate::exit;
 use crate::gate::Gate;
 use crate::limits::Limits;
 use crate::report::say;
-use crate::signals::{self, Signals, Terminal};
+use crate::signals::{self, ASK_FOR_THE_END, Signals, Terminal};
 use crate::tree::Tree;
-
-/// The signals that ask a program to end.
-const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// How the command ended.
 pub(crate) enum End {
@@ -62,9 +59,9 @@ pub(crate) async fn watch(
                 // A terminal, or somebody else, may have told the command first. Judged by the
                 // code: the warden has no other word for a signal, and neither has a program that
                 // catches one.
-                told |= ENDS.iter().any(|end| code == exit::of_signal(*end));
+                told |= ASK_FOR_THE_END.iter().any(|end| code == exit::of_signal(*end));
                 while let Some(signal) = signals.arrived().await {
-                    told |= ENDS.contains(&signal);
+                    told |= ASK_FOR_THE_END.contains(&signal);
                 }
                 return Ok(if told { End::AsTold(code) } else { End::ByItself(code) });
             }
@@ -90,7 +87,7 @@ fn pass_on(tree: &Tree, signal: Signal, terminal: Terminal) -> bool {
         Signal::CONT => tree.signal_all(signal),
         signal => tree.signal(signal),
     }
-    ENDS.contains(&signal)
+    ASK_FOR_THE_END.contains(&signal)
 }
 
 /// Ends the command, and everything below it, before the hold ends.

@@ -46,10 +46,12 @@ impl Limits {
         Ok(Self { grace: grace.max(reserve), reserve })
     }
 
-    /// The same for a hold that is good for `left` now: a session is as long as the backend grants,
-    /// which may be less than was asked for.
-    pub(crate) fn within(self, left: Option<Duration>) -> Self {
-        let most = left.map_or(Duration::MAX, |left| left / 2);
-        Self { grace: self.grace.min(most), reserve: self.reserve.min(most) }
+    /// The same for a session that was just granted and is good for `left`: as long as the backend
+    /// grants, which may be less than was asked for. ZooKeeper's servers take ticks to prove that a
+    /// session lives, so that of a short one no more than a quarter of that is left in between,
+    /// however well all goes.
+    pub(crate) fn of_session(self, left: Option<Duration>) -> Self {
+        let most = left.map_or(Duration::MAX, |left| left / 6);
+        Self { grace: self.grace.min(most), reserve: self.reserve.min(most / 2) }
     }
 }

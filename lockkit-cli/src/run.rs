@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::process::Command;
 use std::time::Duration;
 
+use humantime::format_duration;
 use lockkit::driver::{Clock, Instant};
 use lockkit::{AcquireOptions, DistributedLock, Error, Hold, Liveness, LockGuard, Locker, Wait};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -26,6 +27,9 @@ use crate::{backend, exit, voice, waiting, warden};
 
 /// The owners on whose behalf this command runs: that of this run, and those of the runs it is in.
 const OWNERS: &str = "LOCKKIT_OWNERS";
+
+/// The fencing tokens of the same, in the same order, with `-` where there is none.
+const TOKENS: &str = "LOCKKIT_TOKENS";
 
 /// How long a release may still take after a signal: most are answered sooner, and the lock is then
 /// free.
@@ -104,7 +108,7 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
         Ok((guard, shared)) => {
             let driver = locker.driver().id();
             let limits = match locker.capabilities().liveness {
-                Liveness::Session => limits.within(guard.valid_for()),
+                Liveness::Session => of_session(limits, &guard, options),
                 _ => limits,
             };
             let (end, last) =
@@ -126,6 +130,16 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
         say(left);
     }
     Ok(code)
+}
+
+/// How long before the session's end the command has to, which is said if it is not as told.
+fn of_session(limits: Limits, guard: &LockGuard, options: &Run) -> Limits {
+    let limits = limits.of_session(guard.valid_for());
+    if let Some(grace) = options.grace.filter(|grace| *grace > limits.grace && !options.quiet) {
+        let (grace, left) = (format_duration(grace), limits.grace);
+        say(format!("the session is short: the command has {left:.1?} to end, and not {grace}"));
+    }
+    limits
 }
 
 /// How the last request about the lock ended.
@@ -156,7 +170,7 @@ async fn clean_up(
                 Ok(()) => return None,
                 Err(_) => "",
             },
-            _ = signals.end() => TOLD,
+            _ = signals.end_without_command() => TOLD,
         },
     };
     let driver = locker.driver().id();
@@ -201,22 +215,39 @@ async fn acquire(locker: &Locker, options: &Run) -> lockkit::Result<LockGuard> {
         (false, Some(patience)) => Wait::AtMost(patience),
         (false, None) => Wait::Forever,
     };
-    if !options.no_wait {
-        refuse_to_wait_for_itself(locker, &options.name).await?;
-    }
     let how = AcquireOptions::new().wait(wait);
     let how = options.ttl.map_or(how, |ttl| how.ttl(ttl));
-    let acquiring = lock.acquire_with(how);
-    match options.quiet {
-        true => acquiring.await,
-        false => waiting::wait(locker, &options.name, wait, acquiring).await,
+    let acquiring = async {
+        let acquiring = lock.acquire_with(how);
+        match options.quiet {
+            true => acquiring.await,
+            false => waiting::wait(locker, &options.name, wait, acquiring).await,
+        }
+    };
+    match env::var(OWNERS) {
+        Ok(owners) if !options.no_wait => {
+            let mut acquiring = pin!(acquiring);
+            // At the same time: the look is not to add to the wait.
+            select! {
+                biased;
+                outcome = &mut acquiring => outcome,
+                refused = refuse_to_wait_for_itself(locker, &options.name, &owners) => {
+                    refused?;
+                    acquiring.await
+                }
+            }
+        }
+        _ => acquiring.await,
     }
 }
 
 /// A command that this run is part of cannot end before this one does, and so cannot free the lock.
-async fn refuse_to_wait_for_itself(locker: &Locker, name: &str) -> lockkit::Result<()> {
-    let Ok(owners) = env::var(OWNERS) else { return Ok(()) };
-    if waiting::is_held_by(locker, name, &owners).await {
+async fn refuse_to_wait_for_itself(
+    locker: &Locker,
+    name: &str,
+    owners: &str,
+) -> lockkit::Result<()> {
+    if waiting::is_held_by(locker, name, owners).await {
         let reason = "it is held by the `lockkit run` that this one is part of, so that this one \
                       would wait for itself";
         return Err(Error::config(format!("lock `{name}`"), reason));
@@ -246,7 +277,7 @@ async fn under_lock(
 ) -> (End, Last) {
     let hold = guard.hold();
     let begun = Clock::system().now();
-    let mut has_run = false;
+    let mut command = None;
     let end = match too_late(&hold, signals).await {
         Some(end) => Ok(end),
         None => {
@@ -254,18 +285,20 @@ async fn under_lock(
             // The command has inherited the descriptor. A copy here would outlast the release.
             drop(shared);
             match started {
-                Ok((mut tree, mut gate)) => {
-                    has_run = true;
-                    watch(&mut tree, &mut gate, &hold, limits, terminal, signals).await
+                Ok((tree, mut gate)) => {
+                    let tree = command.insert(tree);
+                    watch(tree, &mut gate, &hold, limits, terminal, signals).await
                 }
                 Err(error) => Err(error),
             }
         }
     };
+    let mut was_alone = false;
     if let (Ok(End::ByItself(code)), Some(least)) = (&end, options.at_least)
+        && let Some(tree) = &mut command
         && !exit::means_not_started(*code)
     {
-        linger(&hold, begun + least, signals).await;
+        was_alone = linger(&hold, begun + least, tree, signals).await;
     }
     let end =
         end.unwrap_or_else(|error| End::ByItself(warden::not_started(&options.command, &error)));
@@ -273,13 +306,17 @@ async fn under_lock(
     let last = if released.is_ok() { Last::Answered } else { Last::Failed };
     match (released, &end) {
         // The lock was taken away since the last renewal, at a moment that nobody knows.
-        (Err(error @ Error::Lost { .. }), End::ByItself(_) | End::AsTold(_)) if has_run => {
+        (Err(error @ Error::Lost { .. }), End::ByItself(_) | End::AsTold(_))
+            if command.is_some() && !was_alone =>
+        {
             say(format!("{}: the command may not have been alone", chain(&error)));
             return (End::ByItself(exit::LOST), last);
         }
         (Err(error), End::ByItself(_) | End::AsTold(_)) => {
-            let what =
-                if has_run { "the command has run under the lock" } else { "nothing was run" };
+            let what = match command {
+                Some(_) => "the command has run under the lock",
+                None => "nothing was run",
+            };
             say(format!("{what}, but: {}", chain(&error)));
         }
         // That the lock is lost was reported.
@@ -298,7 +335,7 @@ async fn release(guard: LockGuard, signals: &mut Signals) -> Option<lockkit::Res
         biased;
         // Whatever comes next, the request leaves.
         released = &mut releasing => Some(released),
-        _ = signals.end() => timeout(A_MOMENT, releasing).await.ok(),
+        _ = signals.end_without_command() => timeout(A_MOMENT, releasing).await.ok(),
     }
 }
 
@@ -330,26 +367,36 @@ fn start(
 }
 
 /// Keeps the lock until then, unless a signal asks for the end or the lock is lost, which is
-/// reported when it is released.
-async fn linger(hold: &Hold, until: Instant, signals: &mut Signals) {
+/// reported when it is released. Returns whether the command, which has ended, is known to have been
+/// alone, whatever becomes of the lock: it was renewed since, or nobody took it away in its time.
+async fn linger(hold: &Hold, until: Instant, tree: &mut Tree, signals: &mut Signals) -> bool {
     let clock = Clock::system();
+    // Not after the look at what is left.
+    let now = clock.now();
+    let good_until = hold.valid_for().map(|left| now + left);
     select! {
         biased;
         () = hold.ended() => (),
-        _ = signals.end() => (),
+        _ = signals.end_without_command() => (),
         () = clock.sleep_until(until) => (),
+        never = tree.reap() => match never {},
     }
+    good_until.is_some_and(|good_until| good_until <= clock.now())
 }
 
-/// Tells the command about its lock, and nothing about any other.
+/// Tells the command about its lock, and of others only whose they are and the tokens.
 fn environment(command: &mut Command, hold: &Hold, driver: &str) {
     command.env("LOCKKIT_NAME", hold.name().as_str());
     command.env("LOCKKIT_OWNER", hold.owner().to_string());
     command.env("LOCKKIT_DRIVER", driver);
-    let outer = env::var(OWNERS).map_or(String::new(), |owners| format!(" {owners}"));
-    command.env(OWNERS, format!("{}{outer}", hold.owner()));
-    match hold.fencing_token() {
-        Some(token) => command.env("LOCKKIT_TOKEN", token.to_string()),
+    let token = hold.fencing_token().map(|token| token.to_string());
+    let or_none = token.clone().unwrap_or_else(|| "-".into());
+    for (list, own) in [(OWNERS, hold.owner().to_string()), (TOKENS, or_none)] {
+        let outer = env::var(list).map_or(String::new(), |outer| format!(" {outer}"));
+        command.env(list, own + &outer);
+    }
+    match token {
+        Some(token) => command.env("LOCKKIT_TOKEN", token),
         None => command.env_remove("LOCKKIT_TOKEN"),
     };
 }

@@ -19,10 +19,13 @@ use tokio::task::yield_now;
 
 use crate::exit;
 
-/// The signals that end a program that does not catch them. This one does, and ends in its own
-/// time.
-const ENDS: [Signal; 6] =
-    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
+/// The signals that ask a program to end.
+pub(crate) const ASK_FOR_THE_END: [Signal; 4] =
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+
+/// Those that mean something to a command, and end a program that does not catch them. This one
+/// does, as with those above, and ends in its own time.
+const FOR_THE_COMMAND: [Signal; 2] = [Signal::USR1, Signal::USR2];
 
 /// The signals that came to this process, as the bits of a mask.
 static RECEIVED: AtomicU64 = AtomicU64::new(0);
@@ -93,7 +96,8 @@ impl Signals {
         // Where a terminal is shared, it stops this process, and the warden sees to the rest.
         let stop = (terminal == Terminal::Apart).then_some(Signal::TSTP);
         let ignored = ignored()?;
-        let caught = ENDS.into_iter().chain(stop).chain([Signal::CONT]);
+        let caught =
+            ASK_FOR_THE_END.into_iter().chain(FOR_THE_COMMAND).chain(stop).chain([Signal::CONT]);
         let caught = caught.filter(|signal| ignored & bit(*signal) == 0);
         let caught: Vec<_> = caught
             .map(|signal| {
@@ -146,6 +150,16 @@ impl Signals {
     pub(crate) async fn end(&mut self) -> Signal {
         loop {
             if let Some(signal) = ends(self.next().await) {
+                return signal;
+            }
+        }
+    }
+
+    /// As [`end`](Self::end), when there is no command any more: what was meant for it is for nobody.
+    pub(crate) async fn end_without_command(&mut self) -> Signal {
+        loop {
+            let signal = self.end().await;
+            if !FOR_THE_COMMAND.contains(&signal) {
                 return signal;
             }
         }
@@ -227,7 +241,7 @@ pub(crate) fn end_by(code: u8) {
     let received = RECEIVED.load(Ordering::Relaxed);
     let is_it = |signal: &Signal| received & bit(*signal) != 0 && code == exit::of_signal(*signal);
     // The first process of a system or a container is not ended by its own signals.
-    if let Some(signal) = ENDS.into_iter().find(is_it)
+    if let Some(signal) = ASK_FOR_THE_END.into_iter().chain(FOR_THE_COMMAND).find(is_it)
         && !getpid().is_init()
     {
         leave_no_core();

@@ -1,5 +1,6 @@
 //! A program that was started, and everything below it.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -94,6 +95,18 @@ impl Tree {
                 true => drop(timeout(ROUND, news).await),
                 false => drop(news.await),
             }
+        }
+    }
+
+    /// Sees to the end of what the program has left, whose parent this process becomes. Never
+    /// returns.
+    pub(crate) async fn reap(&mut self) -> Infallible {
+        loop {
+            // Without children it is told when there are some again.
+            while let Ok(Some((pid, _))) = wait(WaitOptions::NOHANG) {
+                self.forget(pid);
+            }
+            self.news.recv().await;
         }
     }
 

@@ -32,6 +32,11 @@ fn main() -> ExitCode {
         trial("the_command_goes_with_lockkit_and_the_lock_within_the_ttl", || REDIS.url(), killed),
         trial("a_server_that_does_not_answer_ends_the_command", || REDIS.start(), silent),
         trial("a_short_outage_does_not_end_the_command", || REDIS.start(), outage),
+        trial(
+            "an_outage_after_the_command_takes_nothing_from_it",
+            || REDIS.start(),
+            outage_at_least,
+        ),
         trial("a_request_without_an_answer_is_told_of_as_one", || REDIS.start(), unanswered),
         trial("a_second_signal_ends_the_clean_up", || REDIS.start(), told_twice),
         trial("a_failover_does_not_end_the_command", sentinels, failover),
@@ -109,6 +114,22 @@ async fn outage(server: Server) {
     server.cont().unwrap();
     locks.open_gate();
     assert_eq!(running.finish().code, 0);
+}
+
+/// The command had ended by then.
+async fn outage_at_least(server: Server) {
+    let (locks, url) = (Locks::new(), format!("{}?ttl=3s", server.url()));
+    let mut command = locks.run(&["--at-least", "1h"], "least", ["echo", "done"]);
+    command.env("LOCKKIT_URL", url);
+    let running = Running::start(command);
+    assert_eq!(running.line().as_deref(), Some("done"));
+    // It is past the end of the command, whose renewal has found nobody.
+    server.stop().unwrap();
+    while !running.complaint().unwrap().contains("not renewed") {}
+    let ended = running.finish();
+    server.cont().unwrap();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(ended.err.contains("the command has run under the lock, but"), "{ended:?}");
 }
 
 /// Whoever reads that the backend does not answer looks for the wrong thing.

@@ -88,6 +88,28 @@ fn refused_by_the_backend_is_77() {
     assert!(!ended.err.contains("hunter2"), "{ended:?}");
 }
 
+/// The option before it was forgotten.
+#[test]
+fn a_password_in_the_wrong_place_is_not_shown() {
+    let locks = Locks::new();
+    for arguments in [
+        &["doctor", "redis://:hunter2@h"][..],
+        &["status", "redis://me:hunter2@h"],
+        &["break", "--yes", "redis://me:hunter2@h/0?ttl=1s"],
+        &["conformance", "redis://:hunter2@h"],
+        &["run", "redis://:hunter2@h", "--", "true"],
+        &["run", "--", "redis://:hunter2@h", "--", "true"],
+        &["run", "--wait", "redis://:hunter2@h", "name", "--", "true"],
+        &["run", "--wait=redis://:hunter2@h", "name", "--", "true"],
+    ] {
+        let ended = Running::start(locks.lockkit(arguments[0], &arguments[1..])).finish();
+        assert_eq!((ended.code, &*ended.out), (64, ""), "{arguments:?}: {ended:?}");
+        assert!(!ended.err.contains("hunter2"), "{arguments:?}: {ended:?}");
+    }
+    let named = locks.finish(&["--try"], "http://h/a:b@c", "echo ran");
+    assert_eq!(&*named.out, "ran\n", "{named:?}");
+}
+
 #[test]
 fn what_cannot_be_used_is_78() {
     for (options, reason) in [

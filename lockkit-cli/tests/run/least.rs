@@ -58,6 +58,32 @@ fn a_signal_ends_it() {
     assert!(is_free(&locks));
 }
 
+/// It was meant for the command.
+#[test]
+fn a_signal_that_asks_for_something_else_does_not() {
+    let locks = Locks::new();
+    let running = locks.start(&["--at-least", "1h"], "name", "echo ready; exec >&- 2>&-; exit 7");
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    eventually("the command is gone", || children(&running).is_empty());
+    running.signal(Signal::USR1);
+    running.signal(Signal::USR2);
+    assert_eq!(locks.finish(&["--wait", "300ms"], "name", "true").code, 75);
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code, 7);
+}
+
+#[test]
+fn what_a_command_leaves_in_the_background_leaves_no_zombies() {
+    let locks = Locks::new();
+    let running = locks.start(&["--at-least", "1h"], "name", "{ read -r _ <gate; } & echo $!");
+    let left = running.line().unwrap();
+    eventually("it is lockkit's child", || children(&running) == left);
+    locks.open_gate();
+    eventually("it is gone", || children(&running).is_empty());
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code, 0);
+}
+
 /// Whoever stops a job wants it to be over.
 #[test]
 fn a_command_that_was_told_to_end_frees_the_lock_at_once() {

@@ -49,6 +49,18 @@ fn other_locks_may_be_taken_inside() {
     }
 }
 
+/// What works under both has two gates to pass.
+#[test]
+fn the_tokens_of_the_runs_around_are_told() {
+    let locks = Locks::new();
+    let inner = again("other -- sh -c 'echo $LOCKKIT_TOKEN; echo $LOCKKIT_TOKENS'");
+    let ended = locks.finish(&[], "name", &format!("echo $LOCKKIT_TOKENS; {inner}"));
+    let lines: Vec<_> = ended.out.lines().collect();
+    let [outer, inner, both] = lines[..] else { panic!("{ended:?}") };
+    assert!(!outer.is_empty() && !inner.is_empty(), "{ended:?}");
+    assert_eq!(both, format!("{inner} {outer}"));
+}
+
 /// It is in a process group of its own.
 #[test]
 fn a_run_inside_is_stopped_and_continued_with_lockkit() {

@@ -30,7 +30,9 @@ pub(crate) const ENDS: [Signal; 6] =
 /// The program.
 pub(crate) fn lockkit() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockkit"));
-    for variable in ["LOCKKIT_URL", "LOCKKIT_NAME", "LOCKKIT_TOKEN", "LOCKKIT_OWNERS"] {
+    for variable in
+        ["LOCKKIT_URL", "LOCKKIT_NAME", "LOCKKIT_TOKEN", "LOCKKIT_OWNERS", "LOCKKIT_TOKENS"]
+    {
         command.env_remove(variable);
     }
     command

@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         }),
         trial("a_stopped_process_loses_the_lock", || ZOOKEEPER.start(), stopped),
         trial("a_broken_hold_goes_to_the_next", || ZOOKEEPER.start(), broken),
+        trial("a_short_session_is_kept", || ZOOKEEPER.start(), in_a_short_session),
         trial("whoever_is_asked_may_take_their_time", || ZOOKEEPER.start(), asked),
         trial(
             "the_doctor_looks_at_a_server",
@@ -88,6 +89,20 @@ fn outlast(locks: &Locks, url: &str) -> Running {
     assert_eq!(next.line().as_deref(), Some("mine"));
     assert_eq!(next.finish().code, 0);
     holder
+}
+
+/// Its servers need ticks to prove that a session lives, and three of them are the shortest session.
+async fn in_a_short_session(server: Server) {
+    fs::write(server.data().join("settings"), "tickTime=2000\n").unwrap();
+    server.restart().unwrap();
+    let (locks, url) = (Locks::new(), format!("{}?ttl=6s", server.url()));
+    for (options, said) in [(&[][..], ""), (&["--grace", "3s"], "and not 3s")] {
+        let mut command = locks.run(options, "short", ["sh", "-c", "sleep 7"]);
+        command.env("LOCKKIT_URL", &url);
+        let ended = Running::start(command).finish();
+        assert_eq!(ended.code, 0, "{ended:?}");
+        assert!(ended.err.contains(said) && said.is_empty() == ended.err.is_empty(), "{ended:?}");
+    }
 }
 
 async fn asked(server: Server) {
