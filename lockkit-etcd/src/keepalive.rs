@@ -174,7 +174,7 @@ impl Line {
             Ok(Ok((Err(etcd_client::Error::LeaseKeepAliveError(reason)), _)))
                 if reason == "lease not found" =>
             {
-                ask.lease.is_over();
+                ask.lease.write_off();
                 ask.answered(false);
                 return Ok(None);
             }
@@ -247,7 +247,7 @@ impl Line {
                             match alive {
                                 Ok(true) => ask.lease.refreshed(stamp),
                                 // A lease of another cluster is not ours, and is left to run out.
-                                Ok(false) | Err(_) => ask.lease.is_over(),
+                                Ok(false) | Err(_) => ask.lease.write_off(),
                             }
                             ask.report(alive);
                         }

@@ -69,7 +69,7 @@ impl Lease {
     }
 
     /// Takes note that there is no such lease, or that it is not to be used any more.
-    pub(crate) fn is_over(&self) {
+    pub(crate) fn write_off(&self) {
         self.state().is_over = true;
     }
 
@@ -192,7 +192,7 @@ impl Leases {
 
     /// Ends a lease, sooner or later.
     pub(crate) fn retire(&self, lease: &Lease) {
-        lease.is_over();
+        lease.write_off();
         // If the driver is closed, the task has ended; then the lease runs out.
         _ = self.retired.send(lease.id);
     }
@@ -201,7 +201,7 @@ impl Leases {
     /// still arrive.
     pub(crate) async fn revoke(&self, lease: &Lease, limit: Limit) -> Result<(), Failure> {
         self.pool.revoke(lease.id, limit).await?;
-        lease.is_over();
+        lease.write_off();
         Ok(())
     }
 

@@ -131,7 +131,7 @@ impl Members {
     /// Takes note that something came back from a member.
     pub(crate) fn heard(&self, member: usize, client: &Arc<Client>) {
         if let Some(mut connection) = self.connection(member, client) {
-            connection.is_heard();
+            connection.hears();
         }
     }
 
@@ -162,7 +162,7 @@ impl Members {
     /// either, more patience is had with that, and yet more with the one after it.
     pub(crate) fn unheard(&self, member: usize, client: &Arc<Client>, sent: Instant) {
         let connection = self.connection(member, client);
-        if connection.is_some_and(|mut connection| connection.is_silent_since(sent)) {
+        if connection.is_some_and(|mut connection| connection.heard_nothing_since(sent)) {
             self.give_up(member, client);
         }
     }

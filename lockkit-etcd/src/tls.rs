@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use etcd_client::{Certificate, Identity, TlsOptions};
-use lockkit_core::driver::LastGood;
+use lockkit_core::driver::{LastGood, blocking};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tonic::transport::Endpoint;
@@ -75,13 +75,15 @@ async fn roots(file: &Path) -> Result<Certificate, String> {
 }
 
 async fn read(file: &Path) -> Result<Vec<u8>, String> {
-    tokio::fs::read(file).await.map_err(|error| format!("{}: {error}", file.display()))
+    let path = file.to_owned();
+    let read = blocking(move || std::fs::read(path)).await.and_then(|read| read);
+    read.map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// The options, if there are certificates in them, and the key to the client's. To find out may
 /// take some milliseconds of work, if the system's certificates are read for it.
 async fn checked(options: TlsOptions) -> Result<TlsOptions, String> {
-    let checking = tokio::task::spawn_blocking(move || {
+    let checking = blocking(move || {
         let checked = Endpoint::from_static("https://localhost").tls_config(options.clone());
         checked.map(|_| options).map_err(|problem| innermost(&problem))
     });

@@ -58,8 +58,9 @@ pub(crate) struct Shared {
 }
 
 impl ZooKeeperDriver {
-    /// Connects to `zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/PATH]`. Tries a
-    /// single server once, several servers again and again, and fails within 5 seconds.
+    /// Connects to `zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/PATH]`. Does
+    /// not wait for a single server that is not there, tries several again and again, and fails within
+    /// 5 seconds.
     ///
     /// The locks are below `/PATH`, which is made when it is needed. A user is one of the scheme
     /// `digest`; nobody else can then use the locks. The session is to last for the `ttl` of the
@@ -404,7 +405,8 @@ impl Driver for ZooKeeperDriver {
 /// Keeps the session alive, and removes what is left of claims that nobody keeps any more.
 async fn keep(shared: Arc<Shared>) {
     let _until_dropped = Kept(&shared);
-    let period = shared.sessions.endpoint().wish() / 4;
+    // Leases may be shorter than the session.
+    let period = (shared.sessions.endpoint().wish() / 4).min(Duration::from_secs(1));
     let removing = async {
         loop {
             sleep(period).await;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use lockkit_core::driver::{Clock, Limit, dial_first};
+use lockkit_core::driver::{Clock, Limit, dial_first, look_up};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use zookeeper_client::{Acls, Client, Connector};
 
@@ -79,8 +79,8 @@ impl Endpoint {
         Self { hosts, credentials, wish, tick, tls }
     }
 
-    /// Begins a session: with one attempt if there is one server. Several servers have to choose a
-    /// leader now and then, and turn everybody away meanwhile, so they are tried for a while.
+    /// Begins a session. One server that is not there is not waited for. Several servers have to
+    /// choose a leader now and then, and turn everybody away meanwhile, so they are tried for a while.
     ///
     /// `last_tick` is that of the session before, for servers that do not tell theirs in time.
     pub(crate) async fn open(&self, last_tick: Option<Duration>) -> Result<Session, Failure> {
@@ -158,13 +158,13 @@ impl Endpoint {
     }
 
     async fn ask(&self, (host, port): &Host, request: &[u8]) -> io::Result<Vec<u8>> {
-        self.ask_at(lookup_host((&**host, *port)).await?, host, request).await
+        self.ask_at(look_up(host, *port).await?, host, request).await
     }
 
     /// The answer from whichever of the host's addresses connects first.
     async fn ask_at(
         &self,
-        addresses: impl Iterator<Item = SocketAddr>,
+        addresses: Vec<SocketAddr>,
         host: &str,
         request: &[u8],
     ) -> io::Result<Vec<u8>> {
@@ -425,7 +425,7 @@ mod tests {
         // Nobody accepts it, and there is no room for another.
         let _first = TcpStream::connect(swallows).await.unwrap();
         let serving = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let addresses = [swallows, serving.local_addr().unwrap()].into_iter();
+        let addresses = vec![swallows, serving.local_addr().unwrap()];
         let endpoint = Endpoint::new(Vec::new(), None, Duration::ZERO, None, None);
         let answer = async {
             let (mut stream, _) = serving.accept().await.unwrap();

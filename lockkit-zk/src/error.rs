@@ -38,6 +38,8 @@ pub(crate) enum Failure {
     Foreign(String),
     #[error("the node was removed by somebody else")]
     Removed,
+    #[error("the answer came when the place had been given up")]
+    GivenUp,
     #[error(transparent)]
     Client(#[from] Error),
 }
@@ -87,7 +89,7 @@ impl Failure {
     /// What the answer, or our own refusal, says about the request; `None` if there was no answer.
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
-            Self::NoAnswer(_) | Self::Probe(_) | Self::Removed => None,
+            Self::NoAnswer(_) | Self::Probe(_) | Self::Removed | Self::GivenUp => None,
             Self::NoConnection { .. } | Self::Closed => Some(ErrorKind::Unreachable),
             Self::ShortSessions { .. } | Self::UnknownTick(_) | Self::Tls(_) => {
                 Some(ErrorKind::Misconfigured)

@@ -4,13 +4,13 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use lockkit_core::driver::{DriverError, ErrorKind, Inspect, Limit, OwnerId};
 use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
-use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
+use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
 
 use crate::diagnosis;
 use crate::driver::{Shared, ZooKeeperDriver};
 use crate::error::Failure;
-use crate::queue::{in_order, token};
-use crate::session::{Session, within};
+use crate::queue::{in_order, list, token};
+use crate::session::within;
 
 /// A node of a lock: it holds, or it waits.
 #[derive(Debug)]
@@ -42,8 +42,12 @@ impl Inspect for ZooKeeperDriver {
         for names in names.chunks(AT_ONCE) {
             let looks = names.iter().map(|name| async move {
                 match shared.look(name, shared.queue(name).await, now).await {
-                    // Something of somebody else's, where a lock would be.
-                    Err(error) if error.kind() == ErrorKind::Foreign => Ok(None),
+                    // Something of somebody else's, where a lock would be, or a lock that is not for
+                    // this user to see.
+                    Err(error) if is_for_others(&error) => {
+                        tracing::debug!(lock = %name, %error, "not listed");
+                        Ok(None)
+                    }
                     status => status.map(Some),
                 }
             });
@@ -178,15 +182,8 @@ impl Shared {
     }
 }
 
-async fn list(session: &Session, folder: &str, limit: Limit) -> Result<Vec<String>, Failure> {
-    let client: &Client = session.client();
-    let (synced, listed) = (client.sync(folder), client.list_children(folder));
-    let (synced, listed) = tokio::join!(session.read(limit, synced), session.read(limit, listed));
-    synced?;
-    match listed {
-        Err(failure) if failure.is_no_node() => Ok(Vec::new()),
-        listed => listed,
-    }
+fn is_for_others(error: &DriverError) -> bool {
+    matches!(error.kind(), ErrorKind::Foreign | ErrorKind::Denied)
 }
 
 fn holder(

@@ -271,8 +271,7 @@ impl<'a> Request<'a> {
             false if self.session.has_ended() => {
                 Err(Failure::Client(Error::SessionExpired).with_traces())
             }
-            // The answer came so late that the place was given up.
-            false => Err(Failure::Removed.with_traces()),
+            false => Err(Failure::GivenUp.with_traces()),
         }
     }
 
@@ -339,15 +338,7 @@ impl<'a> Request<'a> {
 
     /// All nodes in the folder of the lock at the time the leader is asked, or later.
     async fn nodes(&self) -> Result<Vec<String>, Failure> {
-        let client = self.session.client();
-        let (synced, listed) = (client.sync(&self.folder), client.list_children(&self.folder));
-        let listed = async { or_none(listed.await) };
-        let (synced, listed) = tokio::join!(
-            self.session.read(self.limit, synced),
-            self.session.read(self.limit, listed)
-        );
-        synced?;
-        listed
+        list(&self.session, &self.folder, self.limit).await
     }
 
     async fn delete(&self, path: &str) -> Result<(), Failure> {
@@ -358,18 +349,24 @@ impl<'a> Request<'a> {
     /// have become empty.
     async fn make_folder(&self) -> Result<(), Failure> {
         let acls = self.sessions.endpoint().acls();
-        let make = |mode: CreateMode| {
-            let client = self.session.client();
-            async move { client.mkdir(&self.folder, &mode.with_acls(acls)).await }
-        };
-        match self.session.read(self.limit, make(CreateMode::Container)).await {
-            // Before ZooKeeper 3.5.3.
-            Err(Failure::Client(Error::Unimplemented)) => {
-                self.session.read(self.limit, make(CreateMode::Persistent)).await
-            }
-            made => made,
-        }
+        let options = CreateMode::Container.with_acls(acls);
+        let made = self.session.client().mkdir(&self.folder, &options);
+        self.session.read(self.limit, made).await
     }
+}
+
+/// What is in a folder, if there is one, at the time the leader is asked, or later.
+pub(crate) async fn list(
+    session: &Session,
+    folder: &str,
+    limit: Limit,
+) -> Result<Vec<String>, Failure> {
+    let client = session.client();
+    let (synced, listed) = (client.sync(folder), client.list_children(folder));
+    let listed = async { or_none(listed.await) };
+    let (synced, listed) = tokio::join!(session.read(limit, synced), session.read(limit, listed));
+    synced?;
+    listed
 }
 
 /// The nodes of a lock in the order in which they are served. Where their names do not tell the

@@ -96,8 +96,8 @@ impl<'a> Transaction<'a> {
 
     /// Makes a node.
     ///
-    /// The client library does not tell how long the list of rights is, so each is reckoned as 90
-    /// bytes. There is room for some 48,000 bytes more of them in a transaction of
+    /// The client library does not tell how long the list of rights is, so each is reckoned as a short
+    /// one. There is room for some 48,000 bytes more of them in a transaction of
     /// [`LONGEST`]; what is longer than that is sent nevertheless, and ends as [`Refused::Unknown`]
     /// with a lost connection.
     pub fn create(

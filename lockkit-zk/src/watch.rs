@@ -1,10 +1,12 @@
 use std::fmt;
 use std::future::ready;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::select;
 use tokio::time::sleep;
 use zookeeper_client::{Error, EventType};
@@ -109,11 +111,14 @@ fn watch(
             match answer.map(|answer| answer.map(|(_, _, watcher)| watcher)) {
                 Ok(Ok(watcher)) => {
                     is_set.store(true, Ordering::Release);
+                    // The library panics if its task ends first, as with the runtime.
+                    let changed = AssertUnwindSafe(watcher.changed()).catch_unwind();
                     let event = select! {
                         biased;
                         () = session.given_up() => return News::Ended,
-                        event = watcher.changed() => event,
+                        event = changed => event,
                     };
+                    let Ok(event) = event else { return News::Ended };
                     is_set.store(false, Ordering::Release);
                     match event.event_type {
                         EventType::NodeDeleted => return News::Gone,

@@ -169,7 +169,7 @@ impl Claims {
             if let Err(failure) = &asked
                 && failure.is_a_lost_lease()
             {
-                lease.is_over();
+                lease.write_off();
                 // A cluster that lost its data has lost the leases in the pool, too.
                 if std::mem::take(&mut from_pool) {
                     continue;

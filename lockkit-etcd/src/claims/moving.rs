@@ -88,7 +88,7 @@ impl Claims {
             Ok(is_moved) => is_moved,
             Err(failure) => {
                 if failure.is_a_lost_lease() {
-                    longer.is_over();
+                    longer.write_off();
                 }
                 if !may_be_named || longer.is_gone() {
                     entry.traces().longer = None;
@@ -178,7 +178,7 @@ impl Claims {
             }
             Err(failure) => {
                 if failure.is_a_lost_lease() {
-                    lease.is_over();
+                    lease.write_off();
                     entry.traces().longer = None;
                 }
                 Err(failure)

@@ -33,7 +33,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Takes note that what was sent then got no answer; returns whether to give up the connection
     /// for that.
-    pub(super) fn is_silent_since(&mut self, sent: Instant) -> bool {
+    pub(super) fn heard_nothing_since(&mut self, sent: Instant) -> bool {
         let patience = match self.heard {
             Some(heard) if heard >= sent => return false,
             Some(_) => SILENCE,
@@ -54,7 +54,7 @@ impl Connection {
     }
 
     /// Takes note that something came over it.
-    pub(super) fn is_heard(&mut self) {
+    pub(super) fn hears(&mut self) {
         self.heard = Some(Instant::now());
         (self.silent_since, self.in_vain, self.outage) = (None, 0, None);
     }

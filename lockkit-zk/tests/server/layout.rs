@@ -1,13 +1,13 @@
 //! What is stored: a change here is a change of layout.
 
 use libtest_mimic::Trial;
-use lockkit_core::Label;
-use lockkit_core::driver::{Driver, ErrorKind, Inspect, Release};
+use lockkit_core::driver::{Claim, Driver, ErrorKind, Inspect, Release};
+use lockkit_core::{Label, LockName, Namespace};
 use lockkit_testkit::{ZOOKEEPER, trial};
 use tokio::time::sleep;
 use zookeeper_client::{Acls, CreateMode};
 
-use crate::support::{FOLDER, NAME, Place, claim, driver, kind, millis, refused, take};
+use crate::support::{FOLDER, LONG, NAME, Place, claim, driver, kind, millis, refused, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -15,6 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("what_is_above_the_nodes_goes_by_itself", || ZOOKEEPER.url(), containers),
         trial("a_node_of_somebody_else_is_foreign", || ZOOKEEPER.url(), foreign),
         trial("nodes_belong_to_whoever_has_the_credentials", || ZOOKEEPER.url(), credentials),
+        trial("a_lock_that_one_may_not_see_hides_no_other", || ZOOKEEPER.url(), hidden),
     ]
 }
 
@@ -85,4 +86,19 @@ async fn credentials(server: String) {
     assert!(!format!("{friend:?}").contains("secret"));
     assert_eq!(ours.release(&held).await.unwrap(), Release::Freed);
     assert_eq!(NAME, held.name().as_str());
+}
+
+/// What is not for everybody to see hides nothing that is.
+async fn hidden(server: String) {
+    let place = Place::on(&server).await;
+    let ours = driver(&place.url.replace("zookeeper://", "zookeeper://app:secret@")).await;
+    let everybody = driver(&place.url).await;
+    let namespace = Namespace::default();
+    for (who, name) in [(&everybody, "seen"), (&ours, "hidden")] {
+        let name = LockName::new(&namespace, name).unwrap();
+        take(who, &Claim::new(name, LONG)).await;
+    }
+    let listed = everybody.held(&namespace).await.unwrap();
+    let names: Vec<_> = listed.iter().map(|status| status.name().as_str()).collect();
+    assert_eq!(names, ["seen"]);
 }

@@ -251,9 +251,10 @@ async fn leaving(server: String) {
     assert_eq!(place.nodes().await.len(), 1);
 }
 
+/// After its own lease, which is shorter than the session.
 async fn abandoned(server: String) {
     let place = Place::on(&server).await;
-    let driver = driver(&with(&place.url, "ttl=3s")).await;
+    let driver = driver(&with(&place.url, "ttl=10m")).await;
     let (held, gone, waiting) = (claim(), claim_for(millis(500)).fair(), claim().fair());
     take(&driver, &held).await;
     refused(&driver, &gone).await;

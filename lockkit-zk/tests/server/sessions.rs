@@ -16,7 +16,7 @@ use lockkit_testkit::{Proxy, Server, Unavailable, ZOOKEEPER, trial};
 use lockkit_zk::ZooKeeperDriver;
 use tokio::runtime::Builder;
 use tokio::select;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 
 use crate::support::{
@@ -45,6 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("nothing_is_granted_by_a_closed_driver", || ZOOKEEPER.url(), granted_by_closed),
         trial("a_hold_whose_runtime_has_ended_is_removed", || ZOOKEEPER.url(), runtime_ended),
         trial("what_outlives_its_runtime_is_told_and_released", || ZOOKEEPER.url(), outlives),
+        trial("many_that_outlive_their_runtime_are_told", || ZOOKEEPER.url(), many_outlive),
         trial("a_dropped_driver_leaves_no_session", patient, dropped),
     ]
 }
@@ -532,6 +533,27 @@ async fn outlives(server: String) {
     }
     driver.close().await;
     place.nodes_come_to(0).await;
+}
+
+/// The client library's own tasks may end before the driver's.
+async fn many_outlive(server: String) {
+    const HOLDS: usize = 200;
+    let place = Place::on(&server).await;
+    let url = place.url.clone();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let driver = Arc::new(runtime.spawn(async move { driver(&url).await }).await.unwrap());
+    let name = |number: usize| LockName::new(&Namespace::default(), &number.to_string()).unwrap();
+    let held: Vec<_> = (0..HOLDS).map(|number| Claim::new(name(number), LONG)).collect();
+    join_all(held.iter().map(|claim| take(&*driver, claim))).await;
+    let mut listening = JoinSet::new();
+    for claim in held {
+        let driver = Arc::clone(&driver);
+        listening.spawn(async move { driver.changed(&claim).await });
+    }
+    place.watches_come_to(HOLDS).await;
+    runtime.shutdown_background();
+    let told = timeout(SOON, listening.join_all()).await.expect("there is news");
+    assert!(told.iter().all(|change| *change == Change::Lost), "{told:?}");
 }
 
 /// At once, and not when its time is over.
