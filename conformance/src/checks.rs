@@ -70,6 +70,8 @@ pub enum Need {
     Silence,
     /// The suite was given [`restart`](crate::Suite::restart).
     Restart,
+    /// No other check is under way, since this one has many connections.
+    Alone,
 }
 
 impl fmt::Display for Need {
@@ -84,6 +86,7 @@ impl fmt::Display for Need {
             Self::Sever => "the hook `sever`",
             Self::Silence => "the hook `silence`",
             Self::Restart => "the hook `restart`",
+            Self::Alone => "to run alone",
         })
     }
 }
@@ -205,7 +208,7 @@ table! {
     }
     user {
         exclusion::eight_lockers_take_turns [] "Of 8 lockers on connections of their own, one at a time is inside.";
-        exclusion::sixty_four_lockers_take_turns [] "Of 64 lockers on connections of their own, one at a time is inside.";
+        exclusion::sixty_four_lockers_take_turns [Alone] "Of 64 lockers, on connections of their own unless the suite may make fewer, one at a time is inside.";
         exclusion::eight_tasks_of_one_locker_take_turns [] "Of 8 tasks that share a locker, one at a time is inside.";
         exclusion::sixty_four_tasks_of_one_locker_take_turns [] "Of 64 tasks that share a locker, one at a time is inside.";
         exclusion::one_task_excludes_itself [] "Without an owner, a second acquisition by the holder's own task is refused.";

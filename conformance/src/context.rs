@@ -80,6 +80,8 @@ pub(crate) struct Setup {
     pub(crate) ttl: Option<Duration>,
     pub(crate) virtual_time: bool,
     pub(crate) by_votes: bool,
+    /// How many connections one check may have at most.
+    pub(crate) connections: usize,
     /// Held alone by checks that disturb the backend.
     pub(crate) backend: Arc<RwLock<()>>,
 }
@@ -98,6 +100,7 @@ impl Setup {
             ttl: None,
             virtual_time: false,
             by_votes: false,
+            connections: usize::MAX,
             backend: Arc::default(),
         }
     }
@@ -355,8 +358,25 @@ impl Context {
         self.client_with(Lease::new(self.long())).await
     }
 
+    /// Applications with [long](Self::long_client) leases, on connections of their own if there may
+    /// be so many.
+    pub(crate) async fn long_clients(&self, number: usize) -> Verdict<Vec<Client>> {
+        let mut clients: Vec<Client> = Vec::with_capacity(number);
+        while clients.len() < number {
+            let connection = match clients.len().checked_sub(self.setup.connections) {
+                None => self.connect().await?,
+                Some(at) => clients[at].connection.clone(),
+            };
+            clients.push(self.client_over(connection, Lease::new(self.long()))?);
+        }
+        Ok(clients)
+    }
+
     pub(crate) async fn client_with(&self, lease: Lease) -> Verdict<Client> {
-        let connection = self.connect().await?;
+        self.client_over(self.connect().await?, lease)
+    }
+
+    fn client_over(&self, connection: Arc<Connection>, lease: Lease) -> Verdict<Client> {
         let driver: Arc<dyn Driver> = connection.clone();
         let locker = Locker::builder_from_arc(driver)
             .namespace(self.own_namespace()?)

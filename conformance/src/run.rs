@@ -1,7 +1,9 @@
 use std::any::Any;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -20,10 +22,10 @@ const CLEANING_UP: Duration = Duration::from_secs(10);
 
 /// Runs a check in a runtime of its own, and returns even if the check does not.
 pub(crate) fn run(setup: &Arc<Setup>, check: &'static Check) -> Verdict {
-    let disturbs = disturbs(check);
+    let is_alone = disturbs(check) || check.needs().contains(&Need::Alone);
     let backend = &setup.backend;
-    let _alone = disturbs.then(|| backend.write().unwrap_or_else(PoisonError::into_inner));
-    let _beside = (!disturbs).then(|| backend.read().unwrap_or_else(PoisonError::into_inner));
+    let _alone = is_alone.then(|| backend.write().unwrap_or_else(PoisonError::into_inner));
+    let _beside = (!is_alone).then(|| backend.read().unwrap_or_else(PoisonError::into_inner));
 
     let (mut verdict, mut stalled) = run_once(setup, check);
     for _ in 1..TRIES {
@@ -95,16 +97,24 @@ fn judge(setup: &Arc<Setup>, check: &'static Check, pulse: &Arc<Pulse>) -> Verdi
         };
         match tokio::time::timeout(CLEANING_UP, context.clean_up()).await {
             Ok(Ok(())) => (),
-            // Cleaning up is not what is checked; whoever looks for leftovers wants to know.
             Ok(Err(Stop::Failed(reason) | Stop::DoesNotApply(reason))) => {
-                eprintln!("{}: could not clean up: {reason}", check.name());
+                note(format_args!("{}: could not clean up: {reason}", check.name()));
             }
-            Err(_) => eprintln!("{}: cleaning up took more than {CLEANING_UP:?}", check.name()),
+            Err(_) => {
+                let name = check.name();
+                note(format_args!("{name}: cleaning up took more than {CLEANING_UP:?}"));
+            }
         }
         verdict
     });
     runtime.shutdown_background();
     verdict
+}
+
+/// Cleaning up is not what is checked; whoever looks for leftovers wants to know.
+fn note(what: fmt::Arguments<'_>) {
+    // If nobody reads it, the check has come out the same.
+    _ = writeln!(io::stderr(), "lockkit: {what}");
 }
 
 fn runtime(setup: &Setup) -> Verdict<Runtime> {

@@ -154,6 +154,20 @@ impl Suite {
         self
     }
 
+    /// How many [connections](Self::connect) one check may have at most, for a backend that takes no
+    /// more: each may be several to the server. The one check that has more, 64, shares them then, and
+    /// it runs alone in any case; what else is under way at the same time has some 30 in all.
+    ///
+    /// # Panics
+    ///
+    /// For fewer than 16.
+    #[must_use]
+    pub fn connections(mut self, most: usize) -> Self {
+        assert!(most >= 16, "checks need up to 16 connections");
+        Arc::make_mut(&mut self.setup).connections = most;
+        self
+    }
+
     /// Shows every check as ignored if `ready` fails, with the error as the reason: for instance,
     /// that there is no server to run against. If the environment variable `LOCKKIT_REQUIRE` (a
     /// comma-separated list) names the driver, this is a failure instead.

@@ -22,6 +22,10 @@ use crate::{backend, exit};
 /// How many checks run at once. Most of the time they wait.
 const AT_ONCE: usize = 8;
 
+/// How many connections of a driver one check may have. Each may be up to three to the server, of
+/// which MySQL and PostgreSQL accept 151 and 100 unless told otherwise; ZooKeeper 60 from one host.
+const CONNECTIONS: usize = 32;
+
 /// Runs the checks and returns the exit code.
 pub(crate) fn conformance(options: &Conformance) -> u8 {
     let filter = options.filter.as_deref().unwrap_or_default();
@@ -90,7 +94,8 @@ async fn connect(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
 
 fn suite(url: &BackendUrl, driver: &dyn Driver, namespace: Namespace) -> Suite {
     let url = url.clone();
-    Suite::new(driver.id(), driver.capabilities()).namespace(namespace).connect_arc(move || {
+    let suite = Suite::new(driver.id(), driver.capabilities()).namespace(namespace);
+    suite.connections(CONNECTIONS).connect_arc(move || {
         let url = url.clone();
         async move { Ok(connect(&url).await?) }
     })

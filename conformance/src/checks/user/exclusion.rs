@@ -46,10 +46,8 @@ pub(in crate::checks) async fn tokens_rise_in_the_order_of_holds(context: &Conte
 }
 
 async fn lockers_take_turns(context: &Context, count: usize) -> Verdict {
-    let mut locks = Vec::new();
-    for _ in 0..count {
-        locks.push(context.long_client().await?.lock);
-    }
+    let clients = context.long_clients(count).await?;
+    let locks = clients.into_iter().map(|client| client.lock).collect();
     take_turns(context, locks).await.map(drop)
 }
 

@@ -42,9 +42,16 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a grant is handed out that was answered after its lease",
         file: "pursuit.rs",
-        sound: "if vouched.is_good_at(now) {",
+        sound: "if vouched.is_good_at(self.engine.clock.now()) {",
         broken: "if true {",
         test: "a_grant_that_is_answered_after_its_lease_is_not_handed_out",
+    },
+    Defect {
+        what: "a grant is handed out although the machine was suspended since it was asked for",
+        file: "pursuit.rs",
+        sound: "if vouched.is_good_at(self.engine.clock.now()) {",
+        broken: "if vouched.is_good_at(now) {",
+        test: "what_was_asked_for_before_a_suspension_is_asked_for_again",
     },
     Defect {
         what: "clocks are believed not to drift",
@@ -224,8 +231,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "silence starts over with each waiter whose turn comes",
         file: "pursuit.rs",
-        sound: "self.progress.unanswered = self.progress.silent_before(ticket);",
-        broken: "_ = ticket;",
+        sound: "None => self.progress.unanswered = self.progress.silent_before(ticket),",
+        broken: "None => (),",
         test: "silence_counts_from_where_the_waiter_before_heard_nothing",
     },
     Defect {
@@ -421,9 +428,30 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "shutting down overlooks requests that callers drive",
         file: "nursery.rs",
-        sound: "young.begun.retain(|begun| begun.goes_on());",
-        broken: "young.begun.clear();",
+        sound: "young.begun.retain(|begun| begun.goes_on());\n        let older",
+        broken: "young.begun.clear();\n        let older",
         test: "shutting_down_waits_for_requests_that_callers_drive",
+    },
+    Defect {
+        what: "requests that are over take room for ever where nobody drives the runtime",
+        file: "nursery.rs",
+        sound: "if young.begun.len() == young.begun.capacity() {",
+        broken: "if false {",
+        test: "requests_that_are_over_take_no_room_where_the_task_never_runs",
+    },
+    Defect {
+        what: "shutting down waits for who only looks",
+        file: "engine.rs",
+        sound: "() = stopping.cancelled(), if operation != Operation::Break => (),",
+        broken: "() = stopping.cancelled(), if false => (),",
+        test: "shutting_down_waits_for_a_break_and_not_for_who_only_looks",
+    },
+    Defect {
+        what: "shutting down breaks off a break",
+        file: "engine.rs",
+        sound: "() = stopping.cancelled(), if operation != Operation::Break => (),",
+        broken: "() = stopping.cancelled() => (),",
+        test: "shutting_down_waits_for_a_break_and_not_for_who_only_looks",
     },
     Defect {
         what: "shutting down overlooks a request that is about to leave",
@@ -519,7 +547,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a blip at the end of a wait counts as silence from its beginning",
         file: "progress.rs",
-        sound: "silence.note(self.is_silent_since());",
+        sound: "silence.note(self.silent_since());",
         broken: "silence.note(Some(self.started));",
         test: "a_blip_at_the_end_of_a_wait_says_little_to_the_next_of_its_owner",
     },
@@ -562,9 +590,30 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a silence that nobody could have heard counts",
         file: "pursuit.rs",
-        sound: "let stood_still = over + LATE < now;",
-        broken: "let stood_still = over + LATE < now && false;",
+        sound: "if now <= over + LATE {",
+        broken: "if now >= over {",
         test: "a_machine_that_was_suspended_during_an_ask_has_not_heard_a_silence",
+    },
+    Defect {
+        what: "a waiter goes to the back of its line when the machine was suspended",
+        file: "pursuit.rs",
+        sound: "let mut turn = pin!(ticket.turn());\n                    loop {",
+        broken: "loop {\n                        let mut turn = pin!(ticket.turn());",
+        test: "those_behind_keep_their_order_though_the_machine_was_suspended",
+    },
+    Defect {
+        what: "an owner whose time is up sends another request",
+        file: "owner.rs",
+        sound: "if left.is_zero() && !patience.is_zero() {",
+        broken: "if left.is_zero() && !patience.is_zero() && false {",
+        test: "an_owner_whose_time_is_up_asks_no_more",
+    },
+    Defect {
+        what: "an extension whose driver panics says that the hold is lost",
+        file: "guard.rs",
+        sound: "true => engine.no_report_error(none, Operation::Renew, Some(self.name())),",
+        broken: "true => self.lost_error(),",
+        test: "an_extension_whose_driver_panics_says_so_and_ends_no_hold",
     },
     Defect {
         what: "an acquisition whose driver panics leaves what it was granted",
