@@ -250,18 +250,26 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
         Some("session") => "lockkit_session",
         _ => "lockkit_lock",
     };
+    // Where it is not the one that tables and keys are looked for in.
+    let schema = url.parameter("schema").map_or_else(String::new, |schema| format!("\"{schema}\"."));
+    let in_path = || url.path().rsplit('/').next().filter(|_| !url.hosts().is_empty());
+    let number = url.parameter("db").or_else(in_path).and_then(|number| number.parse::<u16>().ok());
+    let in_database = match number {
+        None | Some(0) => String::new(),
+        Some(number) => format!(" -n {number}"),
+    };
     match id {
         "file" => remove_folders(Path::new(url.path()), namespace.as_str())
             .map_err(|error| Error::config(url.path(), error.to_string()))?,
         // The nodes of a quorum are such servers, too.
         "redis" | "redlock" => say(format!(
             "the counters of fencing tokens stay, since a driver never removes them; to do so on \
-             that server, or on each one of a quorum or primary of a cluster: redis-cli --scan --pattern '{{{namespace}*' | xargs redis-cli del",
+             that server, or on each one of a quorum or primary of a cluster: redis-cli{in_database} --scan --pattern '{{{namespace}*' | xargs redis-cli{in_database} del",
             namespace = namespace.as_str(),
         )),
         "postgres" => say(format!(
             "the rows of the locks stay for a day, for their fencing tokens; to remove them now: \
-             DELETE FROM {table} WHERE starts_with(namespace, '{namespace}')",
+             DELETE FROM {schema}{table} WHERE starts_with(namespace, '{namespace}')",
             namespace = namespace.as_str(),
         )),
         "mysql" => say(format!(
