@@ -251,7 +251,8 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
         _ => "lockkit_lock",
     };
     // Where it is not the one that tables and keys are looked for in.
-    let schema = url.parameter("schema").map_or_else(String::new, |schema| format!("\"{schema}\"."));
+    let schema =
+        url.parameter("schema").map_or_else(String::new, |schema| format!("\"{schema}\"."));
     let in_path = || url.path().rsplit('/').next().filter(|_| !url.hosts().is_empty());
     let number = url.parameter("db").or_else(in_path).and_then(|number| number.parse::<u16>().ok());
     let in_database = match number {
