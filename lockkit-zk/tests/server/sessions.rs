@@ -544,7 +544,7 @@ async fn many_outlive(server: String) {
     let driver = Arc::new(runtime.spawn(async move { driver(&url).await }).await.unwrap());
     let name = |number: usize| LockName::new(&Namespace::default(), &number.to_string()).unwrap();
     let held: Vec<_> = (0..HOLDS).map(|number| Claim::new(name(number), LONG)).collect();
-    join_all(held.iter().map(|claim| take(&*driver, claim))).await;
+    join_all(held.iter().map(|claim| take(&driver, claim))).await;
     let mut listening = JoinSet::new();
     for claim in held {
         let driver = Arc::clone(&driver);
