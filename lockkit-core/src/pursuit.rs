@@ -225,21 +225,23 @@ impl<'a> Pursuit<'a> {
         caller: &mut Caller<Acquired>,
     ) -> Option<Asked> {
         self.note(asked, &answer);
-        let now = self.engine.clock.stamp();
         match answer {
             // What was granted meanwhile is released again.
             _ if self.engine.stopping.is_cancelled() => self.give_up(Stop::ShutDown, caller),
             Ok(Attempt::Granted(grant)) => {
+                // Not a stamp: a suspension since then has to be noticed, however short ago.
+                let now = self.engine.clock.now();
                 let vouched = Vouched::new(grant.vouched(), asked, self.claim.ttl());
-                // A suspension since then has to be noticed, however short ago.
-                if vouched.is_good_at(self.engine.clock.now()) {
+                if vouched.is_good_at(now) {
                     return Some(Asked::Won(Won { grant, vouched }));
                 }
                 let late = "granted, but answered after the lease was over";
                 self.after_failure(now, DriverError::new(ErrorKind::Unknown, late), caller)
             }
-            Ok(Attempt::Taken(taken)) => self.after_refusal(now, &taken, caller),
-            Err(error) => self.after_failure(now, error, caller),
+            Ok(Attempt::Taken(taken)) => {
+                self.after_refusal(self.engine.clock.stamp(), &taken, caller)
+            }
+            Err(error) => self.after_failure(self.engine.clock.stamp(), error, caller),
         }
     }
 

@@ -42,15 +42,15 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a grant is handed out that was answered after its lease",
         file: "pursuit.rs",
-        sound: "if vouched.is_good_at(self.engine.clock.now()) {",
+        sound: "if vouched.is_good_at(now) {",
         broken: "if true {",
         test: "a_grant_that_is_answered_after_its_lease_is_not_handed_out",
     },
     Defect {
         what: "a grant is handed out although the machine was suspended since it was asked for",
         file: "pursuit.rs",
-        sound: "if vouched.is_good_at(self.engine.clock.now()) {",
-        broken: "if vouched.is_good_at(now) {",
+        sound: "let now = self.engine.clock.now();\n                let vouched",
+        broken: "let now = self.engine.clock.stamp();\n                let vouched",
         test: "what_was_asked_for_before_a_suspension_is_asked_for_again",
     },
     Defect {
