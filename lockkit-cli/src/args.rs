@@ -19,7 +19,10 @@ pub(crate) fn parse() -> Result<Command, u8> {
     if error.kind() == ErrorKind::MissingRequiredArgument
         && let Some(run) = with_two_dashes(env::args_os().collect())
     {
-        return Ok(Command::Run(run));
+        return run.map(Command::Run).map_err(|reason| {
+            say(format!("the name: {reason}"));
+            exit::USAGE
+        });
     }
     if let ErrorKind::DisplayHelp | ErrorKind::DisplayVersion = error.kind() {
         return Err(written(error.print(), exit::OK));
@@ -34,13 +37,14 @@ pub(crate) fn parse() -> Result<Command, u8> {
 fn without_passwords(text: &str) -> String {
     let mut shown = text.to_owned();
     for word in env::args_os().filter_map(|word| word.into_string().ok()) {
-        // Of `--option=URL` the URL alone may be repeated.
-        let value = word.split_once('=').map_or("", |(_, value)| value);
-        for secret in [word.as_str(), value] {
-            if let Some((before, host)) = secret.rsplit_once('@')
-                && let Some((scheme, _)) = before.split_once(':')
-            {
-                shown = shown.replace(secret, &format!("{scheme}:***@{host}"));
+        // Of `--option=URL` and `-oURL` the URL alone may be repeated.
+        let value = word.split_once('=').map(|(_, value)| value);
+        let short = word.strip_prefix('-').and_then(|word| word.get(1..));
+        for url in [Some(&*word), value, short].into_iter().flatten() {
+            match (url.parse::<BackendUrl>(), url.rsplit_once('@')) {
+                (Ok(parsed), _) => shown = shown.replace(url, &parsed.to_string()),
+                (Err(_), Some((_, host))) => shown = shown.replace(url, &format!("***@{host}")),
+                (Err(_), None) => (),
             }
         }
     }
@@ -49,25 +53,28 @@ fn without_passwords(text: &str) -> String {
 
 /// The name of a lock, or the like, and not a URL that others are not to see.
 fn no_password(text: &str) -> Result<String, &'static str> {
-    match text.parse::<BackendUrl>() {
-        Ok(url) if url.password().is_some() => {
-            Err("that is a URL with a password; it goes behind --url or into LOCKKIT_URL")
-        }
-        _ => Ok(text.into()),
+    let has_password = |url: BackendUrl| {
+        let shown = url.to_string();
+        let is_hidden = shown.split_once('?').is_some_and(|(_, query)| query.contains("***"));
+        url.password().is_some() || url.has_authority() && is_hidden
+    };
+    match text.parse().is_ok_and(has_password) {
+        true => Err("that is a URL with a password; it goes behind --url or into LOCKKIT_URL"),
+        false => Ok(text.into()),
     }
 }
 
 /// `run -- NAME -- COMMAND`, for a name that would be an option elsewhere.
-fn with_two_dashes(mut words: Vec<OsString>) -> Option<Run> {
+fn with_two_dashes(mut words: Vec<OsString>) -> Option<Result<Run, &'static str>> {
     let dashes = words.iter().position(|word| word == "--")?;
-    let name = no_password(words.get(dashes + 1)?.to_str()?).ok()?;
+    let name = no_password(words.get(dashes + 1)?.to_str()?);
     if words.get(dashes + 2)? != "--" {
         return None;
     }
     // With a plain name in its place, this is the usual form, unless there was a name before it.
     words.splice(dashes..dashes + 2, ["name".into()]);
     match Cli::try_parse_from(words).ok()?.command {
-        Command::Run(run) => Some(Run { name, ..run }),
+        Command::Run(run) => Some(name.map(|name| Run { name, ..run })),
         _ => None,
     }
 }
@@ -151,7 +158,8 @@ pub(crate) struct Run {
     pub(crate) at_least: Option<Duration>,
 
     /// How long the command has to end when the lock cannot be kept, at most half of the TTL, or of
-    /// `max_hold` in the URL if that is less [default: 5s, or a third of it if that is less]
+    /// `max_hold` in the URL if that is less, and less in a session that is not good for all of the
+    /// TTL [default: 5s, or a third of it if that is less]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub(crate) grace: Option<Duration>,
 

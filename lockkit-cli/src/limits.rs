@@ -46,12 +46,18 @@ impl Limits {
         Ok(Self { grace: grace.max(reserve), reserve })
     }
 
-    /// The same for a session that was just granted and is good for `left`: as long as the backend
-    /// grants, which may be less than was asked for. ZooKeeper's servers take ticks to prove that a
-    /// session lives, so that of a short one no more than a quarter of that is left in between,
+    /// The same for a session that was just granted and is good for `left`. If that is less than the
+    /// TTL, the backend grants less, or takes its time to prove that a session lives: of three ticks
+    /// of ZooKeeper's servers no more than a quarter of what was left at first is left in between,
     /// however well all goes.
-    pub(crate) fn of_session(self, left: Option<Duration>) -> Self {
-        let most = left.map_or(Duration::MAX, |left| left / 6);
-        Self { grace: self.grace.min(most), reserve: self.reserve.min(most / 2) }
+    pub(crate) fn of_session(self, ttl: Duration, left: Option<Duration>) -> Self {
+        match left {
+            // All of it, but for the engine's margin and the time of an answer.
+            Some(left) if left < ttl / 100 * 97 => {
+                let most = left / 6;
+                Self { grace: self.grace.min(most), reserve: self.reserve.min(most / 2) }
+            }
+            _ => self,
+        }
     }
 }

@@ -108,7 +108,7 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
         Ok((guard, shared)) => {
             let driver = locker.driver().id();
             let limits = match locker.capabilities().liveness {
-                Liveness::Session => of_session(limits, &guard, options),
+                Liveness::Session => of_session(limits, &locker, &guard, options),
                 _ => limits,
             };
             let (end, last) =
@@ -133,8 +133,8 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
 }
 
 /// How long before the session's end the command has to, which is said if it is not as told.
-fn of_session(limits: Limits, guard: &LockGuard, options: &Run) -> Limits {
-    let limits = limits.of_session(guard.valid_for());
+fn of_session(limits: Limits, locker: &Locker, guard: &LockGuard, options: &Run) -> Limits {
+    let limits = limits.of_session(locker.lease().ttl(), guard.valid_for());
     if let Some(grace) = options.grace.filter(|grace| *grace > limits.grace && !options.quiet) {
         let (grace, left) = (format_duration(grace), limits.grace);
         say(format!("the session is short: the command has {left:.1?} to end, and not {grace}"));
@@ -367,13 +367,15 @@ fn start(
 }
 
 /// Keeps the lock until then, unless a signal asks for the end or the lock is lost, which is
-/// reported when it is released. Returns whether the command, which has ended, is known to have been
-/// alone, whatever becomes of the lock: it was renewed since, or nobody took it away in its time.
+/// reported when it is released. Returns whether the command, which has ended, has been alone for all
+/// that is known, whatever becomes of the lock: there was a renewal since, or the lease was over in its
+/// own time, and nobody answered.
 async fn linger(hold: &Hold, until: Instant, tree: &mut Tree, signals: &mut Signals) -> bool {
     let clock = Clock::system();
     // Not after the look at what is left.
     let now = clock.now();
-    let good_until = hold.valid_for().map(|left| now + left);
+    let left = hold.valid_for().filter(|left| !left.is_zero());
+    let good_until = left.map(|left| now + left);
     select! {
         biased;
         () = hold.ended() => (),
@@ -513,7 +515,9 @@ mod tests {
 
             let told = async {
                 asked.notified().await;
+                // It was for the command, and there is none.
                 kill_process(getpid(), Signal::USR1).unwrap();
+                kill_process(getpid(), Signal::TERM).unwrap();
             };
             let (left, ()) = tokio::join!(clean_up(&locker, "name", last, &mut signals), told);
             let left = left.unwrap();

@@ -120,12 +120,12 @@ impl Owner {
             source: Some(BoxError::from("its owner was acquiring it already")),
         };
         let never = || clock.now() + Duration::MAX;
-        let mut acquiring = match options.wait {
-            Wait::No => slot
-                .acquiring
-                .try_lock()
-                .map_err(|_| Error::Taken { name: name.clone(), driver })?,
-            wait => tokio::select! {
+        let free = slot.acquiring.try_lock().ok();
+        let has_waited = free.is_none();
+        let mut acquiring = match (free, options.wait) {
+            (Some(free), _) => free,
+            (None, Wait::No) => return Err(Error::Taken { name: name.clone(), driver }),
+            (None, wait) => tokio::select! {
                 biased;
                 held = slot.acquiring.lock() => held,
                 () = engine.stopping.cancelled() => return Err(engine.shut_down_error()),
@@ -146,7 +146,7 @@ impl Owner {
             (Some(deadline), Wait::AtMost(patience)) => {
                 let left = deadline.saturating_duration_since(clock.now());
                 // No time at all would be one request.
-                if left.is_zero() && !patience.is_zero() {
+                if has_waited && left.is_zero() {
                     return Err(timed_out(patience));
                 }
                 options.wait(Wait::AtMost(left))

@@ -35,6 +35,9 @@ pub struct BackendUrl {
     hosts: Vec<Host>,
     path: String,
     query: Vec<(String, String)>,
+    /// How many parameters, and the path before them, may be parts of a password that has a `?` in
+    /// it: `redis://me:12?3=4@host` has one host, `me`, and `redis://me:1@2?3=4@host` has `2`.
+    misread: usize,
 }
 
 impl BackendUrl {
@@ -93,7 +96,7 @@ impl BackendUrl {
                 continue;
             };
             let names: Vec<_> = all().map(|parameter| parameter.name).collect();
-            let which = match at < self.misread_parameters() {
+            let which = match at < self.misread {
                 true => {
                     "in a password `?` is written `%3F`, and in a value `@` is `%40`; a parameter"
                         .into()
@@ -109,15 +112,6 @@ impl BackendUrl {
         // These are for the locker, which is made only when the driver has been connected.
         Common::of(&parameters)?;
         Ok(parameters)
-    }
-
-    /// How many parameters, and the path before them, may be parts of a password that has a `?` in
-    /// it: `redis://me:12?3=4@host` has one host, `me`, and `redis://me:1@2?3=4@host` has `2`.
-    fn misread_parameters(&self) -> usize {
-        let has_at = |(name, value): &(String, String)| {
-            name.contains('@') || value.contains('@') && name != LABEL.name
-        };
-        self.query.iter().rposition(has_at).map_or(0, |last| last + 1)
     }
 
     /// The parameters, which were checked when the driver was connected.
@@ -295,7 +289,15 @@ impl FromStr for BackendUrl {
             "" => Vec::new(),
             hosts => hosts.split(',').map(str::parse).collect::<Result<_, _>>().map_err(bad)?,
         };
-        let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        // As it stands: what is written `%40` is no end of a password.
+        let is_misread = |pair: &str| match pair.split_once('=') {
+            Some((name, _)) if name == LABEL.name => false,
+            _ => pair.contains('@'),
+        };
+        let misread = pairs.clone().enumerate().filter(|(_, pair)| is_misread(pair)).last();
+        let misread = misread.map_or(0, |(at, _)| at + 1);
+        let pairs = pairs.map(|pair| {
             let (name, value) =
                 pair.split_once('=').ok_or_else(|| bad("a parameter has no `=`"))?;
             Ok((decode(name)?, decode(value)?))
@@ -308,6 +310,7 @@ impl FromStr for BackendUrl {
             hosts,
             path: decode(path)?,
             query: pairs.collect::<Result<_>>()?,
+            misread,
         })
     }
 }
@@ -325,9 +328,8 @@ impl fmt::Display for BackendUrl {
         for (at, host) in self.hosts.iter().enumerate() {
             write!(f, "{}{host}", if at > 0 { "," } else { "" })?;
         }
-        let misread = self.misread_parameters();
         match misread_password(&self.path).filter(|_| self.hosts.is_empty()) {
-            _ if misread > 0 => f.write_str(if self.path.is_empty() { "" } else { "/***" })?,
+            _ if self.misread > 0 => f.write_str(if self.path.is_empty() { "" } else { "/***" })?,
             Some(rest) => write!(f, "***@{}", encoded(rest, "?"))?,
             None if self.hosts.is_empty() => f.write_str(&encoded(&self.path, "?"))?,
             None => f.write_str(&encoded(&self.path, "?@&="))?,
@@ -337,9 +339,9 @@ impl fmt::Display for BackendUrl {
             // Without a user, what is at an `@` of the label may be one.
             let is_hidden = looks_secret(name) || self.user.is_none() && value.contains('@');
             match encoded(name, "&=") {
-                _ if at < misread => f.write_str("***")?,
+                _ if at < self.misread => f.write_str("***")?,
                 name if is_hidden => write!(f, "{name}=***")?,
-                name => write!(f, "{name}={}", encoded(value, "&"))?,
+                name => write!(f, "{name}={}", encoded(value, "&@"))?,
             }
         }
         Ok(())
@@ -491,6 +493,10 @@ mod tests {
             let shown = format!("{url:?} {:?}", url.as_ref().map(|url| url.parameters(&[])));
             assert!(!shown.contains("hunter2"), "{shown}");
         }
+        let encoded = "postgres://u:pw@h/orders?tll=1s&sslrootcert=/etc/me%40corp.pem";
+        assert_eq!(url(encoded).to_string(), encoded.replace("pw", "***"));
+        let error = url(encoded).parameters(&[]).unwrap_err().to_string();
+        assert!(error.contains("`tll` is unknown"), "{error}");
         for path in ["sqlite:/srv/app@1/locks.db", "sqlite:./app@1.db", "sqlite:/a?label=me@h"] {
             assert!(url(path).to_string().starts_with(path.split('?').next().unwrap()), "{path}");
         }

@@ -56,11 +56,18 @@ pub(crate) fn pattern(namespace: &Namespace) -> String {
     prefix(namespace) + "*"
 }
 
-/// Whether the lock's key could be one of those that this driver keeps beside other locks.
+/// Whether the lock's key could be one of those that this driver keeps beside the locks of some
+/// namespace: `{NAMESPACE:BUCKET}:KIND` and what follows.
 fn is_reserved(name: &LockName) -> bool {
-    let default = Namespace::default();
-    let own = name.as_str().strip_prefix('{').and_then(|it| it.strip_prefix(default.as_str()));
-    *name.namespace() == default && own.is_some_and(|it| it.starts_with(':'))
+    let own = || {
+        let (tag, kind) = name.as_str().strip_prefix('{')?.split_once("}:")?;
+        let (namespace, bucket) = tag.rsplit_once(':')?;
+        let is_bucket = bucket.parse::<u16>().is_ok_and(|bucket| bucket < 1024);
+        let kinds = ["bucket", "holder", "lock", "queue", "unordered", "deadlines"];
+        let is_kind = kinds.contains(&kind.split_once(':').map_or(kind, |(kind, _)| kind));
+        Some(is_bucket && is_kind && Namespace::new(namespace).is_ok())
+    };
+    *name.namespace() == Namespace::default() && own().unwrap_or(false)
 }
 
 pub(crate) async fn try_acquire(
@@ -68,7 +75,7 @@ pub(crate) async fn try_acquire(
     claim: &Claim,
 ) -> Result<Attempt, DriverError> {
     if is_reserved(claim.name()) {
-        let what = "a name that begins with `{lockkit:`, as the driver's own keys do";
+        let what = "a name that looks like one of the driver's own keys";
         return Err(DriverError::new(ErrorKind::Unsupported, what));
     }
     let (layout, owner) = (PlainLayout::of(claim.name()), claim.owner().to_string());
@@ -187,7 +194,8 @@ mod tests {
         let beside = PlainLayout::of(&LockName::new(&default, "a").unwrap());
         let [_, bucket, holder] = beside.keys();
         assert!(is_reserved(&default, bucket) && is_reserved(&default, holder));
-        for name in ["{user:5}:lock", "{lockkit}", "lockkit:5", "a"] {
+        assert!(is_reserved(&default, "{shop:1023}:bucket"));
+        for name in ["{user:5}:a", "{user:2000}:lock:a", "{lockkit}:bucket", "lockkit:5", "a"] {
             assert!(!is_reserved(&default, name), "{name}");
         }
         assert!(!is_reserved(&other, bucket), "the namespace stands before it");

@@ -35,6 +35,8 @@ pub(crate) struct Sentinels {
     server: Endpoint,
     /// How long one of them may take to say where the primary is.
     limit: Duration,
+    /// How long it may take until all of them have heard of a failover.
+    spreading: Duration,
     /// The answer that was believed last.
     believed: Mutex<Option<Said>>,
     /// Of which one of them has told last, without being asked.
@@ -67,6 +69,7 @@ impl Sentinels {
             group,
             server,
             limit: LIMIT,
+            spreading: SPREADING,
             believed: Mutex::default(),
             last_switch: Mutex::default(),
             switches: AtomicU64::new(0),
@@ -112,7 +115,7 @@ impl Sentinels {
     /// The primary that was believed last, or the one of which a sentinel has told, if this names
     /// another, of before.
     fn later_than(&self, said: &Said) -> Option<Endpoint> {
-        let switch = self.switch().clone().filter(|switch| switch.at.elapsed() < SPREADING);
+        let switch = self.switch().clone().filter(|switch| switch.at.elapsed() < self.spreading);
         if let Some(switch) = switch.filter(|switch| said.primary.is_where(&switch.from)) {
             return Some(switch.to);
         }
@@ -363,7 +366,10 @@ mod tests {
             let sentinel = endpoint(at("127.0.0.1")).expecting(Mode::Sentinel);
             let sentinels = Sentinels::new(vec![sentinel], "main".into(), endpoint(at("")));
             // A machine under load is not to be taken for a silent sentinel.
-            Self { listener, sentinels: Sentinels { limit: 60 * LIMIT, ..sentinels } }
+            Self {
+                listener,
+                sentinels: Sentinels { limit: 60 * LIMIT, spreading: 60 * LIMIT, ..sentinels },
+            }
         }
 
         /// Where the primary is said to be.

@@ -101,13 +101,19 @@ fn a_password_in_the_wrong_place_is_not_shown() {
         &["run", "--", "redis://:hunter2@h", "--", "true"],
         &["run", "--wait", "redis://:hunter2@h", "name", "--", "true"],
         &["run", "--wait=redis://:hunter2@h", "name", "--", "true"],
+        &["run", "-Eredis://:hunter2@h", "name", "--", "true"],
+        &["doctor", "redis+sentinel://h/m?sentinel_password=hunter2"],
+        &["status", "redis+sentinel://h/m?sentinel_password=hunter2"],
+        &["status", "redis://me:12?k=hunter2@h"],
     ] {
         let ended = Running::start(locks.lockkit(arguments[0], &arguments[1..])).finish();
         assert_eq!((ended.code, &*ended.out), (64, ""), "{arguments:?}: {ended:?}");
         assert!(!ended.err.contains("hunter2"), "{arguments:?}: {ended:?}");
     }
-    let named = locks.finish(&["--try"], "http://h/a:b@c", "echo ran");
-    assert_eq!(&*named.out, "ran\n", "{named:?}");
+    for name in ["http://h/a:b@c", "mail:me@h", "ssh://git@h/repository", "https://h/a?b=c"] {
+        let ended = locks.finish(&["--try"], name, "echo ran");
+        assert_eq!(&*ended.out, "ran\n", "{name}: {ended:?}");
+    }
 }
 
 #[test]

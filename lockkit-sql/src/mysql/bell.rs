@@ -99,7 +99,7 @@ impl Bell {
         let listened = listing.is_some_and(|listing| listing != Listing::Never);
         let listened = Value::Integer(listened.into());
         let values = [namespace, lock, self.inbox(), lease, listened, lease];
-        let list = List { values, was_sent: AtomicBool::default() };
+        let list = List { values };
         let listed = self.line.connections.sequence(&list, Urgency::Asks, within).await;
         match &listed {
             // The sleep was ended for others, too.
@@ -321,17 +321,14 @@ impl Steps for Ring<'_> {
 /// heard: of a note that the statement has cleared, only its own answer tells.
 struct List<'a> {
     values: [Value<'a>; 6],
-    was_sent: AtomicBool,
 }
 
 impl Steps for List<'_> {
     type Answer = bool;
 
     async fn take(&self, transaction: &mut Transaction<'_>) -> Result<bool, Failure> {
-        // Sent again, that answer was lost.
-        let was_sent = self.was_sent.swap(true, Ordering::Relaxed);
         let listed = transaction.write(LIST, &self.values).await?;
-        Ok(was_sent || listed.last_insert_id() != 0)
+        Ok(transaction.is_in_doubt() || listed.last_insert_id() != 0)
     }
 }
 

@@ -285,6 +285,11 @@ impl Transaction<'_> {
         answer
     }
 
+    /// Whether what was sent before, over another connection, may have been carried out.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.doubt.is_some()
+    }
+
     /// Whether what failed is worth sending again, now.
     async fn is_worth_another_try(&mut self, failure: &Failure) -> bool {
         let is_doubtful = failure.leaves_a_doubt();

@@ -84,8 +84,10 @@ impl Steps for Break<'_> {
     type Answer = Option<Holder>;
 
     async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Option<Holder>, Failure> {
-        claims::check_place(transaction).await?;
         let lock = Lock::locked(transaction, self.name).await?;
+        if lock.is_none() {
+            claims::check_place(transaction).await?;
+        }
         let lock = lock.filter(|lock| self.run_out || lock.is_held());
         let Some((lock, held_by)) = lock.and_then(|mut lock| {
             let owner = lock.owner.take()?;

@@ -702,12 +702,12 @@ async fn not_swept(server: Server) {
     take(&driver, &holder).await;
     let_sweep(&driver, &holder).await;
     driver.release(&holder).await.unwrap();
-    let values = format!("'lockkit', '{NAME}', FALSE");
+    let prepare = format!("PREPARE removal FROM \"{}\"", uncommented(REMOVE));
+    database.run(&format!("{prepare}; SET @ns = 'lockkit', @name = '{NAME}', @no = FALSE")).await;
     for (read_only, left) in [("ON", 1), ("OFF", 0)] {
         database.run("UPDATE lockkit_lock SET since = 1, expires = 1, queued = 0, token = 1").await;
         database.run(&format!("SET GLOBAL read_only = {read_only}")).await;
-        let remove = format!("EXECUTE IMMEDIATE \"{}\" USING {values}", uncommented(REMOVE));
-        database.run(&remove).await;
+        database.run("EXECUTE removal USING @ns, @name, @no").await;
         database.run("SET GLOBAL read_only = OFF").await;
         let rows: i64 = database.ask("SELECT COUNT(*) FROM lockkit_lock").await;
         assert_eq!(rows, left, "{read_only}");

@@ -604,8 +604,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "an owner whose time is up sends another request",
         file: "owner.rs",
-        sound: "if left.is_zero() && !patience.is_zero() {",
-        broken: "if left.is_zero() && !patience.is_zero() && false {",
+        sound: "if has_waited && left.is_zero() {",
+        broken: "if has_waited && false {",
         test: "an_owner_whose_time_is_up_asks_no_more",
     },
     Defect {
