@@ -80,6 +80,21 @@ fn the_server_is_looked_for_once() {
 }
 
 #[test]
+fn a_check_has_no_more_connections_than_it_may() {
+    let name = "user::sixty_four_lockers_take_turns";
+    for (most, expected) in [(16, 16), (usize::MAX, 64)] {
+        let made = Arc::new(AtomicUsize::new(0));
+        let (server, counted) = (MemoryDriver::new(), made.clone());
+        let suite = Suite::new("memory", CAPABILITIES).virtual_time().connect(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            ready(Ok(server.clone()))
+        });
+        assert_eq!(suite.connections(most).run(check(name)), Outcome::Passed);
+        assert_eq!(made.load(Ordering::SeqCst), expected);
+    }
+}
+
+#[test]
 fn a_list_of_checks_does_no_io() {
     let suite = Suite::new("memory", CAPABILITIES)
         .skip_unless(|| panic!("looked for the server"))

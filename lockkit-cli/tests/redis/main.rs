@@ -278,6 +278,14 @@ async fn conformance(server: Server) {
     let named: Vec<String> = keys(pattern).query_async(&mut connection).await.unwrap();
     assert!(!all.is_empty() && all.len() == named.len(), "{all:?} {pattern}");
     assert!(all.iter().all(|key| key.ends_with(":bucket")), "{all:?}");
+    // Where another database is meant, that one is looked into.
+    assert!(ended.err.contains(": redis-cli --scan"), "{ended:?}");
+    for place in ["/3", "?db=3"] {
+        let url = server.url() + place;
+        let ended = command(&locks, &url, &["conformance", "driver::a_free"]);
+        assert!(ended.err.contains(": redis-cli -n 3 --scan"), "{ended:?}");
+        assert!(ended.err.contains("xargs redis-cli -n 3 del"), "{ended:?}");
+    }
 }
 
 /// Whatever the URL calls the driver, and whatever else it says.

@@ -1,19 +1,23 @@
 //! A driver that does what the memory driver never does.
 
+use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::{Attempt, Change, Claim, Clock, Driver, DriverError, Release, Renewal};
+use lockkit_core::driver::{
+    Attempt, Change, Claim, Clock, Driver, DriverError, Inspect, OwnerId, Release, Renewal,
+};
 use lockkit_core::memory::{Fault, MemoryDriver};
 use lockkit_core::{
-    AcquireOptions, Capabilities, Error, Lease, Lock, LockGuard, Locker, Operation,
+    AcquireOptions, Capabilities, Diagnosis, Error, Holder, Lease, Lock, LockGuard, LockName,
+    LockStatus, Locker, Namespace, Operation,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::{TTL, settle};
 
@@ -84,6 +88,35 @@ impl Driver for Odd {
     async fn changed(&self, _: &Claim) -> Change {
         self.news.notified().await;
         Change::AskAgain
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+}
+
+/// Breaks holds, in its own time, and lets nobody see anything.
+#[async_trait]
+impl Inspect for Odd {
+    async fn look(&self, _: &LockName) -> Result<LockStatus, DriverError> {
+        pending().await
+    }
+
+    async fn held(&self, _: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
+        pending().await
+    }
+
+    async fn break_hold(
+        &self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, DriverError> {
+        sleep(TTL / 10).await;
+        self.memory.break_hold(name, owner).await
+    }
+
+    async fn diagnose(&self, _: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
+        pending().await
     }
 }
 
@@ -156,6 +189,25 @@ async fn a_release_that_panics_is_repeated() {
         sleep(TTL / 10).await;
         assert!(driver.memory.is_idle(), "{dropped}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutting_down_waits_for_a_break_and_not_for_who_only_looks() {
+    let driver = Arc::new(Odd::default());
+    let set_up = || Locker::builder_from_arc(Arc::clone(&driver) as _).ttl(TTL).build().unwrap();
+    let (locker, start) = (set_up(), Instant::now());
+    let looks = async { tokio::join!(locker.look("a"), locker.held(), locker.diagnose()) };
+    let both = async { tokio::join!(looks, locker.shutdown()) };
+    let ((look, held, found), ()) = timeout(TTL * 10, both).await.unwrap();
+    for outcome in [look.err(), held.err(), found.err()] {
+        assert!(matches!(outcome, Some(Error::ShutDown { .. })), "{outcome:?}");
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+
+    let (holder, locker) = (set_up(), set_up());
+    let _guard = holder.lock("a").unwrap().acquire().await.unwrap();
+    let (broken, ()) = tokio::join!(locker.break_hold("a", None), locker.shutdown());
+    assert!(broken.unwrap().is_some());
 }
 
 /// It had to connect, or to wait for its turn.

@@ -1,21 +1,13 @@
 //! The end of a locker.
 
-use std::future::pending;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lockkit_core::driver::{
-    Attempt, Claim, Driver, DriverError, ErrorKind, Inspect, OwnerId, Release, Renewal,
-};
-use lockkit_core::memory::{Fault, MemoryDriver};
-use lockkit_core::{
-    AcquireOptions, Capabilities, Diagnosis, Error, Holder, LockName, LockStatus, Locker,
-    Namespace, Operation, Owner, Wait,
-};
-use tokio::time::{Instant, sleep, timeout};
+use lockkit_core::driver::ErrorKind;
+use lockkit_core::memory::Fault;
+use lockkit_core::{AcquireOptions, Error, Locker, Operation, Owner, Wait};
+use tokio::time::{Instant, timeout};
 
 use crate::{TTL, set_up_locker, settle};
 
@@ -81,82 +73,6 @@ async fn shutting_down_waits_for_the_end_of_what_cannot_be_released() {
     let waited = start.elapsed();
     assert!((TTL..TTL + Duration::from_secs(5)).contains(&waited), "{waited:?}");
     assert!(Locker::new(backend).lock("a").unwrap().try_acquire().await.unwrap().is_some());
-}
-
-/// Answers what is asked about locks, and nothing else.
-#[derive(Debug, Default)]
-struct Mute(MemoryDriver);
-
-#[async_trait]
-impl Driver for Mute {
-    fn id(&self) -> &'static str {
-        "mute"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-        self.0.try_acquire(claim).await
-    }
-
-    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-        self.0.renew(claim).await
-    }
-
-    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-        self.0.release(claim).await
-    }
-
-    fn inspect(&self) -> Option<&dyn Inspect> {
-        Some(self)
-    }
-}
-
-#[async_trait]
-impl Inspect for Mute {
-    async fn look(&self, _: &LockName) -> Result<LockStatus, DriverError> {
-        pending().await
-    }
-
-    async fn held(&self, _: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
-        pending().await
-    }
-
-    async fn break_hold(
-        &self,
-        name: &LockName,
-        owner: Option<OwnerId>,
-    ) -> Result<Option<Holder>, DriverError> {
-        sleep(TTL / 10).await;
-        self.0.break_hold(name, owner).await
-    }
-
-    async fn diagnose(&self, _: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
-        pending().await
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn shutting_down_waits_for_a_break_and_not_for_who_only_looks() {
-    let locker = Locker::builder(Mute::default()).ttl(TTL).build().unwrap();
-    let start = Instant::now();
-    let looks = async { tokio::join!(locker.look("a"), locker.held(), locker.diagnose()) };
-    let both = async { tokio::join!(looks, locker.shutdown()) };
-    let ((look, held, found), ()) = timeout(TTL * 10, both).await.unwrap();
-    for outcome in [look.err(), held.err(), found.err()] {
-        assert!(matches!(outcome, Some(Error::ShutDown { .. })), "{outcome:?}");
-    }
-    assert_eq!(start.elapsed(), Duration::ZERO);
-
-    let driver = Arc::new(Mute::default());
-    let [holder, locker] = [(); 2].map(|()| Locker::builder_from_arc(Arc::clone(&driver) as _));
-    let lock = holder.ttl(TTL).build().unwrap().lock("a").unwrap();
-    let _guard = lock.acquire().await.unwrap();
-    let locker = locker.ttl(TTL).build().unwrap();
-    let (broken, ()) = tokio::join!(locker.break_hold("a", None), locker.shutdown());
-    assert!(broken.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]
