@@ -341,6 +341,8 @@ impl fmt::Display for BackendUrl {
             match encoded(name, "&=") {
                 _ if at < self.misread => f.write_str("***")?,
                 name if is_hidden => write!(f, "{name}=***")?,
+                // What is written `@` would be misread as the end of a password, but in a label.
+                name if name == LABEL.name => write!(f, "{name}={}", encoded(value, "&"))?,
                 name => write!(f, "{name}={}", encoded(value, "&@"))?,
             }
         }
