@@ -94,8 +94,8 @@ impl<S: Source> Seats<S> {
     ) -> Result<(Seat<'_, S>, S::Connection), S::Failure> {
         let permits = limit.bound(self.wait(urgency)).await;
         let permits = permits.map_err(|_| NoSeat::Busy)?.map_err(|_| NoSeat::Closed)?;
-        let (connection, was_used) = self.pool.connection(limit).await?;
-        let seat = Seat { pool: &self.pool, left: None, was_used, others: 0, _permits: permits };
+        let (connection, is_older) = self.pool.connection(limit).await?;
+        let seat = Seat { pool: &self.pool, left: None, is_older, others: 0, _permits: permits };
         Ok((seat, connection))
     }
 
@@ -152,8 +152,8 @@ pub(crate) struct Seat<'a, S: Source> {
     pool: &'a Arc<Pool<S>>,
     /// The connection, once it was given back.
     left: Option<S::Connection>,
-    /// Whether an earlier request has used the connection.
-    was_used: bool,
+    /// Whether the connection is older than the request.
+    is_older: bool,
     /// How many others have come in its place.
     others: u32,
     _permits: Permits<'a>,
@@ -171,13 +171,13 @@ impl<S: Source> Seat<'_, S> {
     /// time.
     pub(crate) async fn another(&mut self, limit: Limit) -> Option<S::Connection> {
         const MOST: u32 = 2;
-        if !self.was_used || self.others == MOST {
+        if !self.is_older || self.others == MOST {
             return None;
         }
         self.others += 1;
         match self.pool.connection(limit).await {
-            Ok((connection, was_used)) => {
-                self.was_used = was_used;
+            Ok((connection, is_older)) => {
+                self.is_older = is_older;
                 Some(connection)
             }
             Err(failure) => {
@@ -390,6 +390,23 @@ mod tests {
         let (mut seat, _) = sit().await.unwrap();
         seats.leave_idle_ones();
         assert!(seat.another(limit).await.is_some());
+        assert_eq!(seat.another(limit).await, None, "it was new");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_being_made_for_an_earlier_request_may_have_ended() {
+        let seats = Seats::new(Host::with(10), 10, 3);
+        let limit = Limit::new(LIMIT);
+        let sit = || seats.sit(Urgency::Renews, limit);
+        let ((mut seat, _), (other, connection)) = (sit().await.unwrap(), sit().await.unwrap());
+        let mut earlier = Box::pin(sit());
+        assert!(poll!(&mut earlier).is_pending());
+        other.give_back(connection);
+        assert!(poll!(&mut earlier).is_ready());
+        drop(earlier);
+        // This waits for what the earlier one had begun, which is under way.
+        assert!(seat.another(limit).await.is_some());
+        assert!(seat.another(limit).await.is_some(), "it may have ended as well");
         assert_eq!(seat.another(limit).await, None, "it was new");
     }
 

@@ -55,7 +55,7 @@ struct Underway {
     task: Option<AbortOnDropHandle<()>>,
 }
 
-/// A connection, and whether an earlier request has used it.
+/// A connection, and whether it is older than the request that waits for it.
 type Outcome<S> = Result<(<S as Source>::Connection, bool), <S as Source>::Failure>;
 
 #[derive(Debug)]
@@ -83,8 +83,8 @@ impl<S: Source> Pool<S> {
         &self.source
     }
 
-    /// A connection, as soon as there is one, and whether it was made for an earlier request; fails
-    /// after `limit`.
+    /// A connection, as soon as there is one, and whether it is older than this request, and so may
+    /// have ended before it; fails after `limit`.
     pub(super) async fn connection(self: &Arc<Self>, limit: Limit) -> Outcome<S> {
         let (mut turn, begun) = {
             let mut state = self.state();
@@ -119,7 +119,7 @@ impl<S: Source> Pool<S> {
 
     /// Leaves a connection for the next request.
     pub(super) fn take_back(&self, connection: S::Connection) {
-        self.state().leave(connection, true);
+        self.state().leave(connection, None);
     }
 
     pub(super) fn leave_idle_ones(&self) {
@@ -146,13 +146,18 @@ impl<S: Source> Pool<S> {
 }
 
 impl<S: Source> State<S> {
-    /// Leaves a connection to whoever has waited longest, or for the next request.
-    fn leave(&mut self, connection: S::Connection, was_used: bool) {
+    /// Leaves a connection to whoever has waited longest, or for the next request; `made_by` is the
+    /// attempt that has made it just now.
+    fn leave(&mut self, connection: S::Connection, made_by: Option<u64>) {
         match self.waiting.pop_front() {
             _ if self.is_closed => (),
             None => self.idle.push(connection),
-            // It is there: it would have left the line.
-            Some(first) => _ = first.tell.send(Ok((connection, was_used))),
+            Some(first) => {
+                // Attempts that were begun before are under way for as long as it takes them.
+                let is_older = made_by.is_none_or(|attempt| attempt < first.id);
+                // It is there: it would have left the line.
+                _ = first.tell.send(Ok((connection, is_older)));
+            }
         }
     }
 
@@ -211,7 +216,7 @@ impl<S: Source> State<S> {
             Ok(connection) => {
                 self.backoff.succeeded();
                 self.last = None;
-                self.leave(connection, false);
+                self.leave(connection, Some(id));
             }
             Err(failure) => {
                 self.backoff.failed();
@@ -261,8 +266,8 @@ impl<S: Source> Drop for Turn<'_, S> {
         let mut state = self.pool.state();
         state.waiting.retain(|waiting| waiting.id != self.id);
         // It came too late for this request.
-        if let Ok(Ok((connection, was_used))) = self.told.try_recv() {
-            state.leave(connection, was_used);
+        if let Ok(Ok((connection, _))) = self.told.try_recv() {
+            state.leave(connection, None);
         }
     }
 }
