@@ -42,7 +42,8 @@ use crate::subscription::{Board, Joined, Listing, News, Subscription, Wire};
 const LIST: &str = include_str!("sql/list.sql");
 const TELL: &str = include_str!("sql/tell.sql");
 const DROP_DEAD: &str = "DELETE FROM lockkit_bell WHERE inbox = LAST_INSERT_ID() \
-     AND IS_USED_LOCK(CONCAT('lockkit ', inbox)) IS NULL";
+     AND IS_USED_LOCK(CONCAT('lockkit ', inbox)) IS NULL \
+     AND CAST(@@global.read_only AS CHAR) IN ('0', 'OFF')";
 /// The connection is of no use once it has said nothing for this long.
 const END_BY_ITSELF: &str = "SET SESSION wait_timeout = 20";
 const MARK: &str = "SELECT COALESCE(GET_LOCK(?, 1), 0) AS is_ours";

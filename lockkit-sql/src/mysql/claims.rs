@@ -163,7 +163,7 @@ impl Steps for Renew<'_> {
         let renewed = transaction.write(RENEW, &renewal(self.claim)).await?;
         let is_held = renewed.rows_affected() > 0;
         if !is_held {
-            check_place(transaction).await?;
+            check_takes_writes(transaction).await?;
         }
         Ok(is_held)
     }
@@ -171,7 +171,7 @@ impl Steps for Renew<'_> {
 
 /// Fails where no writes are allowed any more: what is not there may be on the server that takes
 /// writes by now.
-pub(super) async fn check_place(transaction: &mut Transaction<'_>) -> Result<(), Failure> {
+pub(super) async fn check_takes_writes(transaction: &mut Transaction<'_>) -> Result<(), Failure> {
     let rows = transaction.read(IS_READ_ONLY, &[]).await?;
     match rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("is_read_only")? {
         true => Err(Failure::Demoted),
@@ -248,7 +248,7 @@ impl Steps for Release<'_> {
         let released = transaction.write(RELEASE, &of_claim(self.claim)).await?;
         let found = released.last_insert_id();
         if found == 0 {
-            check_place(transaction).await?;
+            check_takes_writes(transaction).await?;
         }
         Ok(found)
     }

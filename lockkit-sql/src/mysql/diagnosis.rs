@@ -12,9 +12,10 @@ use super::error::Failure;
 
 const SETTINGS: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
      ('version', 'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', \
-      'sync_binlog', 'binlog_format', 'wsrep_on', 'max_connections', 'read_only', \
-      'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')";
-const FIGURES: &str = "SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected'";
+      'sync_binlog', 'binlog_format', 'wsrep_on', 'max_connections', 'read_only') \
+     OR Variable_name LIKE 'rpl_semi_sync_%'";
+const FIGURES: &str = "SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected' \
+     OR Variable_name LIKE 'Rpl_semi_sync_%_status'";
 const TIME: &str = "SELECT SLEEP(0.001) AS pause, SYSDATE(6) = NOW(6) AS stands_still";
 const TOKENS: &str = "SELECT MAX(token) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS ahead \
      FROM lockkit_lock WHERE namespace = ?";
@@ -171,10 +172,11 @@ async fn replication(settings: &Settings, driver: &MysqlDriver) -> Diagnosis {
             "set binlog_format = ROW, or MIXED",
         );
     }
-    if settings.is_on("rpl_semi_sync_master_enabled")
-        || settings.is_on("rpl_semi_sync_source_enabled")
-    {
-        return Diagnosis::good("replication", "commits wait for a replica");
+    // MariaDB's name of the role, and MySQL's.
+    for role in ["master", "source"] {
+        if settings.is_on(&format!("rpl_semi_sync_{role}_enabled")) {
+            return semi_synchronous_replication(settings, role);
+        }
     }
     match replicas(driver).await {
         Err(failure) => Diagnosis::warning(
@@ -191,9 +193,47 @@ async fn replication(settings: &Settings, driver: &MysqlDriver) -> Diagnosis {
                 "{replicas} replicas, and commits do not wait for them: a failover may forget \
                  locks that were granted"
             ),
-            "use semi-synchronous replication, or fence by tokens",
+            "use semi-synchronous replication with a time-out of a day or more, or fence by tokens",
         ),
     }
+}
+
+/// Commits wait for a replica until a time-out, and after the first one that ran into it none do.
+fn semi_synchronous_replication(settings: &Settings, role: &str) -> Diagnosis {
+    const DAY: i64 = 24 * 60 * 60 * 1000;
+    let timeout = format!("rpl_semi_sync_{role}_timeout");
+    let milliseconds = settings.number(&timeout);
+    let without_replicas =
+        ["slave", "replica"].map(|replica| format!("rpl_semi_sync_{role}_wait_no_{replica}"));
+    if !settings.is_on(&format!("Rpl_semi_sync_{role}_status")) {
+        return Diagnosis::warning(
+            "replication",
+            "commits do not wait for a replica any more, since none answered in time: a failover \
+             may forget locks that were granted",
+            format!("have a replica connected, and set {timeout} to a day or more"),
+        );
+    }
+    if let Some(setting) = without_replicas.iter().find(|name| settings.get(name) == "OFF") {
+        return Diagnosis::warning(
+            "replication",
+            format!(
+                "commits wait for a replica only while one is connected ({setting} is off): a \
+                 failover may forget locks that were granted"
+            ),
+            format!("set {setting} = ON"),
+        );
+    }
+    if milliseconds < DAY {
+        return Diagnosis::warning(
+            "replication",
+            format!(
+                "commits wait for a replica for {milliseconds} ms, and no longer: a failover may \
+                 forget locks that were granted after that"
+            ),
+            format!("set {timeout} to a day or more, so that nothing is granted meanwhile"),
+        );
+    }
+    Diagnosis::good("replication", "commits wait for a replica, for a day or more")
 }
 
 /// How many replicas there are, as far as this user may see the sessions of others.

@@ -86,7 +86,7 @@ impl Steps for Break<'_> {
     async fn take(&self, transaction: &mut Transaction<'_>) -> Result<Option<Holder>, Failure> {
         let lock = Lock::locked(transaction, self.name).await?;
         if lock.is_none() {
-            claims::check_place(transaction).await?;
+            claims::check_takes_writes(transaction).await?;
         }
         let lock = lock.filter(|lock| self.run_out || lock.is_held());
         let Some((lock, held_by)) = lock.and_then(|mut lock| {

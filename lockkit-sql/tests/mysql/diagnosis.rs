@@ -4,7 +4,7 @@ use libtest_mimic::Trial;
 use lockkit_core::driver::{Driver, Inspect as _};
 use lockkit_core::{Diagnosis, Grade, Namespace};
 use lockkit_sql::mysql::MysqlDriver;
-use lockkit_testkit::{Server, Unavailable, trial};
+use lockkit_testkit::{MARIADB, Server, Unavailable, trial};
 
 use crate::support::{Database, LONG, backend, claim, driver, let_sweep, private, shared, take};
 
@@ -12,6 +12,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_sound_server_is_found_sound", shared, sound),
         trial("what_weakens_a_promise_is_found", logging, unsound),
+        trial("whether_commits_wait_for_a_replica_is_found", impatient, semi_synchronous),
         trial("a_clock_that_stands_still_in_a_statement_is_found", still, stands_still),
         trial("missing_rights_are_found", shared, rights),
         trial("a_diagnosis_writes_nothing", private, read_only),
@@ -97,6 +98,38 @@ async fn unsound(server: Server) {
         assert_eq!(found, grade, "{trouble}: {said}");
         assert!(said.contains(text), "{trouble}: {said}");
     }
+}
+
+/// A server whose commits wait for a replica for a millisecond, once they are to wait. MySQL has a
+/// plugin for that, and other names.
+fn impatient() -> Result<Server, Unavailable> {
+    MARIADB.start_with(&[
+        "--log-bin",
+        "--server-id=1",
+        "--binlog-format=ROW",
+        "--rpl-semi-sync-master-timeout=1",
+    ])
+}
+
+async fn semi_synchronous(server: Server) {
+    let mut database = Database::at(&server.url()).await;
+    let driver = driver(&server.url()).await;
+    let found = async || about(&findings(&driver).await, "replication");
+    database.run("SET GLOBAL rpl_semi_sync_master_enabled = ON").await;
+    let (grade, text) = found().await;
+    assert_eq!(grade, Grade::Warning, "{text}");
+    assert!(text.contains("for 1 ms, and no longer"), "{text}");
+
+    take(&driver, &claim(LONG)).await;
+    let (grade, text) = found().await;
+    assert_eq!(grade, Grade::Warning, "{text}");
+    assert!(text.contains("do not wait for a replica any more"), "{text}");
+
+    for change in ["enabled = OFF", "timeout = 86400000", "enabled = ON"] {
+        database.run(&format!("SET GLOBAL rpl_semi_sync_master_{change}")).await;
+    }
+    let (grade, text) = found().await;
+    assert_eq!(grade, Grade::Good, "{text}");
 }
 
 fn still() -> Result<Server, Unavailable> {

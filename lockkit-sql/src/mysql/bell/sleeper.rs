@@ -16,7 +16,8 @@ use crate::subscription::{Board, Listener, key};
 
 const LISTEN: &str = include_str!("../sql/listen.sql");
 const DROP_HEARD: &str = "DELETE FROM lockkit_bell WHERE inbox = ? AND told < 0 \
-     AND expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
+     AND expires < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) \
+     AND CAST(@@global.read_only AS CHAR) IN ('0', 'OFF')";
 const HEARD: &str = "UPDATE lockkit_bell SET told = -told \
      WHERE namespace = ? AND name = ? AND inbox = ? AND told = ?";
 const HEARD_TOGETHER: &str = include_str!("../sql/heard_together.sql");
@@ -102,6 +103,10 @@ impl Sleeper {
         for row in rows {
             if row.try_get::<i64, _>("is_here")? == 0 {
                 return Err(Failure::Pooled);
+            }
+            // Others tell on the server that takes writes by now.
+            if row.try_get("is_read_only")? {
+                return Err(Failure::Demoted);
             }
             if let Some(at) = row.try_get("told")? {
                 told.push((lock_of(&row)?, at));
