@@ -157,7 +157,7 @@ impl Subscription {
         }
     }
 
-    /// Notes when the place of `owner` was taken, if that one listens.
+    /// Notes the number of the place of `owner` in the queue, if that one listens.
     #[cfg(feature = "mysql")]
     pub(crate) fn stand(&self, name: &LockName, owner: OwnerId, arrival: i64) {
         if let Some(mailbox) = self.board.waiters().mailbox(name, owner) {
@@ -209,6 +209,22 @@ impl Subscription {
         // Mostly nobody waits for anything.
         if !waiters.by_lock.is_empty() {
             waiters.remove(&key(name), owner);
+        }
+    }
+
+    /// The same for one that gives up. If it was the one to ask at the end of the hold, another is.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn give_up(&self, name: &LockName, owner: OwnerId) {
+        let mut waiters = self.board.waiters();
+        let was_to_ask = waiters.mailbox(name, owner).is_some_and(|it| it.ask_at.is_some());
+        let key = key(name);
+        waiters.remove(&key, owner);
+        if was_to_ask
+            && let Some(others) = waiters.by_lock.get_mut(&key)
+            && others.values().all(|other| other.ask_at.is_none())
+            && let Some(next) = others.values_mut().find(|other| other.holder.is_some())
+        {
+            next.ask_again();
         }
     }
 
@@ -356,6 +372,23 @@ mod tests {
         }
 
         async fn close(self) {}
+    }
+
+    /// Otherwise nobody would ask when a dead holder's lease ends.
+    #[cfg(feature = "postgres")]
+    #[tokio::test]
+    async fn another_asks_at_the_end_of_the_hold_when_one_gives_up() {
+        let subscription = Subscription::new(Refused::default());
+        let name = LockName::new(&Namespace::default(), "name").unwrap();
+        let [first, next] = [(); 2].map(|()| OwnerId::random());
+        let holder = lockkit_core::FencingToken::new(7);
+        for owner in [first, next] {
+            let joined = subscription.join(&name, owner);
+            subscription.wait(&name, owner, holder, joined);
+        }
+        subscription.ask_at(&name, first, Some(Instant::now()));
+        subscription.give_up(&name, first);
+        assert_eq!(subscription.changed(&name, next).await, Change::AskAgain);
     }
 
     /// Otherwise nobody would have the process told again once those in front have gone.

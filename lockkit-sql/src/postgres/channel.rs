@@ -7,7 +7,7 @@ use std::time::Duration;
 use sqlx::postgres::PgListener;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 
-use super::endpoint::{Endpoint, pid_of};
+use super::endpoint::{Endpoint, session_of};
 use super::error::Failure;
 use crate::subscription::{Board, Listener, News, Wire};
 
@@ -106,12 +106,14 @@ impl Listener for ChannelListener {
 }
 
 impl ChannelListener {
-    /// Makes sure that the other end is there, and is still the session that listens.
+    /// Makes sure that the other end is there, is still the session that listens, and takes writes:
+    /// there is no news where there are none.
     async fn check(&mut self) -> Result<(), Failure> {
         const LIMIT: Duration = Duration::from_secs(3);
-        let asking = pid_of(&mut self.listener);
-        let pid = timeout(LIMIT, asking).await.map_err(|_| Failure::NoAnswer(LIMIT))??;
-        match pid == self.session {
+        let asking = session_of(&mut self.listener);
+        let session = timeout(LIMIT, asking).await.map_err(|_| Failure::NoAnswer(LIMIT))??;
+        match session.pid == self.session {
+            true if session.is_read_only => Err(Failure::Demoted),
             true => Ok(()),
             false => Err(Failure::Pooled),
         }

@@ -115,7 +115,8 @@ fn replication(row: &PgRow) -> Result<Diagnosis, Failure> {
     let commit: &str = row.try_get("synchronous_commit")?;
     Ok(match row.try_get::<i64, _>("standbys")? {
         0 => Diagnosis::good("replication", "no standby is connected, as far as this user may see"),
-        standbys if is_waited_for && !matches!(commit, "local" | "off") => Diagnosis::good(
+        // Locks turn `off` into `on`.
+        standbys if is_waited_for && commit != "local" => Diagnosis::good(
             "replication",
             format!("{standbys} standbys, of which commits wait for some"),
         ),

@@ -220,7 +220,7 @@ impl Driver for PostgresDriver {
 
     async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
         if claim.waits() {
-            self.subscription.leave(claim.name(), claim.owner());
+            self.subscription.give_up(claim.name(), claim.owner());
         }
         match claims::release(
             &self.connections,

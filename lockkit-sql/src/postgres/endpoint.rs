@@ -14,6 +14,8 @@ use super::layout;
 use crate::seats::Source;
 
 const GREETING: &str = include_str!("sql/greeting.sql");
+const SESSION: &str = "SELECT pg_backend_pid() AS pid, \
+     current_setting('transaction_read_only') = 'on' AS is_read_only";
 /// Locks nothing in a session other than the one that listens: there the lock would be left behind.
 const LIVE: &str = "SELECT pg_advisory_lock_shared($1, $2)::text WHERE pg_backend_pid() = $3";
 
@@ -64,10 +66,10 @@ impl Endpoint {
         self.within_limit(async {
             let (mut one, mut other) =
                 tokio::try_join!(self.options.connect(), self.options.connect())?;
-            let pid = self.greet(&mut one).await?;
+            let pid = self.greet(&mut one).await?.pid;
             // A pooler gives the next request the session that it got back last.
-            let is_shared = pid == self.greet(&mut other).await?;
-            if is_shared || self.is_pooled() || pid != pid_of(&mut one).await? {
+            let is_shared = pid == self.greet(&mut other).await?.pid;
+            if is_shared || self.is_pooled() || pid != session_of(&mut one).await?.pid {
                 return Err(Failure::Pooled);
             }
             layout::prepare(&mut one).await?;
@@ -134,11 +136,11 @@ impl Endpoint {
         Ok(connection)
     }
 
-    /// Makes sure that the other end is fit, and says which session it is.
+    /// Makes sure that the other end is fit, and says what session it is.
     async fn greet<'c>(
         &self,
         executor: impl sqlx::Executor<'c, Database = sqlx::Postgres>,
-    ) -> Result<i32, Failure> {
+    ) -> Result<Session, Failure> {
         let row = one_row(executor, GREETING).await?;
         if row.try_get("is_standby")? {
             return Err(Failure::Standby);
@@ -153,15 +155,16 @@ impl Endpoint {
         if row.try_get("is_shared")? {
             self.is_pooled.store(true, Ordering::Relaxed);
         }
-        Ok(row.try_get("pid")?)
+        Session::of(&row)
     }
 
-    /// The same for a connection that is to listen, which needs a session of its own.
+    /// The same for a connection that is to listen, which needs a session of its own, where locks
+    /// are let go.
     async fn greet_to_listen(&self, connection: &mut PgConnection) -> Result<i32, Failure> {
-        let session = self.greet(connection).await?;
-        match self.is_pooled() {
-            true => Err(Failure::Pooled),
-            false => Ok(session),
+        match self.greet(connection).await? {
+            _ if self.is_pooled() => Err(Failure::Pooled),
+            Session { is_read_only: true, .. } => Err(Failure::Demoted),
+            Session { pid, .. } => Ok(pid),
         }
     }
 
@@ -235,10 +238,23 @@ impl fmt::Debug for Endpoint {
 }
 
 /// Which session of the server answers.
-pub(super) async fn pid_of<'c>(
+/// A session of the server.
+pub(super) struct Session {
+    pub(super) pid: i32,
+    /// Whether its transactions may write nothing.
+    pub(super) is_read_only: bool,
+}
+
+impl Session {
+    fn of(row: &PgRow) -> Result<Self, Failure> {
+        Ok(Self { pid: row.try_get("pid")?, is_read_only: row.try_get("is_read_only")? })
+    }
+}
+
+pub(super) async fn session_of<'c>(
     executor: impl sqlx::Executor<'c, Database = sqlx::Postgres>,
-) -> Result<i32, Failure> {
-    Ok(one_row(executor, "SELECT pg_backend_pid() AS pid").await?.try_get("pid")?)
+) -> Result<Session, Failure> {
+    Session::of(&one_row(executor, SESSION).await?)
 }
 
 /// Sends a statement by itself, without preparing it: that works through every pooler.

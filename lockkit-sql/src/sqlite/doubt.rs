@@ -16,6 +16,9 @@ use super::claims::Entry;
 use super::time::HostClock;
 use crate::micros::duration;
 
+/// For how many locks rows are watched at most. For one that is forgotten, the watch begins anew.
+const MOST: usize = 10_000;
+
 /// The rows in doubt that this process watches.
 #[derive(Debug, Default)]
 pub(super) struct Doubts(Mutex<HashMap<LockName, Vec<Sighting>>>);
@@ -55,7 +58,15 @@ impl Doubts {
             let first_seen = earlier.map_or(now, |sighting| sighting.first_seen);
             Sighting { entry: entry.clone(), first_seen }
         });
-        watched.insert(name.clone(), sightings.collect());
+        let sightings: Vec<_> = sightings.collect();
+        if watched.len() >= MOST {
+            let age = |sightings: &Vec<Sighting>| sightings.iter().map(|it| it.first_seen).min();
+            let oldest = watched.iter().min_by_key(|(_, sightings)| age(sightings));
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                watched.remove(&oldest);
+            }
+        }
+        watched.insert(name.clone(), sightings);
     }
 
     /// The entries of a lock that have not changed for the whole of their TTL.
