@@ -70,14 +70,21 @@ fn is_reserved(name: &LockName) -> bool {
     *name.namespace() == Namespace::default() && own().unwrap_or(false)
 }
 
+fn check(name: &LockName) -> Result<(), DriverError> {
+    match is_reserved(name) {
+        true => {
+            let what = "a name that looks like one of the driver's own keys";
+            Err(DriverError::new(ErrorKind::Unsupported, what))
+        }
+        false => Ok(()),
+    }
+}
+
 pub(crate) async fn try_acquire(
     driver: &RedisDriver,
     claim: &Claim,
 ) -> Result<Attempt, DriverError> {
-    if is_reserved(claim.name()) {
-        let what = "a name that looks like one of the driver's own keys";
-        return Err(DriverError::new(ErrorKind::Unsupported, what));
-    }
+    check(claim.name())?;
     let (layout, owner) = (PlainLayout::of(claim.name()), claim.owner().to_string());
     let (keys, ttl) = (layout.keys(), milliseconds(claim));
     let answer =
@@ -111,6 +118,7 @@ pub(crate) async fn release(driver: &RedisDriver, claim: &Claim) -> Result<Relea
 }
 
 pub(crate) async fn look(driver: &RedisDriver, name: &LockName) -> Result<LockStatus, DriverError> {
+    check(name)?;
     let layout = PlainLayout::of(name);
     let status = LockStatus::free(name.clone());
     Ok(match parse::<Option<Told>>(driver.read(LOOK.on(&layout.keys(), &[])).await?)? {
@@ -124,6 +132,7 @@ pub(crate) async fn break_hold(
     name: &LockName,
     owner: Option<OwnerId>,
 ) -> Result<Option<Holder>, DriverError> {
+    check(name)?;
     let layout = PlainLayout::of(name);
     let owner = owner.map(|owner| owner.to_string()).unwrap_or_default();
     let answer = driver.write(BREAK.on(&layout.keys(), &[&owner])).await?;

@@ -112,8 +112,9 @@ impl Sentinels {
         self.later_than(&said).is_none().then(|| self.believe(said))
     }
 
-    /// The primary that was believed last, or the one of which a sentinel has told, if this names
-    /// another, of before.
+    /// The primary that counts instead of the one that was named, if that is one of before: the one
+    /// that took over from it, according to a sentinel, a moment ago, or the one that was believed
+    /// last.
     fn later_than(&self, said: &Said) -> Option<Endpoint> {
         let switch = self.switch().clone().filter(|switch| switch.at.elapsed() < self.spreading);
         if let Some(switch) = switch.filter(|switch| said.primary.is_where(&switch.from)) {
@@ -234,13 +235,29 @@ impl Sentinels {
             }
             while let Some(message) = messages.next().await {
                 let Ok(text) = message.get_payload::<String>() else { continue };
-                if let Some(primary) = self.switched(&text) {
+                if let Some(primary) = self.told(sentinel, &text).await {
                     moved(&primary);
                 }
             }
             Ok::<_, Failure>(())
         };
         listening.await.err().unwrap_or(Failure::Broken)
+    }
+
+    /// Where the primary is now, if a sentinel's message says that of this group. One that was away
+    /// for several failovers may tell of one that is not the last.
+    async fn told(&self, sentinel: &Endpoint, message: &str) -> Option<Endpoint> {
+        self.both_primaries(message)?;
+        match self.is_behind(sentinel).await {
+            true => self.news().await,
+            false => self.switched(message),
+        }
+    }
+
+    /// Whether a sentinel says that it knows less than what is believed.
+    async fn is_behind(&self, sentinel: &Endpoint) -> bool {
+        let Ok(sight) = self.ask(sentinel).await else { return false };
+        self.believed().as_ref().is_some_and(|believed| sight.epoch < believed.epoch)
     }
 
     /// Where the primary is now, if a message says that of this group.
@@ -466,6 +483,23 @@ mod tests {
             });
             let failure = said.unwrap_err();
             assert_eq!(failure.is_lasting(), others == 0, "{failure}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sentinel_that_is_behind_tells_of_no_switch() {
+        let fake = Fake::start().await;
+        let told = || fake.sentinels.told(&fake.sentinels.all()[0], "main a 1 b 1");
+        tokio::join!(async { assert_eq!(fake.news().await, "a:1") }, async {
+            fake.asked().await.answer("a", "2").await;
+        });
+        for (answers, primary) in [(&[("b", "1"), ("a", "2")][..], "a:1"), (&[("b", "3")], "b:1")] {
+            let (told, ()) = tokio::join!(told(), async {
+                for (host, epoch) in answers {
+                    fake.asked().await.answer(host, epoch).await;
+                }
+            });
+            assert_eq!(told.unwrap().address(), primary);
         }
     }
 

@@ -35,10 +35,10 @@ impl Quorum {
                 |(at, vote): (usize, &Option<_>)| vote.is_none() && !self.is_silent(at, claim);
             let is_awaited = votes.iter().enumerate().any(is_awaited);
             let (freed, not_held) = (freed(votes), not_held(votes));
-            // Of some nodes the hold may have been on, and of others not.
             let is_known = freed >= quorum || not_held > nodes - quorum;
             match is_awaited {
                 true if is_known => Settled::Nearly(A_MOMENT),
+                // On some nodes it may have been, and on others not.
                 false if is_known || freed + not_held >= quorum => Settled::Yes,
                 _ => Settled::No,
             }
