@@ -342,6 +342,10 @@ impl Board {
         let Ward { key, listeners, .. } = *ward;
         for owner in listeners {
             let new = self.listen(state, owner, &key);
+            // What happens before the new watch stands is seen by another look only.
+            if let Some(ward) = state.wards.get_mut(&new) {
+                ward.has_gap = true;
+            }
             let Some(watches) = state.owners.get_mut(&owner) else { continue };
             for sight in [&mut watches.own, &mut watches.ahead].into_iter().flatten() {
                 if sight.id == id {
@@ -390,7 +394,8 @@ impl Board {
         let mut state = self.state();
         state.remove_lingering(|_| true);
         for ward in state.wards.values_mut() {
-            (ward.begins_after, ward.has_gap) = (None, true);
+            // The next stream may be one of a cluster that was restored, and counts from less.
+            (ward.begins_after, ward.has_gap, ward.deleted) = (None, true, 0);
         }
     }
 

@@ -21,7 +21,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// How long to wait before all members are asked once more.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many claims take places at a time, when many do at once: each takes two buffers of 8 KiB.
-const MOST_ENTRIES: usize = 8;
+const MOST_ENTRIES: usize = 32;
 /// How many claims that have a place ask at a time: they share their requests.
 const MOST_ASKS: usize = 64;
 

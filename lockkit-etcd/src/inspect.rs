@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use etcd_client::{Client, GetOptions, KeyValue, SortOrder, SortTarget};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use lockkit_core::driver::{DriverError, Inspect, Limit, OwnerId};
+use lockkit_core::driver::{DriverError, ErrorKind, Inspect, Limit, OwnerId};
 use lockkit_core::{Diagnosis, FencingToken, Holder, LockName, LockStatus, Namespace, Waiter};
 
 use crate::diagnosis;
@@ -65,9 +65,9 @@ impl Inspect for EtcdDriver {
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
         let queue = Queue::of(name, self.dialect);
-        // Another claim may hold the lock by the time the hold is broken. This ends when one stays
-        // for long enough.
-        loop {
+        let limit = self.inspection_limit();
+        // Another claim may hold the lock by the time the hold is broken.
+        while !limit.left().is_zero() {
             let keys = self.keys(queue.prefix(), 1).await.map_err(Failure::of_a_look)?;
             let Some(first) = keys.first() else { return Ok(None) };
             let holder = self.holder_of(first).await.map_err(Failure::of_a_look)?;
@@ -75,13 +75,14 @@ impl Inspect for EtcdDriver {
                 return Ok(None);
             }
             let (key, created) = (first.key(), first.create_revision());
-            let limit = self.inspection_limit();
             let left = queue::leave(&self.members, key, created, limit).await;
             // If the key was gone, but an attempt was not answered, that attempt has done it.
             if left.outcome.map_err(Failure::of_a_request)? || left.in_doubt {
                 return Ok(Some(holder));
             }
         }
+        let text = "the lock changes hands faster than a hold can be broken";
+        Err(DriverError::new(ErrorKind::Unreachable, text))
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {

@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use etcd_client::{LeaseGrantOptions, LeaseGrantResponse};
 use futures_util::future::join_all;
 use lockkit_core::driver::{Clock, ErrorKind, Instant, Limit};
 use tokio::select;
@@ -150,11 +151,24 @@ impl Leases {
     pub(crate) async fn grant(&self, ttl: Duration, limit: Limit) -> Result<Arc<Lease>, Failure> {
         let (clock, members) = (self.pool.clock.clone(), &self.pool.members);
         let (seconds, since) = (seconds(ttl), clock.now());
-        let granted = members
-            .call(limit, |client| async move { client.lease_client().grant(seconds, None).await })
-            .await
-            // A lease that was granted but not answered runs out, and nobody knows of it.
-            .outcome?;
+        // Each attempt asks for another, since one that there is already is refused.
+        let asked_for = Mutex::new(Vec::new());
+        let granted = members.call(limit, |client| {
+            let id = fastrand::i64(1..);
+            // Nothing panics while it holds the lock.
+            asked_for.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+            let options = LeaseGrantOptions::new().with_id(id);
+            async move { client.lease_client().grant(seconds, Some(options)).await }
+        });
+        let Reply { outcome, in_doubt } = granted.await;
+        if in_doubt {
+            let answered = outcome.as_ref().ok().map(LeaseGrantResponse::id);
+            let asked_for = asked_for.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let unanswered = asked_for.into_iter().filter(|id| Some(*id) != answered);
+            // One that is granted only after that runs out.
+            unanswered.for_each(|id| self.retire_id(id));
+        }
+        let granted = outcome?;
         members.check(granted.header())?;
         let Ok(ttl) = u64::try_from(granted.ttl()) else {
             return Err(Failure::Foreign("the server granted a lease that is over already"));
@@ -193,8 +207,12 @@ impl Leases {
     /// Ends a lease, sooner or later.
     pub(crate) fn retire(&self, lease: &Lease) {
         lease.write_off();
+        self.retire_id(lease.id);
+    }
+
+    fn retire_id(&self, id: i64) {
         // If the driver is closed, the task has ended; then the lease runs out.
-        _ = self.retired.send(lease.id);
+        _ = self.retired.send(id);
     }
 
     /// Ends a lease that an unanswered request named, so that the request is refused should it

@@ -15,7 +15,7 @@ use std::time::Duration;
 use etcd_client::{Client, ConnectOptions, KvClient, ResponseHeader};
 use lockkit_core::driver::Limit;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use self::connection::{Connection, Outage};
 pub(crate) use self::wait::Wait;
@@ -162,7 +162,7 @@ impl Members {
     /// either, more patience is had with that, and yet more with the one after it.
     pub(crate) fn unheard(&self, member: usize, client: &Arc<Client>, sent: Instant) {
         let connection = self.connection(member, client);
-        if connection.is_some_and(|mut connection| connection.heard_nothing_since(sent)) {
+        if connection.is_some_and(|mut connection| connection.note_silence(sent)) {
             self.give_up(member, client);
         }
     }
@@ -329,10 +329,16 @@ impl Members {
         if let Some((_, failure)) = last_failure.as_ref().filter(|(when, _)| *when >= asked) {
             return Err(failure.clone());
         }
-        match Box::pin(self.log_in(&member.url)).await {
+        let logging_in = timeout(CONNECT_LIMIT, self.log_in(&member.url));
+        match Box::pin(logging_in).await.unwrap_or(Err(Failure::NoAnswer(CONNECT_LIMIT))) {
             Ok(client) => {
                 let client = Arc::new(client);
-                member.connection().replace(Some(Arc::clone(&client)));
+                let mut connection = member.connection();
+                // Whoever closes clears it under its lock.
+                if self.is_closed.load(Ordering::Relaxed) {
+                    return Err(Failure::Closed);
+                }
+                connection.replace(Some(Arc::clone(&client)));
                 Ok(client)
             }
             Err(failure) => {

@@ -33,7 +33,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Takes note that what was sent then got no answer; returns whether to give up the connection
     /// for that.
-    pub(super) fn heard_nothing_since(&mut self, sent: Instant) -> bool {
+    pub(super) fn note_silence(&mut self, sent: Instant) -> bool {
         let patience = match self.heard {
             Some(heard) if heard >= sent => return false,
             Some(_) => SILENCE,

@@ -31,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_release_of_several_requests_ends_in_time", || ETCD.start(), slow_release),
         trial("a_put_that_lands_after_the_release_is_refused", || ETCD.start(), late),
         trial("a_refusal_in_doubt_is_unknown", || ETCD.start(), in_doubt),
+        trial("a_lease_that_was_not_answered_is_given_back", || ETCD.start(), unanswered_lease),
         trial("a_keepalive_that_is_cut_off_is_asked_again", || ETCD.start(), cut_off),
         trial("a_request_that_was_not_sent_is_not_unknown", || ETCD.start(), away),
         trial("a_server_that_drops_connections_is_left_alone", || ETCD.start(), left_alone),
@@ -174,6 +175,16 @@ async fn in_doubt(server: Server) {
     let lease = raw.keys().await[0].1;
     assert_eq!(raw.leases().await, [lease], "the lease that the attempt named goes on");
     put.go_on();
+}
+
+async fn unanswered_lease(server: Server) {
+    let ([slow, _fast], driver) = two_ways(&server, "").await;
+    let mut raw = Raw::on(server.port()).await;
+    slow.answers().swallow();
+    // The one way grants a lease, and so does the other.
+    take(&driver, &claim(LONG)).await;
+    let lease = raw.keys().await[0].1;
+    while raw.leases().await != [lease] {}
 }
 
 async fn cut_off(server: Server) {
