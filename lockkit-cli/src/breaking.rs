@@ -2,8 +2,8 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
+use lockkit::driver::blocking;
 use lockkit::{Holder, Locker, Result};
-use tokio::task::spawn_blocking;
 
 use crate::args::Break;
 use crate::report::{answer, say};
@@ -35,7 +35,7 @@ async fn attempt(locker: &Locker, options: &Break) -> Result<u8> {
         if !options.yes {
             let question = format!("lock `{name}` is {is}. Break it? [y/N] ");
             // Whoever is asked may take their time, and a session has to be kept alive meanwhile.
-            let reply = spawn_blocking(move || confirmed(&question)).await;
+            let reply = blocking(move || confirmed(&question)).await;
             // No answer is no yes.
             if !reply.unwrap_or(false) {
                 say("nothing was broken");

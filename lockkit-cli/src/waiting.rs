@@ -4,9 +4,9 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use humantime::format_duration;
+use lockkit::driver::blocking;
 use lockkit::{LockStatus, Locker, Wait};
 use tokio::select;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::report::{LiveLine, say};
@@ -41,7 +41,7 @@ pub(crate) async fn wait<T>(
     if line.is_some() {
         drop(line);
         // Otherwise the first words of the command may be erased. Whoever reads may stand still.
-        _ = spawn_blocking(|| voice::settle(A_MOMENT)).await;
+        _ = blocking(|| voice::settle(A_MOMENT)).await;
     }
     outcome
 }

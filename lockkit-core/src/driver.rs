@@ -25,7 +25,7 @@ pub use crate::inspect::Inspect;
 pub use crate::parameters::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
 pub use backoff::Backoff;
-pub use blocking::{blocking, look_up};
+pub use blocking::{blocking, look_up, start_blocking};
 pub use call_limit::CallLimit;
 pub(crate) use call_limit::LONGEST as LONGEST_CALL;
 pub use dial::dial_first;

@@ -129,8 +129,9 @@ impl LockStatus {
     }
 
     /// The waiters that have a place in a queue for it, in the order in which they will be served.
-    /// Waiters without a place, which are those that did not ask for
-    /// [order](crate::Fairness::OnRequest), leave no trace with their name on it.
+    /// Waiters without a place leave no trace with their name on it: those that did not ask for
+    /// [order](crate::Fairness::OnRequest), for the most part. Where a backend needs places to tell
+    /// its waiters, as etcd and ZooKeeper do, a few of these in each process have one, too.
     pub fn waiters(&self) -> &[Waiter] {
         &self.waiters
     }

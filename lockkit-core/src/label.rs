@@ -32,10 +32,14 @@ impl Label {
     pub fn of_this_process() -> Self {
         static THIS: LazyLock<Label> = LazyLock::new(|| {
             let system = rustix::system::uname();
-            // A host's name has at most 64 bytes on Linux and 255 on macOS.
             let host = system.nodename().to_string_lossy();
-            let host: String = host.chars().filter(|c| !c.is_control()).take(30).collect();
-            Label(format!("{host}:{}", std::process::id()).into())
+            let host: String = host.chars().filter(|c| !c.is_control()).collect();
+            let id = std::process::id().to_string();
+            // A host's name has at most 64 bytes on Linux, where the last ones may be all that tells
+            // the containers of a service apart, and 255 on macOS.
+            let room = Label::MAX_LEN - 1 - id.len();
+            let host = &host[..host.floor_char_boundary(room)];
+            Label(format!("{host}:{id}").into())
         });
         THIS.clone()
     }

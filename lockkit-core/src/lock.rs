@@ -191,7 +191,9 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     /// of them has to get the lock, use [`acquire_timeout`](Self::acquire_timeout).
     ///
     /// This sends one request, bounded by the driver's limit for a single request: a fifth of the
-    /// lease, at most 3 seconds, unless the URL has a `call_limit`.
+    /// lease, at most 3 seconds, unless the URL has a `call_limit`. Over several servers, it is one
+    /// for each, and Redlock's `node_timeout` bounds it instead; where a URL of Redis demands
+    /// `replicas`, waiting for those has a limit of its own.
     ///
     /// Bind the guard: with `if lock.try_acquire().await?.is_some() { … }` the lock is released
     /// before the block begins.

@@ -35,8 +35,9 @@ pub struct BackendUrl {
     hosts: Vec<Host>,
     path: String,
     query: Vec<(String, String)>,
-    /// How many parameters, and the path before them, may be parts of a password that has a `?` in
-    /// it: `redis://me:12?3=4@host` has one host, `me`, and `redis://me:1@2?3=4@host` has `2`.
+    /// How many parameters, and the hosts and the path before them, may be parts of a password that
+    /// has a `?` in it: `redis://me:12?3=4@host` has one host, `me`, and `redis://me:1@2?3=4@host`
+    /// has `2`.
     misread: usize,
 }
 
@@ -128,6 +129,9 @@ impl BackendUrl {
         url.hosts = vec![host.clone()];
         let is_known =
             |name: &str| COMMON_PARAMETERS.iter().chain(known).any(|known| known.name == name);
+        let misread = url.misread;
+        let mut kept = url.query.iter().map(|(name, _)| is_known(name));
+        url.misread = kept.by_ref().take(misread).filter(|kept| *kept).count();
         url.query.retain(|(name, _)| is_known(name));
         url
     }
@@ -325,11 +329,16 @@ impl fmt::Display for BackendUrl {
             (Some(_), None) => f.write_str("***@")?,
             (None, None) => (),
         }
-        for (at, host) in self.hosts.iter().enumerate() {
-            write!(f, "{}{host}", if at > 0 { "," } else { "" })?;
+        match self.misread {
+            0 => {
+                for (at, host) in self.hosts.iter().enumerate() {
+                    write!(f, "{}{host}", if at > 0 { "," } else { "" })?;
+                }
+            }
+            _ => f.write_str("***")?,
         }
         match misread_password(&self.path).filter(|_| self.hosts.is_empty()) {
-            _ if self.misread > 0 => f.write_str(if self.path.is_empty() { "" } else { "/***" })?,
+            _ if self.misread > 0 => (),
             Some(rest) => write!(f, "***@{}", encoded(rest, "?"))?,
             None if self.hosts.is_empty() => f.write_str(&encoded(&self.path, "?"))?,
             None => f.write_str(&encoded(&self.path, "?@&="))?,
@@ -481,6 +490,9 @@ mod tests {
             "me:hunter2@h",
             "jdbc:postgres://me:hunter2@h/db",
             "redis+sentinel://h/main&password=hunter2",
+            "redis://me:hunter2@34?5=6@h",
+            "redis://me:12@hunter2?3=4@h",
+            "redis://hunter2?3=4@h",
             "redis://me:12?k=hunter2@h",
             "redis://me:12@34?k=hunter2@h",
             "redis://me:12?k=hunter2&l=m@h",

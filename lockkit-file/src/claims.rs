@@ -3,14 +3,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkit_core::driver::{DriverError, ErrorKind, OwnerId};
-use tokio::runtime::Handle;
+use lockkit_core::driver::{self, DriverError, ErrorKind, OwnerId};
 use tokio::sync::{OwnedMutexGuard, Semaphore};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::hold::Hold;
@@ -153,42 +150,24 @@ impl Claims {
     }
 }
 
-/// Does the work on one of the runtime's threads for blocking work.
-///
-/// If the system has no thread to give, the runtime panics and yet keeps the work until it has one.
-/// By then nobody would know of what is held, so the work is taken back.
+/// Begins work on one of the runtime's threads for blocking work.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Capacity`] if there is no thread.
-pub(crate) fn start_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
-) -> Result<JoinHandle<Result<T, DriverError>>, DriverError> {
-    let runtime = Handle::current();
-    let place = Arc::new(Mutex::new(Some(work)));
-    let take = |place: &Mutex<Option<_>>| {
-        // Nothing panics while it is locked.
-        place.lock().unwrap_or_else(PoisonError::into_inner).take()
-    };
-    let begin = {
-        let place = Arc::clone(&place);
-        move || take(&place).map_or_else(|| Err(no_thread()), |work| work())
-    };
-    catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(begin))).map_err(|_| {
-        match take(&place) {
-            Some(_) => no_thread(),
-            // Another thread became free at this moment.
-            None => still_carried_out(),
-        }
+/// [`ErrorKind::Capacity`] if there is no thread; the work is then never begun. The future's are of
+/// [`ErrorKind::Unknown`]: the work panicked, or the runtime ends.
+pub(crate) fn start_blocking<T, W>(
+    work: W,
+) -> Result<impl Future<Output = Result<T, DriverError>> + Send + use<T, W>, DriverError>
+where
+    T: Send + 'static,
+    W: FnOnce() -> Result<T, DriverError> + Send + 'static,
+{
+    let working = driver::start_blocking(work)
+        .map_err(|error| DriverError::new(ErrorKind::Capacity, error))?;
+    Ok(async {
+        working.await.unwrap_or_else(|error| Err(DriverError::new(ErrorKind::Unknown, error)))
     })
-}
-
-fn no_thread() -> DriverError {
-    DriverError::new(ErrorKind::Capacity, "the system has no thread left to work on files")
-}
-
-fn still_carried_out() -> DriverError {
-    DriverError::new(ErrorKind::Unknown, "the request is still being carried out")
 }
 
 async fn begin<T>(deadline: Instant, start: impl Future<Output = T>) -> Result<T, DriverError> {
@@ -200,14 +179,11 @@ async fn begin<T>(deadline: Instant, start: impl Future<Output = T>) -> Result<T
 
 async fn finish<T>(
     deadline: Instant,
-    working: JoinHandle<Result<T, DriverError>>,
+    working: impl Future<Output = Result<T, DriverError>>,
 ) -> Result<T, DriverError> {
-    match timeout_at(deadline, working).await {
-        Ok(Ok(answer)) => answer,
-        // The work panicked, or the runtime ends.
-        Ok(Err(error)) => Err(DriverError::new(ErrorKind::Unknown, error)),
-        Err(_) => Err(still_carried_out()),
-    }
+    timeout_at(deadline, working).await.unwrap_or_else(|_| {
+        Err(DriverError::new(ErrorKind::Unknown, "the request is still being carried out"))
+    })
 }
 
 /// Has the slot of a claim to itself. The visit ends with the slot free, so it is dropped last.

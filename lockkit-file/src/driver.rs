@@ -98,14 +98,10 @@ impl FileDriver {
         let path = path.as_ref().to_owned();
         let opened = async {
             let opening = start_blocking(move || Folder::open(&path))?;
-            match timeout(OPENING_LIMIT, opening).await {
-                Ok(Ok(opened)) => opened,
-                Ok(Err(error)) => Err(DriverError::new(ErrorKind::Unreachable, error)),
-                Err(_) => {
-                    let text = format!("the folder did not open within {OPENING_LIMIT:?}");
-                    Err(DriverError::new(ErrorKind::Unreachable, text))
-                }
-            }
+            timeout(OPENING_LIMIT, opening).await.unwrap_or_else(|_| {
+                let text = format!("the folder did not open within {OPENING_LIMIT:?}");
+                Err(DriverError::new(ErrorKind::Unreachable, text))
+            })
         };
         let folder = opened.await.map_err(|error| Error::connecting(ID, error))?;
         let (folder, news) = (Arc::new(folder), Arc::new(News::new()));

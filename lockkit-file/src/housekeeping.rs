@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use lockkit_core::driver::DriverError;
 use lockkit_core::driver::filesystem::FileId;
-use lockkit_core::driver::{DriverError, ErrorKind};
 use lockkit_core::{FencingToken, Namespace};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
@@ -86,7 +86,7 @@ async fn sweep(folder: &Arc<Folder>) -> Result<(), DriverError> {
             };
             go_on().map_err(|problem: Problem| problem.at(folder.path()))
         })?;
-        sweep = part.await.map_err(|error| DriverError::new(ErrorKind::Unknown, error))??;
+        sweep = part.await?;
         if sweep.is_none() {
             return Ok(());
         }

@@ -1,6 +1,7 @@
+use std::fs;
 use std::time::Duration;
 
-use lockkit_core::driver::{CALL_LIMIT, CallLimit};
+use lockkit_core::driver::{CALL_LIMIT, CallLimit, blocking};
 use lockkit_core::{BackendUrl, Host, Lease, Parameter, Parameters, Result};
 
 use crate::endpoint::{Credentials, Endpoint, LONGEST_TICK};
@@ -89,10 +90,13 @@ impl Config {
 async fn tls(url: &BackendUrl, parameters: &Parameters<'_>, with_tls: bool) -> Result<Option<Tls>> {
     let file = async |name| match parameters.text(name) {
         Some(_) if !with_tls => Err(parameters.bad(name, "it is for `zookeepers:`")),
-        Some(path) => match tokio::fs::read_to_string(path).await {
-            Ok(content) => Ok(Some(content)),
-            Err(error) => Err(parameters.bad(name, format!("{path}: {error}"))),
-        },
+        Some(path) => {
+            let file = path.to_owned();
+            match blocking(move || fs::read_to_string(file)).await.flatten() {
+                Ok(content) => Ok(Some(content)),
+                Err(error) => Err(parameters.bad(name, format!("{path}: {error}"))),
+            }
+        }
         None => Ok(None),
     };
     let (cacert, cert, key) = (file("cacert").await?, file("cert").await?, file("key").await?);

@@ -9,7 +9,7 @@ use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult, Sta
 use crate::diagnosis;
 use crate::driver::{Shared, ZooKeeperDriver};
 use crate::error::Failure;
-use crate::queue::{in_order, list, token};
+use crate::queue::{children_synced, in_order, token};
 use crate::session::within;
 
 /// A node of a lock: it holds, or it waits.
@@ -149,7 +149,7 @@ impl Shared {
     async fn queue(&self, name: &LockName) -> Result<Vec<Contender>, Failure> {
         let (limit, folder) = (self.inspection_limit(), self.layout.lock(name));
         let session = self.sessions.connected(limit).await?;
-        let listed = list(&session, &folder, limit).await?;
+        let listed = children_synced(&session, &folder, limit).await?;
         let ordered = in_order(session.client(), &self.layout, &folder, listed);
         let nodes = session.read(limit, ordered).await??;
         let contender = |node: String| Contender { owner: self.layout.owner(&node), node };
@@ -160,7 +160,7 @@ impl Shared {
     pub(crate) async fn list(&self, folder: &str) -> Result<Vec<String>, Failure> {
         let limit = self.inspection_limit();
         let session = self.sessions.connected(limit).await?;
-        list(&session, folder, limit).await
+        children_synced(&session, folder, limit).await
     }
 
     /// The data and the stat of a node, if it is still there.

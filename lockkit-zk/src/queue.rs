@@ -338,7 +338,7 @@ impl<'a> Request<'a> {
 
     /// All nodes in the folder of the lock at the time the leader is asked, or later.
     async fn nodes(&self) -> Result<Vec<String>, Failure> {
-        list(&self.session, &self.folder, self.limit).await
+        children_synced(&self.session, &self.folder, self.limit).await
     }
 
     async fn delete(&self, path: &str) -> Result<(), Failure> {
@@ -356,7 +356,7 @@ impl<'a> Request<'a> {
 }
 
 /// What is in a folder, if there is one, at the time the leader is asked, or later.
-pub(crate) async fn list(
+pub(crate) async fn children_synced(
     session: &Session,
     folder: &str,
     limit: Limit,

@@ -1,8 +1,10 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 /// Does work that blocks on a thread of the runtime for that.
 ///
@@ -12,7 +14,8 @@ use tokio::runtime::Handle;
 ///
 /// # Errors
 ///
-/// If there is no thread, if the work panics, or if the runtime ends before it has begun.
+/// If there is no thread: the work is then never begun. If the work panics, or the runtime ends
+/// before it is done.
 ///
 /// # Panics
 ///
@@ -33,13 +36,54 @@ use tokio::runtime::Handle;
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
+    start_blocking(work)?.await
+}
+
+/// Begins what [`blocking`] does, and waits for nothing. The work goes on if the future that
+/// tells of its end is dropped.
+///
+/// # Errors
+///
+/// If there is no thread: the work is then never begun. The future has the other errors of
+/// [`blocking`].
+///
+/// # Panics
+///
+/// Outside a tokio runtime.
+pub fn start_blocking<T, W>(
+    work: W,
+) -> io::Result<impl Future<Output = io::Result<T>> + Send + use<T, W>>
+where
+    T: Send + 'static,
+    W: FnOnce() -> T + Send + 'static,
+{
     let runtime = Handle::current();
-    // The runtime keeps the work, and does it when it has a thread again.
-    let begun = catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(work)));
-    match begun {
-        Ok(working) => Ok(working.await?),
-        Err(_) => Err(io::Error::other("the system has no thread left")),
+    let (done, outcome) = oneshot::channel();
+    // Where there is no thread, the runtime panics and yet keeps the work until it has one. By then
+    // nobody knows of it any more, so it is taken back.
+    let place = Arc::new(Mutex::new(Some((work, done))));
+    let take = |place: &Mutex<Option<_>>| {
+        // Nothing panics while it is locked.
+        place.lock().unwrap_or_else(PoisonError::into_inner).take()
+    };
+    let begin = {
+        let place = Arc::clone(&place);
+        move || {
+            if let Some((work, done)) = take(&place) {
+                // Whoever began it may have gone.
+                _ = done.send(work());
+            }
+        }
+    };
+    let begun = catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(begin)));
+    // Unless another thread became free at this moment.
+    if begun.is_err() && take(&place).is_some() {
+        return Err(io::Error::other("the system has no thread left"));
     }
+    Ok(async {
+        let ended = |_| io::Error::other("the work panicked, or its runtime has ended");
+        outcome.await.map_err(ended)
+    })
 }
 
 /// The addresses of a host, by the system's resolver, on a [thread for that](blocking).
