@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
-use lockkit::BackendUrl;
+use lockkit::{Backend, BackendUrl};
 
 use crate::exit;
 use crate::report::{say, written};
@@ -28,37 +28,53 @@ pub(crate) fn parse() -> Result<Command, u8> {
         return Err(written(error.print(), exit::OK));
     }
     let text = error.render().to_string();
-    let text = without_passwords(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
-    say(text);
+    let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+    say(without_passwords(text, env::args_os()));
     Err(exit::USAGE)
 }
 
-/// The text without what may be a password in an argument: a URL may stand in a wrong place.
-fn without_passwords(text: &str) -> String {
+/// The text without what may be a password in one of the arguments that it repeats: a URL may stand
+/// in a wrong place.
+fn without_passwords(text: &str, arguments: impl Iterator<Item = OsString>) -> String {
     let mut shown = text.to_owned();
-    for word in env::args_os().filter_map(|word| word.into_string().ok()) {
-        // Of `--option=URL` and `-oURL` the URL alone may be repeated.
-        let value = word.split_once('=').map(|(_, value)| value);
-        let short = word.strip_prefix('-').and_then(|word| word.get(1..));
-        for url in [Some(&*word), value, short].into_iter().flatten() {
-            match (url.parse::<BackendUrl>(), url.rsplit_once('@')) {
-                (Ok(parsed), _) => shown = shown.replace(url, &parsed.to_string()),
-                (Err(_), Some((_, host))) => shown = shown.replace(url, &format!("***@{host}")),
-                (Err(_), None) => (),
-            }
+    for argument in arguments {
+        // As it is repeated.
+        let argument = argument.to_string_lossy();
+        for url in urls_in(&argument) {
+            shown = shown.replace(url, &without_password(url));
         }
     }
     shown
 }
 
-/// The name of a lock, or the like, and not a URL that others are not to see.
+/// What may be a URL in an argument: all of it, the value behind an `=`, and, behind letters of
+/// options, whatever begins with a scheme.
+fn urls_in(argument: &str) -> impl Iterator<Item = &str> {
+    let value = argument.split_once('=').map(|(_, value)| value);
+    let letters = argument.strip_prefix('-').map_or(0, |rest| rest.find(':').unwrap_or(0));
+    let behind_letters = (1..=letters).filter_map(move |at| argument.get(at..));
+    [Some(argument), value].into_iter().flatten().chain(behind_letters)
+}
+
+fn without_password(url: &str) -> String {
+    match (url.parse::<BackendUrl>(), url.rsplit_once('@'), url.split_once("://")) {
+        (Ok(url), ..) => url.to_string(),
+        (Err(_), Some((_, host)), _) => format!("***@{host}"),
+        (Err(_), None, Some((scheme, _))) => format!("{scheme}://***"),
+        (Err(_), None, None) => url.into(),
+    }
+}
+
+/// The name of a lock, or the like, and not the URL of a backend, with what others are not to see.
 fn no_password(text: &str) -> Result<String, &'static str> {
     let has_password = |url: BackendUrl| {
         let shown = url.to_string();
         let is_hidden = shown.split_once('?').is_some_and(|(_, query)| query.contains("***"));
         url.password().is_some() || url.has_authority() && is_hidden
     };
-    match text.parse().is_ok_and(has_password) {
+    // Others may well be the names of locks.
+    let is_ours = |url: &BackendUrl| Backend::of(url).is_some();
+    match text.parse().ok().filter(is_ours).is_some_and(has_password) {
         true => Err("that is a URL with a password; it goes behind --url or into LOCKKIT_URL"),
         false => Ok(text.into()),
     }

@@ -46,15 +46,19 @@ impl Limits {
         Ok(Self { grace: grace.max(reserve), reserve })
     }
 
-    /// The same for a session that was just granted and is good for `left`. If that is less than the
-    /// TTL, the backend grants less, or takes its time to prove that a session lives: of three ticks
-    /// of ZooKeeper's servers no more than a quarter of what was left at first is left in between,
-    /// however well all goes.
-    pub(crate) fn of_session(self, ttl: Duration, left: Option<Duration>) -> Self {
-        match left {
-            // All of it, but for the engine's margin and the time of an answer.
-            Some(left) if left < ttl / 100 * 97 => {
-                let most = left / 6;
+    /// The same for a session of that TTL of which a confirmation is good for `granted`. Of less than
+    /// the TTL, little may be left between two confirmations, however well all goes.
+    ///
+    /// On ZooKeeper, what is missing is a tick. A confirmation is then up to a tick and two
+    /// heartbeats old when it comes, and heartbeats are at most a sixth of what two ticks leave of the
+    /// TTL apart; the next one comes after a twelfth of what was granted. So about 5/4 of what was
+    /// granted, less 2/3 of the TTL, is always left: a second of three ticks of two seconds, and half
+    /// of fifteen.
+    pub(crate) fn of_session(self, ttl: Duration, granted: Option<Duration>) -> Self {
+        match granted {
+            Some(granted) if granted < ttl => {
+                let left = (granted * 5 / 4).saturating_sub(ttl * 2 / 3);
+                let most = (left * 5 / 6).max(granted / 12);
                 Self { grace: self.grace.min(most), reserve: self.reserve.min(most / 2) }
             }
             _ => self,

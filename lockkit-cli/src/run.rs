@@ -134,7 +134,7 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
 
 /// How long before the session's end the command has to, which is said if it is not as told.
 fn of_session(limits: Limits, locker: &Locker, guard: &LockGuard, options: &Run) -> Limits {
-    let limits = limits.of_session(locker.lease().ttl(), guard.valid_for());
+    let limits = limits.of_session(locker.lease().ttl(), guard.hold().ttl());
     if let Some(grace) = options.grace.filter(|grace| *grace > limits.grace && !options.quiet) {
         let (grace, left) = (format_duration(grace), limits.grace);
         say(format!("the session is short: the command has {left:.1?} to end, and not {grace}"));
@@ -227,11 +227,18 @@ async fn acquire(locker: &Locker, options: &Run) -> lockkit::Result<LockGuard> {
     match env::var(OWNERS) {
         Ok(owners) if !options.no_wait => {
             let mut acquiring = pin!(acquiring);
+            let mut looking = pin!(refuse_to_wait_for_itself(locker, &options.name, &owners));
             // At the same time: the look is not to add to the wait.
             select! {
                 biased;
-                outcome = &mut acquiring => outcome,
-                refused = refuse_to_wait_for_itself(locker, &options.name, &owners) => {
+                outcome = &mut acquiring => {
+                    // A wait that was over sooner was in vain all the same.
+                    if let Err(Error::TimedOut { .. }) = outcome {
+                        looking.await?;
+                    }
+                    outcome
+                }
+                refused = &mut looking => {
                     refused?;
                     acquiring.await
                 }
@@ -368,14 +375,14 @@ fn start(
 
 /// Keeps the lock until then, unless a signal asks for the end or the lock is lost, which is
 /// reported when it is released. Returns whether the command, which has ended, has been alone for all
-/// that is known, whatever becomes of the lock: there was a renewal since, or the lease was over in its
-/// own time, and nobody answered.
+/// that is known, whatever becomes of the lock: the backend confirmed it after that, or the lease was
+/// over in its own time, and nobody answered.
 async fn linger(hold: &Hold, until: Instant, tree: &mut Tree, signals: &mut Signals) -> bool {
     let clock = Clock::system();
     // Not after the look at what is left.
-    let now = clock.now();
+    let ended = clock.now();
     let left = hold.valid_for().filter(|left| !left.is_zero());
-    let good_until = left.map(|left| now + left);
+    let good_until = left.map(|left| ended + left);
     select! {
         biased;
         () = hold.ended() => (),
@@ -383,7 +390,9 @@ async fn linger(hold: &Hold, until: Instant, tree: &mut Tree, signals: &mut Sign
         () = clock.sleep_until(until) => (),
         never = tree.reap() => match never {},
     }
-    good_until.is_some_and(|good_until| good_until <= clock.now())
+    let now = clock.now();
+    hold.unconfirmed_for() <= now.saturating_duration_since(ended)
+        || good_until.is_some_and(|good_until| good_until <= now)
 }
 
 /// Tells the command about its lock, and of others only whose they are and the tokens.

@@ -241,6 +241,20 @@ impl Hold {
         }
     }
 
+    /// How long a confirmation by the backend is good for, as granted: the lease, or the length of the
+    /// session less what the driver cannot vouch for. `None` if the hold lasts as long as the process.
+    pub fn ttl(&self) -> Option<Duration> {
+        let vouched = self.tenure.glance().vouched;
+        vouched.until.map(|_| vouched.ttl)
+    }
+
+    /// For how long the backend has not confirmed the hold: since the last request left that it
+    /// answered with the grant or a renewal. It goes on when the hold has ended.
+    pub fn unconfirmed_for(&self) -> Duration {
+        let vouched = self.tenure.glance().vouched;
+        self.tenure.engine.clock.now().saturating_duration_since(vouched.since)
+    }
+
     /// Returns once the hold has ended: when it is lost, when its last guard is dropped, or, at
     /// most 50 milliseconds later, when that guard is released. It never returns without cause.
     ///

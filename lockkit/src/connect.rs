@@ -52,8 +52,7 @@ pub async fn connect(url: &str) -> Result<Locker> {
 ///
 /// As [`connect`].
 pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
-    let backends = if wants_session(url) { SESSION_BACKENDS } else { BACKENDS };
-    let Some(backend) = backends.iter().find(|backend| backend.scheme == scheme(url)) else {
+    let Some(backend) = Backend::of(url) else {
         let known: Vec<_> = BACKENDS.iter().map(|backend| backend.scheme).collect();
         return Err(url.error(format!("the scheme is unknown; known are: {}", known.join(", "))));
     };
@@ -274,6 +273,15 @@ pub static SESSION_BACKENDS: &[Backend] = &[
     #[cfg(not(feature = "mysql"))]
     Backend::off("mysql"),
 ];
+
+impl Backend {
+    /// The one whose URL this is, by its scheme and by how it wants locks to be held. `None` if
+    /// no backend has this scheme.
+    pub fn of(url: &BackendUrl) -> Option<&'static Self> {
+        let backends = if wants_session(url) { SESSION_BACKENDS } else { BACKENDS };
+        backends.iter().find(|backend| backend.scheme == scheme(url))
+    }
+}
 
 #[cfg(not(all(
     feature = "etcd",

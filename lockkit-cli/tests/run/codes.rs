@@ -102,6 +102,9 @@ fn a_password_in_the_wrong_place_is_not_shown() {
         &["run", "--wait", "redis://:hunter2@h", "name", "--", "true"],
         &["run", "--wait=redis://:hunter2@h", "name", "--", "true"],
         &["run", "-Eredis://:hunter2@h", "name", "--", "true"],
+        &["run", "-qEredis://:hunter2@h", "name", "--", "true"],
+        &["run", "--wait=redis://:12 hunter2@h", "name", "--", "true"],
+        &["doctor", "redis+sentinel://h:x/m?sentinel_password=hunter2"],
         &["doctor", "redis+sentinel://h/m?sentinel_password=hunter2"],
         &["status", "redis+sentinel://h/m?sentinel_password=hunter2"],
         &["status", "redis://me:12?k=hunter2@h"],
@@ -110,7 +113,13 @@ fn a_password_in_the_wrong_place_is_not_shown() {
         assert_eq!((ended.code, &*ended.out), (64, ""), "{arguments:?}: {ended:?}");
         assert!(!ended.err.contains("hunter2"), "{arguments:?}: {ended:?}");
     }
-    for name in ["http://h/a:b@c", "mail:me@h", "ssh://git@h/repository", "https://h/a?b=c"] {
+    for name in [
+        "http://h/a:b@c",
+        "mail:me@h",
+        "ssh://git@h/repository",
+        "https://h/a?key=b",
+        "https://h/?author=me@h",
+    ] {
         let ended = locks.finish(&["--try"], name, "echo ran");
         assert_eq!(&*ended.out, "ran\n", "{name}: {ended:?}");
     }

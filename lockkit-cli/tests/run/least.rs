@@ -1,6 +1,7 @@
 //! `--at-least`: for jobs that hosts start by clocks that differ.
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::support::{Locks, Running, eventually};
 
@@ -138,6 +139,30 @@ fn a_lock_that_is_lost_meanwhile_is_told_of() {
     let ended = running.finish();
     assert_eq!(ended.code, 70, "{ended:?}");
     assert!(ended.err.contains("lock `name` was lost"), "{ended:?}");
+}
+
+/// A renewal after the end of the command says that the lock was held at the end.
+#[test]
+fn a_lock_that_is_lost_after_a_renewal_leaves_the_code() {
+    let locks = Locks::with_ttl("9s");
+    let running = locks.start(&["--at-least", "1h"], "name", "echo done; exit 7");
+    assert_eq!(running.line().as_deref(), Some("done"));
+    eventually("the command is gone", || children(&running).is_empty());
+    let first = end_of_lease(&locks);
+    eventually("a renewal", || end_of_lease(&locks) > first + 1000);
+    let mut breaking = locks.lockkit("break", &["--yes", "name"]);
+    assert!(breaking.output().unwrap().status.success());
+    let ended = running.finish();
+    assert_eq!(ended.code, 7, "{ended:?}");
+    assert!(ended.err.contains("the command has run under the lock, but"), "{ended:?}");
+}
+
+/// In milliseconds since the grant.
+fn end_of_lease(locks: &Locks) -> u64 {
+    let seen = locks.lockkit("status", &["--json", "name"]).output().unwrap();
+    let seen: Value = serde_json::from_slice(&seen.stdout).unwrap();
+    let holder = &seen["locks"][0]["holder"];
+    ["held_for_ms", "free_in_ms"].iter().map(|field| holder[field].as_u64().unwrap()).sum()
 }
 
 fn children(running: &Running) -> String {
