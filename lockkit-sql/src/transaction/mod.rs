@@ -151,7 +151,7 @@ pub async fn gate<DB: Database>(
 ///
 /// This is never done in passing, since it takes rights that everyday transactions do not need, and
 /// since MySQL commits what is open when a table is made. Do it when the application starts, or
-/// have your migrations run the SQL that `docs/transactions.md` has.
+/// have your migrations run the SQL that `docs/transactions.md` names.
 ///
 /// # Errors
 ///
