@@ -1,9 +1,10 @@
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper};
 use lockkit_core::driver::{Backoff, Instant as Stamp, Limit};
+use tokio::runtime::Handle;
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -16,15 +17,44 @@ use crate::members::{Current, Members, Wait};
 /// How many asks are taken from the line at once.
 const MOST_AT_ONCE: usize = 64;
 
-/// The stream on which leases are kept alive, shared by all leases of a driver.
+/// How many streams there are at most.
+const MOST_STREAMS: usize = 8;
+/// How many asks are under way on a stream before another is opened beside it.
+const MANY: usize = 64;
+
+/// The streams on which leases are kept alive, shared by all leases of a driver.
 ///
-/// It is opened when it is needed, and opened anew, on another member, when it ends or falls
+/// A member answers what is asked on a stream one by one, and one that follows asks the leader each
+/// time. So there is one stream for few leases, and there are several while many are to be kept
+/// alive at once.
+///
+/// A stream is opened when it is needed, and opened anew, on another member, when it ends or falls
 /// silent: what was asked on it is asked again, while there is time. An answer counts from when its
 /// request left.
 #[derive(Debug)]
 pub(crate) struct Keepalive {
+    members: Arc<Members>,
+    runtime: Handle,
+    roads: [OnceLock<Road>; MOST_STREAMS],
+}
+
+/// The way to one stream.
+#[derive(Debug)]
+struct Road {
     asks: mpsc::UnboundedSender<Ask>,
+    /// Each ask that is under way shares it.
+    share: Arc<()>,
     supervisor: AbortOnDropHandle<()>,
+}
+
+impl Road {
+    fn is_busy(&self) -> bool {
+        self.under_way() >= MANY
+    }
+
+    fn under_way(&self) -> usize {
+        Arc::strong_count(&self.share) - 1
+    }
 }
 
 #[derive(Debug)]
@@ -32,6 +62,7 @@ struct Ask {
     lease: Arc<Lease>,
     limit: Limit,
     answer: oneshot::Sender<Result<bool, Failure>>,
+    _share: Arc<()>,
 }
 
 impl Ask {
@@ -47,9 +78,7 @@ impl Ask {
 
 impl Keepalive {
     pub(crate) fn new(members: Arc<Members>) -> Self {
-        let (asks, inbox) = mpsc::unbounded_channel();
-        let supervisor = AbortOnDropHandle::new(tokio::spawn(supervise(members, inbox)));
-        Self { asks, supervisor }
+        Self { members, runtime: Handle::current(), roads: Default::default() }
     }
 
     /// Makes the lease last for another TTL, and returns whether there is such a lease.
@@ -63,15 +92,29 @@ impl Keepalive {
     /// even if nobody waits for the answer.
     pub(crate) fn begin(&self, lease: &Arc<Lease>, limit: Limit) -> Refresh {
         let (answer, answered) = oneshot::channel();
-        let lease = Arc::clone(lease);
+        let (lease, road) = (Arc::clone(lease), self.road());
+        let share = Arc::clone(&road.share);
         // Once the task has ended, the answer's channel breaks, which says so.
-        _ = self.asks.send(Ask { lease, limit, answer });
+        _ = road.asks.send(Ask { lease, limit, answer, _share: share });
         Refresh(answered)
     }
 
-    /// Ends the stream.
+    /// Ends the streams. What is asked after that is told so by the members, which are closed too.
     pub(crate) fn close(&self) {
-        self.supervisor.abort();
+        self.roads.iter().filter_map(OnceLock::get).for_each(|road| road.supervisor.abort());
+    }
+
+    /// The first that is not busy, or else the one with the least to do.
+    fn road(&self) -> &Road {
+        let free = self.roads.iter().find(|road| road.get().is_none_or(|road| !road.is_busy()));
+        let least = || self.roads.iter().min_by_key(|road| road.get().map(Road::under_way));
+        let road = free.or_else(least).unwrap_or(&self.roads[0]);
+        road.get_or_init(|| {
+            let (asks, inbox) = mpsc::unbounded_channel();
+            let supervising = self.runtime.spawn(supervise(Arc::clone(&self.members), inbox));
+            let supervisor = AbortOnDropHandle::new(supervising);
+            Road { asks, share: Arc::default(), supervisor }
+        })
     }
 }
 
@@ -329,17 +372,37 @@ mod tests {
     use lockkit_core::driver::Limit;
     use tokio::time::sleep;
 
-    use super::{Line, Members};
+    use super::{Keepalive, Line, MANY, MOST_STREAMS, Members};
+    use crate::leases::Lease;
+
+    fn members(number: usize) -> Arc<Members> {
+        let urls = vec!["http://some.invalid".into(); number];
+        Arc::new(Members::new(urls, ConnectOptions::new(), None, None))
+    }
+
+    #[tokio::test]
+    async fn another_stream_is_used_where_many_asks_are_under_way() {
+        let keepalive = Keepalive::new(members(1));
+        let lease = Arc::new(Lease::of_test());
+        let limit = Limit::new(Duration::from_secs(60));
+        let streams = || keepalive.roads.iter().filter(|road| road.get().is_some()).count();
+        // Nothing of it is answered, since nothing else runs meanwhile.
+        let mut under_way = Vec::new();
+        for number in 0..2 * MANY * MOST_STREAMS {
+            assert_eq!(streams(), number.div_ceil(MANY).min(MOST_STREAMS));
+            under_way.push(keepalive.begin(&lease, limit));
+        }
+        let shares = keepalive.roads.iter().map(|road| road.get().unwrap().under_way());
+        assert!(shares.eq([2 * MANY; MOST_STREAMS]));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_has_as_much_time_for_whoever_comes_late() {
         const LENGTH: Duration = Duration::from_secs(1);
         let late = Limit::new(LENGTH);
         sleep(LENGTH * 9 / 10).await;
-        for (members, patience) in [(1, LENGTH), (2, LENGTH / 2), (3, LENGTH / 2)] {
-            let urls = vec!["http://some.invalid".into(); members];
-            let members = Arc::new(Members::new(urls, ConnectOptions::new(), None, None));
-            let line = Line { waiting: VecDeque::new(), members };
+        for (number, patience) in [(1, LENGTH), (2, LENGTH / 2), (3, LENGTH / 2)] {
+            let line = Line { waiting: VecDeque::new(), members: members(number) };
             assert_eq!(line.patience(late), patience);
         }
     }

@@ -39,6 +39,13 @@ struct State {
 }
 
 impl Lease {
+    #[cfg(test)]
+    pub(crate) fn of_test() -> Self {
+        let clock = Clock::system();
+        let state = Mutex::new(State { since: clock.now(), is_over: false });
+        Self { id: 1, seconds: 30, ttl: Duration::from_secs(30), clock, state }
+    }
+
     pub(crate) fn id(&self) -> i64 {
         self.id
     }
