@@ -129,9 +129,8 @@ impl BackendUrl {
         url.hosts = vec![host.clone()];
         let is_known =
             |name: &str| COMMON_PARAMETERS.iter().chain(known).any(|known| known.name == name);
-        let misread = url.misread;
-        let mut kept = url.query.iter().map(|(name, _)| is_known(name));
-        url.misread = kept.by_ref().take(misread).filter(|kept| *kept).count();
+        let misread = url.query.iter().take(url.misread);
+        url.misread = misread.filter(|(name, _)| is_known(name)).count();
         url.query.retain(|(name, _)| is_known(name));
         url
     }
