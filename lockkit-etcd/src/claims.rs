@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Backoff, Change, Claim, DriverError, Limit, Looks, OwnerId, Release, Renewal, Turnstile,
+    Backoff, Change, Claim, DriverError, Limit, Looks, OwnerId, Release, Renewal, Turnstile, Vouch,
 };
 use tokio::select;
 use tokio::time::sleep;
@@ -115,12 +115,17 @@ impl Claims {
         if !entry.traces().is_granted {
             return Ok(Renewal::Lost);
         }
+        let asked = claim.now();
         let outcome = match self.is_long_enough(&entry, claim) {
             true => self.keep(&entry, limit).await,
             false => self.lengthen(&entry, claim, limit).await,
         };
         match outcome {
             Ok(true) => match entry.vouch() {
+                // The lease may have been refreshed long after the key was seen.
+                Some(Vouch::Lease { since, ttl }) => {
+                    Ok(Renewal::Held(Vouch::Lease { since: since.min(asked), ttl }))
+                }
                 Some(vouch) => Ok(Renewal::Held(vouch)),
                 None => Ok(Renewal::Lost),
             },

@@ -39,7 +39,7 @@ pub const CAPABILITIES: Capabilities = Capabilities::new(Liveness::Lease)
 /// Locks in an etcd cluster.
 ///
 /// It keeps one connection to the member in use, and goes to another member when that one fails.
-/// Requests, one stream for keepalives and one for news go over the connection. All of these end
+/// Requests, a few streams for keepalives and one for news go over the connection. All of these end
 /// with [`close`](Driver::close) or when the driver is dropped.
 #[derive(Debug)]
 pub struct EtcdDriver {

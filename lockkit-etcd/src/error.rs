@@ -13,6 +13,8 @@ use tonic::{Code, ConnectError};
 pub(crate) enum Failure {
     #[error("no answer within {0:?}")]
     NoAnswer(Duration),
+    #[error("no connection within {0:?}")]
+    NotConnected(Duration),
     #[error("the driver was closed")]
     Closed,
     #[error("the member {member} belongs to another cluster than that which was connected to")]
@@ -66,7 +68,7 @@ impl Failure {
     /// Whether another member may do better.
     pub(crate) fn is_about_the_member(&self) -> bool {
         match self {
-            Self::NoAnswer(_) | Self::Ended | Self::LeftAlone(_) => true,
+            Self::NoAnswer(_) | Self::NotConnected(_) | Self::Ended | Self::LeftAlone(_) => true,
             // All members agree on which leases there are.
             Self::Client(_) => self.kind().is_transient() && !self.is_a_lost_lease(),
             _ => false,
@@ -135,7 +137,9 @@ impl Failure {
         match self {
             Self::NoAnswer(_) | Self::Ended => ErrorKind::Unknown,
             Self::WatchRefused(_) => ErrorKind::Denied,
-            Self::Closed | Self::Displaced | Self::LeftAlone(_) => ErrorKind::Unreachable,
+            Self::NotConnected(_) | Self::Closed | Self::Displaced | Self::LeftAlone(_) => {
+                ErrorKind::Unreachable
+            }
             Self::OtherCluster { .. } => ErrorKind::Misconfigured,
             Self::Foreign(_) => ErrorKind::Foreign,
             Self::Client(error) => match &**error {
@@ -167,7 +171,7 @@ impl Failure {
     /// Whether the connection failed, or could not be made. An error that the server reports has no
     /// cause.
     pub(crate) fn is_of_the_connection(&self) -> bool {
-        self.causes().nth(1).is_some()
+        matches!(self, Self::NotConnected(_)) || self.causes().nth(1).is_some()
     }
 
     /// Whether the server has refused what was asked.

@@ -65,9 +65,9 @@ impl Inspect for EtcdDriver {
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
         let queue = Queue::of(name, self.dialect);
-        let limit = self.inspection_limit();
+        let all = self.inspection_limit();
         // Another claim may hold the lock by the time the hold is broken.
-        while !limit.left().is_zero() {
+        while !all.left().is_zero() {
             let keys = self.keys(queue.prefix(), 1).await.map_err(Failure::of_a_look)?;
             let Some(first) = keys.first() else { return Ok(None) };
             let holder = self.holder_of(first).await.map_err(Failure::of_a_look)?;
@@ -75,6 +75,7 @@ impl Inspect for EtcdDriver {
                 return Ok(None);
             }
             let (key, created) = (first.key(), first.create_revision());
+            let limit = self.inspection_limit();
             let left = queue::leave(&self.members, key, created, limit).await;
             // If the key was gone, but an attempt was not answered, that attempt has done it.
             if left.outcome.map_err(Failure::of_a_request)? || left.in_doubt {

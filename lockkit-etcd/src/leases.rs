@@ -100,8 +100,16 @@ impl Lease {
 #[derive(Debug)]
 pub(crate) struct Leases {
     pool: Arc<Pool>,
-    retired: mpsc::UnboundedSender<i64>,
+    retired: mpsc::UnboundedSender<Retired>,
     upkeep: AbortOnDropHandle<()>,
+}
+
+/// A lease that is to end.
+#[derive(Clone, Copy, Debug)]
+struct Retired {
+    id: i64,
+    /// When it has run out by itself, where that is known.
+    over: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -173,7 +181,8 @@ impl Leases {
             let asked_for = asked_for.into_inner().unwrap_or_else(PoisonError::into_inner);
             let unanswered = asked_for.into_iter().filter(|id| Some(*id) != answered);
             // One that is granted only after that runs out.
-            unanswered.for_each(|id| self.retire_id(id));
+            let over = Some(clock.now() + ttl);
+            unanswered.for_each(|id| self.end(Retired { id, over }));
         }
         let granted = outcome?;
         members.check(granted.header())?;
@@ -214,12 +223,12 @@ impl Leases {
     /// Ends a lease, sooner or later.
     pub(crate) fn retire(&self, lease: &Lease) {
         lease.write_off();
-        self.retire_id(lease.id);
+        self.end(Retired { id: lease.id, over: None });
     }
 
-    fn retire_id(&self, id: i64) {
+    fn end(&self, retired: Retired) {
         // If the driver is closed, the task has ended; then the lease runs out.
-        _ = self.retired.send(id);
+        _ = self.retired.send(retired);
     }
 
     /// Ends a lease that an unanswered request named, so that the request is refused should it
@@ -264,7 +273,7 @@ impl Pool {
 
     /// Keeps alive what is due, lets go of what nobody has used for long, and returns until when
     /// there is nothing more to do.
-    fn look_after(&self) -> (Vec<i64>, Option<Instant>) {
+    fn look_after(&self) -> (Vec<Retired>, Option<Instant>) {
         let now = self.clock.now();
         let mut idle = self.idle();
         let mut retired = Vec::new();
@@ -275,7 +284,7 @@ impl Pool {
                 }
                 let is_old = now.saturating_duration_since(*unused_since) >= LONGEST_IDLE;
                 if is_old {
-                    retired.push(lease.id);
+                    retired.push(Retired { id: lease.id, over: None });
                 } else if lease.age() >= lease.ttl / 3 {
                     // The lease takes note of the answer.
                     let limit = Limit::new((lease.ttl / 5).min(UPKEEP_LIMIT));
@@ -326,15 +335,16 @@ impl Idle {
 }
 
 /// Looks after leases that nobody uses, until there are to be none.
-async fn keep_up(pool: Arc<Pool>, mut inbox: mpsc::UnboundedReceiver<i64>) {
+async fn keep_up(pool: Arc<Pool>, mut inbox: mpsc::UnboundedReceiver<Retired>) {
     const MOST_AT_ONCE: usize = 32;
-    let mut ids = Vec::new();
+    let mut retired = Vec::new();
     loop {
         let (old, next) = pool.look_after();
-        ids.extend(old);
-        for id in ids.chunks(MOST_AT_ONCE) {
-            let limit = Limit::new(UPKEEP_LIMIT);
-            for outcome in join_all(id.iter().map(|&id| pool.revoke(id, limit))).await {
+        retired.extend(old);
+        for some in retired.chunks(MOST_AT_ONCE) {
+            let (limit, now) = (Limit::new(UPKEEP_LIMIT), pool.clock.now());
+            let lasting = some.iter().filter(|retired| retired.over.is_none_or(|over| now < over));
+            for outcome in join_all(lasting.map(|retired| pool.revoke(retired.id, limit))).await {
                 if let Err(failure) = outcome
                     && failure.kind() != ErrorKind::Unreachable
                 {
@@ -342,7 +352,7 @@ async fn keep_up(pool: Arc<Pool>, mut inbox: mpsc::UnboundedReceiver<i64>) {
                 }
             }
         }
-        ids.clear();
+        retired.clear();
         if pool.idle().is_closed && inbox.is_empty() {
             return;
         }
@@ -355,7 +365,7 @@ async fn keep_up(pool: Arc<Pool>, mut inbox: mpsc::UnboundedReceiver<i64>) {
         select! {
             () = rest => (),
             () = pool.sooner.notified() => (),
-            count = inbox.recv_many(&mut ids, MOST_AT_ONCE) => if count == 0 {
+            count = inbox.recv_many(&mut retired, MOST_AT_ONCE) => if count == 0 {
                 return;
             },
         }

@@ -330,7 +330,7 @@ impl Members {
             return Err(failure.clone());
         }
         let logging_in = timeout(CONNECT_LIMIT, self.log_in(&member.url));
-        match Box::pin(logging_in).await.unwrap_or(Err(Failure::NoAnswer(CONNECT_LIMIT))) {
+        match Box::pin(logging_in).await.unwrap_or(Err(Failure::NotConnected(CONNECT_LIMIT))) {
             Ok(client) => {
                 let client = Arc::new(client);
                 let mut connection = member.connection();

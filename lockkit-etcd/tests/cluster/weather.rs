@@ -1,5 +1,6 @@
 //! Servers that die, hang, refuse or are full, and a network that loses things.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -200,14 +201,16 @@ async fn cut_off(server: Server) {
     // First the ask that opens the stream, then one on a stream.
     for way in &ways {
         let ask = way.requests().hold(keepalive(lease));
-        let before = vouched;
+        let (before, is_cut) = (vouched, Cell::new(false));
         let until_answered = async {
-            while vouched == before {
+            // A lease that was refreshed a moment ago is not refreshed.
+            while vouched == before || !is_cut.get() {
                 vouched = renewed().await;
             }
         };
         tokio::join!(until_answered, async {
             ask.caught().await;
+            is_cut.set(true);
             way.reset().await;
         });
     }
