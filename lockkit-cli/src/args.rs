@@ -1,3 +1,4 @@
+use std::cmp::Reverse;
 use std::env;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -36,15 +37,12 @@ pub(crate) fn parse() -> Result<Command, u8> {
 /// The text without what may be a password in one of the arguments that it repeats: a URL may stand
 /// in a wrong place.
 fn without_passwords(text: &str, arguments: impl Iterator<Item = OsString>) -> String {
-    let mut shown = text.to_owned();
-    for argument in arguments {
-        // As it is repeated.
-        let argument = argument.to_string_lossy();
-        for url in urls_in(&argument) {
-            shown = shown.replace(url, &without_password(url));
-        }
-    }
-    shown
+    // As they are repeated.
+    let arguments: Vec<_> = arguments.map(|it| it.to_string_lossy().into_owned()).collect();
+    let mut urls: Vec<_> = arguments.iter().flat_map(|argument| urls_in(argument)).collect();
+    // One of them may be a part of another.
+    urls.sort_by_key(|url| Reverse(url.len()));
+    urls.into_iter().fold(text.into(), |text, url| text.replace(url, &without_password(url)))
 }
 
 /// What may be a URL in an argument: all of it, the value behind an `=`, and, behind letters of
@@ -57,10 +55,10 @@ fn urls_in(argument: &str) -> impl Iterator<Item = &str> {
 }
 
 fn without_password(url: &str) -> String {
-    match (url.parse::<BackendUrl>(), url.rsplit_once('@'), url.split_once("://")) {
+    match (url.parse::<BackendUrl>(), url.split_once("://"), url.rsplit_once('@')) {
         (Ok(url), ..) => url.to_string(),
-        (Err(_), Some((_, host)), _) => format!("***@{host}"),
-        (Err(_), None, Some((scheme, _))) => format!("{scheme}://***"),
+        (Err(_), Some((scheme, _)), _) => format!("{scheme}://***"),
+        (Err(_), None, Some((_, host))) => format!("***@{host}"),
         (Err(_), None, None) => url.into(),
     }
 }

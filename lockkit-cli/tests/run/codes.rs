@@ -105,6 +105,8 @@ fn a_password_in_the_wrong_place_is_not_shown() {
         &["run", "-qEredis://:hunter2@h", "name", "--", "true"],
         &["run", "--wait=redis://:12 hunter2@h", "name", "--", "true"],
         &["doctor", "redis+sentinel://h:x/m?sentinel_password=hunter2"],
+        &["doctor", "redis+sentinel://:pw@h/m&sentinel_password=hunter2"],
+        &["run", "--wait", "@h", "redis://:hunter2@h", "--", "true"],
         &["doctor", "redis+sentinel://h/m?sentinel_password=hunter2"],
         &["status", "redis+sentinel://h/m?sentinel_password=hunter2"],
         &["status", "redis://me:12?k=hunter2@h"],

@@ -58,6 +58,18 @@ where
     W: FnOnce() -> T + Send + 'static,
 {
     let runtime = Handle::current();
+    let outcome = start(work, |begin| drop(runtime.spawn_blocking(begin)))?;
+    Ok(async {
+        let ended = |_| io::Error::other("the work panicked, or its runtime has ended");
+        outcome.await.map_err(ended)
+    })
+}
+
+/// The same, where `spawn` panics if there is no thread.
+fn start<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+    spawn: impl FnOnce(Box<dyn FnOnce() + Send>),
+) -> io::Result<oneshot::Receiver<T>> {
     let (done, outcome) = oneshot::channel();
     // Where there is no thread, the runtime panics and yet keeps the work until it has one. By then
     // nobody knows of it any more, so it is taken back.
@@ -75,15 +87,12 @@ where
             }
         }
     };
-    let begun = catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(begin)));
+    let begun = catch_unwind(AssertUnwindSafe(|| spawn(Box::new(begin))));
     // Unless another thread became free at this moment.
     if begun.is_err() && take(&place).is_some() {
         return Err(io::Error::other("the system has no thread left"));
     }
-    Ok(async {
-        let ended = |_| io::Error::other("the work panicked, or its runtime has ended");
-        outcome.await.map_err(ended)
-    })
+    Ok(outcome)
 }
 
 /// The addresses of a host, by the system's resolver, on a [thread for that](blocking).
@@ -109,7 +118,38 @@ pub async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{blocking, look_up};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::{blocking, look_up, start};
+
+    #[test]
+    fn work_that_there_is_no_thread_for_is_never_begun() {
+        let (was_done, mut kept) = (Arc::new(AtomicBool::new(false)), None);
+        let work = {
+            let was_done = Arc::clone(&was_done);
+            move || was_done.store(true, Ordering::Relaxed)
+        };
+        let started = start(work, |begin| {
+            kept = Some(begin);
+            panic!("planned");
+        });
+        assert!(started.is_err());
+        kept.unwrap()();
+        assert!(!was_done.load(Ordering::Relaxed));
+    }
+
+    #[tokio::test]
+    async fn work_that_found_a_thread_after_all_is_waited_for() {
+        let started = start(
+            || 7,
+            |begin| {
+                begin();
+                panic!("planned");
+            },
+        );
+        assert_eq!(started.unwrap().await.unwrap(), 7);
+    }
 
     #[tokio::test]
     async fn work_that_panics_ends_nothing_else() {

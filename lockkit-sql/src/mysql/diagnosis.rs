@@ -208,8 +208,8 @@ fn semi_synchronous_replication(settings: &Settings, role: &str) -> Diagnosis {
     if !settings.is_on(&format!("Rpl_semi_sync_{role}_status")) {
         return Diagnosis::warning(
             "replication",
-            "commits do not wait for a replica any more, since none answered in time: a failover \
-             may forget locks that were granted",
+            "commits do not wait for a replica, since none is connected or none answered in time: a \
+             failover may forget locks that were granted",
             format!("have a replica connected, and set {timeout} to a day or more"),
         );
     }

@@ -237,7 +237,6 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Which session of the server answers.
 /// A session of the server.
 pub(super) struct Session {
     pub(super) pid: i32,
@@ -251,6 +250,7 @@ impl Session {
     }
 }
 
+/// Which session of the server answers.
 pub(super) async fn session_of<'c>(
     executor: impl sqlx::Executor<'c, Database = sqlx::Postgres>,
 ) -> Result<Session, Failure> {

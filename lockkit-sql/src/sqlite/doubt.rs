@@ -16,7 +16,7 @@ use super::claims::Entry;
 use super::time::HostClock;
 use crate::micros::duration;
 
-/// For how many locks rows are watched at most. For one that is forgotten, the watch begins anew.
+/// For how many locks rows are watched at most. Others' turn comes when those are done with.
 const MOST: usize = 10_000;
 
 /// The rows in doubt that this process watches.
@@ -58,15 +58,14 @@ impl Doubts {
             let first_seen = earlier.map_or(now, |sighting| sighting.first_seen);
             Sighting { entry: entry.clone(), first_seen }
         });
-        let sightings: Vec<_> = sightings.collect();
+        let sightings = sightings.collect();
         if watched.len() >= MOST {
-            let age = |sightings: &Vec<Sighting>| sightings.iter().map(|it| it.first_seen).min();
-            let oldest = watched.iter().min_by_key(|(_, sightings)| age(sightings));
-            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
-                watched.remove(&oldest);
-            }
+            // Nobody has asked for these since they could have been taken.
+            watched.retain(|_, sightings| sightings.iter().any(|it| it.remaining(now) > 0));
         }
-        watched.insert(name.clone(), sightings);
+        if watched.len() < MOST {
+            watched.insert(name.clone(), sightings);
+        }
     }
 
     /// The entries of a lock that have not changed for the whole of their TTL.
