@@ -70,7 +70,7 @@ impl Connection {
     pub(crate) async fn is_refused(&self, claim: &Claim, why: &str) -> Verdict<Taken> {
         match self.try_acquire(claim).await? {
             Attempt::Taken(taken) => Ok(taken),
-            _ => fail!("the lock was granted, although {why}"),
+            _ => refute!("the lock was granted, although {why}"),
         }
     }
 
@@ -91,7 +91,15 @@ impl Connection {
     pub(crate) async fn is_lost(&self, claim: &Claim, why: &str) -> Verdict {
         match self.renew(claim).await? {
             Renewal::Lost => Ok(()),
-            _ => fail!("a claim was renewed, although {why}"),
+            _ => refute!("a claim was renewed, although {why}"),
+        }
+    }
+
+    /// Renews a hold that stands, whatever was done to others; `what` did it if this one ended.
+    pub(crate) async fn is_kept(&self, claim: &Claim, what: &str) -> Verdict {
+        match self.renew(claim).await? {
+            Renewal::Lost => refute!("{what}"),
+            _ => Ok(()),
         }
     }
 
@@ -209,6 +217,13 @@ impl Connection {
         Ok(())
     }
 
+    /// A session may be shorter than the lease that was asked for.
+    fn note_vouch(&self, vouch: Vouch) {
+        if let Vouch::Lease { ttl, .. } = vouch {
+            self.pulse.note_lease(ttl);
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -265,7 +280,11 @@ impl Driver for Connection {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         self.state().left.insert(claim.owner(), claim.clone());
+        self.pulse.note_lease(claim.ttl());
         let answer = self.pulse.answer(self.driver.try_acquire(claim)).await;
+        if let Ok(Attempt::Granted(grant)) = &answer {
+            self.note_vouch(grant.vouched());
+        }
         if matches!(answer, Ok(Attempt::Taken(_))) && !claim.waits() {
             self.state().left.remove(&claim.owner());
         }
@@ -277,6 +296,9 @@ impl Driver for Connection {
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
         let answer = self.pulse.answer(self.driver.renew(claim)).await;
+        if let Ok(Renewal::Held(vouch)) = answer {
+            self.note_vouch(vouch);
+        }
         self.answer(Operation::Renew, claim, answer, |_| Event::Renewed(claim.owner()))
     }
 
@@ -290,6 +312,9 @@ impl Driver for Connection {
 
     async fn changed(&self, claim: &Claim) -> Change {
         let change = self.driver.changed(claim).await;
+        if let Change::Granted(grant) = &change {
+            self.note_vouch(grant.vouched());
+        }
         self.happened(Event::Changed(claim.owner()));
         change
     }

@@ -27,8 +27,10 @@ pub(crate) type Verdict<T = ()> = Result<T, Stop>;
 /// Why a check ended early.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The driver does not do what it should.
+    /// The driver does not do what it should, or did not do it in time.
     Failed(String),
+    /// The driver did what it may only do after the end of a lease, however slow it is.
+    Refuted(String),
     /// It turned out that there is nothing to check.
     DoesNotApply(String),
 }
@@ -56,11 +58,25 @@ macro_rules! fail {
     ($($text:tt)+) => { return Err($crate::context::Stop::Failed(format!($($text)+))) };
 }
 
+/// The same for what slowness does not explain, as long as it is no slower than leases are long.
+macro_rules! refute {
+    ($($text:tt)+) => { return Err($crate::context::Stop::Refuted(format!($($text)+))) };
+}
+
 /// Ends the check unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
         if !$condition {
             fail!($($text)+);
+        }
+    };
+}
+
+/// The same for what has to hold however slow anything is.
+macro_rules! ensure_always {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            refute!($($text)+);
         }
     };
 }

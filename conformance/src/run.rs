@@ -27,18 +27,17 @@ pub(crate) fn run(setup: &Arc<Setup>, check: &'static Check) -> Verdict {
     let _alone = is_alone.then(|| backend.write().unwrap_or_else(PoisonError::into_inner));
     let _beside = (!is_alone).then(|| backend.read().unwrap_or_else(PoisonError::into_inner));
 
-    let (mut verdict, mut stalled) = run_once(setup, check);
-    for _ in 1..TRIES {
-        if stalled.is_zero() || !matches!(verdict, Err(Stop::Failed(_))) {
-            return verdict;
+    let mut tries = 1;
+    loop {
+        let (verdict, pulse) = run_once(setup, check);
+        let Some((reason, stalled)) = pulse.excuse(setup, &verdict) else { return verdict };
+        let reason =
+            format!("{reason} (this machine or the backend once stood still for {stalled:?})");
+        if tries == TRIES {
+            return Err(Stop::Failed(reason));
         }
-        (verdict, stalled) = run_once(setup, check);
-    }
-    match verdict {
-        Err(Stop::Failed(reason)) if !stalled.is_zero() => Err(Stop::Failed(format!(
-            "{reason} (this machine or the backend once stood still for {stalled:?})"
-        ))),
-        verdict => verdict,
+        note(format_args!("{}: is tried again: {reason}", check.name()));
+        tries += 1;
     }
 }
 
@@ -47,14 +46,11 @@ fn disturbs(check: &Check) -> bool {
     check.needs().iter().any(|need| matches!(need, Need::Sever | Need::Silence | Need::Restart))
 }
 
-/// The verdict, and for how long the machine stood still if that was too long to judge by.
-fn run_once(setup: &Arc<Setup>, check: &'static Check) -> (Verdict, Duration) {
+/// The verdict, and what to judge it by.
+fn run_once(setup: &Arc<Setup>, check: &'static Check) -> (Verdict, Arc<Pulse>) {
     // By the wall clock: in virtual time a check takes no time, unless it hangs.
     let limit = if setup.virtual_time { LIMIT } else { limit(setup) };
-    let pulse = Arc::new(Pulse {
-        hears_answers: !disturbs(check) && !setup.virtual_time,
-        ..Pulse::default()
-    });
+    let pulse = Arc::new(Pulse::new(!disturbs(check) && !setup.virtual_time));
     let (send, done) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(check.name().into()).spawn({
         let (setup, pulse) = (setup.clone(), pulse.clone());
@@ -66,7 +62,7 @@ fn run_once(setup: &Arc<Setup>, check: &'static Check) -> (Verdict, Duration) {
     });
     let thread = match thread {
         Ok(thread) => thread,
-        Err(error) => return (Err(Stop::from(error)), Duration::ZERO),
+        Err(error) => return (Err(Stop::from(error)), pulse),
     };
     // The check ends itself at its limit, unless it keeps its thread from doing so.
     let verdict = match done.recv_timeout(limit + CLEANING_UP + Duration::from_secs(5)) {
@@ -80,7 +76,7 @@ fn run_once(setup: &Arc<Setup>, check: &'static Check) -> (Verdict, Duration) {
             Ok(()) => "it ended without a verdict".into(),
         })),
     };
-    (verdict, pulse.stalled(setup))
+    (verdict, pulse)
 }
 
 fn judge(setup: &Arc<Setup>, check: &'static Check, pulse: &Arc<Pulse>) -> Verdict {
@@ -97,7 +93,7 @@ fn judge(setup: &Arc<Setup>, check: &'static Check, pulse: &Arc<Pulse>) -> Verdi
         };
         match tokio::time::timeout(CLEANING_UP, context.clean_up()).await {
             Ok(Ok(())) => (),
-            Ok(Err(Stop::Failed(reason) | Stop::DoesNotApply(reason))) => {
+            Ok(Err(Stop::Failed(reason) | Stop::Refuted(reason) | Stop::DoesNotApply(reason))) => {
                 note(format_args!("{}: could not clean up: {reason}", check.name()));
             }
             Err(_) => {
@@ -111,7 +107,7 @@ fn judge(setup: &Arc<Setup>, check: &'static Check, pulse: &Arc<Pulse>) -> Verdi
     verdict
 }
 
-/// Cleaning up is not what is checked; whoever looks for leftovers wants to know.
+/// Tells of what is no verdict, and what somebody may want to know.
 fn note(what: fmt::Arguments<'_>) {
     // If nobody reads it, the check has come out the same.
     _ = writeln!(io::stderr(), "lockkit: {what}");
@@ -131,13 +127,20 @@ fn limit(setup: &Setup) -> Duration {
 
 /// Notices when the machine or the backend stands still, since leases then run out that nobody let
 /// run out.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pulse {
     longest_millis: AtomicU64,
+    /// The shortest lease that the check has asked for or was told of.
+    lease_millis: AtomicU64,
     hears_answers: bool,
 }
 
 impl Pulse {
+    fn new(hears_answers: bool) -> Self {
+        let (longest_millis, lease_millis) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        Self { longest_millis, lease_millis, hears_answers }
+    }
+
     async fn beat(self: Arc<Self>, setup: Arc<Setup>) {
         let interval = setup.ttl() / 20;
         loop {
@@ -158,14 +161,30 @@ impl Pulse {
     }
 
     fn note(&self, late: Duration) {
-        let millis = late.as_millis().try_into().unwrap_or(u64::MAX);
-        self.longest_millis.fetch_max(millis, Ordering::Relaxed);
+        self.longest_millis.fetch_max(millis(late), Ordering::Relaxed);
     }
 
-    fn stalled(&self, setup: &Setup) -> Duration {
-        let longest = Duration::from_millis(self.longest_millis.load(Ordering::Relaxed));
-        if longest > setup.ttl() / 5 { longest } else { Duration::ZERO }
+    /// A hold may last no longer than this.
+    pub(crate) fn note_lease(&self, lease: Duration) {
+        self.lease_millis.fetch_min(millis(lease), Ordering::Relaxed);
     }
+
+    /// Why the check failed, and for how long anything stood still, if that may be the cause.
+    fn excuse<'a>(&self, setup: &Setup, verdict: &'a Verdict) -> Option<(&'a str, Duration)> {
+        let (reason, lease) = match verdict {
+            Err(Stop::Failed(reason)) => (reason, setup.ttl()),
+            Err(Stop::Refuted(reason)) => {
+                (reason, Duration::from_millis(self.lease_millis.load(Ordering::Relaxed)))
+            }
+            _ => return None,
+        };
+        let longest = Duration::from_millis(self.longest_millis.load(Ordering::Relaxed));
+        (longest > lease / 5).then_some((reason, longest))
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    time.as_millis().try_into().unwrap_or(u64::MAX)
 }
 
 fn text(panic: &(dyn Any + Send)) -> &str {

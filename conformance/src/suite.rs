@@ -223,7 +223,7 @@ impl Suite {
             Ok(()) => match run(&self.setup, check) {
                 Ok(()) => Outcome::Passed,
                 Err(Stop::DoesNotApply(reason)) => Outcome::Ignored(reason),
-                Err(Stop::Failed(reason)) => Outcome::Failed(reason),
+                Err(Stop::Failed(reason) | Stop::Refuted(reason)) => Outcome::Failed(reason),
             },
         }
     }

@@ -4,10 +4,14 @@ use std::future::{pending, ready};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use async_trait::async_trait;
 use lockkit_conformance::libtest_mimic::Arguments;
 use lockkit_conformance::{Check, Outcome, Suite};
-use lockkit_core::driver::{DriverError, ErrorKind};
+use lockkit_core::driver::{
+    Attempt, Claim, Driver, DriverError, ErrorKind, Grant, Release, Renewal, Taken, Vouch,
+};
 use lockkit_core::memory::{CAPABILITIES, MemoryDriver};
 use lockkit_core::{BoxError, Capabilities, Error, Liveness};
 
@@ -149,4 +153,91 @@ fn who_can_be_inspected_needs_no_hook_to_lose_a_hold() {
     for name in ["driver::a_revoked_hold_is_lost", "user::a_revoked_hold_is_reported"] {
         assert_eq!(memory().run(check(name)), Outcome::Passed, "{name}");
     }
+}
+
+/// How a driver with slow answers fails until it is connected to once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    RefusesAll,
+    GrantsToAll,
+    GrantsToAllInShortSessions,
+}
+
+#[derive(Debug)]
+struct Slow {
+    memory: MemoryDriver,
+    fault: Option<Fault>,
+}
+
+#[async_trait]
+impl Driver for Slow {
+    fn id(&self) -> &'static str {
+        "memory"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        let grant = Grant::new();
+        Ok(match self.fault {
+            None => return self.memory.try_acquire(claim).await,
+            Some(Fault::RefusesAll) => Attempt::Taken(Taken::new()),
+            Some(Fault::GrantsToAll) => Attempt::Granted(grant),
+            Some(Fault::GrantsToAllInShortSessions) => {
+                let ttl = Duration::from_millis(200);
+                Attempt::Granted(grant.vouch(Vouch::Lease { since: claim.now(), ttl }))
+            }
+        })
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        self.memory.renew(claim).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        self.memory.release(claim).await
+    }
+}
+
+/// What a check comes to whose first run has the fault, and how often it was run.
+fn outcome_after(fault: Fault, name: &str) -> (Outcome, usize) {
+    let made = Arc::new(AtomicUsize::new(0));
+    let (memory, counted) = (MemoryDriver::new(), made.clone());
+    let suite = Suite::new("memory", CAPABILITIES).ttl(Duration::from_millis(200));
+    let suite = suite.connect(move || {
+        let is_first = counted.fetch_add(1, Ordering::SeqCst) == 0;
+        ready(Ok(Slow { memory: memory.clone(), fault: is_first.then_some(fault) }))
+    });
+    (suite.run(check(name)), made.load(Ordering::SeqCst))
+}
+
+/// Also run by the next test, which reads what it says.
+#[test]
+fn what_slowness_may_explain_is_tried_again() {
+    let free = outcome_after(Fault::RefusesAll, "driver::a_free_lock_is_granted");
+    assert_eq!(free, (Outcome::Passed, 2));
+    let name = "driver::two_claims_of_one_connection_exclude_each_other";
+    assert_eq!(outcome_after(Fault::GrantsToAllInShortSessions, name), (Outcome::Passed, 2));
+}
+
+#[test]
+fn what_is_tried_again_is_told() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "what_slowness_may_explain_is_tried_again"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let told = "a_free_lock_is_granted: is tried again: a lock that was free";
+    assert!(text.contains(told), "{text}");
+}
+
+#[test]
+fn two_grants_of_long_leases_are_not_excused_by_slowness() {
+    let name = "driver::two_claims_of_one_connection_exclude_each_other";
+    let (outcome, runs) = outcome_after(Fault::GrantsToAll, name);
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    assert_eq!(runs, 1);
 }

@@ -140,8 +140,7 @@ pub(in crate::checks) async fn a_break_for_an_owner_is_one_step(context: &Contex
         let (broken, taken) = tokio::join!(broken, hand_over);
         broken?;
         taken?;
-        let kept = next.keep(&late).await;
-        ensure!(kept.is_ok(), "the break of an owner's hold ended that of its successor");
+        next.is_kept(&late, "the break of an owner's hold ended that of its successor").await?;
         next.release(&late).await?;
     }
     Ok(())

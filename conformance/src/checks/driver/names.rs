@@ -95,8 +95,8 @@ pub(in crate::checks) async fn names_are_never_code(context: &Context) -> Verdic
         other.release(&held).await?;
         holder.take(&waiting).await?;
         holder.release(&waiting).await?;
-        let intact = holder.keep(&witness).await;
-        ensure!(intact.is_ok(), "the use of a lock named {name:?} ended the hold of another lock");
+        let ended = format!("the use of a lock named {name:?} ended the hold of another lock");
+        holder.is_kept(&witness, &ended).await?;
         other.is_refused(&context.long_claim()?, "it is held").await?;
     }
     Ok(())

@@ -221,8 +221,7 @@ async fn hand_over(
 
 /// The hold of the next owner stands, whatever else was asked for the last one.
 async fn is_kept(next: &Connection, late: &Claim, what: &str) -> Verdict {
-    let kept = next.keep(late).await;
-    ensure!(kept.is_ok(), "{what} of one owner ended the hold of the next");
+    next.is_kept(late, &format!("{what} of one owner ended the hold of the next")).await?;
     next.release(late).await?;
     Ok(())
 }

@@ -152,7 +152,7 @@ async fn pushed_token_rises(
 
 fn rises(last: &mut Option<FencingToken>, token: FencingToken) -> Verdict {
     if let Some(last) = *last {
-        ensure!(last < token, "after a grant with token {last} came one with {token}");
+        ensure_always!(last < token, "after a grant with token {last} came one with {token}");
     }
     *last = Some(token);
     Ok(())

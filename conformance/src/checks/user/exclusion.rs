@@ -35,7 +35,7 @@ pub(in crate::checks) async fn tokens_rise_in_the_order_of_holds(context: &Conte
     let tokens = take_turns(context, locks).await?;
     for pair in tokens.windows(2) {
         ensure!(pair[0].is_some(), "a guard has no token, although the driver declares them");
-        ensure!(
+        ensure_always!(
             pair[0] < pair[1],
             "a hold with the token {:?} was followed by one with {:?}",
             pair[0],
@@ -73,7 +73,7 @@ async fn take_turns(context: &Context, locks: Vec<Lock>) -> Verdict<Vec<Option<F
         task??;
     }
     let counted = section.counter.load(Ordering::SeqCst);
-    ensure!(counted == expected, "{expected} increments under the lock made {counted}");
+    ensure_always!(counted == expected, "{expected} increments under the lock made {counted}");
     Ok(std::mem::take(&mut *section.tokens.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
@@ -87,7 +87,7 @@ struct Section {
 impl Section {
     async fn visit(&self, guard: &LockGuard) -> Verdict {
         let others = self.inside.fetch_add(1, Ordering::SeqCst);
-        ensure!(others == 0, "{} are inside at once", others + 1);
+        ensure_always!(others == 0, "{} are inside at once", others + 1);
         let token = guard.fencing_token();
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner).push(token);
         // Read, wait, write: an increment that is right only if nobody else does it meanwhile.
@@ -103,9 +103,12 @@ pub(in crate::checks) async fn one_task_excludes_itself(context: &Context) -> Ve
     let client = context.long_client().await?;
     let guard = context.acquire(&client.lock).await?;
     let second = client.lock.try_acquire().await?;
-    ensure!(second.is_none(), "a task was let in twice, without an owner");
+    ensure_always!(second.is_none(), "a task was let in twice, without an owner");
     let same = client.locker.lock(client.lock.name().as_str())?;
-    ensure!(same.try_acquire().await?.is_none(), "a locker was let in twice, without an owner");
+    ensure_always!(
+        same.try_acquire().await?.is_none(),
+        "a locker was let in twice, without an owner"
+    );
     guard.release().await?;
     Ok(())
 }
@@ -142,7 +145,7 @@ pub(in crate::checks) async fn an_owner_reenters(context: &Context) -> Verdict {
     );
     outer.release().await?;
     let early = other.lock.try_acquire().await?;
-    ensure!(early.is_none(), "the lock was free before the owner's last guard was gone");
+    ensure_always!(early.is_none(), "the lock was free before the owner's last guard was gone");
     inner.release().await?;
     let guard = other.lock.try_acquire().await?;
     ensure!(guard.is_some(), "the lock was not free after the owner's last guard was gone");
@@ -157,7 +160,7 @@ pub(in crate::checks) async fn other_owners_are_kept_out(context: &Context) -> V
     match client.lock.acquire_as(&other, options).await {
         Err(Error::Taken { .. }) => (),
         Err(error) => return Err(error.into()),
-        Ok(_) => fail!("two owners hold one lock"),
+        Ok(_) => refute!("two owners hold one lock"),
     }
     guard.release().await?;
     client.lock.acquire_as(&other, options).await?.release().await?;
