@@ -159,7 +159,7 @@ table! {
         waiting::a_dead_waiter_does_not_block [Lease] "A waiter that asks no more is passed over within a lease.";
         waiting::dead_waiters_run_out_together [Order, Lease] "However many waiters ask no more, whoever is behind them gets the lock as soon as behind one.";
         waiting::a_released_waiter_is_not_waited_for [] "A waiter that released its claim is passed over at once.";
-        waiting::a_waiter_released_at_its_turn_passes_it_on [] "A waiter that released its claim after its turn had come, maybe without knowing, is passed over at once.";
+        waiting::a_waiter_released_at_its_turn_passes_it_on [] "A waiter that released its claim after its turn had come, maybe without knowing, is passed over at once, and the next is told where the driver tells of releases.";
         waiting::places_are_served_in_order [Order] "Fair claims, and all that wait where there is always an order, are served in the order of their first asks.";
         waiting::a_waiter_keeps_its_place [Order, Lease] "A waiter that goes on asking keeps its place for many leases.";
         sharing::places_of_one_connection_are_in_order [Order] "Fair claims of one connection are served in the order of their first asks, also after one of them gave up.";

@@ -905,6 +905,9 @@ impl Driver for Broken {
             Some(Defect::LooksThenReleases | Defect::LooksThenReleasesInTurn) => {
                 self.look_then_release(claim).await?
             }
+            Some(Defect::TurnsAreDeclinedInSilence) if !is_holder => {
+                self.decline_in_silence(claim).await?
+            }
             _ => self.memory().release(claim).await?,
         };
         self.server.releases.send_modify(|releases| *releases += 1);

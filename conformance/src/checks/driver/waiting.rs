@@ -225,16 +225,23 @@ pub(in crate::checks) async fn a_waiter_released_at_its_turn_passes_it_on(
 ) -> Verdict {
     let (holder, first) = context.pair().await?;
     let second = context.connect().await?;
-    let held = context.long_claim()?;
-    let [left, waiting] =
-        [context.queued(context.long_claim()?), context.queued(context.long_claim()?)];
-    holder.take(&held).await?;
-    first.is_refused(&left, "it is held").await?;
-    second.is_refused(&waiting, "it is held").await?;
-    holder.release(&held).await?;
-    // It is the first one's turn, which it does not know yet; it may even hold the lock.
-    first.release(&left).await?;
-    second.take(&waiting).await?;
+    for (left, waiting) in context.all_that_wait()?.into_iter().zip(context.all_that_wait()?) {
+        let held = context.long_claim()?;
+        holder.take(&held).await?;
+        first.is_refused(&left, "it is held").await?;
+        let taken = second.is_refused(&waiting, "it is held").await?;
+        holder.release(&held).await?;
+        // It is the first one's turn, which it does not know yet; it may even hold the lock.
+        first.release(&left).await?;
+        // It may be one too many to be told for now.
+        if context.capabilities().notification && !taken.is_unheard() {
+            let what = "news for the waiter behind one that gave up at its turn";
+            context.promptly(what, second.listen_until_granted(&waiting)).await??;
+        } else {
+            second.take(&waiting).await?;
+        }
+        second.release(&waiting).await?;
+    }
     Ok(())
 }
 

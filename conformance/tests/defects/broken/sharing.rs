@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::time::Duration;
 
-use lockkit_core::driver::{Change, Claim, Driver as _, DriverError, Inspect as _};
+use lockkit_core::driver::{Change, Claim, Driver as _, DriverError, Inspect as _, Release};
 use tokio::time::timeout;
 
 use super::Broken;
@@ -25,10 +25,25 @@ impl Broken {
     /// Takes from others what they have not heard, if the claim has only come.
     pub(super) async fn take_news(&self, claim: &Claim) {
         if self.state().asked.insert(claim.owner()) {
-            for waiter in self.waiters(claim.name()) {
-                _ = timeout(Duration::ZERO, self.memory().changed(&waiter)).await;
-            }
+            self.take_all_news(claim).await;
         }
+    }
+
+    async fn take_all_news(&self, claim: &Claim) {
+        for waiter in self.waiters(claim.name()) {
+            _ = timeout(Duration::ZERO, self.memory().changed(&waiter)).await;
+        }
+    }
+
+    /// Releases the claim, and takes from the next one what it has not heard if it was handed the
+    /// lock by that.
+    pub(super) async fn decline_in_silence(&self, claim: &Claim) -> Result<Release, DriverError> {
+        let is_its_turn = self.holds(claim).await?;
+        let answer = self.memory().release(claim).await?;
+        if is_its_turn {
+            self.take_all_news(claim).await;
+        }
+        Ok(answer)
     }
 
     /// Listens in place of whoever did, and resolves when another does.

@@ -67,7 +67,7 @@ impl Broken {
         self.memory().try_acquire(claim).await
     }
 
-    async fn holds(&self, claim: &Claim) -> Result<bool, DriverError> {
+    pub(super) async fn holds(&self, claim: &Claim) -> Result<bool, DriverError> {
         let status = self.memory().look(claim.name()).await?;
         Ok(status.holder().is_some_and(|holder| holder.owner() == claim.owner()))
     }
