@@ -143,7 +143,7 @@ table! {
         silence::an_ask_in_a_silence_leaves_at_most_a_lease [Silence, Lease] "What was asked for without an answer and then released is free within a lease, also if the ask arrives late.";
         leasing::a_lease_runs_out [Lease] "A hold that nobody renews or releases any more ends by itself, however often it was renewed before.";
         leasing::a_lease_lasts [Lease] "A lease does not end before its time, nor before the time that is vouched for, whether or not its claim waits.";
-        leasing::a_lease_is_not_rounded_down [Lease] "A lease of an odd length lasts for all of it.";
+        leasing::a_lease_is_not_rounded_down [Lease] "A lease of an odd length lasts for all of it, whether or not its claim waits.";
         leasing::a_renewal_is_a_full_lease [Lease] "A renewed hold lasts for a full lease from the renewal, and for as long as is vouched for.";
         leasing::a_repeated_ask_refreshes [Lease] "A repeated ask makes the hold last for a full lease from then.";
         leasing::no_request_shortens_a_lease [Lease] "Neither an ask nor a renewal nor another's ask for less shortens a lease.";

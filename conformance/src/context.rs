@@ -187,6 +187,15 @@ impl Context {
         self.setup.ttl()
     }
 
+    /// A lease that is no whole number of any unit, and a little longer than the usual one: what a
+    /// driver takes off by rounding is more than clocks may differ.
+    pub(crate) fn odd(&self) -> Duration {
+        let ttl = self.ttl();
+        let odd = Duration::from_secs(ttl.as_secs()) + Duration::from_micros(793_700);
+        let odd = if odd < ttl { odd + Duration::from_secs(1) } else { odd };
+        odd.min(self.capabilities().max_ttl)
+    }
+
     /// A lease that does not run out while a check is under way.
     pub(crate) fn long(&self) -> Duration {
         let Capabilities { min_ttl, max_ttl, .. } = self.capabilities();

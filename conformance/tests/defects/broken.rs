@@ -341,7 +341,8 @@ impl Broken {
                 let micros = claim.ttl().as_micros() & u128::from(u32::MAX);
                 Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
             }
-            Some(Defect::WholeSeconds) => Duration::from_secs(claim.ttl().as_secs()),
+            Some(Defect::WholeSeconds) => in_whole_seconds(claim.ttl()),
+            Some(Defect::WholeSecondsInOrder) if claim.is_fair() => in_whole_seconds(claim.ttl()),
             _ => claim.ttl(),
         };
         Ok(substitute.with_ttl(ttl))
@@ -399,6 +400,10 @@ impl Broken {
                     return self.memory().try_acquire(claim).await;
                 }
                 Ok(answer)
+            }
+            Some(Defect::WholeSecondsOnRetry) if self.is_holder(claim) => {
+                let whole = claim.clone().with_ttl(in_whole_seconds(claim.ttl()));
+                self.memory().try_acquire(&whole).await
             }
             Some(Defect::WaitsForTheHolder) if claim.waits() => loop {
                 match self.memory().try_acquire(claim).await? {
@@ -780,6 +785,9 @@ impl Driver for Broken {
                 let left = status.holder().and_then(Holder::remaining).unwrap_or_default();
                 claim.clone().with_ttl((left + claim.ttl()).min(Capabilities::MAX_TTL))
             }
+            Some(Defect::WholeSecondsOnRenewal) => {
+                claim.clone().with_ttl(in_whole_seconds(claim.ttl()))
+            }
             Some(Defect::RenewsForTheFirstLease) => {
                 let first = self.state().first_leases.get(&claim.owner()).copied();
                 claim.clone().with_ttl(first.unwrap_or(claim.ttl()))
@@ -1055,6 +1063,10 @@ impl Driver for Broken {
             self.server.end_all_holds();
         }
     }
+}
+
+fn in_whole_seconds(ttl: Duration) -> Duration {
+    Duration::from_secs(ttl.as_secs())
 }
 
 /// Whether `text` matches `pattern`, in which `*` and `%` stand for anything and `_` for one

@@ -73,6 +73,9 @@ defects! {
     HalfALeaseInOrder "Gives a fair claim half its lease." "two scripts for what a claim is granted, of which one counts in another unit";
     LongLeasesWrap "Keeps the length of a lease in 32 bits of microseconds." "an `int` that holds milliseconds or microseconds";
     WholeSeconds "Rounds leases down to seconds." "milliseconds given to an interface that takes seconds";
+    WholeSecondsInOrder "Rounds the leases of fair claims down to seconds." "two scripts for a grant, of which one has `EXPIRE` for `PEXPIRE`";
+    WholeSecondsOnRetry "Rounds the lease down to seconds when its holder asks again." "`EXPIRE` for a hold that is the claim's own, and `SET` with `PX` for a new one";
+    WholeSecondsOnRenewal "Rounds leases down to seconds on renewal." "`SET` with `PX`, and `EXPIRE` for the renewal";
     RenewalDoesNothing "Answers renewals without lengthening the lease." "redisson#5698, dynamolock#14";
     RefreshesSeldom "Answers a renewal or a repeated ask without lengthening the lease where most of it is left." "a refresh that is spared because the last one is recent";
     RenewalsAddUp "Lengthens the lease by what each renewal asks for." "`UPDATE ... SET expires = expires + ttl`";

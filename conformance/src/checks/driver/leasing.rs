@@ -29,9 +29,11 @@ pub(in crate::checks) async fn a_lease_lasts(context: &Context) -> Verdict {
 }
 
 pub(in crate::checks) async fn a_lease_is_not_rounded_down(context: &Context) -> Verdict {
-    let claim = context.claim()?;
-    let odd = claim.ttl() + Duration::from_micros(793_700);
-    lasts(context, claim.with_ttl(odd.min(context.capabilities().max_ttl))).await
+    for (number, kind) in context.kinds().into_iter().enumerate() {
+        let name = context.name(&format!("lock{number}-@"))?;
+        lasts(context, kind(Claim::new(name, context.odd()))).await?;
+    }
+    Ok(())
 }
 
 pub(in crate::checks) async fn the_shortest_lease_is_kept(context: &Context) -> Verdict {
@@ -67,7 +69,7 @@ async fn lasts_from(
 ) -> Verdict {
     for part in [2, 10] {
         let (holder, other) = context.pair().await?;
-        let claim = Claim::new(context.name(&format!("lock{part}-@"))?, context.ttl());
+        let claim = Claim::new(context.name(&format!("lock{part}-@"))?, context.odd());
         holder.take(&claim).await?;
         tokio::time::sleep(claim.ttl() / part).await;
         let asked = claim.now();
@@ -116,7 +118,8 @@ pub(in crate::checks) async fn no_request_shortens_a_lease(context: &Context) ->
 pub(in crate::checks) async fn a_renewal_may_be_for_longer(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
     let claim = context.claim()?;
-    let longer = claim.clone().with_ttl((2 * claim.ttl()).min(context.capabilities().max_ttl));
+    let longer = (claim.ttl() + context.odd()).min(context.capabilities().max_ttl);
+    let longer = claim.clone().with_ttl(longer);
     holder.take(&claim).await?;
     let asked = claim.now();
     let vouch = holder.keep_vouched(&longer).await?;

@@ -340,7 +340,7 @@ pub(in crate::checks) async fn a_pushed_grant_lasts_from_the_last_ask(
 ) -> Verdict {
     let mut are_pushed = false;
     for waiting in context.all_that_wait()? {
-        are_pushed |= pushed_grant_lasts(context, &waiting.with_ttl(context.ttl())).await?;
+        are_pushed |= pushed_grant_lasts(context, &waiting.with_ttl(context.odd())).await?;
     }
     match are_pushed {
         true => Ok(()),
