@@ -173,6 +173,7 @@ table! {
         waiting::who_listens_and_is_heard_is_told [Notification] "A claim that listens and does not wait, and was told that it is heard, hears of a release.";
         tokens::tokens_are_given_if_declared [] "Every grant has a fencing token if the driver declares them, and none if not.";
         tokens::tokens_rise_over_releases [Fencing] "A later grant has a higher token, whoever released in between, and whether or not its claim waits.";
+        tokens::tokens_rise_while_others_ask [Fencing] "Among 8 claims that ask over and over and release at once, whether or not they wait, each hold has a higher token than the holds before.";
         tokens::tokens_rise_over_expiry [Fencing, Lease] "The grant after one that ran out has a higher token.";
         tokens::tokens_rise_over_connections [Fencing] "Tokens go on rising when every connection was closed in between.";
         tokens::tokens_rise_over_revocation [Fencing, Revoke] "The grant after one that was taken away has a higher token.";

@@ -72,6 +72,8 @@ struct State {
     refused: HashMap<OwnerId, Instant>,
     /// How many releases there had been when a claim that only listens was refused, or told.
     listened: HashMap<OwnerId, u64>,
+    /// The token that an owner drew before it asked.
+    drawn: HashMap<OwnerId, u64>,
     /// The token that each owner was told.
     told: HashMap<OwnerId, Option<FencingToken>>,
     /// Who held which lock last.
@@ -405,6 +407,18 @@ impl Broken {
                 let whole = claim.clone().with_ttl(in_whole_seconds(claim.ttl()));
                 self.memory().try_acquire(&whole).await
             }
+            Some(Defect::DrawsTheTokenFirst) if !self.holds(claim).await? => {
+                let drawn = self.draw(&mut self.state(), claim.owner());
+                // Some take longer than others.
+                for _ in 0..drawn / 1000 % 5 * 10 {
+                    yield_now().await;
+                }
+                let answer = self.memory().try_acquire(claim).await?;
+                if matches!(answer, Attempt::Taken(_)) {
+                    self.state().drawn.remove(&claim.owner());
+                }
+                Ok(answer)
+            }
             Some(Defect::WaitsForTheHolder) if claim.waits() => loop {
                 match self.memory().try_acquire(claim).await? {
                     Attempt::Taken(_) => sleep(Duration::from_secs(1)).await,
@@ -596,6 +610,10 @@ impl Broken {
             Some(Defect::NewTokenAfterAPush) if state.pushed.contains(&owner) => {
                 self.tokens_of_all(&mut state)
             }
+            Some(Defect::DrawsTheTokenFirst) => match state.drawn.get(&owner) {
+                Some(drawn) => *drawn,
+                None => self.draw(&mut state, owner),
+            },
             Some(Defect::TokensOfTheConnection) => self.tokens.fetch_add(1, Ordering::Relaxed) + 1,
             Some(Defect::TokensCountRenewals) => {
                 token + state.renewals.get(&owner).copied().unwrap_or(0)
@@ -651,6 +669,12 @@ impl Broken {
     fn tokens_of_all(&self, state: &mut State) -> u64 {
         state.last_token += 1000;
         state.last_token
+    }
+
+    fn draw(&self, state: &mut State, owner: OwnerId) -> u64 {
+        let token = self.tokens_of_all(state);
+        state.drawn.insert(owner, token);
+        token
     }
 
     /// Frees what the name matches as a pattern.
@@ -905,6 +929,7 @@ impl Driver for Broken {
                 state.first_grants.remove(&owner);
             }
             state.first_leases.remove(&owner);
+            state.drawn.remove(&owner);
             state.released.insert(owner);
             state.pushed.remove(&owner);
         }

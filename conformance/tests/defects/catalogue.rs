@@ -149,6 +149,7 @@ defects! {
     OldTokenAfterExpiry "Gives a claim its first token again after its lease ran out." "a cache of grants by owner, which only a release clears";
     PushesTheLastToken "Tells a fair waiter of a grant with the token of the hold before." "a message made before the counter was raised";
     NewTokenAfterAPush "Draws a new token when a waiter asks that was told of its grant." "a hand-over that writes the owner and not the token";
+    DrawsTheTokenFirst "Draws the token in one request and takes the lock in another." "`INCR`, and then `SET NX` with the answer";
     TokensOfTheConnection "Counts tokens in the connection." "a counter in the client process";
     TokensCountRenewals "Raises the token with each renewal." "pglock: the record's version number";
     TokensOfTheClock "Takes tokens from the client's clock." "timestamps of clients whose clocks differ";

@@ -1,5 +1,10 @@
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
 use lockkit_core::FencingToken;
-use lockkit_core::driver::{Change, Claim, Driver as _};
+use lockkit_core::driver::{Attempt, Change, Claim, Driver as _};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, sleep};
 
 use super::waiting::settle;
 use crate::connection::Connection;
@@ -32,6 +37,54 @@ pub(in crate::checks) async fn tokens_rise_over_releases(context: &Context) -> V
                 rises(&mut last, connection.take_token(&claim).await?)?;
                 connection.release(&claim).await?;
             }
+        }
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn tokens_rise_while_others_ask(context: &Context) -> Verdict {
+    let name = context.name("lock-@")?;
+    // Enough, on a backend that is slow.
+    let until = Instant::now() + context.patience() / 4;
+    let (last, mut askers) = (Arc::new(Mutex::new(None)), JoinSet::new());
+    for kind in context.kinds().into_iter().cycle().take(8) {
+        let (connection, last) = (context.connect().await?, last.clone());
+        let (name, ttl) = (name.clone(), context.long());
+        let claim = move || kind(Claim::new(name.clone(), ttl));
+        askers.spawn(async move { have_turns(&connection, claim, &last, until).await });
+    }
+    while let Some(asker) = context.promptly("the next turns", askers.join_next()).await? {
+        asker??;
+    }
+    Ok(())
+}
+
+/// Some holds that are as short as can be, so that many of them fit between two requests of others.
+async fn have_turns(
+    connection: &Connection,
+    claim: impl Fn() -> Claim,
+    last: &Mutex<Option<FencingToken>>,
+    until: Instant,
+) -> Verdict {
+    const TURNS: usize = 25;
+    for _ in 0..TURNS {
+        let claim = claim();
+        let mut refusals: usize = 0;
+        let grant = loop {
+            if let Attempt::Granted(grant) = connection.try_acquire(&claim).await? {
+                break grant;
+            }
+            refusals += 1;
+            match refusals.is_multiple_of(16) {
+                true => sleep(Duration::from_millis(1)).await,
+                false => yield_now().await,
+            }
+        };
+        let Some(token) = grant.fencing_token() else { fail!("a grant has no fencing token") };
+        rises(&mut last.lock().unwrap_or_else(PoisonError::into_inner), token)?;
+        connection.release(&claim).await?;
+        if Instant::now() > until {
+            break;
         }
     }
     Ok(())
