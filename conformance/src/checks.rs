@@ -141,6 +141,7 @@ table! {
         silence::requests_end_while_nobody_answers [Silence] "While the backend answers nothing, asks, renewals, releases, looks, lists, breaks and diagnoses end by themselves and say so; afterwards the connection works again.";
         silence::an_ask_that_did_not_arrive_leaves_nothing [Silence] "Of an ask without an answer it is only said that it was not carried out if it holds nothing, then or later.";
         silence::an_ask_in_a_silence_leaves_at_most_a_lease [Silence, Lease] "What was asked for without an answer and then released is free within a lease, also if the ask arrives late.";
+        cutting::an_ask_that_was_cut_off_leaves_nothing [Sever] "Of an ask whose connection was cut it is only said that it was not carried out if it holds nothing, then or later.";
         leasing::a_lease_runs_out [Lease] "A hold that nobody renews or releases any more ends by itself, however often it was renewed before.";
         leasing::a_lease_lasts [Lease] "A lease does not end before its time, nor before the time that is vouched for, whether or not its claim waits.";
         leasing::a_lease_is_not_rounded_down [Lease] "A lease of an odd length lasts for all of it, whether or not its claim waits.";

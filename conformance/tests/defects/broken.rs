@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
+use self::steps::between;
 use crate::catalogue::Defect;
 
 /// The backend of a suite.
@@ -756,7 +757,15 @@ impl Driver for Broken {
             }
             _ => (),
         }
-        match self.ask(claim).await? {
+        let cuts = *self.server.cuts.borrow();
+        let answer = self.ask(claim).await?;
+        if self.has(Defect::CallsTheCutOffUnreachable) {
+            between().await;
+            if *self.server.cuts.borrow() != cuts {
+                return Err(DriverError::new(ErrorKind::Unreachable, "connection reset"));
+            }
+        }
+        match answer {
             Attempt::Granted(grant) => Ok(Attempt::Granted(self.grant(claim, grant))),
             Attempt::Taken(_) if self.has(Defect::GrantsToAll) => {
                 let token = self.tokens_of_all(&mut self.state());

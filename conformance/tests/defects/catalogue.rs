@@ -206,6 +206,7 @@ defects! {
     NeverReconnects "Stays unreachable after its connection was cut." "redsync#147, DistributedLock#263";
     BoundToTheSession "Ends leases when connections are cut." "locks that live in a session, declared as leases";
     WatchesAreNotResumed "Forgets who listens when connections are cut." "etcd-client#54: watches are not resumed";
+    CallsTheCutOffUnreachable "Says of what was cut off before its answer that it was not carried out." "any error of a socket for unreachable, and only a time-out for unknown";
     ForgetsItsScripts "Fails after a restart of the backend." "`EVALSHA` without a way back to `EVAL`";
 
     // Silence.

@@ -66,13 +66,24 @@ pub(in crate::checks) async fn an_ask_that_did_not_arrive_leaves_nothing(
             context.after_trouble(async || connection.release(claim).await).await?;
             continue;
         }
-        let next = Claim::new(claim.name().clone(), context.ttl());
-        let asked = context.after_trouble(async || other.try_acquire(&next).await).await?;
-        ensure!(
-            matches!(asked, Attempt::Granted(_)),
-            "an ask holds the lock that was said to be certainly not carried out: {answer}"
-        );
+        holds_nothing(context, &other, claim, &answer).await?;
     }
+    Ok(())
+}
+
+/// Another claim gets the lock, since the ask was not carried out if its answer is to be believed.
+pub(super) async fn holds_nothing(
+    context: &Context,
+    other: &Connection,
+    claim: &Claim,
+    answer: &DriverError,
+) -> Verdict {
+    let next = Claim::new(claim.name().clone(), context.ttl());
+    let asked = context.after_trouble(async || other.try_acquire(&next).await).await?;
+    ensure!(
+        matches!(asked, Attempt::Granted(_)),
+        "an ask holds the lock that was said to be certainly not carried out: {answer}"
+    );
     Ok(())
 }
 

@@ -80,7 +80,7 @@ impl Broken {
 }
 
 /// The time between two requests.
-async fn between() {
+pub(super) async fn between() {
     for _ in 0..20 {
         yield_now().await;
     }
