@@ -13,6 +13,7 @@ use lockkit_core::{
 };
 use tokio::sync::watch;
 
+use crate::asks::Asks;
 use crate::context::{Context, Verdict};
 use crate::run::Pulse;
 
@@ -22,6 +23,7 @@ use crate::run::Pulse;
 pub(crate) struct Connection {
     driver: Arc<dyn Driver>,
     pulse: Arc<Pulse>,
+    asks: Arc<Asks>,
     events: watch::Sender<Vec<Event>>,
     state: Mutex<State>,
 }
@@ -46,8 +48,8 @@ pub(crate) enum Event {
 }
 
 impl Connection {
-    pub(crate) fn new(driver: Arc<dyn Driver>, pulse: Arc<Pulse>) -> Self {
-        Self { driver, pulse, events: watch::Sender::default(), state: Mutex::default() }
+    pub(crate) fn new(driver: Arc<dyn Driver>, pulse: Arc<Pulse>, asks: Arc<Asks>) -> Self {
+        Self { driver, pulse, asks, events: watch::Sender::default(), state: Mutex::default() }
     }
 
     /// Asks for a lock that is free, or the claim's own.
@@ -208,13 +210,25 @@ impl Connection {
         self.state().lost.insert(operation, count);
     }
 
-    pub(crate) async fn clean_up(&self) -> Verdict {
-        let left: Vec<_> = self.state().left.drain().map(|(_, claim)| claim).collect();
-        for claim in left {
-            self.driver.release(&claim).await?;
-        }
-        self.driver.close().await;
+    /// What was asked for and not released.
+    pub(crate) fn left(&self) -> Vec<Claim> {
+        self.state().left.values().cloned().collect()
+    }
+
+    /// Releases what is left, without a record of it. A connection that was cut may find out by the
+    /// first request.
+    pub(crate) async fn let_go(&self, claim: &Claim) -> Verdict {
+        match self.driver.release(claim).await {
+            Err(error) if error.kind().is_transient() => self.driver.release(claim).await?,
+            released => released?,
+        };
+        self.state().left.remove(&claim.owner());
         Ok(())
+    }
+
+    /// Closes the driver, and keeps in mind what is left.
+    pub(crate) async fn end(&self) {
+        self.driver.close().await;
     }
 
     /// A session may be shorter than the lease that was asked for.
@@ -279,6 +293,7 @@ impl Driver for Connection {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let _ask = self.asks.begin(claim.name().namespace())?;
         self.state().left.insert(claim.owner(), claim.clone());
         self.pulse.note_lease(claim.ttl());
         let answer = self.pulse.answer(self.driver.try_acquire(claim)).await;

@@ -10,8 +10,10 @@ use lockkit_core::{
     Locker, Namespace,
 };
 
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::asks::Asks;
 use crate::checks::{Check, Need};
 use crate::connection::Connection;
 use crate::run::Pulse;
@@ -100,6 +102,7 @@ pub(crate) struct Setup {
     pub(crate) connections: usize,
     /// Held alone by checks that disturb the backend.
     pub(crate) backend: Arc<RwLock<()>>,
+    pub(crate) asks: Arc<Asks>,
 }
 
 impl Setup {
@@ -118,6 +121,7 @@ impl Setup {
             by_votes: false,
             connections: usize::MAX,
             backend: Arc::default(),
+            asks: Arc::default(),
         }
     }
 
@@ -235,12 +239,16 @@ impl Context {
         let Some(connect) = &self.setup.connect else { fail!("the suite was given no `connect`") };
         match connect().await {
             Ok(driver) => {
-                let connection = Arc::new(Connection::new(driver, self.pulse.clone()));
+                let connection = Arc::new(self.over(driver));
                 self.all().push(connection.clone());
                 Ok(connection)
             }
             Err(error) => fail!("no connection: {}", with_sources(&*error)),
         }
+    }
+
+    fn over(&self, driver: Arc<dyn Driver>) -> Connection {
+        Connection::new(driver, self.pulse.clone(), self.setup.asks.clone())
     }
 
     /// Two connections.
@@ -454,14 +462,39 @@ impl Context {
         }
     }
 
-    /// Removes what the check has left behind.
+    /// Removes what the check has left behind, some of it at a time. Goes on after an error, and
+    /// returns the first.
     pub(crate) async fn clean_up(&self) -> Verdict {
-        self.speak().await?;
-        let connections = std::mem::take(&mut *self.all());
-        for connection in &connections {
-            connection.clean_up().await?;
+        const AT_ONCE: usize = 16;
+        let mut outcome = self.speak().await;
+        let connections = self.all().clone();
+        let left = connections.iter().flat_map(|connection| {
+            connection.left().into_iter().map(|claim| (Arc::clone(connection), claim))
+        });
+        let (mut left, mut releases) = (left, JoinSet::new());
+        loop {
+            while releases.len() < AT_ONCE
+                && let Some((connection, claim)) = left.next()
+            {
+                releases.spawn(async move { connection.let_go(&claim).await });
+            }
+            let Some(released) = releases.join_next().await else { break };
+            outcome = outcome.and(released.map_err(Stop::from).flatten());
         }
-        Ok(())
+        let mut ends = JoinSet::new();
+        for connection in connections {
+            ends.spawn(async move { connection.end().await });
+        }
+        while let Some(ended) = ends.join_next().await {
+            outcome = outcome.and(ended.map_err(Stop::from));
+        }
+        outcome
+    }
+
+    /// How many locks and places it has not removed, and for how long the last of them stays.
+    pub(crate) fn left(&self) -> Option<(usize, Duration)> {
+        let left: Vec<_> = self.all().iter().flat_map(|connection| connection.left()).collect();
+        Some((left.len(), left.iter().map(Claim::ttl).max()?))
     }
 
     fn all(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Connection>>> {

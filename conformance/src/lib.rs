@@ -23,6 +23,7 @@
 
 #[macro_use]
 mod context;
+mod asks;
 mod checks;
 mod connection;
 mod names;

@@ -91,16 +91,17 @@ fn judge(setup: &Arc<Setup>, check: &'static Check, pulse: &Arc<Pulse>) -> Verdi
             Ok(verdict) => verdict,
             Err(_) => Err(Stop::Failed(format!("it was not done after {limit:?}"))),
         };
-        match tokio::time::timeout(CLEANING_UP, context.clean_up()).await {
-            Ok(Ok(())) => (),
+        let why = match tokio::time::timeout(CLEANING_UP, context.clean_up()).await {
+            Ok(Ok(())) => return verdict,
             Ok(Err(Stop::Failed(reason) | Stop::Refuted(reason) | Stop::DoesNotApply(reason))) => {
-                note(format_args!("{}: could not clean up: {reason}", check.name()));
+                format!("could not clean up: {reason}")
             }
-            Err(_) => {
-                let name = check.name();
-                note(format_args!("{name}: cleaning up took more than {CLEANING_UP:?}"));
-            }
-        }
+            Err(_) => format!("cleaning up took more than {CLEANING_UP:?}"),
+        };
+        let left = context.left().map_or_else(String::new, |(count, longest)| {
+            format!("; {count} locks or places stay for up to {longest:?}")
+        });
+        note(format_args!("{}: {why}{left}", check.name()));
         verdict
     });
     runtime.shutdown_background();

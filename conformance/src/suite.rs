@@ -228,6 +228,17 @@ impl Suite {
         }
     }
 
+    /// The namespaces in which checks have asked for locks so far.
+    pub fn namespaces(&self) -> Vec<Namespace> {
+        self.setup.asks.namespaces().iter().cloned().collect()
+    }
+
+    /// From now on no check takes a lock, also none that is under way: what it asks for fails.
+    /// Returns when all that was asked for before has been answered.
+    pub async fn stop(&self) {
+        self.setup.asks.end().await;
+    }
+
     fn is_ready(&self) -> &Result<(), String> {
         self.is_ready.get_or_init(|| match &self.ready {
             Some(ready) => ready().map_err(|error| error.to_string()),

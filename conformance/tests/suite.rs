@@ -3,17 +3,17 @@
 use std::future::{pending, ready};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_conformance::libtest_mimic::Arguments;
 use lockkit_conformance::{Check, Outcome, Suite};
 use lockkit_core::driver::{
-    Attempt, Claim, Driver, DriverError, ErrorKind, Grant, Release, Renewal, Taken, Vouch,
+    Attempt, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Release, Renewal, Taken, Vouch,
 };
 use lockkit_core::memory::{CAPABILITIES, MemoryDriver};
-use lockkit_core::{BoxError, Capabilities, Error, Liveness};
+use lockkit_core::{BoxError, Capabilities, Error, Liveness, Namespace};
 
 fn check(name: &str) -> &'static Check {
     Suite::checks().iter().find(|check| check.name() == name).expect("there is such a check")
@@ -240,4 +240,81 @@ fn two_grants_of_long_leases_are_not_excused_by_slowness() {
     let (outcome, runs) = outcome_after(Fault::GrantsToAll, name);
     assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
     assert_eq!(runs, 1);
+}
+
+/// Fails to release the first of its claims.
+#[derive(Debug)]
+struct Stubborn {
+    memory: MemoryDriver,
+    has_failed: AtomicBool,
+}
+
+#[async_trait]
+impl Driver for Stubborn {
+    fn id(&self) -> &'static str {
+        "memory"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        self.memory.try_acquire(claim).await
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
+        self.memory.renew(claim).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
+        if !self.has_failed.swap(true, Ordering::SeqCst) {
+            return Err(DriverError::new(ErrorKind::Denied, "no"));
+        }
+        self.memory.release(claim).await
+    }
+}
+
+/// Also run by the next test, which reads what it says.
+#[tokio::test]
+async fn what_a_check_left_is_released_whatever_fails() {
+    let memory = MemoryDriver::new();
+    let server = memory.clone();
+    let suite = Suite::new("memory", CAPABILITIES).virtual_time().connect(move || {
+        ready(Ok(Stubborn { memory: server.clone(), has_failed: AtomicBool::new(false) }))
+    });
+    let run = move || suite.run(check("driver::different_names_are_different_locks"));
+    assert_eq!(tokio::task::spawn_blocking(run).await.unwrap(), Outcome::Passed);
+    let left = memory.held(&Namespace::new("conformance").unwrap()).await.unwrap();
+    assert_eq!(left.len(), 1);
+}
+
+#[test]
+fn what_a_check_leaves_is_told() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "what_a_check_left_is_released_whatever_fails"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let told = "could not clean up: the backend refuses: no; 1 locks or places stay for up to 600s";
+    assert!(text.contains(told), "{text}");
+}
+
+#[tokio::test]
+async fn who_stops_a_suite_knows_where_its_locks_are() {
+    let suite = Arc::new(memory());
+    let run = |name| {
+        let suite = suite.clone();
+        tokio::task::spawn_blocking(move || suite.run(check(name)))
+    };
+    let apart = run("driver::namespaces_are_apart").await.unwrap();
+    assert_eq!(apart, Outcome::Passed);
+    let namespaces = suite.namespaces();
+    assert!(namespaces.len() > 5, "{namespaces:?}");
+    suite.stop().await;
+    match run("driver::a_free_lock_is_granted").await.unwrap() {
+        Outcome::Failed(reason) => assert!(reason.contains("stopped"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(suite.namespaces(), namespaces);
 }

@@ -12,11 +12,12 @@ use lockkit::{BackendUrl, Error, Locker, Namespace, Result};
 use lockkit_conformance::{Check, Outcome, Suite};
 use tokio::select;
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
 
 use crate::args::Conformance;
 use crate::report::{self, Volume, answer, chain, say};
 use crate::signals::{Signals, Terminal};
-use crate::table::columns;
+use crate::table::{columns, roughly};
 use crate::{backend, exit};
 
 /// How many checks run at once. Most of the time they wait.
@@ -25,6 +26,12 @@ const AT_ONCE: usize = 8;
 /// How many connections of a driver one check may have. Each may be up to three to the server, of
 /// which MySQL and PostgreSQL accept 151 and 100 unless told otherwise; ZooKeeper 60 from one host.
 const CONNECTIONS: usize = 32;
+
+/// How long checks under way that are not waited for may still wait for answers to their asks.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// How long what is left is broken, since each break may hand the lock to the next.
+const BREAKING: Duration = Duration::from_secs(60);
 
 /// Runs the checks and returns the exit code.
 pub(crate) fn conformance(options: &Conformance) -> u8 {
@@ -62,14 +69,15 @@ fn attempt(options: &Conformance, checks: Vec<&'static Check>) -> Result<u8> {
     backend::block_on(async {
         let mut signals = Signals::catch(Terminal::Shared)
             .map_err(|error| Error::config("this process", error.to_string()))?;
-        let code = run(Arc::new(suite), driver_id, checks.into(), &mut signals).await;
+        let suite = Arc::new(suite);
+        let code = run(Arc::clone(&suite), driver_id, checks.into(), &mut signals).await;
         let cleaned_up = select! {
             biased;
             signal = signals.end() => {
                 say("what the checks have left is not removed");
                 return Ok(exit::of_signal(signal));
             }
-            outcome = clean_up(&url, namespace) => outcome,
+            outcome = clean_up(&url, namespace, &suite) => outcome,
         };
         if let Err(error) = cleaned_up {
             say(format!("what the checks have left runs out by itself, since {}", chain(&error)));
@@ -235,17 +243,20 @@ fn print(text: fmt::Arguments<'_>) -> io::Result<()> {
     out.flush()
 }
 
-/// Removes what checks have left in their namespace, and says what cannot be removed.
-async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
+/// Removes what checks have left in their namespaces, all of which begin with `namespace`, and says
+/// what cannot be removed. None of them takes a lock any more.
+async fn clean_up(url: &BackendUrl, namespace: Namespace, suite: &Suite) -> Result<()> {
+    // An ask that is answered later than that may leave a lock, until the lease is over.
+    _ = timeout(LAST_ANSWERS, suite.stop()).await;
     let driver = connect(url).await?;
     let id = driver.id();
-    let locker = Locker::builder_from_arc(driver).namespace(namespace.clone()).build()?;
-    if locker.capabilities().inspection {
-        for lock in locker.held().await? {
-            locker.break_hold(lock.name().as_str(), None).await?;
-        }
-    }
+    let locker = Locker::builder_from_arc(driver).build()?;
+    let broken = match locker.capabilities().inspection {
+        true => break_all(&locker, suite.namespaces()).await,
+        false => Ok(()),
+    };
     locker.shutdown().await;
+    broken?;
     let table = match url.parameter("hold") {
         Some("session") => "lockkit_session",
         _ => "lockkit_lock",
@@ -282,6 +293,48 @@ async fn clean_up(url: &BackendUrl, namespace: Namespace) -> Result<()> {
         _ => (),
     }
     Ok(())
+}
+
+/// Breaks what is held in the namespaces, and says what that leaves. Goes on after an error, and
+/// returns the first.
+async fn break_all(locker: &Locker, namespaces: Vec<Namespace>) -> Result<()> {
+    let lockers: Vec<_> = namespaces.into_iter().map(|it| locker.in_namespace(it)).collect();
+    let breaks = async {
+        let mut outcome = Ok(());
+        for locker in &lockers {
+            outcome = outcome.and(break_in(locker).await);
+        }
+        outcome
+    };
+    let outcome = timeout(BREAKING, breaks).await.unwrap_or(Ok(()));
+    let mut left = Vec::new();
+    for locker in &lockers {
+        left.extend(locker.held().await?);
+    }
+    if left.is_empty() {
+        return Ok(());
+    }
+    let ends = left.iter().filter_map(|lock| lock.holder()?.remaining());
+    let last =
+        ends.max().map_or_else(String::new, |last| format!(", the last for {}", roughly(last)));
+    say(format!("{} locks of the checks are still held{last}", left.len()));
+    outcome
+}
+
+/// Breaks what is held in the namespace of the locker, and what that hands to others.
+async fn break_in(locker: &Locker) -> Result<()> {
+    loop {
+        let (mut broken, mut outcome) = (0, Ok(()));
+        for lock in locker.held().await? {
+            match locker.break_hold(lock.name().as_str(), None).await {
+                Ok(holder) => broken += holder.iter().count(),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        if broken == 0 || outcome.is_err() {
+            return outcome;
+        }
+    }
 }
 
 /// Removes the folders of the namespaces whose names begin with `prefix`.

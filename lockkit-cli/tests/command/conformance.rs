@@ -151,6 +151,26 @@ fn a_second_signal_does_not_wait_for_a_check() {
     assert_eq!(holds(&locks), 0);
 }
 
+/// The check is at its locks in more namespaces than one when it is no longer waited for.
+#[test]
+fn a_second_signal_leaves_nothing_in_any_namespace() {
+    let locks = Locks::with_ttl("30s&call_limit=30s");
+    assert_eq!(locks.finish(&[], "name", "true").code, 0);
+    let running = Running::start(locks.lockkit("conformance", &["namespaces_are_apart"]));
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    eventually("the check holds a lock", || holds(&locks) > 1);
+    let blocked = runtime.block_on(locks.block());
+    assert!(holds(&locks) > 1, "the check was over too soon");
+    running.signal(Signal::INT);
+    assert!(running.complaint().unwrap().contains("no further check is begun"));
+    running.signal(Signal::TERM);
+    assert!(running.complaint().unwrap().contains("not waited for"));
+    drop(blocked);
+    let ended = running.finish();
+    assert_eq!((ended.code, &*ended.err), (143, ""), "{ended:?}");
+    assert_eq!(holds(&locks), 0);
+}
+
 #[test]
 fn a_third_signal_leaves_what_is_there() {
     let locks = Locks::with_ttl("30s&call_limit=30s");
