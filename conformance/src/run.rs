@@ -170,7 +170,8 @@ impl Pulse {
         self.lease_millis.fetch_min(millis(lease), Ordering::Relaxed);
     }
 
-    /// Why the check failed, and for how long anything stood still, if that may be the cause.
+    /// Why the check failed, and for how long anything stood still, if that may be the cause: a fifth
+    /// of a lease is also when a driver gives up a request.
     fn excuse<'a>(&self, setup: &Setup, verdict: &'a Verdict) -> Option<(&'a str, Duration)> {
         let (reason, lease) = match verdict {
             Err(Stop::Failed(reason)) => (reason, setup.ttl()),
@@ -180,7 +181,7 @@ impl Pulse {
             _ => return None,
         };
         let longest = Duration::from_millis(self.longest_millis.load(Ordering::Relaxed));
-        (longest > lease / 5).then_some((reason, longest))
+        (longest >= lease / 5).then_some((reason, longest))
     }
 }
 

@@ -73,9 +73,9 @@ impl Suite {
         self
     }
 
-    /// How to take a lock away behind its holder's back, as an operator would. A driver that
-    /// declares inspection does not need this: its holds are
-    /// [broken](lockkit_core::driver::Inspect::break_hold).
+    /// How to take a lock away behind its holder's back, as an operator would; if nobody holds it any
+    /// more, there is nothing to do, which is no failure. A driver that declares inspection does not
+    /// need this: its holds are [broken](lockkit_core::driver::Inspect::break_hold).
     #[must_use]
     pub fn revoke<F>(mut self, revoke: impl Fn(LockName) -> F + Send + Sync + 'static) -> Self
     where
@@ -130,7 +130,8 @@ impl Suite {
     /// unless said otherwise, 30 in [virtual time](Self::virtual_time).
     ///
     /// Many checks wait for a few of these leases, so a short one makes a fast suite. The backend
-    /// has to answer well within a fifth of it.
+    /// has to answer well within a fifth of it. It may end leases late, by up to two of them and 5
+    /// seconds, but not one much later than another that began at the same time.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         Arc::make_mut(&mut self.setup).ttl = Some(ttl);

@@ -93,6 +93,9 @@ impl Period {
     }
 }
 
+/// What a backend may count in at most.
+const UNIT: Duration = Duration::from_secs(1);
+
 async fn has_times(
     connection: &Connection,
     claim: &Claim,
@@ -104,7 +107,7 @@ async fn has_times(
     let now = Period { from: asked, to: claim.now() };
     // The time is for people, and in whatever unit the backend counts.
     let ttl = claim.ttl();
-    let margin = ttl / 4;
+    let margin = UNIT.max(ttl / 4);
     if let Some(since) = holder.held_for() {
         let (least, most) = granted.past_at(now);
         ensure!(
@@ -117,7 +120,8 @@ async fn has_times(
             let (least, most) = refreshed.past_at(now);
             let (least, most) = (ttl.saturating_sub(most), ttl.saturating_sub(least));
             ensure!(
-                least <= remaining + margin && remaining <= most + margin,
+                // It may have been rounded up as well.
+                least <= remaining + margin && remaining <= most + margin.max(2 * UNIT),
                 "a lease with {least:?} to {most:?} left is seen to end in {remaining:?}"
             );
         }

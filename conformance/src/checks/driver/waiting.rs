@@ -354,14 +354,19 @@ async fn pushed_grant_lasts(context: &Context, waiting: &Claim) -> Verdict<bool>
     let other = context.connect().await?;
     let (held, ttl) = (context.long_claim()?, waiting.ttl());
     holder.take(&held).await?;
-    let (asked, answered) = settle(&waiter, waiting, ttl / 8).await?;
-    tokio::time::sleep(ttl / 2).await;
+    let asked = settle(&waiter, waiting, ttl / 8).await?;
+    tokio::time::sleep(ttl / 4).await;
+    // Begins later than the lease from the last ask, and earlier than a fresh one would.
+    let between = Claim::new(context.name("between-@")?, ttl);
+    holder.take(&between).await?;
+    tokio::time::sleep(ttl / 4).await;
     holder.release(&held).await?;
     let pushed = match context.promptly("news of a release", waiter.changed(waiting)).await? {
         Change::Granted(grant) => grant,
         Change::Lost => fail!("the driver says that the place of a waiter was lost"),
         _ => {
             waiter.release(waiting).await?;
+            holder.release(&between).await?;
             return Ok(false);
         }
     };
@@ -370,8 +375,12 @@ async fn pushed_grant_lasts(context: &Context, waiting: &Claim) -> Verdict<bool>
         Vouch::Lease { ttl: granted, .. } => ttl.max(granted),
         _ => ttl,
     };
-    let next = context.claim()?;
-    let freed = other.ask_until_granted(context, &next, context.expiry(lease)).await?;
+    let (next, limit) = (context.claim()?, context.expiry(lease));
+    let after = Claim::new(between.name().clone(), ttl);
+    let (freed, over) = tokio::try_join!(
+        other.ask_until_granted(context, &next, limit),
+        holder.ask_until_granted(context, &after, limit)
+    )?;
     let lasted = freed.granted.saturating_duration_since(asked);
     ensure!(
         lasted + lease / 100 + Duration::from_millis(2) >= lease,
@@ -379,13 +388,16 @@ async fn pushed_grant_lasts(context: &Context, waiting: &Claim) -> Verdict<bool>
     );
     is_as_vouched(&freed, pushed.vouched())?;
     if let Some(refused) = freed.refused {
-        let lasted = refused.saturating_duration_since(answered);
+        let longer = refused.saturating_duration_since(over.granted);
         ensure!(
-            lasted <= lease + lease / 4,
-            "a pushed grant lasted for {lasted:?} after the ask it counts from; the lease is {lease:?}"
+            longer.is_zero(),
+            "a pushed grant lasted for {longer:?} longer than a lease that began after the ask it \
+             counts from, {:?} after it in all; the lease is {lease:?}",
+            refused.saturating_duration_since(asked)
         );
     }
     other.release(&next).await?;
+    holder.release(&after).await?;
     Ok(true)
 }
 
@@ -444,19 +456,17 @@ pub(in crate::checks) async fn who_listens_and_is_heard_is_told(context: &Contex
     Ok(())
 }
 
-/// Asks until the driver has had no news for `glance`, and returns when the last refused ask left
-/// and when it was answered.
+/// Asks until the driver has had no news for `glance`, and returns when the last refused ask left.
 pub(super) async fn settle(
     waiter: &Connection,
     waiting: &Claim,
     glance: Duration,
-) -> Verdict<(Instant, Instant)> {
+) -> Verdict<Instant> {
     for _ in 0..100 {
         let asked = waiting.now();
         waiter.is_refused(waiting, "it is held").await?;
-        let answered = waiting.now();
         if timeout(glance, waiter.changed(waiting)).await.is_err() {
-            return Ok((asked, answered));
+            return Ok(asked);
         }
     }
     fail!("a waiter was woken 100 times while nothing changed")
