@@ -69,7 +69,7 @@ defects! {
 
     // Leases.
     NeverExpires "Sets no expiry." "`SETNX`, and a crash before `EXPIRE`";
-    HalfALease "Ends leases early." "an expiry computed from a skewed client's clock; ShedLock#231";
+    HalfALease "Ends leases early." "an expiry computed from a skewed client's clock, which shows only between machines; ShedLock#231";
     HalfALeaseInOrder "Gives a fair claim half its lease." "two scripts for what a claim is granted, of which one counts in another unit";
     LongLeasesWrap "Keeps the length of a lease in 32 bits of microseconds." "an `int` that holds milliseconds or microseconds";
     WholeSeconds "Rounds leases down to seconds." "milliseconds given to an interface that takes seconds";
@@ -89,8 +89,8 @@ defects! {
     ShortensLeases "Lets the last request set the expiry, also to earlier." "`PEXPIRE` without `GT`";
     RefusesLongLeases "Refuses leases of more than an hour." "an overflow of an interval; Redis and etcd refuse what overflows";
     WrongUnit "Gives the remaining time in milliseconds for seconds." "`PTTL` taken for `TTL`";
-    VouchesTooLong "Vouches for a lease of twice the length, from the answer on." "etcd's Go client counts from the answer; redsync#72";
-    VouchesTooLongOnRenewal "Vouches for a renewal for twice the length, from the answer on." "a keep-alive whose answer is taken for the beginning of the lease";
+    VouchesTooLong "Vouches for a lease of twice the length, from the answer on." "redsync#72; etcd's Go client counts from the answer, which shows only where answers are slow";
+    VouchesTooLongOnRenewal "Vouches for a renewal for twice the length, from the answer on." "a keep-alive whose answer is taken for the beginning of the lease, and was slow";
     VouchesForNothing "Vouches for a lease that is over." "a grant whose elapsed time is never checked; node-redlock";
     SessionsVouchFromTheRequest "Vouches for a hold that ends with a session for as long as the claim asked for." "a grant without a vouch, which is that of a lease";
     SessionsRenewFromTheRequest "Vouches for a renewal of a hold that ends with a session for as long as the claim asked for." "a renewal answered like that of a lease";
@@ -152,7 +152,7 @@ defects! {
     DrawsTheTokenFirst "Draws the token in one request and takes the lock in another." "`INCR`, and then `SET NX` with the answer";
     TokensOfTheConnection "Counts tokens in the connection." "a counter in the client process";
     TokensCountRenewals "Raises the token with each renewal." "pglock: the record's version number";
-    TokensOfTheClock "Takes tokens from the client's clock." "timestamps of clients whose clocks differ";
+    TokensOfTheClock "Takes tokens from the client's clock." "timestamps of clients whose clocks differ, as those of one machine do not";
     OldTokenInOrder "Gives a fair claim the token of the last grant." "two scripts for a grant, of which one only reads the counter";
     TokensRestartOnExpiry "Restarts the tokens when a lease runs out." "a counter inside the lock's own key; DistributedLock on MongoDB";
     TokensRestartOnRevocation "Restarts the tokens when the lock is taken away." "a counter that is deleted by hand along with the lock";
