@@ -92,16 +92,18 @@ pub use turnstile::Turnstile;
 /// - **Hand-over.** [`Change::Granted`] is good for a lease that began, on the server's clock, at
 ///   the grantee's last ask that was answered [`Attempt::Taken`], never for a fresh one
 ///   (`a_pushed_grant_lasts_from_the_last_ask`). A refusal voids every grant pushed before it
-///   (`a_refusal_voids_an_earlier_push`). The token is the one that the next ask gets
-///   (`a_pushed_grant_has_a_token_of_its_own`). A release may hand the lock to any claim that
-///   waits, fair or not: where the engine has waiters take turns, as it does with all that have no
-///   place in order, only the one that listens asks. A release hands nothing to a claim that only
-///   [listens](Claim::listens) (`who_only_listens_is_handed_nothing`). A claim that was refused
-///   with [`Taken::heard`] is told of the release, or to ask again once its subscription stands
-///   (`who_listens_and_is_heard_is_told`).
+///   (`a_refusal_voids_an_earlier_push`). A waiter that is released at its turn passes that on, and
+///   the next is told (`a_waiter_released_at_its_turn_passes_it_on`). The token is the one that the
+///   next ask gets (`a_pushed_grant_has_a_token_of_its_own`). A release may hand the lock to any
+///   claim that waits, fair or not: where the engine has waiters take turns, as it does with all
+///   that have no place in order, only the one that listens asks. A release hands nothing to a
+///   claim that only [listens](Claim::listens) (`who_only_listens_is_handed_nothing`). A claim that
+///   was refused with [`Taken::heard`] is told of the release, or to ask again once its
+///   subscription stands (`who_listens_and_is_heard_is_told`).
 /// - **Bounded.** Each request ends by itself, with [`ErrorKind::Unknown`] if it was sent and not
 ///   answered; [`Claim::call_limit`] is the default bound (`requests_end_while_nobody_answers`,
-///   `an_ask_that_did_not_arrive_leaves_nothing`).
+///   `an_ask_that_did_not_arrive_leaves_nothing`). So does one whose connection is cut
+///   (`an_ask_that_was_cut_off_leaves_nothing`).
 /// - **No task per claim**, no waiting for holders, no back-off. Connection supervisors, shared
 ///   subscriptions and bounded re-sends of one idempotent request are the driver's; they end in
 ///   [`close`](Self::close) or with the driver.
