@@ -130,8 +130,9 @@ async fn unanswered(server: String) {
     proxy.answers().swallow();
     let (answer, ()) = tokio::join!(write.commit(&driver), async {
         while place.raw.check_stat(&path).await.unwrap().is_none() {}
-        proxy.answers().pass();
+        // In this order: the answer is on its way.
         proxy.reset().await;
+        proxy.answers().pass();
     });
     assert!(matches!(answer, Err(Refused::Unknown(_))), "{answer:?}");
     // The session goes on.

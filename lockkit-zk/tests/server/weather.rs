@@ -66,8 +66,9 @@ async fn cut_off(server: Server) {
     let asking = driver.try_acquire(&claim);
     let cutting = async {
         place.nodes_come_to(1).await;
-        proxy.answers().pass();
+        // In this order: the answer is on its way.
         proxy.reset().await;
+        proxy.answers().pass();
     };
     let (answer, ()) = tokio::join!(asking, cutting);
     assert_eq!(kind(answer).0, ErrorKind::Unknown);
@@ -142,8 +143,9 @@ async fn gone_too(server: Server) {
     proxy.answers().swallow();
     let (answer, ()) = tokio::join!(driver.try_acquire(&claim), async {
         place.nodes_come_to(1).await;
-        proxy.answers().pass();
+        // In this order: the answer is on its way.
         proxy.reset().await;
+        proxy.answers().pass();
     });
     assert_eq!(kind(answer).0, ErrorKind::Unknown);
     let node = place.nodes().await.remove(0);
