@@ -175,16 +175,16 @@ impl Leases {
             let options = LeaseGrantOptions::new().with_id(id);
             async move { client.lease_client().grant(seconds, Some(options)).await }
         });
-        let Reply { outcome, in_doubt } = granted.await;
-        if in_doubt {
-            let answered = outcome.as_ref().ok().map(LeaseGrantResponse::id);
+        let reply = granted.await;
+        if reply.may_be_carried_out() {
+            let answered = reply.outcome.as_ref().ok().map(LeaseGrantResponse::id);
             let asked_for = asked_for.into_inner().unwrap_or_else(PoisonError::into_inner);
             let unanswered = asked_for.into_iter().filter(|id| Some(*id) != answered);
             // One that is granted only after that runs out.
             let over = Some(clock.now() + ttl);
             unanswered.for_each(|id| self.end(Retired { id, over }));
         }
-        let granted = outcome?;
+        let granted = reply.outcome?;
         members.check(granted.header())?;
         let Ok(ttl) = u64::try_from(granted.ttl()) else {
             return Err(Failure::Foreign("the server granted a lease that is over already"));

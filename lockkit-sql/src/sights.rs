@@ -16,7 +16,8 @@ pub(crate) const OBSERVE: Parameter = Parameter::new(
     "false",
 );
 
-/// How many locks are remembered at most. For one that is forgotten, the wait begins anew.
+/// How many locks are remembered at most. Others' turn comes when those are done with: if one made room
+/// for the next, nobody who asks for many would see any for a whole lease.
 const MOST: usize = 10_000;
 
 /// A hold that has run out on the server's clock, as its row tells. Each grant has a token of its
@@ -89,13 +90,15 @@ impl Sights {
             Some(earlier) if earlier.of == of => earlier.since,
             _ => now,
         };
-        if by_lock.len() >= MOST && !by_lock.contains_key(name) {
-            let oldest = by_lock.iter().min_by_key(|(_, sight)| sight.since);
-            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
-                by_lock.remove(&oldest);
-            }
+        if by_lock.len() >= MOST {
+            // Nobody has asked for these for a lease since they could have been taken over.
+            by_lock.retain(|_, Sight { of, since }| {
+                now.saturating_duration_since(*since) < 2 * of.lease
+            });
         }
-        by_lock.insert(name.clone(), Sight { of, since });
+        if by_lock.len() < MOST || by_lock.contains_key(name) {
+            by_lock.insert(name.clone(), Sight { of, since });
+        }
         of.lease.saturating_sub(now.saturating_duration_since(since))
     }
 
@@ -158,8 +161,14 @@ mod tests {
             sights.note(&named(&number.to_string()), seen, now);
         }
         assert_eq!(sights.by_lock().len(), MOST);
-        let later = start + 2 * LEASE + LEASE;
-        assert_eq!(sights.ripe(&named("4"), later), None);
-        assert_eq!(sights.ripe(&named("5"), later), Some(seen));
+        let (first, last) = (named("0"), named(&(MOST + 4).to_string()));
+        let later = start + LEASE;
+        assert_eq!(sights.ripe(&first, later), Some(seen));
+        assert_eq!(sights.note(&last, seen, later), LEASE);
+        assert_eq!(sights.by_lock().len(), MOST, "what may be taken over now is wanted still");
+        let later = start + 3 * LEASE;
+        assert_eq!(sights.note(&last, seen, later), LEASE);
+        assert_eq!(sights.by_lock().len(), 1);
+        assert_eq!(sights.ripe(&last, later + LEASE), Some(seen));
     }
 }

@@ -14,7 +14,8 @@ use super::layout;
 use crate::seats::Source;
 
 const GREETING: &str = include_str!("sql/greeting.sql");
-const SESSION: &str = "SELECT pg_backend_pid() AS pid, \
+/// Which [`Session`] answers.
+pub(super) const SESSION: &str = "SELECT pg_backend_pid() AS pid, \
      current_setting('transaction_read_only') = 'on' AS is_read_only";
 /// Locks nothing in a session other than the one that listens: there the lock would be left behind.
 const LIVE: &str = "SELECT pg_advisory_lock_shared($1, $2)::text WHERE pg_backend_pid() = $3";
@@ -245,7 +246,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    fn of(row: &PgRow) -> Result<Self, Failure> {
+    pub(super) fn of(row: &PgRow) -> Result<Self, Failure> {
         Ok(Self { pid: row.try_get("pid")?, is_read_only: row.try_get("is_read_only")? })
     }
 }

@@ -16,7 +16,8 @@ use super::claims::Entry;
 use super::time::HostClock;
 use crate::micros::duration;
 
-/// For how many locks rows are watched at most. Others' turn comes when those are done with.
+/// For how many locks rows are watched at most. Others' turn comes when those are done with: if one
+/// made room for the next, nobody who asks for many would see any for a whole TTL.
 const MOST: usize = 10_000;
 
 /// The rows in doubt that this process watches.
@@ -60,8 +61,9 @@ impl Doubts {
         });
         let sightings = sightings.collect();
         if watched.len() >= MOST {
-            // Nobody has asked for these since they could have been taken.
-            watched.retain(|_, sightings| sightings.iter().any(|it| it.remaining(now) > 0));
+            // Nobody has asked for these for a TTL since they could have been taken.
+            let is_wanted = |it: &Sighting| it.remaining(now).saturating_add(it.entry.ttl) > 0;
+            watched.retain(|_, sightings| sightings.iter().any(is_wanted));
         }
         if watched.len() < MOST {
             watched.insert(name.clone(), sightings);

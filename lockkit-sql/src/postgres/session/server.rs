@@ -9,7 +9,7 @@ use sqlx::postgres::{PgArguments, PgConnection, PgRow, Postgres};
 
 use crate::micros::micros;
 use crate::postgres::claims;
-use crate::postgres::endpoint::Endpoint;
+use crate::postgres::endpoint::{self, Endpoint, Session};
 use crate::postgres::error::Failure;
 use crate::seats::Source as _;
 use crate::session::hold::Keys;
@@ -30,8 +30,7 @@ const WAIT: &str = "SELECT taken.is_granted, taken.last_token, taken.ask_again, 
 const RELEASE: &str = "SELECT lockkit_session_release($1::bigint) AS was_held";
 const GIVE_BACK: &str = include_str!("../sql/session_give_back.sql");
 /// A server that takes no writes any more keeps its sessions: by then, locks are another server's.
-const BEAT: &str = "SELECT pg_backend_pid() AS pid, \
-     current_setting('transaction_read_only') = 'on' AS is_read_only";
+const BEAT: &str = endpoint::SESSION;
 const SIGNAL: &str = include_str!("../sql/session_signal.sql");
 
 /// In milliseconds. While a statement waits, what others delete meanwhile is not cleared away.
@@ -137,8 +136,8 @@ impl Server for PostgresServer {
                 Ok(Reply::Unlocked(one(rows)?.try_get("was_held")?))
             }
             Request::Beat => {
-                let row = one(rows)?;
-                match (session.pid == Some(row.try_get("pid")?), row.try_get("is_read_only")?) {
+                let answers = Session::of(&one(rows)?)?;
+                match (session.pid == Some(answers.pid), answers.is_read_only) {
                     (true, false) => Ok(Reply::Alive),
                     (true, true) => Err(Failure::Demoted),
                     (false, _) => Err(Failure::Pooled),
