@@ -169,7 +169,9 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without anybody doing anything about it.
+    /// Whether the same call may succeed later without anybody doing anything about it. It is the
+    /// call that may be repeated, such as an acquisition: a [release](crate::LockGuard::release)
+    /// that fails is no reason to repeat the work under the lock.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Taken { .. } | Self::TimedOut { .. } | Self::Unreachable(_))
     }

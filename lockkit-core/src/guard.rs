@@ -52,8 +52,11 @@ impl LockGuard {
         self.hold.clone()
     }
 
-    /// Returns once the hold is lost: at the latest when it can no longer be vouched for. It never
-    /// returns without cause.
+    /// Returns once the hold is lost: at the latest when it can no longer be vouched for, or within
+    /// a second of a suspended machine waking up after that. It never returns without cause.
+    ///
+    /// It needs a [runtime of the locker](crate::Locker) that runs; [`is_held`](Hold::is_held) does
+    /// not.
     ///
     /// # Cancel safety
     ///
@@ -74,7 +77,8 @@ impl LockGuard {
     /// [`Error::Unreachable`](crate::Error::Unreachable) if the backend does not answer within the
     /// driver's limit for one request, and whatever else the driver reports, such as a right that
     /// was taken away: the release is then repeated in the background, and the lease runs out at
-    /// the latest.
+    /// the latest. The work under the lock was done alone all the same, and is not to be repeated
+    /// for such an error; [`run`](Self::run) makes that difference.
     ///
     /// # Cancel safety
     ///
@@ -115,8 +119,37 @@ impl LockGuard {
         self.hold.tenure.engine.request(Operation::Share, Some(self.name()), copied).await
     }
 
-    /// Keeps the hold while `work` is done, and releases it.
-    pub(crate) async fn keep_for<T, F>(self, work: impl FnOnce(Hold) -> F) -> Result<T>
+    /// Does `work` under the hold, and releases the lock: [`Lock::run`](crate::Lock::run) for a lock
+    /// that is held already. When the hold is lost, the work is dropped at its next await.
+    ///
+    /// A release that fails is no failure of the work, which is done: it is repeated in the
+    /// background, and the outcome is that of the work.
+    ///
+    /// ```
+    /// # use lockkit_core::{Locker, memory::MemoryDriver};
+    /// # use std::time::Duration;
+    /// # async fn resize() {}
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locker = Locker::new(MemoryDriver::new());
+    /// let guard = locker.lock("images/42")?.acquire_timeout(Duration::from_secs(3)).await?;
+    /// // Goes on, whatever becomes of whoever waited for the lock.
+    /// let task = tokio::spawn(guard.run(async |_| resize().await));
+    /// task.await??;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`](crate::Error::Lost) if the hold ended before the lock was released, so that
+    /// others may have held the lock, too. The work may have finished all the same: what it returned
+    /// is then dropped. [`Error::ShutDown`](crate::Error::ShutDown) if that was because the locker
+    /// was shut down.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: dropped at any point, the work is dropped and the lock released.
+    pub async fn run<T, F>(self, work: impl FnOnce(Hold) -> F) -> Result<T>
     where
         F: Future<Output = T>,
     {
@@ -131,7 +164,7 @@ impl LockGuard {
         let done = done.ok_or_else(|| hold.end_error())?;
         match released {
             // The backend knows that the hold had ended before the release.
-            Err(error @ Error::Lost { .. }) => return Err(error),
+            Err(Error::Lost { .. }) => return Err(hold.end_error()),
             Err(error) => {
                 let (lock, owner) = (hold.name(), hold.owner());
                 tracing::warn!(%lock, %owner, %error, "done, and not released yet");
@@ -267,7 +300,8 @@ impl Hold {
 
     /// Returns once the hold can be vouched for no longer than `left`, for want of a renewal or
     /// because it comes to its [maximum](Lease::max_hold): time to end the work in good order. At
-    /// the latest it returns when the hold has [ended](Self::ended).
+    /// the latest it returns when the hold has [ended](Self::ended). Like [`lost`](LockGuard::lost)
+    /// it may be late by a second after a suspension, and needs a runtime that runs.
     ///
     /// A renewal that comes through afterwards makes the hold longer again. It is sent when a third
     /// of the lease is over, so `left` should be half of the lease at most: with two thirds, this

@@ -52,7 +52,7 @@ pub use label::Label;
 pub use lock::{AnyEnd, AnyOrder, Fifo, Leased, Lock};
 pub use locker::{Locker, LockerBuilder};
 #[cfg(feature = "metrics")]
-pub use meter::{METRICS, Metric};
+pub use meter::{METRICS, Metric, MetricKind};
 pub use name::{LockName, Namespace};
 pub use options::{AcquireOptions, Lease, Renew, Wait};
 pub use owner::Owner;

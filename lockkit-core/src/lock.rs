@@ -107,7 +107,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
         }
     }
 
-    /// The same lock with another lease.
+    /// The same lock with another lease. A [maximum](Lease::max_hold) that the locker or its URL
+    /// sets applies to a lease that has none.
     ///
     /// ```
     /// # use lockkit_core::{Lease, Leased, Lock, Locker, memory::MemoryDriver};
@@ -132,7 +133,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
             return Err(Error::unsupported(driver, what));
         }
         lease.check(driver, &can)?;
-        let Self { engine, name, label, fair, .. } = self;
+        let Self { engine, name, lease: of_locker, label, fair, .. } = self;
+        let lease = lease.or_max_hold(of_locker.longest_hold());
         Ok(Lock { engine, name, lease, label, fair, promises: PhantomData })
     }
 
@@ -187,8 +189,9 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     }
 
     /// Acquires the lock if that is possible at once; `None` if somebody else holds it, or waits for
-    /// it in a queue. Over a majority of servers, several who ask at once may all get `None`: if one
-    /// of them has to get the lock, use [`acquire_timeout`](Self::acquire_timeout).
+    /// it in a queue. Over a majority of servers, several who ask at once may all get `None`, and with
+    /// ZooKeeper so may some who ask just when the lock is released: if one of them has to get the
+    /// lock, use [`acquire_timeout`](Self::acquire_timeout).
     ///
     /// This sends one request, bounded by the driver's limit for a single request: a fifth of the
     /// lease, at most 3 seconds, unless the URL has a `call_limit`. Over several servers, it is one
@@ -395,7 +398,7 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     where
         F: Future<Output = T>,
     {
-        self.acquire_with(options).await?.keep_for(work).await
+        self.acquire_with(options).await?.run(work).await
     }
 
     /// Like [`run_with`](Self::run_with), acquiring [for `owner`](Self::acquire_as): work of an
@@ -433,7 +436,7 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     where
         F: Future<Output = T>,
     {
-        self.acquire_as(owner, options).await?.keep_for(work).await
+        self.acquire_as(owner, options).await?.run(work).await
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

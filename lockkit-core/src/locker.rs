@@ -20,8 +20,10 @@ use crate::{
 ///
 /// A synchronous thread calls `block_on`, of that runtime or any other. The locker's runtime should
 /// then have threads of its own: a current-thread runtime renews only while a `block_on` of it
-/// runs, and a hold that is kept outside of one for longer than its lease is lost. Time limits of
-/// waits do not run out outside of one either, nor does a shutdown come to its end.
+/// runs, and a hold that is kept outside of one for longer than its lease is lost. Outside of one
+/// only [`Hold::is_held`](crate::Hold::is_held) tells of that: [`Hold::ended`](crate::Hold::ended)
+/// does not return then, and [`Lock::run`] does not drop the work. Time limits of waits do not run
+/// out either, nor does a shutdown come to its end.
 ///
 /// ```
 /// # use lockkit_core::{Locker, memory::MemoryDriver};
@@ -375,7 +377,9 @@ impl LockerBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`](crate::Error::Config) if the driver cannot keep such a lease.
+    /// [`Error::Config`](crate::Error::Config) if the driver cannot keep such a lease;
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the lease is not renewed, and the
+    /// driver's holds end with something other than a lease.
     pub fn build(self) -> Result<Locker> {
         let Self { driver, namespace, lease, clock, label } = self;
         lease.check(driver.id(), &driver.capabilities())?;

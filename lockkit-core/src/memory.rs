@@ -386,14 +386,14 @@ impl State {
         let Some(entry) = self.locks.get_mut(name) else { return };
         let expired = now.and_then(|now| entry.held.take_if(|held| held.expiry <= now));
         if let Some(Held { owner, .. }) = expired {
-            self.mailboxes.close_if_read(owner);
+            self.mailboxes.close_if_over(owner);
         }
         while entry.held.is_none()
             && let Some(Place { owner, deadline, who, .. }) = entry.places.pop_front()
         {
             let now = who.clock.now();
             if deadline <= now {
-                self.mailboxes.close_if_read(owner);
+                self.mailboxes.close_if_over(owner);
                 continue;
             }
             // Without a token there is no grant; the waiter hears of it at its next ask.
@@ -455,9 +455,10 @@ impl Mailboxes {
         self.0.remove(&owner);
     }
 
-    /// For an owner that may be dead, or only late: it then reads what there is, or asks again.
-    fn close_if_read(&mut self, owner: OwnerId) {
-        if self.0.get(&owner).is_some_and(|mailbox| mailbox.is_read()) {
+    /// For an owner whose hold or place has run out, and that may be dead, or only late: it then
+    /// reads that it has lost, or asks again.
+    fn close_if_over(&mut self, owner: OwnerId) {
+        if self.0.get(&owner).is_some_and(|mailbox| mailbox.is_over()) {
             self.close(owner);
         }
     }
@@ -479,7 +480,9 @@ impl Mailbox {
         self.news.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn is_read(&self) -> bool {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    /// Whether there is no news that is still true when a hold or a place has run out.
+    fn is_over(&self) -> bool {
+        let news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(*news, None | Some(Change::Granted(_)))
     }
 }

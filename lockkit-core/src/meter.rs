@@ -1,6 +1,6 @@
 //! What the feature `metrics` counts.
 
-use metrics::{Label, SharedString, Unit, counter, histogram};
+use metrics::{Label, SharedString, Unit, counter, gauge, histogram};
 
 use crate::clock::Instant;
 use crate::engine::Engine;
@@ -15,39 +15,58 @@ pub struct Metric {
     pub name: &'static str,
     /// What is counted, or measured in seconds.
     pub what: &'static str,
-    /// Whether it is a histogram of seconds rather than a counter.
-    pub is_histogram: bool,
+    /// How it is recorded.
+    pub kind: MetricKind,
+}
+
+/// How a [`Metric`] is recorded.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// A number that only grows.
+    Counter,
+    /// How many there are now.
+    Gauge,
+    /// Durations, in seconds.
+    Histogram,
 }
 
 const ACQUISITIONS: Metric = Metric {
     name: "lockkit_acquisitions_total",
     what: "acquisitions that have ended; `outcome` is acquired, taken, timed_out, failed or dropped",
-    is_histogram: false,
+    kind: MetricKind::Counter,
 };
+const ACQUIRING: Metric = Metric {
+    name: "lockkit_acquiring",
+    what: "acquisitions that are under way now, most of which wait",
+    kind: MetricKind::Gauge,
+};
+const HOLDS: Metric =
+    Metric { name: "lockkit_holds", what: "holds that stand now", kind: MetricKind::Gauge };
 const CONTENDED: Metric = Metric {
     name: "lockkit_contended_total",
     what: "acquisitions that did not get the lock at once, and waited",
-    is_histogram: false,
+    kind: MetricKind::Counter,
 };
 const WAIT: Metric = Metric {
     name: "lockkit_wait_seconds",
     what: "from the call to the guard, where there is one",
-    is_histogram: true,
+    kind: MetricKind::Histogram,
 };
 const HOLD: Metric = Metric {
     name: "lockkit_hold_seconds",
     what: "from the guard to the end of the hold",
-    is_histogram: true,
+    kind: MetricKind::Histogram,
 };
 const RENEWAL_FAILURES: Metric = Metric {
     name: "lockkit_renewal_failures_total",
     what: "renewals that have failed; each is tried again until the lease is over",
-    is_histogram: false,
+    kind: MetricKind::Counter,
 };
 const LOSSES: Metric = Metric {
     name: "lockkit_losses_total",
     what: "holds that ended before they were released, other than by a shutdown",
-    is_histogram: false,
+    kind: MetricKind::Counter,
 };
 
 /// What the feature `metrics` records, with the labels `driver` and `namespace`. Names of locks are
@@ -56,13 +75,16 @@ const LOSSES: Metric = Metric {
 /// The metrics go to the recorder of the [`metrics`] crate that is installed in the process. The
 /// recorder is best installed before the first locker is made, since making it tells the recorder
 /// the units.
-pub const METRICS: &[Metric] = &[ACQUISITIONS, CONTENDED, WAIT, HOLD, RENEWAL_FAILURES, LOSSES];
+pub const METRICS: &[Metric] =
+    &[ACQUISITIONS, ACQUIRING, CONTENDED, WAIT, HOLDS, HOLD, RENEWAL_FAILURES, LOSSES];
 
 pub(crate) fn describe() {
     for metric in METRICS {
-        match metric.is_histogram {
-            true => metrics::describe_histogram!(metric.name, Unit::Seconds, metric.what),
-            false => metrics::describe_counter!(metric.name, Unit::Count, metric.what),
+        let Metric { name, what, kind } = *metric;
+        match kind {
+            MetricKind::Counter => metrics::describe_counter!(name, Unit::Count, what),
+            MetricKind::Gauge => metrics::describe_gauge!(name, Unit::Count, what),
+            MetricKind::Histogram => metrics::describe_histogram!(name, Unit::Seconds, what),
         }
     }
 }
@@ -77,6 +99,7 @@ pub(crate) struct Acquisition<'a> {
 
 impl<'a> Acquisition<'a> {
     pub(crate) fn begin(engine: &'a Engine, name: &'a LockName) -> Self {
+        step(ACQUIRING, engine, name, 1.0);
         Self { engine, name, started: engine.clock.stamp(), outcome: "dropped" }
     }
 
@@ -95,6 +118,7 @@ impl<'a> Acquisition<'a> {
 
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
+        step(ACQUIRING, self.engine, self.name, -1.0);
         let [driver, namespace] = labels(self.engine, self.name);
         let labels = [driver, namespace, Label::from_static_parts("outcome", self.outcome)];
         counter!(ACQUISITIONS.name, labels.iter()).increment(1);
@@ -108,11 +132,13 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    pub(crate) fn begin(engine: &Engine) -> Self {
+    pub(crate) fn begin(engine: &Engine, name: &LockName) -> Self {
+        step(HOLDS, engine, name, 1.0);
         Self { granted: engine.clock.stamp() }
     }
 
     pub(crate) fn end(&self, engine: &Engine, name: &LockName) {
+        step(HOLDS, engine, name, -1.0);
         record(HOLD, engine, name, self.granted);
     }
 }
@@ -131,6 +157,10 @@ pub(crate) fn lost(engine: &Engine, name: &LockName) {
 
 fn count(metric: Metric, engine: &Engine, name: &LockName) {
     counter!(metric.name, labels(engine, name).iter()).increment(1);
+}
+
+fn step(metric: Metric, engine: &Engine, name: &LockName, by: f64) {
+    gauge!(metric.name, labels(engine, name).iter()).increment(by);
 }
 
 fn record(metric: Metric, engine: &Engine, name: &LockName, since: Instant) {

@@ -18,7 +18,7 @@ impl Acquisition {
 pub(crate) struct Holding;
 
 impl Holding {
-    pub(crate) fn begin(_: &Engine) -> Self {
+    pub(crate) fn begin(_: &Engine, _: &LockName) -> Self {
         Self
     }
 

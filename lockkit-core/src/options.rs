@@ -103,6 +103,12 @@ impl Lease {
         self.max_hold
     }
 
+    /// The lease with this maximum, unless it has one.
+    pub(crate) fn or_max_hold(mut self, duration: Option<Duration>) -> Self {
+        self.max_hold = self.max_hold.or(duration);
+        self
+    }
+
     pub(crate) fn with_ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self

@@ -99,8 +99,8 @@ impl Tenure {
         let (wished, longest) = (claim.ttl(), claim.ttl());
         let standing = Standing { phase: Phase::Held, kept: false, vouched, wished, longest };
         let (standing, news) = (Mutex::new(standing), Notify::new());
-        let (token, metered) = (grant.fencing_token(), meter::Holding::begin(&engine));
-        let replicas = grant.acknowledged_by();
+        let metered = meter::Holding::begin(&engine, claim.name());
+        let (token, replicas) = (grant.fencing_token(), grant.acknowledged_by());
         Self { engine, claim, token, replicas, in_doubt, latest, standing, metered, news }
     }
 

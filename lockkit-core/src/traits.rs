@@ -152,7 +152,7 @@ pub trait LockExt: DistributedLock {
         T: Send,
         F: Future<Output = T> + Send,
     {
-        async move { self.acquire_with(options).await?.keep_for(work).await }
+        async move { self.acquire_with(options).await?.run(work).await }
     }
 
     /// See [`Lock::run_as`](crate::Lock::run_as).
@@ -167,7 +167,7 @@ pub trait LockExt: DistributedLock {
         T: Send,
         F: Future<Output = T> + Send,
     {
-        async move { self.acquire_as(owner, options).await?.keep_for(work).await }
+        async move { self.acquire_as(owner, options).await?.run(work).await }
     }
 }
 

@@ -10,14 +10,14 @@ use lockkit_core::driver::ErrorKind;
 use lockkit_core::memory::{Fault, MemoryDriver};
 use lockkit_core::{Locker, METRICS, Namespace, Operation};
 use metrics::{
-    Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit,
 };
 use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(9);
 
-/// Remembers counts, and measurements in full seconds.
+/// Remembers counts, the values of gauges, and measurements in full seconds.
 #[derive(Default)]
 struct Notebook {
     described: Mutex<BTreeSet<String>>,
@@ -49,8 +49,8 @@ impl Recorder for Notebook {
         self.describe(&key, unit, &what);
     }
 
-    fn describe_gauge(&self, key: KeyName, _: Option<Unit>, _: SharedString) {
-        panic!("{key:?} is a gauge");
+    fn describe_gauge(&self, key: KeyName, unit: Option<Unit>, what: SharedString) {
+        self.describe(&key, unit, &what);
     }
 
     fn describe_histogram(&self, key: KeyName, unit: Option<Unit>, what: SharedString) {
@@ -62,7 +62,7 @@ impl Recorder for Notebook {
     }
 
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        panic!("{key:?} is a gauge");
+        Gauge::from_arc(self.line(key))
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
@@ -76,6 +76,25 @@ impl CounterFn for Line {
     }
 
     fn absolute(&self, _: u64) {
+        panic!("{} was set", self.key);
+    }
+}
+
+/// Each value that it had, in turn.
+impl GaugeFn for Line {
+    fn increment(&self, by: f64) {
+        let mut recorded = self.recorded.lock().unwrap();
+        let values = recorded.entry(self.key.clone()).or_default();
+        let now = values.last().map_or(0.0, |last| *last as f64) + by;
+        assert!(now >= 0.0, "{} is {now}", self.key);
+        values.push(now as u64);
+    }
+
+    fn decrement(&self, by: f64) {
+        GaugeFn::increment(self, -by);
+    }
+
+    fn set(&self, _: f64) {
         panic!("{} was set", self.key);
     }
 }
@@ -131,6 +150,8 @@ fn waits_holds_and_losses_are_recorded_by_driver_and_namespace() {
         (format!("lockkit_acquisitions_total {labels} outcome=timed_out"), vec![1]),
         (format!("lockkit_acquisitions_total {labels} outcome=failed"), vec![1]),
         (format!("lockkit_acquisitions_total {labels} outcome=dropped"), vec![1]),
+        (format!("lockkit_acquiring {labels}"), vec![1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0]),
+        (format!("lockkit_holds {labels}"), vec![1, 0, 1, 0, 1, 0]),
         (format!("lockkit_contended_total {labels}"), vec![3]),
         (format!("lockkit_wait_seconds {labels}"), vec![0, 5, 0]),
         (format!("lockkit_hold_seconds {labels}"), vec![7, 0, 0]),

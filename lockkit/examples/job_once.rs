@@ -46,11 +46,13 @@ async fn work(id: u32, locker: Locker, done: Done) -> Result<()> {
         let lock_of_job = locker.lock(&format!("jobs/{job}"))?;
         // A worker that finds a job taken goes on to the next: somebody is at it.
         let Some(guard) = lock_of_job.try_acquire().await? else { continue };
-        if !lock(&done).contains_key(&job) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            lock(&done).entry(job).or_default().push(id);
-        }
-        guard.release().await?;
+        let doing = async |_hold| {
+            if !lock(&done).contains_key(&job) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                lock(&done).entry(job).or_default().push(id);
+            }
+        };
+        guard.run(doing).await?;
     }
     Ok(())
 }

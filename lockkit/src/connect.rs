@@ -82,7 +82,6 @@ fn scheme(url: &BackendUrl) -> &str {
 /// Whether holds are to be kept by a session, if the backend has such holds.
 fn wants_session(url: &BackendUrl) -> bool {
     url.parameter("hold") == Some("session")
-        && SESSION_BACKENDS.iter().any(|backend| backend.scheme == scheme(url))
 }
 
 async fn driver(url: &BackendUrl) -> Result<Arc<dyn Driver>> {
@@ -162,7 +161,8 @@ pub struct Backend {
     pub scheme: &'static str,
     /// The feature that turns it on; `None` if it is always there.
     pub feature: Option<&'static str>,
-    /// What its driver promises; `None` while the feature is off.
+    /// What its driver promises; `None` while the feature is off. A parameter may set another
+    /// bound for leases, as `max_ttl` of Redlock does; [`Locker::capabilities`] has it.
     pub capabilities: Option<Capabilities>,
     /// The parameters of its URLs beside the [common](crate::COMMON_PARAMETERS) ones; none while
     /// the feature is off.
@@ -274,12 +274,28 @@ pub static SESSION_BACKENDS: &[Backend] = &[
     Backend::off("mysql"),
 ];
 
+/// Those of the [`BACKENDS`] that can do without their own layout, and what is different about them
+/// with `dialect=plain` in the URL.
+pub static PLAIN_BACKENDS: &[Backend] = &[
+    #[cfg(feature = "redis")]
+    Backend {
+        scheme: "redis",
+        feature: Some("redis"),
+        capabilities: Some(lockkit_redis::PLAIN_CAPABILITIES),
+        parameters: lockkit_redis::PARAMETERS,
+    },
+    #[cfg(not(feature = "redis"))]
+    Backend::off("redis"),
+];
+
 impl Backend {
-    /// The one whose URL this is, by its scheme and by how it wants locks to be held. `None` if
-    /// no backend has this scheme.
+    /// The one whose URL this is, by its scheme and by how it wants locks to be held and laid out.
+    /// `None` if no backend has this scheme.
     pub fn of(url: &BackendUrl) -> Option<&'static Self> {
-        let backends = if wants_session(url) { SESSION_BACKENDS } else { BACKENDS };
-        backends.iter().find(|backend| backend.scheme == scheme(url))
+        let among = |all: &'static [Self]| all.iter().find(|backend| backend.scheme == scheme(url));
+        let session = among(SESSION_BACKENDS).filter(|_| wants_session(url));
+        let plain = among(PLAIN_BACKENDS).filter(|_| url.parameter("dialect") == Some("plain"));
+        session.or(plain).or_else(|| among(BACKENDS))
     }
 }
 

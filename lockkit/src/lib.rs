@@ -49,7 +49,7 @@ pub mod sql;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-pub use connect::{BACKENDS, Backend, SESSION_BACKENDS, connect, connect_url};
+pub use connect::{BACKENDS, Backend, PLAIN_BACKENDS, SESSION_BACKENDS, connect, connect_url};
 pub use lockkit_core::*;
 
 /// Its examples are run along with the others.

@@ -15,7 +15,8 @@
 //!         async move { RedisDriver::connect(&url).await }
 //!     });
 //! }
-//! let locker = Locker::new(driver.connect().await?);
+//! // What the URLs say about a locker is not heeded here.
+//! let locker = Locker::builder(driver.connect().await?).namespace("shop".parse()?).build()?;
 //! let guard = locker.lock("orders/42")?.acquire().await?;
 //! # guard.release().await }
 //! ```

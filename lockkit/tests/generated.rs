@@ -16,7 +16,8 @@ use std::path::Path;
 use std::{env, fs};
 
 use lockkit::{
-    BACKENDS, Backend, COMMON_PARAMETERS, Capabilities, METRICS, Parameter, SESSION_BACKENDS,
+    BACKENDS, Backend, COMMON_PARAMETERS, Capabilities, METRICS, MetricKind, PLAIN_BACKENDS,
+    Parameter, SESSION_BACKENDS,
 };
 
 /// Compares the part of `file` between the marks with `expected`, or writes it.
@@ -67,8 +68,8 @@ fn the_table_of_backends() {
     let rows = BACKENDS.iter().map(|backend| (backend, "", backend.capabilities.unwrap()));
     let sessions = SESSION_BACKENDS.iter();
     let sessions = sessions.map(|it| (it, " `hold=session`", it.capabilities.unwrap()));
-    let redis = BACKENDS.iter().filter(|backend| backend.scheme == "redis");
-    let plain = redis.map(|it| (it, " `dialect=plain`", lockkit_redis::PLAIN_CAPABILITIES));
+    let plain = PLAIN_BACKENDS.iter();
+    let plain = plain.map(|it| (it, " `dialect=plain`", it.capabilities.unwrap()));
     for (backend, how, can) in rows.chain(sessions).chain(plain) {
         let add = match backend.feature {
             Some(feature) => format!("`cargo add lockkit -F {feature}`"),
@@ -123,10 +124,31 @@ fn parameters(parameters: &[Parameter]) -> String {
 }
 
 #[test]
+fn a_url_has_the_backend_that_it_asks_for() {
+    for (url, scheme, can) in [
+        ("rediss://h", "redis", lockkit_redis::CAPABILITIES),
+        ("redis://h?dialect=plain", "redis", lockkit_redis::PLAIN_CAPABILITIES),
+        // What another backend's parameter says is for its driver to refuse.
+        ("redis://h?hold=session", "redis", lockkit_redis::CAPABILITIES),
+        ("postgresql://h?dialect=plain", "postgres", lockkit_sql::postgres::CAPABILITIES),
+        ("mariadb://h?hold=session", "mysql", lockkit_sql::mysql::session::CAPABILITIES),
+    ] {
+        let backend = Backend::of(&url.parse().unwrap()).unwrap();
+        assert_eq!((backend.scheme, backend.capabilities), (scheme, Some(can)), "{url}");
+    }
+    assert!(Backend::of(&"nowhere:".parse().unwrap()).is_none());
+}
+
+#[test]
 fn the_table_of_metrics() {
     let mut table = String::from("| name | kind | what |\n| --- | --- | --- |\n");
     for metric in METRICS {
-        let kind = if metric.is_histogram { "histogram, seconds" } else { "counter" };
+        let kind = match metric.kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram, seconds",
+            kind => panic!("{kind:?} has no word in the table"),
+        };
         writeln!(table, "| `{}` | {kind} | {} |", metric.name, metric.what).unwrap();
     }
     check("docs/metrics.md", "metrics", &table);

@@ -218,12 +218,18 @@ async fn a_grant_that_was_over_before_the_last_refusal_is_not_believed() {
 /// As of processes that share a backend and end without a word.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_left_of_the_dead() {
-    let (backend, lock) = set_up();
-    let of_the_dead = Claim::new(lock.name().clone(), TTL);
-    backend.try_acquire(&of_the_dead).await.unwrap();
-    backend.try_acquire(&Claim::new(lock.name().clone(), TTL).waiting()).await.unwrap();
-    sleep(TTL).await;
-    lock.acquire().await.unwrap().release().await.unwrap();
-    settle().await;
-    assert!(backend.is_idle());
+    for is_handed_over in [false, true] {
+        let (backend, lock) = set_up();
+        let of_the_dead = Claim::new(lock.name().clone(), TTL);
+        backend.try_acquire(&of_the_dead).await.unwrap();
+        backend.try_acquire(&Claim::new(lock.name().clone(), TTL).waiting()).await.unwrap();
+        sleep(TTL / 2).await;
+        if is_handed_over {
+            backend.release(&of_the_dead).await.unwrap();
+        }
+        sleep(TTL / 2).await;
+        lock.acquire().await.unwrap().release().await.unwrap();
+        settle().await;
+        assert!(backend.is_idle());
+    }
 }

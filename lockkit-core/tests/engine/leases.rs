@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkit_core::driver::ErrorKind;
 use lockkit_core::memory::Fault;
 use lockkit_core::{AcquireOptions, Error, Lease, LeasedLock, Locker, Operation, Renew};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{TTL, set_up, settle};
 
@@ -69,12 +69,18 @@ async fn a_lease_can_be_extended_and_bounded() {
     drop(guard);
 
     let bounded = lock.leased(Lease::new(TTL).max_hold(TTL * 5)).unwrap();
-    let start = Instant::now();
-    let guard = bounded.acquire().await.unwrap();
-    guard.lost().await;
-    assert_eq!(start.elapsed(), TTL * 5);
-    settle().await;
-    assert!(bounded.try_acquire().await.unwrap().is_some(), "the lock was not let go");
+    // A bound stands, as one of a locker does, until there is another.
+    let longer = bounded.clone().leased(Lease::new(TTL * 2)).unwrap();
+    let sooner = longer.clone().leased(Lease::new(TTL).max_hold(TTL * 3)).unwrap();
+    for (lock, longest) in [(bounded, TTL * 5), (longer, TTL * 5), (sooner, TTL * 3)] {
+        let start = Instant::now();
+        let guard = lock.acquire().await.unwrap();
+        timeout(longest * 2, guard.lost()).await.expect("the hold goes on");
+        assert_eq!(start.elapsed(), longest);
+        settle().await;
+        assert!(lock.try_acquire().await.unwrap().is_some(), "the lock was not let go");
+        settle().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
