@@ -268,6 +268,10 @@ impl Board {
         if let Some(own) = own
             && let Some(ward) = state.wards.get(&own.id)
         {
+            // That the lock has come to it does not say that it still has it.
+            if own.created != NOT_YET && own.may_have_missed(ward) {
+                watches.mailbox.put(News::LookAgain);
+            }
             for listener in &ward.listeners {
                 let Some(watches) = state.owners.get_mut(listener) else { continue };
                 let is_it = |ahead: Sight| (ahead.id, ahead.created) == (own.id, own.created);

@@ -38,15 +38,17 @@ impl Inspect for EtcdDriver {
             .collect();
         // The sort is stable, so that each queue stays in its order.
         named.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let is_ours = |kv: &KeyValue| self.dialect.owner_of(kv).is_ok();
         for (name, kv) in named {
             match queues.last_mut() {
-                Some((last, queue)) if *last == name => queue.push(kv),
+                // By what is behind the holder and is not ours, nobody waits.
+                Some((last, queue)) if *last == name => queue.extend(Some(kv).filter(is_ours)),
                 _ => queues.push((name, vec![kv])),
             }
         }
         let statuses = queues.into_iter().map(|(name, queue)| async move {
             match self.status_of(name.clone(), &queue).await {
-                // Something else is among its keys; that does not hide the other locks.
+                // Something else is where the holder's key would be; that hides no other lock.
                 Err(Failure::Foreign(_)) => Ok(LockStatus::free(name)),
                 status => status,
             }

@@ -271,6 +271,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_grant_is_no_news_of_what_was_missed() {
+        for is_pushed in [true, false] {
+            let (watch, mut sent) = watch();
+            let owner = wait(&watch, 10);
+            let [own, ahead] = created(&mut sent)[..] else { panic!() };
+            heard(&watch, own, Some(11), None);
+            heard(&watch, ahead, Some(11), None);
+            if is_pushed {
+                heard(&watch, ahead, None, Some(12));
+            }
+            watch.board.fall();
+            // The key may have been deleted since, by whoever breaks the hold.
+            heard(&watch, own, Some(20), None);
+            if is_pushed {
+                assert_eq!(news(&watch, owner), Some(News::Granted));
+            }
+            watch.granted(owner);
+            assert_eq!(news(&watch, owner), Some(News::LookAgain));
+        }
+    }
+
+    #[tokio::test]
     async fn whoever_looked_before_a_watch_of_others_began_looks_again() {
         let (watch, mut sent) = watch();
         wait(&watch, 10);

@@ -62,26 +62,32 @@ impl Inspect for ZooKeeperDriver {
         name: &LockName,
         owner: Option<OwnerId>,
     ) -> Result<Option<Holder>, DriverError> {
-        let shared = &self.shared;
-        let (now, queue) = tokio::join!(shared.now(name.namespace()), shared.queue(name));
-        let queue = queue.map_err(Failure::without_effect)?;
-        let Some(first) = queue.first() else { return Ok(None) };
-        if owner.is_some() && first.owner != owner {
-            return Ok(None);
-        }
+        let (shared, all) = (&self.shared, self.shared.inspection_limit());
         let folder = shared.layout.lock(name);
-        let node = shared.node(&folder, first).await.map_err(Failure::without_effect)?;
-        let Some((data, stat)) = node else { return Ok(None) };
-        let holder = holder(first, &data, &stat, now)?;
-        let (limit, path) = (shared.inspection_limit(), [&folder, "/", &first.node].concat());
-        let session = shared.sessions.connected(limit).await.map_err(Failure::without_effect)?;
-        // The name of a node is used only once, so this is nobody else's.
-        let delete = session.send(|| session.client().delete(&path, None));
-        match session.write(limit, delete).await {
-            Ok(()) => Ok(Some(holder)),
-            Err(failure) if failure.is_no_node() => Ok(None),
-            Err(failure) => Err(failure.of_a_request()),
+        // Another claim may hold the lock by the time the hold is broken.
+        while !all.left().is_zero() {
+            let (now, queue) = tokio::join!(shared.now(name.namespace()), shared.queue(name));
+            let queue = queue.map_err(Failure::without_effect)?;
+            let Some(first) = queue.first() else { return Ok(None) };
+            if owner.is_some() && first.owner != owner {
+                return Ok(None);
+            }
+            let node = shared.node(&folder, first).await.map_err(Failure::without_effect)?;
+            let Some((data, stat)) = node else { continue };
+            let holder = holder(first, &data, &stat, now)?;
+            let (limit, path) = (shared.inspection_limit(), [&folder, "/", &first.node].concat());
+            let session =
+                shared.sessions.connected(limit).await.map_err(Failure::without_effect)?;
+            // The name of a node is used only once, so this is nobody else's.
+            let delete = session.send(|| session.client().delete(&path, None));
+            match session.write(limit, delete).await {
+                Ok(()) => return Ok(Some(holder)),
+                Err(failure) if failure.is_no_node() => (),
+                Err(failure) => return Err(failure.of_a_request()),
+            }
         }
+        let text = "the lock changes hands faster than a hold can be broken";
+        Err(DriverError::new(ErrorKind::Unreachable, text))
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {

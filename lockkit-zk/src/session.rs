@@ -19,6 +19,8 @@ use crate::room::Room;
 #[derive(Debug)]
 pub(crate) struct Session {
     client: Client,
+    /// Has seen none of the states since the session began.
+    states: StateWatcher,
     tick: Duration,
     /// Whether the connection, if there is one, is new and has answered nothing.
     is_unheard: AtomicBool,
@@ -49,8 +51,10 @@ impl Session {
     pub(crate) fn new(client: Client, asked: Instant, tick: Duration) -> Self {
         let (proof, looks) = (Mutex::new(Proof::new(asked, tick)), Looks::default());
         let (room, given_up) = (Room::default(), CancellationToken::new());
+        let states = client.state_watcher();
         // To get here, the library has had an answer.
-        Self { client, tick, is_unheard: AtomicBool::new(false), proof, looks, room, given_up }
+        let is_unheard = AtomicBool::new(false);
+        Self { client, states, tick, is_unheard, proof, looks, room, given_up }
     }
 
     /// For requests that change nothing; others go through [`write`](Self::write).
@@ -134,9 +138,9 @@ impl Session {
         self.proof().is_in_doubt()
     }
 
-    /// Its states since it began.
+    /// Its states since it began, or only the last one of those that have passed.
     pub(crate) fn states(&self) -> StateWatcher {
-        self.client.state_watcher()
+        self.states.clone()
     }
 
     /// Until when its nodes are known to stand.

@@ -315,6 +315,8 @@ async fn strange(server: Server) {
     let (held, other) = (named("held", LONG), named("other", LONG));
     take(&driver, &held).await;
     raw.client.put("lockkit/v1/lockkit/other/mine", "hi", None).await.unwrap();
+    // Behind a holder it hides nobody.
+    raw.client.put("lockkit/v1/lockkit/held/mine", "hi", None).await.unwrap();
     refused(&driver, &other).await;
     assert_eq!(driver.look(other.name()).await.unwrap_err().kind(), ErrorKind::Foreign);
     let listed = driver.held(&Namespace::default()).await.unwrap();
