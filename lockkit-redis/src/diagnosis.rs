@@ -40,11 +40,11 @@ pub(crate) async fn diagnose(
     if let Some(sentinels) = driver.target.sentinels() {
         findings.extend(sentinels::findings(sentinels.group(), &sentinels.sights().await));
     }
+    let members = driver.servers.members().await?;
     let uncovered = match &driver.servers {
         Servers::One(_) => None,
-        Servers::Cluster(cluster) => Some(cluster.uncovered().await?),
+        Servers::Cluster(cluster) => Some(cluster.uncovered()),
     };
-    let members = driver.servers.members();
     let mut wants_all = None;
     for member in &members {
         let mut found = Vec::new();

@@ -113,7 +113,7 @@ impl RedisDriver {
             Dialect::Plain => plain::pattern(namespace),
         };
         let mut names = BTreeSet::new();
-        for member in self.servers.members() {
+        for member in self.servers.members().await? {
             self.names_at(member.as_ref(), namespace, &pattern, &mut names).await?;
         }
         Ok(names)

@@ -67,11 +67,15 @@ impl Servers {
     }
 
     /// The servers that have keys; one `None` if there is only one server.
-    pub(crate) fn members(&self) -> Vec<Option<Endpoint>> {
-        match self {
+    ///
+    /// # Errors
+    ///
+    /// No member of the cluster says which these are.
+    pub(crate) async fn members(&self) -> Result<Vec<Option<Endpoint>>, DriverError> {
+        Ok(match self {
             Self::One(_) => vec![None],
-            Self::Cluster(cluster) => cluster.primaries().into_iter().map(Some).collect(),
-        }
+            Self::Cluster(cluster) => cluster.primaries().await?.into_iter().map(Some).collect(),
+        })
     }
 
     /// The connection for their news.

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use lockkit_core::driver::{Clock, Driver, DriverError, ErrorKind, Inspect, OwnerId};
 use lockkit_core::{Diagnosis, Grade, Holder, LockName, LockStatus, Namespace};
+use tokio::time::Instant;
 
 use crate::ballot::{self, A_MOMENT, Settled, Votes, count, reached};
 use crate::driver::{Quorum, RedlockDriver};
@@ -157,6 +158,16 @@ async fn examined(nodes: &Electorate, at: usize, namespace: &Namespace) -> Exami
     if let Ok(driver) = nodes.members[at].driver()
         && let Some(inspect) = driver.inspect()
     {
+        let patience = nodes.settings.patience(nodes.settings.max_ttl);
+        if let Some(pace) = pace(inspect, namespace).await
+            && pace > patience / 2
+        {
+            findings.push(Diagnosis::warning(
+                "nodes",
+                format!("{name} takes {pace:.0?} to answer, and is waited for {patience:?}"),
+                "set node_timeout to several times what the nodes take",
+            ));
+        }
         match inspect.diagnose(namespace).await {
             Ok(found) => {
                 findings.extend(found.iter().filter_map(|finding| of_node(name, finding)));
@@ -171,6 +182,20 @@ async fn examined(nodes: &Electorate, at: usize, namespace: &Namespace) -> Exami
         }
     }
     Examined { votes, findings }
+}
+
+/// How long a node takes to answer, at best.
+async fn pace(inspect: &dyn Inspect, namespace: &Namespace) -> Option<Duration> {
+    const TRIES: usize = 3;
+    let name = LockName::new(namespace, "any").ok()?;
+    let mut quickest = Duration::MAX;
+    for _ in 0..TRIES {
+        let asked = Instant::now();
+        // Why it cannot be asked is found out otherwise.
+        inspect.look(&name).await.ok()?;
+        quickest = quickest.min(asked.elapsed());
+    }
+    Some(quickest)
 }
 
 /// Whether the nodes that have not answered yet can no longer change who holds what according to a

@@ -82,19 +82,20 @@ impl Cluster {
         &self.shared
     }
 
-    /// The members that have slots.
-    pub(crate) fn primaries(&self) -> Vec<Endpoint> {
-        self.shared.map().primaries().to_vec()
-    }
-
-    /// How many slots nobody has.
+    /// The members that have slots, as they say now: whoever asks all of them for something does
+    /// not hear from any that there is another.
     ///
     /// # Errors
     ///
     /// No member says who has which slot.
-    pub(crate) async fn uncovered(&self) -> Result<usize, DriverError> {
+    pub(crate) async fn primaries(&self) -> Result<Vec<Endpoint>, DriverError> {
         self.shared.refresh().await.map_err(Failure::while_connecting)?;
-        Ok(self.shared.map().uncovered())
+        Ok(self.shared.map().primaries().to_vec())
+    }
+
+    /// How many slots nobody has, for all that is known.
+    pub(crate) fn uncovered(&self) -> usize {
+        self.shared.map().uncovered()
     }
 
     /// As [`Connection::call`], to whoever has the slot; without a slot, to any primary.

@@ -17,6 +17,9 @@ const WAIT: &str = "wait";
 /// Needed while a slot moves.
 const ASKING: &str = "asking";
 
+/// A lock that rights are asked for.
+const ANY: &str = "any";
+
 const WITHOUT_LOOKS: &str = "held locks are not listed";
 
 /// What the user may not send, and what the server does not know: for locks, for waiting without
@@ -55,8 +58,7 @@ async fn of_one(
     };
     let keys = match driver.dialect {
         Dialect::Lockkit => format!(" ~{{{namespace}:*"),
-        // Lock names may be anything, and nothing may follow the pattern that means all keys.
-        Dialect::Plain if *namespace == Namespace::default() => " ~*".into(),
+        Dialect::Plain if names_are_keys(namespace) => format!(" ~{{{namespace}:*"),
         Dialect::Plain => format!(" ~{{{namespace}:* ~{}", plain::pattern(namespace)),
     };
     let channels = format!(" &{{{namespace}:*");
@@ -90,6 +92,17 @@ async fn of_one(
     // server refuses a further pattern for a user who has all of them.
     let has =
         |rights: &[String], none: [&str; 2]| none.iter().any(|it| !rights.contains(&(*it).into()));
+    if locks.is_empty()
+        && driver.dialect == Dialect::Plain
+        && names_are_keys(namespace)
+        && !may_use_any_key(driver, member, namespace).await?
+    {
+        findings.push(Diagnosis::warning(
+            TOPIC,
+            format!("user `{user}` may not use every key: a lock called `{ANY}` would be denied"),
+            format!("`ACL SETUSER {user} ~PATTERN`, if that does not cover the names of the locks"),
+        ));
+    }
     if !locks.is_empty() {
         let finding = lacks(&locks, "acquisitions are denied");
         let keys = if has(&locks, ["pttl", "del"]) { "" } else { &keys };
@@ -155,7 +168,7 @@ async fn missing(
     namespace: &Namespace,
 ) -> Result<Result<Option<Missing>, String>, DriverError> {
     // Rights are given for a namespace, so any lock in it will do.
-    let name = LockName::new(namespace, "any").expect("this is a good name");
+    let name = any(namespace);
     match driver.dialect {
         Dialect::Lockkit => {
             let layout = Layout::of(&name);
@@ -168,7 +181,32 @@ async fn missing(
         }
         Dialect::Plain => {
             let layout = PlainLayout::of(&name);
-            ask_at(driver, member, script::plain::RIGHTS.on(&[], &layout.keys())).await
+            let [lock, bucket, holder] = layout.keys();
+            // What applies to one of all keys says nothing about another.
+            let lock = if names_are_keys(namespace) { bucket } else { lock };
+            ask_at(driver, member, script::plain::RIGHTS.on(&[], &[lock, bucket, holder])).await
         }
     }
+}
+
+/// Whether the user may use the key of a lock whose name nothing is known of.
+async fn may_use_any_key(
+    driver: &RedisDriver,
+    member: Option<&Endpoint>,
+    namespace: &Namespace,
+) -> Result<bool, DriverError> {
+    let layout = PlainLayout::of(&any(namespace));
+    let keys = layout.keys();
+    let rights = script::plain::RIGHTS.on(&[], &keys);
+    let missing: Result<Option<Missing>, String> = ask_at(driver, member, rights).await?;
+    Ok(missing.is_ok_and(|missing| missing.is_some_and(|[[locks, _], ..]| locks.is_empty())))
+}
+
+fn any(namespace: &Namespace) -> LockName {
+    LockName::new(namespace, ANY).expect("this is a good name")
+}
+
+/// Whether nothing stands before a name in the dialect `plain`.
+fn names_are_keys(namespace: &Namespace) -> bool {
+    *namespace == Namespace::default()
 }

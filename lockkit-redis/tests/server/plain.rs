@@ -1,8 +1,8 @@
 //! The dialect that shares locks with whoever sets a key where it is missing.
 
 use libtest_mimic::Trial;
-use lockkit_core::driver::{Driver, ErrorKind, Inspect, Release, Renewal};
-use lockkit_core::{Error, Fairness, Grade, Locker, Namespace};
+use lockkit_core::driver::{Claim, Driver, ErrorKind, Inspect, Release, Renewal};
+use lockkit_core::{Error, Fairness, Grade, LockName, LockStatus, Locker, Namespace};
 use lockkit_redis::{PLAIN_CAPABILITIES, RedisDriver};
 use lockkit_testkit::{REDIS, Server, trial};
 
@@ -175,6 +175,8 @@ async fn inspected(server: Server) {
 async fn documented(server: Server) {
     let [_, _, locks, looks, ..] = &*rights_of("lockkit:") else { panic!("four blocks of rights") };
     let mut raw = Raw::connect(&server.url()).await;
+    // The database is not only for locks.
+    raw.ask::<()>(&["SET", "session:1", "somebody else's"]).await;
     let mut give = async |words: &[String]| {
         let words = words.iter().map(String::as_str);
         let command: Vec<_> = ["ACL", "SETUSER", "app"].into_iter().chain(words).collect();
@@ -201,6 +203,18 @@ async fn documented(server: Server) {
     assert_eq!(lacking().await, Vec::<String>::new());
     take(&app, &holder).await;
     assert_eq!(app.held(&Namespace::default()).await.unwrap().len(), 1);
+
+    // With a pattern for the names of locks.
+    give(&["resetkeys", "~{lockkit:*", "~jobs:*"].map(String::from)).await;
+    let job = LockName::new(&Namespace::default(), "jobs:1").unwrap();
+    take(&app, &Claim::new(job.clone(), LONG)).await;
+    let listed = app.held(&Namespace::default()).await.unwrap();
+    assert_eq!(listed.iter().map(LockStatus::name).collect::<Vec<_>>(), [&job]);
+    let [narrow] = &*lacking().await else { panic!("one finding") };
+    assert!(narrow.contains("may not use every key"), "{narrow}");
+    give(&["~*".into()]).await;
+    assert_eq!(lacking().await, Vec::<String>::new());
+
     for word in locks.iter().chain(looks) {
         if let Some(right) = word.strip_prefix('+').filter(|&right| right != "select") {
             give(&[format!("-{right}")]).await;

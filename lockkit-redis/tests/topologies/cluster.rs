@@ -459,6 +459,16 @@ async fn listed(cluster: RedisCluster) {
     for member in 0..3 {
         assert!(!raw(&cluster, member).await.keys().await.is_empty());
     }
+    // Nothing that this driver asks leads to a member that has slots only since.
+    cluster.free_replica(3);
+    let slot = slot(&cluster).await;
+    cluster.begin_to_move(slot, 3);
+    cluster.end_move(slot, 3);
+    assert_eq!(cluster.owner(slot), 3);
+    let other = self::driver(&cluster.url()).await;
+    take(&other, &claim(LONG)).await;
+    let held = driver.inspect().unwrap().held(&Namespace::default()).await.unwrap();
+    assert_eq!(held.len(), 31);
     assert!(driver.node().is_none());
 }
 

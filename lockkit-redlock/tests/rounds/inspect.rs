@@ -36,6 +36,20 @@ async fn a_list_may_take_longer_than_a_look() {
     assert_eq!(error.kind(), ErrorKind::Unreachable);
 }
 
+/// At most 50 ms, unless it is set.
+#[tokio::test(start_paused = true)]
+async fn nodes_that_take_longer_than_they_are_waited_for_are_named() {
+    let nodes = nodes::<3>();
+    let (driver, claim) = (over(&nodes).await, claim(TTL));
+    for (delay, slow) in [(1, 0), (20, 0), (60, 3)] {
+        nodes.iter().for_each(|node| node.set(Mode::Slow(Duration::from_millis(delay))));
+        let found = driver.diagnose(claim.name().namespace()).await.unwrap();
+        let advices = found.iter().filter_map(|found| found.advice());
+        assert_eq!(advices.filter(|advice| advice.contains("node_timeout")).count(), slow);
+    }
+    assert!(driver.try_acquire(&claim).await.is_err());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_cannot_be_examined_is_named() {
     let nodes = nodes::<3>();

@@ -104,6 +104,20 @@ impl RedisCluster {
         owner.unwrap_or_default()
     }
 
+    /// Makes a replica a primary that has no slot yet.
+    ///
+    /// # Panics
+    /// If it refuses, or does not get to know the others within 120 s.
+    pub fn free_replica(&self, replica: usize) {
+        self.tell(replica, "CLUSTER RESET");
+        wait_until("acquaintance", || {
+            let nodes = ask(self.members[replica].port(), "CLUSTER NODES")?;
+            let links = nodes.lines().filter(|line| line.contains(" connected")).count();
+            Ok(self.has_met_all()? && links == self.members.len())
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+    }
+
     /// Begins to move a slot to the member of that index, without moving a key.
     ///
     /// # Panics
