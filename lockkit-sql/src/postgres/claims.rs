@@ -89,7 +89,11 @@ pub(super) async fn take(
             }
         })
     })
-    .inspect(|answer| connections.note_write(matches!(answer, Answer::Granted { .. })))
+    // A claim that is to be told has written its place.
+    .inspect(|answer| {
+        let is_granted = matches!(answer, Answer::Granted { .. });
+        connections.note_write(is_granted || inbox.is_some());
+    })
 }
 
 /// Keeps the places of these owners for another TTL, which is that of `claim`. Returns the owners

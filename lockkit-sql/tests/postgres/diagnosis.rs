@@ -63,7 +63,7 @@ async fn unsound(server: String) {
             "ALTER TABLE lockkit_lock SET LOGGED",
         ),
         (
-            "ALTER TABLE lockkit_place SET (autovacuum_enabled = false)",
+            "ALTER TABLE lockkit_place SET (fillfactor = 70, autovacuum_enabled = off)",
             "vacuum",
             Grade::Warning,
             "autovacuum = on",

@@ -16,9 +16,10 @@ SELECT current_setting('server_version') AS version,
        (SELECT sum(numbackends)::bigint FROM pg_stat_database) AS connections,
        pg_notification_queue_usage() AS news_queue,
        current_setting('autovacuum') = 'on' AND NOT EXISTS (
-           SELECT 1 FROM pg_class WHERE oid IN (to_regclass('lockkit_lock'),
-                                                to_regclass('lockkit_place'))
-              AND 'autovacuum_enabled=false' = ANY (reloptions)) AS is_vacuumed,
+           SELECT 1 FROM pg_class, pg_options_to_table(reloptions) AS o
+            WHERE oid IN (to_regclass('lockkit_lock'), to_regclass('lockkit_place'))
+              AND CASE o.option_name WHEN 'autovacuum_enabled' THEN NOT o.option_value::boolean
+                  END) AS is_vacuumed,
        (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables
          WHERE relid IN (to_regclass('lockkit_lock'), to_regclass('lockkit_place')))
            AS dead_rows,
