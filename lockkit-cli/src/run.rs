@@ -94,9 +94,10 @@ impl From<io::Error> for Failure {
 
 async fn attempt(options: &Run) -> Result<u8, Failure> {
     let terminal = Terminal::detect();
-    let mut signals = Signals::catch(terminal)?;
-    // Before the lock is asked for, which others could use.
+    // Before the lock is asked for, which others could use; and before signals are caught, which
+    // needs the same.
     tree::check()?;
+    let mut signals = Signals::catch(terminal)?;
     let url = backend::url(&options.place)?;
     let locker = select! {
         biased;
@@ -233,8 +234,10 @@ async fn acquire(locker: &Locker, options: &Run) -> lockkit::Result<LockGuard> {
                 biased;
                 outcome = &mut acquiring => {
                     // A wait that was over sooner was in vain all the same.
-                    if let Err(Error::TimedOut { .. }) = outcome {
-                        looking.await?;
+                    if let Err(Error::TimedOut { .. }) = outcome
+                        && let Ok(refused) = timeout(waiting::PATIENCE, looking).await
+                    {
+                        refused?;
                     }
                     outcome
                 }
@@ -286,7 +289,10 @@ async fn under_lock(
     let begun = Clock::system().now();
     let mut command = None;
     let end = match too_late(&hold, signals).await {
-        Some(end) => Ok(end),
+        Some(end) => {
+            drop(shared);
+            Ok(end)
+        }
         None => {
             let started = start(&options.command, &hold, driver, terminal, signals);
             // The command has inherited the descriptor. A copy here would outlast the release.

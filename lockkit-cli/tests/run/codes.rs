@@ -169,24 +169,29 @@ fn an_empty_url_is_not_the_default() {
     assert!(ended.err.contains("LOCKKIT_URL: it is empty"), "{ended:?}");
 }
 
-/// In it others have the numbers of this run's own processes.
+/// One that is missing, and one in which others have the numbers of this run's own processes.
 #[test]
-fn a_proc_of_another_container_is_78() {
-    let unshare = ["--user", "--map-root-user", "--pid", "--fork"];
-    let able = Command::new("unshare").args(unshare).arg("true").output();
-    if !able.is_ok_and(|ended| ended.status.success()) {
-        eprintln!("left out: here nobody makes a container, by `unshare` of util-linux");
-        return;
+fn a_proc_that_is_not_ours_is_78() {
+    let hidden = r#"mount -t tmpfs none /proc && exec "$@""#;
+    for container in [
+        &["--user", "--map-root-user", "--pid", "--fork"][..],
+        &["--user", "--map-root-user", "--mount", "sh", "-c", hidden, "sh"],
+    ] {
+        let able = Command::new("unshare").args(container).arg("true").output();
+        if !able.is_ok_and(|ended| ended.status.success()) {
+            eprintln!("left out: here nobody makes a container, by `unshare` of util-linux");
+            continue;
+        }
+        let locks = Locks::new();
+        let mut command = Command::new("unshare");
+        command.args(container).arg(lockkit().get_program());
+        command.args(["run", "name", "--", "echo", "never"]);
+        command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
+        let ended = Running::start(command).finish();
+        assert_eq!((ended.code, &*ended.out), (78, ""), "{ended:?}");
+        assert!(ended.err.starts_with("lockkit: /proc: "), "{ended:?}");
+        assert!(!locks.path("locks.db").exists(), "it did not begin to lock");
     }
-    let locks = Locks::new();
-    let mut command = Command::new("unshare");
-    command.args(unshare).arg(lockkit().get_program());
-    command.args(["run", "name", "--", "echo", "never"]);
-    command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
-    let ended = Running::start(command).finish();
-    assert_eq!((ended.code, &*ended.out), (78, ""), "{ended:?}");
-    assert!(ended.err.starts_with("lockkit: /proc: "), "{ended:?}");
-    assert!(!locks.path("locks.db").exists(), "it did not begin to lock");
 }
 
 #[test]
