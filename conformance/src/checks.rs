@@ -176,6 +176,7 @@ table! {
         tokens::tokens_rise_over_releases [Fencing] "A later grant has a higher token, whoever released in between, and whether or not its claim waits.";
         tokens::tokens_rise_while_others_ask [Fencing] "Among 8 claims that ask over and over and release at once, whether or not they wait, each hold has a higher token than the holds before.";
         tokens::tokens_rise_over_expiry [Fencing, Lease] "The grant after one that ran out has a higher token.";
+        tokens::tokens_rise_over_idleness [Fencing] "The first grant after a few leases in which nobody asked for the lock has a higher token than the last before.";
         tokens::tokens_rise_over_connections [Fencing] "Tokens go on rising when every connection was closed in between.";
         tokens::tokens_rise_over_revocation [Fencing, Revoke] "The grant after one that was taken away has a higher token.";
         tokens::tokens_rise_over_a_cut [Fencing, Sever] "Tokens go on rising when the connections were cut in between.";

@@ -68,6 +68,8 @@ struct State {
     /// Tokens up to here belong to another count.
     restarted_at: HashMap<LockName, u64>,
     last_token: u64,
+    /// Until when the count of a lock's tokens is kept.
+    counted_until: HashMap<LockName, Instant>,
     renewals: HashMap<OwnerId, u64>,
     renewed: HashMap<OwnerId, Instant>,
     refused: HashMap<OwnerId, Instant>,
@@ -358,6 +360,18 @@ impl Broken {
             state.deadlines.remove(claim.name());
             drop(state);
             self.memory().revoke(claim.name());
+        }
+    }
+
+    /// Keeps the count of the lock's tokens for two more leases, if it is still there.
+    fn keep_count(&self, claim: &Claim) {
+        let mut state = self.state();
+        let (now, last) = (claim.now(), state.last_token);
+        let until = state.counted_until.entry(claim.name().clone()).or_insert(now);
+        let is_over = *until < now;
+        *until = (*until).max(now + 2 * claim.ttl());
+        if is_over && self.has(Defect::TokensRestartWhenIdle) {
+            state.restarted_at.insert(claim.name().clone(), last);
         }
     }
 
@@ -714,6 +728,7 @@ impl Driver for Broken {
         let claim = &self.translate(claim)?;
         let owner = claim.owner();
         self.expire(claim);
+        self.keep_count(claim);
         self.fresh().insert(owner);
         self.note_comer(claim);
         match self.server.defect {
@@ -800,6 +815,7 @@ impl Driver for Broken {
         }
         let claim = &self.translate(claim)?;
         self.expire(claim);
+        self.keep_count(claim);
         let renewals = {
             let mut state = self.state();
             let renewals = state.renewals.entry(claim.owner()).or_default();
@@ -894,6 +910,7 @@ impl Driver for Broken {
         let claim = &self.translate(claim)?;
         let owner = claim.owner();
         self.expire(claim);
+        self.keep_count(claim);
         let is_holder = self.is_holder(claim);
         match self.server.defect {
             Some(Defect::ReleasesNothing) => return Ok(Release::Freed),

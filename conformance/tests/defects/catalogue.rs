@@ -155,6 +155,7 @@ defects! {
     TokensOfTheClock "Takes tokens from the client's clock." "timestamps of clients whose clocks differ, as those of one machine do not";
     OldTokenInOrder "Gives a fair claim the token of the last grant." "two scripts for a grant, of which one only reads the counter";
     TokensRestartOnExpiry "Restarts the tokens when a lease runs out." "a counter inside the lock's own key; DistributedLock on MongoDB";
+    TokensRestartWhenIdle "Restarts the tokens of a lock that nobody asked for during two leases." "`INCR`, and `PEXPIRE` on the counter lest it stay for ever";
     TokensRestartOnRevocation "Restarts the tokens when the lock is taken away." "a counter that is deleted by hand along with the lock";
     TokensRestartWithTheServer "Restarts the tokens when the backend is restarted." "a Redis without persistence";
 

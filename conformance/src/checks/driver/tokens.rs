@@ -101,6 +101,29 @@ pub(in crate::checks) async fn tokens_rise_over_expiry(context: &Context) -> Ver
     rises(&mut last, other.take_token(&second).await?)
 }
 
+pub(in crate::checks) async fn tokens_rise_over_idleness(context: &Context) -> Verdict {
+    let connection = context.connect().await?;
+    let mut lasts = Vec::new();
+    for (number, kind) in context.kinds().into_iter().enumerate() {
+        let name = context.name(&format!("lock{number}-@"))?;
+        let claim = move || kind(Claim::new(name.clone(), context.ttl()));
+        lasts.push((had(&connection, &claim()).await?, claim));
+    }
+    // Nobody asks for any of them meanwhile.
+    sleep(context.expiry(context.ttl())).await;
+    for (last, claim) in lasts {
+        rises(&mut Some(last), had(&connection, &claim()).await?)?;
+    }
+    Ok(())
+}
+
+/// The token of a hold that is over at once.
+async fn had(connection: &Connection, claim: &Claim) -> Verdict<FencingToken> {
+    let token = connection.take_token(claim).await?;
+    connection.release(claim).await?;
+    Ok(token)
+}
+
 pub(in crate::checks) async fn tokens_rise_over_connections(context: &Context) -> Verdict {
     let mut last = None;
     for _ in 0..5 {
