@@ -66,8 +66,8 @@ pub use turnstile::Turnstile;
 ///   request ever shortens a lease (`no_request_shortens_a_lease`). Nobody else is granted the lock
 ///   for as long as the answer [vouches](Vouch) for it (`a_lease_lasts`). Every grant and renewal
 ///   is vouched for by what ends the hold: a lease by [`Vouch::FromRequest`] or [`Vouch::Lease`], a
-///   session by [`Vouch::Lease`], a process by [`Vouch::WhileAlive`]
-///   (`a_hold_is_vouched_for_as_it_ends`).
+///   session by [`Vouch::Lease`] of the same length for every claim, a process by
+///   [`Vouch::WhileAlive`] (`a_hold_is_vouched_for_as_it_ends`).
 /// - **Time** is the server's, or a duration. The client's wall clock is never sent and never
 ///   compared. A lease ends by itself (`a_lease_runs_out`), and not before its time
 ///   (`a_lease_lasts`). Of several claims that ask for a lock whose lease ran out, one gets it

@@ -25,6 +25,9 @@ use tokio::time::{sleep, timeout};
 use self::steps::between;
 use crate::catalogue::Defect;
 
+/// How long a session is, whatever is asked for.
+const SESSION: Duration = Duration::from_secs(30);
+
 /// The backend of a suite.
 pub(crate) struct Server {
     defect: Option<Defect>,
@@ -664,12 +667,15 @@ impl Broken {
     fn vouch(&self, since: Instant, ttl: Duration) -> Vouch {
         match (self.server.defect, self.server.capabilities.liveness) {
             (Some(Defect::SessionsVouchWhileAlive), _) => Vouch::WhileAlive,
-            (Some(Defect::SessionsVouchAhead), _) => Vouch::Lease { since: since + ttl / 4, ttl },
+            (Some(Defect::SessionsVouchAhead), _) => {
+                Vouch::Lease { since: since + SESSION / 4, ttl: SESSION }
+            }
             (
                 Some(Defect::SessionsVouchFromTheRequest | Defect::ProcessesVouchFromTheRequest),
                 _,
             ) => Vouch::FromRequest,
-            (_, Liveness::Session) => Vouch::Lease { since, ttl },
+            (Some(Defect::SessionsVouchForTheClaim), _) => Vouch::Lease { since, ttl },
+            (_, Liveness::Session) => Vouch::Lease { since, ttl: SESSION },
             (_, Liveness::Process) => Vouch::WhileAlive,
             _ => Vouch::FromRequest,
         }

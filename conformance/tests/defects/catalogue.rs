@@ -96,6 +96,7 @@ defects! {
     SessionsRenewFromTheRequest "Vouches for a renewal of a hold that ends with a session for as long as the claim asked for." "a renewal answered like that of a lease";
     SessionsPushFromTheRequest "Vouches for a hold that ends with a session, and was handed over, for as long as the claim asked for." "a hand-over that says no more than that it took place";
     SessionsVouchWhileAlive "Vouches for a hold that ends with a session for as long as the process lives." "`GET_LOCK` and advisory locks, taken for locks of the process; DistributedLock#83";
+    SessionsVouchForTheClaim "Vouches for a session for the length that the claim asked for, since its last refresh." "the lease of the options, copied into the vouch of a session that has a time-out of its own";
     SessionsVouchAhead "Vouches for a session from when it will next be refreshed." "a keep-alive that counts from when it is due";
     ProcessesVouchFromTheRequest "Vouches for a hold that ends with the process for as long as the claim asked for." "a lock file whose holder gives it up after a stop";
     LosesWithoutCause "Answers every third renewal with `Lost`." "pglock#40, DistributedLock#263";

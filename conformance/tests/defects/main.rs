@@ -147,6 +147,7 @@ fn capabilities_with(defect: Defect) -> Capabilities {
         | Defect::SessionsRenewFromTheRequest
         | Defect::SessionsPushFromTheRequest
         | Defect::SessionsVouchWhileAlive
+        | Defect::SessionsVouchForTheClaim
         | Defect::SessionsVouchAhead => capabilities.liveness = Liveness::Session,
         Defect::ProcessesVouchFromTheRequest => capabilities.liveness = Liveness::Process,
         Defect::UnorderedPushesAreFresh | Defect::UnorderedOldPushesStay => {

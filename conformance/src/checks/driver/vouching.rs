@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use lockkit_core::Liveness;
 use lockkit_core::driver::{Claim, Driver as _, Vouch};
 
@@ -12,6 +14,9 @@ pub(in crate::checks) async fn a_hold_is_vouched_for_as_it_ends(context: &Contex
     }
     is_as_it_ends(context, &held, holder.keep_vouched(&held).await?, "a renewal")?;
     holder.release(&held).await?;
+    if context.capabilities().liveness == Liveness::Session {
+        lasts_whatever_is_asked_for(context).await?;
+    }
     if !context.capabilities().notification {
         return Ok(());
     }
@@ -26,6 +31,32 @@ pub(in crate::checks) async fn a_hold_is_vouched_for_as_it_ends(context: &Contex
         waiter.release(&waiting).await?;
     }
     Ok(())
+}
+
+/// A session is as long for a short claim as for a long one.
+async fn lasts_whatever_is_asked_for(context: &Context) -> Verdict {
+    let connection = context.connect().await?;
+    let mut lengths = Vec::new();
+    for (name, ttl) in [("short-@", context.ttl()), ("long-@", context.long())] {
+        let claim = Claim::new(context.name(name)?, ttl);
+        lengths.push(length(connection.take(&claim).await?.vouched()));
+        lengths.push(length(connection.keep_vouched(&claim).await?));
+        connection.release(&claim).await?;
+    }
+    ensure!(
+        lengths.iter().all(|length| *length == lengths[0]),
+        "the length of a session depends on the claim: asked for {:?} and {:?}, it was {lengths:?}",
+        context.ttl(),
+        context.long()
+    );
+    Ok(())
+}
+
+fn length(vouch: Vouch) -> Option<Duration> {
+    match vouch {
+        Vouch::Lease { ttl, .. } => Some(ttl),
+        _ => None,
+    }
 }
 
 /// `vouch` was answered by now.
