@@ -247,7 +247,7 @@ table! {
         holding::a_grant_whose_answer_was_lost_is_found [] "An acquisition whose first answers are lost gets the lock that it was granted.";
         holding::a_hold_survives_lost_answers [] "A hold survives renewals whose answers are lost.";
         holding::a_release_whose_answer_was_lost_frees [] "A release whose answer is lost leaves the lock free.";
-        holding::a_hold_is_lost_in_time_while_nobody_answers [Silence, Lease] "A guard says that it is lost before its lease is over while the backend answers nothing, and its release ends.";
+        holding::a_hold_is_lost_in_time_while_nobody_answers [Silence] "A guard says that it is lost before its lease or session is over while the backend answers nothing, and its release ends.";
         holding::a_hold_survives_a_cut [Sever] "A lease survives that connections are cut; a session survives or is reported lost.";
         holding::a_restart_is_got_over [Restart] "A locker goes on working after a restart of the backend.";
         ending::an_acquisition_may_be_dropped_anywhere [] "An acquisition that is dropped, after whatever poll, leaves nothing.";

@@ -2,12 +2,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use lockkit_core::driver::{Claim, Driver as _, Vouch};
 use lockkit_core::{AcquireOptions, Error, Lease, Liveness, LockGuard, Operation, Renew};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::connection::Event;
-use crate::context::{Client, Context, Verdict};
+use crate::connection::{Connection, Event};
+use crate::context::{Client, Context, Stop, Verdict};
 
 pub(in crate::checks) async fn a_hold_outlives_its_lease(context: &Context) -> Verdict {
     let (holder, other) = (context.client().await?, context.client().await?);
@@ -244,19 +245,41 @@ pub(in crate::checks) async fn a_hold_is_lost_in_time_while_nobody_answers(
     context: &Context,
 ) -> Verdict {
     let client = context.client().await?;
+    let length = length_of_a_hold(context, &client.connection).await?;
     let guard = context.acquire(&client.lock).await?;
     context.fall_silent().await?;
     // No request that left from now on is answered, so nothing can vouch for longer.
-    tokio::time::sleep(context.ttl()).await;
-    ensure!(!guard.is_held(), "a guard still believed after a lease without an answer");
+    tokio::time::sleep(length).await;
+    ensure!(!guard.is_held(), "a guard still believed {length:?} after the last answer");
     context.promptly("word of a loss while nobody answers", guard.lost()).await?;
     // It may say that the hold was lost, or that it was not answered.
     _ = context.promptly("the end of a release while nobody answers", guard.release()).await?;
     context.speak().await?;
-    let limit = context.expiry(context.ttl()) + context.patience();
+    let limit = context.expiry(length) + context.patience();
     let again = context.within(limit, "a hold after a silence", client.lock.acquire()).await??;
     again.release().await?;
     Ok(())
+}
+
+/// For how long a hold lasts that nobody hears of any more: a session lasts as long as it is
+/// vouched for, whatever is asked for.
+async fn length_of_a_hold(context: &Context, connection: &Connection) -> Verdict<Duration> {
+    const LONGEST: Duration = Duration::from_secs(60);
+    match context.capabilities().liveness {
+        Liveness::Lease => return Ok(context.ttl()),
+        Liveness::Session => (),
+        _ => return Err(Stop::DoesNotApply("a hold lasts as long as its process".into())),
+    }
+    let probe = Claim::new(context.name("probe-@")?, context.ttl());
+    let vouch = connection.take(&probe).await?.vouched();
+    connection.release(&probe).await?;
+    match vouch {
+        Vouch::Lease { ttl, .. } if ttl > LONGEST => {
+            Err(Stop::DoesNotApply(format!("a session lasts for {ttl:?}")))
+        }
+        Vouch::Lease { ttl, .. } => Ok(ttl),
+        vouch => fail!("a session is vouched for {vouch:?}"),
+    }
 }
 
 pub(in crate::checks) async fn a_hold_survives_a_cut(context: &Context) -> Verdict {
