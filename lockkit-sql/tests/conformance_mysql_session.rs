@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lockkit_conformance::Suite;
 use lockkit_sql::mysql::session::{CAPABILITIES, MysqlSessionDriver};
-use lockkit_testkit::{Server, Unavailable, mariadb_or_mysql};
+use lockkit_testkit::{Server, Unavailable, mariadb_or_mysql, or_skip};
 
 fn main() -> ExitCode {
     static SERVER: LazyLock<Result<Server, Unavailable>> =
@@ -21,7 +21,8 @@ fn main() -> ExitCode {
     }
 
     Suite::new("mysql", CAPABILITIES)
-        .skip_unless(|| server().map(|_| ()))
+        // `LOCKKIT_REQUIRE` names the server, not the driver.
+        .skip_unless(|| Ok(or_skip(SERVER.as_ref().map(|_| ()).map_err(Clone::clone))?))
         .connect(|| async {
             let url = format!("{}?hold=session&ttl=3s&call_limit=5s", server()?.url());
             Ok(MysqlSessionDriver::connect(&url.parse()?).await?)
