@@ -25,6 +25,8 @@ const SLACK: Duration = Duration::from_millis(5);
 const ROUND_TRIP: Duration = Duration::from_millis(10);
 /// The longest that a driver lets a request take.
 const LONGEST_CALL: Duration = Duration::from_secs(3);
+/// What is awaited and takes longer than so many leases hangs, unless it may wait for ever.
+const HANGS: u32 = 20;
 
 /// Somebody who uses locks.
 pub(crate) struct Person {
@@ -145,6 +147,9 @@ impl Person {
         let wish = self.wish();
         let (outcome, terms) = self.attempt(&wish).await;
         let Some(outcome) = outcome else {
+            if wish.wait != Wait::Forever {
+                self.judge_drop(wish.patience, || format!("{}: {:?}", wish.name, wish.wait));
+            }
             self.society.count("dropped acquisitions");
             self.society.network.history.note(|| format!("{} is not wanted any more", wish.name));
             return None;
@@ -311,6 +316,9 @@ impl Person {
                 let patience = self.patience();
                 let extended = self.driven(patience, guard.extend(ttl)).await;
                 self.society.network.history.note(|| format!("extended: {extended:?}"));
+                if extended.is_none() {
+                    self.judge_drop(patience, || format!("the extension of {}", guard.owner()));
+                }
                 has_known_end &= extended.is_some();
             }
             self.write_later(guard);
@@ -401,7 +409,9 @@ impl Person {
             Guard::Leased(guard) => self.driven(patience, guard.release()).await,
         };
         let society = &self.society;
-        let Some(released) = released else { return };
+        let Some(released) = released else {
+            return self.judge_drop(patience, || format!("the release of {owner}"));
+        };
         society.network.history.note(|| format!("{owner} released: {released:?}"));
         if patience == Patience::Awaits && began.elapsed() > LONGEST_CALL + SLACK {
             society.violation(format!("{owner} was released after {:?}", began.elapsed()));
@@ -428,6 +438,13 @@ impl Person {
             || network.at_server(|server, _| server.holder(name)) != Some(owner)
     }
 
+    /// Who awaited something dropped it only because it hangs.
+    fn judge_drop(&self, patience: Patience, what: impl FnOnce() -> String) {
+        if patience == Patience::Awaits {
+            self.society.violation(format!("{} hangs", what()));
+        }
+    }
+
     /// What comes of a future; nothing if it was dropped before.
     async fn driven<F: Future>(&self, patience: Patience, future: F) -> Option<F::Output> {
         let ttl = self.society.ttl;
@@ -443,8 +460,8 @@ impl Person {
                 timeout(ttl * 4, future).await.ok()
             }
             Patience::Ends(limit) => timeout(limit, future).await.ok(),
-            // None waits for ever.
-            Patience::Awaits => timeout(ttl * 20, future).await.ok(),
+            // Not even whoever may wait for ever does.
+            Patience::Awaits => timeout(ttl * HANGS, future).await.ok(),
         }
     }
 }
