@@ -109,7 +109,7 @@ table! {
         asking::a_free_lock_is_granted [] "A free lock is granted to whoever asks.";
         asking::a_held_lock_is_refused [] "A held lock is refused to other connections.";
         asking::two_claims_of_one_connection_exclude_each_other [] "Two claims of one connection exclude each other, whatever the backend lets one session do.";
-        asking::a_refusal_comes_at_once [] "An ask does not wait for the holder, not even for the end of its lease.";
+        asking::a_refusal_comes_at_once [] "An ask does not wait for the holder: not for the end of its lease, nor for a fifth of that.";
         asking::claims_over_separate_connections_get_one_grant [] "Of 8 claims that ask at the same time over 8 connections, one gets the lock.";
         asking::claims_over_one_connection_get_one_grant [] "Of 8 claims that ask at the same time over one connection, one gets the lock.";
         asking::claims_to_what_ran_out_get_one_grant [Lease] "Of 8 claims that ask at the same time for a lock whose lease ran out, one gets it.";

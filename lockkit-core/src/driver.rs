@@ -104,9 +104,9 @@ pub use turnstile::Turnstile;
 ///   answered; [`Claim::call_limit`] is the default bound (`requests_end_while_nobody_answers`,
 ///   `an_ask_that_did_not_arrive_leaves_nothing`). So does one whose connection is cut
 ///   (`an_ask_that_was_cut_off_leaves_nothing`).
-/// - **No task per claim**, no waiting for holders, no back-off. Connection supervisors, shared
-///   subscriptions and bounded re-sends of one idempotent request are the driver's; they end in
-///   [`close`](Self::close) or with the driver.
+/// - **No task per claim**, no waiting for holders (`a_refusal_comes_at_once`), no back-off.
+///   Connection supervisors, shared subscriptions and bounded re-sends of one idempotent request are
+///   the driver's; they end in [`close`](Self::close) or with the driver.
 ///
 /// Each driver documents what a request that lands after its claim was given up can leave behind:
 /// at most a hold of one TTL (`an_ask_in_a_silence_leaves_at_most_a_lease`).

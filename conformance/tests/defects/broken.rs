@@ -457,6 +457,17 @@ impl Broken {
                     Err(_) => self.memory().try_acquire(claim).await,
                 }
             }
+            Some(Defect::TriesWaitBriefly) if !claim.waits() => {
+                let until = claim.now() + Duration::from_secs(7);
+                loop {
+                    match self.memory().try_acquire(claim).await? {
+                        Attempt::Taken(_) if claim.now() < until => {
+                            sleep(Duration::from_secs(1)).await;
+                        }
+                        answer => return Ok(answer),
+                    }
+                }
+            }
             Some(Defect::DeadWaitersStay) if claim.waits() => {
                 match self.memory().try_acquire(claim).await? {
                     Attempt::Taken(_) => {

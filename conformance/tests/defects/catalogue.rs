@@ -40,6 +40,7 @@ defects! {
     HangsWhenRefused "Never answers an ask for a held lock." "redisson#5761, redisson#763";
     WaitsForTheHolder "Lets the ask of a waiter wait for the holder." "`BLPOP`, `pg_advisory_lock`, `SELECT ... FOR UPDATE` without a time-out";
     TriesWait "Lets the ask of a try wait for the holder for up to two leases." "a session's lock time-out that is left at its default";
+    TriesWaitBriefly "Lets the ask of a try wait for the holder for less than a lease." "a lock time-out of half a second; a client helper that tries for 0.8 seconds before it says no";
     RefusesAtFirst "Refuses the first ask of each claim." "RedLock.net#91, redisson#4822";
     DeclaresOtherwise "Declares other capabilities than it is documented with." "dynamodb-lock-client#1: documentation that promises more than the code does";
 
