@@ -151,7 +151,7 @@ table! {
         leasing::a_renewal_may_be_for_longer [Lease] "A renewal for a longer lease than the last makes the hold last as long.";
         leasing::the_shortest_lease_is_kept [Lease] "A lease of the least length declared is granted, lasts and ends.";
         leasing::the_longest_lease_is_kept [Lease] "A lease of the greatest length declared is granted, renewed, told, kept and released.";
-        leasing::a_refusal_is_not_wrong_about_the_end [Lease] "Where a refusal says when the lock will be free, it is no later than the lease allows.";
+        leasing::a_refusal_is_not_wrong_about_the_end [Lease] "Where a refusal says when the lock will be free, it is no later than the lease allows, in whatever unit.";
         waiting::a_release_is_not_missed [Notification] "Who was refused and then listens hears of the release, also of one in between, or during the ask.";
         waiting::a_release_wakes_who_listens [Notification] "Who listens hears of a release that comes later.";
         waiting::listening_may_be_broken_off [Notification] "Who stops listening and listens again hears of a release in between.";

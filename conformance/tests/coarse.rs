@@ -7,8 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_conformance::{Outcome, Suite};
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Clock, Driver, DriverError, Inspect, Instant, OwnerId, Release,
-    Renewal, Taken,
+    Attempt, Change, Claim, Clock, Driver, DriverError, Inspect, Instant, OwnerId, Release, Renewal,
 };
 use lockkit_core::memory::{CAPABILITIES, MemoryDriver};
 use lockkit_core::{Capabilities, Diagnosis, Holder, LockName, LockStatus, Namespace};
@@ -43,9 +42,15 @@ impl Coarse {
             told = told.with_held_for(whole(now) - whole(now.saturating_sub(held_for)));
         }
         if let Some(remaining) = holder.remaining() {
-            told = told.with_remaining(whole(now + remaining) - whole(now));
+            told = told.with_remaining(self.told_of(remaining));
         }
         status.clone().held_by(told)
+    }
+
+    /// How long that is, by the units in which it begins and ends.
+    fn told_of(&self, remaining: Duration) -> Duration {
+        let now = self.now();
+        whole(now + remaining) - whole(now)
     }
 }
 
@@ -65,8 +70,10 @@ impl Driver for Coarse {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
         Ok(match self.memory.try_acquire(&self.rounded_up(claim)).await? {
-            // It would have to be told for less than it is.
-            Attempt::Taken(_) => Attempt::Taken(Taken::new()),
+            Attempt::Taken(taken) => Attempt::Taken(match taken.remaining() {
+                Some(remaining) => taken.free_in(self.told_of(remaining)),
+                None => taken,
+            }),
             answer => answer,
         })
     }

@@ -94,7 +94,7 @@ impl Period {
 }
 
 /// What a backend may count in at most.
-const UNIT: Duration = Duration::from_secs(1);
+pub(super) const UNIT: Duration = Duration::from_secs(1);
 
 async fn has_times(
     connection: &Connection,

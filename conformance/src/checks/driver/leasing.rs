@@ -5,6 +5,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{Capabilities, Holder};
 
+use super::inspection::UNIT;
 use crate::connection::{Connection, Freed};
 use crate::context::{Context, Verdict};
 
@@ -162,7 +163,8 @@ pub(in crate::checks) async fn a_refusal_is_not_wrong_about_the_end(context: &Co
     let (holder, other) = context.pair().await?;
     let claim = context.claim()?;
     holder.take(&claim).await?;
-    let limit = claim.ttl() + margin(claim.ttl());
+    // It may have been rounded up, and so may the lease.
+    let limit = claim.ttl() + margin(claim.ttl()).max(2 * UNIT);
     for _ in 0..3 {
         let taken = other.is_refused(&context.claim()?, "it is held").await?;
         if let Some(remaining) = taken.remaining() {
