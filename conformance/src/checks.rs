@@ -138,6 +138,7 @@ table! {
         overlapping::a_renewal_is_one_step_beside_a_break [Revoke] "A renewal that is under way while the hold is taken away neither brings it back nor ends that of the next owner.";
         overlapping::a_repeated_ask_is_one_step_beside_a_break [Revoke] "A repeated ask that is under way while the hold is taken away does not end that of the next owner, nor hold the lock beside it.";
         vouching::a_hold_is_vouched_for_as_it_ends [] "Grants, repeated asks, renewals and grants that a waiter is told of are vouched for by what ends the hold: a lease and a session since before the answer, a session for as long whatever is asked for, a process while it lives.";
+        handing::a_descriptor_keeps_the_lock [] "Only a hold that ends with its process may have a descriptor, which is closed on `exec` and keeps the lock after the release until it is closed.";
         silence::requests_end_while_nobody_answers [Silence] "While the backend answers nothing, asks, renewals, releases, looks, lists, breaks and diagnoses end by themselves and say so; afterwards the connection works again.";
         silence::an_ask_that_did_not_arrive_leaves_nothing [Silence] "Of an ask without an answer it is only said that it was not carried out if it holds nothing, then or later.";
         silence::an_ask_in_a_silence_leaves_at_most_a_lease [Silence, Lease] "What was asked for without an answer and then released is free within a lease, also if the ask arrives late.";

@@ -178,7 +178,8 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
     /// or if no descriptor keeps it: only a hold that ends with its
     /// [process](crate::Liveness::Process) has one.
     ///
-    /// The copy is closed on `exec`, like all descriptors, unless whoever hands it on changes that.
+    /// The copy is closed on `exec`, like all descriptors, unless whoever hands it on changes that
+    /// (`a_descriptor_keeps_the_lock`).
     ///
     /// # Errors
     ///

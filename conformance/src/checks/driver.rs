@@ -4,6 +4,7 @@ pub(super) mod asking;
 pub(super) mod breaking;
 pub(super) mod closing;
 pub(super) mod cutting;
+pub(super) mod handing;
 pub(super) mod inspection;
 pub(super) mod leasing;
 pub(super) mod looking;

@@ -6,7 +6,9 @@ mod silence;
 mod steps;
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::future::pending;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -1120,6 +1122,19 @@ impl Driver for Broken {
 
     fn inspect(&self) -> Option<&dyn Inspect> {
         (!self.has(Defect::CannotBeInspected)).then_some(self)
+    }
+
+    async fn descriptor(&self, claim: &Claim) -> Result<Option<OwnedFd>, DriverError> {
+        match self.server.defect {
+            Some(Defect::LeasesHaveDescriptors | Defect::DescriptorsKeepNothing)
+                if self.is_holder(&self.translate(claim)?) =>
+            {
+                let file = File::open("/dev/null");
+                let file = file.map_err(|error| DriverError::new(ErrorKind::Capacity, error))?;
+                Ok(Some(file.into()))
+            }
+            _ => Ok(None),
+        }
     }
 
     async fn close(&self) {

@@ -104,6 +104,9 @@ defects! {
     KeepsFewHolds "Renews no more than 500 holds." "redisson#6844: lost updates in a table of renewals";
     StuckAfterLoss "Refuses a lock to the connection that lost it." "consul#4902, redisson#2515";
 
+    LeasesHaveDescriptors "Hands out a descriptor for a hold that is a lease." "any open file of the driver's, where it is that of the lock which is meant";
+    DescriptorsKeepNothing "Hands out a descriptor that keeps nothing, for a hold that ends with the process." "a file that is opened again, which shares no lock of flock(2) with the first";
+
     // News.
     Mute "Tells of nothing." "redisson#3829, redisson#6540";
     TellsTheFairOnly "Tells waiters that are not fair of nothing." "a hand-over to who has a place, and no message to who has none";

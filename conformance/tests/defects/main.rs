@@ -149,7 +149,9 @@ fn capabilities_with(defect: Defect) -> Capabilities {
         | Defect::SessionsVouchWhileAlive
         | Defect::SessionsVouchForTheClaim
         | Defect::SessionsVouchAhead => capabilities.liveness = Liveness::Session,
-        Defect::ProcessesVouchFromTheRequest => capabilities.liveness = Liveness::Process,
+        Defect::ProcessesVouchFromTheRequest | Defect::DescriptorsKeepNothing => {
+            capabilities.liveness = Liveness::Process;
+        }
         Defect::UnorderedPushesAreFresh | Defect::UnorderedOldPushesStay => {
             capabilities.fairness = Fairness::Unordered;
         }
