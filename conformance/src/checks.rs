@@ -124,7 +124,7 @@ table! {
         releasing::a_stale_claim_cannot_release [Lease] "A claim whose lease ran out cannot release the hold of its successor.";
         releasing::closing_one_connection_leaves_the_others_alone [] "Closing a connection ends no hold of another connection.";
         releasing::a_closed_connection_leaves_nothing_for_long [] "What was held or waited for over a connection that was closed ends by itself.";
-        closing::a_connection_may_be_closed_again [] "A connection that was closed can be closed once more.";
+        closing::a_connection_may_be_closed_again [] "A connection can be closed within 5 seconds, also once more.";
         closing::requests_end_after_closing [] "Whatever is asked over a connection that was closed is answered, or fails.";
         renewing::only_the_owner_renews [] "A claim that does not hold the lock is told `Lost`, and does not prolong the hold.";
         renewing::a_waiter_cannot_renew [] "A claim that waits is told `Lost` when it renews, and gets nothing by it.";

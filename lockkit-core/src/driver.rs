@@ -194,7 +194,7 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
     /// (`a_closed_connection_leaves_nothing_for_long`). This may be called again
     /// (`a_connection_may_be_closed_again`), and requests that are made afterwards are answered or
     /// fail (`requests_end_after_closing`). It has 5 seconds, after which it is dropped, wherever
-    /// it is.
+    /// it is: both checks allow no more.
     async fn close(&self) {}
 }
 

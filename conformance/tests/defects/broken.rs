@@ -1138,6 +1138,9 @@ impl Driver for Broken {
     }
 
     async fn close(&self) {
+        if self.has(Defect::ClosesSlowly) {
+            sleep(Duration::from_secs(8)).await;
+        }
         if self.closes.fetch_add(1, Ordering::Relaxed) > 0 && self.has(Defect::HangsWhenClosedAgain)
         {
             pending().await

@@ -65,6 +65,7 @@ defects! {
     TurnsCannotBeDeclined "Does not release what was handed to a waiter that has not heard of it." "a cancelled waiter that is notified at that moment; CURATOR-335";
     TurnsAreDeclinedInSilence "Passes on what was handed to a waiter that gives up, and does not tell the next one." "a release that only wakes others if the lock was held; CURATOR-335";
     OneCloseEndsAll "Ends the holds of all connections when one is closed." "DistributedLock#83: connections that share a session";
+    ClosesSlowly "Takes eight seconds to end a connection." "a farewell to a server that does not answer it";
     HangsWhenClosedAgain "Never comes back from a second end of a connection." "a task that is waited for and has ended";
     HangsAfterClosing "Never answers a request after the end of its connection." "a queue of requests that nobody reads any more";
 
