@@ -128,7 +128,9 @@ impl Setup {
     pub(crate) fn ttl(&self) -> Duration {
         let default = if self.virtual_time { 30 } else { 1 };
         let ttl = self.ttl.unwrap_or(Duration::from_secs(default));
-        ttl.clamp(self.capabilities.min_ttl, self.capabilities.max_ttl)
+        let Capabilities { min_ttl, max_ttl, .. } = self.capabilities;
+        // A long lease is to outlast some of these, where it can.
+        ttl.min(max_ttl / 4).max(min_ttl)
     }
 
     /// Why the check cannot be run on this driver.
@@ -204,6 +206,17 @@ impl Context {
     pub(crate) fn long(&self) -> Duration {
         let Capabilities { min_ttl, max_ttl, .. } = self.capabilities();
         Duration::from_secs(600).clamp(min_ttl, max_ttl)
+    }
+
+    /// Ends a check that holds a lock with one request while several leases run out, where no lease
+    /// is as long as that.
+    pub(crate) fn needs_long_leases(&self) -> Verdict {
+        match self.long() < 4 * self.ttl() {
+            true => Err(Stop::DoesNotApply(
+                "the longest lease is not much longer than the shortest".into(),
+            )),
+            false => Ok(()),
+        }
     }
 
     /// How long to wait for what should be there at once: long, for a busy machine, but well within

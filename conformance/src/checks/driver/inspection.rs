@@ -189,6 +189,7 @@ pub(in crate::checks) async fn places_are_seen_in_order(context: &Context) -> Ve
 }
 
 pub(in crate::checks) async fn times_of_a_place_are_right(context: &Context) -> Verdict {
+    context.needs_long_leases()?;
     let (holder, waiter) = context.pair().await?;
     let held = context.long_claim()?;
     // The time is for people, and in whatever unit the backend counts.
@@ -218,6 +219,7 @@ pub(in crate::checks) async fn times_of_a_place_are_right(context: &Context) -> 
 }
 
 pub(in crate::checks) async fn a_place_that_ran_out_is_not_seen(context: &Context) -> Verdict {
+    context.needs_long_leases()?;
     let (holder, dead) = context.pair().await?;
     let alive = context.connect().await?;
     let held = context.long_claim()?;

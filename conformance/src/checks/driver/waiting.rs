@@ -154,7 +154,8 @@ where
         }
         Verdict::Ok(())
     };
-    match timeout(context.ttl(), listen).await {
+    // What is held does not run out by then.
+    match timeout(context.ttl().min(context.long() / 2), listen).await {
         Err(_) => Ok(()),
         Ok(Err(stop)) => Err(stop),
         Ok(Ok(())) => fail!("{who} was woken {MOST} times while nothing changed"),
@@ -271,6 +272,7 @@ pub(in crate::checks) async fn places_are_served_in_order(context: &Context) -> 
 }
 
 pub(in crate::checks) async fn a_waiter_keeps_its_place(context: &Context) -> Verdict {
+    context.needs_long_leases()?;
     let (holder, first) = context.pair().await?;
     let second = context.connect().await?;
     let held = context.long_claim()?;
@@ -303,6 +305,7 @@ pub(in crate::checks) async fn a_plain_waiter_does_not_overtake_the_queue(
 pub(in crate::checks) async fn a_try_does_not_overtake_at_the_end_of_a_lease(
     context: &Context,
 ) -> Verdict {
+    context.needs_long_leases()?;
     let (holder, waiter) = context.pair().await?;
     let other = context.connect().await?;
     let others = [context.long_claim()?].into_iter().chain(context.all_that_wait()?);

@@ -70,7 +70,8 @@ pub(in crate::checks) async fn the_longest_hold_ends(context: &Context) -> Verdi
     let guard = context.acquire(&holder.lock).await?;
     tokio::time::sleep(context.ttl() + context.ttl() / 2).await;
     ensure!(guard.is_held(), "a hold was lost before the longest hold was over");
-    context.promptly("the end of the longest hold", guard.lost()).await?;
+    let limit = context.ttl() / 2 + context.patience();
+    context.within(limit, "the end of the longest hold", guard.lost()).await?;
     let next = context.promptly("a hold after the longest hold", other.lock.acquire()).await??;
     next.release().await?;
     Ok(())

@@ -149,7 +149,8 @@ pub(in crate::checks) async fn a_waiter_that_gave_up_is_passed_over(context: &Co
     waits(context, &first).await?;
     let wait = acquire_in_queue(&second);
     waits(context, &second).await?;
-    let gave_up = context.promptly("the end of a limited wait", short).await??;
+    let limit = context.ttl() / 2 + context.patience();
+    let gave_up = context.within(limit, "the end of a limited wait", short).await??;
     ensure!(
         matches!(gave_up, Err(Error::TimedOut { .. })),
         "a limited wait for a held lock ended in {gave_up:?}"
