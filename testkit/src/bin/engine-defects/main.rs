@@ -127,6 +127,10 @@ fn passes(copy: &Path, name: &str) -> Result<bool, Box<dyn Error>> {
     if text.contains("running 0 tests") {
         return Err(format!("there is no test {name}").into());
     }
+    // Cut off before it began, it has noticed nothing.
+    if !text.lines().any(|line| line.starts_with("running ")) {
+        return Err(format!("{name} was not run: {text}").into());
+    }
     let passed = format!("{name} ... ok");
     Ok(text.lines().any(|line| line.ends_with(&passed)))
 }
