@@ -1,7 +1,11 @@
-use std::fmt;
+mod host;
+mod shown;
+
 use std::str::FromStr;
 
-use percent_encoding::{percent_decode_str, percent_encode_byte};
+use percent_encoding::percent_decode_str;
+
+pub use self::host::Host;
 
 use crate::parameters::{COMMON_PARAMETERS, Common, LABEL, Parameter, Parameters};
 use crate::{Error, Result};
@@ -14,8 +18,8 @@ use crate::{Error, Result};
 /// ```
 ///
 /// User, password, path and the values of parameters are percent-decoded. Both
-/// [`Display`](fmt::Display) and [`Debug`](fmt::Debug) leave out the password and whatever looks
-/// like a secret among the parameters.
+/// [`Display`](std::fmt::Display) and [`Debug`](std::fmt::Debug) leave out the password and
+/// whatever looks like a secret among the parameters.
 ///
 /// ```
 /// # fn main() -> lockkit_core::Result<()> {
@@ -181,58 +185,6 @@ impl BackendUrl {
     }
 }
 
-/// A host of a [`BackendUrl`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Host {
-    name: String,
-    port: Option<u16>,
-}
-
-impl Host {
-    /// The name or address; an IPv6 address without its brackets.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The port, if one was given.
-    pub fn port(&self) -> Option<u16> {
-        self.port
-    }
-}
-
-impl FromStr for Host {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        let (name, port) = match text.strip_prefix('[') {
-            Some(rest) => rest.split_once(']').ok_or("a `[` in it is not closed")?,
-            None => text.split_at(text.find(':').unwrap_or(text.len())),
-        };
-        let port = match port.strip_prefix(':') {
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                Some(digits.parse().map_err(|_| "a port is a number up to 65535")?)
-            }
-            None if port.is_empty() => None,
-            _ => return Err("a port is a number; an IPv6 address stands in brackets"),
-        };
-        let is_legal = |c: char| c.is_alphanumeric() || "-._:%".contains(c);
-        if name.is_empty() || !name.chars().all(is_legal) {
-            return Err("a host is empty or has an illegal character");
-        }
-        Ok(Self { name: name.into(), port })
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name.contains(':') {
-            true => write!(f, "[{}]", self.name)?,
-            false => f.write_str(&self.name)?,
-        }
-        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
-    }
-}
-
 impl FromStr for BackendUrl {
     type Err = Error;
 
@@ -318,87 +270,12 @@ impl FromStr for BackendUrl {
     }
 }
 
-impl fmt::Display for BackendUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.scheme, if self.has_authority { "//" } else { "" })?;
-        let user = encoded(self.user.as_deref().unwrap_or(""), "/?:@");
-        match (&self.user, &self.password) {
-            (_, Some(_)) => write!(f, "{user}:***@")?,
-            // It may be the password, if the colon before it was forgotten.
-            (Some(_), None) => f.write_str("***@")?,
-            (None, None) => (),
-        }
-        match self.misread {
-            0 => {
-                for (at, host) in self.hosts.iter().enumerate() {
-                    write!(f, "{}{host}", if at > 0 { "," } else { "" })?;
-                }
-            }
-            _ => f.write_str("***")?,
-        }
-        match misread_password(&self.path).filter(|_| self.hosts.is_empty()) {
-            _ if self.misread > 0 => (),
-            Some(rest) => write!(f, "***@{}", encoded(rest, "?"))?,
-            None if self.hosts.is_empty() => f.write_str(&encoded(&self.path, "?"))?,
-            None => f.write_str(&encoded(&self.path, "?@&="))?,
-        }
-        for (at, (name, value)) in self.query.iter().enumerate() {
-            f.write_str(if at > 0 { "&" } else { "?" })?;
-            // Without a user, what is at an `@` of the label may be one.
-            let is_hidden = looks_secret(name) || self.user.is_none() && value.contains('@');
-            match encoded(name, "&=") {
-                _ if at < self.misread => f.write_str("***")?,
-                name if is_hidden => write!(f, "{name}=***")?,
-                // What is written `@` would be misread as the end of a password, but in a label.
-                name if name == LABEL.name => write!(f, "{name}={}", encoded(value, "&"))?,
-                name => write!(f, "{name}={}", encoded(value, "&@"))?,
-            }
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for BackendUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.to_string())
-    }
-}
-
-/// The text as it stands in a URL where the `reserved` characters have a meaning, so that it is one
-/// line.
-fn encoded(text: &str, reserved: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || "%#".contains(c) || reserved.contains(c) {
-            encoded.extend(c.encode_utf8(&mut [0; 4]).bytes().map(percent_encode_byte));
-        } else {
-            encoded.push(c);
-        }
-    }
-    encoded
-}
-
 /// Whether a `%` is not followed by two hexadecimal digits.
 fn has_broken_escape(text: &str) -> bool {
     text.split('%').skip(1).any(|rest| {
         let digits = rest.bytes().take(2).take_while(u8::is_ascii_hexdigit);
         digits.count() < 2
     })
-}
-
-/// What follows what may be a user and password, where `//` or the scheme was forgotten or has one
-/// slash too many. A path in a file system may have an `@`, too.
-fn misread_password(path: &str) -> Option<&str> {
-    let (before, rest) = path.rsplit_once('@')?;
-    let is_path = before.starts_with(['/', '.']) && !before.contains(':');
-    (!is_path).then_some(rest)
-}
-
-fn looks_secret(parameter: &str) -> bool {
-    let parameter = parameter.to_ascii_lowercase();
-    ["pas", "pw", "secret", "token", "key", "auth", "cred"]
-        .iter()
-        .any(|word| parameter.contains(word))
 }
 
 #[cfg(test)]
