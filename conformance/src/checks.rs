@@ -137,7 +137,7 @@ table! {
         overlapping::a_release_is_one_step_beside_a_break [Revoke] "A release that is under way while the hold is taken away does not end that of the next owner.";
         overlapping::a_renewal_is_one_step_beside_a_break [Revoke] "A renewal that is under way while the hold is taken away neither brings it back nor ends that of the next owner.";
         overlapping::a_repeated_ask_is_one_step_beside_a_break [Revoke] "A repeated ask that is under way while the hold is taken away does not end that of the next owner, nor hold the lock beside it.";
-        vouching::a_hold_is_vouched_for_as_it_ends [] "Grants, repeated asks, renewals and grants that a waiter is told of are vouched for by what ends the hold: a lease and a session since before the answer, a session for as long whatever is asked for, a process while it lives.";
+        vouching::a_hold_is_vouched_for_as_it_ends [] "Grants, repeated asks, renewals and grants that a waiter is told of are vouched for by what ends the hold: a lease and a session since before the answer, a session always for the same length, a process while it lives.";
         handing::a_descriptor_keeps_the_lock [] "Only a hold that ends with its process may have a descriptor, which is closed on `exec` and keeps the lock after the release until it is closed.";
         silence::requests_end_while_nobody_answers [Silence] "While the backend answers nothing, asks, renewals, releases, looks, lists, breaks and diagnoses end by themselves and say so; afterwards the connection works again.";
         silence::an_ask_that_did_not_arrive_leaves_nothing [Silence] "Of an ask without an answer it is only said that it was not carried out if it holds nothing, then or later.";
@@ -152,7 +152,7 @@ table! {
         leasing::a_renewal_may_be_for_longer [Lease] "A renewal for a longer lease than the last makes the hold last as long.";
         leasing::the_shortest_lease_is_kept [Lease] "A lease of the least length declared is granted, lasts and ends.";
         leasing::the_longest_lease_is_kept [Lease] "A lease of the greatest length declared is granted, renewed, told, kept and released.";
-        leasing::a_refusal_is_not_wrong_about_the_end [Lease] "Where a refusal says when the lock will be free, it is no later than the lease allows, in whatever unit.";
+        leasing::a_refusal_is_not_wrong_about_the_end [Lease] "Where a refusal says when the lock will be free, it is no later than the lease allows, by more than two seconds.";
         waiting::a_release_is_not_missed [Notification] "Who was refused and then listens hears of the release, also of one in between, or during the ask.";
         waiting::a_release_wakes_who_listens [Notification] "Who listens hears of a release that comes later.";
         waiting::listening_may_be_broken_off [Notification] "Who stops listening and listens again hears of a release in between.";

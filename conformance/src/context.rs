@@ -126,11 +126,10 @@ impl Setup {
     }
 
     pub(crate) fn ttl(&self) -> Duration {
-        let default = if self.virtual_time { 30 } else { 1 };
-        let ttl = self.ttl.unwrap_or(Duration::from_secs(default));
         let Capabilities { min_ttl, max_ttl, .. } = self.capabilities;
+        let usual = Duration::from_secs(if self.virtual_time { 30 } else { 1 });
         // A long lease is to outlast some of these, where it can.
-        ttl.min(max_ttl / 4).max(min_ttl)
+        self.ttl.unwrap_or(usual.min(max_ttl / 4)).clamp(min_ttl, max_ttl)
     }
 
     /// Why the check cannot be run on this driver.

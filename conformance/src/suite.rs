@@ -126,9 +126,9 @@ impl Suite {
         self
     }
 
-    /// The lease that the checks ask for: 1 second unless said otherwise, 30 in
-    /// [virtual time](Self::virtual_time). It is no longer than a quarter of the longest that the
-    /// driver can keep, so that others outlast it, and no shorter than the shortest.
+    /// The lease that the checks ask for, or the nearest one that the driver can keep. Unless said
+    /// otherwise it is 1 second, 30 in [virtual time](Self::virtual_time), or a quarter of the
+    /// longest that the driver can keep, so that others outlast it.
     ///
     /// Many checks wait for a few of these leases, so a short one makes a fast suite. The backend
     /// has to answer well within a fifth of it. It may end leases late, by up to two of them and 5

@@ -163,8 +163,11 @@ impl LockGuard {
         let released = self.release().await;
         let done = done.ok_or_else(|| hold.end_error())?;
         match released {
-            // The backend knows that the hold had ended before the release.
-            Err(Error::Lost { .. }) => return Err(hold.end_error()),
+            // It ended at the last moment; or the backend knows that it had ended before.
+            Err(Error::Lost { .. }) if hold.tenure.glance().phase == Phase::Lost => {
+                return Err(hold.end_error());
+            }
+            Err(error @ Error::Lost { .. }) => return Err(error),
             Err(error) => {
                 let (lock, owner) = (hold.name(), hold.owner());
                 tracing::warn!(%lock, %owner, %error, "done, and not released yet");

@@ -107,8 +107,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
         }
     }
 
-    /// The same lock with another lease. A [maximum](Lease::max_hold) that the locker or its URL
-    /// sets applies to a lease that has none.
+    /// The same lock with another lease. If that has no [maximum](Lease::max_hold), it has that of
+    /// the lease before, as the locker or its URL may have set it.
     ///
     /// ```
     /// # use lockkit_core::{Lease, Leased, Lock, Locker, memory::MemoryDriver};
@@ -133,8 +133,8 @@ impl<O: 'static, E: 'static> Lock<O, E> {
             return Err(Error::unsupported(driver, what));
         }
         lease.check(driver, &can)?;
-        let Self { engine, name, lease: of_locker, label, fair, .. } = self;
-        let lease = lease.or_max_hold(of_locker.longest_hold());
+        let Self { engine, name, lease: before, label, fair, .. } = self;
+        let lease = lease.or_max_hold(before.longest_hold());
         Ok(Lock { engine, name, lease, label, fair, promises: PhantomData })
     }
 

@@ -74,7 +74,7 @@ const LOSSES: Metric = Metric {
 ///
 /// The metrics go to the recorder of the [`metrics`] crate that is installed in the process. The
 /// recorder is best installed before the first locker is made, since making it tells the recorder
-/// the units.
+/// the units, and since what began before makes the gauges too low.
 pub const METRICS: &[Metric] =
     &[ACQUISITIONS, ACQUIRING, CONTENDED, WAIT, HOLDS, HOLD, RENEWAL_FAILURES, LOSSES];
 

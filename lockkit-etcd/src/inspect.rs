@@ -38,11 +38,9 @@ impl Inspect for EtcdDriver {
             .collect();
         // The sort is stable, so that each queue stays in its order.
         named.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let is_ours = |kv: &KeyValue| self.dialect.owner_of(kv).is_ok();
         for (name, kv) in named {
             match queues.last_mut() {
-                // By what is behind the holder and is not ours, nobody waits.
-                Some((last, queue)) if *last == name => queue.extend(Some(kv).filter(is_ours)),
+                Some((last, queue)) if *last == name => queue.push(kv),
                 _ => queues.push((name, vec![kv])),
             }
         }
@@ -113,8 +111,9 @@ impl EtcdDriver {
         let status = LockStatus::free(name);
         let Some((first, others)) = keys.split_first() else { return Ok(status) };
         let holder = self.holder_of(first).await?;
-        let waiters: Result<_, _> = others.iter().map(|kv| self.waiter_of(kv)).collect();
-        Ok(status.held_by(holder).waited_for_by(waiters?))
+        // By what is behind the holder and is not ours, nobody waits.
+        let waiters = others.iter().filter_map(|kv| self.waiter_of(kv).ok()).collect();
+        Ok(status.held_by(holder).waited_for_by(waiters))
     }
 
     async fn holder_of(&self, kv: &KeyValue) -> Result<Holder, Failure> {

@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
 use lockkit_core::driver::{
     Attempt, Claim, DriverError, ErrorKind, Grant, OwnerId, Release, Renewal,
 };
@@ -155,34 +154,8 @@ pub(crate) async fn locks_at(
     if keys.is_empty() {
         return Ok(BTreeSet::new());
     }
-    let found = match search(driver, &keys).await {
-        Err(error) if error.kind() == ErrorKind::Denied => search_each(driver, &keys).await?,
-        found => found?,
-    };
+    let found: Vec<String> = parse(driver.read(SEARCH.on(&[], &keys)).await?)?;
     Ok(found.iter().filter_map(|key| name(key)).collect())
-}
-
-/// Which of these keys are locks that lockkit holds.
-async fn search(driver: &RedisDriver, keys: &[&str]) -> Result<Vec<String>, DriverError> {
-    parse(driver.read(SEARCH.on(keys, &[])).await?)
-}
-
-/// The same for a user who may not read all of them: those that the user may read.
-async fn search_each(driver: &RedisDriver, keys: &[&str]) -> Result<Vec<String>, DriverError> {
-    /// How many are asked about in one go.
-    const AT_ONCE: usize = 64;
-    // Whoever may not run the script at all is told so.
-    let mut found = search(driver, &[]).await?;
-    for keys in keys.chunks(AT_ONCE) {
-        let searches = keys.iter().map(|key| async move {
-            match search(driver, &[key]).await {
-                Err(error) if error.kind() == ErrorKind::Denied => Ok(Vec::new()),
-                found => found,
-            }
-        });
-        found.extend(try_join_all(searches).await?.into_iter().flatten());
-    }
-    Ok(found)
 }
 
 /// A hold as the scripts report it: owner, token, label, milliseconds since the grant, milliseconds

@@ -75,12 +75,11 @@ impl Inspect for ZooKeeperDriver {
             let node = shared.node(&folder, first).await.map_err(Failure::without_effect)?;
             let Some((data, stat)) = node else { continue };
             let holder = holder(first, &data, &stat, now)?;
-            let (limit, path) = (shared.inspection_limit(), [&folder, "/", &first.node].concat());
-            let session =
-                shared.sessions.connected(limit).await.map_err(Failure::without_effect)?;
+            let path = [&folder, "/", &first.node].concat();
+            let session = shared.sessions.connected(all).await.map_err(Failure::without_effect)?;
             // The name of a node is used only once, so this is nobody else's.
             let delete = session.send(|| session.client().delete(&path, None));
-            match session.write(limit, delete).await {
+            match session.write(all, delete).await {
                 Ok(()) => return Ok(Some(holder)),
                 Err(failure) if failure.is_no_node() => (),
                 Err(failure) => return Err(failure.of_a_request()),

@@ -279,6 +279,22 @@ impl Broken {
         }
     }
 
+    /// Reads what waiters were told of holds that are over, before the backend forgets that.
+    async fn keep_old_pushes(&self, name: &LockName) -> Result<(), DriverError> {
+        let status = self.memory().look(name).await?;
+        let waiters = self.state().waiters.get(name).cloned().unwrap_or_default();
+        for (owner, waiter) in waiters {
+            if status.holder().is_some_and(|holder| holder.owner() == owner) {
+                continue;
+            }
+            let news = timeout(Duration::ZERO, self.memory().changed(&waiter)).await;
+            if let Ok(Change::Granted(grant)) = news {
+                self.state().old_pushes.insert(owner, grant);
+            }
+        }
+        Ok(())
+    }
+
     /// Fails once after a cut, as a connection does that finds out and is replaced.
     async fn reach(&self) -> Result<(), DriverError> {
         if self.has(Defect::HangsAfterClosing) && self.closes.load(Ordering::Relaxed) > 0 {
@@ -778,10 +794,7 @@ impl Driver for Broken {
                 return Ok(Attempt::Taken(Taken::new()));
             }
             Some(Defect::OldPushesStay | Defect::UnorderedOldPushesStay) => {
-                let news = timeout(Duration::ZERO, self.memory().changed(claim)).await;
-                if let Ok(Change::Granted(grant)) = news {
-                    self.state().old_pushes.insert(owner, grant);
-                }
+                self.keep_old_pushes(claim.name()).await?;
             }
             Some(Defect::KeepsFewWaiters) if claim.waits() => {
                 let waiting = self.state().waiters.get(claim.name()).map_or(0, HashMap::len);

@@ -321,4 +321,6 @@ async fn strange(server: Server) {
     assert_eq!(driver.look(other.name()).await.unwrap_err().kind(), ErrorKind::Foreign);
     let listed = driver.held(&Namespace::default()).await.unwrap();
     assert_eq!(listed.iter().map(LockStatus::name).collect::<Vec<_>>(), [held.name()]);
+    let seen = driver.look(held.name()).await.unwrap();
+    assert_eq!((seen.holder(), seen.waiters()), (listed[0].holder(), &[][..]));
 }

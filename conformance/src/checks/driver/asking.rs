@@ -71,7 +71,7 @@ pub(in crate::checks) async fn a_refusal_comes_at_once(context: &Context) -> Ver
     Ok(())
 }
 
-/// One refusal may be slow for many reasons. Of several, each is only if that is how they are given.
+/// One refusal may be slow for many reasons; all of several are slow only if refusals are.
 async fn is_refused_quickly(
     context: &Context,
     other: &Connection,
@@ -87,7 +87,7 @@ async fn is_refused_quickly(
             return Ok(());
         }
     }
-    fail!("each of several refusals took {quickest:?} or more, which is a fifth of the lease")
+    fail!("each of several refusals took {quickest:?} or more; a fifth of the lease is {limit:?}")
 }
 
 pub(in crate::checks) async fn claims_over_separate_connections_get_one_grant(
