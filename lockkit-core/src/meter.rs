@@ -1,6 +1,6 @@
 //! What the feature `metrics` counts.
 
-use metrics::{Label, SharedString, Unit, counter, gauge, histogram};
+use metrics::{Gauge, Label, SharedString, Unit, counter, gauge, histogram};
 
 use crate::clock::Instant;
 use crate::engine::Engine;
@@ -74,7 +74,7 @@ const LOSSES: Metric = Metric {
 ///
 /// The metrics go to the recorder of the [`metrics`] crate that is installed in the process. The
 /// recorder is best installed before the first locker is made, since making it tells the recorder
-/// the units, and since what began before makes the gauges too low.
+/// the units, and since gauges leave out what began before.
 pub const METRICS: &[Metric] =
     &[ACQUISITIONS, ACQUIRING, CONTENDED, WAIT, HOLDS, HOLD, RENEWAL_FAILURES, LOSSES];
 
@@ -95,12 +95,14 @@ pub(crate) struct Acquisition<'a> {
     name: &'a LockName,
     started: Instant,
     outcome: &'static str,
+    /// Of the recorder that was told of the beginning.
+    under_way: Gauge,
 }
 
 impl<'a> Acquisition<'a> {
     pub(crate) fn begin(engine: &'a Engine, name: &'a LockName) -> Self {
-        step(ACQUIRING, engine, name, 1.0);
-        Self { engine, name, started: engine.clock.stamp(), outcome: "dropped" }
+        let under_way = one_more(ACQUIRING, engine, name);
+        Self { engine, name, started: engine.clock.stamp(), outcome: "dropped", under_way }
     }
 
     pub(crate) fn end(mut self, acquired: &Acquired) {
@@ -118,7 +120,7 @@ impl<'a> Acquisition<'a> {
 
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
-        step(ACQUIRING, self.engine, self.name, -1.0);
+        self.under_way.decrement(1.0);
         let [driver, namespace] = labels(self.engine, self.name);
         let labels = [driver, namespace, Label::from_static_parts("outcome", self.outcome)];
         counter!(ACQUISITIONS.name, labels.iter()).increment(1);
@@ -129,16 +131,17 @@ impl Drop for Acquisition<'_> {
 #[derive(Debug)]
 pub(crate) struct Holding {
     granted: Instant,
+    /// Of the recorder that was told of the beginning.
+    standing: Gauge,
 }
 
 impl Holding {
     pub(crate) fn begin(engine: &Engine, name: &LockName) -> Self {
-        step(HOLDS, engine, name, 1.0);
-        Self { granted: engine.clock.stamp() }
+        Self { granted: engine.clock.stamp(), standing: one_more(HOLDS, engine, name) }
     }
 
     pub(crate) fn end(&self, engine: &Engine, name: &LockName) {
-        step(HOLDS, engine, name, -1.0);
+        self.standing.decrement(1.0);
         record(HOLD, engine, name, self.granted);
     }
 }
@@ -159,8 +162,10 @@ fn count(metric: Metric, engine: &Engine, name: &LockName) {
     counter!(metric.name, labels(engine, name).iter()).increment(1);
 }
 
-fn step(metric: Metric, engine: &Engine, name: &LockName, by: f64) {
-    gauge!(metric.name, labels(engine, name).iter()).increment(by);
+fn one_more(metric: Metric, engine: &Engine, name: &LockName) -> Gauge {
+    let gauge = gauge!(metric.name, labels(engine, name).iter());
+    gauge.increment(1.0);
+    gauge
 }
 
 fn record(metric: Metric, engine: &Engine, name: &LockName, since: Instant) {
@@ -169,7 +174,7 @@ fn record(metric: Metric, engine: &Engine, name: &LockName, since: Instant) {
 }
 
 fn labels(engine: &Engine, name: &LockName) -> [Label; 2] {
-    let namespace = SharedString::from_owned(name.namespace().as_str().to_owned());
+    let namespace = SharedString::from_shared(name.namespace().shared());
     let driver = Label::from_static_parts("driver", engine.driver.id());
     [driver, Label::new("namespace", namespace)]
 }

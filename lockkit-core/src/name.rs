@@ -213,6 +213,11 @@ impl Namespace {
         self.0.bytes().enumerate().for_each(|(at, byte)| push_escaped(&mut segment, at, byte));
         segment
     }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
 }
 
 impl FromStr for Namespace {

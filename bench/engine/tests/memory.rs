@@ -27,13 +27,13 @@ fn a_waiter_costs_less_than_two_kibibytes() {
 fn operations_allocate_as_often_as_they_have_to() {
     // Without metrics, and with them.
     for (name, most, metered) in [
-        ("plain", 9.1, 18.1),
-        ("fair", 9.1, 18.1),
-        ("leased", 10.1, 19.1),
-        ("dropped", 8.1, 17.1),
+        ("plain", 9.1, 14.1),
+        ("fair", 9.1, 14.1),
+        ("leased", 10.1, 15.1),
+        ("dropped", 8.1, 13.1),
         ("reentered", 0.0, 0.0),
-        ("turn", 12.1, 24.1),
-        ("handed", 12.1, 24.1),
+        ("turn", 12.1, 18.1),
+        ("handed", 12.1, 18.1),
         ("renewal", 4.1, 4.1),
     ] {
         let most = if cfg!(feature = "metrics") { metered } else { most };
