@@ -163,6 +163,21 @@ fn waits_holds_and_losses_are_recorded_by_driver_and_namespace() {
     assert_eq!(*notebook.described.lock().unwrap(), described);
 }
 
+/// It would be below zero when that ends.
+#[test]
+fn a_gauge_leaves_out_what_began_before_the_recorder() {
+    let notebook = Notebook::default();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+    let lock = Locker::new(MemoryDriver::new()).lock("a").unwrap();
+    let guard = runtime.block_on(lock.acquire()).unwrap();
+    metrics::with_local_recorder(&notebook, || runtime.block_on(guard.release())).unwrap();
+
+    let recorded = notebook.recorded.lock().unwrap();
+    let recorded: Vec<_> = recorded.keys().map(String::as_str).collect();
+    assert_eq!(recorded, ["lockkit_hold_seconds driver=memory namespace=lockkit"]);
+}
+
 /// A release that is sent again finds the lock free, which is no loss.
 #[test]
 fn a_loss_that_only_the_release_finds_out_is_counted() {
