@@ -283,15 +283,17 @@ pub(super) fn sames(work: &Work<'_>) -> Vec<String> {
     sames
 }
 
-/// The medians over the rounds, at places that are the same for all, as far as there are enough to
-/// tell. Empty if there is none.
+/// The medians over the rounds, at places that are the same for all, as far as each round has enough
+/// to tell: without one of them, the median of the others may be less than further to the left. Empty
+/// if there is none.
 fn distribution(entry: &Entry) -> Vec<(f64, f64)> {
+    let all_tell = |share: &f64| entry.rounds.iter().all(|round| round.tells(*share));
     let point = |share: f64| {
-        let rounds = entry.rounds.iter().filter(|round| round.tells(share));
-        let seconds = rounds.filter_map(|round| within(&round.distribution, share));
+        let seconds = entry.rounds.iter().filter_map(|round| within(&round.distribution, share));
         Some((share, Spread::of(Unit::Time, seconds)?.median))
     };
-    Axis::shares(&QUANTILES.map(|(_, share)| share)).into_iter().filter_map(point).collect()
+    let shares = Axis::shares(&QUANTILES.map(|(_, share)| share)).into_iter();
+    shares.take_while(all_tell).filter_map(point).collect()
 }
 
 /// What that share stayed within; between two that are known, on a line as it is drawn.
@@ -343,4 +345,34 @@ fn titled(parts: &[&str]) -> String {
 /// Cases stand together, in the order of their first appearance.
 fn kinds_before<'w, 'a: 'w>(groups: impl Iterator<Item = &'w Group<'a>>, case: &str) -> usize {
     groups.map(|group| group.case).position(|other| other == case).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::distribution;
+    use crate::run::{Entry, Placement, Role, Round};
+
+    /// A round of so many times, each twice as long for another 9 in 10.
+    fn round(times: u64, slower: f64) -> Round {
+        let shares = [0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
+        let within = |(at, share)| (share, slower * f64::powi(2.0, at));
+        let distribution = (0..).zip(shares).map(within).collect();
+        Round { figures: Vec::new(), distribution, times: Some(times) }
+    }
+
+    #[test]
+    fn a_curve_never_falls_where_a_slow_round_was_short() {
+        let rounds = vec![round(200, 100.0), round(100_000, 1.0), round(200, 50.0)];
+        let entry = Entry {
+            workload: "uncontended".into(),
+            backend: "file".into(),
+            subject: "lockkit".into(),
+            role: Role::Lockkit,
+            placement: Placement::Pinned,
+            case: String::new(),
+            rounds,
+        };
+        let curve = distribution(&entry);
+        assert!(curve.len() > 2 && curve.is_sorted_by_key(|(_, within)| *within), "{curve:?}");
+    }
 }
