@@ -7,10 +7,11 @@ mod steps;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -287,8 +288,10 @@ impl Broken {
             if status.holder().is_some_and(|holder| holder.owner() == owner) {
                 continue;
             }
-            let news = timeout(Duration::ZERO, self.memory().changed(&waiter)).await;
-            if let Ok(Change::Granted(grant)) = news {
+            // Asked once, so that nothing is pushed since the look.
+            let mut changed = self.memory().changed(&waiter);
+            let news = poll_fn(|context| Poll::Ready(changed.as_mut().poll(context))).await;
+            if let Poll::Ready(Change::Granted(grant)) = news {
                 self.state().old_pushes.insert(owner, grant);
             }
         }
