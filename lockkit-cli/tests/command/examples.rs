@@ -107,7 +107,8 @@ fn a_cron_job_runs_on_one_host() {
 #[test]
 fn a_cron_job_has_its_url_from_a_file() {
     let text = fs::read_to_string(example("nightly-report.cron")).unwrap();
-    let command = text.lines().find_map(|line| line.strip_prefix("# . /etc/lockkit-reports.env && "));
+    let command =
+        text.lines().find_map(|line| line.strip_prefix("# . /etc/lockkit-reports.env && "));
     let export = command.unwrap().strip_suffix("lockkit run ...").unwrap();
     assert!(!export.contains('%'), "cron takes it for the end of a line");
     let locks = Locks::new();

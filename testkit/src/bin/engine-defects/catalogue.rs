@@ -419,11 +419,11 @@ pub(crate) const DEFECTS: &[Defect] = &[
         test: "work_is_cancelled_when_the_hold_is_lost",
     },
     Defect {
-        what: "a grant is believed that was over before the last refusal",
+        what: "a dead waiter that was handed the lock is remembered",
         file: "memory.rs",
-        sound: "// A grant pushed before this refusal is over.\n                self.mailboxes.open(owner).take();",
-        broken: "self.mailboxes.open(owner);",
-        test: "a_grant_that_was_over_before_the_last_refusal_is_not_believed",
+        sound: "matches!(*news, None | Some(Change::Granted(_)))",
+        broken: "news.is_none()",
+        test: "nothing_is_left_of_the_dead",
     },
     Defect {
         what: "shutting down overlooks requests that callers drive",
