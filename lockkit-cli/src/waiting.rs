@@ -119,94 +119,25 @@ async fn look(locker: &Locker, name: &str) -> Option<LockStatus> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use async_trait::async_trait;
-    use lockkit::driver::{
-        Attempt, Claim, Driver, DriverError, Inspect, OwnerId, Release, Renewal,
-    };
-    use lockkit::memory::MemoryDriver;
-    use lockkit::{Capabilities, Diagnosis, ErrorKind, Holder, LockName, LockStatus, Namespace};
+    use lockkit::driver::OwnerId;
+    use lockkit::memory::{Fault, MemoryDriver};
+    use lockkit::{ErrorKind, Operation};
 
     use super::{Locker, is_held_by};
 
-    /// Gives locks, and fails to tell who has them, once.
-    #[derive(Debug)]
-    struct Absent {
-        locks: MemoryDriver,
-        kind: ErrorKind,
-        is_back: AtomicBool,
-    }
-
-    impl Absent {
-        fn locks(&self) -> Result<&dyn Inspect, DriverError> {
-            match self.is_back.swap(true, Ordering::Relaxed) {
-                true => Ok(self.locks.inspect().unwrap()),
-                false => Err(DriverError::new(self.kind, "not now")),
-            }
-        }
-    }
-
-    #[async_trait]
-    impl Driver for Absent {
-        fn id(&self) -> &'static str {
-            "absent"
-        }
-
-        fn capabilities(&self) -> Capabilities {
-            self.locks.capabilities()
-        }
-
-        async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, DriverError> {
-            self.locks.try_acquire(claim).await
-        }
-
-        async fn renew(&self, claim: &Claim) -> Result<Renewal, DriverError> {
-            self.locks.renew(claim).await
-        }
-
-        async fn release(&self, claim: &Claim) -> Result<Release, DriverError> {
-            self.locks.release(claim).await
-        }
-
-        fn inspect(&self) -> Option<&dyn Inspect> {
-            Some(self)
-        }
-    }
-
-    #[async_trait]
-    impl Inspect for Absent {
-        async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
-            self.locks()?.look(name).await
-        }
-
-        async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
-            self.locks()?.held(namespace).await
-        }
-
-        async fn break_hold(
-            &self,
-            name: &LockName,
-            owner: Option<OwnerId>,
-        ) -> Result<Option<Holder>, DriverError> {
-            self.locks()?.break_hold(name, owner).await
-        }
-
-        async fn diagnose(&self, of: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
-            self.locks()?.diagnose(of).await
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_backend_that_does_not_answer_at_once_is_asked_again_who_holds() {
-        for (kind, is_asked_again) in
-            [(ErrorKind::Unreachable, true), (ErrorKind::Unknown, true), (ErrorKind::Denied, false)]
-        {
-            let (locks, is_back) = (MemoryDriver::new(), AtomicBool::new(false));
-            let locker = Locker::new(Absent { locks, kind, is_back });
+        for (fault, is_asked_again) in [
+            (Fault::Fail(ErrorKind::Unreachable), true),
+            (Fault::LoseAnswer, true),
+            (Fault::Fail(ErrorKind::Denied), false),
+        ] {
+            let backend = MemoryDriver::new();
+            let locker = Locker::new(backend.clone());
             let guard = locker.lock("name").unwrap().acquire().await.unwrap();
             let owners = format!("{} {}", OwnerId::random(), guard.owner());
-            assert_eq!(is_held_by(&locker, "name", &owners).await, is_asked_again, "{kind:?}");
+            backend.faults().inject(Operation::Inspect, fault);
+            assert_eq!(is_held_by(&locker, "name", &owners).await, is_asked_again, "{fault:?}");
             assert!(!is_held_by(&locker, "name", &OwnerId::random().to_string()).await);
         }
     }

@@ -31,8 +31,8 @@ use tokio::sync::Notify;
 pub use self::faults::{Fault, Faults};
 use crate::clock::{Clock, Instant};
 use crate::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Node, OwnerId, Release,
-    Renewal, Run, Taken,
+    Attempt, CallLimit, Change, Claim, Driver, DriverError, ErrorKind, Grant, Inspect, Node,
+    OwnerId, Release, Renewal, Run, Taken,
 };
 use crate::{
     BackendUrl, Capabilities, Diagnosis, Fairness, FencingToken, Holder, Label, Liveness, LockName,
@@ -135,6 +135,23 @@ impl MemoryDriver {
             Some(fault) => fault.strike(claim.call_limit(), carry_out).await,
         }
     }
+
+    /// A look, which changes nothing, so that its outcome is never unknown.
+    async fn inspected<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&State) -> T + Send + 'static,
+    ) -> Result<T, DriverError> {
+        let Some(fault) = self.backend.faults.next(Operation::Inspect) else {
+            return Ok(look(&self.backend.lock()));
+        };
+        let backend = Arc::clone(&self.backend);
+        let limit = CallLimit::default().of_a_look();
+        let seen = fault.strike(limit, move || Ok(look(&backend.lock()))).await;
+        seen.map_err(|error| match error.kind() {
+            ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, error.into_source()),
+            _ => error,
+        })
+    }
 }
 
 impl Default for MemoryDriver {
@@ -197,16 +214,20 @@ impl Driver for MemoryDriver {
 #[async_trait]
 impl Inspect for MemoryDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
-        Ok(self.backend.lock().look(name))
+        let name = name.clone();
+        self.inspected(move |state| state.look(&name)).await
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
-        let state = self.backend.lock();
-        let names = state.locks.keys().filter(|name| name.namespace() == namespace);
-        let mut held: Vec<_> = names.map(|name| state.look(name)).collect();
-        held.retain(|status| status.holder().is_some());
-        held.sort_by(|one, other| one.name().cmp(other.name()));
-        Ok(held)
+        let namespace = namespace.clone();
+        self.inspected(move |state| {
+            let names = state.locks.keys().filter(|name| *name.namespace() == namespace);
+            let mut held: Vec<_> = names.map(|name| state.look(name)).collect();
+            held.retain(|status| status.holder().is_some());
+            held.sort_by(|one, other| one.name().cmp(other.name()));
+            held
+        })
+        .await
     }
 
     async fn break_hold(
@@ -301,7 +322,7 @@ impl State {
         if let Some(held) = entry.held.as_mut().filter(|held| held.owner != owner) {
             let taken = Taken::new().free_in(held.expiry.saturating_duration_since(now));
             if claim.waits() {
-                // A grant pushed before this refusal is over.
+                // What was told before this refusal is over.
                 self.mailboxes.open(owner).take();
                 let deadline = now + claim.ttl();
                 match entry.places.iter_mut().find(|place| place.owner == owner) {

@@ -13,8 +13,8 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Makes one request of this kind go wrong: the next one for which nothing is planned yet. Only
-    /// the engine's requests go wrong: acquiring, renewing and releasing.
+    /// Makes one request of this kind go wrong: the next one for which nothing is planned yet. Those
+    /// that can are acquiring, renewing, releasing, and inspecting: a look or a list.
     pub fn inject(&self, operation: Operation, fault: Fault) {
         self.lock().entry(operation).or_default().push_back(fault);
     }
