@@ -20,6 +20,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("tables_that_are_half_made_are_completed", shared, half_made),
         trial("an_unknown_layout_is_refused", shared, unknown),
         trial("tables_that_go_away_are_missed", shared, dropped),
+        trial("tables_of_other_databases_are_not_waited_for", private, elsewhere),
+        trial("databases_may_differ_in_case_alone", shared, cases),
         trial("names_are_kept_byte_by_byte", shared, names),
         trial("the_documented_rights_are_enough", shared, rights),
         trial("a_request_is_one_statement", private, statements),
@@ -148,6 +150,39 @@ async fn dropped(server: String) {
     for _ in 0..2 {
         let (kind, text) = kind(driver.renew(&held).await);
         assert_eq!(kind, ErrorKind::Foreign, "{text}");
+    }
+}
+
+/// As with an administrator's account, which sees them all.
+async fn elsewhere(server: Server) {
+    let (mut database, url) = (Database::on(&server.url()).await, server.url());
+    let mut makers = Vec::new();
+    for number in 0..8 {
+        let mut other = Database::at(&url).await;
+        makers.push(tokio::spawn(async move {
+            other.run(&format!("CREATE TABLE t{number} AS SELECT SLEEP(3600) AS slept")).await;
+        }));
+    }
+    let at_it = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'CREATE%'";
+    while database.ask::<i64>(at_it).await < 8 {
+        tokio::time::sleep(millis(5)).await;
+    }
+    let (driver, claim) = (database.driver().await, claim(LONG));
+    take(&driver, &claim).await;
+    driver.release(&claim).await.unwrap();
+    makers.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+async fn cases(server: String) {
+    let mut database = Database::on(&server).await;
+    let other = database.name().replace("lockkit", "Lockkit");
+    database.run(&format!("CREATE DATABASE {other}")).await;
+    let other = database.url.replace(database.name(), &other);
+    for url in [&database.url, &other, &database.url, &other] {
+        let (driver, claim) = (driver(url).await, claim(LONG));
+        take(&driver, &claim).await;
+        refused(&driver, &self::claim(LONG)).await;
+        driver.release(&claim).await.unwrap();
     }
 }
 
