@@ -152,7 +152,8 @@ async fn defaults(server: Server) {
          SET GLOBAL innodb_lock_wait_timeout = 500; SET GLOBAL div_precision_increment = 0",
         "SET GLOBAL completion_type = 'CHAIN'",
         "SET GLOBAL completion_type = 'RELEASE'; SET GLOBAL sql_safe_updates = ON; \
-         SET GLOBAL sql_select_limit = 1; SET GLOBAL group_concat_max_len = 8",
+         SET GLOBAL sql_select_limit = 1; SET GLOBAL group_concat_max_len = 8; \
+         SET GLOBAL max_join_size = 1",
     ] {
         database.run(settings).await;
         let tasks: Vec<_> = (0..8)
