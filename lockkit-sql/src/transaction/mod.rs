@@ -74,8 +74,8 @@ pub trait RowLocks: Database + backend::RowLocks {}
 /// This takes one round trip, except that MySQL and MariaDB count waits in whole seconds: for the
 /// rest of one they are asked again and again. The row is made if it is missing, and stays. Waiters
 /// are served in the database's order, which is about the order of arrival. Locking again what the
-/// transaction has locked succeeds; rolling back to a savepoint gives up the locks that were taken
-/// since.
+/// transaction has locked succeeds; rolling back to a savepoint may give up the locks that were
+/// taken since, and does with PostgreSQL.
 ///
 /// Lock first, then read: what was read before may be out of date. A transaction with an isolation
 /// level above `READ COMMITTED` whose snapshot is older than the last lock gets [`Error::Conflict`]

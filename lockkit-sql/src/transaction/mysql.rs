@@ -35,8 +35,10 @@ impl backend::Database for MySql {
         // The version is written last: without one, somebody is still making the tables, or gave
         // up.
         if !are_there || Self::version(connection).await?.is_none() {
-            sqlx::raw_sql(TABLES).execute(connection).await?;
+            sqlx::raw_sql(TABLES).execute(&mut *connection).await?;
         }
+        // Where the session does not commit by itself, the version would stay locked, or be lost.
+        sqlx::raw_sql("COMMIT").execute(connection).await?;
         Ok(())
     }
 

@@ -186,6 +186,20 @@ async fn savepoint<DB: Tested, W: Way<DB>>(home: Home) {
     assert!(matches!(error, Error::Taken { .. }), "{error:?}");
     first.commit().await.unwrap();
     W::lock(&mut second, &before, Wait::No).await.unwrap();
+    second.rollback().await.unwrap();
+
+    // Where it is the first thing, and where the row is new, in any database.
+    for (prior, lock) in [(None, since), (Some(before), name("new"))] {
+        let mut first = pool.begin().await.unwrap();
+        if let Some(prior) = &prior {
+            W::lock(&mut first, prior, Wait::No).await.unwrap();
+        }
+        let mut inner = first.begin().await.unwrap();
+        W::lock(&mut inner, &lock, Wait::No).await.unwrap();
+        inner.rollback().await.unwrap();
+        let mut second = pool.begin().await.unwrap();
+        W::lock(&mut second, &lock, Wait::No).await.unwrap();
+    }
 }
 
 async fn again<DB: Tested, W: Way<DB>>(home: Home) {

@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         on::<Postgres, _>("tables_are_part_of_an_open_transaction", part::<Postgres>),
         on::<Sqlite, _>("tables_are_part_of_an_open_transaction", part::<Sqlite>),
         on::<MySql, _>("no_table_is_made_while_a_transaction_is_open", not_part),
+        on::<MySql, _>("tables_are_there_where_nothing_commits_by_itself", uncommitted),
         on::<MySql, _>("tables_that_were_restored_without_the_procedure_are_completed", restored),
         on::<Postgres, _>("the_documented_rights_are_enough", rights),
         on::<MySql, _>("the_documented_rights_are_enough", rights_of_mysql),
@@ -122,6 +123,18 @@ async fn not_part(home: Home) {
     assert!(causes(&error).contains("MySQL would commit"), "{}", causes(&error));
     transaction.rollback().await.unwrap();
     assert_eq!(shop.ask("SELECT count(*) FROM mine").await, 0);
+}
+
+async fn uncommitted(home: Home) {
+    let mut shop = Shop::<MySql>::empty(home).await;
+    let pool = shop.pool_at(2, "SET autocommit = 0").await;
+    let (mut one, mut other) = (pool.acquire().await.unwrap(), pool.acquire().await.unwrap());
+    for connection in [&mut one, &mut other] {
+        create_tables::<sqlx::MySqlConnection>(&mut *connection).await.unwrap();
+    }
+    assert_eq!(shop.ask("SELECT count(*) FROM lockkit_transaction_layout").await, 1);
+    // What they ask is no transaction of the caller's.
+    create_tables::<sqlx::MySqlConnection>(&mut one).await.unwrap();
 }
 
 /// As by `mysqldump`, which leaves procedures out unless it is told not to.
