@@ -134,7 +134,7 @@ fn write_settings(
     let text = format!(
         "[databases]\n* = host=127.0.0.1 port={upstream}\n\
          [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-         auth_type = trust\nauth_file = {}\npool_mode = {mode}\n\
+         auth_type = trust\nauth_file = {}\npool_mode = {mode}\napplication_name_add_host = 1\n\
          pidfile = {}\n{more}",
         users.display(),
         folder.join(NOTE).display()

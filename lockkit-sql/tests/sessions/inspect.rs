@@ -5,13 +5,20 @@ use lockkit_core::driver::{ErrorKind, OwnerId, Release, Renewal};
 use lockkit_core::{Grade, Namespace};
 use lockkit_testkit::{POSTGRES, Proxy, Server, trial};
 
-use crate::support::{Raw, claim, driver, impatient_driver, kind, of_a_process, on_each, take};
+use crate::support::{
+    Raw, claim, driver, impatient_driver, kind, of_a_process, on_each, refused, take,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let of_postgres = trial(
         "postgres::a_look_at_a_table_that_is_locked_leaves_no_session_waiting",
         || POSTGRES.start(),
         locked,
+    );
+    let prepared = trial(
+        "postgres::a_prepared_transaction_is_seen_and_not_broken",
+        || POSTGRES.start_with(&["-c", "max_prepared_transactions=1"]),
+        prepared,
     );
     [
         on_each("another_program_is_seen_and_not_broken", foreign),
@@ -23,7 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
     .into_iter()
     .flatten()
-    .chain([of_postgres])
+    .chain([of_postgres, prepared])
     .collect()
 }
 
@@ -54,6 +61,21 @@ async fn foreign(server: Server) {
         }
     }
     raw.gives_back("42").await;
+}
+
+async fn prepared(server: Server) {
+    let (mut raw, driver) = (Raw::to(&server).await, driver(&server.url(), "keys=exact").await);
+    raw.run("BEGIN; SELECT pg_advisory_xact_lock(42); PREPARE TRANSACTION 'other'").await;
+    let (claim, inspect) = (claim("42"), driver.inspect().unwrap());
+    refused(&*driver, &claim).await;
+    let status = inspect.look(claim.name()).await.unwrap();
+    assert_eq!(status.holder().unwrap().label().unwrap().as_str(), "a prepared transaction");
+    let (kind, text) = kind(inspect.break_hold(claim.name(), None).await);
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("pg_prepared_xacts"), "{text}");
+    raw.run("COMMIT PREPARED 'other'").await;
+    assert!(inspect.break_hold(claim.name(), None).await.unwrap().is_none());
+    take(&*driver, &claim).await;
 }
 
 async fn others(server: Server) {

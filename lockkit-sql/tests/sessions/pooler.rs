@@ -72,6 +72,8 @@ async fn works((server, pooler): (Server, PgBouncer)) {
     let held = claim("orders");
     take(&*far, &held).await;
     refused(&*near, &claim("orders")).await;
+    let seen = near.inspect().unwrap().look(held.name()).await.unwrap();
+    assert_eq!(seen.holder().unwrap().owner(), held.owner());
     assert_ne!(far.renew(&held).await.unwrap(), Renewal::Lost);
     assert_eq!(far.release(&held).await.unwrap(), Release::Freed);
     take(&*near, &claim("orders")).await;

@@ -60,11 +60,12 @@ impl Inspect for PostgresSessionDriver {
     ) -> Result<Option<Holder>, DriverError> {
         let limit = self.inspection_limit();
         let broken = async {
-            let key = Value::Integer(self.sessions.server().key(name)?);
-            let owner = Value::Owner(owner);
-            let values = [key, owner, Value::Patience];
+            let key = self.sessions.server().key(name)?;
+            let values = [Value::Integer(key), Value::Owner(owner), Value::Patience];
             let rows = self.lookout.request(BREAK, &values, Urgency::Releases, limit).await?;
-            let Some(row) = rows.first() else { return Ok(None) };
+            let Some(row) = rows.first() else {
+                return self.nobody_to_break(key, owner).await;
+            };
             let pid: i32 = row.try_get("pid")?;
             let others: Option<&str> = row.try_get("others")?;
             match (row.try_get("is_over")?, row.try_get::<Option<&str>, _>("owner")?, others) {
@@ -92,6 +93,24 @@ impl Inspect for PostgresSessionDriver {
 }
 
 impl PostgresSessionDriver {
+    /// After a break that found no session to end. A prepared transaction is of none.
+    async fn nobody_to_break(
+        &self,
+        key: i64,
+        owner: Option<OwnerId>,
+    ) -> Result<Option<Holder>, Failure> {
+        if owner.is_none()
+            && let Some(row) = self.read(STATUS, &[Value::Integer(key)]).await?.first()
+            && row.try_get::<Option<i32>, _>("pid")?.is_none()
+        {
+            return Err(Failure::found(
+                ErrorKind::Unsupported,
+                "a prepared transaction holds it: see pg_prepared_xacts",
+            ));
+        }
+        Ok(None)
+    }
+
     /// A request that only reads.
     pub(super) async fn read(
         &self,
@@ -108,21 +127,23 @@ impl PostgresSessionDriver {
 }
 
 /// Who holds the lock of this name. Of a session that took the key otherwise, for another program
-/// or under another name, only the process is known: its id stands in for that of an owner.
+/// or under another name, only the process is known: its id stands in for that of an owner. A
+/// prepared transaction has none.
 fn holder(name: &LockName, row: &PgRow) -> Result<Holder, Failure> {
     let row_is_of: (Option<&str>, Option<&str>) = (row.try_get("namespace")?, row.try_get("name")?);
     if row_is_of == (Some(name.namespace().as_str()), Some(name.as_str())) {
         return holder_of(row);
     }
-    let pid: i32 = row.try_get("pid")?;
-    let owner = format!("{pid:032x}").parse().map_err(|error| {
-        Failure::found(ErrorKind::Foreign, format!("the session {pid} has no id: {error}"))
-    })?;
+    let pid: Option<i32> = row.try_get("pid")?;
     let program: Option<&str> = row.try_get("program")?;
-    let called = match program {
-        None | Some("") => format!("session {pid}"),
-        Some(program) => format!("session {pid} of {program}"),
+    let called = match (pid, program) {
+        (None, _) => "a prepared transaction".to_owned(),
+        (Some(pid), None | Some("")) => format!("session {pid}"),
+        (Some(pid), Some(program)) => format!("session {pid} of {program}"),
     };
+    let owner = format!("{:032x}", pid.unwrap_or_default()).parse().map_err(|error| {
+        Failure::found(ErrorKind::Foreign, format!("no id for {called}: {error}"))
+    })?;
     // A label decides nothing, so an invalid one is merely left out.
     Ok(match Label::new(&called) {
         Ok(label) => Holder::new(owner).with_label(label),

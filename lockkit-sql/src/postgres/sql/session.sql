@@ -12,6 +12,8 @@ SELECT pg_backend_pid() AS pid,
        set_config('tcp_keepalives_count', $5, false),
        set_config('tcp_user_timeout', $6, false),
        set_config('statement_timeout', '0', false),
+       -- By which a session of ours is known. A pooler may have changed it.
+       set_config('application_name', 'lockkit', false),
        -- Since PostgreSQL 17.
        (SELECT set_config(s.name, '0', false) FROM pg_settings AS s
          WHERE s.name = 'transaction_timeout'),
