@@ -90,7 +90,8 @@ fn start<T: Send + 'static>(
     let begun = catch_unwind(AssertUnwindSafe(|| spawn(Box::new(begin))));
     // Unless another thread became free at this moment.
     if begun.is_err() && take(&place).is_some() {
-        return Err(io::Error::other("the system has no thread left"));
+        let text = "the system has no thread left";
+        return Err(io::Error::new(io::ErrorKind::OutOfMemory, text));
     }
     Ok(outcome)
 }

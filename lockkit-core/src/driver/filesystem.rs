@@ -29,8 +29,11 @@ impl FileId {
 /// What an error of the operating system means wherever it comes up: that there is no room, or no
 /// right. `None` for errors whose meaning depends on where they come up.
 pub fn error_kind(error: &io::Error) -> Option<ErrorKind> {
+    if error.kind() == io::ErrorKind::OutOfMemory {
+        return Some(ErrorKind::Capacity);
+    }
     match Errno::from_io_error(error)? {
-        Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOLCK => {
+        Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOLCK => {
             Some(ErrorKind::Capacity)
         }
         Errno::ROFS | Errno::ACCESS | Errno::PERM => Some(ErrorKind::Denied),

@@ -284,6 +284,16 @@ async fn a_full_disk_is_a_lack_of_room_and_passes() {
     granted(&driver, &claim("a")).await;
 }
 
+/// Each thread's stack would be larger than any memory.
+#[test]
+fn a_lack_of_threads_is_a_lack_of_room() {
+    let fixture = Fixture::new();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().thread_stack_size(usize::MAX / 4).build().unwrap();
+    let error = runtime.block_on(SqliteDriver::open(&fixture.path())).unwrap_err();
+    assert!(matches!(error, Error::Capacity(_)), "{error:?}");
+}
+
 #[tokio::test]
 async fn a_read_only_database_is_denied() {
     let fixture = Fixture::new();
