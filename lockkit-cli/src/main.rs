@@ -46,6 +46,7 @@ use std::process::ExitCode;
 use crate::args::Command;
 
 fn main() -> ExitCode {
+    report::tell_of_panics();
     if let Some(code) = warden::step(env::args_os()) {
         return code.into();
     }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::panic;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::getpgrp;
@@ -39,6 +40,12 @@ pub(crate) fn say(message: impl AsRef<str>) {
     voice::write(format!("{erase}lockkit: {}\n{line}", message.as_ref()));
 }
 
+/// From now on a panic is one message among others. Some are caught, as where the system has no
+/// thread left, and what Rust does by itself lasts until somebody has read it.
+pub(crate) fn tell_of_panics() {
+    panic::set_hook(Box::new(|panic| say(on_one_line(&panic.to_string()))));
+}
+
 /// An error and its sources on one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -52,6 +59,10 @@ pub(crate) fn chain(error: &dyn Error) -> String {
         }
         source = error.source();
     }
+    on_one_line(&text)
+}
+
+fn on_one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 

@@ -42,6 +42,7 @@ pub(crate) fn run(options: &Run) -> u8 {
         (_, true) => Volume::Everything,
         _ => Volume::Warnings,
     });
+    let _last_words = voice::LastWords;
     // Otherwise whoever stops reading standard error would stop renewals, and the end of the
     // command.
     let outcome = match voice::begin() {
@@ -50,9 +51,7 @@ pub(crate) fn run(options: &Run) -> u8 {
         Ok(()) => backend::block_on(attempt(options)).map_err(Failure::Lock).flatten(),
         Err(error) => Err(Failure::System(error)),
     };
-    let code = outcome.unwrap_or_else(|failure| failure.report(options));
-    voice::end();
-    code
+    outcome.unwrap_or_else(|failure| failure.report(options))
 }
 
 /// Why the command was not run.

@@ -41,9 +41,14 @@ pub(crate) fn is_behind() -> bool {
     backlog().texts.len() > MOST / 2
 }
 
-/// Returns when all is written, or when nobody seems to read it.
-pub(crate) fn end() {
-    settle(PATIENCE);
+/// Waits, when it is dropped, until all is written, or until nobody seems to read it: also the words
+/// of a panic that ends this program.
+pub(crate) struct LastWords;
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        settle(PATIENCE);
+    }
 }
 
 /// Returns when all is written, or after `patience`.

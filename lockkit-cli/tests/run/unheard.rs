@@ -1,12 +1,17 @@
 //! Standard error that nobody reads, as with `2>&1 | less` or after Ctrl-S: nothing can be written
 //! there, and a write would last for ever.
 
+use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{LIMIT, Locks, Running, gone_in_time};
+use rustix::process::getuid;
+
+use crate::support::{LIMIT, Locks, Running, gone_in_time, lockkit};
 
 /// A standard error that is full, and the end at which it can be read.
 fn full() -> (OwnedFd, UnixStream) {
@@ -46,6 +51,36 @@ async fn the_command_ends_before_its_lock_though_nobody_reads() {
         }
     })
     .await;
+}
+
+/// Of that the runtime tells by a panic, which is caught.
+#[test]
+fn where_there_is_no_thread_lockkit_ends_though_nobody_reads() {
+    let locks = Locks::new();
+    // It is for a user of no rights, whose threads are counted.
+    fs::set_permissions(locks.path(""), Permissions::from_mode(0o777)).unwrap();
+    let mut words = vec!["unshare", "--user", "prlimit", "--nproc=2"];
+    if getuid().is_root() {
+        let user = ["setpriv", "--reuid", "4712", "--regid", "4712", "--clear-groups"];
+        words.splice(..0, user);
+    }
+    let lockkit = |arguments: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(lockkit().get_program()).args(arguments);
+        command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
+        command
+    };
+    if !lockkit(&["--version"]).output().is_ok_and(|ended| ended.status.success()) {
+        eprintln!("left out: here nobody limits threads, or not everybody reaches the command");
+        return;
+    }
+    // The second thread is the one that writes to standard error.
+    let run = || lockkit(&["run", "name", "--", "true"]);
+    let ended = Running::start(run()).finish();
+    assert!(ended.code != 0 && ended.err.contains("no thread left"), "{ended:?}");
+    assert!(ended.err.lines().all(|line| line.starts_with("lockkit: ")), "{ended:?}");
+    let (error, _unread) = full();
+    assert_eq!(Running::start_with(run(), error).status().code(), Some(ended.code));
 }
 
 /// It is read late, but not too late.
