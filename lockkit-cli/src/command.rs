@@ -12,7 +12,7 @@ use crate::exit;
 use crate::gate::Gate;
 use crate::limits::Limits;
 use crate::report::say;
-use crate::signals::{self, ASK_FOR_THE_END, Signals, Terminal};
+use crate::signals::{self, ASK_FOR_THE_END, ASK_TO_STOP, Signals, Terminal};
 use crate::tree::Tree;
 
 /// How the command ended.
@@ -78,7 +78,7 @@ pub(crate) async fn watch(
 fn pass_on(tree: &Tree, signal: Signal, terminal: Terminal) -> bool {
     match signal {
         // The command first, and all of it: it must not run while nobody watches.
-        Signal::TSTP => {
+        signal if ASK_TO_STOP.contains(&signal) => {
             tree.signal_all(Signal::STOP);
             signals::stop();
         }

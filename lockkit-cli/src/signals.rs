@@ -23,6 +23,10 @@ use crate::exit;
 pub(crate) const ASK_FOR_THE_END: [Signal; 4] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
+/// The signals by which a terminal stops a program, also at a `read` or a `write` of somebody in its
+/// process group.
+pub(crate) const ASK_TO_STOP: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
+
 /// Those that mean something to a command, and end a program that does not catch them. This one
 /// does, as with those above, and ends in its own time.
 const FOR_THE_COMMAND: [Signal; 2] = [Signal::USR1, Signal::USR2];
@@ -94,10 +98,10 @@ pub(crate) struct Signals {
 impl Signals {
     pub(crate) fn catch(terminal: Terminal) -> io::Result<Self> {
         // Where a terminal is shared, it stops this process, and the warden sees to the rest.
-        let stop = (terminal == Terminal::Apart).then_some(Signal::TSTP);
+        let stops = ASK_TO_STOP.into_iter().filter(|_| terminal == Terminal::Apart);
         let ignored = ignored()?;
         let caught =
-            ASK_FOR_THE_END.into_iter().chain(FOR_THE_COMMAND).chain(stop).chain([Signal::CONT]);
+            ASK_FOR_THE_END.into_iter().chain(FOR_THE_COMMAND).chain(stops).chain([Signal::CONT]);
         let caught = caught.filter(|signal| ignored & bit(*signal) == 0);
         let caught: Vec<_> = caught
             .map(|signal| {
@@ -193,33 +197,34 @@ impl Signals {
     }
 }
 
-/// Tells of the signal that a terminal sends at Ctrl-Z, unless that is ignored. If it is blocked, it
-/// stays so: then it stops nobody.
+/// Tells of the signals by which a terminal stops a program, except those that are ignored. What is
+/// blocked stays so: then it stops nobody.
 #[cfg(target_os = "linux")]
-pub(crate) fn stops() -> io::Result<Option<unix::Signal>> {
-    match ignored()? & bit(Signal::TSTP) {
-        0 => Ok(Some(unix::signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?)),
-        _ => Ok(None),
-    }
+pub(crate) fn stops() -> io::Result<Vec<(Signal, unix::Signal)>> {
+    let ignored = ignored()?;
+    let heeded = ASK_TO_STOP.into_iter().filter(|signal| ignored & bit(*signal) == 0);
+    heeded
+        .map(|signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)))
+        .collect()
 }
 
-/// Whether a process ignores that signal. What is not seen does not.
+/// Whether a process ignores a signal. What is not seen does not.
 #[cfg(target_os = "linux")]
-pub(crate) fn ignores_stop(process: Pid) -> bool {
-    ignored_by(&process.to_string()).is_ok_and(|ignored| ignored & bit(Signal::TSTP) != 0)
+pub(crate) fn ignores(process: Pid, signal: Signal) -> bool {
+    ignored_by(&process.to_string()).is_ok_and(|ignored| ignored & bit(signal) != 0)
 }
 
 /// Stops this process or lets it go on, if that is what the signal is for; otherwise returns it.
 fn ends(signal: Signal) -> Option<Signal> {
     match signal {
-        Signal::TSTP => stop(),
+        signal if ASK_TO_STOP.contains(&signal) => stop(),
         Signal::CONT => (),
         signal => return Some(signal),
     }
     None
 }
 
-/// Stops this process as SIGTSTP asks for, unless SIGCONT has come as well; returns once it is
+/// Stops this process as a signal has asked for, unless SIGCONT has come as well; returns once it is
 /// continued.
 pub(crate) fn stop() {
     // In whatever order they came, which nobody tells: it is worse to be stopped for good than not to

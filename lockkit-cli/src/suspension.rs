@@ -1,11 +1,12 @@
-//! Ctrl-Z, as the warden sees to it: what it does not stop is not to run on while nobody renews the
-//! lock.
+//! Ctrl-Z, and what else a terminal stops a process group for, as the warden sees to it: what is not
+//! stopped by that is not to run on while nobody renews the lock.
 //!
-//! A terminal stops those in the process group that has it. That is `lockkit`, but neither what has
-//! left the group, nor a program that ignores the signal.
+//! A terminal stops those in the process group that has it, or that uses it from the background. That
+//! is `lockkit`, but neither what has left the group, nor a program that ignores the signal.
 
-use std::future::pending;
+use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpgid, getpgrp, kill_process};
@@ -36,9 +37,9 @@ const ROUND: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct Suspension {
     lockkit: Pid,
-    /// `None` where that signal is ignored, or `lockkit` catches it and stops all of the command,
-    /// this process too.
-    asked: Option<unix::Signal>,
+    /// Without those that are ignored; none where `lockkit` catches them and stops all of the
+    /// command, this process too.
+    signals: Vec<(Signal, unix::Signal)>,
     under_way: Option<Round>,
     /// What would not have stopped by itself.
     stopped: Vec<Pid>,
@@ -46,50 +47,61 @@ pub(crate) struct Suspension {
 
 #[derive(Clone, Copy, Debug)]
 struct Round {
+    signal: Signal,
     asked_at: Instant,
     due: Instant,
 }
 
 impl Suspension {
-    /// Begins to catch the signal.
+    /// Begins to catch the signals.
     pub(crate) fn catch(terminal: Terminal, lockkit: Pid) -> io::Result<Self> {
-        let asked = match terminal {
+        let signals = match terminal {
             Terminal::Shared => signals::stops()?,
-            Terminal::Apart => None,
+            Terminal::Apart => Vec::new(),
         };
-        Ok(Self { lockkit, asked, under_way: None, stopped: Vec::new() })
+        Ok(Self { lockkit, signals, under_way: None, stopped: Vec::new() })
     }
 
     /// Returns when it is time for [`stop`](Self::stop). Cancel-safe.
     pub(crate) async fn due(&mut self) {
-        match (self.under_way, &mut self.asked) {
-            (Some(round), _) => sleep_until(round.due).await,
-            (None, Some(asked)) => {
-                asked.recv().await;
+        match self.under_way {
+            Some(round) => sleep_until(round.due).await,
+            None => {
+                let signal = self.asked().await;
                 let now = Instant::now();
-                self.under_way = Some(Round { asked_at: now, due: now });
+                self.under_way = Some(Round { signal, asked_at: now, due: now });
             }
-            (None, None) => pending().await,
         }
+    }
+
+    /// The next signal. Cancel-safe.
+    async fn asked(&mut self) -> Signal {
+        poll_fn(|cx| {
+            let came = |(signal, stream): &mut (Signal, unix::Signal)| {
+                stream.poll_recv(cx).is_ready().then_some(*signal)
+            };
+            self.signals.iter_mut().find_map(came).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 
     /// Stops what still runs, if `lockkit` has been stopped. Whether it is leaves this to the kernel:
     /// in a process group that nobody would continue it stops nobody.
     pub(crate) fn stop(&mut self, tree: &Tree) {
-        let Some(Round { asked_at, .. }) = self.under_way else { return };
-        let waited = asked_at.elapsed();
+        let Some(round) = self.under_way else { return };
+        let waited = round.asked_at.elapsed();
         let is_stopped = processes::look(self.lockkit).is_some_and(|lockkit| lockkit.is_stopped());
-        let is_done = is_stopped && self.stop_rest(tree, waited);
+        let is_done = is_stopped && self.stop_rest(tree, round.signal, waited);
         let is_over = is_done || waited >= LIMIT;
-        self.under_way = (!is_over).then_some(Round { asked_at, due: Instant::now() + ROUND });
+        self.under_way = (!is_over).then_some(Round { due: Instant::now() + ROUND, ..round });
     }
 
     /// Returns whether nothing runs.
-    fn stop_rest(&mut self, tree: &Tree, waited: Duration) -> bool {
+    fn stop_rest(&mut self, tree: &Tree, signal: Signal, waited: Duration) -> bool {
         let runs = |pid: &Pid| processes::look(*pid).is_some_and(|process| process.runs());
         let running: Vec<_> = tree.members().into_iter().filter(runs).collect();
         for pid in &running {
-            if waited >= patience(*pid) {
+            if waited >= patience(*pid, signal) {
                 // What is gone needs no signal. What gained rights goes on.
                 _ = kill_process(*pid, Signal::STOP);
                 self.stopped.push(*pid);
@@ -110,12 +122,12 @@ impl Suspension {
     }
 }
 
-/// How long a process may take to stop by itself.
-fn patience(process: Pid) -> Duration {
+/// How long a process may take to stop by itself, as the signal asks for.
+fn patience(process: Pid, signal: Signal) -> Duration {
     if getpgid(Some(process)).is_ok_and(|group| group != getpgrp()) {
         // The terminal has not told it to.
         Duration::ZERO
-    } else if signals::ignores_stop(process) {
+    } else if signals::ignores(process, signal) {
         GRACE
     } else {
         PATIENCE

@@ -422,7 +422,7 @@ fn heed_signals() {
 fn catch_ignored() {
     let runtime = runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let _inside = runtime.enter();
-    for signal in ENDS.into_iter().chain([Signal::TSTP]) {
+    for signal in ENDS.into_iter().chain([Signal::TSTP, Signal::TTIN, Signal::TTOU]) {
         if is_ignored(signal) {
             // Goes on being caught.
             drop(unix::signal(SignalKind::from_raw(signal.as_raw())).unwrap());

@@ -185,6 +185,62 @@ fn what_the_terminal_does_not_stop_is_stopped_with_lockkit() {
     }
 }
 
+/// Whoever reads from the terminal in the background stops its process group, and after `stty tostop`
+/// so does whoever writes there.
+#[test]
+fn what_the_terminal_does_not_stop_is_stopped_in_the_background_too() {
+    for (tostop, use_terminal) in [("", "read -r _ <"), ("stty tostop;", "echo here >")] {
+        let locks = Locks::new();
+        let helper = "echo $$ >$0; read -r _ <gate";
+        let script = format!(
+            "setsid sh -c '{helper}' left & sh -c 'trap \"\" TTIN TTOU; {helper}' deaf & \
+             until [ -s left ] && [ -s deaf ]; do sleep 0.01; done; \
+             {use_terminal} /dev/tty; wait; exit 7"
+        );
+        std::fs::write(locks.path("script"), script).unwrap();
+        let shell = format!("{tostop} {}", in_background("\"$PROGRAM\" run name -- sh script"));
+        let Some(mut running) = AtTerminal::start(&locks, &shell) else { return };
+        let helpers = ["left", "deaf"].map(|file| written(&locks, file));
+        for pid in &helpers {
+            eventually("it is stopped", || state(pid) == Some('T'));
+        }
+        // In the foreground it may use the terminal.
+        running.press("\n");
+        for pid in &helpers {
+            eventually("it goes on", || state(pid).is_some_and(|state| state != 'T'));
+        }
+        helpers.iter().for_each(|_| locks.open_gate());
+        running.press("\n");
+        let ended = running.finish();
+        assert!(ended.code == 0 && ended.out.contains("code 7"), "{ended:?}");
+    }
+}
+
+/// As in a pipeline, where the command has a process group of its own.
+#[test]
+fn a_neighbour_that_uses_the_terminal_in_the_background_stops_the_command_with_lockkit() {
+    let locks = Locks::new();
+    let script = "setsid sh -c 'echo $$ >left; read -r _ <gate' & echo $$ >command; wait; exit 7";
+    let neighbour = "until [ -s left ] && [ -s command ]; do sleep 0.01; done; read -r _ </dev/tty";
+    for (file, script) in [("script", script), ("neighbour", neighbour)] {
+        std::fs::write(locks.path(file), script).unwrap();
+    }
+    let job = "(\"$PROGRAM\" run name -- sh script </dev/null; echo code $?) | (sh neighbour; cat)";
+    let Some(mut running) = AtTerminal::start(&locks, &in_background(job)) else { return };
+    let command = ["left", "command"].map(|file| written(&locks, file));
+    for pid in &command {
+        eventually("it is stopped", || state(pid) == Some('T'));
+    }
+    running.press("\n");
+    for pid in &command {
+        eventually("it goes on", || state(pid).is_some_and(|state| state != 'T'));
+    }
+    locks.open_gate();
+    running.press("\n");
+    let ended = running.finish();
+    assert!(ended.code == 0 && ended.out.contains("code 7"), "{ended:?}");
+}
+
 /// One that is stopped before it is done would stop itself when it is continued, and stay so.
 #[test]
 fn a_program_that_sees_to_ctrl_z_itself_is_not_stopped_meanwhile() {
@@ -404,6 +460,11 @@ fn in_the_background_nothing_is_kept_up_to_date() {
 /// key.
 fn stoppable(command: &str) -> String {
     format!("set -m; \"$PROGRAM\" run name -- {command}; echo stopped; read -r _; fg; echo code $?")
+}
+
+/// Runs a job in the background of a shell, which brings it to the foreground at a key.
+fn in_background(job: &str) -> String {
+    format!("set -m; {job} & read -r _; fg; echo code $?")
 }
 
 /// The line that somebody writes to a file.
