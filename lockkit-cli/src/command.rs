@@ -13,6 +13,8 @@ use crate::gate::Gate;
 use crate::limits::Limits;
 use crate::report::say;
 use crate::signals::{self, ASK_FOR_THE_END, ASK_TO_STOP, Signals, Terminal};
+#[cfg(target_os = "linux")]
+use crate::suspension;
 use crate::tree::Tree;
 
 /// How the command ended.
@@ -36,7 +38,7 @@ pub(crate) async fn watch(
     let mut told = false;
     // The terminal has sent nobody else what came before there was a command.
     while let Some(signal) = signals.arrived().await {
-        told |= pass_on(tree, signal, Terminal::Apart);
+        told |= pass_on(tree, signal, Terminal::Apart).await;
     }
     gate.open();
     loop {
@@ -66,7 +68,7 @@ pub(crate) async fn watch(
                 return Ok(if told { End::AsTold(code) } else { End::ByItself(code) });
             }
             () = hold.ends_within(limits.grace) => break,
-            signal = signals.next() => told |= pass_on(tree, signal, terminal),
+            signal = signals.next() => told |= pass_on(tree, signal, terminal).await,
         }
     }
     end(tree, hold, limits).await;
@@ -75,11 +77,13 @@ pub(crate) async fn watch(
 
 /// Passes a signal on to the command, unless it has it already, and says whether it asks for the
 /// end.
-fn pass_on(tree: &Tree, signal: Signal, terminal: Terminal) -> bool {
+async fn pass_on(tree: &Tree, signal: Signal, terminal: Terminal) -> bool {
     match signal {
         // The command first, and all of it: it must not run while nobody watches.
         signal if ASK_TO_STOP.contains(&signal) => {
             tree.signal_all(Signal::STOP);
+            #[cfg(target_os = "linux")]
+            suspension::stop_rest(tree).await;
             signals::stop();
         }
         signal if terminal.delivers(signal, getpid()) => (),

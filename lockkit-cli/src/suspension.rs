@@ -3,6 +3,8 @@
 //!
 //! A terminal stops those in the process group that has it, or that uses it from the background. That
 //! is `lockkit`, but neither what has left the group, nor a program that ignores the signal.
+//!
+//! Where `lockkit` catches the signal, it stops all of the command itself, and then itself.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpgid, getpgrp, kill_process};
 use tokio::signal::unix;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::processes;
 use crate::signals::{self, Terminal};
@@ -98,8 +100,7 @@ impl Suspension {
 
     /// Returns whether nothing runs.
     fn stop_rest(&mut self, tree: &Tree, signal: Signal, waited: Duration) -> bool {
-        let runs = |pid: &Pid| processes::look(*pid).is_some_and(|process| process.runs());
-        let running: Vec<_> = tree.members().into_iter().filter(runs).collect();
+        let running = running(tree);
         for pid in &running {
             if waited >= patience(*pid, signal) {
                 // What is gone needs no signal. What gained rights goes on.
@@ -120,6 +121,28 @@ impl Suspension {
             _ = kill_process(pid, Signal::CONT);
         }
     }
+}
+
+/// Stops what still runs of a command that was told to stop, and returns when nothing does, or after
+/// a [while](LIMIT): what was started during a look at all processes is seen by the next.
+pub(crate) async fn stop_rest(tree: &Tree) {
+    let limit = Instant::now() + LIMIT;
+    loop {
+        let running = running(tree);
+        if running.is_empty() || Instant::now() >= limit {
+            return;
+        }
+        for pid in running {
+            // As above.
+            _ = kill_process(pid, Signal::STOP);
+        }
+        sleep(ROUND).await;
+    }
+}
+
+fn running(tree: &Tree) -> Vec<Pid> {
+    let runs = |pid: &Pid| processes::look(*pid).is_some_and(|process| process.runs());
+    tree.members().into_iter().filter(runs).collect()
 }
 
 /// How long a process may take to stop by itself, as the signal asks for.

@@ -319,3 +319,37 @@ fn the_command_is_stopped_and_continued_with_lockkit() {
     locks.open_gate();
     assert_eq!(running.finish().out, "done\n");
 }
+
+/// What is started while `lockkit` looks for what has left its process group is not seen at once.
+#[test]
+fn what_starts_others_all_the_time_is_stopped_with_lockkit() {
+    const ROUNDS: u32 = 16;
+
+    let locks = Locks::new();
+    let starter = "while :; do sleep 1000 & next=$!; \
+                   if [ $last ]; then kill $last; wait $last; fi; last=$next; done";
+    std::fs::write(locks.path("starter"), starter).unwrap();
+    let script = "for _ in 1 2 3 4; do setsid sh starter & done 2>/dev/null; echo ready; wait";
+    let running = locks.start(&[], "name", script);
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    let lockkit = running.pid.to_string();
+    for _ in 0..ROUNDS {
+        running.signal(Signal::TSTP);
+        eventually("it is stopped", || state(&lockkit) == Some('T'));
+        eventually("the command is stopped", || {
+            below(&lockkit).iter().all(|pid| matches!(state(pid), Some('T') | None))
+        });
+        running.signal(Signal::CONT);
+        eventually("it goes on", || below(&lockkit).iter().any(|pid| state(pid) == Some('S')));
+    }
+    // All of it.
+    running.signal(Signal::KILL);
+    assert_eq!(running.line(), None);
+}
+
+/// The processes that were started below one.
+fn below(pid: &str) -> Vec<String> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    children.split_whitespace().flat_map(|pid| [vec![pid.into()], below(pid)].concat()).collect()
+}
