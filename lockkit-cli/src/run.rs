@@ -203,6 +203,7 @@ async fn take(
         biased;
         signal = signals.end() => Err(Failure::Signal(signal)),
         taken = taking => taken,
+        never = tree::reap_orphans() => match never? {},
     }
 }
 

@@ -1,13 +1,14 @@
 //! A program that was started, and everything below it.
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpgid, kill_process, kill_process_group,
+    Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, kill_process, kill_process_group,
     test_kill_process_group, wait,
 };
 use tokio::signal::unix::{self, SignalKind};
@@ -195,6 +196,19 @@ impl Tree {
             members.extend(descendants(&self.others).into_iter().filter(|pid| *pid != self.root));
         }
         members
+    }
+}
+
+/// Sees to the end of orphans while there is no [`Tree`], where this is the first process of a
+/// container, which becomes their parent. Never returns, unless it cannot hear of them.
+pub(crate) async fn reap_orphans() -> io::Result<Infallible> {
+    if !getpid().is_init() {
+        return pending().await;
+    }
+    let mut news = unix::signal(SignalKind::child())?;
+    loop {
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        news.recv().await;
     }
 }
 

@@ -188,23 +188,45 @@ fn a_command_that_ends_by_a_code_of_its_own_is_no_end_by_a_signal() {
 /// Its own signals do not end the first process of a container.
 #[test]
 fn the_first_process_ends_with_the_code() {
-    let unshare = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
-    if !Command::new("unshare")
-        .args(unshare)
-        .arg("true")
-        .output()
-        .is_ok_and(|ended| ended.status.success())
-    {
-        eprintln!("left out: here nobody makes a container, by `unshare` of util-linux");
-        return;
-    }
     let locks = Locks::new();
-    let mut command = Command::new("unshare");
-    command.args(unshare).arg(lockkit().get_program());
+    let Some(mut command) = in_a_container(&locks) else { return };
+    command.arg(lockkit().get_program());
     command.args(["run", "name", "--", "sh", "-c", "kill -INT 1; exec sleep 1000"]);
-    command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
     let status = Running::start(command).status();
     assert_eq!(status.code(), Some(130), "{status:?}");
+}
+
+/// They are handed to it, and nobody else sees to them.
+#[test]
+fn the_first_process_leaves_no_zombies_while_it_waits() {
+    let locks = Locks::new();
+    let Some(mut command) = in_a_container(&locks) else { return };
+    let holder = locks.start(&[], "name", "echo ready; exec sleep 1000");
+    assert_eq!(holder.line().as_deref(), Some("ready"));
+    // The parent of this process ends at once.
+    let orphan = "(sh -c 'read -r _ <gate' &); exec \"$0\" run name -- true";
+    command.args(["sh", "-c", orphan]).arg(lockkit().get_program());
+    let waiting = Running::start(command);
+    assert!(waiting.complaint().unwrap().contains("waiting"));
+    let outside = waiting.pid.to_string();
+    assert_eq!(below(&outside).len(), 2, "the first process, and the orphan");
+    locks.open_gate();
+    eventually("the orphan is gone", || below(&outside).len() == 1);
+    holder.signal(Signal::TERM);
+    assert_eq!(waiting.finish().code, 0);
+}
+
+/// What starts a program as the first process of a container; `None` where nothing does.
+fn in_a_container(locks: &Locks) -> Option<Command> {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]);
+    command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
+    let able = Command::new("unshare").args(command.get_args()).arg("true").output();
+    if !able.is_ok_and(|ended| ended.status.success()) {
+        eprintln!("left out: here nobody makes a container, by `unshare` of util-linux");
+        return None;
+    }
+    Some(command)
 }
 
 /// As under `nohup`.
