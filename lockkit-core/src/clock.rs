@@ -257,13 +257,14 @@ mod tests {
 
     use super::{Baseline, Clock, Inner};
     use crate::driven::{Driven, NoReport};
-    use crate::driver::{Attempt, Claim, Driver, DriverError, Grant, Release, Renewal};
+    use crate::driver::{Attempt, Claim, Driver, DriverError, Grant, Release, Renewal, Vouch};
     use crate::engine::Engine;
     use crate::memory::MemoryDriver;
     use crate::options::{Renew, Wait};
     use crate::progress::Progress;
     use crate::pursuit::{Asked, Pursuit};
-    use crate::{Capabilities, Label, Liveness, LockName, Locker, Namespace};
+    use crate::tenure::{Tenure, Vouched};
+    use crate::{Capabilities, Error, Label, Liveness, LockGuard, LockName, Locker, Namespace};
 
     const ASLEEP: Duration = Duration::from_secs(60);
 
@@ -360,6 +361,16 @@ mod tests {
             }
         });
         assert_eq!(asked.await.err(), Some(NoReport::Gone));
+    }
+
+    /// The backend cannot tell whether it still had the hold.
+    #[tokio::test]
+    async fn what_is_released_just_after_a_suspension_was_lost() {
+        let (engine, claim) = wanted();
+        let vouched = Vouched::new(Vouch::FromRequest, engine.clock.stamp(), claim.ttl());
+        let tenure = Tenure::new(engine, claim, &Grant::new(), vouched, None, None);
+        let released = LockGuard::new(Arc::new(tenure)).release().await;
+        assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
     }
 
     /// A claim to a free lock, on a machine that was suspended without anybody having noticed.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::driven::Driven;
 use crate::driver::OwnerId;
 use crate::tenure::{Phase, Tenure, Untold};
-use crate::{Error, FencingToken, Lease, LockName, Operation, Result, keeper};
+use crate::{Error, FencingToken, Lease, Liveness, LockName, Operation, Result, keeper};
 
 /// Proof that a lock is held, until it is dropped or the hold is lost.
 ///
@@ -80,19 +80,32 @@ impl LockGuard {
     /// the latest. The work under the lock was done alone all the same, and is not to be repeated
     /// for such an error; [`run`](Self::run) makes that difference.
     ///
+    /// [`Error::ShutDown`](crate::Error::ShutDown) if the locker's runtime ended meanwhile, and the
+    /// release with it: the lease runs out at the latest.
+    ///
     /// # Cancel safety
     ///
     /// Cancel-safe: if it is dropped at any point, the release goes on in the background.
     pub async fn release(self) -> Result<()> {
         let Self { hold, seat } = self;
-        if hold.tenure.glance().phase != Phase::Held {
+        // Not by a glance: no answer that follows need tell of a suspension.
+        if !hold.tenure.is_held() {
             return Err(hold.lost_error());
         }
         let Some(seat) = Arc::into_inner(seat) else { return Ok(()) };
         // Tells those who watch even if nobody drives the release any more when this is dropped.
         let _told = Untold(&hold.tenure);
         let retired = Driven::new(&hold.tenure.engine, |caller| keeper::retire(seat, caller));
-        retired.await.unwrap_or_else(|_| Err(hold.lost_error()))
+        retired.await.unwrap_or_else(|none| {
+            Err(match hold.tenure.glance().phase {
+                // It stood when it was given up.
+                Phase::Released => {
+                    let (engine, name) = (&hold.tenure.engine, Some(hold.name()));
+                    engine.no_report_error(none, Operation::Release, name)
+                }
+                _ => hold.lost_error(),
+            })
+        })
     }
 
     /// A copy of the descriptor that keeps the hold, for another process to inherit, as with
@@ -281,7 +294,9 @@ impl Hold {
     /// session less what the driver cannot vouch for. `None` if the hold lasts as long as the process.
     pub fn ttl(&self) -> Option<Duration> {
         let vouched = self.tenure.glance().vouched;
-        vouched.until.map(|_| vouched.ttl)
+        // Not by `until`, which the longest hold sets, too.
+        let liveness = self.tenure.engine.driver.capabilities().liveness;
+        (liveness != Liveness::Process).then_some(vouched.ttl)
     }
 
     /// For how long the backend has not confirmed the hold: since the last request left that it

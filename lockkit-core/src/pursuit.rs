@@ -288,7 +288,7 @@ impl<'a> Pursuit<'a> {
             Err(error) if error.kind() == ErrorKind::Unknown => {
                 self.progress.traces = true;
                 // A driver may have sent it only now: it had to connect, or to wait for its turn.
-                self.progress.in_doubt = Some(self.engine.clock.stamp());
+                self.progress.in_doubt = Some(self.engine.clock.now());
             }
             Err(_) => (),
         }
@@ -417,7 +417,8 @@ impl<'a> Pursuit<'a> {
             return Look::Stop(Stop::TimeIsUp);
         }
         if let Some(over) = silence.filter(is_over) {
-            let is_in_doubt = self.progress.in_doubt.is_some();
+            let in_doubt = self.progress.in_doubt.zip(silent);
+            let is_in_doubt = in_doubt.is_some_and(|(asked, since)| asked >= since);
             let kind = if is_in_doubt { ErrorKind::Unknown } else { ErrorKind::Unreachable };
             return Look::Stop(Stop::Silence { kind, over });
         }
@@ -491,7 +492,7 @@ impl Drop for Pursuit<'_> {
         if thread::panicking() {
             let (engine, claim) = (Arc::clone(self.engine), self.claim.clone());
             self.engine.spawn(async move {
-                let in_doubt = Some(engine.clock.stamp());
+                let in_doubt = Some(engine.clock.now());
                 clear_up(&engine, &claim, Remains::of_wait(&claim, in_doubt), |_| ()).await;
             });
         }

@@ -141,7 +141,8 @@ async fn a_hold_whose_driver_panics_is_let_go() {
 async fn a_hold_is_released_though_its_last_renewal_panics() {
     for is_dropped in [true, false] {
         let driver = Arc::new(Odd::default());
-        let locker = Locker::builder_from_arc(Arc::clone(&driver) as _).ttl(TTL).build().unwrap();
+        let builder = Locker::builder_from_arc(Arc::clone(&driver) as _).ttl(TTL);
+        let locker = builder.clock(Clock::simulated()).build().unwrap();
         driver.panic_in(Operation::Renew);
         driver.memory.faults().inject(Operation::Renew, Fault::DelayAnswer(TTL / 20));
         driver.memory.faults().inject(Operation::Release, Fault::LoseRequest);
@@ -194,7 +195,10 @@ async fn a_release_that_panics_is_repeated() {
 #[tokio::test(start_paused = true)]
 async fn shutting_down_waits_for_a_break_and_not_for_who_only_looks() {
     let driver = Arc::new(Odd::default());
-    let set_up = || Locker::builder_from_arc(Arc::clone(&driver) as _).ttl(TTL).build().unwrap();
+    let set_up = || {
+        let builder = Locker::builder_from_arc(Arc::clone(&driver) as _).ttl(TTL);
+        builder.clock(Clock::simulated()).build().unwrap()
+    };
     let (locker, start) = (set_up(), Instant::now());
     let looks = async { tokio::join!(locker.look("a"), locker.held(), locker.diagnose()) };
     let both = async { tokio::join!(looks, locker.shutdown()) };

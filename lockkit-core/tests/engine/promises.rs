@@ -126,6 +126,19 @@ async fn what_ends_with_a_session_has_no_lease_of_its_own() {
     }
 }
 
+/// Nothing there is good for a time only.
+#[tokio::test(start_paused = true)]
+async fn what_ends_with_its_process_has_no_lease_though_its_longest_hold_is_bounded() {
+    for (liveness, ttl) in [(Liveness::Process, None), (Liveness::Lease, Some(TTL))] {
+        let backend = Generous::new(Capabilities::new(liveness));
+        let lease = Lease::new(TTL).max_hold(TTL * 100);
+        let locker = Locker::builder(backend).lease(lease).build().unwrap();
+        let guard = locker.lock("a").unwrap().acquire().await.unwrap();
+        assert_eq!(guard.ttl(), ttl, "{liveness:?}");
+        assert!(guard.valid_for().is_some());
+    }
+}
+
 /// A backend that has thousands of holds is not asked for all of them at once.
 #[tokio::test(start_paused = true)]
 async fn holds_that_began_together_are_not_renewed_together() {

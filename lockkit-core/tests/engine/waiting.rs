@@ -208,6 +208,26 @@ async fn a_backend_that_never_answers_is_unreachable_within_a_lease() {
     }
 }
 
+/// The error is about the requests of which it speaks.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_lost_long_ago_is_not_what_ends_a_wait() {
+    let (backend, lock) = set_up();
+    let _guard = lock.acquire().await.unwrap();
+    backend.faults().inject(Operation::Acquire, Fault::LoseAnswer);
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    // By then it has been refused.
+    sleep(TTL / 2).await;
+    for _ in 0..1000 {
+        backend.faults().inject(Operation::Acquire, Fault::Fail(ErrorKind::Unreachable));
+    }
+    let error = waiting.await.unwrap().unwrap_err();
+    let Error::Unreachable(Failure { kind, .. }) = error else { panic!("{error:?}") };
+    assert_eq!(kind, ErrorKind::Unreachable);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_the_backend_is_final() {
     let (backend, lock) = set_up();
